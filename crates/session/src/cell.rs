@@ -1,0 +1,153 @@
+//! What the session logic asks of whatever runs cells, and what it is told back.
+//!
+//! A cell is a deterministic machine `(state, input) -> (state', outputs)`. Everything here is plain data: no Wasm, no
+//! memory pages, no clock. An executor answers these requests; the simulator's executor is a hash chain.
+
+use alloc::{string::String, vec::Vec};
+use bytes::Bytes;
+use marram_wire::id::{ImageHash, Port};
+
+/// Names a cell within one shard. Never reused while the shard lives.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CellId(pub u64);
+
+/// Seeds a cell's random generator; sealed wherever it travels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Seed(pub [u8; 32]);
+
+impl core::fmt::Debug for Seed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Seed(secret)")
+    }
+}
+
+/// What kind of peer a port leads to; the second argument of the guest's `marram_open`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum PortKind {
+    /// The session's client.
+    Client = 0,
+    /// The session's server.
+    Server = 1,
+}
+
+/// One input event. Together with the image and the seed, the sequence of these determines the cell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// A peer is there: `marram_open(port, kind)`.
+    Open {
+        /// The peer's port.
+        port: Port,
+        /// What it is.
+        kind: PortKind,
+    },
+    /// A message from a peer: `marram_alloc` for its bytes, then `marram_recv(port, ptr, len)`.
+    Message {
+        /// Where it came from.
+        port: Port,
+        /// Its bytes.
+        payload: Bytes,
+    },
+    /// The peer will send no more: `marram_close(port)`.
+    Close {
+        /// Whose input ended.
+        port: Port,
+    },
+    /// A timer fired: `marram_timer(token)`.
+    Timer {
+        /// The token it was set with.
+        token: u64,
+    },
+}
+
+/// Runs one handler to its end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// Whose handler.
+    pub cell: CellId,
+    /// What it is given.
+    pub input: Input,
+    /// What every `now()` inside this handler returns, in nanoseconds of session time. Replay passes the logged value.
+    pub now_ns: i64,
+}
+
+/// One output, in the order in which the handler produced them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// `send(port, ptr, len)`.
+    Message {
+        /// To whom.
+        port: Port,
+        /// Its bytes.
+        payload: Bytes,
+    },
+    /// `close(port)`: nothing more will be sent there.
+    Close {
+        /// To whom.
+        port: Port,
+    },
+}
+
+/// A change to the cell's timers, in call order. There is one timer a token: setting it again replaces it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimerChange {
+    /// `timer(delay_ns, token)`: fire `delay_ns` after this handler's `now_ns`. Negative delays count as 0.
+    Set {
+        /// The guest's name for it.
+        token: u64,
+        /// From the handler's `now_ns`.
+        delay_ns: i64,
+    },
+    /// `timer_cancel(token)`; unknown tokens are ignored.
+    Cancel {
+        /// The guest's name for it.
+        token: u64,
+    },
+}
+
+/// Why a handler did not come to its end. The cell's instance is gone: it stopped in the middle of a handler.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The guest trapped (unreachable, out of bounds, stack overflow, bad pointer to an import, ...).
+    Trap(String),
+    /// The host ended it for breaking a quota: handler time, memory.
+    Kill(String),
+}
+
+/// How a handler ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It returned; the cell waits for its next input.
+    Idle,
+    /// It was stopped. Its outputs are discarded.
+    Stopped(Stop),
+}
+
+/// The answer to a [`Run`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ran {
+    /// Whose handler.
+    pub cell: CellId,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Whether the handler observed `now_ns` (by `now`, a WASI clock, or by setting a timer): then it must be logged.
+    pub clock_read: bool,
+    /// What it sent, in order.
+    pub outputs: Vec<Output>,
+    /// What it did to its timers, in order.
+    pub timers: Vec<TimerChange>,
+    /// How long it ran, for bounding the time that replay would take. Not part of the cell's behaviour.
+    pub cost_ns: u64,
+}
+
+/// Which state a checkpoint's sections build on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Base {
+    /// The app's image: the checkpoint stands alone.
+    Image,
+    /// The checkpoint taken or restored last on this cell: only what changed since.
+    Previous,
+}
+
+/// Names the image that a cell starts from.
+pub type Image = ImageHash;

@@ -1,0 +1,73 @@
+//! Identifiers, each a type of its own so that two of them cannot be mistaken for one another.
+
+use core::fmt;
+
+/// Formats bytes as lower-case hexadecimal.
+fn hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|b| write!(f, "{b:02x}"))
+}
+
+/// Names one client's conversation with an app, from open to close: 128 random bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct SessionId(pub [u8; 16]);
+
+/// Names an image: a digest over the module, its quotas and the determinism version.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ImageHash(pub [u8; 32]);
+
+/// Names one running agent process, so that an edge can find the wire of a session's other end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct HostId(pub [u8; 16]);
+
+/// One attempt to own a session: ordered by count, then by opener; never reused (DESIGN.md section 5.3).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Generation {
+    /// One more than the newest count that the opener knew of.
+    pub count: u64,
+    /// Random bits that the opener drew for this attempt alone.
+    pub opener: u64,
+}
+
+impl Generation {
+    /// Older than every generation that an edge can open.
+    pub const NONE: Self = Self { count: 0, opener: 0 };
+}
+
+/// A handle on one peer of a cell.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Port(pub u32);
+
+impl Port {
+    /// The session's client.
+    pub const CLIENT: Self = Self(0);
+    /// The session's server, where it has one.
+    pub const SERVER: Self = Self(1);
+}
+
+macro_rules! hex_format {
+    ($($name:ident),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                hex(f, &self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                hex(f, &self.0)
+            }
+        }
+    )*};
+}
+hex_format!(SessionId, ImageHash, HostId);
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:016x}", self.count, self.opener)
+    }
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:x}", self.count, self.opener)
+    }
+}
