@@ -71,3 +71,34 @@ impl fmt::Debug for Generation {
         write!(f, "{}.{:x}", self.count, self.opener)
     }
 }
+
+mod encoding {
+    //! Identifiers on the wire: their bytes; a generation is two integers.
+    use super::{Generation, HostId, ImageHash, Port, SessionId};
+    use crate::codec::{Error, Field};
+    use bytes::{Bytes, BytesMut};
+
+    macro_rules! as_array {
+        ($($name:ident),*) => {$(
+            impl Field for $name {
+                fn put(&self, out: &mut BytesMut) {
+                    self.0.put(out);
+                }
+                fn take(from: &mut Bytes) -> Result<Self, Error> {
+                    Field::take(from).map(Self)
+                }
+            }
+        )*};
+    }
+    as_array!(SessionId, ImageHash, HostId, Port);
+
+    impl Field for Generation {
+        fn put(&self, out: &mut BytesMut) {
+            self.count.put(out);
+            self.opener.to_le_bytes().put(out);
+        }
+        fn take(from: &mut Bytes) -> Result<Self, Error> {
+            Ok(Self { count: u64::take(from)?, opener: u64::from_le_bytes(Field::take(from)?) })
+        }
+    }
+}

@@ -1,8 +1,15 @@
-//! Bytes that outlive a process: identifiers, frames, log records, checkpoints, versions and limits.
+//! Bytes that outlive a process: identifiers, frames, log records, checkpoint headers, seals, versions and limits.
 //!
-//! Pure: no clock, socket, thread or randomly ordered map can be named here.
+//! Pure: no clock, socket, thread or randomly ordered map can be named here. Every decoder checks lengths before it
+//! allocates, and refuses what it does not know.
 #![no_std]
 
 extern crate alloc;
 
+pub mod codec;
+pub mod frame;
+pub mod header;
 pub mod id;
+pub mod limits;
+pub mod log;
+pub mod seal;

@@ -1,0 +1,481 @@
+//! What agents and edges say to each other on one wire, and how it is framed.
+//!
+//! ```text
+//! frame   := length (LEB128, of what follows) | kind (1) | body
+//! input   := kind 0x40 | flags (bit 0 close, bit 1 ack)          | channel | [ack]             | payload
+//! output  := kind 0x60 | flags (bit 0 close, bit 1 increment)    | channel | [size | entries | tag (8)] | payload
+//! others  := kind | the fields below, in order
+//! ```
+//!
+//! A channel is one attempt of one end to take part in one session on one wire. It is bound to a generation by
+//! [`Promise`], so no later frame needs to name the session, the generation or a sequence number: channels are ordered,
+//! and [`Promised`] and [`Chosen`] say where each numbering starts.
+
+mod hot;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+pub use hot::{Increment, Input, Output};
+pub use reader::{ReadError, Reader};
+
+use crate::{
+    codec::{Error, Field},
+    id::{Generation, HostId, ImageHash, SessionId},
+    record,
+};
+use alloc::{string::String, vec::Vec};
+use bytes::{Bytes, BytesMut};
+
+/// Names a channel on its wire: even when the agent opened it (with [`Hello`]), odd when the edge did (with [`Promise`]).
+pub type Channel = u32;
+
+macro_rules! frames {
+    ($($(#[$meta:meta])* $kind:literal $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* })*) => {
+        $(record! { $(#[$meta])* $name { $($(#[$field_meta])* $field: $type,)* } })*
+
+        /// Anything that travels on a wire.
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        #[expect(missing_docs, reason = "each variant is documented on the struct of its name")]
+        pub enum Frame { $($name($name),)* Input(Input), Output(Output) }
+
+        $(impl From<$name> for Frame {
+            fn from(frame: $name) -> Self {
+                Self::$name(frame)
+            }
+        })*
+
+        impl Frame {
+            fn put_body(&self, out: &mut BytesMut) -> Bytes {
+                match self {
+                    $(Self::$name(frame) => { out.extend_from_slice(&[$kind]); frame.put(out); Bytes::new() })*
+                    Self::Input(frame) => frame.put_head(out),
+                    Self::Output(frame) => frame.put_head(out),
+                }
+            }
+
+            /// Reads the body of one frame, its length prefix taken off.
+            ///
+            /// # Errors
+            /// If the bytes are not exactly one frame of this version.
+            pub fn decode(mut body: Bytes) -> Result<Self, Error> {
+                let kind = u8::take(&mut body)?;
+                let frame = match kind {
+                    $($kind => Self::$name(Field::take(&mut body)?),)*
+                    0x40..=0x43 => return Input::take(kind, body).map(Self::Input),
+                    0x60..=0x63 => return Output::take(kind, body).map(Self::Output),
+                    _ => return Err(Error::Unknown),
+                };
+                if body.is_empty() { Ok(frame) } else { Err(Error::Trailing) }
+            }
+        }
+    };
+}
+
+frames! {
+    // The wire itself.
+    /// Agent to edge, first on a wire.
+    1 Greet {
+        /// Oldest version that the agent speaks.
+        version_oldest: u8,
+        /// Newest version that the agent speaks.
+        version_newest: u8,
+        /// The agent process.
+        host: HostId,
+        /// Servers that this agent can reach, by the names that manifests use.
+        servers: Vec<String>,
+    }
+    /// Edge to agent, the answer to [`Greet`].
+    2 Welcome {
+        /// The version that both will speak.
+        version: u8,
+        /// The edge's name, for people.
+        edge: String,
+        /// Which shard of the edge this wire leads to.
+        shard: u8,
+        /// How many shards the edge has.
+        shards: u8,
+        /// What proofs of session keys on this wire are bound to.
+        challenge: [u8; 16],
+        /// Whether the edge takes no new sessions.
+        draining: bool,
+    }
+    /// Either way: the wire closes, and why.
+    3 Goodbye {
+        /// For people: what happened and what to do.
+        reason: String,
+    }
+    /// Either way: are you there? `stamp` comes back in a [`Pong`].
+    4 Ping {
+        /// The sender's clock, opaque to the receiver.
+        stamp: u64,
+    }
+    /// The answer to [`Ping`].
+    5 Pong {
+        /// As received.
+        stamp: u64,
+    }
+    /// Edge to agent: the edge is shutting down; open the next generation elsewhere.
+    6 Drain {}
+
+    // Opening a generation.
+    /// End to edge, first on a channel: please open a generation of this session.
+    16 Hello {
+        /// New on this wire, even.
+        channel: Channel,
+        /// Which session.
+        session: SessionId,
+        /// Who asks: true for the server's end.
+        server: bool,
+        /// Which app.
+        app: String,
+        /// Whether the session is to begin. Otherwise it is resumed.
+        fresh: bool,
+        /// The newest generation that the end has promised.
+        promised: Generation,
+        /// The image that the session runs, as told by [`Promise`]; absent when fresh.
+        image: Option<ImageHash>,
+        /// Shows knowledge of the session's key, bound to the wire's challenge; absent when fresh.
+        proof: Option<[u8; 16]>,
+        /// Of the session's other end, where known: whom to invite.
+        peer: Option<HostId>,
+    }
+    /// Edge to end: promise me this generation. Opens the channel at the end that did not say [`Hello`].
+    17 Promise {
+        /// Odd when it opens the channel.
+        channel: Channel,
+        /// Which session.
+        session: SessionId,
+        /// The attempt that asks.
+        generation: Generation,
+        /// Which app.
+        app: String,
+        /// The image that the session runs.
+        image: ImageHash,
+        /// Where the server's end finds the server; empty for the client's end.
+        server: String,
+        /// The agent of the session's other end.
+        peer: HostId,
+        /// The session's key: knowing it is what resuming takes.
+        key: [u8; 16],
+        /// Whether the end must never have heard of the session.
+        fresh: bool,
+        /// Whether ends keep messages, log and checkpoints (`endpoints`) or nothing (`none`).
+        keep: bool,
+        /// What the end does with the session when it cannot be resumed for this long, in milliseconds.
+        linger_ms: u32,
+        /// Set by an owner whose cell still lives: its generation and how many of this end's messages it consumed. If the
+        /// end promised nothing else since, it sends no log and no checkpoint, and messages from there on.
+        live: Option<Live>,
+    }
+    /// End to edge: promised. Followed on the channel by checkpoints, log and messages as announced here.
+    18 Promised {
+        /// As in [`Promise`].
+        channel: Channel,
+        /// What the end had promised before.
+        previous: Generation,
+        /// Whether [`Promise::live`] still holds, so that only messages follow.
+        live: bool,
+        /// Offset of the first byte of log that the end has.
+        log_start: u64,
+        /// Offset after the last byte of log that the end has.
+        log_end: u64,
+        /// Keyed digest of the session up to `log_end`.
+        tag: [u8; 8],
+        /// Outputs that the end has received.
+        received: u64,
+        /// Sequence number of the first message that follows.
+        sent_start: u64,
+        /// Sequence number after the last message that follows.
+        sent_end: u64,
+        /// The checkpoints that the end has: a full one and its deltas, in order.
+        checkpoints: Vec<CheckpointMeta>,
+        /// Where a handler was stopped before, if it was.
+        failed: Option<Failure>,
+    }
+    /// End to edge, or in [`Chosen`]'s wake: a part of the log as one generation sealed it.
+    19 LogPart {
+        /// The channel.
+        channel: Channel,
+        /// Whose seal.
+        generation: Generation,
+        /// Offset of the first byte.
+        offset: u64,
+        /// Sealed entries.
+        bytes: Bytes,
+    }
+    /// Either way: bytes of the checkpoint announced last, in order.
+    20 CheckpointPart {
+        /// The channel.
+        channel: Channel,
+        /// Sealed.
+        bytes: Bytes,
+    }
+    /// Edge to end: the log that the new owner chose. Outputs follow, numbered from what the end had received.
+    21 Chosen {
+        /// The channel.
+        channel: Channel,
+        /// Where `log` begins: the end of what this end has.
+        log_offset: u64,
+        /// The part of the chosen log that this end lacks, sealed by this generation.
+        log: Bytes,
+        /// Keyed digest of the session up to the end of `log`.
+        tag: [u8; 8],
+        /// Bytes of new messages that the end may send before credit comes back.
+        credit: u64,
+    }
+
+    // While it runs.
+    /// Either way, cumulative since the last one.
+    32 Credit {
+        /// The channel.
+        channel: Channel,
+        /// To an edge: outputs received since.
+        received: u64,
+        /// Bytes that may be sent on top of what was granted.
+        bytes: u64,
+    }
+    /// Edge to end: log without an output.
+    33 LogOnly {
+        /// The channel.
+        channel: Channel,
+        /// Sealed entries.
+        entries: Bytes,
+        /// Keyed digest of the session up to the last of them.
+        tag: [u8; 8],
+    }
+    /// Either way: a checkpoint follows in parts.
+    34 CheckpointBegin {
+        /// The channel.
+        channel: Channel,
+        /// What follows.
+        meta: CheckpointMeta,
+    }
+    /// End to edge: so many bytes of checkpoint parts stored since the last one.
+    35 Stored {
+        /// The channel.
+        channel: Channel,
+        /// Bytes of parts.
+        bytes: u64,
+        /// Set when the checkpoint of that number is complete.
+        complete: Option<u32>,
+    }
+    /// Edge to end: a checkpoint covers this much; it need not be kept.
+    36 Truncate {
+        /// The channel.
+        channel: Channel,
+        /// Log before this offset.
+        log_offset: u64,
+        /// This end's messages with lower sequence numbers.
+        sent: u64,
+    }
+
+    // Its end.
+    /// End to edge: a newer generation has my promise; this channel is closed.
+    48 Superseded {
+        /// The channel.
+        channel: Channel,
+        /// What was promised.
+        promised: Generation,
+    }
+    /// Edge to end: no generation was opened, and nothing has changed.
+    49 Reject {
+        /// The channel.
+        channel: Channel,
+        /// What to do about it.
+        code: Code,
+        /// For people.
+        reason: String,
+    }
+    /// Edge to the client's agent: the server's end cannot hear from the session's owner; say [`Hello`] here.
+    50 Invite {
+        /// Which session.
+        session: SessionId,
+    }
+    /// Edge to end: a handler was stopped; the session can be tried once more.
+    51 Failed {
+        /// The channel.
+        channel: Channel,
+        /// Where and why.
+        failure: Failure,
+    }
+    /// Either way: the session is over; forget it.
+    52 Ended {
+        /// The channel.
+        channel: Channel,
+        /// What happened.
+        code: Code,
+        /// For people.
+        reason: String,
+    }
+    /// Edge to end: everything was received both ways; make ready to forget.
+    53 Finish {
+        /// The channel.
+        channel: Channel,
+    }
+    /// End to edge: ready to forget.
+    54 Finished {
+        /// The channel.
+        channel: Channel,
+    }
+}
+
+record! {
+    /// See [`Promise::live`].
+    Live {
+        /// The generation whose owner asks.
+        generation: Generation,
+        /// How many of this end's messages its cell consumed.
+        took: u64,
+    }
+}
+
+record! {
+    /// What an end knows of a checkpoint; the rest is sealed.
+    CheckpointMeta {
+        /// Whose it is.
+        generation: Generation,
+        /// Unique within the generation.
+        number: u32,
+        /// Whether it stands alone. Otherwise it builds on the one before it in the end's list.
+        full: bool,
+        /// It covers the log before this offset.
+        log_offset: u64,
+        /// Its size in bytes, sealed.
+        size: u64,
+    }
+}
+
+record! {
+    /// A handler that did not come to its end.
+    Failure {
+        /// Log offset before the input that it was given.
+        log_offset: u64,
+        /// Which input: 0 client, 1 server, 2 timer, 3 start.
+        input: u8,
+        /// For people.
+        reason: String,
+    }
+}
+
+/// Why a session was refused or is over; decides what an agent does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Code {
+    /// Both sides are done.
+    Finished = 0,
+    /// The edge has no such app; another edge may have it.
+    UnknownApp = 1,
+    /// The edge does not have the session's image; another edge may have it.
+    UnknownImage = 2,
+    /// The proof does not fit the session's key: final.
+    WrongKey = 3,
+    /// No agent of the app's server is connected to this edge.
+    NoServerAgent = 4,
+    /// The server could not be reached by its agent.
+    ServerDown = 5,
+    /// The edge is full or shutting down: try another, or later.
+    Busy = 6,
+    /// The handler was stopped twice at one position, or broke a quota: final.
+    Guest = 7,
+    /// What an end keeps does not verify: final.
+    Tampered = 8,
+    /// The other end does not know the session any more: final.
+    Forgotten = 9,
+    /// An operator ended it: final.
+    Killed = 10,
+    /// An end kept nothing (`none`) and its connection broke: final.
+    Lost = 11,
+    /// The peer broke the protocol: final.
+    Protocol = 12,
+    /// Another owner is newer; follow that one.
+    Superseded = 13,
+    /// No edge could be reached in the configured time: final.
+    NoEdge = 14,
+    /// The other end is not connected to this edge yet; the edge will answer when it is, or try again.
+    Waiting = 15,
+}
+
+impl Code {
+    /// Whether trying again, here or elsewhere, can succeed.
+    #[must_use]
+    pub fn retry(self) -> bool {
+        matches!(
+            self,
+            Self::UnknownApp
+                | Self::UnknownImage
+                | Self::NoServerAgent
+                | Self::Busy
+                | Self::Superseded
+                | Self::Waiting
+        )
+    }
+}
+
+impl Field for Code {
+    fn put(&self, out: &mut BytesMut) {
+        (*self as u8).put(out);
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        use Code::*;
+        let all = [
+            Finished,
+            UnknownApp,
+            UnknownImage,
+            WrongKey,
+            NoServerAgent,
+            ServerDown,
+            Busy,
+            Guest,
+            Tampered,
+            Forgotten,
+            Killed,
+            Lost,
+            Protocol,
+            Superseded,
+            NoEdge,
+            Waiting,
+        ];
+        all.get(usize::from(u8::take(from)?)).copied().ok_or(Error::Unknown)
+    }
+}
+
+impl Frame {
+    /// Appends the frame but for its payload, which is returned to be written right behind: a large payload need not be
+    /// copied.
+    #[must_use = "the payload must follow"]
+    pub fn encode(&self, out: &mut BytesMut) -> Bytes {
+        // Most frames are short: reserve a length of one byte and move the body only when it needs more.
+        let start = out.len();
+        out.extend_from_slice(&[0]);
+        let payload = self.put_body(out);
+        let len = (out.len() - start - 1 + payload.len()) as u64;
+        match u8::try_from(len) {
+            Ok(short) if short < 0x80 => out[start] = short,
+            _ => {
+                let mut prefix = BytesMut::with_capacity(4);
+                len.put(&mut prefix);
+                let body = out.split_off(start + 1);
+                out.truncate(start);
+                out.extend_from_slice(&prefix);
+                out.extend_from_slice(&body);
+            }
+        }
+        payload
+    }
+
+    /// The whole frame in one piece.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        let payload = self.encode(&mut out);
+        out.extend_from_slice(&payload);
+        out.freeze()
+    }
+
+    /// Whether the frame may wait behind others of the wire: checkpoint parts and the like travel below data.
+    #[must_use]
+    pub fn is_bulk(&self) -> bool {
+        matches!(self, Self::CheckpointPart(_))
+    }
+}

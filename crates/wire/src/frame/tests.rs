@@ -1,0 +1,103 @@
+//! Frames survive the wire, and nothing but frames does.
+
+use super::*;
+use alloc::{string::ToString, vec};
+
+fn samples() -> Vec<Frame> {
+    let generation = Generation { count: 3, opener: 7 };
+    let meta = CheckpointMeta { generation, number: 9, full: false, log_offset: 77, size: 1 << 33 };
+    let failure = Failure { log_offset: 5, input: 1, reason: "unreachable".to_string() };
+    vec![
+        Greet { version_oldest: 1, version_newest: 2, host: HostId([7; 16]), servers: vec!["web".into()] }.into(),
+        Drain {}.into(),
+        Hello {
+            channel: 300,
+            session: SessionId([9; 16]),
+            server: false,
+            app: "forward".into(),
+            fresh: false,
+            promised: generation,
+            image: Some(ImageHash([3; 32])),
+            proof: Some([1; 16]),
+            peer: None,
+        }
+        .into(),
+        Promised {
+            channel: 1,
+            previous: Generation::NONE,
+            live: false,
+            log_start: 0,
+            log_end: 1 << 40,
+            tag: [5; 8],
+            received: 2,
+            sent_start: 3,
+            sent_end: 4,
+            checkpoints: vec![meta.clone(), meta],
+            failed: Some(failure),
+        }
+        .into(),
+        Input { channel: 1, ack: 0, close: false, payload: Bytes::from_static(&[4; 64]) }.into(),
+        Input { channel: 1, ack: 500, close: true, payload: Bytes::new() }.into(),
+        Output {
+            channel: 1,
+            increment: Some(Increment { entries: Bytes::from_static(&[1, 2]), tag: [8; 8] }),
+            close: false,
+            payload: Bytes::from_static(&[4; 70_000]),
+        }
+        .into(),
+        Ended { channel: 4, code: Code::Guest, reason: "x".repeat(600) }.into(),
+    ]
+}
+
+#[test]
+fn frames_survive_in_any_cut() {
+    let frames = samples();
+    let mut stream = BytesMut::new();
+    frames.iter().for_each(|frame| stream.extend_from_slice(&frame.to_bytes()));
+    for cut in [1, 2, 3, 7, 64, 4_096, stream.len()] {
+        let mut reader = Reader::default();
+        let mut got = Vec::new();
+        for bytes in stream.chunks(cut) {
+            reader.buffer.extend_from_slice(bytes);
+            while let Some(frame) = reader.next_frame().expect("well-formed") {
+                got.push(frame);
+            }
+        }
+        assert_eq!(got.len(), frames.len());
+        assert_eq!(got[..frames.len() - 1], frames[..frames.len() - 1]);
+    }
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    for frame in samples() {
+        // A message's payload is whatever is left, so only the others can be found short.
+        if matches!(frame, Frame::Input(_) | Frame::Output(_)) {
+            continue;
+        }
+        let mut reader = Reader { buffer: BytesMut::from(&frame.to_bytes()[..]) };
+        assert!(reader.next_frame().is_ok());
+        let body = { let whole = frame.to_bytes(); whole.slice(if whole.len() > 128 { 2 } else { 1 }..) };
+        for len in 0..body.len() {
+            assert!(Frame::decode(body.slice(..len)).is_err(), "{frame:?} cut to {len}");
+        }
+    }
+}
+
+#[test]
+fn oversized_and_unknown_frames_are_refused() {
+    let mut reader = Reader { buffer: BytesMut::from(&[0xff, 0xff, 0xff, 0x7f][..]) };
+    assert_eq!(reader.next_frame(), Err(ReadError::Length));
+    assert_eq!(Frame::decode(Bytes::from_static(&[0xee])), Err(Error::Unknown));
+    assert_eq!(Frame::decode(Bytes::new()), Err(Error::Truncated));
+}
+
+#[test]
+fn a_small_message_costs_what_the_page_says() {
+    let payload = Bytes::from_static(&[0; 64]);
+    let input = Input { channel: 2, ack: 1, close: false, payload: payload.clone() };
+    assert_eq!(Frame::from(input).to_bytes().len() - 64, 4);
+    let increment = Some(Increment { entries: Bytes::from_static(&[0, 1]), tag: [0; 8] });
+    let output = Output { channel: 2, increment, close: false, payload };
+    assert_eq!(Frame::from(output).to_bytes().len() - 64, 14);
+}

@@ -1,0 +1,130 @@
+//! What a checkpoint says about the session, in front of what the executor says about the cell.
+//!
+//! ```text
+//! checkpoint := version (1) | header size (LEB128) | header | sections
+//! ```
+//! All of it is sealed ([`crate::seal`]); ends see only [`crate::frame::CheckpointMeta`].
+
+use crate::{
+    codec::{Error, Field},
+    id::{Generation, ImageHash, Port, SessionId},
+    record,
+};
+use alloc::vec::Vec;
+use bytes::{Bytes, BytesMut};
+
+const VERSION: u8 = 1;
+
+/// A list as long as its bytes allow; for sealed headers, whose author is an edge.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Many<T>(pub Vec<T>);
+
+impl<T: Field> Field for Many<T> {
+    fn put(&self, out: &mut BytesMut) {
+        (self.0.len() as u64).put(out);
+        self.0.iter().for_each(|item| item.put(out));
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        let count = usize::try_from(u64::take(from)?).map_err(|_| Error::TooLarge)?;
+        if count > from.len() {
+            return Err(Error::Truncated);
+        }
+        (0..count).map(|_| T::take(from)).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+record! {
+    /// An output that its end had not acknowledged.
+    Unacknowledged {
+        /// The end of the outputs; then there is no payload.
+        close: bool,
+        /// The message.
+        payload: Bytes,
+    }
+}
+
+record! {
+    /// One port of the session at the checkpoint.
+    PortState {
+        /// The port.
+        port: Port,
+        /// Messages consumed.
+        took: u64,
+        /// Whether the last one was the close.
+        input_closed: bool,
+        /// Outputs produced.
+        produced: u64,
+        /// Whether the last one was the close.
+        output_closed: bool,
+        /// The last ones of them, as far as not acknowledged **[M]**.
+        outbox: Many<Unacknowledged>,
+    }
+}
+
+record! {
+    /// A timer of the cell.
+    Timer {
+        /// The guest's name for it.
+        token: u64,
+        /// Session time at which it fires, in nanoseconds.
+        due_ns: i64,
+        /// Orders timers that are due at one time.
+        order: u64,
+    }
+}
+
+record! {
+    /// The session at the checkpoint's position.
+    Header {
+        /// Which session.
+        session: SessionId,
+        /// What it runs.
+        image: ImageHash,
+        /// Who took the checkpoint.
+        generation: Generation,
+        /// Unique within the generation.
+        number: u32,
+        /// The checkpoint that it builds on; none if it stands alone.
+        base_generation: Generation,
+        /// As above.
+        base_number: u32,
+        /// Everything before this log offset is in it.
+        log_offset: u64,
+        /// The running digest there.
+        head: [u8; 32],
+        /// The last logged time, in nanoseconds of session time.
+        last_ns: i64,
+        /// How many timers were ever set.
+        timers_set: u64,
+        /// Timers that have not fired.
+        timers: Many<Timer>,
+        /// The client's port, and the server's where there is one.
+        ports: Vec<PortState>,
+    }
+}
+
+/// Puts a checkpoint together from its two parts.
+#[must_use]
+pub fn join(header: &Header, sections: &[u8]) -> Vec<u8> {
+    let mut encoded = BytesMut::new();
+    header.put(&mut encoded);
+    let mut out = BytesMut::with_capacity(encoded.len() + sections.len() + 16);
+    VERSION.put(&mut out);
+    encoded.freeze().put(&mut out);
+    out.extend_from_slice(sections);
+    out.into()
+}
+
+/// Takes a checkpoint apart.
+///
+/// # Errors
+/// If it is of another version, or the header is not one.
+pub fn split(checkpoint: Bytes) -> Result<(Header, Bytes), Error> {
+    let mut rest = checkpoint;
+    if u8::take(&mut rest)? != VERSION {
+        return Err(Error::Unknown);
+    }
+    let mut encoded = Bytes::take(&mut rest)?;
+    let header = Header::take(&mut encoded)?;
+    if encoded.is_empty() { Ok((header, rest)) } else { Err(Error::Trailing) }
+}

@@ -1,0 +1,57 @@
+//! Every bound that two machines must agree on, and the relations between them.
+
+/// The newest wire version that this build speaks.
+pub const WIRE_VERSION: u8 = 1;
+/// The oldest wire version that this build speaks.
+pub const WIRE_VERSION_OLDEST: u8 = 1;
+/// What decides whether replay gives the same bytes: part of every image hash.
+pub const DETERMINISM_VERSION: u32 = 1;
+
+/// Largest message that a cell can receive or send, in bytes.
+pub const MESSAGE_SIZE_MAX: usize = 1 << 20;
+/// Largest frame, its length prefix not counted, in bytes.
+pub const FRAME_SIZE_MAX: usize = MESSAGE_SIZE_MAX + (1 << 16);
+/// How an agent cuts a byte stream: no message is longer, in bytes.
+pub const STREAM_CUT: usize = 64 << 10;
+/// Payload of one part of a checkpoint or log on the wire, in bytes.
+pub const PART_SIZE: usize = 64 << 10;
+/// Plaintext bytes under one authentication tag of a sealed checkpoint.
+pub const SEAL_CHUNK: usize = 64 << 10;
+
+/// Bytes of messages that may be on their way from an end to an edge, unconsumed.
+pub const INPUT_WINDOW: u64 = 1 << 20;
+/// Bytes of messages that may be on their way from an edge to an end, not taken by the application.
+pub const OUTPUT_WINDOW: u64 = 1 << 20;
+/// Bytes of checkpoint parts that may be on their way to an end, not stored.
+pub const CHECKPOINT_WINDOW: u64 = 256 << 10;
+/// Bytes of its own messages that an end keeps for one session before it stops reading from the application.
+pub const RETAINED_MAX: u64 = 8 << 20;
+/// Bytes of consumed but not yet covered messages at which an edge takes a checkpoint.
+pub const COVER_BYTES: u64 = 2 << 20;
+/// Bytes of log that an end keeps for one session.
+pub const LOG_SIZE_MAX: u64 = 4 << 20;
+/// Bytes of log at which an edge takes a checkpoint.
+pub const COVER_LOG: u64 = 256 << 10;
+/// Largest checkpoint chain (full plus deltas) that an end keeps for one session, in bytes.
+pub const CHECKPOINT_SIZE_MAX: u64 = 512 << 20;
+/// Most deltas on one full checkpoint.
+pub const DELTAS_MAX: usize = 16;
+/// Longest text in a frame (names, reasons), in bytes.
+pub const TEXT_MAX: usize = 512;
+/// Most items in a list in a frame.
+pub const LIST_MAX: usize = 1024;
+/// Most timers that a cell can have set.
+pub const TIMERS_MAX: usize = 1024;
+/// Most outputs of one handler.
+pub const OUTPUTS_MAX: usize = 65_536;
+
+const _: () = assert!(FRAME_SIZE_MAX > MESSAGE_SIZE_MAX, "a frame holds a whole message and its increment");
+const _: () = assert!(STREAM_CUT <= MESSAGE_SIZE_MAX, "every cut of a stream is a legal message");
+const _: () = assert!(
+    COVER_BYTES + INPUT_WINDOW < RETAINED_MAX,
+    "an edge covers what an end keeps before the end has to stop reading"
+);
+const _: () = assert!(COVER_LOG * 4 < LOG_SIZE_MAX, "a checkpoint is taken long before an end's log is full");
+const _: () = assert!(INPUT_WINDOW >= MESSAGE_SIZE_MAX as u64, "the window admits the largest message");
+const _: () = assert!(OUTPUT_WINDOW >= MESSAGE_SIZE_MAX as u64, "the window admits the largest message");
+const _: () = assert!(DELTAS_MAX + 1 < LIST_MAX, "a promise can list every checkpoint of a chain");

@@ -1,0 +1,136 @@
+//! The interleave log's entries: which input a cell consumed, when it asked what time it was, and nothing else.
+//!
+//! ```text
+//! entry := kind (bits 0-2) | has time (bit 3)  [| seed (32) | has server (1)]  [| time]
+//! time  := nanoseconds since the last logged time (LEB128); in a start entry absolute (8 bytes, little endian)
+//! ```
+//!
+//! A message needs no number: each port's messages are consumed in order. A timer needs no name: the earliest one fires.
+//! So the entry of a plain message is one byte.
+
+use crate::{
+    codec::{Error, Field},
+    id::Port,
+};
+use bytes::{Bytes, BytesMut};
+
+const TIMED: u8 = 8;
+
+/// One input event that a cell consumed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The next message, or the close, of this port.
+    Message(Port),
+    /// The timer due first.
+    Timer,
+    /// The session's first entry: the cell starts and its ports open, client first.
+    Start {
+        /// Seeds the cell's random generator.
+        seed: [u8; 32],
+        /// Whether there is a server.
+        server: bool,
+    },
+}
+
+/// An event and the time that its handler observed, if it did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// What was consumed.
+    pub event: Event,
+    /// Session time in nanoseconds, where the handler read the clock.
+    pub now_ns: Option<i64>,
+}
+
+/// Reads or writes entries in order; times are relative to the last one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cursor {
+    /// The last logged time in nanoseconds of session time.
+    pub last_ns: i64,
+}
+
+impl Cursor {
+    /// Appends an entry. A time before the last one is written as the last one: session time never runs backwards.
+    pub fn put(&mut self, entry: &Entry, out: &mut BytesMut) {
+        let kind = match entry.event {
+            Event::Message(Port::CLIENT) => 0,
+            Event::Message(_) => 1,
+            Event::Timer => 2,
+            Event::Start { .. } => 3,
+        };
+        let timed = if entry.now_ns.is_some() { TIMED } else { 0 };
+        (kind | timed).put(out);
+        if let Event::Start { seed, server } = entry.event {
+            seed.put(out);
+            server.put(out);
+        }
+        if let Some(now_ns) = entry.now_ns {
+            if kind == 3 {
+                now_ns.put(out);
+                self.last_ns = now_ns;
+            } else {
+                let delta = u64::try_from(now_ns.saturating_sub(self.last_ns)).unwrap_or(0);
+                delta.put(out);
+                self.last_ns = self.last_ns.saturating_add_unsigned(delta);
+            }
+        }
+    }
+
+    /// Takes one entry off the front.
+    ///
+    /// # Errors
+    /// If the bytes are not an entry.
+    pub fn take(&mut self, from: &mut Bytes) -> Result<Entry, Error> {
+        let head = u8::take(from)?;
+        let event = match head & !TIMED {
+            0 => Event::Message(Port::CLIENT),
+            1 => Event::Message(Port::SERVER),
+            2 => Event::Timer,
+            3 => Event::Start { seed: Field::take(from)?, server: Field::take(from)? },
+            _ => return Err(Error::Unknown),
+        };
+        let now_ns = if head & TIMED == 0 {
+            None
+        } else if matches!(event, Event::Start { .. }) {
+            self.last_ns = i64::take(from)?;
+            Some(self.last_ns)
+        } else {
+            self.last_ns = self.last_ns.checked_add_unsigned(u64::take(from)?).ok_or(Error::TooLarge)?;
+            Some(self.last_ns)
+        };
+        Ok(Entry { event, now_ns })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_survive_and_a_plain_message_is_one_byte() {
+        let entries = [
+            Entry { event: Event::Start { seed: [9; 32], server: true }, now_ns: Some(1_700_000_000_000_000_000) },
+            Entry { event: Event::Message(Port::CLIENT), now_ns: None },
+            Entry { event: Event::Message(Port::SERVER), now_ns: Some(1_700_000_000_000_000_500) },
+            Entry { event: Event::Timer, now_ns: Some(1_700_000_001_000_000_500) },
+        ];
+        let mut out = BytesMut::new();
+        let mut writer = Cursor::default();
+        entries.iter().for_each(|entry| writer.put(entry, &mut out));
+        assert_eq!(out.len(), 42 + 1 + 3 + 6);
+        let mut bytes = out.freeze();
+        let mut reader = Cursor::default();
+        for entry in entries {
+            assert_eq!(reader.take(&mut bytes), Ok(entry));
+        }
+        assert!(bytes.is_empty());
+        assert_eq!(reader, writer);
+    }
+
+    #[test]
+    fn time_never_runs_backwards() {
+        let mut cursor = Cursor { last_ns: 100 };
+        let mut out = BytesMut::new();
+        cursor.put(&Entry { event: Event::Timer, now_ns: Some(40) }, &mut out);
+        assert_eq!(cursor.last_ns, 100);
+    }
+}

@@ -1,0 +1,295 @@
+//! Keys of a session, the seal on its log and checkpoints, and its running digest (DESIGN.md section 5.12).
+//!
+//! All keys come from one secret that the edges of a domain share, so an edge with an empty directory can open what any
+//! other sealed, and a session's key can be checked without asking anyone. Ends outside the domain hold only sealed bytes.
+//!
+//! - The **log** is enciphered with ChaCha20 under a key of its own for each generation, at the log's own offset: an
+//!   owner's log only grows, so no keystream byte ever covers two texts, although another owner may order anew what was
+//!   not committed.
+//! - The **running digest** is a keyed BLAKE3 over every entry and the message that it consumed. Eight bytes of it travel with
+//!   each increment. It is what makes the log authentic: a forger has one guess in 2^64 a recovery.
+//! - A **checkpoint** is enciphered and authenticated with ChaCha20-Poly1305 in chunks, under a key of its own for each
+//!   generation; the chunk's number and the last chunk's mark are in the nonce.
+
+use crate::{
+    id::{Generation, SessionId},
+    limits::SEAL_CHUNK,
+};
+use alloc::vec::Vec;
+use chacha20::{
+    ChaCha20,
+    cipher::{KeyIvInit, StreamCipher, StreamCipherSeek},
+};
+use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit, Tag};
+use core::fmt;
+
+const TAG: usize = 16;
+/// Log offsets stay below what one keystream covers.
+pub const LOG_OFFSET_MAX: u64 = 1 << 37;
+
+/// What the edges of one domain share. Whoever knows it can open every session of the domain.
+#[derive(Clone)]
+pub struct DomainSecret([u8; 32]);
+
+impl DomainSecret {
+    /// Derives the secret from key material of any length, such as a key file's contents.
+    #[must_use]
+    pub fn from_material(material: &[u8]) -> Self {
+        Self(blake3::derive_key("marram 2026 domain secret", material))
+    }
+}
+
+impl fmt::Debug for DomainSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DomainSecret")
+    }
+}
+
+/// The keys of one session.
+#[derive(Clone)]
+pub struct SessionKeys {
+    resume: [u8; 16],
+    digest: [u8; 32],
+    log: [u8; 32],
+    checkpoint: [u8; 32],
+}
+
+impl fmt::Debug for SessionKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionKeys")
+    }
+}
+
+impl SessionKeys {
+    /// The keys of `session` in the domain of `secret`.
+    #[must_use]
+    pub fn derive(secret: &DomainSecret, session: SessionId) -> Self {
+        let key = |purpose: u8| {
+            let mut hasher = blake3::Hasher::new_keyed(&secret.0);
+            hasher.update(&[purpose]).update(&session.0);
+            *hasher.finalize().as_bytes()
+        };
+        let mut resume = [0; 16];
+        resume.copy_from_slice(&key(0)[..16]);
+        Self { resume, digest: key(1), log: key(2), checkpoint: key(3) }
+    }
+
+    /// The session's key, as its ends know it: what resuming takes.
+    #[must_use]
+    pub fn resume(&self) -> [u8; 16] {
+        self.resume
+    }
+
+    /// The seal of one generation.
+    #[must_use]
+    pub fn seal(&self, generation: Generation) -> Seal {
+        let key = |purpose: &[u8; 32]| {
+            let mut hasher = blake3::Hasher::new_keyed(purpose);
+            hasher.update(&generation.count.to_le_bytes()).update(&generation.opener.to_le_bytes());
+            *hasher.finalize().as_bytes()
+        };
+        Seal { log: key(&self.log), checkpoint: key(&self.checkpoint) }
+    }
+}
+
+/// Shows knowledge of a session's key on a wire with this challenge.
+#[must_use]
+pub fn proof(resume: &[u8; 16], challenge: &[u8; 16], session: SessionId) -> [u8; 16] {
+    let key = blake3::derive_key("marram 2026 resumption proof", resume);
+    let mut hasher = blake3::Hasher::new_keyed(&key);
+    hasher.update(challenge).update(&session.0);
+    let mut proof = [0; 16];
+    proof.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    proof
+}
+
+/// Compares two proofs in time that does not depend on where they differ.
+#[must_use]
+pub fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
+    a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0
+}
+
+/// The running digest of a session: covers every log entry and every message that was consumed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Digest(pub [u8; 32]);
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Digest")
+    }
+}
+
+impl Digest {
+    /// Of a session that has consumed nothing.
+    #[must_use]
+    pub fn start(session: SessionId) -> Self {
+        let mut head = [0; 32];
+        head[..16].copy_from_slice(&session.0);
+        Self(head)
+    }
+
+    /// Takes in one encoded entry and, where it consumed a message, that message.
+    pub fn absorb(&mut self, keys: &SessionKeys, entry: &[u8], message: Option<(bool, &[u8])>) {
+        let mut hasher = blake3::Hasher::new_keyed(&keys.digest);
+        hasher.update(&self.0).update(entry);
+        if let Some((close, payload)) = message {
+            hasher.update(&[1 + u8::from(close)]).update(payload);
+        }
+        self.0 = *hasher.finalize().as_bytes();
+    }
+
+    /// What travels with an increment.
+    #[must_use]
+    pub fn tag(&self) -> [u8; 8] {
+        let mut tag = [0; 8];
+        tag.copy_from_slice(&self.0[..8]);
+        tag
+    }
+}
+
+/// Why a sealed checkpoint was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken;
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the checkpoint was altered, or sealed for another session or domain")
+    }
+}
+
+impl core::error::Error for Broken {}
+
+/// Seals what one generation sends.
+#[derive(Clone)]
+pub struct Seal {
+    log: [u8; 32],
+    checkpoint: [u8; 32],
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seal")
+    }
+}
+
+impl Seal {
+    /// Enciphers, or deciphers, log bytes that begin at `offset`.
+    ///
+    /// # Panics
+    /// If `offset` is [`LOG_OFFSET_MAX`] or more; callers check what comes from a peer.
+    pub fn log(&self, offset: u64, bytes: &mut [u8]) {
+        assert!(offset < LOG_OFFSET_MAX, "log offset {offset} is beyond one keystream");
+        let mut cipher = ChaCha20::new(&self.log.into(), &[0; 12].into());
+        cipher.seek(offset);
+        cipher.apply_keystream(bytes);
+    }
+
+    fn nonce(number: u32, chunk: usize, last: bool) -> [u8; 12] {
+        let mut nonce = [0; 12];
+        nonce[..4].copy_from_slice(&number.to_le_bytes());
+        nonce[4..11].copy_from_slice(&(chunk as u64).to_le_bytes()[..7]);
+        nonce[11] = u8::from(last);
+        nonce
+    }
+
+    /// Seals a checkpoint. `number` must be unique within the generation.
+    #[must_use]
+    pub fn seal_checkpoint(&self, number: u32, plain: &[u8]) -> Vec<u8> {
+        let cipher = ChaCha20Poly1305::new(&self.checkpoint.into());
+        let chunks = plain.len().div_ceil(SEAL_CHUNK).max(1);
+        let mut out = Vec::with_capacity(plain.len() + chunks * TAG);
+        for chunk in 0..chunks {
+            let from = chunk * SEAL_CHUNK;
+            let start = out.len();
+            out.extend_from_slice(&plain[from..plain.len().min(from + SEAL_CHUNK)]);
+            let nonce = Self::nonce(number, chunk, chunk + 1 == chunks);
+            let tag = cipher
+                .encrypt_inout_detached(&nonce.into(), &[], (&mut out[start..]).into())
+                .expect("a chunk is far below the cipher's limit");
+            out.extend_from_slice(&tag);
+        }
+        out
+    }
+
+    /// Opens a sealed checkpoint.
+    ///
+    /// # Errors
+    /// If one bit differs from what [`Self::seal_checkpoint`] made with this key and number.
+    pub fn open_checkpoint(&self, number: u32, mut sealed: Vec<u8>) -> Result<Vec<u8>, Broken> {
+        let cipher = ChaCha20Poly1305::new(&self.checkpoint.into());
+        let chunks = sealed.len().div_ceil(SEAL_CHUNK + TAG);
+        let (mut read, mut written) = (0, 0);
+        for chunk in 0..chunks {
+            let size = (sealed.len() - read).min(SEAL_CHUNK + TAG);
+            let body = size.checked_sub(TAG).ok_or(Broken)?;
+            let nonce = Self::nonce(number, chunk, chunk + 1 == chunks);
+            let (text, tag) = sealed[read..read + size].split_at_mut(body);
+            let tag = Tag::try_from(&*tag).map_err(|_| Broken)?;
+            cipher.decrypt_inout_detached(&nonce.into(), &[], text.into(), &tag).map_err(|_| Broken)?;
+            sealed.copy_within(read..read + body, written);
+            read += size;
+            written += body;
+        }
+        if chunks == 0 {
+            return Err(Broken);
+        }
+        sealed.truncate(written);
+        Ok(sealed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn keys() -> SessionKeys {
+        SessionKeys::derive(&DomainSecret::from_material(b"test"), SessionId([1; 16]))
+    }
+
+    #[test]
+    fn a_log_is_opened_at_any_offset() {
+        let seal = keys().seal(Generation { count: 1, opener: 2 });
+        let plain: Vec<u8> = (0..=255).collect();
+        let mut sealed = plain.clone();
+        seal.log(1_000, &mut sealed);
+        let mut part = sealed[70..].to_vec();
+        seal.log(1_070, &mut part);
+        assert_eq!(part, plain[70..]);
+        let mut other = sealed;
+        keys().seal(Generation { count: 1, opener: 3 }).log(1_000, &mut other);
+        assert_ne!(other, plain);
+    }
+
+    #[test]
+    fn a_checkpoint_is_opened_only_unaltered() {
+        let seal = keys().seal(Generation { count: 1, opener: 2 });
+        for len in [0, 1, SEAL_CHUNK - 1, SEAL_CHUNK, SEAL_CHUNK + 1, 3 * SEAL_CHUNK] {
+            let plain = vec![7; len];
+            let sealed = seal.seal_checkpoint(4, &plain);
+            assert_eq!(seal.open_checkpoint(4, sealed.clone()), Ok(plain));
+            assert_eq!(seal.open_checkpoint(5, sealed.clone()), Err(Broken));
+            for position in [0, sealed.len() / 2, sealed.len() - 1] {
+                let mut altered = sealed.clone();
+                altered[position] ^= 1;
+                assert_eq!(seal.open_checkpoint(4, altered), Err(Broken));
+            }
+            // Cutting whole chunks off the end is noticed by the last chunk's mark.
+            let cut = sealed.len().saturating_sub(SEAL_CHUNK + TAG);
+            assert_eq!(seal.open_checkpoint(4, sealed[..cut].to_vec()), Err(Broken));
+        }
+    }
+
+    #[test]
+    fn the_digest_depends_on_order_and_content() {
+        let keys = keys();
+        let digest = |inputs: &[&[u8]]| {
+            let mut digest = Digest::start(SessionId([1; 16]));
+            inputs.iter().for_each(|payload| digest.absorb(&keys, &[0], Some((false, payload))));
+            digest.tag()
+        };
+        assert_eq!(digest(&[b"a", b"b"]), digest(&[b"a", b"b"]));
+        assert_ne!(digest(&[b"a", b"b"]), digest(&[b"b", b"a"]));
+        assert_ne!(digest(&[b"ab"]), digest(&[b"a", b"b"]));
+    }
+}
