@@ -1,1 +1,10 @@
-//! (to be written)
+//! An edge: [`shard::Shard`] (one a core) and [`control::Control`], which decide everything and touch nothing.
+//!
+//! Pure: sockets, disks, clocks and Wasm are asked for and answered as values ([`api`]).
+#![no_std]
+
+extern crate alloc;
+
+pub mod api;
+pub mod control;
+pub mod shard;

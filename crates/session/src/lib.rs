@@ -6,4 +6,5 @@
 
 extern crate alloc;
 
+pub mod agent;
 pub mod cell;

@@ -1,0 +1,445 @@
+//! What a shard and the control are told and what they ask for: the seam between the pure edge and everything around it.
+
+use alloc::{boxed::Box, string::String, vec::Vec};
+use bytes::Bytes;
+use marram_session::cell::{Base, CellId, Ran, Run, Seed};
+use marram_wire::{
+    frame::{CheckpointMeta, Code, Frame},
+    header::Header,
+    id::{Generation, HostId, ImageHash, SessionId},
+    record,
+    seal::{Seal, SessionKeys},
+};
+
+/// A wire from one agent to this shard; named by the shell, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WireId(pub u64);
+
+/// Both clocks of the machine, read once a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Now {
+    /// Monotonic, in nanoseconds from any origin.
+    pub mono_ns: u64,
+    /// Since the Unix epoch, in nanoseconds; may jump.
+    pub unix_ns: i64,
+}
+
+/// A sealed checkpoint as an end kept it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SealedCheckpoint {
+    /// What the end knew of it.
+    pub meta: CheckpointMeta,
+    /// Sealed bytes.
+    pub bytes: Bytes,
+}
+
+/// Why a cell could not be started or restored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CellError {
+    /// What the ends are told: [`Code::UnknownImage`], [`Code::Busy`], [`Code::Tampered`] or [`Code::Guest`].
+    pub code: Code,
+    /// For people.
+    pub reason: String,
+}
+
+/// Something happened to a shard.
+#[derive(Clone, PartialEq, Debug)]
+pub enum In {
+    /// An agent's wire is there: encrypted and authenticated as configured. Its first frame is its greeting.
+    WireUp {
+        /// Its name from now on.
+        wire: WireId,
+    },
+    /// A wire broke or was closed.
+    WireDown {
+        /// Which.
+        wire: WireId,
+    },
+    /// A frame arrived.
+    Frame {
+        /// On which wire.
+        wire: WireId,
+        /// What.
+        frame: Frame,
+    },
+    /// The answer to [`Out::Start`].
+    Started {
+        /// Which cell.
+        cell: CellId,
+        /// Whether it is there.
+        result: Result<(), CellError>,
+    },
+    /// The answer to [`Out::Run`].
+    Ran(Ran),
+    /// The answer to [`Out::Checkpoint`].
+    Checkpointed {
+        /// Which cell.
+        cell: CellId,
+        /// The checkpoint's number.
+        number: u32,
+        /// Sealed bytes, or why there are none; the session runs on without.
+        result: Result<Bytes, String>,
+    },
+    /// The answer to [`Out::Restore`].
+    Restored {
+        /// Which cell.
+        cell: CellId,
+        /// The last checkpoint's header.
+        result: Result<Box<Header>, CellError>,
+    },
+    /// A word from control.
+    Control(ToShard),
+    /// A time asked for by [`Out::WakeAt`] has come.
+    Wake,
+}
+
+/// A shard wants something done.
+#[derive(Clone, Debug)]
+pub enum Out {
+    /// Send a frame; those for which [`Frame::is_bulk`] holds may wait behind others of their wire.
+    Send {
+        /// On which wire.
+        wire: WireId,
+        /// What.
+        frame: Frame,
+    },
+    /// Close a wire after what was sent; answered by [`In::WireDown`].
+    CloseWire {
+        /// Which.
+        wire: WireId,
+    },
+    /// Start a cell from an image; answered by [`In::Started`].
+    Start {
+        /// Its name from now on.
+        cell: CellId,
+        /// From which image.
+        image: ImageHash,
+        /// Seeds its generator.
+        seed: Seed,
+    },
+    /// Start a cell from an image and checkpoints: open each, split it, check that its header names this session, image and its
+    /// place in the list (`meta` and base), apply its sections in order. Answered by [`In::Restored`] with the last header.
+    Restore {
+        /// Its name from now on.
+        cell: CellId,
+        /// Which session.
+        session: SessionId,
+        /// From which image.
+        image: ImageHash,
+        /// Opens the checkpoints.
+        keys: SessionKeys,
+        /// A full one and its deltas, in order.
+        checkpoints: Vec<SealedCheckpoint>,
+    },
+    /// Run one handler; answered by [`In::Ran`], at once or after other steps.
+    Run(Run),
+    /// Copy what changed (now, before any later run of this cell), then, in no hurry: encode it, join it with the header, seal
+    /// it. Answered by [`In::Checkpointed`].
+    Checkpoint {
+        /// Of which cell.
+        cell: CellId,
+        /// What to copy.
+        base: Base,
+        /// What goes in front.
+        header: Box<Header>,
+        /// Seals it under the header's number.
+        seal: Seal,
+    },
+    /// The cell is not needed any more. Not answered; answers still due for it may be dropped.
+    Remove {
+        /// Which.
+        cell: CellId,
+    },
+    /// Call again with [`In::Wake`] at this time (monotonic) at the latest. The last one counts.
+    WakeAt {
+        /// In nanoseconds.
+        mono_ns: u64,
+    },
+    /// A word to control.
+    Control(FromShard),
+}
+
+/// How a session is protected (DESIGN.md section 6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Protect {
+    /// Not at all.
+    None = 0,
+    /// Log and checkpoints at both ends.
+    Endpoints = 1,
+}
+
+/// Which end keeps checkpoints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Keep {
+    /// The client's.
+    Client = 0,
+    /// The server's; needs one.
+    Server = 1,
+    /// Both.
+    Both = 2,
+}
+
+macro_rules! byte_enum {
+    ($name:ident { $($variant:ident),* }) => {
+        impl marram_wire::codec::Field for $name {
+            fn put(&self, out: &mut bytes::BytesMut) {
+                (*self as u8).put(out);
+            }
+            fn take(from: &mut Bytes) -> Result<Self, marram_wire::codec::Error> {
+                let byte = u8::take(from)?;
+                [$(Self::$variant),*].get(usize::from(byte)).copied().ok_or(marram_wire::codec::Error::Unknown)
+            }
+        }
+    };
+}
+byte_enum!(Protect { None, Endpoints });
+byte_enum!(Keep { Client, Server, Both });
+
+record! {
+    /// An app as deployed: what its manifest says, resolved.
+    App {
+        /// The name that clients ask for.
+        name: String,
+        /// What it runs.
+        image: ImageHash,
+        /// How its sessions are protected.
+        protect: Protect,
+        /// The server's name, where the app has one.
+        server: Option<String>,
+        /// Which end keeps checkpoints.
+        keep: Keep,
+        /// Replaying what is not covered by a checkpoint should not take longer, in nanoseconds.
+        recovery_target_ns: u64,
+        /// How long ends remember a session that cannot be resumed, in milliseconds.
+        linger_ms: u32,
+        /// Messages that one session may send to its cell in a second; 0 for no limit.
+        messages_per_s: u32,
+        /// Bytes of log that one session may write in a second; 0 for no limit.
+        log_bytes_per_s: u32,
+        /// Sessions of this app on one shard at a time; 0 for no limit.
+        sessions_max: u32,
+    }
+}
+
+record! {
+    /// One session on one shard, for listings.
+    Row {
+        /// Which.
+        session: SessionId,
+        /// Its app.
+        app: String,
+        /// Its generation here.
+        generation: Generation,
+        /// `asking`, `restoring`, `replaying`, `running`, `finishing`.
+        phase: String,
+        /// The client's agent.
+        client: HostId,
+        /// The server's agent, where there is one.
+        server: Option<HostId>,
+        /// How it is protected.
+        protect: Protect,
+        /// Where the ends run: whether the client's agent is the edge's own gate.
+        client_in_gate: bool,
+        /// As above, for the server's.
+        server_in_gate: bool,
+        /// Messages consumed.
+        consumed: u64,
+        /// Outputs produced.
+        produced: u64,
+        /// Log bytes since the session began.
+        log_bytes: u64,
+        /// Log bytes that no checkpoint covers.
+        uncovered_bytes: u64,
+        /// Checkpoints that an end has stored.
+        checkpoints: u64,
+        /// Generations opened for it here.
+        recoveries: u64,
+        /// When it was opened here, Unix time in milliseconds.
+        since_ms: u64,
+    }
+}
+
+/// Control to shard. Serialisable: a shard is another process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ToShard {
+    /// This shard's place, the edge's name, whether draining.
+    Configure(Configure),
+    /// Sessions may name this app, and new ones run this image.
+    Deploy(App),
+    /// New sessions of this app are refused; old ones run on.
+    Undeploy(Name),
+    /// Take no new sessions; ask agents to move the others.
+    Drain,
+    /// End a session for good.
+    Kill(Kill),
+    /// Answer with [`FromShard::Rows`] and [`FromShard::Counted`].
+    List(Tag),
+}
+
+/// Shard to control.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FromShard {
+    /// The shard is ready.
+    Ready,
+    /// Some of the sessions; `last` on the final one of an answer.
+    Rows(Rows),
+    /// Counters, by name; the answer to a list ends with it.
+    Counted(Counted),
+    /// Something for the log.
+    Note(Note),
+    /// The answer to [`ToShard::Kill`].
+    Killed(Killed),
+    /// No session is left, after a drain.
+    Drained,
+}
+
+record! {
+    /// A shard's place.
+    Configure {
+        /// The edge's name.
+        edge: String,
+        /// Which shard.
+        shard: u8,
+        /// Of how many.
+        shards: u8,
+        /// The gate's agent in this edge, if it has one: sessions with an end there do not survive the edge.
+        gate: Option<HostId>,
+        /// Sessions at a time; 0 for no limit.
+        sessions_max: u32,
+        /// Recoveries at a time (DESIGN.md section 5.8); 0 for no limit.
+        recoveries_max: u32,
+        /// Flip one bit of the n-th output (counting from 1); 0 for never. For `marram demo --sabotage`.
+        sabotage: u64,
+    }
+}
+record! {
+    /// An app's name.
+    Name {
+        /// The name.
+        name: String,
+    }
+}
+record! {
+    /// Whom to kill.
+    Kill {
+        /// The asker's tag.
+        tag: u64,
+        /// Which session.
+        session: SessionId,
+        /// For people.
+        reason: String,
+    }
+}
+record! {
+    /// Whether it was here.
+    Killed {
+        /// As asked.
+        tag: u64,
+        /// Whether the session was on this shard.
+        found: bool,
+    }
+}
+record! {
+    /// Names a question.
+    Tag {
+        /// The asker's.
+        tag: u64,
+    }
+}
+record! {
+    /// Part of an answer.
+    Rows {
+        /// As asked.
+        tag: u64,
+        /// At most [`marram_wire::limits::LIST_MAX`].
+        rows: Vec<Row>,
+    }
+}
+record! {
+    /// The end of an answer.
+    Counted {
+        /// As asked.
+        tag: u64,
+        /// Name and value.
+        counters: Vec<Counter>,
+    }
+}
+record! {
+    /// One counter.
+    Counter {
+        /// As in `/metrics`, without the prefix.
+        name: String,
+        /// Its value.
+        value: u64,
+        /// Whether it may fall.
+        gauge: bool,
+    }
+}
+record! {
+    /// A line for the log.
+    Note {
+        /// 0 error, 1 warning, 2 info, 3 debug.
+        level: u8,
+        /// What it is about.
+        session: Option<SessionId>,
+        /// For people.
+        text: String,
+    }
+}
+
+macro_rules! messages {
+    ($name:ident { $($byte:literal $variant:ident $(($body:ty))?,)* }) => {
+        impl $name {
+            /// The encoding, without a length.
+            #[must_use]
+            pub fn to_bytes(&self) -> Bytes {
+                let mut out = bytes::BytesMut::new();
+                match self {
+                    $(messages!(@pattern $variant body $($body)?) => {
+                        marram_wire::codec::Field::put(&$byte, &mut out);
+                        messages!(@put body out $($body)?);
+                    })*
+                }
+                out.freeze()
+            }
+
+            /// Reads one message.
+            ///
+            /// # Errors
+            /// If the bytes are not exactly one message of this build.
+            pub fn decode(mut bytes: Bytes) -> Result<Self, marram_wire::codec::Error> {
+                let message = match <u8 as marram_wire::codec::Field>::take(&mut bytes)? {
+                    $($byte => messages!(@take $variant bytes $($body)?),)*
+                    _ => return Err(marram_wire::codec::Error::Unknown),
+                };
+                if bytes.is_empty() { Ok(message) } else { Err(marram_wire::codec::Error::Trailing) }
+            }
+        }
+    };
+    (@pattern $variant:ident $bind:ident $body:ty) => { Self::$variant($bind) };
+    (@pattern $variant:ident $bind:ident) => { Self::$variant };
+    (@put $bind:ident $out:ident $body:ty) => { marram_wire::codec::Field::put($bind, &mut $out) };
+    (@put $bind:ident $out:ident) => {};
+    (@take $variant:ident $bytes:ident $body:ty) => {
+        Self::$variant(<$body as marram_wire::codec::Field>::take(&mut $bytes)?)
+    };
+    (@take $variant:ident $bytes:ident) => { Self::$variant };
+}
+messages!(ToShard {
+    0u8 Configure(Configure),
+    1u8 Deploy(App),
+    2u8 Undeploy(Name),
+    3u8 Drain,
+    4u8 Kill(Kill),
+    5u8 List(Tag),
+});
+messages!(FromShard {
+    0u8 Ready,
+    1u8 Rows(Rows),
+    2u8 Counted(Counted),
+    3u8 Note(Note),
+    4u8 Killed(Killed),
+    5u8 Drained,
+});
