@@ -1,0 +1,184 @@
+//! A cell as heavy as it is told to be, for measuring checkpoints and recoveries.
+//!
+//! The client's stream is a sequence of commands, however it is cut. Each begins with 17 bytes, and each but `F` is
+//! answered with 17 bytes of the same shape (numbers are little-endian):
+//!
+//! ```text
+//! 0        1                9                17
+//! +--------+----------------+----------------+- - - - - - - -+
+//! | op     | a: u64         | b: u64         | a bytes, E, F |
+//! +--------+----------------+----------------+- - - - - - - -+
+//! ```
+//!
+//! | op | does | answer |
+//! |---|---|---|
+//! | `B` | holds `a` bytes of incompressible state made from seed `b` | `a` held, `b` their checksum |
+//! | `T` | changes one word in each of `a` pages of 4 KiB, from page `b` on, cyclically | `a` changed, `b` checksum of the new words |
+//! | `S` | sums the state | `a` held, `b` checksum |
+//! | `E` | echoes the `a` bytes that follow | the command and the bytes |
+//! | `F` | forwards the `a` bytes that follow to the server | none |
+//!
+//! What the server says passes to the client as it is. An unknown op closes the client's port: the stream is lost.
+
+use marram_sdk::{Cell, Context, Level, Port, cell};
+
+mod state;
+
+use state::State;
+
+/// Bytes before what `E` and `F` carry.
+const HEADER_SIZE: usize = 17;
+
+/// The ballast and the client's stream.
+#[derive(Default)]
+pub struct Ballast {
+    state: State,
+    /// The beginning of a header that has not wholly arrived.
+    header: Vec<u8>,
+    /// What the bytes after a header are for, and how many of them are still to come.
+    tail: Option<Tail>,
+}
+
+struct Tail {
+    to: Port,
+    left: u64,
+}
+
+struct Command {
+    op: u8,
+    a: u64,
+    b: u64,
+}
+
+impl Command {
+    fn parse(header: &[u8; HEADER_SIZE]) -> Self {
+        let word = |from: usize| {
+            header[from..from + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+        };
+        Self { op: header[0], a: word(1), b: word(9) }
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        [&[self.op][..], &self.a.to_le_bytes(), &self.b.to_le_bytes()].concat()
+    }
+}
+
+impl Ballast {
+    /// Handles the beginning of `bytes` and returns what is left of them.
+    fn consume<'a>(&mut self, context: &mut Context, bytes: &'a [u8]) -> &'a [u8] {
+        if let Some(tail) = &mut self.tail {
+            let len = usize::try_from(tail.left).map_or(bytes.len(), |left| left.min(bytes.len()));
+            let (piece, rest) = bytes.split_at(len);
+            context.send(tail.to, piece);
+            tail.left -= len as u64;
+            if tail.left == 0 {
+                self.tail = None;
+            }
+            return rest;
+        }
+        let (piece, rest) = bytes.split_at(bytes.len().min(HEADER_SIZE - self.header.len()));
+        self.header.extend_from_slice(piece);
+        if let Ok(header) = self.header.as_slice().try_into() {
+            let command = Command::parse(header);
+            self.header.clear();
+            self.obey(context, &command);
+        }
+        rest
+    }
+
+    fn obey(&mut self, context: &mut Context, command: &Command) {
+        let Command { op, a, b } = *command;
+        let answer = match op {
+            b'B' => {
+                self.state = State::filled(a, b);
+                Command { op, a: self.state.size(), b: self.state.checksum() }
+            }
+            b'T' => Command { op, a, b: self.state.touch(a, b) },
+            b'S' => Command { op, a: self.state.size(), b: self.state.checksum() },
+            b'E' => {
+                self.expect_tail(Port::CLIENT, a);
+                Command { op, a, b }
+            }
+            b'F' => return self.expect_tail(Port::SERVER, a),
+            _ => {
+                context.print(Level::Error, format_args!("no such command: {op:#04x}; see the cell ballast"));
+                return context.close(Port::CLIENT);
+            }
+        };
+        context.send_to_client(&answer.to_bytes());
+    }
+
+    fn expect_tail(&mut self, to: Port, left: u64) {
+        self.tail = (left > 0).then_some(Tail { to, left });
+    }
+}
+
+impl Cell for Ballast {
+    fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
+        if port == Port::SERVER {
+            return context.send_to_client(payload);
+        }
+        let mut rest = payload;
+        while !rest.is_empty() {
+            rest = self.consume(context, rest);
+        }
+    }
+
+    fn closed(&mut self, context: &mut Context, port: Port) {
+        context.close(port.opposite());
+    }
+}
+
+cell!(Ballast);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_sdk::double::{Output, Session};
+
+    fn command(op: u8, a: u64, b: u64) -> Vec<u8> {
+        Command { op, a, b }.to_bytes()
+    }
+
+    /// What each peer received, the client's stream cut into pieces of one size.
+    fn received(stream: &[u8], piece: usize) -> [Vec<u8>; 2] {
+        let mut session = Session::<Ballast>::new();
+        let mut received = [Vec::new(), Vec::new()];
+        for output in stream.chunks(piece).flat_map(|chunk| session.message(Port::CLIENT, chunk)) {
+            match output {
+                Output::Message { port, payload } => received[port.0 as usize].extend(payload),
+                Output::Close { port } => received[port.0 as usize].extend(b"closed"),
+            }
+        }
+        received
+    }
+
+    #[test]
+    fn commands_are_obeyed_however_the_stream_is_cut() {
+        let stream = [
+            command(b'B', 100_000, 7),
+            command(b'E', 5, 1),
+            b"hello".to_vec(),
+            command(b'T', 3, 24),
+            command(b'F', 2, 0),
+            b"ok".to_vec(),
+            command(b'S', 0, 0),
+            command(b'E', 0, 9),
+        ]
+        .concat();
+        let mut state = State::filled(100_000, 7);
+        let filled = command(b'B', 100_000, state.checksum());
+        let touched = command(b'T', 3, state.touch(3, 24));
+        let sum = command(b'S', 100_000, state.checksum());
+        let echo = [command(b'E', 5, 1), b"hello".to_vec()].concat();
+        let client = [filled, echo, touched, sum, command(b'E', 0, 9)].concat();
+        for piece in [1, 16, 17, 18, stream.len()] {
+            assert_eq!(received(&stream, piece), [client.clone(), b"ok".to_vec()], "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_command_closes() {
+        assert_eq!(received(&command(b'?', 0, 0), 100)[0], b"closed");
+    }
+}

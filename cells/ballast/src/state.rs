@@ -1,0 +1,86 @@
+//! The ballast itself: words that no compressor can shorten. Knows nothing of messages.
+
+const WORD_SIZE: u64 = 8;
+const PAGE_WORDS: u64 = 512;
+
+/// As many words as it was told to hold.
+#[derive(Default)]
+pub(crate) struct State {
+    words: Vec<u64>,
+    size: u64,
+}
+
+impl State {
+    /// `size` bytes, rounded up to words, made from a seed.
+    pub(crate) fn filled(size: u64, seed: u64) -> Self {
+        let mut word = seed.max(1);
+        let count =
+            usize::try_from(size.div_ceil(WORD_SIZE)).expect("the memory quota ends a larger state first");
+        let mut words = Vec::with_capacity(count);
+        words.resize_with(count, || {
+            word = xorshift(word);
+            word
+        });
+        Self { words, size }
+    }
+
+    /// Bytes held.
+    pub(crate) const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Order matters and so does every bit.
+    pub(crate) fn checksum(&self) -> u64 {
+        self.words.iter().fold(0, |sum, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// Changes one word in each of `count` pages from page `first` on, cyclically; the checksum of the new words.
+    pub(crate) fn touch(&mut self, count: u64, first: u64) -> u64 {
+        let pages = (self.words.len() as u64).div_ceil(PAGE_WORDS);
+        let mut sum = 0_u64;
+        for page in 0..count.min(pages) {
+            let index = (first % pages + page) % pages * PAGE_WORDS;
+            let index = usize::try_from(index).expect("below the number of words");
+            self.words[index] = xorshift(self.words[index].max(1));
+            sum = sum.rotate_left(5) ^ self.words[index];
+        }
+        sum
+    }
+}
+
+/// Marsaglia's; never 0 unless it starts there.
+const fn xorshift(mut word: u64) -> u64 {
+    word ^= word << 13;
+    word ^= word >> 7;
+    word ^ word << 17
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_touch_changes_as_many_words_as_pages() {
+        let cases = [(1, 0, 1), (3, 24, 3), (25, 0, 25), (1_000, 3, 25), (0, 0, 0)];
+        for (count, first, expected) in cases {
+            let before = State::filled(100_000, 3);
+            let mut after = State::filled(100_000, 3);
+            after.touch(count, first);
+            let changed = before.words.iter().zip(&after.words).filter(|(a, b)| a != b).count();
+            assert_eq!(changed, expected, "{count} from {first}");
+        }
+    }
+
+    #[test]
+    fn an_empty_state_has_nothing_to_touch() {
+        assert_eq!(State::default().touch(5, 5), 0);
+    }
+
+    #[test]
+    fn words_differ() {
+        let mut words = State::filled(80_000, 0).words;
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), 10_000);
+    }
+}

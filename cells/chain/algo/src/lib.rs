@@ -1,0 +1,345 @@
+//! The oracle's hash chain: a small deterministic machine whose every output proves what it depends on.
+//!
+//! Each output is one [`Record`] of 64 bytes. A checker that knows nothing of protocols can tell from the records
+//! that both peers received
+//!
+//! - that they lie on **one** chain: records are numbered across both peers without a gap, and each carries the
+//!   digest of the one before;
+//! - that each input is contained **at most once and in order**: a record carries, for either peer, how many bytes of
+//!   its stream were consumed and their hash, independent of how the stream was cut into messages;
+//! - that timers, time and randomness were not drawn anew: they are part of the running hash.
+//!
+//! What the chain does next (whom it answers, whether it reads the clock or sets a timer) follows from bits of its
+//! hash, so that histories are varied. Knows nothing of Wasm, logs or recovery; not a cryptographic hash.
+#![no_std]
+#![forbid(unsafe_code)]
+
+/// Timers have tokens below this.
+pub const TOKENS: u64 = 4;
+
+/// Timers are set for less than this.
+pub const TIMER_DELAY_NS_MAX: i64 = 50_000_000;
+
+/// What the chain consumes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event<'a> {
+    /// A peer is there.
+    Open(Peer),
+    /// A piece of a peer's stream.
+    Message(Peer, &'a [u8]),
+    /// A peer will send no more.
+    Close(Peer),
+    /// A timer fired.
+    Timer(u64),
+}
+
+/// Whom the chain talks to; the numbers are those of the ABI's ports.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Peer {
+    /// Port 0.
+    Client = 0,
+    /// Port 1.
+    Server = 1,
+}
+
+impl Peer {
+    /// Both, in order of port.
+    pub const ALL: [Self; 2] = [Self::Client, Self::Server];
+
+    /// By its port; the chain has no others.
+    #[must_use]
+    pub const fn from_port(port: u32) -> Option<Self> {
+        match port {
+            0 => Some(Self::Client),
+            1 => Some(Self::Server),
+            _ => None,
+        }
+    }
+
+    /// The other one.
+    #[must_use]
+    pub const fn opposite(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// What the chain may call, answered by Wasm imports or by a simulator.
+pub trait Host {
+    /// Session time in nanoseconds, the same throughout one event.
+    fn now(&mut self) -> i64;
+    /// Fills a buffer with random bytes.
+    fn random(&mut self, buffer: &mut [u8]);
+    /// Sends a record to a peer.
+    fn send(&mut self, to: Peer, record: &[u8; Record::SIZE]);
+    /// Says that nothing more will be sent to a peer.
+    fn close(&mut self, to: Peer);
+    /// Sets a timer, replacing the one of the same token.
+    fn set_timer(&mut self, delay_ns: i64, token: u64);
+    /// Forgets a timer.
+    fn cancel_timer(&mut self, token: u64);
+}
+
+/// One output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// How many events were consumed before it.
+    pub events: u64,
+    /// The running hash over them, and over the time and randomness that were read.
+    pub hash: u64,
+    /// How many records came before it, to either peer.
+    pub index: u64,
+    /// [`Record::digest`] of the record before it; 0 in the first.
+    pub previous: u64,
+    /// What was consumed of the client's and of the server's stream.
+    pub streams: [Stream; 2],
+}
+
+impl Record {
+    /// Bytes of a record.
+    pub const SIZE: usize = 64;
+
+    /// Eight little-endian words: events, hash, index, previous; bytes and hash of the client's stream, then of the
+    /// server's.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let [client, server] = self.streams;
+        let words = [
+            self.events,
+            self.hash,
+            self.index,
+            self.previous,
+            client.bytes,
+            client.hash,
+            server.bytes,
+            server.hash,
+        ];
+        let mut bytes = [0; Self::SIZE];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The inverse of [`Record::to_bytes`]; every 64 bytes are some record.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
+        let mut words = [0; Self::SIZE / 8];
+        for (word, place) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = place.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        }
+        let [events, hash, index, previous, client_bytes, client_hash, server_bytes, server_hash] = words;
+        let streams = [
+            Stream { bytes: client_bytes, hash: client_hash },
+            Stream { bytes: server_bytes, hash: server_hash },
+        ];
+        Self { events, hash, index, previous, streams }
+    }
+
+    /// What the next record carries as `previous`.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut stream = Stream::EMPTY;
+        stream.consume(&self.to_bytes());
+        stream.hash
+    }
+}
+
+/// How much of a peer's byte stream was consumed, and the hash of those bytes: a checker that knows what was sent
+/// computes the same by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stream {
+    /// How many bytes.
+    pub bytes: u64,
+    /// FNV-1a over them: byte by byte, so that cuts do not show.
+    pub hash: u64,
+}
+
+impl Stream {
+    /// Nothing consumed.
+    pub const EMPTY: Self = Self { bytes: 0, hash: 0xcbf2_9ce4_8422_2325 };
+
+    /// Consumes more of it.
+    pub fn consume(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        for byte in bytes {
+            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
+/// What the chain knows of one peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct PeerState {
+    stream: Stream,
+    open: bool,
+    /// Closed by us: it must not be sent to.
+    closed: bool,
+}
+
+/// The machine. All of its state is here, and a copy of it is a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chain {
+    events: u64,
+    hash: u64,
+    records: u64,
+    previous: u64,
+    peers: [PeerState; 2],
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        let peer = PeerState { stream: Stream::EMPTY, open: false, closed: false };
+        Self { events: 0, hash: 0x6d61_7272_616d_2e31, records: 0, previous: 0, peers: [peer; 2] }
+    }
+}
+
+impl Chain {
+    /// Bytes of a saved chain.
+    pub const SAVED_SIZE: usize = 68;
+
+    /// Consumes one event and does what follows from it.
+    pub fn input(&mut self, event: Event<'_>, host: &mut impl Host) {
+        self.events += 1;
+        self.absorb(event);
+        self.draw(host);
+        self.answer(event, host);
+        self.change_timers(host);
+    }
+
+    /// The running hash, for comparing machines that should be equal.
+    #[must_use]
+    pub const fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The whole state as bytes.
+    #[must_use]
+    pub fn save(&self) -> [u8; Self::SAVED_SIZE] {
+        let mut bytes = [0; Self::SAVED_SIZE];
+        bytes[..Record::SIZE].copy_from_slice(&self.record().to_bytes());
+        for (place, peer) in bytes[Record::SIZE..].chunks_exact_mut(2).zip(&self.peers) {
+            place.copy_from_slice(&[u8::from(peer.open), u8::from(peer.closed)]);
+        }
+        bytes
+    }
+
+    /// The state that [`Chain::save`] wrote.
+    #[must_use]
+    pub fn restore(bytes: &[u8; Self::SAVED_SIZE]) -> Self {
+        let mut head = [0; Record::SIZE];
+        head.copy_from_slice(&bytes[..Record::SIZE]);
+        let record = Record::from_bytes(&head);
+        let flag = |index: usize| bytes[Record::SIZE + index] != 0;
+        let peer = |index: usize| PeerState {
+            stream: record.streams[index],
+            open: flag(2 * index),
+            closed: flag(2 * index + 1),
+        };
+        Self {
+            events: record.events,
+            hash: record.hash,
+            records: record.index,
+            previous: record.previous,
+            peers: [peer(0), peer(1)],
+        }
+    }
+
+    /// The event enters the running hash, and its bytes their stream.
+    fn absorb(&mut self, event: Event<'_>) {
+        let (kind, peer, word) = match event {
+            Event::Open(peer) => {
+                self.peers[peer as usize].open = true;
+                (1, peer as u64, 0)
+            }
+            Event::Message(peer, payload) => {
+                let stream = &mut self.peers[peer as usize].stream;
+                stream.consume(payload);
+                (2, peer as u64, stream.hash)
+            }
+            Event::Close(peer) => (3, peer as u64, 0),
+            Event::Timer(token) => (4, 0, token),
+        };
+        self.mix(kind << 8 | peer);
+        self.mix(word);
+    }
+
+    /// Now and then reads the clock, and now and then randomness.
+    fn draw(&mut self, host: &mut impl Host) {
+        let choice = self.hash;
+        if choice % 8 == 0 {
+            let now_ns = host.now();
+            self.mix(u64::from_le_bytes(now_ns.to_le_bytes()));
+        }
+        if choice / 8 % 8 == 0 {
+            let mut bytes = [0; 8];
+            host.random(&mut bytes);
+            self.mix(u64::from_le_bytes(bytes));
+        }
+    }
+
+    /// One peer, the other, both or nobody hears of the event; a close is passed on after a last word.
+    fn answer(&mut self, event: Event<'_>, host: &mut impl Host) {
+        let choice = self.hash / 64 % 4;
+        for peer in Peer::ALL {
+            let last_word = event == Event::Close(peer.opposite());
+            if last_word || choice == peer as u64 || choice == 2 {
+                self.send(peer, host);
+            }
+            if last_word && self.can_send(peer) {
+                self.peers[peer as usize].closed = true;
+                host.close(peer);
+            }
+        }
+    }
+
+    /// Now and then sets a timer or forgets one.
+    fn change_timers(&mut self, host: &mut impl Host) {
+        let choice = self.hash / 256;
+        let token = choice / 64 % TOKENS;
+        if choice % 8 == 0 {
+            let delay_ns = i64::try_from(choice / 256).unwrap_or(i64::MAX) % TIMER_DELAY_NS_MAX;
+            host.set_timer(delay_ns, token);
+        } else if choice % 16 == 1 {
+            host.cancel_timer(token);
+        }
+    }
+
+    fn can_send(&self, peer: Peer) -> bool {
+        let state = &self.peers[peer as usize];
+        state.open && !state.closed
+    }
+
+    fn send(&mut self, peer: Peer, host: &mut impl Host) {
+        if !self.can_send(peer) {
+            return;
+        }
+        let record = self.record();
+        host.send(peer, &record.to_bytes());
+        self.records += 1;
+        self.previous = record.digest();
+    }
+
+    fn record(&self) -> Record {
+        Record {
+            events: self.events,
+            hash: self.hash,
+            index: self.records,
+            previous: self.previous,
+            streams: [self.peers[0].stream, self.peers[1].stream],
+        }
+    }
+
+    /// One round of a 64-bit finaliser: every bit of the past moves about half of the bits.
+    fn mix(&mut self, word: u64) {
+        let mut hash = (self.hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.hash = hash ^ (hash >> 31);
+    }
+}
+
+#[cfg(test)]
+mod tests;

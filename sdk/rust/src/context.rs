@@ -1,0 +1,151 @@
+//! What a handler may ask of the host, typed. Knows two hosts: the real one behind the Wasm imports, and on every
+//! other target the scripted double.
+
+use core::{fmt, time::Duration};
+
+use alloc::string::ToString;
+
+#[cfg(not(target_arch = "wasm32"))]
+use crate::double::Script as Host;
+#[cfg(target_arch = "wasm32")]
+use crate::rim::Host;
+
+/// A longer message ends the session.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The host gives no more in one call.
+const RANDOM_BYTES_MAX: usize = 1 << 16;
+
+/// A handle on one peer of the cell.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Port(pub u32);
+
+impl Port {
+    /// The session's client.
+    pub const CLIENT: Self = Self(0);
+    /// The session's server, or the next stage of the chain.
+    pub const SERVER: Self = Self(1);
+
+    /// The other one of client and server; any further port is answered with the client.
+    #[must_use]
+    pub const fn opposite(self) -> Self {
+        if self.0 == Self::CLIENT.0 { Self::SERVER } else { Self::CLIENT }
+    }
+}
+
+/// What kind of peer a port leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PortKind {
+    /// The session's client.
+    Client,
+    /// The session's server.
+    Server,
+    /// A kind that this SDK is too old to name.
+    Unknown(u32),
+}
+
+impl PortKind {
+    /// From its number in the ABI.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Self {
+        match number {
+            0 => Self::Client,
+            1 => Self::Server,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+/// A point in session time. Only differences mean anything; it never runs backwards, not even over a recovery.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Time {
+    /// Nanoseconds since an origin that is fixed for the session.
+    pub nanoseconds: i64,
+}
+
+impl Time {
+    /// How long after `earlier` this is; zero if it is not later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.nanoseconds.saturating_sub(earlier.nanoseconds)).unwrap_or(0))
+    }
+}
+
+/// How grave a printed line is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u32)]
+pub enum Level {
+    /// The cell cannot do what it is for.
+    Error = 0,
+    /// Something is odd, and the cell copes.
+    Warn = 1,
+    /// Worth knowing in operation.
+    Info = 2,
+    /// For whoever writes the cell.
+    Debug = 3,
+}
+
+/// The cell's door to the host, lent to each handler.
+pub struct Context {
+    pub(crate) host: Host,
+}
+
+impl Context {
+    /// Sends a message to the client: CESSNA's `send_msg_to_client`.
+    pub fn send_to_client(&mut self, payload: &[u8]) {
+        self.send(Port::CLIENT, payload);
+    }
+
+    /// Sends a message to the server: CESSNA's `send_msg_to_server`.
+    pub fn send_to_server(&mut self, payload: &[u8]) {
+        self.send(Port::SERVER, payload);
+    }
+
+    /// Sends a message to a peer. Messages to one port arrive in this order, each exactly once.
+    ///
+    /// Ends the session if the port was never opened, if this cell has closed it, or if the message is longer than
+    /// [`MESSAGE_BYTES_MAX`].
+    pub fn send(&mut self, port: Port, payload: &[u8]) {
+        self.host.send(port, payload);
+    }
+
+    /// Session time. Every call within one handler returns the same value.
+    pub fn now(&mut self) -> Time {
+        Time { nanoseconds: self.host.now() }
+    }
+
+    /// Fills `buffer` with random bytes that no other session shares.
+    pub fn fill_random(&mut self, buffer: &mut [u8]) {
+        buffer.chunks_mut(RANDOM_BYTES_MAX).for_each(|chunk| self.host.random(chunk));
+    }
+
+    /// 64 random bits.
+    pub fn random_u64(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill_random(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Calls [`Cell::timer`](crate::Cell::timer) with `token` once, `delay` after now. There is one timer a token:
+    /// setting it again replaces it. Delays beyond 292 years count as 292 years.
+    pub fn set_timer(&mut self, delay: Duration, token: u64) {
+        self.host.timer(i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX), token);
+    }
+
+    /// Forgets a timer; one that is not set is no error.
+    pub fn cancel_timer(&mut self, token: u64) {
+        self.host.timer_cancel(token);
+    }
+
+    /// Says that nothing more will be sent to a peer. What was sent before still arrives. Again has no effect.
+    pub fn close(&mut self, port: Port) {
+        self.host.close(port);
+    }
+
+    /// Writes a line to the edge's log, within the manifest's `log_bytes_per_s`. Not part of the cell's behaviour:
+    /// a line may be printed again when the handler is replayed.
+    pub fn print(&mut self, level: Level, line: impl fmt::Display) {
+        self.host.print(level, &line.to_string());
+    }
+}

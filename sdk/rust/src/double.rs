@@ -1,0 +1,247 @@
+//! A scripted host, so that a cell is tested natively, in microseconds and without an edge.
+//!
+//! [`Session`] creates the cell as deployment does and hands it inputs; each call returns the outputs
+//! of that one handler. Time stands still until [`Session::advance`]; randomness comes from a seed. Knows nothing of
+//! quotas, logs and recovery.
+
+use core::time::Duration;
+
+use alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
+
+use crate::{Cell, Context, Level, Port, PortKind};
+
+/// What a handler did that somebody outside could see.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// [`Context::send`].
+    Message {
+        /// To whom.
+        port: Port,
+        /// Its bytes.
+        payload: Vec<u8>,
+    },
+    /// [`Context::close`].
+    Close {
+        /// To whom.
+        port: Port,
+    },
+}
+
+impl Output {
+    /// An expected message.
+    #[must_use]
+    pub fn message(port: Port, payload: &[u8]) -> Self {
+        Self::Message { port, payload: payload.to_owned() }
+    }
+
+    /// An expected close.
+    #[must_use]
+    pub const fn close(port: Port) -> Self {
+        Self::Close { port }
+    }
+}
+
+/// The host's side of the double: what has been scripted, and what the handler did.
+#[derive(Default)]
+pub(crate) struct Script {
+    outputs: Vec<Output>,
+    lines: Vec<(Level, String)>,
+    /// Due time and, among equals, the order in which they were set, by token.
+    timers: BTreeMap<u64, (i64, u64)>,
+    timers_set: u64,
+    now_ns: i64,
+    random: u64,
+}
+
+impl Script {
+    pub(crate) fn send(&mut self, port: Port, payload: &[u8]) {
+        self.outputs.push(Output::message(port, payload));
+    }
+
+    pub(crate) fn now(&mut self) -> i64 {
+        self.now_ns
+    }
+
+    /// `SplitMix64`: any seed will do, and no two neighbouring seeds share a stretch.
+    pub(crate) fn random(&mut self, buffer: &mut [u8]) {
+        for chunk in buffer.chunks_mut(8) {
+            self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut word = self.random;
+            word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            word ^= word >> 31;
+            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+        }
+    }
+
+    pub(crate) fn timer(&mut self, delay_ns: i64, token: u64) {
+        self.timers_set += 1;
+        self.timers.insert(token, (self.now_ns.saturating_add(delay_ns.max(0)), self.timers_set));
+    }
+
+    pub(crate) fn timer_cancel(&mut self, token: u64) {
+        self.timers.remove(&token);
+    }
+
+    pub(crate) fn close(&mut self, port: Port) {
+        self.outputs.push(Output::close(port));
+    }
+
+    pub(crate) fn print(&mut self, level: Level, line: &str) {
+        self.lines.push((level, line.to_owned()));
+    }
+
+    /// The timer that is due next and not after `limit_ns`.
+    fn due(&self, limit_ns: i64) -> Option<(u64, i64)> {
+        let (token, (at_ns, _)) = self.timers.iter().min_by_key(|(_, due)| **due)?;
+        (*at_ns <= limit_ns).then_some((*token, *at_ns))
+    }
+}
+
+/// One cell with a scripted host.
+pub struct Session<T> {
+    cell: T,
+    context: Context,
+}
+
+impl<T: Cell> Default for Session<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Cell> Session<T> {
+    /// A fresh cell, before any port is open; time is 0 and the random seed is 1.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { cell: T::default(), context: Context { host: Script { random: 1, ..Script::default() } } }
+    }
+
+    /// Seeds what [`Context::fill_random`] returns from now on.
+    pub fn seed(&mut self, seed: u64) {
+        self.context.host.random = seed;
+    }
+
+    /// The cell's state.
+    #[must_use]
+    pub const fn cell(&self) -> &T {
+        &self.cell
+    }
+
+    /// Everything printed so far.
+    #[must_use]
+    pub fn lines(&self) -> &[(Level, String)] {
+        &self.context.host.lines
+    }
+
+    /// Tokens of the timers that are set, in order of token.
+    pub fn timers(&self) -> impl Iterator<Item = u64> {
+        self.context.host.timers.keys().copied()
+    }
+
+    /// The client is there.
+    pub fn open_client(&mut self) -> Vec<Output> {
+        self.handle(|cell, context| cell.opened(context, Port::CLIENT, PortKind::Client))
+    }
+
+    /// The server is there.
+    pub fn open_server(&mut self) -> Vec<Output> {
+        self.handle(|cell, context| cell.opened(context, Port::SERVER, PortKind::Server))
+    }
+
+    /// A message from a peer.
+    pub fn message(&mut self, port: Port, payload: &[u8]) -> Vec<Output> {
+        self.handle(|cell, context| cell.message(context, port, payload))
+    }
+
+    /// A peer will send no more.
+    pub fn close(&mut self, port: Port) -> Vec<Output> {
+        self.handle(|cell, context| cell.closed(context, port))
+    }
+
+    /// Lets time pass. Timers that fall due are handled at their time, also those set on the way.
+    pub fn advance(&mut self, by: Duration) -> Vec<Output> {
+        let by_ns = i64::try_from(by.as_nanos()).unwrap_or(i64::MAX);
+        let limit_ns = self.context.host.now_ns.saturating_add(by_ns);
+        let mut outputs = Vec::new();
+        while let Some((token, at_ns)) = self.context.host.due(limit_ns) {
+            self.context.host.timers.remove(&token);
+            self.context.host.now_ns = self.context.host.now_ns.max(at_ns);
+            outputs.append(&mut self.handle(|cell, context| cell.timer(context, token)));
+        }
+        self.context.host.now_ns = limit_ns;
+        outputs
+    }
+
+    fn handle(&mut self, handler: impl FnOnce(&mut T, &mut Context)) -> Vec<Output> {
+        handler(&mut self.cell, &mut self.context);
+        core::mem::take(&mut self.context.host.outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers each message with the time, sets the timer that the first byte names by the delay that the second
+    /// names, and cancels the one that a third names.
+    #[derive(Default)]
+    struct Clock;
+
+    impl Cell for Clock {
+        fn message(&mut self, context: &mut Context, _: Port, payload: &[u8]) {
+            if let [token, delay_ms, rest @ ..] = payload {
+                context.set_timer(Duration::from_millis(u64::from(*delay_ms)), u64::from(*token));
+                rest.iter().for_each(|token| context.cancel_timer(u64::from(*token)));
+            }
+        }
+
+        fn timer(&mut self, context: &mut Context, token: u64) {
+            let line = alloc::format!("{token}@{}", context.now().nanoseconds / 1_000_000);
+            context.send_to_client(line.as_bytes());
+            if token == 9 {
+                context.set_timer(Duration::from_millis(10), 8);
+            }
+        }
+    }
+
+    fn fired(script: &[&[u8]], advance_ms: u64) -> Vec<String> {
+        let mut session = Session::<Clock>::new();
+        script.iter().for_each(|message| assert!(session.message(Port::CLIENT, message).is_empty()));
+        let outputs = session.advance(Duration::from_millis(advance_ms));
+        let text = |output: &Output| match output {
+            Output::Message { payload, .. } => String::from_utf8_lossy(payload).into_owned(),
+            Output::Close { port } => alloc::format!("close {}", port.0),
+        };
+        outputs.iter().map(text).collect()
+    }
+
+    #[test]
+    fn timers_fire_in_order_of_time_then_of_setting() {
+        assert_eq!(fired(&[&[1, 30], &[2, 10], &[3, 10]], 30), ["2@10", "3@10", "1@30"]);
+        assert_eq!(fired(&[&[1, 30]], 29), [""; 0]);
+    }
+
+    #[test]
+    fn setting_again_replaces_and_cancelling_forgets() {
+        assert_eq!(fired(&[&[1, 10], &[1, 20]], 100), ["1@20"]);
+        assert_eq!(fired(&[&[1, 10], &[2, 20, 1]], 100), ["2@20"]);
+    }
+
+    #[test]
+    fn a_timer_may_set_another_that_is_due_in_the_same_stretch() {
+        assert_eq!(fired(&[&[9, 10]], 100), ["9@10", "8@20"]);
+    }
+
+    #[test]
+    fn randomness_follows_the_seed() {
+        let draw = |seed: u64| {
+            let mut context = Context { host: Script { random: seed, ..Script::default() } };
+            let mut bytes = [0; 13];
+            context.fill_random(&mut bytes);
+            (bytes, context.random_u64())
+        };
+        assert_eq!(draw(7), draw(7));
+        assert_ne!(draw(7), draw(8));
+    }
+}

@@ -1,0 +1,136 @@
+//! The Wasm side of the ABI `marram_v1`: the imports, the inbox that the host writes into, and the one place where
+//! the cell lives. All of the SDK's unsafe code is here. Public only for the macro `cell!`.
+
+use core::cell::RefCell;
+
+use alloc::vec::Vec;
+
+use crate::{Cell, Context, Level, Port, PortKind};
+
+/// An inbox that one large message made bigger than this is given back after it.
+const INBOX_KEPT_BYTES_MAX: usize = 256 * 1024;
+
+mod import {
+    #[link(wasm_import_module = "marram_v1")]
+    unsafe extern "C" {
+        pub(super) fn send(port: u32, ptr: *const u8, len: usize);
+        pub(super) safe fn now() -> i64;
+        pub(super) fn random(ptr: *mut u8, len: usize);
+        pub(super) safe fn timer(delay_ns: i64, token: u64);
+        pub(super) safe fn timer_cancel(token: u64);
+        pub(super) safe fn close(port: u32);
+        pub(super) fn print(level: u32, ptr: *const u8, len: usize);
+    }
+
+    unsafe extern "C" {
+        /// Made by the linker: runs the constructors of libc. Calling it ourselves also keeps the linker from
+        /// wrapping every export in a call to it.
+        pub(super) fn __wasm_call_ctors();
+    }
+}
+
+/// The host behind the imports.
+pub(crate) struct Host;
+
+impl Host {
+    pub(crate) fn send(&mut self, port: Port, payload: &[u8]) {
+        // SAFETY: the host reads exactly `len` bytes at `ptr` before it returns, and keeps no pointer.
+        unsafe { import::send(port.0, payload.as_ptr(), payload.len()) }
+    }
+
+    pub(crate) fn now(&mut self) -> i64 {
+        import::now()
+    }
+
+    pub(crate) fn random(&mut self, buffer: &mut [u8]) {
+        // SAFETY: the host writes exactly `len` bytes at `ptr` before it returns, and keeps no pointer.
+        unsafe { import::random(buffer.as_mut_ptr(), buffer.len()) }
+    }
+
+    pub(crate) fn timer(&mut self, delay_ns: i64, token: u64) {
+        import::timer(delay_ns, token);
+    }
+
+    pub(crate) fn timer_cancel(&mut self, token: u64) {
+        import::timer_cancel(token);
+    }
+
+    pub(crate) fn close(&mut self, port: Port) {
+        import::close(port.0);
+    }
+
+    pub(crate) fn print(&mut self, level: Level, line: &str) {
+        // SAFETY: the host reads exactly `len` bytes at `ptr` before it returns, and keeps no pointer.
+        unsafe { import::print(level as u32, line.as_ptr(), line.len()) }
+    }
+}
+
+/// The cell of this module and the inbox that the host writes the next message into.
+pub struct Guest<T> {
+    cell: RefCell<Option<T>>,
+    inbox: RefCell<Vec<u8>>,
+}
+
+// SAFETY: a cell's module has one thread: the target has none, and the host refuses shared memories.
+unsafe impl<T> Sync for Guest<T> {}
+
+impl<T: Cell> Guest<T> {
+    /// Before `_initialize`.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "const, for a static")]
+    pub const fn new() -> Self {
+        Self { cell: RefCell::new(None), inbox: RefCell::new(Vec::new()) }
+    }
+
+    /// Creates the state that the image is frozen with.
+    pub fn initialize(&self) {
+        // SAFETY: the host calls `_initialize` once, before anything else, so constructors run once.
+        unsafe { import::__wasm_call_ctors() }
+        *self.cell.borrow_mut() = Some(T::default());
+    }
+
+    /// Room for the next message. Valid until the next `recv` returns.
+    pub fn alloc(&self, len: usize) -> *mut u8 {
+        let mut inbox = self.inbox.borrow_mut();
+        inbox.clear();
+        inbox.reserve(len);
+        inbox.as_mut_ptr()
+    }
+
+    /// Calls `opened`.
+    pub fn open(&self, port: u32, kind: u32) {
+        self.with_cell(|cell, context| cell.opened(context, Port(port), PortKind::from_number(kind)));
+    }
+
+    /// Calls `message` with what the host wrote into the inbox.
+    ///
+    /// # Panics
+    ///
+    /// If the host passes another place than the one that `alloc` returned last, or more bytes than it asked for.
+    pub fn recv(&self, port: u32, ptr: *const u8, len: usize) {
+        let mut inbox = self.inbox.borrow_mut();
+        assert!(ptr == inbox.as_ptr() && len <= inbox.capacity(), "a message outside the inbox");
+        // SAFETY: within capacity, and the host wrote `len` bytes there before this call.
+        unsafe { inbox.set_len(len) }
+        self.with_cell(|cell, context| cell.message(context, Port(port), &inbox));
+        if inbox.capacity() > INBOX_KEPT_BYTES_MAX {
+            *inbox = Vec::new();
+        }
+    }
+
+    /// Calls `timer`.
+    pub fn timer(&self, token: u64) {
+        self.with_cell(|cell, context| cell.timer(context, token));
+    }
+
+    /// Calls `closed`.
+    pub fn close(&self, port: u32) {
+        self.with_cell(|cell, context| cell.closed(context, Port(port)));
+    }
+
+    fn with_cell(&self, handle: impl FnOnce(&mut T, &mut Context)) {
+        let mut cell = self.cell.borrow_mut();
+        let cell = cell.as_mut().expect("the host calls _initialize before any handler");
+        handle(cell, &mut Context { host: Host });
+    }
+}
