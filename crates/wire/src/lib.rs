@@ -12,4 +12,5 @@ pub mod header;
 pub mod id;
 pub mod limits;
 pub mod log;
+pub mod random;
 pub mod seal;

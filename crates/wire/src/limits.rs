@@ -19,9 +19,9 @@ pub const PART_SIZE: usize = 64 << 10;
 pub const SEAL_CHUNK: usize = 64 << 10;
 
 /// Bytes of messages that may be on their way from an end to an edge, unconsumed.
-pub const INPUT_WINDOW: u64 = 1 << 20;
+pub const INPUT_WINDOW: u64 = (1 << 20) + (64 << 10);
 /// Bytes of messages that may be on their way from an edge to an end, not taken by the application.
-pub const OUTPUT_WINDOW: u64 = 1 << 20;
+pub const OUTPUT_WINDOW: u64 = (1 << 20) + (64 << 10);
 /// Bytes of checkpoint parts that may be on their way to an end, not stored.
 pub const CHECKPOINT_WINDOW: u64 = 256 << 10;
 /// Bytes of its own messages that an end keeps for one session before it stops reading from the application.
@@ -45,6 +45,12 @@ pub const TIMERS_MAX: usize = 1024;
 /// Most outputs of one handler.
 pub const OUTPUTS_MAX: usize = 65_536;
 
+/// What a message costs wherever bytes are bounded: an empty message is not free to keep.
+#[must_use]
+pub const fn charge(payload: usize) -> u64 {
+    payload as u64 + 64
+}
+
 const _: () = assert!(FRAME_SIZE_MAX > MESSAGE_SIZE_MAX, "a frame holds a whole message and its increment");
 const _: () = assert!(STREAM_CUT <= MESSAGE_SIZE_MAX, "every cut of a stream is a legal message");
 const _: () = assert!(
@@ -52,6 +58,6 @@ const _: () = assert!(
     "an edge covers what an end keeps before the end has to stop reading"
 );
 const _: () = assert!(COVER_LOG * 4 < LOG_SIZE_MAX, "a checkpoint is taken long before an end's log is full");
-const _: () = assert!(INPUT_WINDOW >= MESSAGE_SIZE_MAX as u64, "the window admits the largest message");
-const _: () = assert!(OUTPUT_WINDOW >= MESSAGE_SIZE_MAX as u64, "the window admits the largest message");
+const _: () = assert!(INPUT_WINDOW >= charge(MESSAGE_SIZE_MAX), "the window admits the largest message");
+const _: () = assert!(OUTPUT_WINDOW >= charge(MESSAGE_SIZE_MAX), "the window admits the largest message");
 const _: () = assert!(DELTAS_MAX + 1 < LIST_MAX, "a promise can list every checkpoint of a chain");

@@ -108,7 +108,10 @@ mod tests {
     #[test]
     fn entries_survive_and_a_plain_message_is_one_byte() {
         let entries = [
-            Entry { event: Event::Start { seed: [9; 32], server: true }, now_ns: Some(1_700_000_000_000_000_000) },
+            Entry {
+                event: Event::Start { seed: [9; 32], server: true },
+                now_ns: Some(1_700_000_000_000_000_000),
+            },
             Entry { event: Event::Message(Port::CLIENT), now_ns: None },
             Entry { event: Event::Message(Port::SERVER), now_ns: Some(1_700_000_000_000_000_500) },
             Entry { event: Event::Timer, now_ns: Some(1_700_000_001_000_000_500) },

@@ -154,12 +154,14 @@ frames! {
         image: ImageHash,
         /// Where the server's end finds the server; empty for the client's end.
         server: String,
-        /// The agent of the session's other end.
-        peer: HostId,
+        /// The agent of the session's other end, where there is one.
+        peer: Option<HostId>,
         /// The session's key: knowing it is what resuming takes.
         key: [u8; 16],
-        /// Whether the end must never have heard of the session.
+        /// Whether an end that does not know the session may take it up.
         fresh: bool,
+        /// Whether whoever asked for this has shown the session's key.
+        proven: bool,
         /// Whether ends keep messages, log and checkpoints (`endpoints`) or nothing (`none`).
         keep: bool,
         /// What the end does with the session when it cannot be resumed for this long, in milliseconds.
@@ -184,6 +186,8 @@ frames! {
         tag: [u8; 8],
         /// Outputs that the end has received.
         received: u64,
+        /// Bytes of outputs that the edge may send before credit comes back.
+        window: u64,
         /// Sequence number of the first message that follows.
         sent_start: u64,
         /// Sequence number after the last message that follows.
@@ -287,11 +291,6 @@ frames! {
         /// For people.
         reason: String,
     }
-    /// Edge to the client's agent: the server's end cannot hear from the session's owner; say [`Hello`] here.
-    50 Invite {
-        /// Which session.
-        session: SessionId,
-    }
     /// Edge to end: a handler was stopped; the session can be tried once more.
     51 Failed {
         /// The channel.
@@ -394,6 +393,8 @@ pub enum Code {
     NoEdge = 14,
     /// The other end is not connected to this edge yet; the edge will answer when it is, or try again.
     Waiting = 15,
+    /// The program at one end reset its connection: final.
+    Reset = 16,
 }
 
 impl Code {
@@ -435,6 +436,7 @@ impl Field for Code {
             Superseded,
             NoEdge,
             Waiting,
+            Reset,
         ];
         all.get(usize::from(u8::take(from)?)).copied().ok_or(Error::Unknown)
     }

@@ -8,7 +8,8 @@ fn samples() -> Vec<Frame> {
     let meta = CheckpointMeta { generation, number: 9, full: false, log_offset: 77, size: 1 << 33 };
     let failure = Failure { log_offset: 5, input: 1, reason: "unreachable".to_string() };
     vec![
-        Greet { version_oldest: 1, version_newest: 2, host: HostId([7; 16]), servers: vec!["web".into()] }.into(),
+        Greet { version_oldest: 1, version_newest: 2, host: HostId([7; 16]), servers: vec!["web".into()] }
+            .into(),
         Drain {}.into(),
         Hello {
             channel: 300,
@@ -30,6 +31,7 @@ fn samples() -> Vec<Frame> {
             log_end: 1 << 40,
             tag: [5; 8],
             received: 2,
+            window: 9,
             sent_start: 3,
             sent_end: 4,
             checkpoints: vec![meta.clone(), meta],
@@ -77,7 +79,10 @@ fn every_truncation_is_refused() {
         }
         let mut reader = Reader { buffer: BytesMut::from(&frame.to_bytes()[..]) };
         assert!(reader.next_frame().is_ok());
-        let body = { let whole = frame.to_bytes(); whole.slice(if whole.len() > 128 { 2 } else { 1 }..) };
+        let body = {
+            let whole = frame.to_bytes();
+            whole.slice(if whole.len() > 128 { 2 } else { 1 }..)
+        };
         for len in 0..body.len() {
             assert!(Frame::decode(body.slice(..len)).is_err(), "{frame:?} cut to {len}");
         }
