@@ -1,1 +1,5 @@
-fn main() {}
+//! The program `marram`. Everything is in the library beside it, where tests can reach it.
+
+fn main() -> std::process::ExitCode {
+    marram::cli::main()
+}

@@ -1,0 +1,57 @@
+//! What the exit status means.
+
+use std::process::ExitCode;
+
+/// Shown under `marram --help`.
+pub(super) const HELP: &str = "Exit status:
+  0  done; for demo and bench: every check held
+  1  something failed; the message says what and who can fix it
+  2  the command line, the configuration or the manifest is wrong
+  3  the edge refused or does not know what was asked for
+  4  the edge cannot be reached
+  5  a check failed: bytes lost, repeated or changed";
+
+/// Why a command did not do its job, by what the caller can do about it.
+#[derive(Debug)]
+pub enum Failure {
+    /// Anything not named below.
+    Other(anyhow::Error),
+    /// What the user wrote is wrong.
+    Usage(anyhow::Error),
+    /// The edge said no.
+    Refused(anyhow::Error),
+    /// There is no edge to talk to.
+    Unreachable(anyhow::Error),
+    /// The thing that was to be shown is not so.
+    Check(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl Failure {
+    fn parts(&self) -> (u8, &anyhow::Error) {
+        match self {
+            Self::Other(error) => (1, error),
+            Self::Usage(error) => (2, error),
+            Self::Refused(error) => (3, error),
+            Self::Unreachable(error) => (4, error),
+            Self::Check(error) => (5, error),
+        }
+    }
+}
+
+/// Reports a failure on standard error and turns it into the exit status.
+pub(super) fn code(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let (code, error) = failure.parts();
+            eprintln!("marram: {error:#}");
+            ExitCode::from(code)
+        }
+    }
+}

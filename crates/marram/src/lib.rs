@@ -1,0 +1,7 @@
+//! The one binary of Marram, as a library: sockets, disks, clocks, processes and flags around the pure machines.
+//!
+//! Nothing here decides about sessions: that is `marram-session` and `marram-edge`. Nothing here names the Wasm engine:
+//! that is `marram-sandbox`.
+
+pub mod cli;
+pub mod logging;
