@@ -1,0 +1,51 @@
+//! Builds the cells to Wasm modules: `target/cells/NAME.wasm`, one for each folder of `cells/` that has a manifest.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    project,
+    shell::{run, say},
+    toolchain::{CELL_TARGET, Toolchain},
+};
+
+/// Builds all of them. Cargo decides what is out of date; a module whose bytes did not change keeps its time.
+pub(crate) fn build() -> Result<()> {
+    let toolchain = Toolchain::ensure()?;
+    let mut command = project::cargo("build");
+    command.args(["--release", "--locked", "--manifest-path", "cells/Cargo.toml"]);
+    let names = names()?;
+    names.iter().for_each(|name| _ = command.args(["--package", name]));
+    toolchain.apply(&mut command, CELL_TARGET);
+    run(&mut command)?;
+    let built = project::target().join("wasm").join(CELL_TARGET).join("release");
+    let modules = project::cell_modules();
+    fs::create_dir_all(&modules).with_context(|| format!("cannot create {}", modules.display()))?;
+    for name in &names {
+        let file = format!("{name}.wasm");
+        let from = built.join(&file);
+        let bytes = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+        let to = modules.join(&file);
+        if fs::read(&to).is_ok_and(|old| old == bytes) {
+            continue;
+        }
+        fs::write(&to, &bytes).with_context(|| format!("cannot write {}", to.display()))?;
+        say(format!("target/cells/{file}: {} bytes", bytes.len()));
+    }
+    Ok(())
+}
+
+/// The cells, in order of name.
+fn names() -> Result<Vec<String>> {
+    let manifests = project::files(|path| path.starts_with("cells") && path.ends_with("marram.toml"))?;
+    let mut names = Vec::new();
+    for manifest in manifests {
+        let name = manifest.parent().and_then(|folder| folder.file_name()?.to_str());
+        names.push(name.context("a cell's folder has no name in UTF-8")?.to_owned());
+    }
+    if names.is_empty() {
+        bail!("no cells/*/marram.toml");
+    }
+    Ok(names)
+}

@@ -1,0 +1,23 @@
+//! Proves that the crates which decide everything touch nothing: they build for a target that has no operating system.
+//! That also keeps the door open to a client's end inside a web page.
+
+use anyhow::Result;
+
+use crate::{
+    project,
+    shell::run,
+    toolchain::{PURE_TARGET, Toolchain},
+};
+
+/// The crates that decide and do no I/O.
+pub(crate) const PURE_CRATES: [&str; 3] = ["marram-wire", "marram-session", "marram-edge"];
+
+/// Builds them for Wasm.
+pub(crate) fn check() -> Result<()> {
+    let toolchain = Toolchain::ensure()?;
+    let mut command = project::cargo("build");
+    command.args(["--release", "--locked", "--lib"]);
+    PURE_CRATES.iter().for_each(|name| _ = command.args(["--package", name]));
+    toolchain.apply(&mut command, PURE_TARGET);
+    run(&mut command)
+}

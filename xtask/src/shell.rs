@@ -1,0 +1,61 @@
+//! Starting other programs and telling the reader about it. Knows nothing of what they are for.
+
+use std::{
+    ffi::OsStr,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+/// Runs a program with its output passed through.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
+    if !status.success() {
+        bail!("`{}` failed: {status}", line(command));
+    }
+    Ok(())
+}
+
+/// Runs a program and returns what it wrote to standard output; what it wrote to standard error is in the error.
+pub(crate) fn capture(command: &mut Command) -> Result<String> {
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{}`", line(command)))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` failed: {}\n{}", line(command), output.status, errors.trim_end());
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("`{}` wrote no UTF-8", line(command)))
+}
+
+/// Whether a program of this name is on the path.
+pub(crate) fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Announces what is about to happen.
+pub(crate) fn say(what: impl std::fmt::Display) {
+    println!("==> {what}");
+}
+
+/// Runs one step under a heading and a closing line with its time.
+pub(crate) fn step(name: &str, action: impl FnOnce() -> Result<()>) -> Result<()> {
+    say(name);
+    let started = Instant::now();
+    let result = action().with_context(|| format!("step `{name}`"));
+    let verdict = if result.is_ok() { "done" } else { "FAILED" };
+    println!("<== {name}: {verdict} in {}", seconds(started.elapsed()));
+    result
+}
+
+/// A duration as people read it.
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+/// The command as it would be typed, for messages.
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}

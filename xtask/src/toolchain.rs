@@ -1,0 +1,115 @@
+//! A Rust compiler that can build Wasm: the one in use where rustup can add the targets, else Debian's, unpacked below
+//! `target/` without installing anything.
+
+mod debian;
+mod sources;
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    project,
+    shell::{capture, installed, run, say},
+};
+
+/// What the cells are built for.
+pub(crate) const CELL_TARGET: &str = "wasm32-wasip1";
+
+/// What the pure crates are built for: nothing of an operating system can be named there.
+pub(crate) const PURE_TARGET: &str = "wasm32-unknown-unknown";
+
+/// Set to `rustup` or `debian`, uses that way alone.
+const CHOICE: &str = "MARRAM_WASM_TOOLCHAIN";
+
+/// How to call cargo so that it can build Wasm.
+pub(crate) enum Toolchain {
+    /// As ever.
+    Native,
+    /// With another compiler, and the linker of the native one.
+    Private { rustc: PathBuf, linker: PathBuf },
+}
+
+impl Toolchain {
+    /// Finds a toolchain or installs one; says what it installs first.
+    pub(crate) fn ensure() -> Result<Self> {
+        let choice = std::env::var(CHOICE).ok();
+        let rustup = match choice.as_deref() {
+            Some("debian") => Err(anyhow::anyhow!("{CHOICE}=debian")),
+            _ => native_targets(),
+        };
+        let Err(rustup_error) = rustup else { return Ok(Self::Native) };
+        if choice.as_deref() == Some("rustup") {
+            return Err(rustup_error);
+        }
+        Self::private().map_err(|debian_error| {
+            anyhow::anyhow!(
+                "no Rust compiler for {CELL_TARGET}.\n\
+                 With rustup: {rustup_error:#}\n\
+                 From Debian's packages: {debian_error:#}\n\
+                 Run `rustup target add {CELL_TARGET} {PURE_TARGET}` where it can download, or use Debian."
+            )
+        })
+    }
+
+    fn private() -> Result<Self> {
+        let linker = bundled_linker()?;
+        let rustc = debian::ensure(&project::target().join("toolchain"))?;
+        Ok(Self::Private { rustc, linker })
+    }
+
+    /// Makes a cargo command build for one of the targets with this toolchain. Artefacts of Wasm builds have a folder
+    /// of their own, so that two compilers do not take turns in discarding each other's.
+    pub(crate) fn apply(&self, command: &mut Command, target: &str) {
+        command.args(["--target", target]).arg("--target-dir").arg(project::target().join("wasm"));
+        // The same bytes from any checkout: the hash of a module names its image.
+        let mut flags = vec![format!("--remap-path-prefix={}=marram", project::root().display())];
+        if let Self::Private { rustc, linker } = self {
+            command.env("RUSTC", rustc);
+            command.arg("--config").arg(format!("target.{target}.linker={:?}", linker.display().to_string()));
+            flags.push("-Clinker-flavor=wasm-ld".to_owned());
+        }
+        command.arg("--config").arg(format!("target.{target}.rustflags={flags:?}"));
+    }
+}
+
+/// Succeeds if the compiler in use has both targets, if need be by adding them.
+fn native_targets() -> Result<()> {
+    let missing: Vec<_> =
+        [CELL_TARGET, PURE_TARGET].into_iter().filter(|target| !has_target(target)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !installed("rustup") {
+        bail!("the Rust compiler in use lacks {} and there is no rustup to add it", missing.join(", "));
+    }
+    let words = missing.join(" ");
+    say(format!("installing the Rust standard library for {words}: rustup target add {words}"));
+    run(Command::new("rustup").args(["target", "add"]).args(&missing).current_dir(project::root()))?;
+    // rustup can report success for a toolchain other than the one that cargo runs.
+    match missing.iter().find(|target| !has_target(target)) {
+        Some(target) => bail!("rustup added {target} to a toolchain that is not in use"),
+        None => Ok(()),
+    }
+}
+
+fn has_target(target: &str) -> bool {
+    let folder = capture(Command::new("rustc").args(["--print", "target-libdir", "--target", target]));
+    folder.is_ok_and(|folder| PathBuf::from(folder.trim_end()).is_dir())
+}
+
+/// The `rust-lld` that ships with the compiler in use.
+fn bundled_linker() -> Result<PathBuf> {
+    let ask = |what: &[&str]| capture(Command::new("rustc").args(what)).context("asking the Rust compiler");
+    let host = ask(&["-vV"])?;
+    let host =
+        host.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
+    let linker = PathBuf::from(ask(&["--print", "sysroot"])?.trim_end())
+        .join("lib/rustlib")
+        .join(host)
+        .join("bin/rust-lld");
+    if !linker.is_file() {
+        bail!("the Rust toolchain in use has no {}; one from rustup has", linker.display());
+    }
+    Ok(linker)
+}
