@@ -3,5 +3,8 @@
 //! Nothing here decides about sessions: that is `marram-session` and `marram-edge`. Nothing here names the Wasm engine:
 //! that is `marram-sandbox`.
 
+pub mod agent;
 pub mod cli;
+pub mod edge;
 pub mod logging;
+pub mod net;

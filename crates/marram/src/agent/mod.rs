@@ -1,0 +1,62 @@
+//! An agent's process: local sockets and wires around `marram_session::agent::Agent`, which decides everything.
+
+use crate::net::Security;
+use marram_wire::id::HostId;
+use std::{net::SocketAddr, time::Duration};
+
+/// Everything that an agent needs to know, resolved.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where local clients connect, and the app that each address is for. Empty for a server's agent.
+    pub listen: Vec<(SocketAddr, String)>,
+    /// Edges as `host:port`, preferred first. Names are resolved again at each dial; each address that a name has when the
+    /// agent starts counts as an edge of its own.
+    pub edges: Vec<String>,
+    /// Servers that this agent connects to: the name that manifests use, and `host:port`. Empty for a client's agent.
+    pub servers: Vec<(String, String)>,
+    /// How its wires are protected.
+    pub security: Security,
+    /// How patient it is.
+    pub patience: Patience,
+    /// This agent's name; drawn at random when absent.
+    pub host: Option<HostId>,
+}
+
+/// How long an agent waits for what. Every value must be greater than zero.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// How often a wire is asked whether its edge is there.
+    pub heartbeat_interval: Duration,
+    /// After how long without a word an edge is suspected; at least twice the interval.
+    pub heartbeat_timeout: Duration,
+    /// How long a connection waits for an edge that takes its session before it is given up.
+    pub no_edge: Duration,
+    /// First wait before an edge is dialled again; doubles, with jitter.
+    pub backoff_min: Duration,
+    /// Longest wait before an edge is dialled again.
+    pub backoff_max: Duration,
+    /// How long a session that cannot be resumed is remembered when its edge did not say.
+    pub linger: Duration,
+    /// How long a wire may take from the first packet to the last proof.
+    pub dial: Duration,
+    /// How long connecting to a server may take.
+    pub connect: Duration,
+    /// How long sessions may run on after the wish to stop.
+    pub drain: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            heartbeat_interval: Duration::from_millis(50),
+            heartbeat_timeout: Duration::from_millis(200),
+            no_edge: Duration::from_secs(30),
+            backoff_min: Duration::from_millis(50),
+            backoff_max: Duration::from_secs(2),
+            linger: Duration::from_secs(600),
+            dial: Duration::from_secs(3),
+            connect: Duration::from_secs(5),
+            drain: Duration::from_secs(30),
+        }
+    }
+}

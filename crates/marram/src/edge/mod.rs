@@ -1,0 +1,67 @@
+//! An edge's processes: a supervisor that accepts wires and answers operators, and one shard process a core that runs
+//! cells. What happens to sessions is decided by `marram_edge`; here are its sockets, processes and clocks.
+
+mod admin_channel;
+
+pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
+
+use crate::{agent::Patience, net::Security};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+/// Everything that an edge needs to know, resolved.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What it calls itself, for people; at most 64 bytes.
+    pub name: String,
+    /// Where agents connect.
+    pub listen: Vec<SocketAddr>,
+    /// How wires are protected.
+    pub security: Security,
+    /// Key material that the edges of one domain share and agents never see: whoever has it can open every session's
+    /// state. At least 16 bytes.
+    pub secret: Vec<u8>,
+    /// Shard processes; 0 for one a core.
+    pub shards: u8,
+    /// Directory of the image cache, made when missing.
+    pub images: PathBuf,
+    /// Where peers without an agent connect: address and app.
+    pub gates: Vec<(SocketAddr, String)>,
+    /// Servers that this edge connects to itself: the name that manifests use, and `host:port`.
+    pub servers: Vec<(String, String)>,
+    /// How patient the gates' own agent is.
+    pub patience: Patience,
+    /// Bounds.
+    pub limits: Limits,
+    /// Flip one bit of the n-th output of a shard, counting from 1; 0 for never. For `marram demo --sabotage`.
+    pub sabotage: u64,
+}
+
+/// What an edge bounds. 0 means no limit only where it says so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Sessions at a time on one shard; 0 for no limit.
+    pub sessions_max: u32,
+    /// Recoveries at a time on one shard; 0 for no limit.
+    pub recoveries_max: u32,
+    /// Connections that have not yet proved what they must; more are closed.
+    pub half_open_max: usize,
+    /// How long a connection may take for that.
+    pub handshake: Duration,
+    /// How long shards may go on after the wish to stop.
+    pub drain: Duration,
+    /// Cells that can live at a time on one shard.
+    pub cells_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions_max: 0,
+            recoveries_max: 64,
+            half_open_max: 1024,
+            handshake: Duration::from_secs(5),
+            drain: Duration::from_secs(30),
+            cells_max: 4096,
+        }
+    }
+}

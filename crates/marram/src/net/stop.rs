@@ -1,0 +1,61 @@
+//! The wish that a loop ends, as something that a poll can wait for.
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+};
+
+/// Signals that mean "please stop": what service managers and terminals send.
+const SIGNALS: [i32; 2] = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
+
+/// Wakes a loop that is to end: the first time in order (drain), the second time at once.
+#[derive(Debug)]
+pub struct Stop {
+    pub(crate) receiver: UnixStream,
+}
+
+/// The other end of a [`Stop`].
+#[derive(Debug)]
+pub struct Stopper(UnixStream);
+
+impl Stop {
+    /// Stops when the process is sent SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// If the operating system has no descriptor left, or refuses the handler.
+    pub fn on_signals() -> io::Result<Self> {
+        let (stop, Stopper(sender)) = Self::pair()?;
+        for signal in SIGNALS {
+            signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
+        }
+        Ok(stop)
+    }
+
+    /// Stops when the other half says so or is dropped.
+    ///
+    /// # Errors
+    /// If the operating system has no descriptor left.
+    pub fn pair() -> io::Result<(Self, Stopper)> {
+        let (sender, receiver) = UnixStream::pair()?;
+        sender.set_nonblocking(true)?;
+        receiver.set_nonblocking(true)?;
+        Ok((Self { receiver }, Stopper(sender)))
+    }
+
+    /// How often the wish was uttered since the last call; a vanished [`Stopper`] counts as once.
+    pub(crate) fn take(receiver: &mut impl Read) -> usize {
+        let mut buffer = [0; 16];
+        match receiver.read(&mut buffer) {
+            Ok(0) => 1,
+            Ok(count) => count,
+            Err(_) => 0,
+        }
+    }
+}
+
+impl Stopper {
+    /// Utters the wish. The loop may be gone already, which is what was wished for.
+    pub fn stop(&self) {
+        let _ = (&self.0).write(&[1]);
+    }
+}
