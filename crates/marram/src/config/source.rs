@@ -1,0 +1,174 @@
+//! One text that a person wrote, and what is wrong with it: every complaint names the file, the line, the field and the
+//! fix. Knows TOML's outline, not what the fields mean.
+
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a configuration or manifest; more is certainly not one.
+pub const TEXT_BYTES_MAX: u64 = 64 << 10;
+
+/// What is wrong with a text that a person wrote.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// The file's name.
+    pub file: String,
+    /// The line, counting from 1, where one is to blame.
+    pub line: Option<usize>,
+    /// The field, with its table, where one is to blame.
+    pub field: Option<String>,
+    /// What is wrong and what to write instead.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if let Some(field) = &self.field {
+            write!(f, ": `{field}`")?;
+        }
+        write!(f, ": {}", self.what)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// A text and where it came from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    name: String,
+    directory: PathBuf,
+    text: String,
+}
+
+impl Source {
+    /// A text that came from no file: relative paths in it start at the working directory.
+    #[must_use]
+    pub fn new(name: &str, text: String) -> Self {
+        Self { name: name.into(), directory: PathBuf::new(), text }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is too large, or is not UTF-8.
+    pub fn read(path: &Path) -> Result<Self, Problem> {
+        let name = path.display().to_string();
+        let problem = |what: String| Problem { file: name.clone(), line: None, field: None, what };
+        let size = std::fs::metadata(path).map_err(|e| problem(format!("cannot be read: {e}")))?.len();
+        if size > TEXT_BYTES_MAX {
+            return Err(problem(format!("is {size} bytes long; at most {TEXT_BYTES_MAX} are read")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| problem(format!("cannot be read: {e}")))?;
+        let directory = path.parent().unwrap_or(Path::new("")).to_path_buf();
+        Ok(Self { name, directory, text })
+    }
+
+    /// The text itself.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A path as written in the text: relative ones start at the text's own directory.
+    #[must_use]
+    pub fn path(&self, written: &str) -> PathBuf {
+        self.directory.join(written)
+    }
+
+    /// Parses the text.
+    ///
+    /// # Errors
+    /// If it is no TOML, has a field that is not known, or one of another type.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        toml::from_str(&self.text).map_err(|error| match error.span() {
+            Some(span) => self.problem(&span, error.message()),
+            None => self.complaint(error.message()),
+        })
+    }
+
+    /// A complaint about what is written at `span`.
+    #[must_use]
+    pub fn problem(&self, span: &Range<usize>, what: impl Into<String>) -> Problem {
+        let place = Place::find(&self.text, span.start);
+        Problem { file: self.name.clone(), line: Some(place.line), field: place.field, what: what.into() }
+    }
+
+    /// A complaint about the whole.
+    #[must_use]
+    pub fn complaint(&self, what: impl Into<String>) -> Problem {
+        Problem { file: self.name.clone(), line: None, field: None, what: what.into() }
+    }
+
+    /// A complaint about a field that is not there.
+    #[must_use]
+    pub fn missing(&self, field: &str, fix: &str) -> Problem {
+        Problem {
+            file: self.name.clone(),
+            line: None,
+            field: Some(field.into()),
+            what: format!("is missing; {fix}"),
+        }
+    }
+}
+
+/// Where a byte of a TOML text is, in the words of the person who wrote it.
+struct Place {
+    line: usize,
+    field: Option<String>,
+}
+
+impl Place {
+    fn find(text: &str, offset: usize) -> Self {
+        let before = text.get(..offset).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        let table = text.lines().take(line).filter_map(table_name).last();
+        // A value may begin lines after its key (an array): look back for the nearest key.
+        let key = text.lines().take(line).collect::<Vec<_>>().into_iter().rev();
+        let key = key.take_while(|line| table_name(line).is_none()).find_map(key_name);
+        let field = match (table, key) {
+            (Some(table), Some(key)) => Some(format!("{table}.{key}")),
+            (table, key) => key.or(table).map(str::to_owned),
+        };
+        Self { line, field }
+    }
+}
+
+/// `a.b` in `[a.b]` or `[[a.b]]`.
+fn table_name(line: &str) -> Option<&str> {
+    let line = line.trim();
+    let inner = line.strip_prefix('[')?;
+    let name = inner.trim_start_matches('[').split(']').next()?.trim();
+    // `["x", "y"]` on a line of its own is part of an array, not a table.
+    (!name.is_empty() && !name.contains(['"', ','])).then_some(name)
+}
+
+/// `a` in `a = 1`.
+fn key_name(line: &str) -> Option<&str> {
+    let (key, _) = line.split_once('=')?;
+    let key = key.trim();
+    (!key.is_empty() && !key.starts_with('#') && !key.contains(['[', '{', ' '])).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_named_as_the_writer_sees_them() {
+        let text = "a = 1\n\n[wires]\nlisten = [\n  \"x\",\n  \"y\",\n]\n[[gate]]\napp = 2\n[empty]\n";
+        for (at, line, field) in [
+            ("a = 1", 1, Some("a")),
+            ("\"y\"", 6, Some("wires.listen")),
+            ("2\n", 9, Some("gate.app")),
+            ("[empty]", 10, Some("empty")),
+        ] {
+            let place = Place::find(text, text.find(at).unwrap());
+            assert_eq!((place.line, place.field.as_deref()), (line, field), "{at}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Values as people write them: sizes, times, addresses, names. Each says in its error what it wants to read.
+
+use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
+use std::fmt;
+use std::time::Duration;
+
+/// Bytes, written `"16MiB"`, `"64KiB"`, `"1GiB"` or `"512B"`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size(pub u64);
+
+/// A span of time, written `"300us"`, `"5ms"`, `"30s"`, `"10m"` or `"1h"`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Time(pub Duration);
+
+/// A host and a port, written `"edge-a.example.org:7400"` or `"[::1]:7400"`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Address(pub String);
+
+/// The name of an app, a server or an edge: letters, digits, `-`, `_` and `.`, at most 64 of them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Name(pub String);
+
+/// Longest name, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// A type that is written as one string.
+trait Written: Sized {
+    /// What belongs in the sentence "expected ...".
+    const EXPECTED: &'static str;
+    fn read(text: &str) -> Option<Self>;
+}
+
+impl Written for Size {
+    const EXPECTED: &'static str = "a size such as \"512B\", \"64KiB\", \"16MiB\" or \"1GiB\"";
+    fn read(text: &str) -> Option<Self> {
+        let (number, unit) = split(text)?;
+        let scale = match unit {
+            "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            _ => return None,
+        };
+        number.checked_mul(scale).map(Self)
+    }
+}
+
+impl Written for Time {
+    const EXPECTED: &'static str = "a time such as \"300us\", \"5ms\", \"30s\", \"10m\" or \"1h\"";
+    fn read(text: &str) -> Option<Self> {
+        let (number, unit) = split(text)?;
+        let scale = match unit {
+            "us" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return None,
+        };
+        number.checked_mul(scale).map(|ns| Self(Duration::from_nanos(ns)))
+    }
+}
+
+impl Written for Address {
+    const EXPECTED: &'static str = "an address such as \"127.0.0.1:7400\", \"edge.example.org:7400\" or \"[::1]:7400\"";
+    fn read(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let host_is_fine = !host.is_empty() && (host.starts_with('[') == host.contains(':'));
+        (host_is_fine && port.parse::<u16>().is_ok()).then(|| Self(text.into()))
+    }
+}
+
+impl Written for Name {
+    const EXPECTED: &'static str = "a name of at most 64 letters, digits, '-', '_' or '.'";
+    fn read(text: &str) -> Option<Self> {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let fine = (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(legal) && !text.starts_with('.');
+        fine.then(|| Self(text.into()))
+    }
+}
+
+/// `16` and `MiB` in `16MiB` or `16 MiB`.
+fn split(text: &str) -> Option<(u64, &str)> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    Some((number.parse().ok()?, unit.trim_start()))
+}
+
+struct Reader<T>(std::marker::PhantomData<T>);
+
+impl<T: Written> Visitor<'_> for Reader<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::EXPECTED)
+    }
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        T::read(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
+macro_rules! written {
+    ($($name:ident),*) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from.deserialize_str(Reader(std::marker::PhantomData))
+            }
+        }
+        impl std::str::FromStr for $name {
+            type Err = String;
+            fn from_str(text: &str) -> Result<Self, String> {
+                Self::read(text).ok_or_else(|| format!("expected {}", Self::EXPECTED))
+            }
+        }
+    )*};
+}
+written!(Size, Time, Address, Name);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match [(30, "GiB"), (20, "MiB"), (10, "KiB")]
+            .into_iter()
+            .find(|(shift, _)| self.0 != 0 && self.0.trailing_zeros() >= *shift)
+        {
+            Some((shift, unit)) => write!(f, "{}{unit}", self.0 >> shift),
+            None => write!(f, "{}B", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_read_as_written() {
+        for (text, bytes) in [("0B", 0), ("64KiB", 65_536), ("16 MiB", 16 << 20), ("1GiB", 1 << 30)] {
+            assert_eq!(Size::read(text), Some(Size(bytes)), "{text}");
+        }
+        for (text, ns) in [("300us", 300_000), ("5ms", 5_000_000), ("30s", 30_000_000_000)] {
+            assert_eq!(Time::read(text), Some(Time(Duration::from_nanos(ns))), "{text}");
+        }
+        for text in ["", "5", "MiB", "-1MiB", "5MB", "99999999999GiB", "1.5GiB"] {
+            assert_eq!(Size::read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_as_they_would_be_written() {
+        for text in ["0B", "1000B", "64KiB", "16MiB", "3GiB"] {
+            assert_eq!(Size::read(text).map(|size| size.to_string()).as_deref(), Some(text));
+        }
+    }
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        for (text, fine) in [
+            ("127.0.0.1:80", true),
+            ("[::1]:80", true),
+            ("edge:7400", true),
+            ("::1:80", false),
+            (":80", false),
+            ("edge", false),
+            ("edge:http", false),
+            ("edge:70000", false),
+        ] {
+            assert_eq!(Address::read(text).is_some(), fine, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_stay_out_of_paths() {
+        for (text, fine) in [("web-1.b_c", true), ("", false), ("..", false), ("a/b", false), ("a b", false)] {
+            assert_eq!(Name::read(text).is_some(), fine, "{text}");
+        }
+    }
+}

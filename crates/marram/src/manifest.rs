@@ -1,0 +1,258 @@
+//! An app's manifest, `marram.toml`: as written and as resolved. Refuses promises that nobody could keep; whether *this*
+//! edge can keep them is the admin desk's question.
+
+use crate::config::source::{Problem, Source};
+use crate::config::units::{Name, Size, Time};
+use marram_edge::api::{App, Keep, Protect};
+use marram_wire::id::ImageHash;
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::time::Duration;
+use toml::Spanned;
+
+/// The file's name in an app's directory.
+pub const FILE_NAME: &str = "marram.toml";
+
+/// What replaying should take at most, unless the manifest says otherwise.
+const RECOVERY_TARGET: Duration = Duration::from_millis(5);
+/// How long ends remember a session that cannot be resumed, unless the manifest says otherwise.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// A manifest, resolved: defaults filled in, every promise one that can be kept somewhere.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Manifest {
+    /// The name that clients ask for.
+    pub name: String,
+    /// The module's file.
+    pub module: PathBuf,
+    /// How sessions are protected.
+    pub protect: Protect,
+    /// The server's name, where the app has one.
+    pub server: Option<String>,
+    /// What a cell may use.
+    pub quotas: Quotas,
+    /// Which end keeps checkpoints.
+    pub keep: Keep,
+    /// What replaying should take at most.
+    pub recovery_target: Duration,
+    /// How long ends remember a session that cannot be resumed.
+    pub linger: Duration,
+}
+
+/// What a session may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Quotas {
+    /// Bytes of linear memory, a multiple of 64 KiB.
+    pub memory: u64,
+    /// How long one handler may compute.
+    pub handler_time: Duration,
+    /// Bytes of scratch files.
+    pub scratch: u64,
+    /// Whether NaNs get one bit pattern on every kind of CPU.
+    pub nan_canonical: bool,
+    /// Messages a second; 0 for no limit.
+    pub messages_per_s: u32,
+    /// Bytes of log a second; 0 for no limit.
+    pub log_bytes_per_s: u32,
+    /// Sessions of this app on one shard; 0 for no limit.
+    pub sessions: u32,
+}
+
+impl Manifest {
+    /// Reads and resolves a manifest.
+    ///
+    /// # Errors
+    /// If a field is unknown, missing, of a wrong type, or promises what nobody could keep.
+    pub fn parse(source: &Source) -> Result<Self, Problem> {
+        source.parse::<Written>()?.resolve(source)
+    }
+
+    /// What the control is told.
+    #[must_use]
+    pub fn app(&self, image: ImageHash) -> App {
+        App {
+            name: self.name.clone(),
+            image,
+            protect: self.protect,
+            server: self.server.clone(),
+            keep: self.keep,
+            recovery_target_ns: u64::try_from(self.recovery_target.as_nanos()).unwrap_or(u64::MAX),
+            linger_ms: u32::try_from(self.linger.as_millis()).unwrap_or(u32::MAX),
+            messages_per_s: self.quotas.messages_per_s,
+            log_bytes_per_s: self.quotas.log_bytes_per_s,
+            sessions_max: self.quotas.sessions,
+        }
+    }
+}
+
+/// As typed.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: Name,
+    module: String,
+    protect: Option<Spanned<String>>,
+    server: Option<Name>,
+    #[serde(default)]
+    quotas: WrittenQuotas,
+    #[serde(default)]
+    keep: WrittenKeep,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenQuotas {
+    memory: Option<Spanned<Size>>,
+    handler_time: Option<Spanned<Time>>,
+    scratch: Option<Size>,
+    nan: Option<Nan>,
+    messages_per_s: Option<u32>,
+    log_bytes_per_s: Option<Spanned<Size>>,
+    sessions: Option<u32>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenKeep {
+    checkpoint: Option<Spanned<Keeper>>,
+    recovery_target: Option<Time>,
+    linger: Option<Time>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum Keeper {
+    Client,
+    Server,
+    Both,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum Nan {
+    Canonical,
+    Native,
+}
+
+impl Written {
+    fn resolve(self, source: &Source) -> Result<Manifest, Problem> {
+        Ok(Manifest {
+            protect: protect(source, self.protect.as_ref())?,
+            keep: self.keep.keeper(source, self.server.is_some())?,
+            recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.0),
+            linger: self.keep.linger.map_or(LINGER, |time| time.0),
+            quotas: self.quotas.resolve(source)?,
+            module: source.path(&self.module),
+            server: self.server.map(|name| name.0),
+            name: self.name.0,
+        })
+    }
+}
+
+fn protect(source: &Source, written: Option<&Spanned<String>>) -> Result<Protect, Problem> {
+    let Some(written) = written else { return Ok(Protect::Endpoints) };
+    let what = match written.get_ref().as_str() {
+        "endpoints" => return Ok(Protect::Endpoints),
+        "none" => return Ok(Protect::None),
+        planned @ ("standby" | "epoch" | "transaction" | "deadline") => format!(
+            "\"{planned}\" is planned, but this build cannot keep that promise; write \"endpoints\" (the session \
+             survives edges) or \"none\" (it survives nothing)"
+        ),
+        other => format!("\"{other}\" is no protection; write \"endpoints\" or \"none\""),
+    };
+    Err(source.problem(&written.span(), what))
+}
+
+impl WrittenKeep {
+    fn keeper(&self, source: &Source, has_server: bool) -> Result<Keep, Problem> {
+        let Some(written) = &self.checkpoint else { return Ok(Keep::Client) };
+        let keep = match written.get_ref() {
+            Keeper::Client => return Ok(Keep::Client),
+            Keeper::Server => Keep::Server,
+            Keeper::Both => Keep::Both,
+        };
+        if has_server {
+            return Ok(keep);
+        }
+        let what = "there is no server to keep it; name one with `server = \"...\"`, or write \"client\"";
+        Err(source.problem(&written.span(), what))
+    }
+}
+
+impl WrittenQuotas {
+    fn resolve(self, source: &Source) -> Result<Quotas, Problem> {
+        const PAGE: u64 = 64 << 10;
+        let memory = self.memory.as_ref().map_or(64 << 20, |size| size.get_ref().0);
+        if let Some(written) = self.memory.filter(|_| memory == 0 || !memory.is_multiple_of(PAGE)) {
+            let up = Size(memory.div_ceil(PAGE).max(1) * PAGE);
+            return Err(source.problem(&written.span(), format!("memory comes in steps of 64KiB; write \"{up}\"")));
+        }
+        let handler_time = self.handler_time.as_ref().map_or(Duration::from_secs(1), |time| time.get_ref().0);
+        if let Some(written) = self.handler_time.filter(|_| handler_time < Duration::from_millis(1)) {
+            return Err(source.problem(&written.span(), "a handler needs at least \"1ms\""));
+        }
+        let log_bytes_per_s = match self.log_bytes_per_s {
+            None => 0,
+            Some(size) => u32::try_from(size.get_ref().0)
+                .map_err(|_| source.problem(&size.span(), "is at most \"4095MiB\" a second"))?,
+        };
+        Ok(Quotas {
+            memory,
+            handler_time,
+            scratch: self.scratch.map_or(16 << 20, |size| size.0),
+            nan_canonical: matches!(self.nan.unwrap_or(Nan::Canonical), Nan::Canonical),
+            messages_per_s: self.messages_per_s.unwrap_or(0),
+            log_bytes_per_s,
+            sessions: self.sessions.unwrap_or(0),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Manifest, String> {
+        Manifest::parse(&Source::new("marram.toml", text.into())).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn a_short_manifest_has_defaults() {
+        let manifest = parse("name = \"forward\"\nmodule = \"forward.wasm\"\n").unwrap();
+        assert_eq!(manifest.protect, Protect::Endpoints);
+        assert_eq!((manifest.keep, manifest.server.as_deref()), (Keep::Client, None));
+        assert_eq!(manifest.recovery_target, RECOVERY_TARGET);
+    }
+
+    #[test]
+    fn every_error_names_line_field_and_fix() {
+        let head = "name = \"a\"\nmodule = \"a.wasm\"\n";
+        for (text, words) in [
+            ("protect = 1", &["marram.toml:3", "`protect`", "expected a string"][..]),
+            ("protect = \"epoch\"", &[":3", "`protect`", "planned", "\"endpoints\""]),
+            ("protect = \"raid\"", &[":3", "`protect`", "no protection", "\"none\""]),
+            ("protct = \"none\"", &[":3", "protct", "expected one of", "`protect`"]),
+            ("[quotas]\nmemory = 16", &[":4", "`quotas.memory`", "\"16MiB\""]),
+            ("[quotas]\nmemory = \"100B\"", &[":4", "`quotas.memory`", "\"64KiB\""]),
+            ("[quotas]\nhandler_time = \"9us\"", &[":4", "`quotas.handler_time`", "1ms"]),
+            ("[quotas]\nnan = \"maybe\"", &[":4", "`quotas.nan`", "`canonical`"]),
+            ("[keep]\ncheckpoint = \"server\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
+            ("[keep]\ncheckpoint = \"both\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
+            ("[keep]\ncheckpoint = \"cloud\"", &[":4", "`keep.checkpoint`", "`client`", "`both`"]),
+            ("server = \"a b\"", &[":3", "`server`", "a name"]),
+        ] {
+            let error = parse(&format!("{head}{text}\n")).unwrap_err();
+            for word in words {
+                assert!(error.contains(word), "{text}: {error:?} does not say {word:?}");
+            }
+        }
+        let error = parse("module = \"a.wasm\"\n").unwrap_err();
+        assert!(error.contains("name"), "{error}");
+    }
+
+    #[test]
+    fn a_server_may_keep_checkpoints() {
+        let text = "name = \"a\"\nmodule = \"a.wasm\"\nserver = \"web\"\n[keep]\ncheckpoint = \"both\"\n";
+        assert_eq!(parse(text).unwrap().keep, Keep::Both);
+    }
+}
