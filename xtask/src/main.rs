@@ -1,44 +1,82 @@
 //! The project's one tool. `cargo xtask` lists what it can do; each command says what it installs before it does.
 
 mod cells;
+mod ci;
+mod deny;
+mod fuzz;
+mod metadata;
+mod options;
+mod programs;
 mod project;
 mod purity;
+mod setup;
 mod shell;
+mod suite;
+mod tidy;
 mod toolchain;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-/// A command: its name, its arguments as the usage shows them, what it does, and the function that does it.
-struct Task {
-    name: &'static str,
-    arguments: &'static str,
-    help: &'static str,
-    run: fn(&[String]) -> Result<()>,
+/// One command: its name, its arguments as the usage shows them, what it is for, and what runs it.
+struct Task(&'static str, &'static str, &'static str, Action);
+
+enum Action {
+    Plain(fn() -> Result<()>),
+    WithArguments(fn(&[String]) -> Result<()>),
 }
 
+use Action::{Plain, WithArguments};
+
 const TASKS: &[Task] = &[
-    Task {
-        name: "cells",
-        arguments: "",
-        help: "build the cells to target/cells/NAME.wasm",
-        run: |_| cells::build(),
-    },
-    Task { name: "purity", arguments: "", help: "build the pure crates for Wasm", run: |_| purity::check() },
+    Task("setup", "", "install what the other commands need", Plain(setup::everything)),
+    Task(
+        "demo",
+        "[OPTIONS]",
+        "the main job: a download that outlives its edges",
+        WithArguments(programs::demo),
+    ),
+    Task("test", "[--fuzz-seconds N]", "every test there is", WithArguments(suite::test)),
+    Task("ci", "", "what must hold before anything lands; ends in `test`", Plain(ci::all)),
+    Task("cells", "", "build the cells to target/cells/NAME.wasm", Plain(cells::build)),
+    Task(
+        "sim",
+        "[SEED] [--from SEED --count N]",
+        "simulate histories of faults",
+        WithArguments(programs::sim),
+    ),
+    Task("bench", "[NAME ...] [--json]", "measure what the README claims", WithArguments(programs::bench)),
+    Task("fuzz", "[TARGET] [--seconds N]", "fuzz the decoders", WithArguments(fuzz::command)),
+    Task("tidy", "", "check the habits that no compiler holds", Plain(tidy::check)),
+    Task("deny", "", "check licences and sources of dependencies", Plain(deny::check)),
+    Task("purity", "", "build the pure crates for Wasm", Plain(purity::check)),
 ];
+
+impl Task {
+    fn run(&self, arguments: &[String]) -> Result<()> {
+        match (&self.3, arguments.first()) {
+            (Plain(run), None) => run(),
+            (Plain(_), Some(word)) => bail!("it takes no arguments, and `{word}` is one"),
+            (WithArguments(run), _) => run(arguments),
+        }
+    }
+}
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if fuzz::is_wrapper() {
+        return fuzz::wrap(&words);
+    }
     let Some((name, arguments)) = words.split_first() else {
         print!("{}", usage());
         return ExitCode::SUCCESS;
     };
-    let Some(task) = TASKS.iter().find(|task| task.name == name) else {
+    let Some(task) = TASKS.iter().find(|task| task.0 == name) else {
         eprint!("xtask: there is no command `{name}`\n\n{}", usage());
         return ExitCode::from(2);
     };
-    match (task.run)(arguments) {
+    match task.run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask {name}: {error:#}");
@@ -48,6 +86,7 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> String {
-    let line = |task: &Task| format!("  {:<28}{}\n", format!("{} {}", task.name, task.arguments), task.help);
+    let line =
+        |Task(name, arguments, help, _): &Task| format!("  {:<38}{help}\n", format!("{name} {arguments}"));
     format!("usage: cargo xtask COMMAND\n\n{}", TASKS.iter().map(line).collect::<String>())
 }

@@ -1,0 +1,159 @@
+//! Licences and sources of what we build on. `cargo deny` where it is installed; otherwise the part of it that needs no
+//! database, over `cargo metadata`, and a plain statement of what was not checked.
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    metadata::{Metadata, Package},
+    project,
+    shell::{installed, run, say},
+};
+
+/// Checks the main workspace.
+pub(crate) fn check() -> Result<()> {
+    if installed("cargo-deny") {
+        return run(project::cargo("deny").args(["--locked", "check"]));
+    }
+    let allowed =
+        allowed(&project::read("deny.toml".as_ref())?).context("deny.toml has no `allow = [..]`")?;
+    let packages = Metadata::load("Cargo.toml")?.packages;
+    let wrong: Vec<_> = packages.iter().filter_map(|package| complaint(package, &allowed)).collect();
+    if !wrong.is_empty() {
+        bail!("{} packages must not be used:\n  {}", wrong.len(), wrong.join("\n  "));
+    }
+    say(format!("{} packages have licences and sources that deny.toml allows", packages.len()));
+    say(
+        "ADVISORIES WERE NOT CHECKED: that needs the advisory database. `cargo install cargo-deny` and run this again.",
+    );
+    Ok(())
+}
+
+/// The licences between the brackets of `allow = [ ... ]`.
+fn allowed(text: &str) -> Option<Vec<String>> {
+    let text: String = text.lines().map(|line| line.split('#').next().unwrap_or_default()).collect();
+    let (_, licenses) = text.split_once("[licenses]")?;
+    let (_, list) = licenses.split_once("allow = [")?;
+    let (list, _) = list.split_once(']')?;
+    Some(list.split('"').skip(1).step_by(2).map(str::to_owned).collect())
+}
+
+fn complaint(package: &Package, allowed: &[String]) -> Option<String> {
+    let name = format!("{} {}", package.name, package.version);
+    if package.source.as_ref().is_some_and(|source| !source.starts_with("registry+")) {
+        return Some(format!("{name} does not come from the registry"));
+    }
+    match &package.license {
+        None => Some(format!("{name} states no licence")),
+        Some(license) if !Expression::new(license).permitted(allowed) => Some(format!("{name} is {license}")),
+        Some(_) => None,
+    }
+}
+
+/// An SPDX expression, read from left to right: `AND` binds tighter than `OR`.
+struct Expression<'a> {
+    words: Vec<&'a str>,
+    at: usize,
+}
+
+impl<'a> Expression<'a> {
+    fn new(text: &'a str) -> Self {
+        // The slash is how `OR` was written before there was SPDX.
+        let mut words = Vec::new();
+        for word in text.split_inclusive(['(', ')', '/', ' ']) {
+            let cut = word.trim_end_matches(['(', ')', '/', ' ']);
+            words.extend([cut, word[cut.len()..].trim()].into_iter().filter(|word| !word.is_empty()));
+        }
+        Self { words, at: 0 }
+    }
+
+    /// Whether we may choose a way through it that the list allows. What does not parse is not permitted.
+    fn permitted(mut self, allowed: &[String]) -> bool {
+        self.either(allowed) == Some(true) && self.at == self.words.len()
+    }
+
+    fn either(&mut self, allowed: &[String]) -> Option<bool> {
+        let mut verdict = self.both(allowed)?;
+        while self.take("OR") || self.take("/") {
+            verdict |= self.both(allowed)?;
+        }
+        Some(verdict)
+    }
+
+    fn both(&mut self, allowed: &[String]) -> Option<bool> {
+        let mut verdict = self.one(allowed)?;
+        while self.take("AND") {
+            verdict &= self.one(allowed)?;
+        }
+        Some(verdict)
+    }
+
+    fn one(&mut self, allowed: &[String]) -> Option<bool> {
+        if self.take("(") {
+            let verdict = self.either(allowed)?;
+            return self.take(")").then_some(verdict);
+        }
+        let mut license = (*self.words.get(self.at)?).to_owned();
+        self.at += 1;
+        if self.take("WITH") {
+            license = format!("{license} WITH {}", self.words.get(self.at)?);
+            self.at += 1;
+        }
+        Some(allowed.contains(&license))
+    }
+
+    fn take(&mut self, word: &str) -> bool {
+        let found = self.words.get(self.at) == Some(&word);
+        self.at += usize::from(found);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_are_decided_by_the_list() {
+        let allowed =
+            ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "Unicode-3.0"].map(str::to_owned);
+        let cases = [
+            ("MIT", true),
+            ("GPL-3.0", false),
+            ("MIT OR GPL-3.0", true),
+            ("MIT/Apache-2.0", true),
+            ("GPL-2.0/GPL-3.0", false),
+            ("MIT AND GPL-3.0", false),
+            ("(MIT OR GPL-3.0) AND Unicode-3.0", true),
+            ("(MIT OR Apache-2.0) AND BSD-3-Clause", false),
+            ("GPL-3.0 OR MIT AND Unicode-3.0", true),
+            ("Apache-2.0 WITH LLVM-exception OR BSD-3-Clause", true),
+            ("GPL-2.0 WITH Classpath-exception", false),
+            ("MIT MIT", false),
+            ("(MIT", false),
+            ("", false),
+        ];
+        for (license, expected) in cases {
+            assert_eq!(Expression::new(license).permitted(&allowed), expected, "{license}");
+        }
+    }
+
+    #[test]
+    fn the_list_is_found_in_the_file() {
+        let text = "[graph]\nall = true\n[licenses]\nallow = [\n  \"MIT\", # free\n  # \"GPL\"\n  \"ISC\",\n]\n[bans]\n";
+        assert_eq!(allowed(text).unwrap(), ["MIT", "ISC"]);
+        assert_eq!(allowed("[bans]\n"), None);
+    }
+
+    #[test]
+    fn other_sources_are_refused() {
+        let package = |source: Option<&str>| Package {
+            license: Some("MIT".to_owned()),
+            source: source.map(str::to_owned),
+            ..Package::default()
+        };
+        let allowed = ["MIT".to_owned()];
+        for (source, refused) in [(None, false), (Some("registry+x"), false), (Some("git+x"), true)] {
+            assert_eq!(complaint(&package(source), &allowed).is_some(), refused, "{source:?}");
+        }
+    }
+}

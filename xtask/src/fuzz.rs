@@ -1,0 +1,162 @@
+//! Fuzzing every decoder with libFuzzer on the stable compiler. Coverage comes from flags that stable accepts, and only
+//! our own crates are instrumented: this program stands between cargo and the compiler to add them.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, ExitCode, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    options::Options,
+    project,
+    shell::{run, say},
+};
+
+/// Seconds a target, unless told otherwise.
+pub(crate) const SECONDS_DEFAULT: u64 = 20;
+
+/// Set for the compiler, makes this program its wrapper.
+const WRAPPER: &str = "MARRAM_FUZZ_WRAPPER";
+
+/// What libFuzzer needs to see where an input leads.
+const COVERAGE: [&str; 7] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
+    "--cfg=fuzzing",
+];
+
+/// A longer input shows nothing that a shorter one does not, and is slower.
+const INPUT_BYTES_MAX: usize = 8_192;
+
+/// An input that takes this long is a fault.
+const INPUT_SECONDS_MAX: u64 = 5;
+
+const MEMORY_MEBIBYTES_MAX: u64 = 2_048;
+
+/// `cargo xtask fuzz [TARGET] [--seconds N]`.
+pub(crate) fn command(arguments: &[String]) -> Result<()> {
+    let mut options = Options::new(arguments);
+    let seconds = options.number("--seconds")?.unwrap_or(SECONDS_DEFAULT);
+    let target = options.word();
+    options.finish()?;
+    match target {
+        Some(target) => run_some(vec![target], seconds),
+        None => run_all(seconds),
+    }
+}
+
+/// Every target, as many at a time as there are cores.
+pub(crate) fn run_all(seconds: u64) -> Result<()> {
+    run_some(targets()?, seconds)
+}
+
+fn run_some(targets: Vec<String>, seconds: u64) -> Result<()> {
+    build(&targets)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut failed = Vec::new();
+    for batch in targets.chunks(cores) {
+        let running =
+            batch.iter().map(|name| Ok((name, start(name, seconds)?))).collect::<Result<Vec<_>>>()?;
+        for (name, mut child) in running {
+            let status = child.wait().with_context(|| format!("waiting for {name}"))?;
+            let runs = runs(name).unwrap_or_else(|| "?".to_owned());
+            say(format!(
+                "fuzz {name}: {runs} inputs in {seconds} s, {}",
+                if status.success() { "ok" } else { "FAILED" }
+            ));
+            if !status.success() {
+                failed.push(format!("{name}: see {}", log(name).display()));
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("the fuzzer found {} inputs:\n  {}", failed.len(), failed.join("\n  "));
+    }
+    Ok(())
+}
+
+fn build(targets: &[String]) -> Result<()> {
+    let mut command = project::cargo("build");
+    command.args(["--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
+    command.arg("--target-dir").arg(folder().join("build"));
+    targets.iter().for_each(|name| _ = command.args(["--bin", name]));
+    let this = std::env::current_exe().context("cannot find this program")?;
+    run(command.env("RUSTC_WRAPPER", this).env(WRAPPER, "1"))
+}
+
+/// Fuzzes one target in the background; what it says goes to a file.
+fn start(name: &str, seconds: u64) -> Result<Child> {
+    let (found, artifacts) = (folder().join("corpus").join(name), folder().join("artifacts").join(name));
+    for folder in [&found, &artifacts] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    let log = fs::File::create(log(name)).context("cannot write the fuzzer's log")?;
+    let mut command = Command::new(folder().join("build/release").join(name));
+    command.arg(&found).arg(project::root().join("fuzz/seeds").join(name));
+    command.arg(format!("-artifact_prefix={}/", artifacts.display()));
+    command.args([
+        format!("-max_total_time={seconds}"),
+        format!("-max_len={INPUT_BYTES_MAX}"),
+        format!("-timeout={INPUT_SECONDS_MAX}"),
+        format!("-rss_limit_mb={MEMORY_MEBIBYTES_MAX}"),
+        "-print_final_stats=1".to_owned(),
+    ]);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    command.spawn().with_context(|| format!("cannot start the fuzz target {name}"))
+}
+
+/// How many inputs a finished target says that it tried.
+fn runs(name: &str) -> Option<String> {
+    let text = fs::read(log(name)).ok()?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    text.lines()
+        .find_map(|line| Some(line.strip_prefix("stat::number_of_executed_units:")?.trim().to_owned()))
+}
+
+/// One file of `fuzz/targets/` each.
+fn targets() -> Result<Vec<String>> {
+    let sources = project::files(|path| path.starts_with("fuzz/targets"))?;
+    let names = sources.iter().map(|path| path.file_stem()?.to_str().map(str::to_owned));
+    names.collect::<Option<_>>().context("a fuzz target's name is not UTF-8")
+}
+
+fn folder() -> PathBuf {
+    project::target().join("fuzz")
+}
+
+fn log(name: &str) -> PathBuf {
+    folder().join(format!("{name}.log"))
+}
+
+/// Whether cargo has called this program in the compiler's place.
+pub(crate) fn is_wrapper() -> bool {
+    std::env::var_os(WRAPPER).is_some()
+}
+
+/// Calls the compiler, with coverage for our own crates: the arguments are the compiler and its own.
+pub(crate) fn wrap(arguments: &[String]) -> ExitCode {
+    let Some((rustc, rest)) = arguments.split_first() else { return ExitCode::FAILURE };
+    let name = rest.iter().skip_while(|word| *word != "--crate-name").nth(1);
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let ours = manifest.is_some_and(|folder| folder.starts_with(project::root()));
+    let mut command = Command::new(rustc);
+    command.args(rest);
+    if ours && name.is_some_and(|name| name != "build_script_build") {
+        command.args(COVERAGE);
+    }
+    match command.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("cannot start {rustc}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

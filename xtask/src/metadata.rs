@@ -1,0 +1,99 @@
+//! What cargo knows of a workspace and its dependencies, as far as the checks ask.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::{project, shell::capture};
+
+/// A workspace with everything that it depends on, on this platform.
+pub(crate) struct Metadata {
+    /// Every package that is built.
+    pub(crate) packages: Vec<Package>,
+}
+
+/// One package.
+#[derive(Default)]
+pub(crate) struct Package {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its version, for messages.
+    pub(crate) version: String,
+    /// Its licence as an SPDX expression, if it says so.
+    pub(crate) license: Option<String>,
+    /// Where it comes from; `None` is a folder of this repository.
+    pub(crate) source: Option<String>,
+    /// Whether it lies in this repository.
+    pub(crate) ours: bool,
+    /// Whether it is a member of the workspace.
+    pub(crate) member: bool,
+    /// The packages that its code uses; those of its tests alone are not among them.
+    pub(crate) uses: Vec<String>,
+}
+
+impl Metadata {
+    /// Asks cargo, which downloads what is missing.
+    pub(crate) fn load(manifest: &str) -> Result<Self> {
+        let version = capture(Command::new("rustc").arg("-vV"))?;
+        let host =
+            version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?;
+        let mut command = project::cargo("metadata");
+        command.args([
+            "--format-version",
+            "1",
+            "--locked",
+            "--filter-platform",
+            host,
+            "--manifest-path",
+            manifest,
+        ]);
+        let root: Value =
+            serde_json::from_str(&capture(&mut command)?).context("cargo metadata is no JSON")?;
+        Self::from_json(&root).context("cargo metadata has another shape than expected")
+    }
+
+    fn from_json(root: &Value) -> Option<Self> {
+        let ids = |value: &Value| -> Option<Vec<String>> {
+            value.as_array()?.iter().map(|id| Some(id.as_str()?.to_owned())).collect()
+        };
+        let members = ids(&root["workspace_members"])?;
+        // With a platform given, the resolve graph holds only what is built there.
+        let nodes = root["resolve"]["nodes"].as_array()?;
+        let built: Vec<&str> = nodes.iter().map(|node| node["id"].as_str()).collect::<Option<_>>()?;
+        let packages = root["packages"].as_array()?;
+        let packages =
+            packages.iter().filter(|package| package["id"].as_str().is_some_and(|id| built.contains(&id)));
+        packages
+            .map(|package| Package::from_json(package, &members))
+            .collect::<Option<_>>()
+            .map(|packages| Self { packages })
+    }
+
+    /// The members of the workspace.
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Package> {
+        self.packages.iter().filter(|package| package.member)
+    }
+
+    /// Whether a package of this name lies in this repository.
+    pub(crate) fn is_ours(&self, name: &str) -> bool {
+        self.packages.iter().any(|package| package.ours && package.name == name)
+    }
+}
+
+impl Package {
+    fn from_json(value: &Value, members: &[String]) -> Option<Self> {
+        let text = |field: &str| value[field].as_str().map(str::to_owned);
+        let uses = value["dependencies"].as_array()?.iter().filter(|used| used["kind"] != "dev");
+        let source = text("source");
+        Some(Self {
+            name: text("name")?,
+            version: text("version")?,
+            license: text("license"),
+            ours: source.is_none(),
+            source,
+            member: members.contains(&text("id")?),
+            uses: uses.map(|used| used["name"].as_str().map(str::to_owned)).collect::<Option<_>>()?,
+        })
+    }
+}

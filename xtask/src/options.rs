@@ -1,0 +1,60 @@
+//! The few options that xtask's own commands take. Programs of the workspace read theirs themselves.
+
+use std::collections::VecDeque;
+
+use anyhow::{Context, Result, bail};
+
+/// What is left of a command's arguments.
+pub(crate) struct Options {
+    words: VecDeque<String>,
+}
+
+impl Options {
+    /// All of them.
+    pub(crate) fn new(arguments: &[String]) -> Self {
+        Self { words: arguments.iter().cloned().collect() }
+    }
+
+    /// Takes `--name N` out, wherever it stands.
+    pub(crate) fn number(&mut self, name: &str) -> Result<Option<u64>> {
+        let Some(at) = self.words.iter().position(|word| word == name) else { return Ok(None) };
+        self.words.remove(at);
+        let value = self.words.remove(at).with_context(|| format!("{name} needs a number after it"))?;
+        value.parse().map(Some).with_context(|| format!("{name} needs a number, not `{value}`"))
+    }
+
+    /// Takes the next plain word, if one is left.
+    pub(crate) fn word(&mut self) -> Option<String> {
+        let at = self.words.iter().position(|word| !word.starts_with('-'))?;
+        self.words.remove(at)
+    }
+
+    /// Refuses what nobody took.
+    pub(crate) fn finish(self) -> Result<()> {
+        match self.words.front() {
+            Some(word) => bail!("`{word}` is not understood here"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_numbers_in_any_order() {
+        let words =
+            |text: &str| Options::new(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        for text in ["frame --seconds 5", "--seconds 5 frame"] {
+            let mut options = words(text);
+            assert_eq!(options.number("--seconds").unwrap(), Some(5));
+            assert_eq!(options.word().as_deref(), Some("frame"));
+            options.finish().unwrap();
+        }
+        assert!(words("--seconds").number("--seconds").is_err());
+        assert!(words("--seconds five").number("--seconds").is_err());
+        assert!(words("--unknown").finish().is_err());
+        assert_eq!(words("frame").number("--seconds").unwrap(), None);
+    }
+}

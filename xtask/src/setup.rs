@@ -1,0 +1,111 @@
+//! What the machine itself must have: says what is missing, then installs it from the distribution's packages.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::shell::{installed, run, say};
+
+/// A program that something here starts.
+pub(crate) struct Program {
+    name: &'static str,
+    package: &'static str,
+    purpose: &'static str,
+    /// Where it lies outside the path of ordinary users.
+    folder: &'static str,
+}
+
+/// What building needs.
+pub(crate) const BUILD: &[Program] = &[
+    Program {
+        name: "cc",
+        package: "gcc libc6-dev",
+        purpose: "linking, and the C in dependencies",
+        folder: "",
+    },
+    Program { name: "c++", package: "g++", purpose: "the fuzzer's driver", folder: "" },
+];
+
+/// What the tests start beside our own programs.
+pub(crate) const TEST: &[Program] = &[
+    Program { name: "curl", package: "curl", purpose: "an unmodified client", folder: "" },
+    Program {
+        name: "ip",
+        package: "iproute2",
+        purpose: "network namespaces of the tests",
+        folder: "/usr/sbin",
+    },
+];
+
+/// What the demo and the benchmarks would like to have; they cope without and say so.
+pub(crate) const DEMO: &[Program] = &[
+    Program { name: "curl", package: "curl", purpose: "an unmodified client", folder: "" },
+    Program { name: "nginx", package: "nginx", purpose: "an unmodified server", folder: "/usr/sbin" },
+];
+
+/// Installs everything that any command needs.
+pub(crate) fn everything() -> Result<()> {
+    ensure(BUILD)?;
+    ensure(TEST)?;
+    wish(DEMO);
+    crate::toolchain::Toolchain::ensure().map(drop)
+}
+
+/// Installs what is missing, or says exactly what a person must install.
+pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
+    let missing: Vec<_> = programs.iter().filter(|program| program.is_missing()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for Program { name, package, purpose, .. } in &missing {
+        say(format!("`{name}` is missing ({purpose}); it is in Debian's {package}"));
+    }
+    let packages: Vec<_> = missing.iter().flat_map(|program| program.package.split(' ')).collect();
+    let by_hand = format!("apt-get install --no-install-recommends {}", packages.join(" "));
+    if !installed("apt-get") {
+        bail!("install by hand what the lines above name: there is no apt-get here");
+    }
+    let Some(prefix) = privilege() else {
+        bail!("installing needs root and there is no sudo; as root, run `{by_hand}`");
+    };
+    say(format!("installing packages: {}{by_hand}", prefix.join(" ")));
+    run(apt_get(prefix).args(["-q", "update"]))?;
+    run(apt_get(prefix).args(["-q", "-y", "install", "--no-install-recommends"]).args(&packages))?;
+    match missing.iter().find(|program| program.is_missing()) {
+        Some(program) => bail!("`{by_hand}` succeeded, yet there is still no `{}`", program.name),
+        None => Ok(()),
+    }
+}
+
+/// Installs what is missing if that is possible; whoever uses it has another way.
+pub(crate) fn wish(programs: &[Program]) {
+    if let Err(error) = ensure(programs) {
+        say(format!("going on without: {error:#}"));
+    }
+}
+
+impl Program {
+    fn is_missing(&self) -> bool {
+        let outside = !self.folder.is_empty() && std::path::Path::new(self.folder).join(self.name).is_file();
+        !installed(self.name) && !outside
+    }
+}
+
+/// What to put before a command that needs root; `None` if there is no way.
+fn privilege() -> Option<&'static [&'static str]> {
+    let is_root = crate::shell::capture(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    match (is_root, installed("sudo")) {
+        (true, _) => Some(&[]),
+        (false, true) => Some(&["sudo "]),
+        (false, false) => None,
+    }
+}
+
+fn apt_get(prefix: &[&str]) -> Command {
+    let mut command = match prefix.first() {
+        Some(program) => Command::new(program.trim_end()),
+        None => Command::new("env"),
+    };
+    command.args(prefix.first().map(|_| "env")).args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    command
+}

@@ -1,0 +1,45 @@
+//! Every test there is, cheapest first: what `cargo xtask test` runs, and what CI ends in.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::{
+    cells, fuzz,
+    options::Options,
+    programs, project, setup,
+    shell::{run, step},
+};
+
+/// `cargo xtask test [--fuzz-seconds N]`: 0 leaves the fuzz targets out.
+pub(crate) fn test(arguments: &[String]) -> Result<()> {
+    let mut options = Options::new(arguments);
+    let fuzz_seconds = options.number("--fuzz-seconds")?.unwrap_or(fuzz::SECONDS_DEFAULT);
+    options.finish()?;
+    step("set-up", || {
+        setup::ensure(setup::BUILD)?;
+        setup::ensure(setup::TEST)?;
+        setup::wish(setup::DEMO);
+        Ok(())
+    })?;
+    step("cells", cells::build)?;
+    for manifest in project::SIDE_MANIFESTS {
+        step(&format!("tests of {manifest}"), || run(&mut side_tests(manifest)))?;
+    }
+    step("tests of the workspace", || {
+        run(project::cargo("test").args(["--release", "--locked", "--workspace"]))
+    })?;
+    step("simulation", || programs::sim(&[]))?;
+    if fuzz_seconds > 0 {
+        step("fuzz", || fuzz::run_all(fuzz_seconds))?;
+    }
+    Ok(())
+}
+
+/// Natively, against the SDK's double; without the link-time optimisation that only the modules need.
+fn side_tests(manifest: &str) -> Command {
+    let mut command = project::side_cargo("test", manifest);
+    command.args(["--release", "--workspace"]).env("CARGO_PROFILE_RELEASE_LTO", "off");
+    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    command
+}

@@ -1,0 +1,28 @@
+//! The tidy test: habits that no compiler holds. Each rule yields sentences about what is wrong; none is a warning.
+//! Lists of exceptions may only shrink: an exception that is no longer needed is wrong as well.
+
+mod files;
+mod graph;
+mod map;
+
+use anyhow::{Result, bail};
+
+use crate::{metadata::Metadata, project, shell::say};
+
+/// Checks everything and reports all that is wrong at once.
+pub(crate) fn check() -> Result<()> {
+    let mut wrong = Vec::new();
+    let sources = project::files(|path| path.extension().is_some_and(|extension| extension == "rs"))?;
+    for path in &sources {
+        wrong.extend(files::check(&path.to_string_lossy(), &project::read(path)?));
+    }
+    wrong.extend(files::stale_exceptions(|path| project::read(path.as_ref())));
+    wrong.extend(graph::check(&Metadata::load("Cargo.toml")?));
+    wrong.extend(graph::check_lockfile(&project::read("Cargo.lock".as_ref())?));
+    wrong.extend(map::check()?);
+    if wrong.is_empty() {
+        say(format!("{} source files are tidy", sources.len()));
+        return Ok(());
+    }
+    bail!("{} untidy:\n  {}", wrong.len(), wrong.join("\n  "));
+}

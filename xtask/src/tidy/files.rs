@@ -1,0 +1,108 @@
+//! Rules about one source file: how long it is, how it opens, and words that must not be in it.
+
+use anyhow::Result;
+
+/// A longer file is two files.
+const LINES_MAX: usize = 1_000;
+
+/// Files that may be longer for now, with the length that they may have.
+const LONG: &[(&str, usize)] = &[];
+
+/// Macros that mark what is unfinished.
+const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];
+
+/// The keyword, in two halves so that this file does not contain it.
+const UNSAFE: &str = concat!("un", "safe");
+
+/// Where unsafe code may be: the engine, the rim that does I/O, and the guest's side of the ABI.
+const UNSAFE_ALLOWED: [&str; 4] =
+    ["crates/sandbox/", "crates/marram/", "sdk/rust/src/rim.rs", "sdk/rust/src/export.rs"];
+
+/// The roots of the crates that decide everything and touch nothing, and of what is shared with them.
+const PURE_ROOTS: [&str; 6] = [
+    "crates/wire/src/lib.rs",
+    "crates/session/src/lib.rs",
+    "crates/edge/src/lib.rs",
+    "sdk/rust/src/lib.rs",
+    "cells/chain/algo/src/lib.rs",
+    "cells/unscramble/codec/src/lib.rs",
+];
+
+/// What is wrong with a file.
+pub(super) fn check(path: &str, text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut say = |line: usize, what: String| wrong.push(format!("{path}:{line}: {what}"));
+    let lines = text.lines().count();
+    let lines_max = LONG.iter().find(|(long, _)| *long == path).map_or(LINES_MAX, |(_, lines)| *lines);
+    if lines > lines_max {
+        say(lines, format!("{lines} lines; split it, {lines_max} are the most"));
+    }
+    if !text.starts_with("//!") {
+        say(1, "no `//!` header: say what this file is and what it refuses to know".to_owned());
+    }
+    if PURE_ROOTS.contains(&path) && !text.contains("\n#![no_std]") {
+        say(1, "a pure crate is `#![no_std]`".to_owned());
+    }
+    let unsafe_allowed = UNSAFE_ALLOWED.iter().any(|allowed| path.starts_with(allowed));
+    for (index, line) in text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        for name in UNFINISHED.iter().filter(|name| code.contains(&format!("{name}!("))) {
+            say(index + 1, format!("`{name}!` is for work in progress"));
+        }
+        if !unsafe_allowed && has_word(code, UNSAFE) {
+            say(index + 1, format!("{UNSAFE} code belongs into {}", UNSAFE_ALLOWED.join(", ")));
+        }
+        if code.trim_start().starts_with("#[ignore") {
+            say(index + 1, "a test that does not run is no test".to_owned());
+        }
+    }
+    wrong
+}
+
+/// Exceptions that have become unnecessary, or larger than they need to be.
+pub(super) fn stale_exceptions(read: impl Fn(&str) -> Result<String>) -> Vec<String> {
+    let stale = |(path, allowed): &(&str, usize)| {
+        let lines = read(path).map_or(0, |text| text.lines().count());
+        (lines < *allowed || lines <= LINES_MAX)
+            .then(|| format!("{path} has {lines} lines: shrink its exception of {allowed}, or drop it"))
+    };
+    LONG.iter().filter_map(stale).collect()
+}
+
+/// Whether a word stands alone in a line.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_part = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+    line.match_indices(word).any(|(at, _)| {
+        let bytes = line.as_bytes();
+        !is_part(at.checked_sub(1).and_then(|before| bytes.get(before)))
+            && !is_part(bytes.get(at + word.len()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_finds_its_fault() {
+        let header = "//! A file.\n";
+        let cases = [
+            ("crates/sim/src/a.rs", format!("{header}fn a() {{}}\n"), 0),
+            ("crates/sim/src/a.rs", "fn a() {}\n".to_owned(), 1),
+            ("crates/sim/src/a.rs", format!("{header}{}", "\n".repeat(LINES_MAX)), 1),
+            ("crates/sim/src/a.rs", format!("{header}{}", "\n".repeat(LINES_MAX - 1)), 0),
+            ("crates/sim/src/a.rs", format!("{header}fn a() {{ {}!() }}\n", UNFINISHED[0]), 1),
+            ("crates/sim/src/a.rs", format!("{header}// {}!() is gone\n", UNFINISHED[0]), 0),
+            ("crates/sim/src/a.rs", format!("{header}{UNSAFE} {{ a() }}\n"), 1),
+            ("crates/sandbox/src/a.rs", format!("{header}{UNSAFE} {{ a() }}\n"), 0),
+            ("crates/sim/src/a.rs", format!("{header}#![forbid({UNSAFE}_code)]\n"), 0),
+            ("crates/sim/src/a.rs", format!("{header}    #[ignore]\n"), 1),
+            ("crates/wire/src/lib.rs", header.to_owned(), 1),
+            ("crates/wire/src/lib.rs", format!("{header}#![no_std]\n"), 0),
+        ];
+        for (path, text, expected) in cases {
+            let wrong = check(path, &text);
+            assert_eq!(wrong.len(), expected, "{path}: {wrong:?}");
+        }
+    }
+}

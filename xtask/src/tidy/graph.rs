@@ -1,0 +1,89 @@
+//! Which crate may use which. An arrow that is not here is a design decision that nobody took.
+
+use crate::metadata::Metadata;
+
+/// The whole tree, with everything in.
+const PACKAGES_MAX: usize = 300;
+
+/// Each crate of the workspace, and which of our crates it may use.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("marram-wire", &[]),
+    ("marram-session", &["marram-wire"]),
+    ("marram-edge", &["marram-session", "marram-wire"]),
+    ("marram-sandbox", &["marram-session", "marram-wire"]),
+    ("marram-sim", &["marram-chain-algo", "marram-edge", "marram-sandbox", "marram-session", "marram-wire"]),
+    ("marram", &["marram-codec", "marram-edge", "marram-sandbox", "marram-session", "marram-wire"]),
+    ("xtask", &[]),
+];
+
+/// Only this crate may name the engine.
+const SANDBOX: &str = "marram-sandbox";
+
+/// What the engine's crates begin with.
+const ENGINE: [&str; 2] = ["wasmtime", "cranelift"];
+
+/// Arrows that are not allowed.
+pub(super) fn check(metadata: &Metadata) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for package in metadata.members() {
+        let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == package.name) else {
+            wrong.push(format!(
+                "crate {}: say in xtask/src/tidy/graph.rs which of our crates it may use",
+                package.name
+            ));
+            continue;
+        };
+        for used in &package.uses {
+            if metadata.is_ours(used) && !allowed.contains(&used.as_str()) {
+                wrong.push(format!("{} must not use {used}", package.name));
+            }
+            if package.name != SANDBOX && ENGINE.iter().any(|engine| used.starts_with(engine)) {
+                wrong.push(format!("{} must not use {used}: only {SANDBOX} knows the engine", package.name));
+            }
+        }
+    }
+    wrong
+}
+
+/// Whether the lockfile is within its budget.
+pub(super) fn check_lockfile(text: &str) -> Option<String> {
+    let count = text.lines().filter(|line| *line == "[[package]]").count();
+    (count > PACKAGES_MAX).then(|| format!("Cargo.lock has {count} packages; {PACKAGES_MAX} are the most"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::Package;
+
+    fn package(name: &str, uses: &[&str]) -> Package {
+        let uses = uses.iter().map(|used| (*used).to_owned()).collect();
+        Package { name: name.to_owned(), ours: true, member: true, uses, ..Package::default() }
+    }
+
+    #[test]
+    fn forbidden_arrows_are_found() {
+        let cases: [(&str, &[&str], usize); 7] = [
+            ("marram-wire", &["bytes"], 0),
+            ("marram-session", &["marram-wire"], 0),
+            ("marram-session", &["marram-sandbox"], 1),
+            ("marram-edge", &["marram-sandbox", "marram-session"], 1),
+            ("marram", &["wasmtime"], 1),
+            ("marram-sandbox", &["wasmtime", "wasmtime-wizer"], 0),
+            ("marram-util", &[], 1),
+        ];
+        for (name, uses, expected) in cases {
+            let others = ["marram-wire", "marram-sandbox"].map(|name| package(name, &[]));
+            let packages = std::iter::once(package(name, uses)).chain(others).collect();
+            let wrong = check(&Metadata { packages });
+            assert_eq!(wrong.len(), expected, "{name}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_lockfile_has_a_budget() {
+        let lockfile = |count: usize| "[[package]]\nname = \"a\"\n".repeat(count);
+        assert_eq!(check_lockfile(&lockfile(PACKAGES_MAX)), None);
+        assert!(check_lockfile(&lockfile(PACKAGES_MAX + 1)).is_some());
+    }
+}
