@@ -1,1 +1,25 @@
-//! (to be written)
+//! Images, cells and checkpoints: the only crate that names the WebAssembly engine.
+//!
+//! [`Images`] turns a module into an image; [`Cells`] starts cells from images and runs their handlers. The guest's
+//! side of the contract is `docs/abi.md`. Refuses to know sessions, wires and clocks.
+
+mod app;
+mod bytes_io;
+mod cells;
+mod deploy;
+mod dirty;
+mod engine;
+mod generator;
+mod host;
+mod image;
+mod images;
+pub mod limits;
+mod quotas;
+
+pub use app::ImageFile;
+pub use cells::{Cells, CellsConfig, Progress, Reset, StartError, Tracking};
+pub use deploy::DeployError;
+pub use host::{Level, Print};
+pub use image::{Image, ImageFault, ImageInfo};
+pub use images::{Images, LoadError, StoreError};
+pub use quotas::Quotas;

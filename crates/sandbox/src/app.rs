@@ -1,0 +1,161 @@
+//! What was deployed: a module, its files and its quotas. Its digest names the image, on every machine alike.
+
+use crate::bytes_io::{Reader, put_bytes, put_u32};
+use crate::limits::{DETERMINISM_VERSION, IMAGE_FILES_BYTES_MAX, IMAGE_FILES_MAX, PATH_BYTES_MAX};
+use crate::quotas::{QUOTAS_BYTES, Quotas};
+use marram_wire::id::ImageHash;
+
+/// A read-only file that every cell of an app sees.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImageFile {
+    /// Where, from the root, without a leading slash: `etc/table.bin`.
+    pub path: String,
+    /// What.
+    pub contents: Vec<u8>,
+}
+
+/// Begins every stored app.
+const MAGIC: [u8; 4] = *b"MRAP";
+/// Version of the layout below.
+const VERSION: u32 = 1;
+
+/// What was deployed. Encoded:
+///
+/// ```text
+/// | magic 4 | version 4 | determinism version 4 | quotas 39 | file count 4 |
+/// | (path length 4 | path | contents length 4 | contents)* | module: the rest |
+/// ```
+///
+/// The image hash is a digest of exactly these bytes, so they need no checksum of their own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct App {
+    pub(crate) module: Vec<u8>,
+    pub(crate) files: Vec<ImageFile>,
+    pub(crate) quotas: Quotas,
+}
+
+impl App {
+    /// An app with its files in the order of their paths, so that the order in which they were given has no effect.
+    pub(crate) fn new(module: &[u8], files: &[ImageFile], quotas: &Quotas) -> Result<Self, String> {
+        let mut files = files.to_vec();
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        check_files(&files)?;
+        Ok(Self { module: module.to_vec(), files, quotas: *quotas })
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.module.len() + 64);
+        out.extend_from_slice(&MAGIC);
+        put_u32(&mut out, VERSION);
+        put_u32(&mut out, DETERMINISM_VERSION);
+        out.extend_from_slice(&self.quotas.encode());
+        put_u32(&mut out, u32::try_from(self.files.len()).expect("checked against IMAGE_FILES_MAX"));
+        for file in &self.files {
+            put_bytes(&mut out, file.path.as_bytes());
+            put_bytes(&mut out, &file.contents);
+        }
+        out.extend_from_slice(&self.module);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let mut reader = Reader::new(bytes);
+        if reader.take(4) != Some(&MAGIC) {
+            return Err("it does not begin as an app".into());
+        }
+        if reader.u32() != Some(VERSION) {
+            return Err("it has another format version".into());
+        }
+        if reader.u32() != Some(DETERMINISM_VERSION) {
+            return Err("it was deployed under another determinism version; deploy the module again".into());
+        }
+        let quotas: Option<&[u8; QUOTAS_BYTES]> = reader.take(QUOTAS_BYTES).and_then(|q| q.try_into().ok());
+        let quotas = quotas.and_then(Quotas::decode).ok_or("its quotas are invalid")?;
+        let count = reader.u32().filter(|count| *count as usize <= IMAGE_FILES_MAX).ok_or("too many files")?;
+        let mut files = Vec::new();
+        for _ in 0..count {
+            let path = reader.bytes().and_then(|path| std::str::from_utf8(path).ok()).ok_or("a path is cut off")?;
+            let contents = reader.bytes().ok_or("a file is cut off")?;
+            files.push(ImageFile { path: path.into(), contents: contents.into() });
+        }
+        check_files(&files)?;
+        Ok(Self { module: reader.rest().into(), files, quotas })
+    }
+
+    /// Names the image that this app becomes.
+    pub(crate) fn hash(&self) -> ImageHash {
+        hash_of(&self.encode())
+    }
+}
+
+/// The image hash of an encoded app.
+pub(crate) fn hash_of(encoded: &[u8]) -> ImageHash {
+    ImageHash(blake3::derive_key("marram image hash 1", encoded))
+}
+
+fn check_files(files: &[ImageFile]) -> Result<(), String> {
+    if files.len() > IMAGE_FILES_MAX {
+        return Err(format!("{} files; the most is {IMAGE_FILES_MAX}", files.len()));
+    }
+    if files.iter().map(|file| file.contents.len()).sum::<usize>() > IMAGE_FILES_BYTES_MAX {
+        return Err(format!("they have more than {IMAGE_FILES_BYTES_MAX} bytes together"));
+    }
+    for file in files {
+        let parts_ok = file.path.split('/').all(|part| {
+            !part.is_empty() && part != "." && part != ".." && part.len() <= crate::limits::NAME_BYTES_MAX
+        });
+        if !parts_ok || file.path.len() > PATH_BYTES_MAX || file.path.contains('\0') {
+            return Err(format!("`{}` is no path from the root; write it as `dir/name`", file.path.escape_debug()));
+        }
+    }
+    for pair in files.windows(2) {
+        if pair[0].path >= pair[1].path {
+            return Err(format!("`{}` is given twice, or out of order", pair[1].path));
+        }
+    }
+    // A path that is a file cannot also be a directory of another.
+    for file in files {
+        let below = format!("{}/", file.path);
+        if files.iter().any(|other| other.path.starts_with(&below)) {
+            return Err(format!("`{}` is both a file and a directory", file.path));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str) -> ImageFile {
+        ImageFile { path: path.into(), contents: path.as_bytes().to_vec() }
+    }
+
+    #[test]
+    fn encoding_round_trips_whatever_the_order_of_files() {
+        let quotas = Quotas::default();
+        let app = App::new(b"module", &[file("b/c"), file("a")], &quotas).unwrap();
+        assert_eq!(App::decode(&app.encode()), Ok(app.clone()));
+        assert_eq!(App::new(b"module", &[file("a"), file("b/c")], &quotas).unwrap().hash(), app.hash());
+        assert_ne!(App::new(b"module", &[file("a")], &quotas).unwrap().hash(), app.hash());
+    }
+
+    #[test]
+    fn every_prefix_is_refused_or_names_another_image() {
+        let app = App::new(b"module", &[file("a")], &Quotas::default()).unwrap();
+        let bytes = app.encode();
+        for end in 0..bytes.len() {
+            assert_ne!(hash_of(&bytes[..end]), app.hash(), "{end}");
+            assert_ne!(App::decode(&bytes[..end]), Ok(app.clone()), "{end}");
+        }
+    }
+
+    #[test]
+    fn bad_paths_are_refused() {
+        for path in ["", "/a", "a//b", "../a", "a/.", "a/"] {
+            assert!(App::new(b"", &[file(path)], &Quotas::default()).is_err(), "{path:?}");
+        }
+        assert!(App::new(b"", &[file("a"), file("a/b")], &Quotas::default()).is_err());
+        assert!(App::new(b"", &[file("a"), file("a")], &Quotas::default()).is_err());
+    }
+}

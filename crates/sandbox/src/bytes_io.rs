@@ -1,0 +1,68 @@
+//! Reading and writing lengths and numbers in the formats of this crate: little-endian, checked at every step.
+
+/// Reads from the front of a slice. Every method answers `None` when there are too few bytes, and then reads nothing.
+#[derive(Clone)]
+pub(crate) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (front, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(front)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// Bytes behind a 32-bit length.
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let mut ahead = self.clone();
+        let len = ahead.u32()?;
+        let bytes = ahead.take(usize::try_from(len).ok()?)?;
+        *self = ahead;
+        Some(bytes)
+    }
+
+    /// Everything that is left.
+    pub(crate) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+/// Writes bytes behind a 32-bit length.
+///
+/// # Panics
+/// If there are 4 GiB or more: every caller's limit is lower.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_u32(out, u32::try_from(bytes.len()).expect("limits keep every counted field below 4 GiB"));
+    out.extend_from_slice(bytes);
+}

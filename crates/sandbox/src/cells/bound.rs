@@ -1,0 +1,32 @@
+//! An image made ready for this process's engine: its code mapped, its imports resolved, its globals found.
+
+use crate::deploy::global_name;
+use crate::host::Host;
+use crate::image::Image;
+use crate::quotas::Quotas;
+use std::sync::Arc;
+use wasmtime::{Engine, InstancePre, Linker, Module, ModuleExport};
+
+/// An image that cells of this process can start from.
+pub(crate) struct Bound {
+    pub(crate) image: Arc<Image>,
+    pub(crate) pre: InstancePre<Host>,
+    pub(crate) globals: Vec<ModuleExport>,
+    pub(crate) quotas: Quotas,
+}
+
+impl Bound {
+    pub(crate) fn new(engine: &Engine, linker: &Linker<Host>, image: &Arc<Image>) -> wasmtime::Result<Self> {
+        // SAFETY: the code must be what this engine's own compiler produced. An `Image` comes from `deploy::build`,
+        // which just compiled it, or from `Image::decode`, which checked a digest over all of its bytes and that
+        // exactly this engine version and these settings wrote it; the directory is this program's own. A safe way
+        // would compile every image in every process.
+        let module = unsafe { Module::deserialize(engine, &image.code)? };
+        let globals = (0..image.globals.len())
+            .map(|n| module.get_export_index(&global_name(n)))
+            .collect::<Option<_>>()
+            .ok_or_else(|| wasmtime::Error::msg("the image does not export its globals"))?;
+        let pre = linker.instantiate_pre(&module)?;
+        Ok(Self { image: Arc::clone(image), pre, globals, quotas: image.quotas })
+    }
+}

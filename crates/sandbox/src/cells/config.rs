@@ -1,0 +1,64 @@
+//! How many cells a process may have, and how their memory is managed.
+
+use crate::limits::{TABLE_ELEMENTS_MAX, TABLES_MAX};
+use wasmtime::{Enabled, PoolingAllocationConfig};
+
+/// Whether dirty pages are found with the kernel's help.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tracking {
+    /// With userfaultfd and PAGEMAP_SCAN if the kernel has both and lets this process use them, else by comparing.
+    Auto,
+    /// By comparing with what the last checkpoint had: slower, works everywhere.
+    Compare,
+}
+
+/// How a used slot returns to the image's pages. Either way the next cell sees nothing of the last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reset {
+    /// Written pages are found by PAGEMAP_SCAN and rewritten in place, so that the next cell does not fault on them.
+    /// Falls back to [`Reset::Discard`] where the kernel cannot.
+    Rewrite,
+    /// All pages are given back to the kernel.
+    Discard,
+}
+
+/// How many cells a process may have, and how their memory is managed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CellsConfig {
+    /// Cells that can live at once. Each reserves 4 GiB of address space and takes about six of the mappings that the
+    /// kernel grants a process (65,530 unless `vm.max_map_count` says otherwise).
+    pub slots: u32,
+    /// How dirty pages are found.
+    pub tracking: Tracking,
+    /// How used slots are cleaned.
+    pub reset: Reset,
+    /// Bytes of each slot that stay resident between cells under [`Reset::Rewrite`].
+    pub keep_resident: usize,
+}
+
+impl Default for CellsConfig {
+    fn default() -> Self {
+        Self { slots: 2_000, tracking: Tracking::Auto, reset: Reset::Rewrite, keep_resident: 1 << 20 }
+    }
+}
+
+impl CellsConfig {
+    /// The engine's pool for this many cells.
+    pub(crate) fn pool(&self) -> PoolingAllocationConfig {
+        let mut pool = PoolingAllocationConfig::new();
+        pool.total_core_instances(self.slots)
+            .total_memories(self.slots)
+            .total_tables(self.slots.saturating_mul(TABLES_MAX))
+            // A cell keeps its stack from its first handler on.
+            .total_stacks(self.slots)
+            .max_tables_per_module(TABLES_MAX)
+            .table_elements(TABLE_ELEMENTS_MAX)
+            .max_core_instance_size(1 << 20)
+            .max_memory_size(1 << 32)
+            .max_unused_warm_slots(self.slots);
+        if self.reset == Reset::Rewrite && crate::dirty::pagemap_scan_works() {
+            pool.linear_memory_keep_resident(self.keep_resident).table_keep_resident(4_096).pagemap_scan(Enabled::Yes);
+        }
+        pool
+    }
+}

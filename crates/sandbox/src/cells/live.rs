@@ -1,0 +1,167 @@
+//! One live cell: its instance, its handlers, and the task that runs them on a stack of their own.
+
+use super::bound::Bound;
+use super::reason;
+use crate::dirty::Tracker;
+use crate::host::{Host, Phase, Refusal};
+use marram_session::cell::{Input, Outcome, Seed, Stop};
+use marram_wire::id::Port;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use wasmtime::{Global, Instance, Memory, Store, TypedFunc, UpdateDeadline};
+
+/// One live cell's instance. Fields drop in this order: the memory is no longer tracked when its slot is cleaned,
+/// or the slot's next cell could see this one's pages.
+pub(crate) struct Live {
+    pub(crate) tracker: Tracker,
+    pub(crate) store: Store<Host>,
+    pub(crate) memory: Memory,
+    pub(crate) globals: Vec<Global>,
+    handlers: Handlers,
+}
+
+/// The exports that the host calls. Optional ones may be missing.
+struct Handlers {
+    alloc: TypedFunc<u32, u32>,
+    recv: TypedFunc<(u32, u32, u32), ()>,
+    open: Option<TypedFunc<(u32, u32), ()>>,
+    timer: Option<TypedFunc<u64, ()>>,
+    close: Option<TypedFunc<u32, ()>>,
+}
+
+impl Live {
+    /// Takes a slot and gives it the image's state.
+    pub(crate) fn start(bound: &Bound, seed: Seed, tracker: Tracker) -> wasmtime::Result<Self> {
+        let host = Host::new(Phase::Running, seed, bound.quotas.memory_max);
+        let mut store = Store::new(bound.pre.module().engine(), host);
+        store.limiter(|host| host);
+        // A handler may run to the end of the slice that is under way; then it yields, slice after slice.
+        store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
+        let instance = bound.pre.instantiate(&mut store)?;
+        let memory = instance
+            .get_memory(&mut store, "memory")
+            .ok_or_else(|| wasmtime::Error::msg("the image exports no memory"))?;
+        store.data_mut().memory = Some(memory);
+        let handlers = Handlers::find(&mut store, &instance)?;
+        let globals = bound
+            .globals
+            .iter()
+            .map(|export| instance.get_module_export(&mut store, export).and_then(wasmtime::Extern::into_global))
+            .collect::<Option<_>>()
+            .ok_or_else(|| wasmtime::Error::msg("the image does not export its globals"))?;
+        Ok(Self { tracker, store, memory, globals, handlers })
+    }
+
+    /// Runs one handler to its end. Resumes across awaits: each is a preemption.
+    async fn handle(&mut self, input: &Input) -> Outcome {
+        self.store.set_epoch_deadline(1);
+        match self.call(input).await {
+            Ok(()) => Outcome::Idle,
+            Err(error) => Outcome::Stopped(stop(&error)),
+        }
+    }
+
+    async fn call(&mut self, input: &Input) -> wasmtime::Result<()> {
+        let store = &mut self.store;
+        match input {
+            Input::Message { port, payload } => {
+                let len = u32::try_from(payload.len()).map_err(|_| too_long(payload.len()))?;
+                if payload.len() > crate::limits::MESSAGE_BYTES_MAX {
+                    return Err(too_long(payload.len()));
+                }
+                let ptr = self.handlers.alloc.call_async(&mut *store, len).await?;
+                let memory = self.memory.data_mut(&mut *store);
+                let range = crate::host::range(memory, ptr, len, "marram_alloc")?;
+                memory[range].copy_from_slice(payload);
+                self.handlers.recv.call_async(&mut *store, (port.0, ptr, len)).await
+            }
+            Input::Open { port, kind } => {
+                store
+                    .data_mut()
+                    .ports
+                    .open(*port)
+                    .map_err(|_| wasmtime::Error::msg("the cell has had too many ports"))?;
+                match &self.handlers.open {
+                    Some(open) => open.call_async(&mut *store, (port.0, *kind as u32)).await,
+                    None => Ok(()),
+                }
+            }
+            Input::Close { port: Port(port) } => match &self.handlers.close {
+                Some(close) => close.call_async(&mut *store, *port).await,
+                None => Ok(()),
+            },
+            Input::Timer { token } => match &self.handlers.timer {
+                Some(timer) => timer.call_async(&mut *store, *token).await,
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+impl Handlers {
+    fn find(store: &mut Store<Host>, instance: &Instance) -> wasmtime::Result<Self> {
+        let alloc = instance.get_typed_func(&mut *store, "marram_alloc")?;
+        let recv = instance.get_typed_func(&mut *store, "marram_recv")?;
+        Ok(Self {
+            alloc,
+            recv,
+            open: instance.get_typed_func(&mut *store, "marram_open").ok(),
+            timer: instance.get_typed_func(&mut *store, "marram_timer").ok(),
+            close: instance.get_typed_func(&mut *store, "marram_close").ok(),
+        })
+    }
+}
+
+fn too_long(len: usize) -> wasmtime::Error {
+    crate::host::guest_error(format!(
+        "a message of {len} bytes arrived; the most is {}",
+        crate::limits::MESSAGE_BYTES_MAX
+    ))
+}
+
+/// Whether the guest failed or the host could not go on.
+fn stop(error: &wasmtime::Error) -> Stop {
+    match error.downcast_ref::<Refusal>() {
+        Some(Refusal::MachineMemory(_)) => Stop::Kill(reason(error)),
+        _ => Stop::Trap(reason(error)),
+    }
+}
+
+/// Where orders to a cell's task and its answers are left.
+#[derive(Default)]
+pub(crate) struct Desk {
+    order: Cell<Option<Input>>,
+    answer: Cell<Option<Outcome>>,
+}
+
+impl Desk {
+    pub(crate) fn put(&self, input: Input) {
+        self.order.set(Some(input));
+    }
+
+    pub(crate) fn answer(&self) -> Option<Outcome> {
+        self.answer.take()
+    }
+}
+
+/// A cell's task: it never ends, and is pending while it waits for an order or is preempted.
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// One task serves a cell for its whole life, so that a handler costs no allocation.
+#[expect(clippy::await_holding_refcell_ref, reason = "while a handler is preempted nobody else may touch its instance")]
+pub(crate) fn task(live: Rc<RefCell<Live>>, desk: Rc<Desk>) -> Task {
+    Box::pin(async move {
+        loop {
+            let input = poll_fn(|_| match desk.order.take() {
+                Some(input) => Poll::Ready(input),
+                None => Poll::Pending,
+            })
+            .await;
+            let outcome = live.borrow_mut().handle(&input).await;
+            desk.answer.set(Some(outcome));
+        }
+    })
+}

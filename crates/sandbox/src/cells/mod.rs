@@ -1,0 +1,271 @@
+//! The live cells of one process: started from images, run one handler at a time, preempted, killed, removed.
+//!
+//! Refuses to know sessions, logs and clocks: what time it is comes with each [`Run`].
+
+mod bound;
+mod config;
+mod live;
+mod ticker;
+
+pub use config::{CellsConfig, Reset, Tracking};
+
+use crate::dirty::{Method, Tracker};
+use crate::engine::config as engine_config;
+use crate::host::{Host, Print, linker};
+use crate::image::Image;
+use bound::Bound;
+use live::{Desk, Live, Task};
+use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
+use marram_wire::id::ImageHash;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Instant;
+use ticker::Ticker;
+use wasmtime::{Engine, InstanceAllocationStrategy, Linker};
+
+/// The live cells of one process. Belongs to one thread: two busy threads in one address space slow each other down,
+/// so there is one of these a shard, and a process a shard.
+pub struct Cells {
+    /// Before the engine, so that every instance is gone when the pool goes.
+    cells: HashMap<CellId, Entry>,
+    bound: HashMap<ImageHash, Rc<Bound>>,
+    linker: Linker<Host>,
+    engine: Engine,
+    ticker: Ticker,
+    method: Method,
+}
+
+struct Entry {
+    /// Before `live`: a handler that is under way lets go of the instance first.
+    task: Task,
+    live: Rc<RefCell<Live>>,
+    desk: Rc<Desk>,
+    bound: Rc<Bound>,
+    /// Nanoseconds that the handler under way has run; `None` between handlers.
+    spent_ns: Option<u64>,
+}
+
+/// How far a handler came.
+#[derive(Debug)]
+pub enum Progress {
+    /// To its end.
+    Done(Ran),
+    /// It used up its slice. [`Cells::poll`] lets it go on; others may run meanwhile.
+    Pending,
+}
+
+impl Cells {
+    /// Makes room for cells.
+    ///
+    /// # Errors
+    /// If the machine cannot give the address space or a thread.
+    pub fn new(config: CellsConfig) -> Result<Self, StartError> {
+        let mut settings = engine_config(true);
+        settings.allocation_strategy(InstanceAllocationStrategy::Pooling(config.pool()));
+        let engine = Engine::new(&settings).map_err(|error| StartError::Pool(format!("{error:#}")))?;
+        let linker = linker(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
+        let ticker = Ticker::start(engine.clone()).map_err(|error| StartError::Pool(error.to_string()))?;
+        let method = Method::choose(config.tracking);
+        Ok(Self { cells: HashMap::new(), bound: HashMap::new(), linker, engine, ticker, method })
+    }
+
+    /// How dirty pages are found, for the operator.
+    #[must_use]
+    pub fn tracking(&self) -> &'static str {
+        self.method.describe()
+    }
+
+    /// Maps an image's code ahead of its first cell. Starting a cell does it too.
+    ///
+    /// # Errors
+    /// If the engine refuses the code.
+    pub fn prepare(&mut self, image: &Arc<Image>) -> Result<(), StartError> {
+        self.bind(image).map(|_| ())
+    }
+
+    fn bind(&mut self, image: &Arc<Image>) -> Result<Rc<Bound>, StartError> {
+        if let Some(bound) = self.bound.get(&image.hash) {
+            return Ok(Rc::clone(bound));
+        }
+        let bound = Bound::new(&self.engine, &self.linker, image)
+            .map_err(|error| StartError::Image { hash: image.hash, why: format!("{error:#}") })?;
+        let bound = Rc::new(bound);
+        self.bound.insert(image.hash, Rc::clone(&bound));
+        Ok(bound)
+    }
+
+    /// Forgets an image's code; cells that run keep it until they end.
+    pub fn forget(&mut self, image: ImageHash) {
+        self.bound.remove(&image);
+    }
+
+    /// Starts a cell from an image, in microseconds.
+    ///
+    /// # Errors
+    /// If all slots are taken, the number is, or the engine refuses the image.
+    pub fn start(&mut self, cell: CellId, image: &Arc<Image>, seed: Seed) -> Result<(), StartError> {
+        if self.cells.contains_key(&cell) {
+            return Err(StartError::Taken(cell));
+        }
+        let bound = self.bind(image)?;
+        let tracker = Tracker::new(&self.method);
+        let live = Live::start(&bound, seed, tracker).map_err(|error| StartError::Slot(format!("{error:#}")))?;
+        let live = Rc::new(RefCell::new(live));
+        let desk = Rc::new(Desk::default());
+        let task = live::task(Rc::clone(&live), Rc::clone(&desk));
+        self.cells.insert(cell, Entry { task, live, desk, bound, spent_ns: None });
+        Ok(())
+    }
+
+    /// Begins a handler and runs it for at most the rest of a slice.
+    ///
+    /// A cell that is unknown, or still in a handler, answers with a kill: the caller's books are wrong about it.
+    /// After any [`Outcome::Stopped`] the cell is gone.
+    pub fn run(&mut self, run: Run) -> Progress {
+        match self.cells.get_mut(&run.cell) {
+            None => Progress::Done(stopped(run.cell, Stop::Kill("there is no such cell".into()), 0)),
+            Some(entry) if entry.spent_ns.is_some() => {
+                self.end(run.cell, Stop::Kill("it was given an input in the middle of a handler".into()), 0)
+            }
+            Some(entry) => {
+                entry.live.borrow_mut().store.data_mut().begin(run.now_ns);
+                entry.desk.put(run.input);
+                entry.spent_ns = Some(0);
+                self.poll(run.cell)
+            }
+        }
+    }
+
+    /// Lets a preempted handler run for another slice.
+    pub fn poll(&mut self, cell: CellId) -> Progress {
+        let Some(entry) = self.cells.get_mut(&cell) else {
+            return Progress::Done(stopped(cell, Stop::Kill("there is no such cell".into()), 0));
+        };
+        let Some(spent) = entry.spent_ns else {
+            return self.end(cell, Stop::Kill("it was resumed between handlers".into()), 0);
+        };
+        self.ticker.running();
+        let begun = Instant::now();
+        // The task never ends; whether the handler did is on the desk.
+        let _ = entry.task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let spent = spent.saturating_add(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        match entry.desk.answer() {
+            Some(Outcome::Idle) => {
+                entry.spent_ns = None;
+                Progress::Done(entry.ran(cell, spent))
+            }
+            Some(Outcome::Stopped(stop)) => self.end(cell, stop, spent),
+            None if spent > entry.bound.quotas.handler_time_ns => {
+                let ms = entry.bound.quotas.handler_time_ns / 1_000_000;
+                self.end(cell, Stop::Kill(format!("a handler ran longer than handler_time, {ms} ms")), spent)
+            }
+            None => {
+                entry.spent_ns = Some(spent);
+                Progress::Pending
+            }
+        }
+    }
+
+    fn end(&mut self, cell: CellId, stop: Stop, spent_ns: u64) -> Progress {
+        self.cells.remove(&cell);
+        Progress::Done(stopped(cell, stop, spent_ns))
+    }
+
+    /// Ends a cell and frees its slot, also in the middle of a handler. Unknown cells are ignored.
+    pub fn remove(&mut self, cell: CellId) {
+        self.cells.remove(&cell);
+    }
+
+    /// Cells that live.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Whether no cell lives.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// Takes what the cell printed since this was last asked.
+    pub fn take_prints(&mut self, cell: CellId) -> Vec<Print> {
+        self.idle(cell).map(|live| std::mem::take(&mut live.borrow_mut().store.data_mut().prints)).unwrap_or_default()
+    }
+
+    /// The instance of a cell that is between handlers.
+    fn idle(&self, cell: CellId) -> Option<&Rc<RefCell<Live>>> {
+        self.cells.get(&cell).filter(|entry| entry.spent_ns.is_none()).map(|entry| &entry.live)
+    }
+}
+
+impl Entry {
+    fn ran(&self, cell: CellId, cost_ns: u64) -> Ran {
+        let mut live = self.live.borrow_mut();
+        let host = live.store.data_mut();
+        Ran {
+            cell,
+            outcome: Outcome::Idle,
+            clock_read: host.clock_read,
+            outputs: std::mem::take(&mut host.outputs),
+            timers: std::mem::take(&mut host.timers),
+            cost_ns,
+        }
+    }
+}
+
+fn stopped(cell: CellId, stop: Stop, cost_ns: u64) -> Ran {
+    let outcome = Outcome::Stopped(stop);
+    Ran { cell, outcome, clock_read: false, outputs: Vec::new(), timers: Vec::new(), cost_ns }
+}
+
+/// What to tell people about an error that ended a guest: the cause, and in which function.
+pub(crate) fn reason(error: &wasmtime::Error) -> String {
+    let mut text = error.root_cause().to_string();
+    if let Some(trace) = error.downcast_ref::<wasmtime::WasmBacktrace>() {
+        for frame in trace.frames().iter().take(4) {
+            let name = frame.func_name().map_or_else(|| format!("function {}", frame.func_index()), Into::into);
+            text.push_str(" < ");
+            text.push_str(&name);
+        }
+    }
+    text
+}
+
+/// Why a cell could not be started, or room for cells not be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StartError {
+    /// The machine cannot give what the configuration asks for.
+    Pool(String),
+    /// A cell of this number lives.
+    Taken(CellId),
+    /// The engine refuses the image.
+    Image {
+        /// Which.
+        hash: ImageHash,
+        /// Its words.
+        why: String,
+    },
+    /// No slot is free, or the machine is out of memory.
+    Slot(String),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pool(why) => write!(
+                f,
+                "the machine cannot hold this many cells: {why}; lower the number of slots or raise vm.max_map_count and the address-space limit"
+            ),
+            Self::Taken(cell) => write!(f, "cell {} lives already", cell.0),
+            Self::Image { hash, why } => write!(f, "the engine refuses image {hash}: {why}; load it again to rebuild it"),
+            Self::Slot(why) => write!(f, "no slot for another cell: {why}; end some or configure more slots"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}

@@ -1,0 +1,83 @@
+//! Advances the engine's epoch once a slice while guests run, so that one that computes for long comes up for air.
+
+use crate::limits::SLICE_MS;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use wasmtime::Engine;
+
+/// Slices without a guest after which the thread goes to sleep.
+const IDLE_SLICES: u32 = 50;
+
+/// The thread that advances the epoch. It sleeps while no guest runs, and ends when this is dropped.
+pub(crate) struct Ticker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// Handlers started or resumed so far, wrapping: a change means that guests run.
+    activity: AtomicU32,
+    asleep: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Ticker {
+    /// Starts the thread for one engine.
+    pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            activity: AtomicU32::new(0),
+            asleep: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        });
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("marram-epochs".into()).spawn(move || tick(&engine, &theirs))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// To be called before a guest runs. Costs an atomic load and store, and a wake-up after a pause.
+    pub(crate) fn running(&self) {
+        // Only this thread writes it.
+        let activity = self.shared.activity.load(Ordering::Relaxed);
+        self.shared.activity.store(activity.wrapping_add(1), Ordering::SeqCst);
+        if self.shared.asleep.load(Ordering::SeqCst)
+            && let Some(thread) = &self.thread
+        {
+            thread.thread().unpark();
+        }
+    }
+}
+
+fn tick(engine: &Engine, shared: &Shared) {
+    let mut seen = shared.activity.load(Ordering::SeqCst);
+    let mut idle = 0;
+    while !shared.stop.load(Ordering::SeqCst) {
+        thread::sleep(Duration::from_millis(SLICE_MS));
+        engine.increment_epoch();
+        let now = shared.activity.load(Ordering::SeqCst);
+        idle = if now == seen { idle + 1 } else { 0 };
+        seen = now;
+        // A guest that computes on is resumed once a slice, which counts as activity.
+        if idle >= IDLE_SLICES {
+            shared.asleep.store(true, Ordering::SeqCst);
+            // Looked at again after `asleep` is visible: a guest that started meanwhile is not missed.
+            while shared.activity.load(Ordering::SeqCst) == seen && !shared.stop.load(Ordering::SeqCst) {
+                thread::park();
+            }
+            shared.asleep.store(false, Ordering::SeqCst);
+            idle = 0;
+        }
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It only fails if the thread panicked, and then there is nothing left to end.
+            let _ = thread.join();
+        }
+    }
+}

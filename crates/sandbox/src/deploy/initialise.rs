@@ -1,0 +1,93 @@
+//! Runs a module's initialisation, once in the life of its image, and takes what it left behind.
+
+use super::check::Facts;
+use super::error::DeployError;
+use super::rewrite::{GlobalValue, global_name};
+use crate::app::App;
+use crate::cells::reason;
+use crate::host::{Host, Phase, Print, linker};
+use crate::image::InitialMemory;
+use crate::limits::IMAGE_SPAN_MAX;
+use marram_session::cell::Seed;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use wasmtime::{Engine, Instance, Module, Store};
+
+/// What initialisation left behind.
+pub(super) struct Frozen {
+    pub(super) memory: InitialMemory,
+    pub(super) globals: Vec<GlobalValue>,
+    pub(super) prints: Vec<Print>,
+}
+
+/// Instantiates the module, runs its start function and `_initialize`, and freezes the result.
+pub(super) fn initialise(
+    engine: &Engine,
+    module: &Module,
+    facts: &Facts,
+    app: &App,
+    ms_max: u64,
+) -> Result<Frozen, DeployError> {
+    // The generator is never drawn from: initialisation that tries is refused.
+    let host = Host::new(Phase::Initialising, Seed([0; 32]), app.quotas.memory_max);
+    let mut store = Store::new(engine, host);
+    store.limiter(|host| host);
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_trap();
+    let pre = linker(engine)
+        .and_then(|linker| linker.instantiate_pre(module))
+        .map_err(|error| DeployError::ImportForbidden { name: "a function".into(), reason: format!("{error:#}") })?;
+
+    let run = |store: &mut Store<Host>| -> wasmtime::Result<Instance> {
+        let instance = pre.instantiate(&mut *store)?;
+        store.data_mut().memory = instance.get_memory(&mut *store, "memory");
+        if facts.initialize {
+            instance.get_typed_func::<(), ()>(&mut *store, "_initialize")?.call(&mut *store, ())?;
+        }
+        Ok(instance)
+    };
+    let instance = within(engine, ms_max, || run(&mut store)).map_err(|error| {
+        DeployError::Initialisation(match error.downcast_ref::<wasmtime::Trap>() {
+            Some(wasmtime::Trap::Interrupt) => {
+                format!("it ran for more than {ms_max} ms; move the work into a handler, or do it when building")
+            }
+            _ => reason(&error),
+        })
+    })?;
+    freeze(&mut store, &instance, facts)
+}
+
+/// Runs `work`, and stops the engine's guests if it takes longer than `ms_max`.
+fn within<R>(engine: &Engine, ms_max: u64, work: impl FnOnce() -> R) -> R {
+    std::thread::scope(|scope| {
+        let (done, timer) = channel::<()>();
+        scope.spawn(move || {
+            if timer.recv_timeout(Duration::from_millis(ms_max)) == Err(RecvTimeoutError::Timeout) {
+                engine.increment_epoch();
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}
+
+fn freeze(store: &mut Store<Host>, instance: &Instance, facts: &Facts) -> Result<Frozen, DeployError> {
+    let memory = store.data().memory.ok_or(DeployError::ExportMissing("memory"))?;
+    let memory = InitialMemory::scan(memory.data(&mut *store));
+    if memory.span() > IMAGE_SPAN_MAX {
+        return Err(DeployError::Initialisation(format!(
+            "it left data spread over {} bytes of memory and the most is {IMAGE_SPAN_MAX}; allocate large buffers in a handler instead",
+            memory.span()
+        )));
+    }
+    let globals = (0..facts.globals.len())
+        .map(|n| {
+            let global = instance.get_global(&mut *store, &global_name(n));
+            global.and_then(|global| GlobalValue::from_val(&global.get(&mut *store)))
+        })
+        .collect::<Option<Vec<_>>>()
+        .ok_or_else(|| DeployError::Unsavable("a mutable global is no number".into()))?;
+    Ok(Frozen { memory, globals, prints: std::mem::take(&mut store.data_mut().prints) })
+}
+

@@ -1,0 +1,211 @@
+//! Rewrites a module: opens its mutable globals to the host, and bakes what initialisation left behind into it.
+//!
+//! Every index stays what it was, so that code, elements and names are copied unread.
+
+use super::check::RESERVED;
+use std::ops::Range;
+use wasm_encoder::reencode::{Reencode, RoundtripReencoder};
+use wasm_encoder::{
+    ConstExpr, DataCountSection, DataSection, ExportKind, ExportSection, GlobalSection, Ieee32, Ieee64, MemorySection,
+    Module,
+    RawSection, SectionId,
+};
+use wasmparser::{DataKind, Parser, Payload};
+
+/// The value of one mutable global, bit by bit: floats keep their NaN payloads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GlobalValue {
+    I32(u32),
+    I64(u64),
+    F32(u32),
+    F64(u64),
+    V128(u128),
+}
+
+/// What initialisation left behind.
+pub(crate) struct Baked<'a> {
+    /// One value a mutable global, in order of their indices.
+    pub(crate) globals: &'a [GlobalValue],
+    /// Size of memory in WebAssembly pages.
+    pub(crate) memory_pages: u64,
+    /// Where memory is not zero, with its bytes: the module's own data included.
+    pub(crate) data: &'a [(u32, &'a [u8])],
+}
+
+/// The exported name of the `n`-th mutable global.
+pub(crate) fn global_name(n: usize) -> String {
+    format!("{RESERVED}global:{n}")
+}
+
+/// Something in a module that passed validation could not be written again.
+pub(crate) type RewriteError = wasm_encoder::reencode::Error;
+
+/// Adds an export for each of the mutable globals; with `baked`, also freezes memory and globals and takes the
+/// initialisation away.
+pub(crate) fn rewrite(module: &[u8], globals: &[u32], baked: Option<&Baked<'_>>) -> Result<Vec<u8>, RewriteError> {
+    let mut writer = Writer { source: module, globals, baked, out: Module::new(), data: None, exported: false };
+    for payload in Parser::new(0).parse_all(module) {
+        writer.payload(&payload?)?;
+    }
+    writer.finish()
+}
+
+struct Writer<'a> {
+    source: &'a [u8],
+    globals: &'a [u32],
+    baked: Option<&'a Baked<'a>>,
+    out: Module,
+    /// The module's own data section, kept back until the code is written.
+    data: Option<wasmparser::DataSectionReader<'a>>,
+    exported: bool,
+}
+
+impl<'a> Writer<'a> {
+    fn payload(&mut self, payload: &Payload<'a>) -> Result<(), RewriteError> {
+        match payload {
+            Payload::MemorySection(section) if self.baked.is_some() => self.memory(section.clone()),
+            Payload::GlobalSection(section) if self.baked.is_some() => self.global(section.clone()),
+            Payload::ExportSection(section) => {
+                self.exports(Some(section.clone()))?;
+                Ok(())
+            }
+            Payload::StartSection { .. } if self.baked.is_some() => Ok(()),
+            Payload::DataCountSection { count, .. } if self.baked.is_some() => {
+                let added = self.baked.map_or(0, |baked| baked.data.len());
+                let count = count + u32::try_from(added).unwrap_or(u32::MAX);
+                self.out.section(&DataCountSection { count });
+                Ok(())
+            }
+            Payload::DataSection(section) if self.baked.is_some() => {
+                self.data = Some(section.clone());
+                Ok(())
+            }
+            Payload::CustomSection(section) => {
+                // Names make traps readable. Everything else custom is for tools and would only cost space.
+                if section.name() == "name" && self.baked.is_none() {
+                    self.raw(0, section.range());
+                }
+                Ok(())
+            }
+            other => {
+                if let Some((id, range)) = other.as_section() {
+                    self.raw(id, range);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn raw(&mut self, id: u8, range: Range<usize>) {
+        self.out.section(&RawSection { id, data: &self.source[range] });
+    }
+
+    fn memory(&mut self, section: wasmparser::MemorySectionReader<'_>) -> Result<(), RewriteError> {
+        let mut memories = MemorySection::new();
+        for memory in section {
+            let mut memory = RoundtripReencoder.memory_type(memory?)?;
+            if let Some(baked) = self.baked {
+                memory.minimum = baked.memory_pages;
+            }
+            memories.memory(memory);
+        }
+        self.out.section(&memories);
+        Ok(())
+    }
+
+    fn global(&mut self, section: wasmparser::GlobalSectionReader<'_>) -> Result<(), RewriteError> {
+        let mut values = self.baked.map(|baked| baked.globals).unwrap_or_default().iter();
+        let mut globals = GlobalSection::new();
+        for global in section {
+            let global = global?;
+            let init = match values.as_slice().first() {
+                Some(value) if global.ty.mutable => {
+                    values.next();
+                    constant(*value)
+                }
+                _ => RoundtripReencoder.const_expr(global.init_expr)?,
+            };
+            globals.global(RoundtripReencoder.global_type(global.ty)?, &init);
+        }
+        self.out.section(&globals);
+        Ok(())
+    }
+
+    fn exports(&mut self, section: Option<wasmparser::ExportSectionReader<'_>>) -> Result<(), RewriteError> {
+        let mut exports = ExportSection::new();
+        for export in section.into_iter().flatten() {
+            let export = export?;
+            if self.baked.is_some() && export.name == "_initialize" {
+                continue;
+            }
+            exports.export(export.name, RoundtripReencoder.export_kind(export.kind)?, export.index);
+        }
+        for (n, index) in self.globals.iter().enumerate() {
+            exports.export(&global_name(n), ExportKind::Global, *index);
+        }
+        self.out.section(&exports);
+        self.exported = true;
+        Ok(())
+    }
+
+    /// Active segments have done their work: they stay as empty passive ones, so that the others keep their indices.
+    fn finish(mut self) -> Result<Vec<u8>, RewriteError> {
+        debug_assert!(self.exported, "a module that passed the check exports its handlers");
+        let Some(baked) = self.baked else { return Ok(self.out.finish()) };
+        let mut data = DataSection::new();
+        for segment in self.data.take().into_iter().flatten() {
+            let segment = segment?;
+            match segment.kind {
+                DataKind::Passive => data.passive(segment.data.iter().copied()),
+                DataKind::Active { .. } => data.passive([]),
+            };
+        }
+        for (offset, bytes) in baked.data {
+            data.active(0, &ConstExpr::i32_const(offset.cast_signed()), bytes.iter().copied());
+        }
+        self.out.section(&data);
+        for payload in Parser::new(0).parse_all(self.source) {
+            if let Payload::CustomSection(section) = payload?
+                && section.name() == "name"
+            {
+                self.raw(SectionId::Custom.into(), section.range());
+            }
+        }
+        Ok(self.out.finish())
+    }
+}
+
+fn constant(value: GlobalValue) -> ConstExpr {
+    match value {
+        GlobalValue::I32(bits) => ConstExpr::i32_const(bits.cast_signed()),
+        GlobalValue::I64(bits) => ConstExpr::i64_const(bits.cast_signed()),
+        GlobalValue::F32(bits) => ConstExpr::f32_const(Ieee32::new(bits)),
+        GlobalValue::F64(bits) => ConstExpr::f64_const(Ieee64::new(bits)),
+        GlobalValue::V128(bits) => ConstExpr::v128_const(bits.cast_signed()),
+    }
+}
+
+impl GlobalValue {
+    /// From the engine's form; `None` for references, which deployment refuses.
+    pub(crate) fn from_val(value: &wasmtime::Val) -> Option<Self> {
+        Some(match value {
+            wasmtime::Val::I32(value) => Self::I32(value.cast_unsigned()),
+            wasmtime::Val::I64(value) => Self::I64(value.cast_unsigned()),
+            wasmtime::Val::F32(bits) => Self::F32(*bits),
+            wasmtime::Val::F64(bits) => Self::F64(*bits),
+            wasmtime::Val::V128(value) => Self::V128(value.as_u128()),
+            _ => return None,
+        })
+    }
+
+    /// To the engine's form.
+    pub(crate) fn to_val(self) -> wasmtime::Val {
+        match self {
+            Self::I32(value) => wasmtime::Val::I32(value.cast_signed()),
+            Self::I64(value) => wasmtime::Val::I64(value.cast_signed()),
+            Self::F32(bits) => wasmtime::Val::F32(bits),
+            Self::F64(bits) => wasmtime::Val::F64(bits),
+            Self::V128(value) => wasmtime::Val::V128(value.into()),
+        }
+    }
+}

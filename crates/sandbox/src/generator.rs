@@ -1,0 +1,65 @@
+//! A cell's random numbers: a keyed stream that its seed alone decides, so that a replay draws the same.
+//!
+//! Refuses to know where seeds come from.
+
+use marram_session::cell::Seed;
+
+/// The generator of one cell: the stream and how much of it was drawn.
+#[derive(Clone)]
+pub(crate) struct Generator {
+    seed: Seed,
+    position: u64,
+}
+
+impl Generator {
+    pub(crate) fn new(seed: Seed) -> Self {
+        Self { seed, position: 0 }
+    }
+
+    /// Continues a stream that was saved: the same seed and position give the same bytes.
+    pub(crate) fn resume(seed: Seed, position: u64) -> Self {
+        Self { seed, position }
+    }
+
+    pub(crate) fn seed(&self) -> &Seed {
+        &self.seed
+    }
+
+    /// Bytes drawn so far.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Fills `out` with the next bytes of the stream.
+    pub(crate) fn fill(&mut self, out: &mut [u8]) {
+        let mut hasher = blake3::Hasher::new_keyed(&self.seed.0);
+        hasher.update(b"marram cell generator 1");
+        let mut stream = hasher.finalize_xof();
+        stream.set_position(self.position);
+        stream.fill(out);
+        self.position += out.len() as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stream_does_not_depend_on_how_it_is_cut() {
+        let seed = Seed([7; 32]);
+        let mut whole = [0; 100];
+        Generator::new(seed).fill(&mut whole);
+        let mut parts = [0; 100];
+        let mut generator = Generator::new(seed);
+        for chunk in parts.chunks_mut(7) {
+            let mut resumed = Generator::resume(*generator.seed(), generator.position());
+            resumed.fill(chunk);
+            generator = resumed;
+        }
+        assert_eq!(whole, parts);
+        let mut other = [0; 100];
+        Generator::new(Seed([8; 32])).fill(&mut other);
+        assert_ne!(whole, other);
+    }
+}

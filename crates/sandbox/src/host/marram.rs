@@ -1,0 +1,135 @@
+//! The imports of module `marram_v1`. What each does is written down in `docs/abi.md`.
+
+use super::ports::PortState;
+use super::{ABI_MODULE, Host, Level, guest_error, range, split};
+use crate::limits::{
+    MESSAGE_BYTES_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, RANDOM_BYTES_MAX,
+    TIMER_CHANGES_PER_HANDLER_MAX,
+};
+use bytes::Bytes;
+use marram_session::cell::{Output, TimerChange};
+use marram_wire::id::Port;
+use wasmparser::ValType::{self, I32, I64};
+use wasmtime::{Caller, Linker, Result};
+
+/// Name, parameters and results of every function of the ABI, for deployment to check imports against.
+pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
+    ("send", &[I32, I32, I32], &[]),
+    ("close", &[I32], &[]),
+    ("now", &[], &[I64]),
+    ("random", &[I32, I32], &[]),
+    ("timer", &[I64, I64], &[]),
+    ("timer_cancel", &[I64], &[]),
+    ("print", &[I32, I32, I32], &[]),
+];
+
+/// Adds the functions. The engine hands pointers, lengths and tokens over as the unsigned numbers that they are.
+pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
+    linker.func_wrap(ABI_MODULE, "send", send)?;
+    linker.func_wrap(ABI_MODULE, "close", close)?;
+    linker.func_wrap(ABI_MODULE, "now", now)?;
+    linker.func_wrap(ABI_MODULE, "random", random)?;
+    linker.func_wrap(ABI_MODULE, "timer", timer)?;
+    linker.func_wrap(ABI_MODULE, "timer_cancel", timer_cancel)?;
+    linker.func_wrap(ABI_MODULE, "print", print)?;
+    Ok(())
+}
+
+fn send(mut caller: Caller<'_, Host>, port: u32, ptr: u32, len: u32) -> Result<()> {
+    let (memory, host) = split(&mut caller)?;
+    host.only_when_running("send")?;
+    match host.ports.state(Port(port)) {
+        PortState::Open => {}
+        PortState::Closed => return Err(guest_error(format!("send: the cell has closed port {port}"))),
+        PortState::Unknown => return Err(guest_error(format!("send: port {port} was never opened"))),
+    }
+    if len as usize > MESSAGE_BYTES_MAX {
+        return Err(guest_error(format!(
+            "send: a message of {len} bytes; the most is {MESSAGE_BYTES_MAX}"
+        )));
+    }
+    let range = range(memory, ptr, len, "send")?;
+    room_for_output(host, range.len())?;
+    host.output_bytes += range.len();
+    let payload = Bytes::copy_from_slice(&memory[range]);
+    host.outputs.push(Output::Message { port: Port(port), payload });
+    Ok(())
+}
+
+/// One handler's outputs stay in memory until it ends, so there is a most.
+fn room_for_output(host: &Host, len: usize) -> Result<()> {
+    if host.outputs.len() >= OUTPUTS_PER_HANDLER_MAX {
+        return Err(guest_error(format!("send: more than {OUTPUTS_PER_HANDLER_MAX} outputs in one handler")));
+    }
+    if host.output_bytes + len > OUTPUT_BYTES_PER_HANDLER_MAX {
+        return Err(guest_error(format!(
+            "send: more than {OUTPUT_BYTES_PER_HANDLER_MAX} bytes in one handler"
+        )));
+    }
+    Ok(())
+}
+
+fn close(mut caller: Caller<'_, Host>, port: u32) -> Result<()> {
+    let host = caller.data_mut();
+    host.only_when_running("close")?;
+    match host.ports.close(Port(port)) {
+        PortState::Open => {
+            room_for_output(host, 0)?;
+            host.outputs.push(Output::Close { port: Port(port) });
+            Ok(())
+        }
+        PortState::Closed => Ok(()),
+        PortState::Unknown => Err(guest_error(format!("close: port {port} was never opened"))),
+    }
+}
+
+fn now(mut caller: Caller<'_, Host>) -> Result<i64> {
+    caller.data().only_when_running("now")?;
+    Ok(caller.data_mut().now())
+}
+
+fn random(mut caller: Caller<'_, Host>, ptr: u32, len: u32) -> Result<()> {
+    let (memory, host) = split(&mut caller)?;
+    host.only_when_running("random")?;
+    if len as usize > RANDOM_BYTES_MAX {
+        return Err(guest_error(format!("random: {len} bytes in one call; the most is {RANDOM_BYTES_MAX}")));
+    }
+    let range = range(memory, ptr, len, "random")?;
+    host.generator.fill(&mut memory[range]);
+    Ok(())
+}
+
+fn timer(mut caller: Caller<'_, Host>, delay_ns: i64, token: u64) -> Result<()> {
+    caller.data().only_when_running("timer")?;
+    // The instant at which it fires is made of the handler's time.
+    caller.data_mut().clock_read = true;
+    change_timer(caller.data_mut(), TimerChange::Set { token, delay_ns: delay_ns.max(0) })
+}
+
+fn timer_cancel(mut caller: Caller<'_, Host>, token: u64) -> Result<()> {
+    caller.data().only_when_running("timer_cancel")?;
+    change_timer(caller.data_mut(), TimerChange::Cancel { token })
+}
+
+fn change_timer(host: &mut Host, change: TimerChange) -> Result<()> {
+    if host.timers.len() >= TIMER_CHANGES_PER_HANDLER_MAX {
+        return Err(guest_error(format!(
+            "timer: more than {TIMER_CHANGES_PER_HANDLER_MAX} changes in one handler"
+        )));
+    }
+    host.timers.push(change);
+    Ok(())
+}
+
+fn print(mut caller: Caller<'_, Host>, level: u32, ptr: u32, len: u32) -> Result<()> {
+    let (memory, host) = split(&mut caller)?;
+    let range = range(memory, ptr, len, "print")?;
+    let level = match level {
+        0 => Level::Error,
+        1 => Level::Warning,
+        2 => Level::Information,
+        _ => Level::Debug,
+    };
+    host.print(level, &memory[range]);
+    Ok(())
+}

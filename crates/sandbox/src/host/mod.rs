@@ -1,0 +1,204 @@
+//! The host's side of one cell: what its imports read and write. Everything that a guest can observe comes from here.
+//!
+//! Refuses to know sessions: inputs arrive as plain values, outputs are collected and handed over.
+
+mod marram;
+mod ports;
+mod wasi;
+
+pub(crate) use ports::Ports;
+
+use crate::generator::Generator;
+use crate::limits::{PRINT_BYTES_MAX, PRINTS_PER_HANDLER_MAX};
+use marram_session::cell::{Output, Seed, TimerChange};
+use std::fmt;
+use wasmtime::{Caller, Engine, Extern, Linker, Memory, ResourceLimiter};
+
+/// The import module of the cell ABI.
+pub(crate) const ABI_MODULE: &str = "marram_v1";
+/// The import module of WASI preview 1.
+pub(crate) const WASI_MODULE: &str = "wasi_snapshot_preview1";
+pub(crate) use marram::FUNCTIONS as ABI_FUNCTIONS;
+pub(crate) use wasi::FUNCTIONS as WASI_FUNCTIONS;
+
+/// How urgent a printed text is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// The guest could not do its work.
+    Error,
+    /// Something is wrong, and the guest goes on.
+    Warning,
+    /// Worth knowing.
+    Information,
+    /// Worth knowing when looking for a fault.
+    Debug,
+}
+
+/// A text that a guest printed. It has no effect on the cell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Print {
+    /// How urgent it is.
+    pub level: Level,
+    /// What it says; invalid UTF-8 is replaced, and what is too long is cut.
+    pub text: String,
+}
+
+/// What the guest may do at present.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// At deployment: whatever differs from session to session is refused.
+    Initialising,
+    /// In a handler.
+    Running,
+}
+
+/// The host's side of one cell.
+pub(crate) struct Host {
+    /// The guest's memory, once it is instantiated.
+    pub(crate) memory: Option<Memory>,
+    pub(crate) phase: Phase,
+    /// What `now` answers throughout the present handler.
+    pub(crate) now_ns: i64,
+    /// Whether the present handler observed `now_ns`.
+    pub(crate) clock_read: bool,
+    pub(crate) outputs: Vec<Output>,
+    pub(crate) output_bytes: usize,
+    pub(crate) timers: Vec<TimerChange>,
+    pub(crate) prints: Vec<Print>,
+    pub(crate) ports: Ports,
+    pub(crate) generator: Generator,
+    /// Bytes that linear memory may grow to, whatever the machine has.
+    pub(crate) memory_max: u64,
+}
+
+impl Host {
+    pub(crate) fn new(phase: Phase, seed: Seed, memory_max: u64) -> Self {
+        Self {
+            memory: None,
+            phase,
+            now_ns: 0,
+            clock_read: false,
+            outputs: Vec::new(),
+            output_bytes: 0,
+            timers: Vec::new(),
+            prints: Vec::new(),
+            ports: Ports::default(),
+            generator: Generator::new(seed),
+            memory_max,
+        }
+    }
+
+    /// Forgets what the last handler did and did not take, and sets the clock of the next.
+    pub(crate) fn begin(&mut self, now_ns: i64) {
+        self.now_ns = now_ns;
+        self.clock_read = false;
+        self.outputs.clear();
+        self.output_bytes = 0;
+        self.timers.clear();
+    }
+
+    /// Session time, as this handler sees it.
+    pub(crate) fn now(&mut self) -> i64 {
+        self.clock_read = true;
+        self.now_ns
+    }
+
+    /// Keeps a text for the operator.
+    pub(crate) fn print(&mut self, level: Level, bytes: &[u8]) {
+        if self.prints.len() < PRINTS_PER_HANDLER_MAX {
+            let cut = &bytes[..bytes.len().min(PRINT_BYTES_MAX)];
+            self.prints.push(Print { level, text: String::from_utf8_lossy(cut).into_owned() });
+        }
+    }
+
+    /// Refuses `call` during initialisation, because every session would share what it returns or does.
+    pub(crate) fn only_when_running(&self, call: &'static str) -> wasmtime::Result<()> {
+        match self.phase {
+            Phase::Running => Ok(()),
+            Phase::Initialising => Err(Refusal::AtInitialisation(call).into()),
+        }
+    }
+}
+
+impl ResourceLimiter for Host {
+    fn memory_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(desired as u64 <= self.memory_max && maximum.is_none_or(|max| desired <= max))
+    }
+
+    /// Growth that the quota allows must not depend on the machine: a machine that cannot give it ends the handler.
+    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        Err(Refusal::MachineMemory(error.to_string()).into())
+    }
+
+    fn table_growing(&mut self, _: usize, _: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(true)
+    }
+}
+
+/// Why an import ended the handler.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The guest asked for something that it must not ask for: the text says what.
+    Guest(String),
+    /// The guest ended itself.
+    Exit(String),
+    /// The call would make every session share what it returned.
+    AtInitialisation(&'static str),
+    /// The machine could not give memory that the quota grants.
+    MachineMemory(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Guest(text) | Self::Exit(text) => f.write_str(text),
+            Self::AtInitialisation(call) => write!(
+                f,
+                "initialisation called `{call}`, whose effect every session would share; call it in a handler"
+            ),
+            Self::MachineMemory(text) => {
+                write!(f, "the machine has no memory left for a growth within the quota: {text}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Builds the error for something that the guest did wrong in an import.
+pub(crate) fn guest_error(text: impl Into<String>) -> wasmtime::Error {
+    Refusal::Guest(text.into()).into()
+}
+
+/// The guest's memory and the host's state, side by side.
+pub(crate) fn split<'a>(caller: &'a mut Caller<'_, Host>) -> wasmtime::Result<(&'a mut [u8], &'a mut Host)> {
+    let memory = match caller.data().memory {
+        Some(memory) => memory,
+        // Only a start function runs before the instance is known.
+        None => match caller.get_export("memory") {
+            Some(Extern::Memory(memory)) => memory,
+            _ => return Err(guest_error("the module exports no memory")),
+        },
+    };
+    Ok(memory.data_and_store_mut(caller))
+}
+
+/// `ptr .. ptr + len` within memory, or the trap that says what was wrong.
+pub(crate) fn range(memory: &[u8], ptr: u32, len: u32, call: &str) -> wasmtime::Result<std::ops::Range<usize>> {
+    let end = u64::from(ptr) + u64::from(len);
+    if end > memory.len() as u64 {
+        return Err(guest_error(format!(
+            "{call}: the range {ptr} + {len} is outside memory, which has {} bytes",
+            memory.len()
+        )));
+    }
+    // Both fit: they are at most the length of a slice.
+    Ok(ptr as usize..ptr as usize + len as usize)
+}
+
+/// All imports, by name. Instantiation picks those that a module names.
+pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Host>> {
+    let mut linker = Linker::new(engine);
+    marram::link(&mut linker)?;
+    Ok(linker)
+}

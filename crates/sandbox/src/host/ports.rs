@@ -1,0 +1,93 @@
+//! Which ports a cell has, and which of them it has closed: part of its state, since it decides what `send` does.
+
+use crate::limits::PORTS_MAX;
+use marram_wire::id::Port;
+
+/// A cell's ports, in the order of their numbers.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Ports {
+    /// Number, and whether the cell may still send there. Sorted by number; seldom more than two.
+    list: Vec<(Port, bool)>,
+}
+
+/// What became of an attempt to use a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PortState {
+    /// The cell may send to it.
+    Open,
+    /// The cell has closed it.
+    Closed,
+    /// It was never opened.
+    Unknown,
+}
+
+impl Ports {
+    /// Records that a peer is there. A port that is open already stays as it is.
+    pub(crate) fn open(&mut self, port: Port) -> Result<(), TooManyPorts> {
+        if let Err(at) = self.find(port) {
+            if self.list.len() >= PORTS_MAX {
+                return Err(TooManyPorts);
+            }
+            self.list.insert(at, (port, true));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn state(&self, port: Port) -> PortState {
+        match self.find(port) {
+            Ok(at) if self.list[at].1 => PortState::Open,
+            Ok(_) => PortState::Closed,
+            Err(_) => PortState::Unknown,
+        }
+    }
+
+    /// Records that the cell will send no more there; says what it was before.
+    pub(crate) fn close(&mut self, port: Port) -> PortState {
+        let before = self.state(port);
+        if let Ok(at) = self.find(port) {
+            self.list[at].1 = false;
+        }
+        before
+    }
+
+    /// The ports with whether the cell may send there.
+    pub(crate) fn list(&self) -> &[(Port, bool)] {
+        &self.list
+    }
+
+    /// From what [`Ports::list`] gave; refuses disorder.
+    pub(crate) fn from_list(list: Vec<(Port, bool)>) -> Option<Self> {
+        let ordered = list.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        (ordered && list.len() <= PORTS_MAX).then_some(Self { list })
+    }
+
+    fn find(&self, port: Port) -> Result<usize, usize> {
+        self.list.binary_search_by_key(&port, |entry| entry.0)
+    }
+}
+
+/// A cell cannot have another port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TooManyPorts;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_go_from_unknown_to_open_to_closed_and_never_back() {
+        let mut ports = Ports::default();
+        assert_eq!(ports.state(Port::CLIENT), PortState::Unknown);
+        assert_eq!(ports.close(Port::CLIENT), PortState::Unknown);
+        for port in [Port::SERVER, Port::CLIENT] {
+            assert_eq!(ports.open(port), Ok(()));
+            assert_eq!(ports.state(port), PortState::Open);
+        }
+        assert_eq!(ports.close(Port::CLIENT), PortState::Open);
+        assert_eq!(ports.close(Port::CLIENT), PortState::Closed);
+        assert_eq!(ports.open(Port::CLIENT), Ok(()));
+        assert_eq!(ports.state(Port::CLIENT), PortState::Closed);
+        assert_eq!(Ports::from_list(ports.list().to_vec()), Some(ports));
+        assert_eq!(Ports::from_list(vec![(Port(1), true), (Port(1), true)]), None);
+    }
+}

@@ -1,0 +1,332 @@
+//! An image: the frozen state of an app after initialisation with its compiled code, and how it is kept in a file.
+
+use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
+use crate::deploy::GlobalValue;
+use crate::host::Print;
+use crate::limits::{GLOBALS_MAX, IMAGE_SPAN_MAX, PAGE, WASM_PAGE};
+use crate::quotas::{QUOTAS_BYTES, Quotas};
+use marram_wire::id::ImageHash;
+use std::fmt;
+use std::sync::Arc;
+
+/// Linear memory as initialisation left it, without its zero pages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct InitialMemory {
+    /// Bytes, a multiple of a WebAssembly page.
+    len: usize,
+    /// Page-aligned offset and whole pages of bytes, in order, neither touching nor overlapping.
+    runs: Vec<(u32, Vec<u8>)>,
+}
+
+impl InitialMemory {
+    /// Keeps the non-zero pages of a memory.
+    pub(crate) fn scan(memory: &[u8]) -> Self {
+        let mut runs: Vec<(u32, Vec<u8>)> = Vec::new();
+        for (index, page) in memory.chunks_exact(PAGE).enumerate() {
+            if page == [0; PAGE] {
+                continue;
+            }
+            let offset = u32::try_from(index * PAGE).expect("a 32-bit memory has 32-bit offsets");
+            match runs.last_mut() {
+                Some((start, bytes)) if *start as usize + bytes.len() == offset as usize => {
+                    bytes.extend_from_slice(page);
+                }
+                _ => runs.push((offset, page.to_vec())),
+            }
+        }
+        Self { len: memory.len(), runs }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn wasm_pages(&self) -> u64 {
+        (self.len / WASM_PAGE) as u64
+    }
+
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        self.runs.iter().map(|(offset, bytes)| (*offset, bytes.as_slice()))
+    }
+
+    /// Bytes from the first to the last non-zero page.
+    pub(crate) fn span(&self) -> usize {
+        match (self.runs.first(), self.runs.last()) {
+            (Some(first), Some(last)) => last.0 as usize + last.1.len() - first.0 as usize,
+            _ => 0,
+        }
+    }
+
+    /// Bytes that are kept.
+    pub(crate) fn bytes(&self) -> usize {
+        self.runs.iter().map(|run| run.1.len()).sum()
+    }
+
+    /// The contents of a page, or `None` if it is zero.
+    pub(crate) fn page(&self, index: u32) -> Option<&[u8]> {
+        let offset = index as usize * PAGE;
+        let after = self.runs.partition_point(|run| run.0 as usize <= offset);
+        let (start, bytes) = self.runs.get(after.checked_sub(1)?)?;
+        bytes.get(offset - *start as usize..)?.get(..PAGE)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_u64(out, self.len as u64);
+        put_u32(out, u32::try_from(self.runs.len()).expect("fewer runs than pages"));
+        for (offset, bytes) in &self.runs {
+            put_u32(out, *offset);
+            put_bytes(out, bytes);
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        let len = usize::try_from(reader.u64()?).ok()?;
+        if !len.is_multiple_of(WASM_PAGE) || len as u64 > crate::limits::MEMORY_MAX {
+            return None;
+        }
+        let count = reader.u32()?;
+        let mut runs: Vec<(u32, Vec<u8>)> = Vec::new();
+        let mut end = 0;
+        for _ in 0..count {
+            let offset = reader.u32()?;
+            let bytes = reader.bytes()?;
+            let aligned = (offset as usize).is_multiple_of(PAGE) && bytes.len().is_multiple_of(PAGE);
+            if !aligned || bytes.is_empty() || (offset as usize) < end {
+                return None;
+            }
+            end = offset as usize + bytes.len();
+            if end > len {
+                return None;
+            }
+            runs.push((offset, bytes.to_vec()));
+        }
+        let memory = Self { len, runs };
+        (memory.span() <= IMAGE_SPAN_MAX).then_some(memory)
+    }
+}
+
+/// What a deployed app starts its cells from. Shared by all of them, and good on this machine only: another machine
+/// makes its own from the app.
+#[derive(Debug)]
+pub struct Image {
+    pub(crate) hash: ImageHash,
+    pub(crate) quotas: Quotas,
+    /// The engine version and settings that `code` is good for.
+    pub(crate) compatibility: u64,
+    pub(crate) memory: InitialMemory,
+    pub(crate) globals: Vec<GlobalValue>,
+    /// What initialisation printed; not kept in the file.
+    pub(crate) prints: Vec<Print>,
+    /// Compiled code, in the engine's own format.
+    pub(crate) code: Arc<[u8]>,
+    pub(crate) rebuilt: Option<ImageFault>,
+}
+
+impl Image {
+    /// The image's name.
+    #[must_use]
+    pub fn hash(&self) -> ImageHash {
+        self.hash
+    }
+
+    /// What its cells may use.
+    #[must_use]
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    /// Why the image had to be compiled again when it was loaded, if it had to.
+    #[must_use]
+    pub fn rebuilt(&self) -> Option<&ImageFault> {
+        self.rebuilt.as_ref()
+    }
+
+    /// What the operator wants to know of it.
+    #[must_use]
+    pub fn info(&self) -> ImageInfo {
+        ImageInfo {
+            hash: self.hash,
+            memory_bytes: self.memory.len(),
+            initialised_bytes: self.memory.bytes(),
+            code_bytes: self.code.len(),
+            globals: self.globals.len(),
+            prints: self.prints.clone(),
+        }
+    }
+}
+
+/// What the operator wants to know of an image.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImageInfo {
+    /// Its name.
+    pub hash: ImageHash,
+    /// Bytes of linear memory that a cell starts with.
+    pub memory_bytes: usize,
+    /// Bytes of them in pages that are not zero.
+    pub initialised_bytes: usize,
+    /// Bytes of compiled code.
+    pub code_bytes: usize,
+    /// Mutable globals.
+    pub globals: usize,
+    /// What initialisation printed, if it ran just now.
+    pub prints: Vec<Print>,
+}
+
+/// Why an image file cannot be used. It is then made again from the app.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ImageFault {
+    /// There is no such file.
+    Missing,
+    /// It could not be read.
+    Unreadable(String),
+    /// It is not what was written: cut short, or changed.
+    Corrupt(&'static str),
+    /// It was written by another version of this program, or on another kind of machine.
+    Foreign,
+}
+
+impl fmt::Display for ImageFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("there is no compiled image"),
+            Self::Unreadable(why) => write!(f, "the compiled image cannot be read: {why}"),
+            Self::Corrupt(why) => write!(f, "the compiled image is damaged ({why}); check the disk"),
+            Self::Foreign => {
+                f.write_str("the compiled image was made by another version of the engine or for another processor")
+            }
+        }
+    }
+}
+
+/// Begins every image file.
+const MAGIC: [u8; 4] = *b"MRIM";
+/// Version of the layout below.
+const VERSION: u32 = 1;
+
+/// An image file:
+///
+/// ```text
+/// | magic 4 | version 4 | body length 8 | BLAKE3 of the body 32 | body |
+/// body: | compatibility 8 | image hash 32 | quotas 39 |
+///       | memory length 8 | run count 4 | (offset 4 | length 4 | pages)* |
+///       | global count 4 | (type 1 | bits 16)* | code: the rest |
+/// ```
+impl Image {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(self.memory.bytes() + self.code.len() + 256);
+        put_u64(&mut body, self.compatibility);
+        body.extend_from_slice(&self.hash.0);
+        body.extend_from_slice(&self.quotas.encode());
+        self.memory.encode(&mut body);
+        put_u32(&mut body, u32::try_from(self.globals.len()).expect("checked against GLOBALS_MAX"));
+        for global in &self.globals {
+            global.encode(&mut body);
+        }
+        body.extend_from_slice(&self.code);
+
+        let mut out = Vec::with_capacity(body.len() + 48);
+        out.extend_from_slice(&MAGIC);
+        put_u32(&mut out, VERSION);
+        put_u64(&mut out, body.len() as u64);
+        out.extend_from_slice(blake3::hash(&body).as_bytes());
+        out.extend_from_slice(&body);
+        out
+    }
+
+    /// Reads an image file. What comes back has passed the checksum and was written for exactly this engine, so its
+    /// code is what this program's compiler produced.
+    pub(crate) fn decode(bytes: &[u8], hash: ImageHash, compatibility: u64) -> Result<Self, ImageFault> {
+        let mut reader = Reader::new(bytes);
+        if reader.take(4) != Some(&MAGIC) {
+            return Err(ImageFault::Corrupt("it does not begin as an image"));
+        }
+        if reader.u32() != Some(VERSION) {
+            return Err(ImageFault::Foreign);
+        }
+        let len = reader.u64().ok_or(ImageFault::Corrupt("it is cut short"))?;
+        let checksum: [u8; 32] = reader.array().ok_or(ImageFault::Corrupt("it is cut short"))?;
+        let body = reader.rest();
+        if body.len() as u64 != len {
+            return Err(ImageFault::Corrupt("its length is wrong"));
+        }
+        if *blake3::hash(body).as_bytes() != checksum {
+            return Err(ImageFault::Corrupt("its checksum is wrong"));
+        }
+        let mut reader = Reader::new(body);
+        if reader.u64() != Some(compatibility) {
+            return Err(ImageFault::Foreign);
+        }
+        if reader.array() != Some(hash.0) {
+            return Err(ImageFault::Corrupt("it is another app's"));
+        }
+        Self::decode_body(&mut reader, hash, compatibility).ok_or(ImageFault::Corrupt("its fields are wrong"))
+    }
+
+    fn decode_body(reader: &mut Reader<'_>, hash: ImageHash, compatibility: u64) -> Option<Self> {
+        let quotas: &[u8; QUOTAS_BYTES] = reader.take(QUOTAS_BYTES)?.try_into().ok()?;
+        let quotas = Quotas::decode(quotas)?;
+        let memory = InitialMemory::decode(reader)?;
+        let count = reader.u32().filter(|count| *count as usize <= GLOBALS_MAX)?;
+        let globals = (0..count).map(|_| GlobalValue::decode(reader)).collect::<Option<_>>()?;
+        let code = reader.rest().into();
+        Some(Self { hash, quotas, compatibility, memory, globals, prints: Vec::new(), code, rebuilt: None })
+    }
+}
+
+impl GlobalValue {
+    /// Writes a type byte and 16 bytes of bits.
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
+        let (kind, bits) = match self {
+            Self::I32(bits) => (0, u128::from(bits)),
+            Self::I64(bits) => (1, u128::from(bits)),
+            Self::F32(bits) => (2, u128::from(bits)),
+            Self::F64(bits) => (3, u128::from(bits)),
+            Self::V128(bits) => (4, bits),
+        };
+        out.push(kind);
+        out.extend_from_slice(&bits.to_le_bytes());
+    }
+
+    /// Reads what [`GlobalValue::encode`] wrote.
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        let kind = reader.u8()?;
+        let bits = u128::from_le_bytes(reader.array()?);
+        Some(match kind {
+            0 => Self::I32(bits.try_into().ok()?),
+            1 => Self::I64(bits.try_into().ok()?),
+            2 => Self::F32(bits.try_into().ok()?),
+            3 => Self::F64(bits.try_into().ok()?),
+            4 => Self::V128(bits),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initial_memory_keeps_what_is_not_zero() {
+        let mut bytes = vec![0; WASM_PAGE];
+        bytes[PAGE] = 1;
+        bytes[2 * PAGE + 5] = 2;
+        bytes[9 * PAGE] = 3;
+        let memory = InitialMemory::scan(&bytes);
+        assert_eq!(memory.runs().map(|(at, run)| (at, run.len())).collect::<Vec<_>>(), [
+            (4096, 8192),
+            (36864, 4096)
+        ]);
+        for index in 0..16 {
+            let page = &bytes[index * PAGE..][..PAGE];
+            let kept = memory.page(index.try_into().unwrap());
+            assert_eq!(kept.unwrap_or(&[0; PAGE]), page, "{index}");
+        }
+        let mut encoded = Vec::new();
+        memory.encode(&mut encoded);
+        assert_eq!(InitialMemory::decode(&mut Reader::new(&encoded)), Some(memory));
+        for end in 0..encoded.len() {
+            assert_eq!(InitialMemory::decode(&mut Reader::new(&encoded[..end])), None);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Keeps apps and their images in a directory, by content. What is read back is checked before it is trusted, and an
+//! image that cannot be used is made again from its app.
+
+use crate::app::{App, ImageFile, hash_of};
+use crate::deploy::{self, DeployError};
+use crate::image::{Image, ImageFault, ImageInfo};
+use crate::limits::INITIALISE_MS_MAX;
+use crate::quotas::Quotas;
+use marram_wire::id::ImageHash;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The apps and images of one machine. Several processes may use one directory at once: files appear whole or not at
+/// all, and the same name always means the same bytes.
+#[derive(Debug)]
+pub struct Images {
+    dir: PathBuf,
+    initialise_ms_max: u64,
+    /// The engine version and settings that loadable code must have.
+    compatibility: u64,
+}
+
+impl Images {
+    /// Uses `dir`, and makes it if it is missing. Nobody but this program may be able to write there: compiled code
+    /// is run from it.
+    ///
+    /// # Errors
+    /// If the directory cannot be made, or the machine cannot run the engine.
+    pub fn open(dir: &Path) -> Result<Self, DeployError> {
+        fs::create_dir_all(dir).map_err(|error| DeployError::Store(StoreError::new(dir, &error)))?;
+        let compatibility = deploy::base_compatibility()?;
+        Ok(Self { dir: dir.into(), initialise_ms_max: INITIALISE_MS_MAX, compatibility })
+    }
+
+    /// Bounds initialisation to `ms` milliseconds instead of [`INITIALISE_MS_MAX`].
+    #[must_use]
+    pub fn with_initialise_ms_max(mut self, ms: u64) -> Self {
+        self.initialise_ms_max = ms;
+        self
+    }
+
+    /// Makes an app's image and keeps both. An app that is there already costs a read.
+    ///
+    /// # Errors
+    /// With the reason and the fix, if the module cannot be an app or the disk is full.
+    pub fn deploy(&self, module: &[u8], files: &[ImageFile], quotas: &Quotas) -> Result<ImageInfo, DeployError> {
+        let app = App::new(module, files, quotas).map_err(DeployError::Files)?;
+        let encoded = app.encode();
+        let hash = hash_of(&encoded);
+        if let Ok(image) = self.read_image(hash) {
+            return Ok(image.info());
+        }
+        let image = deploy::build(&app, self.initialise_ms_max)?;
+        self.write(&app_name(hash), &encoded).map_err(DeployError::Store)?;
+        self.write(&image_name(hash), &image.encode()).map_err(DeployError::Store)?;
+        Ok(image.info())
+    }
+
+    /// Gives an image to start cells from. One that is damaged, or from another engine version, is made again; its
+    /// [`Image::rebuilt`] then says why.
+    ///
+    /// # Errors
+    /// If the app is not here, or cannot be made into an image any more.
+    pub fn load(&self, hash: ImageHash) -> Result<Arc<Image>, LoadError> {
+        let fault = match self.read_image(hash) {
+            Ok(image) => return Ok(Arc::new(image)),
+            Err(fault) => fault,
+        };
+        let app = self.app(hash)?;
+        let app = App::decode(&app).map_err(|why| LoadError::App { hash, why })?;
+        let mut image = deploy::build(&app, self.initialise_ms_max).map_err(LoadError::Build)?;
+        // An image that cannot be kept can still be used; the next load pays again.
+        let kept = self.write(&image_name(hash), &image.encode());
+        image.rebuilt = Some(match kept {
+            Ok(()) => fault,
+            Err(error) => ImageFault::Unreadable(format!("{fault}; and it could not be kept: {error}")),
+        });
+        Ok(Arc::new(image))
+    }
+
+    /// The app behind an image, to be given to another machine's [`Images::insert`].
+    ///
+    /// # Errors
+    /// If it is not here, or its bytes are damaged.
+    pub fn app(&self, hash: ImageHash) -> Result<Vec<u8>, LoadError> {
+        let bytes = match fs::read(self.dir.join(app_name(hash))) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(LoadError::Unknown(hash)),
+            Err(error) => return Err(LoadError::App { hash, why: error.to_string() }),
+        };
+        if hash_of(&bytes) != hash {
+            return Err(LoadError::App { hash, why: "its bytes are not what its name says; check the disk".into() });
+        }
+        Ok(bytes)
+    }
+
+    /// Takes an app from another machine and makes its image. The bytes prove themselves: their digest is `hash`.
+    ///
+    /// # Errors
+    /// If they are something else, or cannot be made into an image here.
+    pub fn insert(&self, hash: ImageHash, app: &[u8]) -> Result<Arc<Image>, LoadError> {
+        if hash_of(app) != hash {
+            return Err(LoadError::App { hash, why: "the bytes that came are another app's; fetch it elsewhere".into() });
+        }
+        let decoded = App::decode(app).map_err(|why| LoadError::App { hash, why })?;
+        let image = deploy::build(&decoded, self.initialise_ms_max).map_err(LoadError::Build)?;
+        self.write(&app_name(hash), app).map_err(|error| LoadError::Build(DeployError::Store(error)))?;
+        self.write(&image_name(hash), &image.encode())
+            .map_err(|error| LoadError::Build(DeployError::Store(error)))?;
+        Ok(Arc::new(image))
+    }
+
+    /// Removes an app and its image, when no session names them any more. Unknown ones are ignored.
+    ///
+    /// # Errors
+    /// If a file is there and cannot be removed.
+    pub fn remove(&self, hash: ImageHash) -> Result<(), StoreError> {
+        for name in [image_name(hash), app_name(hash)] {
+            let path = self.dir.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::new(&path, &error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Where an image's compiled code is kept, for an operator or a test to look at.
+    #[must_use]
+    pub fn image_path(&self, hash: ImageHash) -> PathBuf {
+        self.dir.join(image_name(hash))
+    }
+
+    fn read_image(&self, hash: ImageHash) -> Result<Image, ImageFault> {
+        let bytes = match fs::read(self.image_path(hash)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ImageFault::Missing),
+            Err(error) => return Err(ImageFault::Unreadable(error.to_string())),
+        };
+        Image::decode(&bytes, hash, self.compatibility)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        write_whole(&self.dir, name, |file| file.write_all(bytes))
+    }
+}
+
+fn app_name(hash: ImageHash) -> String {
+    format!("{hash}.app")
+}
+
+fn image_name(hash: ImageHash) -> String {
+    format!("{hash}.image")
+}
+
+/// Makes a file that is either whole under its name or not there: written aside, flushed to the disk, renamed.
+fn write_whole(
+    dir: &Path,
+    name: &str,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<(), StoreError> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let aside = dir.join(format!(".{name}.{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    let target = dir.join(name);
+    let written = File::create_new(&aside)
+        .and_then(|mut file| fill(&mut file).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&aside, &target));
+    written.map_err(|error| {
+        // Already failing: that the half-written file stays as well is not the news.
+        let _ = fs::remove_file(&aside);
+        StoreError::new(&target, &error)
+    })
+}
+
+/// A file of the image directory could not be written. Nothing is left half-written.
+#[derive(Debug)]
+pub struct StoreError {
+    path: PathBuf,
+    full: bool,
+    why: String,
+}
+
+impl StoreError {
+    fn new(path: &Path, error: &io::Error) -> Self {
+        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        Self { path: path.into(), full, why: error.to_string() }
+    }
+
+    /// Whether the disk is full: freeing space helps.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the image directory cannot hold {}: {}", self.path.display(), self.why)?;
+        if self.full {
+            f.write_str("; free space there or name another directory, and deploy again")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// Why an image could not be given.
+#[derive(Debug)]
+pub enum LoadError {
+    /// No such app is here: fetch it from an edge that has it, or deploy it.
+    Unknown(ImageHash),
+    /// The app's own bytes are unusable: fetch it again.
+    App {
+        /// Its name.
+        hash: ImageHash,
+        /// What is wrong.
+        why: String,
+    },
+    /// The app is here, but no image could be made of it.
+    Build(DeployError),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(hash) => {
+                write!(f, "image {hash} is not on this machine; fetch it from an edge that has it, or deploy the app here")
+            }
+            Self::App { hash, why } => write!(f, "the app of image {hash} cannot be used: {why}"),
+            Self::Build(error) => write!(f, "the image cannot be made: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_leaves_nothing_behind_and_says_what_to_do() {
+        let dir = std::env::temp_dir().join(format!("marram-images-full-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let error = write_whole(&dir, "x.image", |file| {
+            file.write_all(b"half")?;
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        })
+        .unwrap_err();
+        assert!(error.is_full());
+        assert!(error.to_string().contains("free space"), "{error}");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        write_whole(&dir, "x.image", |file| file.write_all(b"whole")).unwrap();
+        assert_eq!(fs::read(dir.join("x.image")).unwrap(), b"whole");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,85 @@
+//! Every maximum that the sandbox enforces, in one place. Changing one that a guest can observe changes what a replay
+//! computes, so those are covered by [`DETERMINISM_VERSION`].
+
+/// Names the rules by which a cell computes. Part of every image hash: a session never resumes under other rules.
+pub const DETERMINISM_VERSION: u32 = 1;
+
+/// Bytes of a WebAssembly page.
+pub const WASM_PAGE: usize = 65_536;
+/// Bytes of the pages that are tracked, saved and restored.
+pub const PAGE: usize = 4_096;
+
+/// Bytes of one message, either way.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Messages and closes that one handler may send.
+pub const OUTPUTS_PER_HANDLER_MAX: usize = 16_384;
+/// Bytes that one handler may send.
+pub const OUTPUT_BYTES_PER_HANDLER_MAX: usize = 64 << 20;
+/// Changes that one handler may make to its timers.
+pub const TIMER_CHANGES_PER_HANDLER_MAX: usize = 16_384;
+/// Bytes that one call may draw from the generator.
+pub const RANDOM_BYTES_MAX: usize = 65_536;
+/// Bytes of one printed text; the rest is cut off.
+pub const PRINT_BYTES_MAX: usize = 8_192;
+/// Texts that one handler may print; the rest is dropped.
+pub const PRINTS_PER_HANDLER_MAX: usize = 256;
+/// Ports that a cell can have had in its life.
+pub const PORTS_MAX: usize = 1_024;
+
+/// Bytes of a module at deployment.
+pub const MODULE_BYTES_MAX: usize = 256 << 20;
+/// Bytes of one image file's contents, and of all of them together.
+pub const IMAGE_FILES_BYTES_MAX: usize = 256 << 20;
+/// Image files that an app may bring.
+pub const IMAGE_FILES_MAX: usize = 4_096;
+/// Span of initialised memory, from its first to its last non-zero byte's page. The engine maps an image only if it is
+/// dense; a larger one would be copied into every cell.
+pub const IMAGE_SPAN_MAX: usize = 256 << 20;
+/// Milliseconds that initialisation may run.
+pub const INITIALISE_MS_MAX: u64 = 10_000;
+
+/// Bytes of linear memory that a quota may grant: the largest 32-bit memory but one page, so that every size fits.
+pub const MEMORY_MAX: u64 = (1 << 32) - WASM_PAGE as u64;
+/// Bytes of scratch files that a quota may grant.
+pub const SCRATCH_MAX: u64 = 1 << 32;
+/// Bytes of native stack that a guest may use; exceeding it is a trap.
+pub const WASM_STACK_BYTES: usize = 1 << 20;
+/// Bytes of a cell's native stack: the guest's share, and as much again for the host calls on top of it.
+pub const STACK_BYTES: usize = 2 << 20;
+/// Mutable globals of a module.
+pub const GLOBALS_MAX: usize = 10_000;
+/// Elements of one table.
+pub const TABLE_ELEMENTS_MAX: usize = 1 << 17;
+/// Tables of one module.
+pub const TABLES_MAX: u32 = 4;
+/// Milliseconds between two chances to preempt a handler.
+pub const SLICE_MS: u64 = 1;
+
+/// Open file descriptors of a cell.
+pub const DESCRIPTORS_MAX: usize = 256;
+/// Bytes of a file name.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of a path.
+pub const PATH_BYTES_MAX: usize = 4_096;
+/// Bytes that one file operation moves at most.
+pub const IO_BYTES_MAX: usize = 1 << 20;
+/// Buffers that one file operation may name.
+pub const IO_BUFFERS_MAX: u32 = 1_024;
+/// Bytes that a file or directory counts against the scratch quota, contents apart.
+pub const NODE_BYTES: u64 = 1_024;
+
+/// Deltas that one restore may be given after the full checkpoint.
+pub const DELTAS_MAX: usize = 65_536;
+/// Bytes of one encoded checkpoint.
+pub const CHECKPOINT_BYTES_MAX: usize = 10 << 30;
+
+const _: () = assert!(
+    OUTPUT_BYTES_PER_HANDLER_MAX >= MESSAGE_BYTES_MAX,
+    "a handler can answer the largest message with one as large"
+);
+const _: () = assert!(STACK_BYTES >= 2 * WASM_STACK_BYTES, "host calls need room above the guest's stack");
+const _: () = assert!(WASM_PAGE.is_multiple_of(PAGE), "memory grows by whole tracked pages");
+const _: () = assert!(
+    IO_BYTES_MAX <= u32::MAX as usize && RANDOM_BYTES_MAX <= u32::MAX as usize,
+    "lengths that a guest is told fit its 32 bits"
+);

@@ -1,0 +1,122 @@
+//! What a cell may use: from the app's manifest, and part of its image's identity, since several of them decide what
+//! the guest computes.
+
+use crate::limits::{MEMORY_MAX, SCRATCH_MAX, WASM_PAGE};
+
+/// What a cell may use. Two apps that differ in any of these are different images.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Quotas {
+    /// Bytes of linear memory: a multiple of 64 KiB. `memory.grow` beyond it answers -1.
+    pub memory_max: u64,
+    /// Nanoseconds that one handler may compute before it is killed.
+    pub handler_time_ns: u64,
+    /// Bytes of scratch files; 0 for none.
+    pub scratch_max: u64,
+    /// Whether NaNs get one bit pattern. Needed for cells that may move between CPU architectures; costs time in
+    /// floating-point loops.
+    pub nan_canonicalization: bool,
+    /// Messages that a session may bring a second, if limited. Enforced by the session's edge.
+    pub messages_per_s: Option<u32>,
+    /// Bytes of log that a session may cause a second, if limited. Enforced by the session's edge.
+    pub log_bytes_per_s: Option<u64>,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        Self {
+            memory_max: 64 << 20,
+            handler_time_ns: 1_000_000_000,
+            scratch_max: 16 << 20,
+            nan_canonicalization: true,
+            messages_per_s: None,
+            log_bytes_per_s: None,
+        }
+    }
+}
+
+/// Bytes of [`Quotas::encode`].
+pub(crate) const QUOTAS_BYTES: usize = 8 + 8 + 8 + 1 + (1 + 4) + (1 + 8);
+
+impl Quotas {
+    /// Why these quotas make no sense, if they do not.
+    pub(crate) fn problem(&self) -> Option<String> {
+        if self.memory_max == 0
+            || self.memory_max > MEMORY_MAX
+            || !self.memory_max.is_multiple_of(WASM_PAGE as u64)
+        {
+            return Some(format!(
+                "memory_max is {} bytes; give a multiple of 65536 between 65536 and {MEMORY_MAX}",
+                self.memory_max
+            ));
+        }
+        if self.handler_time_ns == 0 {
+            return Some("handler_time is 0; give a handler at least a millisecond".into());
+        }
+        if self.scratch_max > SCRATCH_MAX {
+            return Some(format!(
+                "scratch_max is {} bytes; the most is {SCRATCH_MAX}",
+                self.scratch_max
+            ));
+        }
+        None
+    }
+
+    /// The one encoding that image hashes cover: fixed width, little-endian, absent limits as zeros after a 0 byte.
+    pub(crate) fn encode(&self) -> [u8; QUOTAS_BYTES] {
+        let mut out = [0; QUOTAS_BYTES];
+        out[0..8].copy_from_slice(&self.memory_max.to_le_bytes());
+        out[8..16].copy_from_slice(&self.handler_time_ns.to_le_bytes());
+        out[16..24].copy_from_slice(&self.scratch_max.to_le_bytes());
+        out[24] = u8::from(self.nan_canonicalization);
+        out[25] = u8::from(self.messages_per_s.is_some());
+        out[26..30].copy_from_slice(&self.messages_per_s.unwrap_or(0).to_le_bytes());
+        out[30] = u8::from(self.log_bytes_per_s.is_some());
+        out[31..39].copy_from_slice(&self.log_bytes_per_s.unwrap_or(0).to_le_bytes());
+        out
+    }
+
+    /// Reads what [`Quotas::encode`] wrote; anything else is `None`.
+    pub(crate) fn decode(bytes: &[u8; QUOTAS_BYTES]) -> Option<Self> {
+        let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+        let u32_at = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).ok();
+        let quotas = Self {
+            memory_max: u64_at(0)?,
+            handler_time_ns: u64_at(8)?,
+            scratch_max: u64_at(16)?,
+            nan_canonicalization: bytes[24] == 1,
+            messages_per_s: if bytes[25] == 1 { u32_at(26) } else { None },
+            log_bytes_per_s: if bytes[30] == 1 { u64_at(31) } else { None },
+        };
+        // Only the canonical form counts: the same quotas never have two hashes.
+        (quotas.encode() == *bytes && quotas.problem().is_none()).then_some(quotas)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encoding_round_trips_and_is_canonical() {
+        let quotas = Quotas { messages_per_s: Some(7), log_bytes_per_s: Some(9), ..Quotas::default() };
+        let bytes = quotas.encode();
+        assert_eq!(Quotas::decode(&bytes), Some(quotas));
+        for at in [24, 25, 30] {
+            let mut other = bytes;
+            other[at] = 2;
+            assert_eq!(Quotas::decode(&other), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn senseless_quotas_name_the_field() {
+        for (quotas, field) in [
+            (Quotas { memory_max: 1, ..Quotas::default() }, "memory_max"),
+            (Quotas { memory_max: 1 << 33, ..Quotas::default() }, "memory_max"),
+            (Quotas { handler_time_ns: 0, ..Quotas::default() }, "handler_time"),
+            (Quotas { scratch_max: u64::MAX, ..Quotas::default() }, "scratch_max"),
+        ] {
+            assert!(quotas.problem().is_some_and(|text| text.contains(field)), "{field}");
+        }
+    }
+}
