@@ -3,8 +3,9 @@
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_session::cell::{Base, CellId, Ran, Run, Seed};
+pub use marram_session::cell::{CellError, SealedCheckpoint};
 use marram_wire::{
-    frame::{CheckpointMeta, Code, Frame},
+    frame::Frame,
     header::Header,
     id::{Generation, HostId, ImageHash, SessionId},
     record,
@@ -22,24 +23,6 @@ pub struct Now {
     pub mono_ns: u64,
     /// Since the Unix epoch, in nanoseconds; may jump.
     pub unix_ns: i64,
-}
-
-/// A sealed checkpoint as an end kept it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SealedCheckpoint {
-    /// What the end knew of it.
-    pub meta: CheckpointMeta,
-    /// Sealed bytes.
-    pub bytes: Bytes,
-}
-
-/// Why a cell could not be started or restored.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CellError {
-    /// What the ends are told: [`Code::UnknownImage`], [`Code::Busy`], [`Code::Tampered`] or [`Code::Guest`].
-    pub code: Code,
-    /// For people.
-    pub reason: String,
 }
 
 /// Something happened to a shard.

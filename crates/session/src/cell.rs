@@ -5,7 +5,10 @@
 
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
-use marram_wire::id::{ImageHash, Port};
+use marram_wire::{
+    frame::{CheckpointMeta, Code},
+    id::{ImageHash, Port},
+};
 
 /// Names a cell within one shard. Never reused while the shard lives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -151,3 +154,21 @@ pub enum Base {
 
 /// Names the image that a cell starts from.
 pub type Image = ImageHash;
+
+/// A sealed checkpoint as an end kept it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SealedCheckpoint {
+    /// What the end knew of it.
+    pub meta: CheckpointMeta,
+    /// Sealed bytes.
+    pub bytes: Bytes,
+}
+
+/// Why a cell could not be started or restored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CellError {
+    /// What the ends are told: [`Code::UnknownImage`], [`Code::Busy`], [`Code::Tampered`] or [`Code::Guest`].
+    pub code: Code,
+    /// For people.
+    pub reason: String,
+}

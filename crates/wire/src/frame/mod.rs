@@ -219,9 +219,10 @@ frames! {
     21 Chosen {
         /// The channel.
         channel: Channel,
-        /// Where `log` begins: the end of what this end has.
+        /// Where the chosen log begins, its parts counted: the end of what this end has, or later, where a checkpoint covers
+        /// what is between.
         log_offset: u64,
-        /// The part of the chosen log that this end lacks, sealed by this generation.
+        /// What this end lacks of the chosen log, sealed by this generation; the last part of it.
         log: Bytes,
         /// Keyed digest of the session up to the end of `log`.
         tag: [u8; 8],
@@ -270,6 +271,8 @@ frames! {
         channel: Channel,
         /// Log before this offset.
         log_offset: u64,
+        /// Keyed digest of the session up to there, for an end that was not sent all of it.
+        tag: [u8; 8],
         /// This end's messages with lower sequence numbers.
         sent: u64,
     }

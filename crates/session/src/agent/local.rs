@@ -1,0 +1,259 @@
+//! Local connections: what programs say and are told.
+
+use super::{ACK_DELAY_NS, Agent, ConnectionId, Out, Report, sessions::Session};
+use crate::end::{Effect, End};
+use alloc::{collections::VecDeque, string::String, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{
+    frame::{Code, Ended},
+    id::SessionId,
+    limits::charge,
+};
+
+/// A session's connection to the program at this end.
+#[derive(Debug, Default)]
+pub(super) struct Local {
+    pub(super) id: Option<ConnectionId>,
+    pub(super) open: bool,
+    /// What the program is to be told once the connection is open.
+    waiting: Vec<Option<Bytes>>,
+    /// Sizes of what was written and not yet taken by the socket, and how much of the first was.
+    writing: VecDeque<usize>,
+    written: u64,
+    pub(super) paused: bool,
+    /// The program is gone; the owner is to be told.
+    pub(super) broken: Option<(Code, String)>,
+}
+
+impl Local {
+    pub(super) fn open(id: ConnectionId) -> Self {
+        Self { id: Some(id), open: true, ..Self::default() }
+    }
+
+    /// The charge of outputs that the socket has now taken whole.
+    fn take(&mut self, bytes: u64) -> u64 {
+        self.written += bytes;
+        let mut taken = 0;
+        while let Some(len) = self.writing.front().copied().filter(|len| *len as u64 <= self.written) {
+            self.written -= len as u64;
+            taken += charge(len);
+            self.writing.pop_front();
+        }
+        taken
+    }
+
+    fn deliver(&mut self, bytes: Option<Bytes>, out: &mut Vec<Out>) -> u64 {
+        match (self.id.filter(|_| self.broken.is_none()), bytes) {
+            (Some(connection), Some(bytes)) if self.open => {
+                if bytes.is_empty() {
+                    return charge(0);
+                }
+                self.writing.push_back(bytes.len());
+                out.push(Out::Write { connection, bytes });
+            }
+            (Some(connection), None) if self.open => out.push(Out::Shutdown { connection }),
+            // Nobody is there to take it.
+            (None, Some(bytes)) => return charge(bytes.len()),
+            (None, None) => {}
+            (Some(_), bytes) => self.waiting.push(bytes),
+        }
+        0
+    }
+}
+
+impl Agent {
+    pub(super) fn accepted(
+        &mut self,
+        now_ns: u64,
+        connection: ConnectionId,
+        app: String,
+        out: &mut Vec<Out>,
+    ) {
+        if self.draining {
+            return out.push(Out::Close { connection, reset: true });
+        }
+        let id = SessionId(self.random.bytes());
+        let mut session = Session::new(End::new(id, false, app), now_ns);
+        session.local = Local::open(connection);
+        self.connections.insert(connection, id);
+        self.sessions.insert(id, session);
+        self.lead(now_ns, id, out);
+    }
+
+    /// The server's end begins: connect to the server.
+    pub(super) fn connect(&mut self, now_ns: u64, id: SessionId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        self.connections_made += 1;
+        let connection = ConnectionId(self.connections_made | 1 << 63);
+        session.local.id = Some(connection);
+        session.connect_by_ns = Some(now_ns + self.config.connect_timeout_ns);
+        let by_ns = now_ns + self.config.connect_timeout_ns;
+        out.push(Out::Connect { connection, server: session.server.clone() });
+        self.connections.insert(connection, id);
+        self.arm(id, by_ns);
+    }
+
+    pub(super) fn connected(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<Out>) {
+        let Some((id, session)) = self.by_connection(connection) else {
+            return out.push(Out::Close { connection, reset: true });
+        };
+        session.connect_by_ns = None;
+        session.local.open = true;
+        let waiting = core::mem::take(&mut session.local.waiting);
+        let taken = waiting.into_iter().map(|bytes| session.local.deliver(bytes, out)).sum();
+        self.taken(now_ns, id, taken, out);
+    }
+
+    pub(super) fn connect_failed(
+        &mut self,
+        now_ns: u64,
+        connection: ConnectionId,
+        reason: String,
+        out: &mut Vec<Out>,
+    ) {
+        if let Some((id, _)) = self.by_connection(connection) {
+            self.connections.remove(&connection);
+            self.give_up(now_ns, id, Code::ServerDown, reason, out);
+        }
+    }
+
+    pub(super) fn local_bytes(
+        &mut self,
+        now_ns: u64,
+        connection: ConnectionId,
+        bytes: Bytes,
+        out: &mut Vec<Out>,
+    ) {
+        let Some((id, session)) = self.by_connection(connection) else { return };
+        let mut effects = Vec::new();
+        session.end.send(bytes, &mut effects);
+        if !session.local.paused && !session.end.readable() {
+            session.local.paused = true;
+            out.push(Out::Reading { connection, on: false });
+        }
+        self.perform(now_ns, id, effects, out);
+    }
+
+    pub(super) fn local_end(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<Out>) {
+        let Some((id, session)) = self.by_connection(connection) else { return };
+        let mut effects = Vec::new();
+        session.end.close(&mut effects);
+        self.perform(now_ns, id, effects, out);
+    }
+
+    pub(super) fn local_broken(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<Out>) {
+        if let Some((id, session)) = self.by_connection(connection) {
+            let complete = session.end.complete();
+            self.connections.remove(&connection);
+            if complete {
+                // Both directions were done; the program only closed its socket.
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.local.id = None;
+                }
+            } else {
+                self.give_up(now_ns, id, Code::Reset, "the program reset its connection".into(), out);
+            }
+        }
+    }
+
+    pub(super) fn local_written(
+        &mut self,
+        now_ns: u64,
+        connection: ConnectionId,
+        bytes: u64,
+        out: &mut Vec<Out>,
+    ) {
+        let Some((id, session)) = self.by_connection(connection) else { return };
+        let taken = session.local.take(bytes);
+        self.taken(now_ns, id, taken, out);
+    }
+
+    /// The program at this end is gone for good: the owner is told, now or when there is one.
+    pub(super) fn give_up(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        code: Code,
+        reason: String,
+        out: &mut Vec<Out>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.local.id = None;
+        if let Some((wire, channel)) = session.attached {
+            let ended = Ended { channel, code, reason: reason.clone() };
+            out.push(Out::Send { wire, frame: ended.into() });
+            self.end_session(id, code, reason, out);
+        } else if session.end.promised() == marram_wire::id::Generation::NONE {
+            self.end_session(id, code, reason, out);
+        } else {
+            session.local.broken = Some((code, reason));
+            self.arm(id, now_ns);
+        }
+    }
+
+    pub(super) fn taken(&mut self, now_ns: u64, id: SessionId, taken: u64, out: &mut Vec<Out>) {
+        if taken > 0
+            && let Some(session) = self.sessions.get_mut(&id)
+        {
+            let mut effects = Vec::new();
+            session.end.taken(taken, &mut effects);
+            self.perform(now_ns, id, effects, out);
+        }
+    }
+
+    /// Does what an end wants done.
+    pub(super) fn perform(&mut self, now_ns: u64, id: SessionId, effects: Vec<Effect>, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let mut taken = 0;
+        for effect in effects {
+            match effect {
+                Effect::Send(frame) => {
+                    if let Some((wire, _)) = session.attached {
+                        out.push(Out::Send { wire, frame });
+                    }
+                }
+                Effect::Deliver(bytes) => taken += session.local.deliver(Some(bytes), out),
+                Effect::DeliverClose => {
+                    session.local.deliver(None, out);
+                }
+            }
+        }
+        if session.local.paused && session.end.readable() {
+            session.local.paused = false;
+            if let Some(connection) = session.local.id {
+                out.push(Out::Reading { connection, on: true });
+            }
+        }
+        if taken > 0 {
+            return self.taken(now_ns, id, taken, out);
+        }
+        if session.end.owes() && !session.acknowledging {
+            session.acknowledging = true;
+            self.arm(id, now_ns + ACK_DELAY_NS);
+        }
+    }
+
+    /// Forgets a session and lets its program go: in order if all was said, else by a reset.
+    pub(super) fn end_session(&mut self, id: SessionId, code: Code, reason: String, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        if let Some(timer_ns) = session.timer_ns {
+            self.timers.remove(&(timer_ns, id));
+        }
+        for (wire, channel) in session.attached.into_iter().chain(session.asking).chain(session.stale) {
+            if let Some(wire) = self.wires.get_mut(&wire) {
+                wire.channels.remove(&channel);
+            }
+        }
+        if let Some(connection) = session.local.id {
+            self.connections.remove(&connection);
+            out.push(Out::Close { connection, reset: !session.end.complete() });
+        }
+        let lingered = session.lingered;
+        out.push(Out::Report(Report::Ended { session: id, code, reason, lingered }));
+    }
+
+    fn by_connection(&mut self, connection: ConnectionId) -> Option<(SessionId, &mut Session)> {
+        let id = *self.connections.get(&connection)?;
+        self.sessions.get_mut(&id).map(|session| (id, session))
+    }
+}

@@ -1,0 +1,435 @@
+//! Sessions of an agent: who owns them, who should, and what happens when nobody does.
+
+use super::{Agent, Out, Report, Target, WireId, local::Local, wires::Bound};
+use crate::end::{End, Phase, Refusal};
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_wire::{
+    frame::{Channel, Code, Ended, Frame, Promise, Reject, Superseded},
+    id::{Generation, SessionId},
+};
+
+/// How long an edge may take to ask for a promise after a hello, before another is asked.
+const HELLO_PATIENCE_NS: u64 = 5_000_000_000;
+/// First wait after a rejection; doubles up to [`RETRY_MAX_NS`].
+const RETRY_MIN_NS: u64 = 10_000_000;
+const RETRY_MAX_NS: u64 = 500_000_000;
+
+/// One session as its agent sees it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) end: End,
+    pub(super) local: Local,
+    /// The server's name; empty at the client's end.
+    pub(super) server: String,
+    /// The channel of the generation that has the end's promise.
+    pub(super) attached: Option<(WireId, Channel)>,
+    /// The channel on which a generation was asked for.
+    pub(super) asking: Option<(WireId, Channel)>,
+    /// Channels of older generations, whose owners may still speak.
+    pub(super) stale: Vec<(WireId, Channel)>,
+    /// Since when nobody owns it.
+    orphaned_ns: Option<u64>,
+    /// When to ask for a generation (again).
+    lead_ns: Option<u64>,
+    retry_ns: u64,
+    /// Targets that rejected it lately, and why.
+    rejected: Vec<(Target, Code)>,
+    pub(super) connect_by_ns: Option<u64>,
+    pub(super) acknowledging: bool,
+    pub(super) timer_ns: Option<u64>,
+    pub(super) lingered: bool,
+}
+
+impl Session {
+    pub(super) fn new(end: End, now_ns: u64) -> Self {
+        Self {
+            end,
+            local: Local::default(),
+            server: String::new(),
+            attached: None,
+            asking: None,
+            stale: Vec::new(),
+            orphaned_ns: Some(now_ns),
+            lead_ns: None,
+            retry_ns: RETRY_MIN_NS,
+            rejected: Vec::new(),
+            connect_by_ns: None,
+            acknowledging: false,
+            timer_ns: None,
+            lingered: false,
+        }
+    }
+
+    fn is_server(&self) -> bool {
+        !self.server.is_empty()
+    }
+}
+
+impl Agent {
+    /// Asks the best edge for a generation of this session.
+    pub(super) fn lead(&mut self, now_ns: u64, id: SessionId, out: &mut Vec<Out>) {
+        let candidates = self.candidates(id);
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.lead_ns = None;
+        let open = |wire: &&WireId| {
+            self.wires
+                .get(wire)
+                .is_some_and(|wire| !session.rejected.iter().any(|(at, _)| *at == wire.target))
+        };
+        let Some(wire_id) = candidates.iter().find(open).or(candidates.first()).copied() else {
+            // A wire that becomes usable will lead.
+            return self.arm_deadline(now_ns, id);
+        };
+        if let Some((wire, channel)) = session.asking.take()
+            && let Some(wire) = self.wires.get_mut(&wire)
+        {
+            wire.channels.remove(&channel);
+        }
+        let Some(wire) = self.wires.get_mut(&wire_id) else { return };
+        let Some(welcome) = &wire.welcome else { return };
+        let challenge = welcome.challenge;
+        let channel = wire.channel();
+        wire.channels.insert(channel, Bound { session: id, generation: Generation::NONE });
+        session.asking = Some((wire_id, channel));
+        session.lead_ns = Some(now_ns + HELLO_PATIENCE_NS);
+        out.push(Out::Send { wire: wire_id, frame: session.end.hello(channel, &challenge).into() });
+        self.arm(id, now_ns + HELLO_PATIENCE_NS);
+        self.arm_deadline(now_ns, id);
+    }
+
+    /// How long the session may be without an owner: until it begins, as long as a connection waits; then, as long as it is
+    /// remembered.
+    fn deadline_ns(&self, session: &Session) -> Option<u64> {
+        let since_ns = session.orphaned_ns?;
+        let linger_ns =
+            session.end.terms().map_or(self.config.linger_ns, |t| u64::from(t.linger_ms) * 1_000_000);
+        let begun = session.end.begun() || session.is_server();
+        Some(since_ns + if begun { linger_ns } else { self.config.patience_ns })
+    }
+
+    fn arm_deadline(&mut self, now_ns: u64, id: SessionId) {
+        let deadline_ns = self.sessions.get(&id).and_then(|session| self.deadline_ns(session));
+        if let Some(deadline_ns) = deadline_ns {
+            self.arm(id, deadline_ns.max(now_ns));
+        }
+    }
+
+    /// An edge can be asked (again): every session without an owner tries.
+    pub(super) fn wire_usable(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+        let adrift: Vec<SessionId> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.orphaned_ns.is_some() && session.asking.is_none())
+            .filter(|(_, session)| !session.is_server() && session.attached.is_none())
+            .map(|(id, _)| *id)
+            .collect();
+        for id in adrift {
+            self.lead(now_ns, id, out);
+        }
+    }
+
+    /// An edge asks for a promise.
+    pub(super) fn promise(&mut self, now_ns: u64, wire_id: WireId, ask: &Promise, out: &mut Vec<Out>) {
+        let id = ask.session;
+        if !self.sessions.contains_key(&id) && ask.fresh && self.config.servers.contains(&ask.server) {
+            let mut session = Session::new(End::new(id, true, ask.app.clone()), now_ns);
+            session.server.clone_from(&ask.server);
+            self.sessions.insert(id, session);
+        }
+        let Some(session) = self.sessions.get_mut(&id) else {
+            let reason = "this end does not know the session (any more)".to_string();
+            let ended = Ended { channel: ask.channel, code: Code::Forgotten, reason };
+            return out.push(Out::Send { wire: wire_id, frame: ended.into() });
+        };
+        let mut effects = Vec::new();
+        if let Err(refusal) = session.end.promise(ask, &mut effects) {
+            let frame = refuse(ask.channel, &refusal);
+            return out.push(Out::Send { wire: wire_id, frame });
+        }
+        // The channel on which this end asked, if it is another, is answered by this promise as well; so is a stale owner,
+        // whose channel stays bound to its older generation until it speaks.
+        if let Some((wire, channel)) = session.asking.take()
+            && (wire, channel) != (wire_id, ask.channel)
+            && let Some(wire) = self.wires.get_mut(&wire)
+        {
+            wire.channels.remove(&channel);
+        }
+        let stale = session.attached.replace((wire_id, ask.channel));
+        if let Some((wire, channel)) = stale.filter(|(wire, _)| self.wires.contains_key(wire)) {
+            // An owner that lives learns of it at once; one that sleeps is refused when it wakes.
+            let superseded = Superseded { channel, promised: ask.generation };
+            out.push(Out::Send { wire, frame: superseded.into() });
+            session.stale.push((wire, channel));
+        }
+        session.orphaned_ns.get_or_insert(now_ns);
+        session.lead_ns = None;
+        if let Some(wire) = self.wires.get_mut(&wire_id) {
+            wire.channels.insert(ask.channel, Bound { session: id, generation: ask.generation });
+        }
+        let broken = session.local.broken.clone();
+        self.perform(now_ns, id, effects, out);
+        if let Some((code, reason)) = broken {
+            self.give_up(now_ns, id, code, reason, out);
+        }
+    }
+
+    /// A frame on a channel.
+    pub(super) fn session_frame(&mut self, now_ns: u64, wire_id: WireId, frame: Frame, out: &mut Vec<Out>) {
+        let Some(channel) = channel_of(&frame) else { return };
+        let Some(wire) = self.wires.get_mut(&wire_id) else { return };
+        let Some(bound) = wire.channels.get(&channel).copied() else { return };
+        let Some(session) = self.sessions.get_mut(&bound.session) else {
+            wire.channels.remove(&channel);
+            return;
+        };
+        let id = bound.session;
+        if session.asking == Some((wire_id, channel)) {
+            return match frame {
+                Frame::Reject(reject) => self.rejected(now_ns, id, wire_id, &reject, out),
+                Frame::Ended(ended) => self.end_session(id, ended.code, ended.reason, out),
+                _ => {}
+            };
+        }
+        let promised = session.end.promised();
+        if bound.generation < promised || session.attached != Some((wire_id, channel)) {
+            wire.channels.remove(&channel);
+            out.push(Out::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
+            let generation = bound.generation;
+            return out.push(Out::Report(Report::ZombieRefused { session: id, generation }));
+        }
+        match frame {
+            Frame::Ended(ended) => self.end_session(id, ended.code, ended.reason, out),
+            Frame::Reject(reject) => self.orphan(now_ns, id, &reject.reason, out),
+            other => self.owner_frame(now_ns, id, wire_id, channel, other, out),
+        }
+    }
+
+    fn owner_frame(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        wire: WireId,
+        channel: Channel,
+        frame: Frame,
+        out: &mut Vec<Out>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let before = session.end.phase();
+        let mut effects = Vec::new();
+        if let Err(violation) = session.end.receive(frame, &mut effects) {
+            let reason = violation.0.to_string();
+            let ended = Ended { channel, code: Code::Protocol, reason: reason.clone() };
+            out.push(Out::Send { wire, frame: ended.into() });
+            return self.end_session(id, Code::Protocol, reason, out);
+        }
+        let phase = session.end.phase();
+        let connect = phase == Phase::Owned && session.is_server() && session.local.id.is_none();
+        let connect =
+            connect && session.local.broken.is_none() && before == Phase::Promised && !session.end.complete();
+        if before != Phase::Owned && phase == Phase::Owned {
+            self.owned(now_ns, id, wire, out);
+        }
+        self.perform(now_ns, id, effects, out);
+        if connect {
+            self.connect(now_ns, id, out);
+        }
+        if phase == Phase::Adrift {
+            self.orphan(now_ns, id, "a handler was stopped", out);
+        }
+    }
+
+    fn owned(&mut self, now_ns: u64, id: SessionId, wire: WireId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
+        let generation = session.end.promised();
+        let gap_ns = session.orphaned_ns.take().map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+        session.retry_ns = RETRY_MIN_NS;
+        session.rejected.clear();
+        let app = session.end.app().to_string();
+        out.push(Out::Report(Report::Owned { session: id, app, generation, target, gap_ns }));
+    }
+
+    /// An edge will not open a generation.
+    fn rejected(&mut self, now_ns: u64, id: SessionId, wire: WireId, reject: &Reject, out: &mut Vec<Out>) {
+        let usable = self.candidates(id).len();
+        let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some((wire, channel)) = session.asking.take()
+            && let Some(wire) = self.wires.get_mut(&wire)
+        {
+            wire.channels.remove(&channel);
+        }
+        if session.attached.is_some() {
+            // It has an owner; nothing is lost.
+            session.lead_ns = None;
+            return;
+        }
+        session.rejected.retain(|(at, _)| *at != target);
+        session.rejected.push((target, reject.code));
+        let everywhere = session.rejected.len() >= usable;
+        let unknown = session.rejected.iter().all(|(_, code)| *code == Code::UnknownApp);
+        if !reject.code.retry() || (everywhere && unknown && !session.end.begun()) {
+            return self.end_session(id, reject.code, reject.reason.clone(), out);
+        }
+        if everywhere {
+            session.rejected.clear();
+            session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
+        }
+        let wait_ns = if everywhere { session.retry_ns } else { 0 };
+        let jitter_ns = self.random.below(wait_ns / 2 + 1);
+        session.lead_ns = Some(now_ns + wait_ns + jitter_ns);
+        self.arm(id, now_ns + wait_ns + jitter_ns);
+    }
+
+    /// A wire broke or fell silent. Sessions that were owned or asked for over it look elsewhere.
+    pub(super) fn lost_wire(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        wire: WireId,
+        reason: &str,
+        out: &mut Vec<Out>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.asking.is_some_and(|(at, _)| at == wire) {
+            session.asking = None;
+            if session.attached.is_none() {
+                session.lead_ns = Some(now_ns);
+                self.arm(id, now_ns);
+            }
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.attached.is_some_and(|(at, _)| at == wire) {
+            self.orphan(now_ns, id, reason, out);
+        }
+    }
+
+    /// Nobody owns the session. The client's end leads at once; the server's gives it a heartbeat's time.
+    fn orphan(&mut self, now_ns: u64, id: SessionId, reason: &str, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.end.phase() == Phase::Promised {
+            // Promised and let down: do not ask in a tight circle.
+            session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
+        }
+        session.attached = None;
+        session.end.drift();
+        if session.orphaned_ns.is_none() {
+            session.orphaned_ns = Some(now_ns);
+            out.push(Out::Report(Report::Orphaned { session: id, reason: reason.to_string() }));
+        }
+        let keeps = session.end.terms().is_none_or(|terms| terms.keep);
+        if session.end.begun() && !keeps {
+            return self.end_session(id, Code::Lost, reason.to_string(), out);
+        }
+        if session.end.finishing() {
+            // Every end has everything; only the word to forget is missing.
+            return self.arm_deadline(now_ns, id);
+        }
+        if session.asking.is_none() {
+            let grace_ns = if session.is_server() { self.config.heartbeat_timeout_ns } else { 0 };
+            let at_ns = if grace_ns == 0 { session.retry_ns - RETRY_MIN_NS } else { grace_ns };
+            session.lead_ns = Some(now_ns + at_ns);
+            self.arm(id, now_ns + at_ns);
+        }
+        self.arm_deadline(now_ns, id);
+    }
+
+    /// The edge asks to be left: ask another, if there is one, and stay until it answers.
+    pub(super) fn leave(&mut self, now_ns: u64, id: SessionId, wire: WireId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let here = session.attached.is_some_and(|(at, _)| at == wire);
+        if here && !session.is_server() && session.asking.is_none() && !self.candidates(id).is_empty() {
+            self.lead(now_ns, id, out);
+        }
+    }
+
+    /// Something about the session is due.
+    pub(super) fn session_due(&mut self, now_ns: u64, id: SessionId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.acknowledging {
+            session.acknowledging = false;
+            let mut effects = Vec::new();
+            session.end.acknowledge(&mut effects);
+            self.perform(now_ns, id, effects, out);
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.connect_by_ns.is_some_and(|by_ns| by_ns <= now_ns) {
+            session.connect_by_ns = None;
+            if let Some(connection) = session.local.id {
+                self.connections.remove(&connection);
+                out.push(Out::Close { connection, reset: true });
+            }
+            let reason = "the server did not answer in time".to_string();
+            return self.give_up(now_ns, id, Code::ServerDown, reason, out);
+        }
+        let Some(session) = self.sessions.get(&id) else { return };
+        let expired = self.deadline_ns(session).is_some_and(|deadline_ns| deadline_ns <= now_ns);
+        if expired && session.attached.is_none() {
+            return self.expire(id, out);
+        }
+        if session.lead_ns.is_some_and(|lead_ns| lead_ns <= now_ns) {
+            self.lead(now_ns, id, out);
+        }
+        self.rearm(now_ns, id);
+    }
+
+    /// The session was without an owner for too long.
+    fn expire(&mut self, id: SessionId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.lingered = true;
+        let last = session.rejected.last().map(|(_, code)| *code);
+        let (code, reason) = if session.end.finishing() || session.end.complete() {
+            (Code::Finished, "everything was received; the owner's last word never came".to_string())
+        } else if let Some(code) = last {
+            (code, alloc::format!("no edge took the session in time; the last one said: {code:?}"))
+        } else {
+            (Code::NoEdge, "no edge could be reached in time; is one running, and listed here?".to_string())
+        };
+        self.end_session(id, code, reason, out);
+    }
+
+    fn rearm(&mut self, now_ns: u64, id: SessionId) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let deadline_ns = self.deadline_ns(session).filter(|_| session.attached.is_none());
+        let next = [session.lead_ns, session.connect_by_ns, deadline_ns].into_iter().flatten().min();
+        if let Some(next_ns) = next {
+            self.arm(id, next_ns.max(now_ns + 1));
+        }
+    }
+}
+
+fn refuse(channel: Channel, refusal: &Refusal) -> Frame {
+    match refusal {
+        Refusal::Superseded(promised) => Superseded { channel, promised: *promised }.into(),
+        Refusal::Unproven => {
+            let reason = "the session is known here, and its key was not shown".to_string();
+            Ended { channel, code: Code::WrongKey, reason }.into()
+        }
+        Refusal::Image => {
+            let reason = "the session runs another image".to_string();
+            Ended { channel, code: Code::Protocol, reason }.into()
+        }
+    }
+}
+
+/// The channel of a frame from an edge.
+fn channel_of(frame: &Frame) -> Option<Channel> {
+    Some(match frame {
+        Frame::Output(f) => f.channel,
+        Frame::Credit(f) => f.channel,
+        Frame::LogOnly(f) => f.channel,
+        Frame::LogPart(f) => f.channel,
+        Frame::Chosen(f) => f.channel,
+        Frame::CheckpointBegin(f) => f.channel,
+        Frame::CheckpointPart(f) => f.channel,
+        Frame::Truncate(f) => f.channel,
+        Frame::Reject(f) => f.channel,
+        Frame::Failed(f) => f.channel,
+        Frame::Ended(f) => f.channel,
+        Frame::Finish(f) => f.channel,
+        _ => return None,
+    })
+}

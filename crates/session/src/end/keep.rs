@@ -1,0 +1,311 @@
+//! What an end keeps: its own messages, the log as owners sealed it, a chain of checkpoints. Each in bounds.
+
+use alloc::{collections::VecDeque, vec::Vec};
+use bytes::{Bytes, BytesMut};
+use marram_wire::{
+    frame::CheckpointMeta,
+    id::Generation,
+    limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, LOG_SIZE_MAX, charge},
+};
+
+/// One message of this end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Message {
+    /// The last one; then it has no payload.
+    pub(super) close: bool,
+    pub(super) payload: Bytes,
+}
+
+/// This end's messages, from the oldest that a recovery may need.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    start: u64,
+    messages: VecDeque<Message>,
+    charge: u64,
+    /// Sequence number of the next message to put on the current channel.
+    next: u64,
+    closed: bool,
+}
+
+impl Sent {
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.start + self.messages.len() as u64
+    }
+
+    pub(super) fn charge(&self) -> u64 {
+        self.charge
+    }
+
+    pub(super) fn closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(super) fn push(&mut self, close: bool, payload: Bytes) {
+        self.closed |= close;
+        self.charge += charge(payload.len());
+        self.messages.push_back(Message { close, payload });
+    }
+
+    /// Starts over at `from` on a new channel.
+    pub(super) fn rewind(&mut self, from: u64) {
+        self.next = from;
+    }
+
+    /// The next message to send, if it is within the credit.
+    pub(super) fn next(&mut self, credit: Option<u64>) -> Option<Message> {
+        let index = usize::try_from(self.next.checked_sub(self.start)?).ok()?;
+        let message = self.messages.get(index)?;
+        if credit.is_some_and(|credit| charge(message.payload.len()) > credit) {
+            return None;
+        }
+        self.next += 1;
+        Some(message.clone())
+    }
+
+    /// Drops messages below `upto`.
+    pub(super) fn truncate(&mut self, upto: u64) {
+        while self.start < upto {
+            let Some(message) = self.messages.pop_front() else { return };
+            self.charge -= charge(message.payload.len());
+            self.start += 1;
+        }
+    }
+
+    /// Drops what was put on the channel: nobody will ask for it again.
+    pub(super) fn forget_sent(&mut self) {
+        self.truncate(self.next);
+    }
+}
+
+/// The log as this end received it: segments, each sealed by the generation that sent it.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    start: u64,
+    end: u64,
+    tag: [u8; 8],
+    segments: VecDeque<(Generation, u64, BytesMut)>,
+    /// Parts of a chosen log that is not whole yet.
+    chosen: Vec<(u64, Bytes)>,
+}
+
+impl Log {
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub(super) fn tag(&self) -> [u8; 8] {
+        self.tag
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.end - self.start
+    }
+
+    pub(super) fn segments(&self) -> impl Iterator<Item = (Generation, u64, &BytesMut)> {
+        self.segments.iter().map(|(generation, start, bytes)| (*generation, *start, bytes))
+    }
+
+    /// Appends what one generation sealed. False if the log would be too large.
+    pub(super) fn append(&mut self, generation: Generation, bytes: &[u8], tag: [u8; 8]) -> bool {
+        if self.size() + bytes.len() as u64 > LOG_SIZE_MAX {
+            return false;
+        }
+        self.tag = tag;
+        if bytes.is_empty() {
+            return true;
+        }
+        match self.segments.back_mut() {
+            Some((last, _, segment)) if *last == generation => segment.extend_from_slice(bytes),
+            _ => self.segments.push_back((generation, self.end, BytesMut::from(bytes))),
+        }
+        self.end += bytes.len() as u64;
+        true
+    }
+
+    /// Holds back a part of a chosen log until all of it is there. False if it does not fit. The first part may lie beyond
+    /// the end: a checkpoint covers what is between.
+    pub(super) fn hold(&mut self, offset: u64, bytes: Bytes) -> bool {
+        let held: usize = self.chosen.iter().map(|(_, part)| part.len()).sum();
+        let follows = match self.chosen.last() {
+            Some((at, part)) => offset == at + part.len() as u64,
+            None => offset >= self.end,
+        };
+        let fits = follows && (held + bytes.len()) as u64 <= LOG_SIZE_MAX;
+        if fits {
+            self.chosen.push((offset, bytes));
+        }
+        fits
+    }
+
+    /// Takes the chosen log: what was held back and its last part. False if it does not fit.
+    pub(super) fn choose(&mut self, generation: Generation, offset: u64, last: Bytes, tag: [u8; 8]) -> bool {
+        if !self.hold(offset, last) {
+            return false;
+        }
+        let parts = core::mem::take(&mut self.chosen);
+        if let Some((first, _)) = parts.first().filter(|(first, _)| *first > self.end) {
+            self.jump(*first, tag);
+        }
+        parts.iter().all(|(_, part)| self.append(generation, part, tag))
+    }
+
+    /// Forgets parts of a chosen log that never became whole.
+    pub(super) fn abandon(&mut self) {
+        self.chosen.clear();
+    }
+
+    /// Everything up to `offset` is covered by a checkpoint, and this end was not sent all of it.
+    fn jump(&mut self, offset: u64, tag: [u8; 8]) {
+        self.segments.clear();
+        (self.start, self.end, self.tag) = (offset, offset, tag);
+    }
+
+    /// Drops everything before `offset`, which a checkpoint covers; `tag` is the digest there.
+    pub(super) fn truncate(&mut self, offset: u64, tag: [u8; 8]) {
+        if offset >= self.end {
+            return self.jump(offset, tag);
+        }
+        while let Some((_, start, bytes)) = self.segments.front_mut() {
+            let covered =
+                usize::try_from(offset.saturating_sub(*start)).unwrap_or(usize::MAX).min(bytes.len());
+            if covered < bytes.len() {
+                if covered > 0 {
+                    // Copies the rest, so that the covered bytes are given back.
+                    *bytes = BytesMut::from(&bytes[covered..]);
+                    *start += covered as u64;
+                }
+                break;
+            }
+            self.segments.pop_front();
+        }
+        self.start = self.start.max(offset);
+    }
+}
+
+/// A full checkpoint and its deltas, and one that is still arriving.
+#[derive(Debug, Default)]
+pub(super) struct Checkpoints {
+    chain: Vec<(CheckpointMeta, Bytes)>,
+    incoming: Option<(CheckpointMeta, BytesMut)>,
+}
+
+impl Checkpoints {
+    pub(super) fn metas(&self) -> Vec<CheckpointMeta> {
+        self.chain.iter().map(|(meta, _)| meta.clone()).collect()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &(CheckpointMeta, Bytes)> {
+        self.chain.iter()
+    }
+
+    pub(super) fn bytes(&self) -> impl Iterator<Item = &[u8]> {
+        self.chain.iter().map(|(_, bytes)| &bytes[..])
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        let arriving = self.incoming.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
+        self.chain.iter().map(|(meta, _)| meta.size).sum::<u64>() + arriving
+    }
+
+    /// Begins to receive. False if it does not fit what is there.
+    pub(super) fn begin(&mut self, meta: CheckpointMeta) -> bool {
+        let deltas_fit = meta.full || (!self.chain.is_empty() && self.chain.len() <= DELTAS_MAX);
+        if !deltas_fit || self.size() + meta.size > CHECKPOINT_SIZE_MAX {
+            return false;
+        }
+        self.incoming = Some((meta, BytesMut::new()));
+        true
+    }
+
+    /// Takes a part. `Some(true)` when the checkpoint is whole, `None` if it does not fit.
+    pub(super) fn part(&mut self, bytes: &[u8]) -> Option<bool> {
+        let (meta, whole) = self.incoming.as_mut()?;
+        whole.extend_from_slice(bytes);
+        let missing = meta.size.checked_sub(whole.len() as u64)?;
+        Some(missing == 0)
+    }
+
+    /// Of the checkpoint that arrives.
+    pub(super) fn arriving(&self) -> Option<&CheckpointMeta> {
+        self.incoming.as_ref().map(|(meta, _)| meta)
+    }
+
+    /// The checkpoint that arrived takes its place; a full one replaces the chain.
+    pub(super) fn complete(&mut self) {
+        if let Some((meta, bytes)) = self.incoming.take() {
+            if meta.full {
+                self.chain.clear();
+            }
+            self.chain.push((meta, bytes.freeze()));
+        }
+    }
+
+    /// Forgets what arrived in part.
+    pub(super) fn abandon(&mut self) {
+        self.incoming = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Generation = Generation { count: 1, opener: 1 };
+    const SECOND: Generation = Generation { count: 2, opener: 1 };
+
+    #[test]
+    fn a_log_is_cut_at_any_offset() {
+        for offset in 0..=12 {
+            let mut log = Log::default();
+            assert!(log.append(FIRST, b"abcde", [1; 8]));
+            assert!(log.append(SECOND, b"fghij", [2; 8]));
+            log.truncate(offset, [3; 8]);
+            let kept: Vec<u8> = log.segments().flat_map(|(_, _, bytes)| bytes.to_vec()).collect();
+            let cut = usize::try_from(offset.min(10)).expect("small");
+            assert_eq!(log.tag(), if offset < 10 { [2; 8] } else { [3; 8] });
+            assert_eq!(kept, b"abcdefghij"[cut..]);
+            assert_eq!((log.start(), log.end()), (offset, offset.max(10)));
+            let mut at = log.start();
+            for (_, start, bytes) in log.segments() {
+                assert_eq!(start, at);
+                at += bytes.len() as u64;
+            }
+        }
+    }
+
+    #[test]
+    fn a_chosen_log_counts_only_when_whole() {
+        let mut log = Log::default();
+        assert!(log.append(FIRST, b"ab", [1; 8]));
+        assert!(log.hold(2, Bytes::from_static(b"cd")));
+        assert_eq!((log.end(), log.tag()), (2, [1; 8]));
+        log.abandon();
+        assert!(!log.choose(SECOND, 1, Bytes::new(), [2; 8]));
+        assert!(log.hold(2, Bytes::from_static(b"cd")));
+        assert!(log.choose(SECOND, 4, Bytes::from_static(b"e"), [2; 8]));
+        assert_eq!((log.end(), log.tag()), (5, [2; 8]));
+    }
+
+    #[test]
+    fn messages_are_sent_within_credit_and_again_after_a_rewind() {
+        let mut sent = Sent::default();
+        sent.push(false, Bytes::from_static(b"one"));
+        sent.push(true, Bytes::new());
+        assert_eq!(sent.next(Some(10)), None);
+        assert!(sent.next(Some(100)).is_some_and(|message| !message.close));
+        assert!(sent.next(None).is_some_and(|message| message.close));
+        assert_eq!(sent.next(None), None);
+        sent.rewind(0);
+        assert!(sent.next(None).is_some());
+        sent.truncate(1);
+        assert_eq!((sent.start(), sent.end(), sent.charge()), (1, 2, 64));
+    }
+}

@@ -1,0 +1,363 @@
+//! One end of one session: numbers messages, keeps them, and holds log and checkpoints.
+//!
+//! Stands alone: knows no wire, no socket and no clock. An agent, a gate or a browser drives it. What an end does is easy
+//! to say: it promises itself to ever newer generations, refuses every older one, hands over all that it keeps when it
+//! promises, and receives outputs strictly in order (DESIGN.md sections 5.2 to 5.6).
+
+mod keep;
+mod receive;
+
+use crate::end::keep::{Checkpoints, Log, Sent};
+use alloc::{string::String, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{
+    frame::{
+        Channel, CheckpointBegin, CheckpointPart, Credit, Failure, Frame, Hello, Input, LogPart, Promise,
+        Promised,
+    },
+    id::{Generation, HostId, ImageHash, SessionId},
+    limits::{OUTPUT_WINDOW, PART_SIZE, RETAINED_MAX, charge},
+    seal,
+};
+
+/// What an end wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Send this to the owner.
+    Send(Frame),
+    /// Give this to the program.
+    Deliver(Bytes),
+    /// Tell the program that no more will come.
+    DeliverClose,
+}
+
+/// Why a promise was not given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// This generation, or a newer one, has it.
+    Superseded(Generation),
+    /// Whoever asks has not shown the session's key.
+    Unproven,
+    /// The session runs another image.
+    Image,
+}
+
+/// Why a frame was refused: the owner breaks the protocol. The session cannot go on with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Violation(pub &'static str);
+
+/// What the first promise told of the session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// What it runs.
+    pub image: ImageHash,
+    /// Knowing it is what resuming takes.
+    pub key: [u8; 16],
+    /// The agent of the other end.
+    pub peer: Option<HostId>,
+    /// Whether messages, log and checkpoints are kept.
+    pub keep: bool,
+    /// How long to remember a session that cannot be resumed, in milliseconds.
+    pub linger_ms: u32,
+}
+
+/// How far the end is with its newest generation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Nobody owns the session, as far as this end knows.
+    Adrift,
+    /// Promised; waits for the chosen log.
+    Promised,
+    /// Messages flow.
+    Owned,
+}
+
+/// One end of one session.
+#[derive(Debug)]
+pub struct End {
+    session: SessionId,
+    server: bool,
+    app: String,
+    terms: Option<Terms>,
+    promised: Generation,
+    /// Meaningful unless adrift.
+    channel: Channel,
+    phase: Phase,
+    /// Whether a log was ever chosen: before that the session can begin anew.
+    begun: bool,
+    log: Log,
+    checkpoints: Checkpoints,
+    sent: Sent,
+    /// Bytes that may be sent to the owner.
+    credit: u64,
+    /// Outputs received since the session began.
+    received: u64,
+    /// Of these, not yet acknowledged on this channel.
+    unacknowledged: u64,
+    /// Charge of outputs that the program has not taken.
+    backlog: u64,
+    /// Charge of outputs taken and not yet granted again.
+    taken: u64,
+    /// Bytes of checkpoint parts stored and not yet acknowledged.
+    stored: u64,
+    output_closed: bool,
+    finishing: bool,
+    failed: Option<Failure>,
+}
+
+/// Outputs are acknowledged at the latest after so many, or so much charge.
+const ACK_COUNT: u64 = 64;
+const ACK_CHARGE: u64 = OUTPUT_WINDOW / 4;
+
+impl End {
+    /// An end that has promised nothing.
+    #[must_use]
+    pub fn new(session: SessionId, server: bool, app: String) -> Self {
+        Self {
+            session,
+            server,
+            app,
+            terms: None,
+            promised: Generation::NONE,
+            channel: 0,
+            phase: Phase::Adrift,
+            begun: false,
+            log: Log::default(),
+            checkpoints: Checkpoints::default(),
+            sent: Sent::default(),
+            credit: 0,
+            received: 0,
+            unacknowledged: 0,
+            backlog: 0,
+            taken: 0,
+            stored: 0,
+            output_closed: false,
+            finishing: false,
+            failed: None,
+        }
+    }
+
+    /// Which session.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Which app.
+    #[must_use]
+    pub fn app(&self) -> &str {
+        &self.app
+    }
+
+    /// The newest generation that has this end's promise.
+    #[must_use]
+    pub fn promised(&self) -> Generation {
+        self.promised
+    }
+
+    /// How far the end is with it.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// What the first promise told, once there was one.
+    #[must_use]
+    pub fn terms(&self) -> Option<&Terms> {
+        self.terms.as_ref()
+    }
+
+    /// Whether a log was ever chosen.
+    #[must_use]
+    pub fn begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Whether both directions came to their end here: nothing is lost if the session is forgotten.
+    #[must_use]
+    pub fn complete(&self) -> bool {
+        self.output_closed && self.sent.closed()
+    }
+
+    /// Whether the owner said that all ends received everything.
+    #[must_use]
+    pub fn finishing(&self) -> bool {
+        self.finishing
+    }
+
+    /// Whether the program's messages have a place: a full buffer stops reading, it never drops.
+    #[must_use]
+    pub fn readable(&self) -> bool {
+        self.sent.charge() + charge(marram_wire::limits::STREAM_CUT) <= RETAINED_MAX
+    }
+
+    /// Bytes kept for the session: messages, log, checkpoints.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        self.sent.charge() + self.log.size() + self.checkpoints.size()
+    }
+
+    /// Everything kept that came from an owner, as a hostile holder would see it.
+    pub fn kept_sealed(&self) -> impl Iterator<Item = &[u8]> {
+        self.log.segments().map(|(_, _, bytes)| &bytes[..]).chain(self.checkpoints.bytes())
+    }
+
+    /// Asks for a generation on a new channel. The end stays with its owner until an edge asks for its promise.
+    #[must_use]
+    pub fn hello(&self, channel: Channel, challenge: &[u8; 16]) -> Hello {
+        let terms = self.terms.as_ref();
+        Hello {
+            channel,
+            session: self.session,
+            server: self.server,
+            app: self.app.clone(),
+            fresh: !self.begun && !self.server,
+            promised: self.promised,
+            image: terms.map(|terms| terms.image),
+            proof: terms.map(|terms| seal::proof(&terms.key, challenge, self.session)),
+            peer: terms.and_then(|terms| terms.peer),
+        }
+    }
+
+    /// Promises, and hands over what is kept. From here on every older generation is refused **[M]**.
+    ///
+    /// # Errors
+    /// If the promise is not given; nothing has changed then.
+    pub fn promise(&mut self, ask: &Promise, out: &mut Vec<Effect>) -> Result<(), Refusal> {
+        if ask.generation <= self.promised {
+            return Err(Refusal::Superseded(self.promised));
+        }
+        if self.begun && !ask.proven {
+            return Err(Refusal::Unproven);
+        }
+        if self.begun && self.terms.as_ref().is_some_and(|terms| terms.image != ask.image) {
+            return Err(Refusal::Image);
+        }
+        let previous = core::mem::replace(&mut self.promised, ask.generation);
+        self.channel = ask.channel;
+        self.phase = Phase::Promised;
+        self.terms = Some(Terms {
+            image: ask.image,
+            key: ask.key,
+            peer: ask.peer,
+            keep: ask.keep,
+            linger_ms: ask.linger_ms,
+        });
+        self.checkpoints.abandon();
+        self.log.abandon();
+        self.finishing = false;
+        self.unacknowledged = 0;
+        self.taken = 0;
+        self.stored = 0;
+        let live = ask.live.as_ref().filter(|live| live.generation == previous);
+        let from = match live {
+            Some(live) => live.took.clamp(self.sent.start(), self.sent.end()),
+            None => self.sent.start(),
+        };
+        out.push(Effect::Send(Frame::Promised(Promised {
+            channel: self.channel,
+            previous,
+            live: live.is_some(),
+            log_start: self.log.start(),
+            log_end: self.log.end(),
+            tag: self.log.tag(),
+            received: self.received,
+            window: OUTPUT_WINDOW.saturating_sub(self.backlog),
+            sent_start: from,
+            sent_end: self.sent.end(),
+            checkpoints: self.checkpoints.metas(),
+            failed: self.failed.clone(),
+        })));
+        if live.is_none() {
+            self.hand_over(out);
+        }
+        self.credit = 0;
+        self.sent.rewind(from);
+        while let Some(message) = self.sent.next(None) {
+            self.send_input(message, out);
+        }
+        Ok(())
+    }
+
+    /// Sends checkpoints and log, so that the new owner can choose and replay.
+    fn hand_over(&self, out: &mut Vec<Effect>) {
+        let channel = self.channel;
+        for (meta, bytes) in self.checkpoints.all() {
+            out.push(Effect::Send(CheckpointBegin { channel, meta: meta.clone() }.into()));
+            for at in (0..bytes.len()).step_by(PART_SIZE) {
+                let part = bytes.slice(at..bytes.len().min(at + PART_SIZE));
+                out.push(Effect::Send(CheckpointPart { channel, bytes: part }.into()));
+            }
+        }
+        for (generation, start, bytes) in self.log.segments() {
+            for at in (0..bytes.len()).step_by(PART_SIZE) {
+                let part = Bytes::copy_from_slice(&bytes[at..bytes.len().min(at + PART_SIZE)]);
+                let offset = start + at as u64;
+                out.push(Effect::Send(LogPart { channel, generation, offset, bytes: part }.into()));
+            }
+        }
+    }
+
+    /// The program says something: at most [`marram_wire::limits::MESSAGE_SIZE_MAX`] bytes.
+    pub fn send(&mut self, payload: Bytes, out: &mut Vec<Effect>) {
+        self.sent.push(false, payload);
+        self.pump(out);
+    }
+
+    /// The program will say no more.
+    pub fn close(&mut self, out: &mut Vec<Effect>) {
+        if !self.sent.closed() {
+            self.sent.push(true, Bytes::new());
+            self.pump(out);
+        }
+    }
+
+    /// The owner is gone; messages wait for the next.
+    pub fn drift(&mut self) {
+        self.phase = Phase::Adrift;
+    }
+
+    /// The program took outputs of this charge.
+    pub fn taken(&mut self, charge: u64, out: &mut Vec<Effect>) {
+        let charge = charge.min(self.backlog);
+        self.backlog -= charge;
+        self.taken += charge;
+        if self.taken >= ACK_CHARGE {
+            self.acknowledge(out);
+        }
+    }
+
+    /// Whether an acknowledgement waits for a message to travel with.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.phase == Phase::Owned && (self.unacknowledged > 0 || self.taken > 0)
+    }
+
+    /// Acknowledges what was received and grants what was taken, without waiting for a message to travel with.
+    pub fn acknowledge(&mut self, out: &mut Vec<Effect>) {
+        if self.owes() {
+            let received = core::mem::take(&mut self.unacknowledged);
+            let bytes = core::mem::take(&mut self.taken);
+            out.push(Effect::Send(Credit { channel: self.channel, received, bytes }.into()));
+        }
+    }
+
+    fn pump(&mut self, out: &mut Vec<Effect>) {
+        if self.phase != Phase::Owned {
+            return;
+        }
+        while let Some(message) = self.sent.next(Some(self.credit)) {
+            self.credit -= charge(message.payload.len());
+            self.send_input(message, out);
+        }
+        if self.terms.as_ref().is_some_and(|terms| !terms.keep) {
+            self.sent.forget_sent();
+        }
+    }
+
+    fn send_input(&mut self, message: keep::Message, out: &mut Vec<Effect>) {
+        let ack = if self.phase == Phase::Owned { core::mem::take(&mut self.unacknowledged) } else { 0 };
+        let input = Input { channel: self.channel, ack, close: message.close, payload: message.payload };
+        out.push(Effect::Send(input.into()));
+    }
+}

@@ -1,0 +1,119 @@
+//! What an owner says to an end, after the promise.
+
+use super::{ACK_CHARGE, ACK_COUNT, Effect, End, Phase, Violation};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use marram_wire::{
+    frame::{Chosen, Finished, Frame, Increment, Output, Stored},
+    limits::charge,
+};
+
+/// Parts of a checkpoint are acknowledged after so many bytes.
+const STORED_EVERY: u64 = marram_wire::limits::CHECKPOINT_WINDOW / 4;
+
+impl End {
+    /// Takes a frame from the owner that has this end's promise. The caller has made sure that it is from no other
+    /// ([`Self::promised`] is the generation that the frame's channel is bound to).
+    ///
+    /// # Errors
+    /// If the owner breaks the protocol.
+    pub fn receive(&mut self, frame: Frame, out: &mut Vec<Effect>) -> Result<(), Violation> {
+        match (frame, self.phase) {
+            (Frame::LogPart(part), Phase::Promised) => {
+                check(self.log.hold(part.offset, part.bytes), "a part of the chosen log does not fit")
+            }
+            (Frame::Chosen(chosen), Phase::Promised) => self.chosen(chosen, out),
+            (Frame::Output(output), Phase::Owned) => self.output(output, out),
+            (Frame::LogOnly(log), Phase::Owned) => {
+                self.increment(&Increment { entries: log.entries, tag: log.tag })
+            }
+            (Frame::Credit(credit), Phase::Owned) => {
+                self.credit = self.credit.saturating_add(credit.bytes);
+                self.pump(out);
+                Ok(())
+            }
+            (Frame::CheckpointBegin(begin), Phase::Owned) => {
+                let own = begin.meta.generation == self.promised;
+                check(
+                    own && self.checkpoints.begin(begin.meta),
+                    "a checkpoint does not fit what this end has",
+                )
+            }
+            (Frame::CheckpointPart(part), Phase::Owned) => self.checkpoint_part(&part.bytes, out),
+            (Frame::Truncate(truncate), Phase::Owned) => {
+                self.log.truncate(truncate.log_offset, truncate.tag);
+                self.sent.truncate(truncate.sent);
+                check(truncate.sent <= self.sent.end(), "a checkpoint covers more than was sent")
+            }
+            (Frame::Failed(failed), _) => {
+                self.failed = Some(failed.failure);
+                self.drift();
+                Ok(())
+            }
+            (Frame::Finish(_), Phase::Owned) => {
+                self.finishing = true;
+                out.push(Effect::Send(Finished { channel: self.channel }.into()));
+                check(self.complete(), "the session finishes before its ends are closed")
+            }
+            _ => Err(Violation("a frame came out of turn")),
+        }
+    }
+
+    fn chosen(&mut self, chosen: Chosen, out: &mut Vec<Effect>) -> Result<(), Violation> {
+        let fits = self.log.choose(self.promised, chosen.log_offset, chosen.log, chosen.tag);
+        check(fits, "the chosen log does not continue what this end has")?;
+        self.phase = Phase::Owned;
+        self.begun = true;
+        self.credit = chosen.credit;
+        self.pump(out);
+        Ok(())
+    }
+
+    fn increment(&mut self, increment: &Increment) -> Result<(), Violation> {
+        let fits = self.log.append(self.promised, &increment.entries, increment.tag);
+        check(fits, "the log outgrew what this end keeps")
+    }
+
+    fn output(&mut self, output: Output, out: &mut Vec<Effect>) -> Result<(), Violation> {
+        check(!self.output_closed, "an output came after the last one")?;
+        if let Some(increment) = &output.increment {
+            self.increment(increment)?;
+        }
+        self.received += 1;
+        self.unacknowledged += 1;
+        let cost = charge(output.payload.len());
+        if output.close {
+            self.output_closed = true;
+            self.taken += cost;
+            out.push(Effect::DeliverClose);
+        } else {
+            self.backlog += cost;
+            out.push(Effect::Deliver(output.payload));
+        }
+        if self.unacknowledged >= ACK_COUNT || self.taken >= ACK_CHARGE || self.complete() {
+            self.acknowledge(out);
+        }
+        Ok(())
+    }
+
+    fn checkpoint_part(&mut self, bytes: &Bytes, out: &mut Vec<Effect>) -> Result<(), Violation> {
+        let whole = self.checkpoints.part(bytes).ok_or(Violation("a part belongs to no checkpoint"))?;
+        let mut complete = None;
+        if whole {
+            let covered = self.checkpoints.arriving().map_or(0, |meta| meta.log_offset);
+            check(covered <= self.log.end(), "a checkpoint came before the log that it covers")?;
+            complete = self.checkpoints.arriving().map(|meta| meta.number);
+            self.checkpoints.complete();
+        }
+        self.stored += bytes.len() as u64;
+        if whole || self.stored >= STORED_EVERY {
+            let bytes = core::mem::take(&mut self.stored);
+            out.push(Effect::Send(Stored { channel: self.channel, bytes, complete }.into()));
+        }
+        Ok(())
+    }
+}
+
+fn check(holds: bool, otherwise: &'static str) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(Violation(otherwise)) }
+}
