@@ -1,26 +1,46 @@
 //! What the admin API needs of the edge around it. Knows no HTTP.
 
-use marram_edge::control::{Answer, Request};
+use crate::config::edge::Config;
+use crate::edge::AdminClient;
 use std::path::PathBuf;
-use tokio::sync::oneshot;
-
-/// Where the control's answer goes. Dropped unanswered if the edge stops.
-pub type Reply = oneshot::Sender<Answer>;
 
 /// The edge, as seen by its admin API.
+#[derive(Debug)]
 pub struct Desk {
-    /// Hands a request to the control; returns at once.
-    pub ask: Box<dyn Fn(Request, Reply) + Send + Sync>,
-    /// The edge's state: images in `images/`, deployed apps in `apps/`.
-    pub state: PathBuf,
+    /// Asks the control.
+    pub control: AdminClient,
+    /// The edge's name.
+    pub edge: String,
+    /// Where images are cached.
+    pub images: PathBuf,
+    /// Where deployed apps are remembered.
+    pub apps: PathBuf,
+    /// Manifests to deploy at start.
+    pub start: Vec<PathBuf>,
     /// Apps that have a gate on this edge: their sessions' client ends die with it.
     pub gate_apps: Vec<String>,
     /// Servers that this edge's own gate connects to: such sessions' server ends die with it.
     pub gate_servers: Vec<String>,
-    /// Manifests of apps to deploy at start.
-    pub apps: Vec<PathBuf>,
-    /// Admin URLs of edges to fetch apps and images from that this one lacks.
+    /// Admin URLs of edges to fetch apps from that this one lacks.
     pub peers: Vec<String>,
     /// What must be shown as `Authorization: Bearer ...`, if anything.
     pub token: Option<String>,
+}
+
+impl Desk {
+    /// The desk of the edge that is configured so.
+    #[must_use]
+    pub fn new(config: &Config, control: AdminClient) -> Self {
+        Self {
+            control,
+            edge: config.edge.name.clone(),
+            images: config.edge.images.clone(),
+            apps: config.admin.state.join("apps"),
+            start: config.admin.apps.clone(),
+            gate_apps: config.edge.gates.iter().map(|(_, app)| app.clone()).collect(),
+            gate_servers: config.edge.servers.iter().map(|(name, _)| name.clone()).collect(),
+            peers: config.admin.peers.clone(),
+            token: config.admin.token.clone(),
+        }
+    }
 }

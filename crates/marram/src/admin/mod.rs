@@ -2,4 +2,4 @@
 
 mod desk;
 
-pub use desk::{Desk, Reply};
+pub use desk::Desk;

@@ -1,4 +1,10 @@
 //! Configuration: TOML as people write it, turned into what the programs take.
+//!
+//! Two steps: as typed (private structs that mirror the text) and as resolved (what the rest of the binary uses). Every
+//! error names file, line, field and fix.
 
+pub mod agent;
+pub mod edge;
+mod shared;
 pub mod source;
 pub mod units;

@@ -62,7 +62,8 @@ impl Written for Time {
 }
 
 impl Written for Address {
-    const EXPECTED: &'static str = "an address such as \"127.0.0.1:7400\", \"edge.example.org:7400\" or \"[::1]:7400\"";
+    const EXPECTED: &'static str =
+        "an address such as \"127.0.0.1:7400\", \"edge.example.org:7400\" or \"[::1]:7400\"";
     fn read(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host_is_fine = !host.is_empty() && (host.starts_with('[') == host.contains(':'));
@@ -74,7 +75,8 @@ impl Written for Name {
     const EXPECTED: &'static str = "a name of at most 64 letters, digits, '-', '_' or '.'";
     fn read(text: &str) -> Option<Self> {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        let fine = (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(legal) && !text.starts_with('.');
+        let fine =
+            (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(legal) && !text.starts_with('.');
         fine.then(|| Self(text.into()))
     }
 }
@@ -169,7 +171,8 @@ mod tests {
 
     #[test]
     fn names_stay_out_of_paths() {
-        for (text, fine) in [("web-1.b_c", true), ("", false), ("..", false), ("a/b", false), ("a b", false)] {
+        for (text, fine) in [("web-1.b_c", true), ("", false), ("..", false), ("a/b", false), ("a b", false)]
+        {
             assert_eq!(Name::read(text).is_some(), fine, "{text}");
         }
     }

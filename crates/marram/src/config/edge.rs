@@ -1,0 +1,186 @@
+//! An edge's configuration: as typed, and as the edge and its admin API take it.
+
+use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
+use super::source::{Problem, Source};
+use super::units::{Address, Name, Time};
+use crate::{edge, logging};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use toml::Spanned;
+
+/// What `marram config sample edge` prints.
+pub const SAMPLE: &str = include_str!("edge.sample.toml");
+
+/// An edge's configuration, resolved.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// For the edge's processes.
+    pub edge: edge::Options,
+    /// For its admin API.
+    pub admin: Admin,
+    /// For its logs.
+    pub log: logging::Options,
+}
+
+/// What the admin API needs to know.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    /// Where operators connect.
+    pub listen: SocketAddr,
+    /// What they must show; always there where `listen` is not on loopback.
+    pub token: Option<String>,
+    /// Admin URLs of other edges.
+    pub peers: Vec<String>,
+    /// The edge's state directory.
+    pub state: PathBuf,
+    /// Manifests to deploy at start.
+    pub apps: Vec<PathBuf>,
+}
+
+impl Config {
+    /// Reads and resolves a configuration.
+    ///
+    /// # Errors
+    /// If a field is unknown, missing, of a wrong type, or does not fit the others.
+    pub fn parse(source: &Source) -> Result<Self, Problem> {
+        source.parse::<Written>()?.resolve(source)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: Option<Name>,
+    state: String,
+    listen: Vec<Spanned<String>>,
+    secret_file: Spanned<String>,
+    #[serde(default)]
+    apps: Vec<String>,
+    shards: Option<Spanned<u8>>,
+    #[serde(default)]
+    servers: BTreeMap<Name, Address>,
+    #[serde(default)]
+    security: WrittenSecurity,
+    #[serde(default)]
+    gate: Vec<WrittenGate>,
+    #[serde(default)]
+    admin: WrittenAdmin,
+    #[serde(default)]
+    limits: WrittenLimits,
+    #[serde(default)]
+    patience: WrittenPatience,
+    #[serde(default)]
+    log: WrittenLog,
+    /// For `marram demo --sabotage`: flips one bit of the n-th output of a shard.
+    #[serde(default)]
+    sabotage: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenGate {
+    listen: Spanned<String>,
+    app: Name,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenAdmin {
+    listen: Option<Spanned<String>>,
+    token_file: Option<Spanned<String>>,
+    #[serde(default)]
+    peers: Vec<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenLimits {
+    sessions: Option<u32>,
+    recoveries: Option<u32>,
+    cells: Option<u32>,
+    half_open: Option<u32>,
+    handshake: Option<Time>,
+    drain: Option<Time>,
+}
+
+impl Written {
+    fn resolve(self, source: &Source) -> Result<Config, Problem> {
+        if self.listen.is_empty() {
+            return Err(source.missing("listen", "write listen = [\"0.0.0.0:7400\"]"));
+        }
+        if let Some(shards) = self.shards.as_ref().filter(|shards| *shards.get_ref() == 0) {
+            return Err(source.problem(&shards.span(), "an edge needs a shard; leave it out for one a core"));
+        }
+        let state = source.path(&self.state);
+        let edge = edge::Options {
+            name: self.name.map_or_else(host_name, |name| name.0),
+            listen: self.listen.iter().map(|text| socket(source, text)).collect::<Result<_, _>>()?,
+            security: self.security.resolve(source)?,
+            secret: shared::secret(source, &self.secret_file)?,
+            shards: self.shards.map_or(0, Spanned::into_inner),
+            images: state.join("images"),
+            gates: self.gate.into_iter().map(|gate| gate.resolve(source)).collect::<Result<_, _>>()?,
+            servers: self.servers.into_iter().map(|(name, address)| (name.0, address.0)).collect(),
+            patience: self.patience.resolve(source)?,
+            limits: self.limits.resolve(),
+            sabotage: self.sabotage,
+        };
+        let apps = self.apps.iter().map(|path| source.path(path)).collect();
+        let admin = self.admin.resolve(source, state, apps)?;
+        Ok(Config { edge, admin, log: self.log.resolve() })
+    }
+}
+
+impl WrittenGate {
+    fn resolve(self, source: &Source) -> Result<(SocketAddr, String), Problem> {
+        Ok((socket(source, &self.listen)?, self.app.0))
+    }
+}
+
+impl WrittenAdmin {
+    fn resolve(self, source: &Source, state: PathBuf, apps: Vec<PathBuf>) -> Result<Admin, Problem> {
+        let listen = match &self.listen {
+            Some(text) => socket(source, text)?,
+            None => SocketAddr::from(([127, 0, 0, 1], 7401)),
+        };
+        let token = self.token_file.as_ref().map(|path| shared::token(source, path)).transpose()?;
+        if let Some(text) = self.listen.filter(|_| token.is_none() && !listen.ip().is_loopback()) {
+            let what = "is not on loopback, and whoever reaches it can deploy and kill; name a token with `token_file`";
+            return Err(source.problem(&text.span(), what));
+        }
+        if let Some(peer) = self.peers.iter().find(|peer| !peer.get_ref().starts_with("http://")) {
+            return Err(source.problem(&peer.span(), "a peer is written \"http://HOST:PORT\""));
+        }
+        let peers = self.peers.into_iter().map(Spanned::into_inner).collect();
+        Ok(Admin { listen, token, peers, state, apps })
+    }
+}
+
+impl WrittenLimits {
+    fn resolve(&self) -> edge::Limits {
+        let default = edge::Limits::default();
+        edge::Limits {
+            sessions_max: self.sessions.unwrap_or(default.sessions_max),
+            recoveries_max: self.recoveries.unwrap_or(default.recoveries_max),
+            half_open_max: self.half_open.map_or(default.half_open_max, |count| count as usize),
+            handshake: self.handshake.map_or(default.handshake, |time| time.0),
+            drain: self.drain.map_or(default.drain, |time| time.0),
+            cells_max: self.cells.unwrap_or(default.cells_max),
+        }
+    }
+}
+
+/// An address to listen on: numbers, since a name could mean several.
+pub(super) fn socket(source: &Source, text: &Spanned<String>) -> Result<SocketAddr, Problem> {
+    text.get_ref().parse().map_err(|_| {
+        let what = "is no address to listen on; write numbers, such as \"127.0.0.1:7400\" or \"[::]:7400\"";
+        source.problem(&text.span(), what)
+    })
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().parse::<Name>().map_or_else(|_| "edge".into(), |name| name.0)
+}

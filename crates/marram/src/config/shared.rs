@@ -1,0 +1,169 @@
+//! The tables that edges and agents share: `[security]`, `[patience]`, `[log]`; and files that hold secrets.
+
+use super::source::{Problem, Source};
+use super::units::Time;
+use crate::agent::Patience;
+use crate::logging;
+use crate::net::{Identity, Security};
+use serde::Deserialize;
+use std::ops::Range;
+use std::time::Duration;
+use toml::Spanned;
+
+/// Bytes of a secret, token, certificate or key file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// A token or secret that is shorter can be guessed.
+const SECRET_BYTES_MIN: usize = 16;
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenLog {
+    format: Option<logging::Format>,
+    level: Option<logging::Level>,
+}
+
+impl WrittenLog {
+    pub(super) fn resolve(&self) -> logging::Options {
+        logging::Options { format: self.format.unwrap_or_default(), level: self.level.unwrap_or_default() }
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenSecurity {
+    token_file: Option<Spanned<String>>,
+    ca: Option<Spanned<String>>,
+    certificate: Option<Spanned<String>>,
+    key: Option<Spanned<String>>,
+    #[serde(default)]
+    insecure_plain: bool,
+}
+
+impl WrittenSecurity {
+    pub(super) fn resolve(&self, source: &Source) -> Result<Security, Problem> {
+        let identity = match (&self.certificate, &self.key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => {
+                Some(Identity { chain_pem: pem(source, certificate)?, key_pem: pem(source, key)? })
+            }
+            (Some(alone), None) => {
+                return Err(source.problem(&alone.span(), "has no key; name its file with `key = \"...\"`"));
+            }
+            (None, Some(alone)) => {
+                let what = "has no certificate; name its file with `certificate = \"...\"`";
+                return Err(source.problem(&alone.span(), what));
+            }
+        };
+        Ok(Security {
+            token: self.token_file.as_ref().map(|path| token(source, path)).transpose()?,
+            ca_pem: self.ca.as_ref().map(|path| pem(source, path)).transpose()?,
+            identity,
+            insecure_plain: self.insecure_plain,
+        })
+    }
+}
+
+/// Reads a token: one line, without the white space around it.
+pub(super) fn token(source: &Source, path: &Spanned<String>) -> Result<String, Problem> {
+    let bytes = file(source, path)?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|_| source.problem(&path.span(), "is no text; write one line"))?;
+    let token = text.trim();
+    if token.len() < SECRET_BYTES_MIN {
+        return Err(too_short(source, &path.span(), token.len()));
+    }
+    Ok(token.to_owned())
+}
+
+/// Reads a secret: the file's bytes, without white space at its end.
+pub(super) fn secret(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
+    let bytes = file(source, path)?;
+    let secret = bytes.trim_ascii_end();
+    if secret.len() < SECRET_BYTES_MIN {
+        return Err(too_short(source, &path.span(), secret.len()));
+    }
+    Ok(secret.to_vec())
+}
+
+fn too_short(source: &Source, span: &Range<usize>, len: usize) -> Problem {
+    let what = format!(
+        "names a file that holds {len} bytes, which can be guessed; put at least {SECRET_BYTES_MIN} random ones there, \
+         for instance with `openssl rand -hex 32`"
+    );
+    source.problem(span, what)
+}
+
+fn pem(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
+    let bytes = file(source, path)?;
+    if bytes.windows(11).any(|window| window == b"-----BEGIN ") {
+        return Ok(bytes);
+    }
+    Err(source.problem(&path.span(), "names a file without a PEM block (\"-----BEGIN ...\")"))
+}
+
+fn file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
+    let place = source.path(path.get_ref());
+    let problem = |what: String| source.problem(&path.span(), what);
+    let size = std::fs::metadata(&place)
+        .map_err(|error| problem(format!("names {}, which cannot be read: {error}", place.display())))?
+        .len();
+    if size > FILE_BYTES_MAX {
+        return Err(problem(format!("names a file of {size} bytes; at most {FILE_BYTES_MAX} are read")));
+    }
+    std::fs::read(&place)
+        .map_err(|error| problem(format!("names {}, which cannot be read: {error}", place.display())))
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenPatience {
+    heartbeat: Option<Spanned<Time>>,
+    suspect_after: Option<Spanned<Time>>,
+    no_edge: Option<Spanned<Time>>,
+    backoff_min: Option<Spanned<Time>>,
+    backoff_max: Option<Spanned<Time>>,
+    linger: Option<Spanned<Time>>,
+    dial: Option<Spanned<Time>>,
+    connect: Option<Spanned<Time>>,
+    drain: Option<Spanned<Time>>,
+}
+
+impl WrittenPatience {
+    pub(super) fn resolve(&self, source: &Source) -> Result<Patience, Problem> {
+        let default = Patience::default();
+        let time =
+            |written: &Option<Spanned<Time>>, default: Duration| match written {
+                None => Ok(default),
+                Some(written) if written.get_ref().0.is_zero() => Err(source
+                    .problem(&written.span(), "must be more than nothing; leave it out for the default")),
+                Some(written) => Ok(written.get_ref().0),
+            };
+        let patience = Patience {
+            heartbeat_interval: time(&self.heartbeat, default.heartbeat_interval)?,
+            heartbeat_timeout: time(&self.suspect_after, default.heartbeat_timeout)?,
+            no_edge: time(&self.no_edge, default.no_edge)?,
+            backoff_min: time(&self.backoff_min, default.backoff_min)?,
+            backoff_max: time(&self.backoff_max, default.backoff_max)?,
+            linger: time(&self.linger, default.linger)?,
+            dial: time(&self.dial, default.dial)?,
+            connect: time(&self.connect, default.connect)?,
+            drain: time(&self.drain, default.drain)?,
+        };
+        let heartbeat_span = self.suspect_after.as_ref().or(self.heartbeat.as_ref());
+        if let Some(written) = heartbeat_span
+            && patience.heartbeat_timeout < 2 * patience.heartbeat_interval
+        {
+            let what = "an edge would be suspected for one late answer; let `suspect_after` be at least twice `heartbeat`";
+            return Err(source.problem(&written.span(), what));
+        }
+        let backoff_span = self.backoff_max.as_ref().or(self.backoff_min.as_ref());
+        if let Some(written) = backoff_span
+            && patience.backoff_max < patience.backoff_min
+        {
+            return Err(
+                source.problem(&written.span(), "`backoff_max` is below `backoff_min`; swap or raise them")
+            );
+        }
+        Ok(patience)
+    }
+}

@@ -1,0 +1,140 @@
+//! What operators write, and what they are told when it is wrong.
+
+use marram::config::agent::{self, Side};
+use marram::config::edge;
+use marram::config::source::Source;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A directory with a token and a secret in it, removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("marram-config-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        for file in ["token", "secret"] {
+            std::fs::write(path.join(file), "0123456789abcdef0123456789abcdef\n").unwrap();
+        }
+        std::fs::write(path.join("short"), "abc\n").unwrap();
+        Self(path)
+    }
+
+    fn source(&self, text: &str) -> Source {
+        let path = self.0.join("config.toml");
+        std::fs::write(&path, text).unwrap();
+        Source::read(&path).unwrap()
+    }
+
+    fn edge(&self, text: &str) -> Result<edge::Config, String> {
+        edge::Config::parse(&self.source(text)).map_err(|problem| problem.to_string())
+    }
+
+    fn agent(&self, text: &str, side: Side) -> Result<agent::Config, String> {
+        agent::Config::parse(&self.source(text), side).map_err(|problem| problem.to_string())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const EDGE: &str = "state = \"state\"\nlisten = [\"127.0.0.1:7400\"]\nsecret_file = \"secret\"\n";
+const AGENT: &str =
+    "edges = [\"127.0.0.1:7400\"]\n[[listen]]\naddress = \"127.0.0.1:8080\"\napp = \"forward\"\n";
+
+/// Every commented-out line of a sample that is a setting, turned on.
+fn all_settings(sample: &str) -> String {
+    let setting =
+        |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
+    sample.lines().map(|line| setting(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
+}
+
+#[test]
+fn samples_are_legal_as_they_are_and_with_every_line_on() {
+    let place = Place::new("samples");
+    let certificate = "-----BEGIN CERTIFICATE-----\n";
+    for file in ["edge.pem", "edge.key", "agents-ca.pem", "edges-ca.pem", "agent.pem", "agent.key"] {
+        std::fs::write(place.0.join(file), certificate).unwrap();
+    }
+    std::fs::copy(place.0.join("token"), place.0.join("admin-token")).unwrap();
+    for change in [str::to_owned, all_settings] {
+        let text = change(edge::SAMPLE).replace("/etc/marram/", "");
+        let config = place.edge(&text).unwrap();
+        assert_eq!(config.edge.name, "edge-a");
+        assert_eq!(config.edge.patience.heartbeat_interval, Duration::from_millis(50));
+        let text = change(agent::SAMPLE).replace("/etc/marram/", "");
+        assert_eq!(place.agent(&text, Side::Client).unwrap().agent.edges.len(), 2);
+    }
+}
+
+#[test]
+fn samples_show_the_defaults() {
+    let place = Place::new("defaults");
+    let short = place.agent(AGENT, Side::Client).unwrap().agent;
+    let certificate = "-----BEGIN CERTIFICATE-----\n";
+    for file in ["edges-ca.pem", "agent.pem", "agent.key"] {
+        std::fs::write(place.0.join(file), certificate).unwrap();
+    }
+    let sample = all_settings(agent::SAMPLE).replace("/etc/marram/", "");
+    assert_eq!(place.agent(&sample, Side::Client).unwrap().agent.patience, short.patience);
+    let short = place.edge(EDGE).unwrap().edge;
+    let limits =
+        edge::SAMPLE.split("[limits]").nth(1).and_then(|rest| rest.split("[patience]").next()).unwrap();
+    let text = format!("{EDGE}[limits]\n{}", all_settings(limits));
+    assert_eq!(place.edge(&text).unwrap().edge.limits, short.limits);
+}
+
+#[test]
+fn an_edges_errors_name_line_field_and_fix() {
+    let place = Place::new("edge");
+    for (text, words) in [
+        ("listn = 1", &[":4", "listn", "expected one of", "`listen`"][..]),
+        ("shards = 0", &[":4", "`shards`", "leave it out"]),
+        ("shards = \"two\"", &[":4", "`shards`", "invalid type"]),
+        ("[admin]\nlisten = \"localhost:7401\"", &[":5", "`admin.listen`", "127.0.0.1:7400"]),
+        ("[admin]\nlisten = \"0.0.0.0:7401\"", &[":5", "`admin.listen`", "not on loopback", "token_file"]),
+        ("[admin]\npeers = [\"edge-b\"]", &[":5", "`admin.peers`", "http://"]),
+        ("[admin]\ntoken_file = \"short\"", &[":5", "`admin.token_file`", "openssl rand"]),
+        (
+            "[security]\ntoken_file = \"nowhere\"",
+            &[":5", "`security.token_file`", "nowhere", "cannot be read"],
+        ),
+        ("[security]\nkey = \"token\"", &[":5", "`security.key`", "certificate = "]),
+        ("[security]\nca = \"token\"", &[":5", "`security.ca`", "PEM"]),
+        ("[[gate]]\nlisten = \"0.0.0.0:80\"", &[":4", "gate", "missing field `app`"]),
+        ("[patience]\nheartbeat = \"150ms\"", &[":5", "`patience.heartbeat`", "twice"]),
+        ("[patience]\nbackoff_max = \"1ms\"", &[":5", "`patience.backoff_max`", "backoff_min"]),
+        ("[patience]\nlinger = \"0s\"", &[":5", "`patience.linger`", "more than nothing"]),
+        ("[limits]\ndrain = \"5\"", &[":5", "`limits.drain`", "\"30s\""]),
+        ("[log]\nlevel = \"loud\"", &[":5", "`log.level`", "`debug`"]),
+    ] {
+        let error = place.edge(&format!("{EDGE}{text}\n")).map(|_| ()).unwrap_err();
+        for word in words {
+            assert!(error.contains(word), "{text}: {error:?} does not say {word:?}");
+        }
+    }
+    let error =
+        place.edge("state = \"state\"\nlisten = []\nsecret_file = \"secret\"\n").map(|_| ()).unwrap_err();
+    assert!(error.contains("`listen`"), "{error}");
+}
+
+#[test]
+fn an_agents_errors_name_line_field_and_fix() {
+    let place = Place::new("agent");
+    for (text, side, words) in [
+        ("edges = [\"edge-a\"]", Side::Client, &[":1", "`edges`", "edge.example.org:7400"][..]),
+        ("edges = []", Side::Client, &["`edges`", "edge-a:7400"]),
+        ("edges = [\"a:1\"]", Side::Client, &["`listen`", "[[listen]]"]),
+        ("edges = [\"a:1\"]", Side::Server, &["`servers`", "web"]),
+        ("edges = [\"a:1\"]\nservers = { \"a b\" = \"c:1\" }", Side::Server, &[":2", "`servers`", "a name"]),
+        ("edges = [\"a:1\"]\nservers = { web = \"c\" }", Side::Server, &[":2", "`servers`", "an address"]),
+    ] {
+        let error = place.agent(text, side).map(|_| ()).unwrap_err();
+        for word in words {
+            assert!(error.contains(word), "{text}: {error:?} does not say {word:?}");
+        }
+    }
+}
