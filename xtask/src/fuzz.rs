@@ -97,9 +97,13 @@ fn start(name: &str, seconds: u64) -> Result<Child> {
     for folder in [&found, &artifacts] {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
+    let seeds = project::root().join("fuzz/seeds").join(name);
+    if !seeds.is_dir() {
+        bail!("commit a few inputs in {}, so that no run starts from nothing", seeds.display());
+    }
     let log = fs::File::create(log(name)).context("cannot write the fuzzer's log")?;
     let mut command = Command::new(folder().join("build/release").join(name));
-    command.arg(&found).arg(project::root().join("fuzz/seeds").join(name));
+    command.args([&found, &seeds]);
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
     command.args([
         format!("-max_total_time={seconds}"),
@@ -149,7 +153,7 @@ pub(crate) fn wrap(arguments: &[String]) -> ExitCode {
     let mut command = Command::new(rustc);
     command.args(rest);
     if ours && name.is_some_and(|name| name != "build_script_build") {
-        command.args(COVERAGE);
+        command.args(COVERAGE).arg("-Dwarnings");
     }
     match command.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,

@@ -1,0 +1,16 @@
+//! What shards and the control say to each other across a process boundary, both ways.
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use marram_edge::api::{FromShard, ToShard};
+
+fuzz_target!(|data: &[u8]| {
+    let bytes = Bytes::copy_from_slice(data);
+    if let Ok(message) = ToShard::decode(bytes.clone()) {
+        assert_eq!(ToShard::decode(message.to_bytes()), Ok(message));
+    }
+    if let Ok(message) = FromShard::decode(bytes) {
+        assert_eq!(FromShard::decode(message.to_bytes()), Ok(message));
+    }
+});
