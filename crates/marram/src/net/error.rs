@@ -1,0 +1,95 @@
+//! Why a wire could not be made or does not stand any more, in words for whoever can fix it.
+
+use super::preamble::Answer;
+use marram_wire::frame::ReadError;
+use std::{fmt, io};
+
+/// Why a wire ended. All but the first two are somebody's mistake.
+#[derive(Debug)]
+pub(crate) enum WireError {
+    /// The peer closed it.
+    Closed,
+    /// The network or the operating system failed it.
+    Io(io::Error),
+    /// The edge refused the connection, and said why.
+    Refused(Answer),
+    /// TLS could not agree or was violated.
+    Tls(rustls::Error),
+    /// The two sides do not have the same token.
+    WrongToken,
+    /// The peer speaks something else.
+    Garbage(&'static str),
+    /// The peer sent what is not a frame.
+    Frame(ReadError),
+    /// The peer does not read what it is sent.
+    NotRead,
+    /// The handshake took too long.
+    Overdue,
+}
+
+impl From<io::Error> for WireError {
+    fn from(error: io::Error) -> Self {
+        // TLS errors come wrapped, since they turn up in the middle of reading.
+        match error.downcast::<rustls::Error>() {
+            Ok(tls) => Self::Tls(tls),
+            Err(error) => Self::Io(error),
+        }
+    }
+}
+
+impl From<rustls::Error> for WireError {
+    fn from(error: rustls::Error) -> Self {
+        Self::Tls(error)
+    }
+}
+
+impl From<ReadError> for WireError {
+    fn from(error: ReadError) -> Self {
+        Self::Frame(error)
+    }
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the peer closed the connection"),
+            Self::Io(error) => write!(f, "{error}"),
+            Self::Refused(answer) => write!(f, "{answer}"),
+            Self::Tls(error) => tls(error, f),
+            Self::WrongToken => f.write_str("agent and edge have different tokens: give both the same one"),
+            Self::Garbage(what) => write!(f, "the peer does not speak Marram's protocol: it sent {what}"),
+            Self::Frame(error) => write!(f, "{error}"),
+            Self::NotRead => f.write_str("the peer does not read what it is sent"),
+            Self::Overdue => f.write_str("the handshake took too long"),
+        }
+    }
+}
+
+fn tls(error: &rustls::Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    use rustls::{AlertDescription, CertificateError, Error};
+    match error {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => f.write_str(
+            "the peer's certificate is not signed by the ca that is trusted here: compare the ca with the peer's certificate",
+        ),
+        Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => write!(
+            f,
+            "the edge's certificate is for another name than the one it was dialled by ({error}): add the name or address \
+             to its certificate, or dial it by one that is there"
+        ),
+        Error::InvalidCertificate(why) => write!(f, "the peer's certificate was refused: {why}"),
+        Error::NoCertificatesPresented => {
+            f.write_str("the agent showed no certificate and the edge wants one: give the agent certificate and key")
+        }
+        Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            f.write_str("the edge wants a certificate: give this agent certificate and key")
+        }
+        Error::AlertReceived(AlertDescription::UnknownCA | AlertDescription::BadCertificate | AlertDescription::DecryptError) => f.write_str(
+            "the peer does not trust this side's certificate: it must be signed by the ca that the peer was given",
+        ),
+        other => write!(f, "TLS: {other}"),
+    }
+}
+
+impl std::error::Error for WireError {}

@@ -1,0 +1,54 @@
+//! Keeps log lines that a peer or a guest can trigger from filling a disk.
+
+use std::time::{Duration, Instant};
+
+/// Lines at once.
+const BURST: u32 = 10;
+/// Then one in this time.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Lets some lines through and counts the others.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    tokens: u32,
+    refilled: Instant,
+    swallowed: u64,
+}
+
+impl Limiter {
+    /// Full of tokens.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { tokens: BURST, refilled: now, swallowed: 0 }
+    }
+
+    /// Whether a line may be written now: then how many were not since the last one.
+    pub(crate) fn pass(&mut self, now: Instant) -> Option<u64> {
+        let earned = now.saturating_duration_since(self.refilled).as_secs() / INTERVAL.as_secs();
+        if earned > 0 {
+            self.tokens = self.tokens.saturating_add(u32::try_from(earned).unwrap_or(BURST)).min(BURST);
+            self.refilled = now;
+        }
+        if self.tokens == 0 {
+            self.swallowed += 1;
+            return None;
+        }
+        self.tokens -= 1;
+        Some(std::mem::take(&mut self.swallowed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_then_one_an_interval_and_none_is_forgotten() {
+        let start = Instant::now();
+        let mut limiter = Limiter::new(start);
+        let passed = (0..100).filter_map(|_| limiter.pass(start)).count();
+        assert_eq!(passed, BURST as usize);
+        assert_eq!(limiter.pass(start + INTERVAL), Some(90));
+        assert_eq!(limiter.pass(start + INTERVAL), None);
+        assert_eq!(limiter.pass(start + 3 * INTERVAL), Some(1));
+    }
+}

@@ -1,0 +1,189 @@
+//! What a wire has still to write: frames in order, bulk behind everything else, large payloads by reference.
+
+use bytes::{Buf, Bytes, BytesMut};
+use marram_wire::frame::Frame;
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice, Write},
+};
+
+/// Payloads of at least this size are written from where they are; copying smaller ones is cheaper than one more slice.
+const BY_REFERENCE: usize = 16 << 10;
+/// Slices in one write.
+const SLICES: usize = 32;
+
+/// The bytes that wait for a socket, and the bulk frames that wait for those bytes.
+#[derive(Default, Debug)]
+pub(crate) struct Outgoing {
+    /// In front of `tail`.
+    parts: VecDeque<Bytes>,
+    /// Sum of the lengths of `parts`.
+    parts_size: usize,
+    /// Encoded last; small frames gather here, so that one write takes them all.
+    tail: BytesMut,
+    /// Not encoded yet.
+    bulk: VecDeque<Frame>,
+    /// About what `bulk` will take.
+    bulk_size: usize,
+}
+
+/// About how much a bulk frame takes, in bytes.
+fn bulk_size(frame: &Frame) -> usize {
+    match frame {
+        Frame::CheckpointPart(part) => part.bytes.len() + 16,
+        _ => 64,
+    }
+}
+
+impl Outgoing {
+    /// Adds one frame.
+    pub(crate) fn push(&mut self, frame: Frame) {
+        if frame.is_bulk() {
+            self.bulk_size += bulk_size(&frame);
+            self.bulk.push_back(frame);
+        } else {
+            self.encode(&frame);
+        }
+    }
+
+    /// Adds bytes that are not a frame.
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+    }
+
+    fn encode(&mut self, frame: &Frame) {
+        let payload = frame.encode(&mut self.tail);
+        if payload.len() < BY_REFERENCE {
+            self.tail.extend_from_slice(&payload);
+            return;
+        }
+        let head = self.tail.split().freeze();
+        self.parts_size += head.len() + payload.len();
+        self.parts.push_back(head);
+        self.parts.push_back(payload);
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn size(&self) -> usize {
+        self.parts_size + self.tail.len() + self.bulk_size
+    }
+
+    /// Writes until nothing waits (true) or `to` takes no more now (false). One bulk frame follows only when all else is
+    /// gone, so what is urgent waits for one of them at the most.
+    pub(crate) fn write_to(&mut self, to: &mut impl Write) -> io::Result<bool> {
+        loop {
+            if self.parts.is_empty() && self.tail.is_empty() {
+                let Some(frame) = self.bulk.pop_front() else { return Ok(true) };
+                self.bulk_size -= bulk_size(&frame);
+                self.encode(&frame);
+            }
+            match self.write_once(to) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn write_once(&mut self, to: &mut impl Write) -> io::Result<usize> {
+        let mut written = if self.parts.is_empty() {
+            to.write(&self.tail)?
+        } else {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let waiting = self.parts.iter().map(|part| &part[..]).chain([&self.tail[..]]);
+            let count =
+                slices.iter_mut().zip(waiting).map(|(slice, part)| *slice = IoSlice::new(part)).count();
+            to.write_vectored(&slices[..count])?
+        };
+        let total = written;
+        while let Some(part) = self.parts.front_mut() {
+            let taken = part.len().min(written);
+            part.advance(taken);
+            self.parts_size -= taken;
+            written -= taken;
+            if !part.is_empty() {
+                return Ok(total);
+            }
+            self.parts.pop_front();
+        }
+        // Clearing keeps the front of the allocation, advancing gives it up until the next one.
+        if written == self.tail.len() {
+            self.tail.clear()
+        } else {
+            self.tail.advance(written)
+        }
+        Ok(total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_wire::frame::{CheckpointPart, Input, Ping, Reader};
+
+    /// Takes a few bytes at a time, then says that it is full.
+    struct Narrow {
+        taken: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room).min(1_000);
+            if count == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.room -= count;
+            self.taken.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn frames() -> Vec<Frame> {
+        let input = |size: usize| Input {
+            channel: 2,
+            ack: 0,
+            close: false,
+            payload: (0..size).map(|at| at.to_le_bytes()[0]).collect(),
+        };
+        [0, 1, 64, 127, BY_REFERENCE - 1, BY_REFERENCE, 70_000].map(|size| input(size).into()).to_vec()
+    }
+
+    #[test]
+    fn frames_leave_in_order_whatever_the_socket_takes() {
+        for room in [1, 7, 999, 1_000_000] {
+            let (mut queue, mut socket) = (Outgoing::default(), Narrow { taken: Vec::new(), room: 0 });
+            frames().into_iter().for_each(|frame| queue.push(frame));
+            let size = queue.size();
+            while !queue.write_to(&mut socket).expect("never fails") {
+                assert_eq!(queue.size() + socket.taken.len(), size);
+                socket.room = room;
+            }
+            assert_eq!(queue.size(), 0);
+            let mut reader = Reader { buffer: BytesMut::from(&socket.taken[..]) };
+            let got: Vec<_> = std::iter::from_fn(|| reader.next_frame().expect("well-formed")).collect();
+            assert_eq!(got, frames());
+        }
+    }
+
+    #[test]
+    fn bulk_waits_for_everything_else_but_a_frame_begun_is_finished() {
+        let part = |byte| Frame::from(CheckpointPart { channel: 1, bytes: vec![byte; 3_000].into() });
+        let (mut queue, mut socket) = (Outgoing::default(), Narrow { taken: Vec::new(), room: 100 });
+        queue.push(part(1));
+        queue.push(part(2));
+        assert!(!queue.write_to(&mut socket).expect("never fails"));
+        let ping = Frame::from(Ping { stamp: 5 });
+        queue.push(ping.clone());
+        socket.room = usize::MAX;
+        assert!(queue.write_to(&mut socket).expect("never fails"));
+        let mut reader = Reader { buffer: BytesMut::from(&socket.taken[..]) };
+        let got: Vec<_> = std::iter::from_fn(|| reader.next_frame().expect("well-formed")).collect();
+        assert_eq!(got, [part(1), ping, part(2)]);
+    }
+}

@@ -1,0 +1,184 @@
+//! The first bytes each way on a connection, before anything is encrypted.
+//!
+//! ```text
+//! preamble := "MARM" | oldest version (1) | newest version (1) | wanted shard (1) | flags (1: bit 0 TLS, bit 1 token)
+//! answer   := "MARM" | verdict (1)        | oldest version (1) | newest version (1) | 0 (1)
+//! ```
+//!
+//! They carry no secret and decide nothing that is not proved later: whoever alters them makes the wire fail. They are
+//! there so that an edge can route a connection to a shard, and refuse one in words, before it spends a handshake on it.
+
+use marram_wire::limits::{WIRE_VERSION, WIRE_VERSION_OLDEST};
+use std::fmt;
+
+/// Size of either, in bytes.
+pub(crate) const SIZE: usize = 8;
+const MAGIC: [u8; 4] = *b"MARM";
+const TLS: u8 = 1;
+const TOKEN: u8 = 2;
+
+/// What an agent wants of the connection that it made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Preamble {
+    /// Which shard; an edge with fewer takes it modulo their number.
+    pub(crate) shard: u8,
+    /// Whether a TLS handshake follows.
+    pub(crate) tls: bool,
+    /// Whether the agent has a token, and will want to see that the edge knows it.
+    pub(crate) token: bool,
+}
+
+/// Why a preamble was not understood: the peer is no agent, or one of another time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotUnderstood {
+    /// Not an agent at all.
+    Garbage,
+    /// An agent that speaks only these versions.
+    Version {
+        /// Oldest.
+        oldest: u8,
+        /// Newest.
+        newest: u8,
+    },
+}
+
+impl Preamble {
+    /// As bytes.
+    pub(crate) fn encode(self) -> [u8; SIZE] {
+        let flags = if self.tls { TLS } else { 0 } | if self.token { TOKEN } else { 0 };
+        let [a, b, c, d] = MAGIC;
+        [a, b, c, d, WIRE_VERSION_OLDEST, WIRE_VERSION, self.shard, flags]
+    }
+
+    /// Reads one. Versions are compared here; the wire's version is agreed in its greeting.
+    pub(crate) fn decode(bytes: [u8; SIZE]) -> Result<Self, NotUnderstood> {
+        let [magic @ .., oldest, newest, shard, flags] = bytes;
+        if magic != MAGIC || oldest > newest {
+            return Err(NotUnderstood::Garbage);
+        }
+        if oldest > WIRE_VERSION || newest < WIRE_VERSION_OLDEST {
+            return Err(NotUnderstood::Version { oldest, newest });
+        }
+        if flags & !(TLS | TOKEN) != 0 {
+            return Err(NotUnderstood::Garbage);
+        }
+        Ok(Self { shard, tls: flags & TLS != 0, token: flags & TOKEN != 0 })
+    }
+
+    /// Whether `bytes`, the first that arrived, can still become a preamble.
+    pub(crate) fn may_begin(bytes: &[u8]) -> bool {
+        bytes.iter().zip(MAGIC).all(|(byte, magic)| *byte == magic)
+    }
+}
+
+/// What an edge says to a preamble.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Verdict {
+    /// Go on.
+    Welcome = 0,
+    /// No version in common.
+    Version = 1,
+    /// Not encrypted, and not both addresses are loopback.
+    PlainRefused = 2,
+    /// The edge has no certificate and no token that could vouch for one.
+    NoTls = 3,
+    /// The edge has a token and the agent has none.
+    TokenMissing = 4,
+    /// The agent has a token and the edge has none.
+    TokenUnknown = 5,
+    /// Too many connections at once, or the shard is being restarted: try again.
+    Busy = 6,
+}
+
+/// A verdict with the versions of whoever gave it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Answer {
+    /// What the edge says.
+    pub(crate) verdict: Verdict,
+    /// Oldest version that it speaks.
+    pub(crate) oldest: u8,
+    /// Newest version that it speaks.
+    pub(crate) newest: u8,
+}
+
+impl Answer {
+    /// This build's answer.
+    pub(crate) fn new(verdict: Verdict) -> Self {
+        Self { verdict, oldest: WIRE_VERSION_OLDEST, newest: WIRE_VERSION }
+    }
+
+    /// As bytes.
+    pub(crate) fn encode(self) -> [u8; SIZE] {
+        let [a, b, c, d] = MAGIC;
+        [a, b, c, d, self.verdict as u8, self.oldest, self.newest, 0]
+    }
+
+    /// Reads one; `None` if the peer is no edge.
+    pub(crate) fn decode(bytes: [u8; SIZE]) -> Option<Self> {
+        use Verdict::*;
+        let [magic @ .., verdict, oldest, newest, _] = bytes;
+        let all = [Welcome, Version, PlainRefused, NoTls, TokenMissing, TokenUnknown, Busy];
+        let verdict = *all.get(usize::from(verdict))?;
+        (magic == MAGIC).then_some(Self { verdict, oldest, newest })
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.verdict {
+            Verdict::Welcome => f.write_str("the edge lets this agent in"),
+            Verdict::Version => write!(
+                f,
+                "the edge speaks wire versions {} to {}, this agent {WIRE_VERSION_OLDEST} to {WIRE_VERSION}: \
+                 upgrade the older of the two",
+                self.oldest, self.newest
+            ),
+            Verdict::PlainRefused => f.write_str(
+                "the edge refuses unencrypted wires that are not on loopback: give this agent a token or a ca, \
+                 or set insecure_plain = true at both",
+            ),
+            Verdict::NoTls => f.write_str(
+                "the edge cannot encrypt: give it a certificate and key, or the token that this agent has",
+            ),
+            Verdict::TokenMissing => {
+                f.write_str("the edge wants to see a token: give this agent the edge's token")
+            }
+            Verdict::TokenUnknown => {
+                f.write_str("the edge has no token to compare this agent's with: give it one, or take this agent's away")
+            }
+            Verdict::Busy => {
+                f.write_str("the edge has too many new connections or is restarting a shard; will try again")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_survive_and_nothing_else_passes() {
+        for (shard, tls, token) in [(0, false, false), (255, true, false), (3, false, true), (1, true, true)]
+        {
+            let preamble = Preamble { shard, tls, token };
+            assert_eq!(Preamble::decode(preamble.encode()), Ok(preamble));
+        }
+        for verdict in [Verdict::Welcome, Verdict::Version, Verdict::Busy] {
+            let answer = Answer::new(verdict);
+            assert_eq!(Answer::decode(answer.encode()), Some(answer));
+        }
+        assert_eq!(Preamble::decode(*b"GET / HT"), Err(NotUnderstood::Garbage));
+        assert_eq!(Preamble::decode(*b"MARM\x01\x01\x00\x80"), Err(NotUnderstood::Garbage));
+        assert_eq!(
+            Preamble::decode(*b"MARM\xf0\xf1\x00\x00"),
+            Err(NotUnderstood::Version { oldest: 0xf0, newest: 0xf1 })
+        );
+        assert_eq!(Answer::decode(*b"HTTP/1.1"), None);
+        assert_eq!(Answer::decode(*b"MARM\x63\x01\x01\x00"), None);
+        assert!(
+            Preamble::may_begin(b"MA") && Preamble::may_begin(b"MARMxyz") && !Preamble::may_begin(b"MAX")
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! Wires over loopback: every way to make one, and every way in which it is refused.
+
+use super::*;
+use bytes::Bytes;
+use marram_wire::frame::{Frame, Input, Ping};
+use mio::{Events, Interest, Poll, Token};
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn security(token: Option<&str>) -> Security {
+    Security { token: token.map(str::to_string), ..Security::default() }
+}
+
+/// A certificate authority and what it signs.
+struct Authority {
+    pem: Vec<u8>,
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().expect("random");
+        let pem = params.self_signed(&key).expect("signed").pem().into_bytes();
+        Self { pem, issuer: rcgen::Issuer::new(params, key) }
+    }
+
+    fn sign(&self, name: &str) -> Identity {
+        let key = rcgen::KeyPair::generate().expect("random");
+        let params = rcgen::CertificateParams::new(vec![name.to_string()]).expect("a name");
+        let chain = params.signed_by(&key, &self.issuer).expect("signed");
+        Identity { chain_pem: chain.pem().into_bytes(), key_pem: key.serialize_pem().into_bytes() }
+    }
+}
+
+/// Both ends of a connection, stepped until something is decided.
+struct Pair {
+    poll: Poll,
+    agent: Wire,
+    edge: Option<Wire>,
+    accepted: TcpStream,
+    door: EdgeDoor,
+}
+
+/// What became of each side: up, or why not.
+type Outcome = (Result<(), String>, Result<(), String>);
+
+impl Pair {
+    fn new(agent: &Security, edge: &Security) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let mut wire = AgentDoor::new(agent)?.dial(listener.local_addr()?, "localhost", 3)?;
+        let (accepted, _) = listener.accept()?;
+        let poll = Poll::new()?;
+        poll.registry().register(wire.socket(), Token(0), Interest::READABLE | Interest::WRITABLE)?;
+        let door = EdgeDoor::new(&EdgeDoor::complete(edge)?)?;
+        Ok(Self { poll, agent: wire, edge: None, accepted, door })
+    }
+
+    /// What the supervisor does before a shard sees the connection.
+    fn lobby(&mut self) -> Verdict {
+        self.agent.flush().expect("connected");
+        let mut bytes = [0; PREAMBLE_SIZE];
+        self.accepted.read_exact(&mut bytes).expect("a preamble");
+        let preamble = Preamble::decode(bytes).expect("our own");
+        assert_eq!(preamble.shard, 3);
+        let verdict = self.door.judge(preamble, true);
+        self.accepted.write_all(&Answer::new(verdict).encode()).expect("open");
+        if verdict == Verdict::Welcome {
+            let stream = self.accepted.try_clone().expect("a descriptor");
+            stream.set_nonblocking(true).expect("a socket");
+            let socket = Socket::tcp(mio::net::TcpStream::from_std(stream)).expect("a socket");
+            let mut edge = self.door.accept(socket, preamble.tls).expect("a session");
+            let interests = Interest::READABLE | Interest::WRITABLE;
+            self.poll.registry().register(edge.socket(), Token(1), interests).expect("a socket");
+            edge.flush().expect("open");
+            self.edge = Some(edge);
+        }
+        verdict
+    }
+
+    fn run(&mut self) -> Outcome {
+        self.lobby();
+        let mut ends = [None, None];
+        let started = Instant::now();
+        while ends.iter().any(Option::is_none) {
+            assert!(started.elapsed() < DEADLINE, "nothing was decided");
+            let sides = [Some(&mut self.agent), self.edge.as_mut()];
+            for (wire, end) in sides.into_iter().zip(&mut ends) {
+                let Some(wire) = wire else {
+                    *end = Some(Err("not passed on".into()));
+                    continue;
+                };
+                if end.is_none() {
+                    *end = step(wire).transpose();
+                    if end.as_ref().is_some_and(Result::is_err) {
+                        wire.close();
+                        wire.socket().shutdown_write().ok();
+                    }
+                }
+            }
+            self.poll.poll(&mut Events::with_capacity(8), Some(Duration::from_millis(5))).expect("a poll");
+        }
+        let [agent, edge] = ends;
+        (agent.expect("decided"), edge.expect("decided"))
+    }
+}
+
+/// Reads what is there; whether the wire stands now, or why it never will.
+fn step(wire: &mut Wire) -> Result<Option<()>, String> {
+    loop {
+        match wire.read() {
+            Ok(Read::Nothing) => break,
+            Ok(_) => {}
+            Err(error) => {
+                let _ = wire.flush();
+                return Err(error.to_string());
+            }
+        }
+    }
+    wire.flush().map_err(|error| error.to_string())?;
+    Ok(wire.is_up().then_some(()))
+}
+
+fn outcome(agent: &Security, edge: &Security) -> Outcome {
+    Pair::new(agent, edge).expect("both are configured well").run()
+}
+
+#[test]
+fn wires_stand_in_every_mode() {
+    let authority = Authority::new();
+    let edge_signed = Security { identity: Some(authority.sign("localhost")), ..Security::default() };
+    let trusting = Security { ca_pem: Some(authority.pem.clone()), ..Security::default() };
+    let mutual = Security { ca_pem: Some(authority.pem.clone()), ..edge_signed.clone() };
+    let known = Security { identity: Some(authority.sign("agent")), ..trusting.clone() };
+    let plain_token = Security { insecure_plain: true, ..security(Some("t")) };
+    let all = Security { token: Some("t".into()), ..known.clone() };
+    let edge_all = Security { token: Some("t".into()), ..mutual.clone() };
+    for (name, agent, edge) in [
+        ("plain", &security(None), &security(None)),
+        ("plain with a token", &plain_token, &security(Some("t"))),
+        ("a token alone", &security(Some("t")), &security(Some("t"))),
+        ("a ca", &trusting, &edge_signed),
+        ("certificates both ways", &known, &mutual),
+        ("certificates and a token", &all, &edge_all),
+    ] {
+        assert_eq!(outcome(agent, edge), (Ok(()), Ok(())), "{name}");
+    }
+}
+
+#[test]
+fn each_refusal_says_what_to_do() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let edge_signed = Security { identity: Some(authority.sign("localhost")), ..Security::default() };
+    let elsewhere = Security { identity: Some(authority.sign("other.example")), ..Security::default() };
+    let mutual = Security { ca_pem: Some(authority.pem.clone()), ..edge_signed.clone() };
+    let trusting = Security { ca_pem: Some(authority.pem.clone()), ..Security::default() };
+    let misled = Security { ca_pem: Some(other.pem.clone()), ..Security::default() };
+    let plain_token = Security { insecure_plain: true, ..security(Some("x")) };
+    for (agent, edge, agent_says, edge_says) in [
+        (&security(Some("a")), &security(Some("b")), "different tokens", "different tokens"),
+        (&plain_token, &security(Some("y")), "different tokens", "different tokens"),
+        (&security(None), &security(Some("b")), "wants to see a token", "not passed on"),
+        (&plain_token, &security(None), "no token to compare", "not passed on"),
+        (&security(Some("a")), &security(None), "cannot encrypt", "not passed on"),
+        (&misled, &edge_signed, "compare the ca", "does not trust this side"),
+        (&trusting, &elsewhere, "another name", "certificate"),
+        (&trusting, &mutual, "give this agent certificate and key", "showed no certificate"),
+    ] {
+        let (at_agent, at_edge) = outcome(agent, edge);
+        let (at_agent, at_edge) = (at_agent.expect_err(agent_says), at_edge.expect_err(edge_says));
+        assert!(at_agent.contains(agent_says), "the agent says: {at_agent}");
+        assert!(at_edge.contains(edge_says), "the edge says: {at_edge}");
+    }
+}
+
+#[test]
+fn plain_needs_loopback_or_the_word() {
+    let plain = Preamble { shard: 0, tls: false, token: false };
+    let closed = EdgeDoor::new(&security(None)).expect("nothing to read");
+    let open = Security { insecure_plain: true, ..security(None) };
+    let open = EdgeDoor::new(&open).expect("nothing to read");
+    assert_eq!(closed.judge(plain, true), Verdict::Welcome);
+    assert_eq!(closed.judge(plain, false), Verdict::PlainRefused);
+    assert_eq!(open.judge(plain, false), Verdict::Welcome);
+    let remote = "192.0.2.1:1".parse().expect("an address");
+    let agent = AgentDoor::new(&security(None)).expect("nothing to read");
+    let error = agent.dial(remote, "192.0.2.1", 0).err().expect("refused").to_string();
+    assert!(error.contains("insecure_plain"), "{error}");
+    let own = Security { identity: Some(Authority::new().sign("x")), ..Security::default() };
+    let error = AgentDoor::new(&own).err().expect("nobody to trust").to_string();
+    assert!(error.contains("give a ca or a token"), "{error}");
+}
+
+#[test]
+fn frames_flow_both_ways_and_a_slow_reader_holds_them_up() {
+    for agent in [security(None), security(Some("t"))] {
+        let mut pair = Pair::new(&agent, &agent).expect("configured well");
+        assert_eq!(pair.run(), (Ok(()), Ok(())));
+        let edge = pair.edge.as_mut().expect("up");
+        let large: Frame =
+            Input { channel: 2, ack: 0, close: false, payload: Bytes::from(vec![7; 1 << 20]) }.into();
+        let count = 40;
+        for stamp in 0..count {
+            edge.send(Ping { stamp }.into());
+            edge.send(large.clone());
+        }
+        // Nobody reads: the kernel takes some, the rest waits here by reference.
+        assert!(!edge.flush().expect("open"));
+        let waiting = edge.unwritten();
+        assert!(!edge.flush().expect("open"));
+        assert_eq!(edge.unwritten(), waiting);
+        let (mut got, started) = (0, Instant::now());
+        while got < 2 * count {
+            assert!(started.elapsed() < DEADLINE, "{got} frames");
+            edge.flush().expect("open");
+            pair.agent.read().expect("open");
+            while let Some(frame) = pair.agent.next_frame().expect("well-formed") {
+                let expected = if got % 2 == 0 { Ping { stamp: got / 2 }.into() } else { large.clone() };
+                assert_eq!(frame, expected);
+                got += 1;
+            }
+        }
+        assert_eq!(edge.unwritten(), 0);
+    }
+}
+
+#[test]
+fn garbage_and_cut_streams_are_told_apart() {
+    for (bytes, says) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n"[..], "does not speak Marram"),
+        (&b""[..], "does not speak Marram"),
+        (&b"MARM"[..], "does not speak Marram"),
+        (&b"MARM\x01\x07\x09\x00"[..], "upgrade the older"),
+        (&b"MARM\x06\x01\x01\x00"[..], "will try again"),
+        (&b"MARM\x00\x01\x01\x00x"[..], "does not speak Marram"),
+        (&b"MARM\x00\x01\x01\x00\x2a\xff\xff\xff\xff"[..], "claims to be larger"),
+        (&b"MARM\x00\x01\x01\x00\x2a\x03\xee\x01\x02"[..], "cannot be decoded"),
+        (&b"MARM\x00\x01\x01\x00\x2a"[..], "closed the connection"),
+    ] {
+        let mut pair = Pair::new(&security(None), &security(None)).expect("configured well");
+        pair.accepted.write_all(bytes).expect("open");
+        pair.accepted.shutdown(std::net::Shutdown::Write).expect("open");
+        let started = Instant::now();
+        let error = loop {
+            assert!(started.elapsed() < DEADLINE, "{bytes:?}");
+            let read = pair.agent.flush().and_then(|_| pair.agent.read());
+            match read.and_then(|_| pair.agent.next_frame()) {
+                Ok(_) => {}
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains(says), "{bytes:?}: {error}");
+    }
+}

@@ -1,0 +1,266 @@
+//! One wire: a socket, perhaps TLS on it, a handshake, then frames both ways.
+//!
+//! Never blocks and never waits: a loop calls it when the socket may have something, and asks what came of it.
+
+use super::{
+    crypt::{Crypt, Sealing},
+    error::WireError,
+    handshake::Handshake,
+    outgoing::Outgoing,
+    preamble::{self, Answer, Preamble, Verdict},
+    proof::{Side, Token},
+    socket::Socket,
+};
+use marram_wire::frame::{Frame, Reader};
+use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
+use std::{io, io::Write, sync::Arc};
+
+/// Read at once when little has been arriving, in bytes.
+const READ_SMALL: usize = 16 << 10;
+/// Read at once when much has been arriving, in bytes.
+const READ_LARGE: usize = 256 << 10;
+/// A peer that leaves so many bytes unread is given up. Session windows keep a healthy wire far below it.
+pub(crate) const UNREAD_MAX: usize = 512 << 20;
+
+/// How an agent makes itself known.
+pub(crate) struct Introduction {
+    /// Which shard it wants.
+    pub(crate) shard: u8,
+    /// Shown and demanded, where there is one.
+    pub(crate) token: Option<Token>,
+    /// What to encrypt with and whom to expect; plain without.
+    pub(crate) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+}
+
+enum Stage {
+    /// An agent: the connection is being made.
+    Connecting(Introduction),
+    /// An agent: the preamble is sent, and so much of the answer is there.
+    Answer { introduction: Introduction, got: [u8; preamble::SIZE], count: usize },
+    /// Keys are being agreed.
+    Encrypting { side: Side, token: Option<Token> },
+    /// The two sides are proving themselves.
+    Proving(Handshake),
+    /// Frames flow.
+    Up,
+}
+
+/// What a read came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Read {
+    /// Something; more may be there.
+    More,
+    /// Something; the socket is empty unless the peer has closed.
+    Drained,
+    /// Nothing.
+    Nothing,
+}
+
+/// One wire.
+pub(crate) struct Wire {
+    socket: Socket,
+    crypt: Option<Crypt>,
+    stage: Stage,
+    reader: Reader,
+    outgoing: Outgoing,
+    read_size: usize,
+}
+
+impl Wire {
+    /// An agent's, over a connection that is being made.
+    pub(crate) fn dial(socket: Socket, introduction: Introduction) -> Self {
+        Self::new(socket, Stage::Connecting(introduction))
+    }
+
+    /// An edge's, over a connection whose preamble has been read and answered.
+    pub(crate) fn accept(
+        socket: Socket,
+        token: Option<Token>,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> Result<Self, WireError> {
+        let mut wire = Self::new(socket, Stage::Encrypting { side: Side::Edge, token });
+        wire.crypt = tls.map(Crypt::server).transpose()?;
+        wire.advance()?;
+        Ok(wire)
+    }
+
+    /// Within one machine's edge: nothing is proved, since the operating system has passed the socket.
+    pub(crate) fn trusted(socket: Socket) -> Self {
+        Self::new(socket, Stage::Up)
+    }
+
+    fn new(socket: Socket, stage: Stage) -> Self {
+        let (reader, outgoing) = (Reader::default(), Outgoing::default());
+        Self { socket, crypt: None, stage, reader, outgoing, read_size: READ_SMALL }
+    }
+
+    /// For registration with a poll.
+    pub(crate) fn socket(&mut self) -> &mut Socket {
+        &mut self.socket
+    }
+
+    /// Whether frames flow.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up)
+    }
+
+    /// Bytes that wait to be written.
+    pub(crate) fn unwritten(&self) -> usize {
+        self.outgoing.size()
+    }
+
+    /// Adds a frame to what will be written.
+    pub(crate) fn send(&mut self, frame: Frame) {
+        self.outgoing.push(frame);
+    }
+
+    /// Takes the next frame of those that have been read.
+    ///
+    /// # Errors
+    /// If what was read is no frame.
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, WireError> {
+        if self.is_up() { self.reader.next_frame().map_err(Into::into) } else { Ok(None) }
+    }
+
+    /// Reads once, as much as fits, and goes on with the handshake if there is one to go on with.
+    ///
+    /// # Errors
+    /// If the wire is at its end. Frames that were read before can still be taken.
+    pub(crate) fn read(&mut self) -> Result<Read, WireError> {
+        if matches!(self.stage, Stage::Connecting(_) | Stage::Answer { .. }) {
+            return self.read_answer();
+        }
+        self.reader.buffer.reserve(self.read_size);
+        let room = self.reader.buffer.capacity() - self.reader.buffer.len();
+        let read = match &mut self.crypt {
+            None => self.socket.read_into(&mut self.reader.buffer),
+            Some(crypt) => crypt.read(&mut self.socket, &mut self.reader.buffer),
+        };
+        let outcome = match read {
+            Ok(0) => {
+                // The peer's last word may have come with its goodbye, and says more.
+                self.advance()?;
+                return Err(WireError::Closed);
+            }
+            Ok(count) => {
+                // A buffer that was filled was too small; one that was hardly used ties up memory for nothing.
+                self.read_size = if count >= self.read_size { READ_LARGE } else { READ_SMALL };
+                let full = self.crypt.is_some() || count >= room;
+                if full { Read::More } else { Read::Drained }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Read::Nothing,
+            Err(error) => return Err(error.into()),
+        };
+        if !self.is_up() {
+            let advanced = self.advance();
+            self.flush()?;
+            advanced?;
+        }
+        Ok(outcome)
+    }
+
+    /// Writes what waits, as far as the socket takes it; true if nothing is left.
+    ///
+    /// # Errors
+    /// If the wire is at its end.
+    pub(crate) fn flush(&mut self) -> Result<bool, WireError> {
+        if let Stage::Connecting(_) = self.stage {
+            return self.connected();
+        }
+        if let Stage::Answer { .. } = self.stage {
+            return Ok(true);
+        }
+        let empty = match &mut self.crypt {
+            None => self.outgoing.write_to(&mut self.socket)?,
+            Some(crypt) => {
+                let mut sealing = Sealing { crypt, socket: &mut self.socket };
+                // While keys are being agreed the library would take and hold plaintext; ours waits here instead.
+                let handshaking = sealing.crypt.is_handshaking();
+                (handshaking || self.outgoing.write_to(&mut sealing)?)
+                    && sealing.crypt.flush(sealing.socket)?
+            }
+        };
+        if self.outgoing.size() > UNREAD_MAX {
+            return Err(WireError::NotRead);
+        }
+        Ok(empty)
+    }
+
+    /// Tells the peer that this is the end, as far as that is possible without waiting.
+    pub(crate) fn close(&mut self) {
+        if self.flush().is_ok_and(|empty| empty)
+            && let Some(crypt) = &mut self.crypt
+        {
+            crypt.close(&mut self.socket);
+        }
+    }
+
+    /// The connection was being made: if it is there now, introduces the agent.
+    fn connected(&mut self) -> Result<bool, WireError> {
+        if !self.socket.connected()? {
+            return Ok(true);
+        }
+        let Stage::Connecting(introduction) = std::mem::replace(&mut self.stage, Stage::Up) else {
+            return Ok(true);
+        };
+        let preamble = Preamble {
+            shard: introduction.shard,
+            tls: introduction.tls.is_some(),
+            token: introduction.token.is_some(),
+        };
+        let written = self.socket.write(&preamble.encode())?;
+        debug_assert_eq!(written, preamble::SIZE, "a fresh socket takes eight bytes");
+        self.stage = Stage::Answer { introduction, got: [0; preamble::SIZE], count: 0 };
+        Ok(true)
+    }
+
+    /// Reads no further than the answer: what follows may be TLS.
+    fn read_answer(&mut self) -> Result<Read, WireError> {
+        if matches!(self.stage, Stage::Connecting(_)) {
+            self.connected()?;
+        }
+        let Stage::Answer { got, count, .. } = &mut self.stage else { return Ok(Read::Nothing) };
+        match self.socket.read(&mut got[*count..]) {
+            Ok(0) => return Err(WireError::Garbage("nothing in answer to an agent's first bytes")),
+            Ok(read) => *count += read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Read::Nothing),
+            Err(error) => return Err(error.into()),
+        }
+        if *count < preamble::SIZE {
+            return Ok(Read::More);
+        }
+        let answer =
+            Answer::decode(*got).ok_or(WireError::Garbage("something else than an edge's answer"))?;
+        if answer.verdict != Verdict::Welcome {
+            return Err(WireError::Refused(answer));
+        }
+        let Stage::Answer { introduction, .. } = std::mem::replace(&mut self.stage, Stage::Up) else {
+            return Ok(Read::Nothing);
+        };
+        self.stage = Stage::Encrypting { side: Side::Agent, token: introduction.token };
+        if let Some((config, name)) = introduction.tls {
+            self.crypt = Some(Crypt::client(config, name)?);
+        }
+        self.advance()?;
+        self.flush()?;
+        Ok(Read::More)
+    }
+
+    /// Goes as far through the handshake as what was read allows.
+    fn advance(&mut self) -> Result<(), WireError> {
+        if let Stage::Encrypting { side, token } = &mut self.stage {
+            if self.crypt.as_ref().is_some_and(Crypt::is_handshaking) {
+                return Ok(());
+            }
+            let exported = self.crypt.as_ref().map(Crypt::exported).transpose()?;
+            let handshake = Handshake::begin(*side, token.take(), exported, &mut self.outgoing)?;
+            self.stage = Stage::Proving(handshake);
+        }
+        if let Stage::Proving(handshake) = &mut self.stage
+            && handshake.advance(&mut self.reader.buffer, &mut self.outgoing)?
+        {
+            self.stage = Stage::Up;
+        }
+        Ok(())
+    }
+}
