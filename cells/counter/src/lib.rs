@@ -53,8 +53,8 @@ impl Counter {
                 add(reply, format_args!(" float={:016x}", self.float.to_bits()));
             }
             b'n' => {
-                let zero = black_box(self.float) * 0.0;
-                add(reply, format_args!(" nan={:016x}", (zero / zero).to_bits()));
+                let (zero, other) = (black_box(0.0), black_box(0.0));
+                add(reply, format_args!(" nan={:016x}", (zero / other).to_bits()));
             }
             b'r' => add(reply, format_args!(" random={:016x}", context.random_u64().swap_bytes())),
             b'c' => add(reply, format_args!(" now={}", context.now().nanoseconds)),

@@ -1,6 +1,6 @@
 //! The demo's decoder: HTTP passes through in clear, and the bodies that the server sends scrambled come out plain.
 //! One running key spans each body, so this cell's state depends on every byte that it has seen. Knows of HTTP only
-//! where a response's head ends and how long its body is: see [`response`].
+//! where a response's head ends and how long its body is: see `response`.
 
 mod response;
 

@@ -269,11 +269,11 @@ impl Chain {
     /// Now and then reads the clock, and now and then randomness.
     fn draw(&mut self, host: &mut impl Host) {
         let choice = self.hash;
-        if choice % 8 == 0 {
+        if choice.is_multiple_of(8) {
             let now_ns = host.now();
             self.mix(u64::from_le_bytes(now_ns.to_le_bytes()));
         }
-        if choice / 8 % 8 == 0 {
+        if (choice / 8).is_multiple_of(8) {
             let mut bytes = [0; 8];
             host.random(&mut bytes);
             self.mix(u64::from_le_bytes(bytes));
@@ -299,7 +299,7 @@ impl Chain {
     fn change_timers(&mut self, host: &mut impl Host) {
         let choice = self.hash / 256;
         let token = choice / 64 % TOKENS;
-        if choice % 8 == 0 {
+        if choice.is_multiple_of(8) {
             let delay_ns = i64::try_from(choice / 256).unwrap_or(i64::MAX) % TIMER_DELAY_NS_MAX;
             host.set_timer(delay_ns, token);
         } else if choice % 16 == 1 {
