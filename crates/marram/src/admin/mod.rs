@@ -1,5 +1,28 @@
-//! The admin API: HTTP for operators, beside the edge and never in a session's way.
+//! The admin API: HTTP for operators, in a thread of its own beside the edge and never in a session's way.
+//!
+//! | request | does | answer |
+//! |---|---|---|
+//! | `GET /healthz` | asks the control whether it is there | edge's name |
+//! | `GET /metrics` | | Prometheus text |
+//! | `POST /v1/apps` | deploys: [`body`] says what to send | name, image, what its sessions survive |
+//! | `GET /v1/apps`, `/v1/apps/NAME` | | apps with their manifests |
+//! | `DELETE /v1/apps/NAME` | no new sessions of it | |
+//! | `GET /v1/sessions`, `/v1/sessions/ID` | | sessions; one, with what it survives, in words |
+//! | `DELETE /v1/sessions/ID` | ends it for good | |
+//! | `POST /v1/drain` | moves everything away, takes nothing new | |
+//! | `GET /v1/images/HASH` | | the app behind an image, for another edge |
+//!
+//! Answers are JSON where nothing else is said. A refusal is `{"error": what happened, "fix": who can do what}`.
 
+mod apps;
+pub mod body;
+mod boot;
+pub mod client;
 mod desk;
+mod routes;
+mod server;
+mod view;
 
+pub use boot::load;
 pub use desk::Desk;
+pub use server::start;

@@ -1,0 +1,182 @@
+//! Deploying and forgetting apps: the manifest against this edge, the module into an image, both into the state
+//! directory so that a restarted edge has them again.
+
+use super::desk::Desk;
+use super::routes::{Refusal, ask};
+use crate::config::source::Source;
+use crate::manifest::{self, Manifest};
+use hyper::StatusCode;
+use marram_edge::api::Protect;
+use marram_edge::control::{Answer, Request};
+use marram_sandbox::{DeployError, Images, Quotas};
+use marram_wire::id::ImageHash;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::PathBuf;
+
+/// Deploys a module under a manifest.
+pub(super) fn deploy(desk: &Desk, text: &str, module: &[u8]) -> Result<Value, Refusal> {
+    let manifest = read(desk, text)?;
+    let images = open(desk)?;
+    let info = images.deploy(module, &[], &quotas(&manifest.quotas)).map_err(|error| refused(&error))?;
+    announce(desk, &manifest, text, info.hash)
+}
+
+/// Deploys an image that is in the cache already, or that another edge gave.
+pub(super) fn deploy_image(
+    desk: &Desk,
+    text: &str,
+    hash: ImageHash,
+    app: Option<&[u8]>,
+) -> Result<Value, Refusal> {
+    let manifest = read(desk, text)?;
+    let images = open(desk)?;
+    let image = match app {
+        Some(app) => images.insert(hash, app),
+        None => images.load(hash),
+    };
+    image.map_err(|error| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "deploy the app again"))?;
+    announce(desk, &manifest, text, hash)
+}
+
+fn read(desk: &Desk, text: &str) -> Result<Manifest, Refusal> {
+    let unprocessable = |what: String| {
+        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, "change the manifest and deploy again")
+    };
+    let source = Source::new(manifest::FILE_NAME, text.to_owned());
+    let manifest = Manifest::parse(&source).map_err(|problem| unprocessable(problem.to_string()))?;
+    promises_kept(desk, &manifest).map_err(unprocessable)?;
+    Ok(manifest)
+}
+
+/// Tells the control, then remembers the app.
+fn announce(desk: &Desk, manifest: &Manifest, text: &str, image: ImageHash) -> Result<Value, Refusal> {
+    match ask(desk, Request::Deploy(manifest.app(image)))? {
+        Answer::Done => {}
+        Answer::Refused(why) => {
+            let fix = "change the manifest and deploy again";
+            return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, fix));
+        }
+        _ => return Err(Refusal::bug("the control answered something else than was asked")),
+    }
+    keep(desk, &manifest.name, text, image)?;
+    tracing::info!(event = "deployed", app = manifest.name, image = %image);
+    Ok(json!({ "edge": desk.edge, "name": manifest.name, "image": image.to_string(), "survives": survives(manifest) }))
+}
+
+/// A promise is as good as the places of its ends (DESIGN.md section 5.11): refuses one that a gate of this edge breaks.
+fn promises_kept(desk: &Desk, manifest: &Manifest) -> Result<(), String> {
+    if manifest.protect == Protect::None {
+        return Ok(());
+    }
+    if desk.gate_apps.contains(&manifest.name) {
+        return Err(format!(
+            "`protect = \"endpoints\"` promises that sessions survive this edge, but it has a gate for `{}`, and the \
+             client ends of sessions through that gate are in this edge: they would survive a shard process, not the \
+             edge. Write protect = \"none\", or take the gate away and let clients connect to `marram agent client`",
+            manifest.name
+        ));
+    }
+    match &manifest.server {
+        Some(server) if desk.gate_servers.contains(server) => Err(format!(
+            "`protect = \"endpoints\"` promises that sessions survive this edge, but it connects to the server \
+             `{server}` itself, so their server ends are in this edge: they would survive a shard process, not the \
+             edge. Write protect = \"none\", or take `{server}` out of the edge's `servers` and run \
+             `marram agent server` beside it"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What the sessions of an app survive, for the one who deploys it.
+fn survives(manifest: &Manifest) -> &'static str {
+    match (manifest.protect, &manifest.server) {
+        (Protect::None, _) => "nothing: a session ends with the shard that runs it",
+        (Protect::Endpoints, None) => "any number of edges, one after the other or all at once, while the client's agent lives",
+        (Protect::Endpoints, Some(_)) => {
+            "any number of edges, one after the other or all at once, while the client's and the server's agents live"
+        }
+    }
+}
+
+fn quotas(quotas: &manifest::Quotas) -> Quotas {
+    Quotas {
+        memory_max: quotas.memory,
+        handler_time_ns: u64::try_from(quotas.handler_time.as_nanos()).unwrap_or(u64::MAX),
+        scratch_max: quotas.scratch,
+        nan_canonicalization: quotas.nan_canonical,
+        messages_per_s: (quotas.messages_per_s > 0).then_some(quotas.messages_per_s),
+        log_bytes_per_s: (quotas.log_bytes_per_s > 0).then_some(u64::from(quotas.log_bytes_per_s)),
+    }
+}
+
+fn open(desk: &Desk) -> Result<Images, Refusal> {
+    Images::open(&desk.images).map_err(|error| refused(&error))
+}
+
+fn refused(error: &DeployError) -> Refusal {
+    match error {
+        DeployError::Store(store) if store.is_full() => Refusal::new(
+            StatusCode::INSUFFICIENT_STORAGE,
+            error.to_string(),
+            "free space in the edge's state directory and deploy again; sessions run on",
+        ),
+        DeployError::Store(_) => {
+            let fix = "make the edge's state directory writable and deploy again; sessions run on";
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), fix)
+        }
+        _ => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "change the module and deploy again"),
+    }
+}
+
+fn manifest_path(desk: &Desk, name: &str) -> PathBuf {
+    desk.apps.join(format!("{name}.toml"))
+}
+
+fn image_path(desk: &Desk, name: &str) -> PathBuf {
+    desk.apps.join(format!("{name}.image"))
+}
+
+/// Remembers an app for the next start. The image's name goes last: without it the rest does not count.
+fn keep(desk: &Desk, name: &str, text: &str, image: ImageHash) -> Result<(), Refusal> {
+    fs::create_dir_all(&desk.apps)
+        .and_then(|()| fs::write(manifest_path(desk, name), text))
+        .and_then(|()| fs::write(image_path(desk, name), image.to_string()))
+        .map_err(|error| {
+            let what = format!("the app runs, but will be gone after a restart: {}: {error}", desk.apps.display());
+            let fix = "make the edge's state directory writable and deploy again";
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what, fix)
+        })
+}
+
+/// Forgets an app. Its image stays for the sessions that name it.
+pub(super) fn forget(desk: &Desk, name: &str) -> Result<(), Refusal> {
+    for path in [image_path(desk, name), manifest_path(desk, name)] {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let what = format!("the app will be back after a restart: {}: {error}", path.display());
+                return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what, "remove that file"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The manifest that an app was deployed with.
+pub(super) fn kept_manifest(desk: &Desk, name: &str) -> Option<String> {
+    fs::read_to_string(manifest_path(desk, name)).ok()
+}
+
+/// Apps that were deployed before the edge was restarted: manifest and image.
+pub(super) fn kept(desk: &Desk) -> Vec<(String, ImageHash)> {
+    let Ok(entries) = fs::read_dir(&desk.apps) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "image"));
+    let kept = |path: PathBuf| {
+        let hash = super::view::parse_hex(fs::read_to_string(&path).ok()?.trim())?;
+        Some((fs::read_to_string(path.with_extension("toml")).ok()?, ImageHash(hash)))
+    };
+    paths.into_iter().filter_map(kept).collect()
+}

@@ -1,0 +1,76 @@
+//! What an edge deploys at its start: what it had, what its configuration names, what its peers have. A failure is
+//! logged and costs that app only: the others are worth having.
+
+use super::client::{Client, ClientError};
+use super::desk::Desk;
+use super::view::parse_hex;
+use super::{apps, body::Upload};
+use crate::config::source::Source;
+use crate::manifest::{self, Manifest};
+use hyper::Method;
+use marram_wire::id::ImageHash;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Deploys everything that is to be deployed at start.
+pub(super) fn deploy_all(desk: &Desk) {
+    for (text, image) in apps::kept(desk) {
+        if let Err(refusal) = apps::deploy_image(desk, &text, image, None) {
+            tracing::error!(%image, "an app from before the restart is not deployed: {refusal}");
+        }
+    }
+    for path in &desk.start {
+        let deployed = load(path).and_then(|upload| {
+            apps::deploy(desk, &upload.manifest, &upload.module).map_err(|refusal| refusal.to_string())
+        });
+        if let Err(why) = deployed {
+            tracing::error!(path = %path.display(), "an app of the configuration is not deployed: {why}");
+        }
+    }
+    for peer in &desk.peers {
+        if let Err(error) = copy_from(desk, peer) {
+            tracing::warn!(peer, "apps could not be fetched: {error:#}");
+        }
+    }
+}
+
+/// Reads an app from its manifest, or from the directory that holds it.
+///
+/// # Errors
+/// In words, if the manifest is wrong or a file cannot be read.
+pub fn load(path: &Path) -> Result<Upload, String> {
+    let path: PathBuf = if path.is_dir() { path.join(manifest::FILE_NAME) } else { path.into() };
+    let source = Source::read(&path).map_err(|problem| problem.to_string())?;
+    let manifest = Manifest::parse(&source).map_err(|problem| problem.to_string())?;
+    let module = fs::read(&manifest.module).map_err(|error| {
+        format!("{}: `module`: names {}, which cannot be read: {error}", path.display(), manifest.module.display())
+    })?;
+    Ok(Upload { manifest: source.text().to_owned(), module: module.into() })
+}
+
+/// Takes every app that a peer has and this edge has not.
+fn copy_from(desk: &Desk, peer: &str) -> anyhow::Result<()> {
+    let client = Client::new(peer, desk.token.clone()).map_err(anyhow::Error::msg)?;
+    let list = client.json(Method::GET, "/v1/apps")?;
+    let apps = list["apps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for app in apps {
+        if let Err(error) = copy_app(desk, &client, app) {
+            tracing::warn!(peer, app = %app["name"], "an app could not be fetched: {error:#}");
+        }
+    }
+    Ok(())
+}
+
+fn copy_app(desk: &Desk, client: &Client, app: &Value) -> anyhow::Result<()> {
+    let text = |field: &str| app[field].as_str().ok_or_else(|| anyhow::anyhow!("the peer did not give its {field}"));
+    let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
+    if apps::kept_manifest(desk, name).is_some() {
+        return Ok(());
+    }
+    let image = ImageHash(parse_hex(hash).ok_or_else(|| anyhow::anyhow!("the peer's image name is no digest"))?);
+    let bytes = client.call(Method::GET, &format!("/v1/images/{hash}"), bytes::Bytes::new());
+    let bytes = bytes.map_err(|error: ClientError| anyhow::Error::new(error))?;
+    apps::deploy_image(desk, manifest, image, Some(&bytes)).map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
+    Ok(())
+}

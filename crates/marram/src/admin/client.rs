@@ -1,0 +1,125 @@
+//! The asking side of the admin API, for the command line, the demo, tests, and edges that fetch from one another.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{Method, Request, header};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use std::fmt;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// Bytes of an answer: an app, with room.
+const ANSWER_BYTES_MAX: usize = super::body::SIZE_MAX;
+/// How long an edge may take: it may compile a large module.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a connection may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// One edge's admin API.
+#[derive(Clone, Debug)]
+pub struct Client {
+    authority: String,
+    token: Option<String>,
+}
+
+/// Why a call did not succeed.
+#[derive(Debug)]
+pub enum ClientError {
+    /// Nobody answers there.
+    Unreachable(String),
+    /// The edge said no.
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// What happened.
+        error: String,
+        /// Who can do what.
+        fix: String,
+    },
+    /// What answers is no edge, or another version.
+    NotUnderstood(String),
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(why) => write!(f, "{why}; is the edge running, and is this its admin address?"),
+            Self::Refused { error, fix, .. } => write!(f, "{error}; {fix}"),
+            Self::NotUnderstood(why) => write!(f, "what answers does not speak this version's admin API: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+impl Client {
+    /// The edge whose admin API is at `url`: `http://HOST:PORT`, or `HOST:PORT` alone.
+    ///
+    /// # Errors
+    /// If it is neither.
+    pub fn new(url: &str, token: Option<String>) -> Result<Self, String> {
+        let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
+        let address: crate::config::units::Address =
+            authority.parse().map_err(|_| format!("{url:?} is no admin address; write http://HOST:PORT"))?;
+        Ok(Self { authority: address.0, token })
+    }
+
+    /// Asks and waits for the body of the answer.
+    ///
+    /// # Errors
+    /// If nobody answers, or the edge refuses.
+    pub fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| ClientError::Unreachable(format!("no runtime: {error}")))?;
+        runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, self.exchange(method, path, body))
+                .await
+                .unwrap_or_else(|_| Err(self.unreachable("no answer in time")))
+        })
+    }
+
+    /// Asks without a body and reads the answer as JSON.
+    ///
+    /// # Errors
+    /// If nobody answers, the edge refuses, or the answer is no JSON.
+    pub fn json(&self, method: Method, path: &str) -> Result<Value, ClientError> {
+        let body = self.call(method, path, Bytes::new())?;
+        serde_json::from_slice(&body).map_err(|error| ClientError::NotUnderstood(error.to_string()))
+    }
+
+    fn unreachable(&self, why: impl fmt::Display) -> ClientError {
+        ClientError::Unreachable(format!("{}: {why}", self.authority))
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
+        let stream = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(&self.authority))
+            .await
+            .map_err(|_| self.unreachable("connecting takes too long"))?
+            .map_err(|error| self.unreachable(error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.unreachable(error))?;
+        // Ends when `sender` is dropped; an error shows up in the answer.
+        tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, &self.authority);
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request =
+            request.body(Full::new(body)).map_err(|error| ClientError::NotUnderstood(error.to_string()))?;
+        let answer = sender.send_request(request).await.map_err(|error| self.unreachable(error))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| self.unreachable(error))?.to_bytes();
+        if status.is_success() { Ok(body) } else { Err(refused(status.as_u16(), &body)) }
+    }
+}
+
+fn refused(status: u16, body: &[u8]) -> ClientError {
+    let value: Value = serde_json::from_slice(body).unwrap_or_default();
+    match (value["error"].as_str(), value["fix"].as_str()) {
+        (Some(error), Some(fix)) => ClientError::Refused { status, error: error.into(), fix: fix.into() },
+        _ => ClientError::NotUnderstood(format!("status {status} without a reason")),
+    }
+}

@@ -1,0 +1,212 @@
+//! What each request does. Every function blocks until its answer is there; none of them touches a socket.
+
+use super::apps;
+use super::body::Upload;
+use super::desk::Desk;
+use super::view;
+use crate::edge::AskError;
+use bytes::Bytes;
+use hyper::{Method, StatusCode};
+use marram_edge::control::{self, Request};
+use marram_sandbox::{Images, LoadError};
+use marram_wire::id::{ImageHash, SessionId};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long shards may take to answer an operator.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A request, all of it.
+pub(super) struct Call {
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) body: Bytes,
+}
+
+/// An answer, all of it.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) content_type: &'static str,
+    pub(super) body: Bytes,
+}
+
+impl Answer {
+    fn json(value: &Value) -> Self {
+        Self { status: StatusCode::OK, content_type: "application/json", body: line(value) }
+    }
+}
+
+/// Why a request was not done.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    error: String,
+    fix: String,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, error: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { status, error: error.into(), fix: fix.into() }
+    }
+
+    /// For what cannot happen.
+    pub(super) fn bug(error: &str) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, error, "this is a bug in the edge; its log says more")
+    }
+
+    pub(super) fn into_answer(self) -> Answer {
+        let body = line(&json!({ "error": self.error, "fix": self.fix }));
+        Answer { status: self.status, content_type: "application/json", body }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.error, self.fix)
+    }
+}
+
+fn line(value: &Value) -> Bytes {
+    let mut text = value.to_string();
+    text.push('\n');
+    text.into()
+}
+
+/// Does what is asked.
+pub(super) fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+    let path: Vec<&str> = call.path.trim_matches('/').split('/').collect();
+    let (get, delete, post) = (Method::GET, Method::DELETE, Method::POST);
+    match (&call.method, path.as_slice()) {
+        (method, ["healthz"]) if method == get => healthz(desk),
+        (method, ["metrics"]) if method == get => metrics(desk),
+        (method, ["v1", "apps"]) if method == get => list_apps(desk),
+        (method, ["v1", "apps"]) if method == post => deploy(desk, &call.body),
+        (method, ["v1", "apps", name]) if method == get => one_app(desk, name),
+        (method, ["v1", "apps", name]) if method == delete => undeploy(desk, name),
+        (method, ["v1", "sessions"]) if method == get => sessions(desk),
+        (method, ["v1", "sessions", id]) if method == get => inspect(desk, id),
+        (method, ["v1", "sessions", id]) if method == delete => kill(desk, id),
+        (method, ["v1", "drain"]) if method == post => done(ask(desk, Request::Drain)?),
+        (method, ["v1", "images", hash]) if method == get => image(desk, hash),
+        (method, _) => {
+            let what = format!("there is no {method} {}", call.path);
+            Err(Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating.md lists the admin API"))
+        }
+    }
+}
+
+/// Asks the control.
+pub(super) fn ask(desk: &Desk, request: Request) -> Result<control::Answer, Refusal> {
+    desk.control.ask(request, PATIENCE).map_err(|error| {
+        let fix = match error {
+            AskError::Busy | AskError::Overdue => "try again in a moment",
+            AskError::Stopped => "ask another edge",
+        };
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), fix)
+    })
+}
+
+fn unexpected() -> Refusal {
+    Refusal::bug("the control answered something else than was asked")
+}
+
+fn done(answer: control::Answer) -> Result<Answer, Refusal> {
+    match answer {
+        control::Answer::Done => Ok(Answer::json(&json!({ "done": true }))),
+        control::Answer::NotFound => {
+            Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such app or session here", "look with `marram ps`"))
+        }
+        control::Answer::Refused(why) => {
+            Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, "change the manifest and deploy again"))
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+fn healthz(desk: &Desk) -> Result<Answer, Refusal> {
+    match ask(desk, Request::Apps)? {
+        control::Answer::Apps(apps) => Ok(Answer::json(&json!({ "edge": desk.edge, "apps": apps.len() }))),
+        _ => Err(unexpected()),
+    }
+}
+
+fn metrics(desk: &Desk) -> Result<Answer, Refusal> {
+    let control::Answer::Counters(counters) = ask(desk, Request::Counters)? else { return Err(unexpected()) };
+    let body = view::prometheus(&desk.edge, &counters).into();
+    Ok(Answer { status: StatusCode::OK, content_type: "text/plain; version=0.0.4", body })
+}
+
+fn list_apps(desk: &Desk) -> Result<Answer, Refusal> {
+    let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
+    let apps: Vec<Value> = apps.iter().map(|app| view::app(app, apps::kept_manifest(desk, &app.name))).collect();
+    Ok(Answer::json(&json!({ "apps": apps })))
+}
+
+fn one_app(desk: &Desk, name: &str) -> Result<Answer, Refusal> {
+    let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
+    match apps.iter().find(|app| app.name == name) {
+        Some(app) => Ok(Answer::json(&view::app(app, apps::kept_manifest(desk, name)))),
+        None => done(control::Answer::NotFound),
+    }
+}
+
+fn deploy(desk: &Desk, body: &Bytes) -> Result<Answer, Refusal> {
+    let upload = Upload::decode(body.clone())
+        .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, "send it with `marram deploy`"))?;
+    let deployed = apps::deploy(desk, &upload.manifest, &upload.module)?;
+    Ok(Answer::json(&deployed))
+}
+
+fn undeploy(desk: &Desk, name: &str) -> Result<Answer, Refusal> {
+    let answer = done(ask(desk, Request::Undeploy(name.to_owned()))?)?;
+    apps::forget(desk, name)?;
+    Ok(answer)
+}
+
+fn sessions(desk: &Desk) -> Result<Answer, Refusal> {
+    let control::Answer::Sessions(rows) = ask(desk, Request::Sessions)? else { return Err(unexpected()) };
+    let rows: Vec<Value> = rows.iter().map(view::row).collect();
+    Ok(Answer::json(&json!({ "edge": desk.edge, "sessions": rows })))
+}
+
+fn inspect(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
+    match ask(desk, Request::Inspect(session(id)?))? {
+        control::Answer::Session(row, survives) => {
+            let mut value = view::row(&row);
+            value["edge"] = json!(desk.edge);
+            value["survives"] = json!(survives);
+            Ok(Answer::json(&value))
+        }
+        other => done(other),
+    }
+}
+
+fn kill(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
+    done(ask(desk, Request::Kill(session(id)?, "killed by the operator".into()))?)
+}
+
+fn image(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
+    let hash = ImageHash(bytes_of(hash)?);
+    let images = Images::open(&desk.images).map_err(|error| Refusal::bug(&error.to_string()))?;
+    match images.app(hash) {
+        Ok(app) => {
+            Ok(Answer { status: StatusCode::OK, content_type: "application/octet-stream", body: app.into() })
+        }
+        Err(error @ LoadError::Unknown(_)) => {
+            Err(Refusal::new(StatusCode::NOT_FOUND, error.to_string(), "ask an edge that has it deployed"))
+        }
+        Err(error) => Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), "deploy the app again")),
+    }
+}
+
+fn session(id: &str) -> Result<SessionId, Refusal> {
+    bytes_of(id).map(SessionId)
+}
+
+/// Reads an identifier: two hexadecimal digits a byte.
+fn bytes_of<const N: usize>(text: &str) -> Result<[u8; N], Refusal> {
+    view::parse_hex(text).ok_or_else(|| {
+        let what = format!("an identifier has {} hexadecimal digits here", 2 * N);
+        Refusal::new(StatusCode::BAD_REQUEST, what, "copy it from `marram ps` or `marram apps`")
+    })
+}
