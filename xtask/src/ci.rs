@@ -12,7 +12,10 @@ use crate::{
 
 /// Everything, stopping at the first step that fails.
 pub(crate) fn all() -> Result<()> {
-    step("set-up for building", || setup::ensure(setup::BUILD))?;
+    step("set-up for building", || {
+        setup::ensure(setup::BUILD)?;
+        setup::ensure_components()
+    })?;
     step("format", format)?;
     step("tidy", tidy::check)?;
     step("deny", deny::check)?;

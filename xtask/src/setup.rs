@@ -4,7 +4,11 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::shell::{installed, run, say};
+use crate::{
+    project,
+    shell::{capture, installed, run, say},
+    toolchain::Toolchain,
+};
 
 /// A program that something here starts.
 pub(crate) struct Program {
@@ -40,15 +44,38 @@ pub(crate) const TEST: &[Program] = &[
 /// What the demo and the benchmarks would like to have; they cope without and say so.
 pub(crate) const DEMO: &[Program] = &[
     Program { name: "curl", package: "curl", purpose: "an unmodified client", folder: "" },
-    Program { name: "nginx", package: "nginx", purpose: "an unmodified server", folder: "/usr/sbin" },
+    Program {
+        name: "nginx",
+        package: "nginx",
+        purpose: "an unmodified server; `systemctl disable --now nginx` stops the service that Debian makes of it",
+        folder: "/usr/sbin",
+    },
 ];
 
 /// Installs everything that any command needs.
 pub(crate) fn everything() -> Result<()> {
     ensure(BUILD)?;
     ensure(TEST)?;
+    ensure_components()?;
     wish(DEMO);
-    crate::toolchain::Toolchain::ensure().map(drop)
+    Toolchain::ensure().map(drop)
+}
+
+/// The parts of the Rust toolchain that the checks call; some installations leave them out.
+pub(crate) fn ensure_components() -> Result<()> {
+    let missing = |subcommand: &str| capture(project::cargo(subcommand).arg("--version")).is_err();
+    let components = [("fmt", "rustfmt"), ("clippy", "clippy")].into_iter();
+    let components: Vec<_> =
+        components.filter(|(name, _)| missing(name)).map(|(_, component)| component).collect();
+    if components.is_empty() {
+        return Ok(());
+    }
+    let by_hand = format!("rustup component add {}", components.join(" "));
+    if !installed("rustup") {
+        bail!("the Rust toolchain has no {}; with rustup, run `{by_hand}`", components.join(" and no "));
+    }
+    say(format!("adding to the Rust toolchain: {by_hand}"));
+    run(Command::new("rustup").args(["component", "add"]).args(components).current_dir(project::root()))
 }
 
 /// Installs what is missing, or says exactly what a person must install.
@@ -93,7 +120,7 @@ impl Program {
 
 /// What to put before a command that needs root; `None` if there is no way.
 fn privilege() -> Option<&'static [&'static str]> {
-    let is_root = crate::shell::capture(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    let is_root = capture(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     match (is_root, installed("sudo")) {
         (true, _) => Some(&[]),
         (false, true) => Some(&["sudo "]),
