@@ -1,1 +1,37 @@
-//! (to be written)
+//! Many edges and agents, one thread, one seed: faults, checkers, workloads.
+//!
+//! The machines of `marram-session` and `marram-edge` are driven only by their `step`; everything around them (sockets,
+//! clocks, sandboxes, programs, operators) is simulated here and drawn from the seed. What the programs received is
+//! judged by an oracle that knows nothing of the protocol ([`oracle`]).
+
+pub mod batch;
+mod executor;
+mod oracle;
+pub mod plan;
+mod program;
+mod queue;
+mod random;
+mod trace;
+pub mod watch;
+mod world;
+
+pub use world::Outcome;
+
+use plan::Plan;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use watch::Watch;
+
+/// Runs one seed. A panic of a machine is a violation like any other.
+#[must_use]
+pub fn run(seed: u64, verbose: bool) -> Outcome {
+    let world = AssertUnwindSafe(|| world::World::new(Plan::of(seed), verbose).run());
+    catch_unwind(world).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_else(|| "without words".into());
+        let violations = vec![format!("a machine panicked: {text}")];
+        Outcome { violations, hash: 0, events: 0, watch: Watch::default(), lines: Vec::new() }
+    })
+}

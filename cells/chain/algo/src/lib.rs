@@ -284,7 +284,7 @@ impl Chain {
     fn answer(&mut self, event: Event<'_>, host: &mut impl Host) {
         let choice = self.hash / 64 % 4;
         for peer in Peer::ALL {
-            let last_word = event == Event::Close(peer.opposite());
+            let last_word = event == Event::Close(self.partner(peer));
             if last_word || choice == peer as u64 || choice == 2 {
                 self.send(peer, host);
             }
@@ -305,6 +305,11 @@ impl Chain {
         } else if choice % 16 == 1 {
             host.cancel_timer(token);
         }
+    }
+
+    /// Whose close is passed on to a peer: the other's, or, where there is no other, its own.
+    fn partner(&self, peer: Peer) -> Peer {
+        if self.peers[peer.opposite() as usize].open { peer.opposite() } else { peer }
     }
 
     fn can_send(&self, peer: Peer) -> bool {

@@ -1,0 +1,323 @@
+//! Runs cells without Wasm: each is the oracle's hash chain. Knows images, checkpoints and seals as the sandbox's shell
+//! does, and nothing of sessions beyond the names that checkpoints carry.
+
+use crate::plan::{IMAGE, Poison};
+use bytes::Bytes;
+use marram_chain_algo::{Chain, Event, Host, Peer, Record};
+use marram_edge::api::{CellError, SealedCheckpoint};
+use marram_session::cell::{Base, CellId, Input, Outcome, Output, Ran, Run, Seed, Stop, TimerChange};
+use marram_wire::{
+    frame::Code,
+    header::{self, Header},
+    id::{Generation, ImageHash, Port, SessionId},
+    seal::{Seal, SessionKeys},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+const STATE_SIZE: usize = Chain::SAVED_SIZE + 32 + 8 + 8;
+const FULL: u8 = 0;
+const DELTA: u8 = 1;
+
+/// What was run before, anywhere: tells replay from first runs without asking the edges.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    /// By the cell's seed, the chain's hash after each event.
+    hashes: BTreeMap<[u8; 32], Vec<u64>>,
+    /// Events at which a poison that strikes once has struck.
+    struck: BTreeSet<[u8; 32]>,
+    /// What no executor should ever be asked.
+    pub(crate) violations: Vec<String>,
+}
+
+/// How a run relates to what was run before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seen {
+    /// The same event of the same cell was run before, with the same result.
+    pub(crate) replayed: bool,
+    /// It was a timer's.
+    pub(crate) timer: bool,
+    /// It drew random bytes.
+    pub(crate) random: bool,
+}
+
+/// What cells have in common in one seed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// Which handler fails.
+    pub(crate) poison: Option<Poison>,
+    /// Bytes that every full checkpoint carries on top.
+    pub(crate) ballast: usize,
+    /// What a handler claims that replay costs, in nanoseconds.
+    pub(crate) cost_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Cell {
+    chain: Chain,
+    seed: Seed,
+    drawn: u64,
+    /// The last time that a handler read: the next may not be earlier.
+    clock_ns: i64,
+    events: u64,
+    /// The checkpoint taken or restored last.
+    saved: Option<[u8; STATE_SIZE]>,
+}
+
+/// The cells of one shard.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    cells: BTreeMap<CellId, Cell>,
+    habits: Habits,
+}
+
+impl Cells {
+    /// None yet.
+    #[must_use]
+    pub(crate) fn new(habits: Habits) -> Self {
+        Self { cells: BTreeMap::new(), habits }
+    }
+
+    /// Starts a cell.
+    ///
+    /// # Errors
+    /// If there is no such image.
+    pub(crate) fn start(&mut self, id: CellId, image: ImageHash, seed: Seed) -> Result<(), CellError> {
+        if image != IMAGE {
+            return Err(CellError { code: Code::UnknownImage, reason: format!("no image {image}") });
+        }
+        let cell =
+            Cell { chain: Chain::default(), seed, drawn: 0, clock_ns: i64::MIN, events: 0, saved: None };
+        assert!(self.cells.insert(id, cell).is_none(), "cell {id:?} was started twice");
+        Ok(())
+    }
+
+    /// Runs one handler; nothing if the cell is gone.
+    pub(crate) fn run(&mut self, run: &Run, past: &mut Past) -> Option<(Ran, Seen)> {
+        let cell = self.cells.get_mut(&run.cell)?;
+        let mut ran = Ran {
+            cell: run.cell,
+            outcome: Outcome::Idle,
+            clock_read: false,
+            outputs: Vec::new(),
+            timers: Vec::new(),
+            cost_ns: self.habits.cost_ns,
+        };
+        if self.habits.poison.is_some_and(|poison| cell.is_poisoned(poison, past)) {
+            ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into()));
+            self.cells.remove(&run.cell);
+            return Some((ran, Seen::default()));
+        }
+        let drawn = cell.drawn;
+        cell.run(run, &mut ran, past);
+        let hashes = past.hashes.entry(cell.seed.0).or_default();
+        let place = usize::try_from(cell.events - 1).expect("a short history");
+        let replayed = hashes.get(place) == Some(&cell.chain.hash());
+        hashes.truncate(if replayed { usize::MAX } else { place });
+        if hashes.len() == place {
+            hashes.push(cell.chain.hash());
+        }
+        let timer = matches!(run.input, Input::Timer { .. });
+        Some((ran, Seen { replayed, timer, random: cell.drawn > drawn }))
+    }
+
+    /// Saves a cell as an end will keep it.
+    ///
+    /// # Errors
+    /// If the cell is gone.
+    pub(crate) fn checkpoint(
+        &mut self,
+        id: CellId,
+        base: Base,
+        header: &Header,
+        seal: &Seal,
+    ) -> Result<Bytes, String> {
+        let cell = self.cells.get_mut(&id).ok_or("the cell is gone")?;
+        let state = cell.save();
+        let sections = match (base, cell.saved) {
+            (Base::Previous, Some(saved)) => {
+                let mut sections = vec![DELTA];
+                sections.extend_from_slice(&fingerprint(&saved));
+                sections.extend(state.iter().zip(saved).map(|(now, then)| now ^ then));
+                sections
+            }
+            (Base::Previous, None) => return Err("there is no checkpoint to build on".into()),
+            (Base::Image, _) => {
+                let mut sections = vec![FULL];
+                sections.extend_from_slice(&state);
+                sections.resize(sections.len() + self.habits.ballast, 0xba);
+                sections
+            }
+        };
+        cell.saved = Some(state);
+        Ok(seal.seal_checkpoint(header.number, &header::join(header, &sections)).into())
+    }
+
+    /// Restores a cell from checkpoints.
+    ///
+    /// # Errors
+    /// If one of them does not open, or is not what its place in the list says.
+    pub(crate) fn restore(
+        &mut self,
+        id: CellId,
+        session: SessionId,
+        keys: &SessionKeys,
+        checkpoints: &[SealedCheckpoint],
+    ) -> Result<Box<Header>, CellError> {
+        let tampered = |reason: &str| CellError { code: Code::Tampered, reason: reason.into() };
+        let mut state: Option<[u8; STATE_SIZE]> = None;
+        let mut last: Option<Header> = None;
+        for sealed in checkpoints {
+            let (meta, seal) = (&sealed.meta, keys.seal(sealed.meta.generation));
+            let plain = seal
+                .open_checkpoint(meta.number, sealed.bytes.to_vec())
+                .map_err(|error| tampered(&error.to_string()))?;
+            let (header, sections) =
+                header::split(plain.into()).map_err(|error| tampered(&error.to_string()))?;
+            let base = last.as_ref().filter(|_| !meta.full).map(|base| (base.generation, base.number));
+            let named = (header.base_generation, header.base_number);
+            let fits = header.session == session
+                && header.image == IMAGE
+                && (header.generation, header.number) == (meta.generation, meta.number)
+                && header.log_offset == meta.log_offset
+                && named == base.unwrap_or((Generation::NONE, 0));
+            if !fits {
+                return Err(tampered("a checkpoint is not the one that its place names"));
+            }
+            state = Some(apply(state, &sections).map_err(|reason| tampered(reason))?);
+            last = Some(header);
+        }
+        let (Some(state), Some(header)) = (state, last) else { return Err(tampered("no checkpoint")) };
+        assert!(self.cells.insert(id, Cell::load(state)).is_none(), "cell {id:?} was started twice");
+        Ok(Box::new(header))
+    }
+
+    /// Forgets a cell.
+    pub(crate) fn remove(&mut self, id: CellId) {
+        self.cells.remove(&id);
+    }
+}
+
+/// Which state a delta builds on.
+fn fingerprint(state: &[u8]) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&blake3::hash(state).as_bytes()[..8]);
+    bytes
+}
+
+fn apply(base: Option<[u8; STATE_SIZE]>, sections: &[u8]) -> Result<[u8; STATE_SIZE], &'static str> {
+    let (kind, rest) = sections.split_first().ok_or("an empty checkpoint")?;
+    match (*kind, base) {
+        (FULL, None) => rest.first_chunk().copied().ok_or("a short checkpoint"),
+        (DELTA, Some(mut base)) => {
+            let (wanted, delta) = rest.split_first_chunk::<8>().ok_or("a short delta")?;
+            if *wanted != fingerprint(&base) {
+                return Err("a delta on another state");
+            }
+            base.iter_mut().zip(delta).for_each(|(byte, change)| *byte ^= change);
+            Ok(base)
+        }
+        _ => Err("a full checkpoint on another, or a delta on nothing"),
+    }
+}
+
+impl Cell {
+    fn is_poisoned(&self, poison: Poison, past: &mut Past) -> bool {
+        self.events + 1 == poison.event && (poison.always || past.struck.insert(self.seed.0))
+    }
+
+    fn run(&mut self, run: &Run, ran: &mut Ran, past: &mut Past) {
+        let peer = |port: Port| Peer::from_port(port.0).expect("a session has two ports");
+        let event = match &run.input {
+            Input::Open { port, .. } => Event::Open(peer(*port)),
+            Input::Message { port, payload } => Event::Message(peer(*port), payload),
+            Input::Close { port } => Event::Close(peer(*port)),
+            Input::Timer { token } => Event::Timer(*token),
+        };
+        self.events += 1;
+        let mut chain = self.chain.clone();
+        chain.input(event, &mut Door { cell: self, now_ns: run.now_ns, ran });
+        self.chain = chain;
+        if ran.clock_read {
+            if run.now_ns < self.clock_ns {
+                past.violations.push(format!(
+                    "session time ran backwards: {} ns after {} ns",
+                    run.now_ns, self.clock_ns
+                ));
+            }
+            self.clock_ns = run.now_ns;
+        }
+    }
+
+    fn save(&self) -> [u8; STATE_SIZE] {
+        let mut bytes = [0; STATE_SIZE];
+        let (chain, rest) = bytes.split_at_mut(Chain::SAVED_SIZE);
+        chain.copy_from_slice(&self.chain.save());
+        rest[..32].copy_from_slice(&self.seed.0);
+        rest[32..40].copy_from_slice(&self.drawn.to_le_bytes());
+        rest[40..].copy_from_slice(&self.clock_ns.to_le_bytes());
+        bytes
+    }
+
+    fn load(bytes: [u8; STATE_SIZE]) -> Self {
+        let mut chain = [0; Chain::SAVED_SIZE];
+        chain.copy_from_slice(&bytes[..Chain::SAVED_SIZE]);
+        let (mut seed, mut word) = ([0; 32], [0; 8]);
+        let rest = &bytes[Chain::SAVED_SIZE..];
+        seed.copy_from_slice(&rest[..32]);
+        word.copy_from_slice(&rest[32..40]);
+        let drawn = u64::from_le_bytes(word);
+        word.copy_from_slice(&rest[40..]);
+        let clock_ns = i64::from_le_bytes(word);
+        // The chain's first word counts its events.
+        word.copy_from_slice(&chain[..8]);
+        Self {
+            chain: Chain::restore(&chain),
+            seed: Seed(seed),
+            drawn,
+            clock_ns,
+            events: u64::from_le_bytes(word),
+            saved: Some(bytes),
+        }
+    }
+}
+
+/// What the chain may call, answered from one run.
+struct Door<'a> {
+    cell: &'a mut Cell,
+    now_ns: i64,
+    ran: &'a mut Ran,
+}
+
+impl Host for Door<'_> {
+    fn now(&mut self) -> i64 {
+        self.ran.clock_read = true;
+        self.now_ns
+    }
+
+    fn random(&mut self, buffer: &mut [u8]) {
+        let mut hasher = blake3::Hasher::new_keyed(&self.cell.seed.0);
+        hasher.update(b"marram cell generator 1");
+        let mut stream = hasher.finalize_xof();
+        stream.set_position(self.cell.drawn);
+        stream.fill(buffer);
+        self.cell.drawn += buffer.len() as u64;
+    }
+
+    fn send(&mut self, to: Peer, record: &[u8; Record::SIZE]) {
+        let payload = Bytes::copy_from_slice(record);
+        self.ran.outputs.push(Output::Message { port: Port(to as u32), payload });
+    }
+
+    fn close(&mut self, to: Peer) {
+        self.ran.outputs.push(Output::Close { port: Port(to as u32) });
+    }
+
+    fn set_timer(&mut self, delay_ns: i64, token: u64) {
+        self.ran.clock_read = true;
+        self.ran.timers.push(TimerChange::Set { token, delay_ns });
+    }
+
+    fn cancel_timer(&mut self, token: u64) {
+        self.ran.timers.push(TimerChange::Cancel { token });
+    }
+}

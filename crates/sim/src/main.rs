@@ -1,0 +1,123 @@
+//! `marram-sim`: runs seeds, prints what failed and how to see it again.
+
+use marram_sim::{
+    batch::{self, Tally},
+    run,
+    watch::Rare,
+};
+use std::{
+    panic,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+/// Seeds that once failed; they are run first, for ever.
+const SAVED: &str = include_str!("../seeds.txt");
+/// What a run without arguments does on top of the saved seeds.
+const FRESH: u64 = 20_000;
+/// In a run of at least [`FRESH`] seeds every rare state is reached so often, or the run says too little.
+const REACHED_MIN: u64 = 100;
+/// How many events of a failed seed are shown.
+const LINES_SHOWN: usize = 80;
+
+const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--verbose]
+  without arguments: the saved seeds and 20,000 more
+  SEED               that seed alone, with everything that happened
+  --from --count     so many seeds from that one on
+  --verbose          of one seed, all events; of many, what each failed seed did last";
+
+/// What to run.
+#[derive(Debug, Default)]
+struct Arguments {
+    seed: Option<u64>,
+    from: Option<u64>,
+    count: Option<u64>,
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(reason) => {
+            eprintln!("{reason}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    // A panic is a violation, and the seed that is named reproduces it: no need for its words twice.
+    panic::set_hook(Box::new(|_| {}));
+    let passed = match arguments.seed {
+        Some(seed) => show(seed, arguments.verbose),
+        None => many(&arguments),
+    };
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut arguments = Arguments::default();
+    let number = |word: Option<String>| {
+        let word = word.ok_or("a number is missing")?;
+        word.parse().map_err(|_| format!("`{word}` is not a number"))
+    };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--from" => arguments.from = Some(number(words.next())?),
+            "--count" => arguments.count = Some(number(words.next())?),
+            "--verbose" => arguments.verbose = true,
+            _ => arguments.seed = Some(number(Some(word))?),
+        }
+    }
+    Ok(arguments)
+}
+
+/// Runs one seed and tells its story.
+fn show(seed: u64, verbose: bool) -> bool {
+    let outcome = run(seed, true);
+    let skip = if verbose { 0 } else { outcome.lines.len().saturating_sub(LINES_SHOWN) };
+    outcome.lines.iter().skip(skip).for_each(|line| println!("{line}"));
+    for violation in &outcome.violations {
+        println!("VIOLATION: {violation}");
+    }
+    println!("seed {seed}: {} events, trace {:016x}", outcome.events, outcome.hash);
+    let failed = u64::from(!outcome.violations.is_empty());
+    println!("{} passed, {failed} failed", 1 - failed);
+    failed == 0
+}
+
+fn many(arguments: &Arguments) -> bool {
+    let begun = Instant::now();
+    let count = arguments.count.unwrap_or(if arguments.from.is_some() { 1_000 } else { FRESH });
+    let from = arguments.from.unwrap_or(0);
+    let saved = SAVED.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok());
+    let mut seeds: Vec<u64> = if arguments.from.is_none() { saved.collect() } else { Vec::new() };
+    seeds.extend(from..from.saturating_add(count));
+    let tally = batch::run_all(&seeds);
+    for failure in &tally.failures {
+        println!("seed {} FAILED: {}", failure.seed, failure.violations.join("; "));
+        if arguments.verbose {
+            show(failure.seed, false);
+        }
+    }
+    if let Some(first) = tally.failures.first() {
+        println!("see it again: cargo xtask sim {}", first.seed);
+    }
+    report(&tally, count, begun.elapsed())
+}
+
+fn report(tally: &Tally, count: u64, took: Duration) -> bool {
+    let mut enough = true;
+    for (rare, times) in tally.counts.each() {
+        let short = count >= FRESH && times < REACHED_MIN;
+        enough &= !short;
+        println!("{times:>9} {rare:?}{}", if short { "   TOO FEW" } else { "" });
+    }
+    println!(
+        "{} events, {} seeds run twice and equal, all of {} rare states reached often: {}, {:.1} s",
+        tally.events,
+        tally.twice,
+        Rare::ALL.len(),
+        if count >= FRESH { if enough { "yes" } else { "NO" } } else { "not asked" },
+        took.as_secs_f64()
+    );
+    println!("{} passed, {} failed", tally.passed, tally.failures.len());
+    enough && tally.failures.is_empty()
+}

@@ -1,0 +1,180 @@
+//! The judge, who knows nothing of protocols: only what programs wrote and what they received.
+//!
+//! Every output of the cell is a record that names its place among all outputs of its session and carries the digest of
+//! the record before it, how much of either program's bytes was consumed, and their hash. So from what two programs
+//! received one can tell that they talked to *one* machine, which lost nothing, repeated nothing and contradicted
+//! nothing, whatever happened to the edges in between.
+
+use crate::{
+    plan::{Plan, Service},
+    program::Program,
+};
+use marram_chain_algo::{Peer, Record, Stream};
+
+/// What one program received, in records.
+struct Received<'a> {
+    program: &'a Program,
+    index: usize,
+    records: Vec<Record>,
+}
+
+/// Judges what all programs of a seed received.
+pub(crate) fn judge(plan: &Plan, programs: &[Program], violations: &mut Vec<String>) {
+    let received: Vec<_> = programs
+        .iter()
+        .enumerate()
+        .map(|(index, program)| {
+            let (records, rest) = program.received.as_chunks::<{ Record::SIZE }>();
+            let torn = !rest.is_empty();
+            if torn {
+                violations.push(format!("program {index} received {} B of a record", rest.len()));
+            }
+            Received { program, index, records: records.iter().map(Record::from_bytes).collect() }
+        })
+        .collect();
+    for one in &received {
+        one.judge_alone(violations);
+    }
+    let (clients, servers): (Vec<_>, Vec<_>) =
+        received.iter().partition(|one| one.program.peer == Peer::Client);
+    for client in clients {
+        let server = servers.iter().copied().find(|server| client.talks_to(server));
+        judge_session(plan, client, server, violations);
+    }
+}
+
+/// Whether so much of what a program wrote has this hash.
+fn vouches(stream: &Stream, program: &Program) -> bool {
+    let Ok(size) = usize::try_from(stream.bytes) else { return false };
+    let Some(prefix) = program.written.get(..size) else { return false };
+    let mut own = Stream::EMPTY;
+    own.consume(prefix);
+    own == *stream
+}
+
+impl Received<'_> {
+    fn last_stream(&self, peer: Peer) -> Option<&Stream> {
+        self.records.last().map(|record| &record.streams[peer as usize]).filter(|stream| stream.bytes > 0)
+    }
+
+    /// Whether the two received from one cell: either names bytes of the other, or one's record follows upon the other's.
+    fn talks_to(&self, server: &Self) -> bool {
+        if let Some(stream) = server.last_stream(Peer::Client) {
+            return vouches(stream, self.program);
+        }
+        if let Some(stream) = self.last_stream(Peer::Server) {
+            return vouches(stream, server.program);
+        }
+        let follows = |one: &Self, other: &Self| {
+            one.records.iter().any(|record| other.records.iter().any(|next| next.previous == record.digest()))
+        };
+        follows(self, server) || follows(server, self)
+    }
+
+    /// Records come in order, and each says of this program's own bytes what it really wrote, in its order.
+    fn judge_alone(&self, violations: &mut Vec<String>) {
+        let mut own = Stream::EMPTY;
+        let peer = self.program.peer;
+        let mut last_index = None;
+        for record in &self.records {
+            let named = record.streams[peer as usize];
+            let fresh = usize::try_from(own.bytes)
+                .ok()
+                .zip(usize::try_from(named.bytes).ok())
+                .and_then(|(from, to)| self.program.written.get(from..to));
+            if let Some(fresh) = fresh {
+                own.consume(fresh);
+            }
+            if own != named {
+                violations.push(format!(
+                    "program {} wrote something else than record {} says was consumed: {named:?}",
+                    self.index, record.index
+                ));
+                return;
+            }
+            if last_index.is_some_and(|last| last >= record.index) {
+                violations.push(format!(
+                    "program {} received record {} after {last_index:?}",
+                    self.index, record.index
+                ));
+                return;
+            }
+            last_index = Some(record.index);
+        }
+    }
+}
+
+fn judge_session(
+    plan: &Plan,
+    client: &Received<'_>,
+    server: Option<&Received<'_>>,
+    violations: &mut Vec<String>,
+) {
+    let name = format!("session of programs {} and {:?}", client.index, server.map(|server| server.index));
+    let mut records: Vec<&Record> = client.records.iter().collect();
+    records.extend(server.iter().flat_map(|server| &server.records));
+    records.sort_by_key(|record| record.index);
+    judge_chain(&name, &records, violations);
+    let ordered = |received: &Received<'_>| received.program.closed == Some(false);
+    if !ordered(client) || server.is_some_and(|server| !ordered(server)) {
+        let expected = client.program.service != Some(Service::Bare) && !plan.may_be_lost;
+        if expected {
+            violations.push(format!("{name} ended by a reset"));
+        }
+        return;
+    }
+    judge_whole(&name, client, server, &records, violations);
+}
+
+/// One chain: each record follows upon the one before it, and no two stand in one place.
+fn judge_chain(name: &str, records: &[&Record], violations: &mut Vec<String>) {
+    for pair in records.windows(2) {
+        let [before, after] = pair else { continue };
+        if before.index == after.index {
+            violations.push(format!("{name}: two records {}: {before:?} and {after:?}", after.index));
+            return;
+        }
+        let adjacent = before.index + 1 == after.index;
+        if adjacent && after.previous != before.digest() {
+            violations.push(format!("{name}: record {} does not follow upon the one before", after.index));
+            return;
+        }
+        let grows = (0..2).all(|peer| before.streams[peer].bytes <= after.streams[peer].bytes);
+        if !grows || before.events > after.events {
+            violations.push(format!("{name}: record {} knows less than the one before", after.index));
+            return;
+        }
+    }
+}
+
+/// A session that ended in order has delivered everything, both ways.
+fn judge_whole(
+    name: &str,
+    client: &Received<'_>,
+    server: Option<&Received<'_>>,
+    records: &[&Record],
+    violations: &mut Vec<String>,
+) {
+    for (place, record) in (0..).zip(records) {
+        if record.index != place {
+            violations.push(format!("{name}: record {place} was received by nobody"));
+            return;
+        }
+    }
+    let Some(last) = records.last() else {
+        violations.push(format!("{name} ended in order and said nothing"));
+        return;
+    };
+    let both = [Some(client), server];
+    for (received, stream) in both.iter().zip(&last.streams) {
+        let Some(received) = received else { continue };
+        let written = received.program.written.len() as u64;
+        let whole = received.program.end_taken && received.program.end_received && stream.bytes == written;
+        if !whole {
+            violations.push(format!(
+                "{name} ended in order, but of {written} B by program {} {} B were consumed (ended {}, told of the end {})",
+                received.index, stream.bytes, received.program.end_taken, received.program.end_received
+            ));
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What a seed stands for: machines, sessions, scripts of programs, faults. Knows nothing of how they turn out.
+
+mod faults;
+
+pub use faults::{Fault, Moment, Place, Strike, When};
+
+use crate::random::Random;
+use marram_edge::api::{App, Keep, Protect};
+use marram_wire::id::ImageHash;
+
+/// A microsecond of virtual time.
+pub const US: u64 = 1_000;
+/// A millisecond of virtual time.
+pub const MS: u64 = 1_000 * US;
+/// A second of virtual time.
+pub const S: u64 = 1_000 * MS;
+
+/// The name under which manifests know the server.
+pub const SERVER: &str = "origin";
+/// The image that all apps run.
+pub const IMAGE: ImageHash = ImageHash([0xc5; 32]);
+
+/// The apps that every edge serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// A client and a server, protected by both ends.
+    Paired,
+    /// No server; the client's end alone protects it.
+    Alone,
+    /// A client and a server, unprotected.
+    Bare,
+}
+
+impl Service {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Paired, Self::Alone, Self::Bare];
+
+    /// The app's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Paired => "paired",
+            Self::Alone => "alone",
+            Self::Bare => "bare",
+        }
+    }
+}
+
+/// One write of a program.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk {
+    /// Since the one before, in nanoseconds.
+    pub after_ns: u64,
+    /// In bytes.
+    pub size: usize,
+}
+
+/// What a local program does with its connection, whatever it receives.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Its writes.
+    pub chunks: Vec<Chunk>,
+    /// After the last write, how long until it ends its output, in nanoseconds.
+    pub close_after_ns: u64,
+    /// Whether it then resets the connection instead.
+    pub resets: bool,
+    /// How long its socket takes to accept what it is sent, in nanoseconds.
+    pub slowness_ns: u64,
+}
+
+/// A client that connects.
+#[derive(Clone, Debug)]
+pub struct Visit {
+    /// When, in nanoseconds.
+    pub at_ns: u64,
+    /// To which client's agent.
+    pub agent: usize,
+    /// To which app.
+    pub service: Service,
+    /// What it does.
+    pub script: Script,
+}
+
+/// How a handler is stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Poison {
+    /// When a cell consumes its n-th event.
+    pub event: u64,
+    /// Whether every time, or only the first.
+    pub always: bool,
+}
+
+/// Everything that a seed decides beforehand.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// It.
+    pub seed: u64,
+    /// Clients' agents; the servers' agents come behind them in the list of agents.
+    pub clients: usize,
+    /// Servers' agents.
+    pub servers: usize,
+    /// Shards of each edge.
+    pub shards: Vec<u8>,
+    /// Typical delay between an agent and an edge, in nanoseconds.
+    pub delay_ns: Vec<Vec<u64>>,
+    /// The apps, in the order of [`Service::ALL`].
+    pub apps: Vec<App>,
+    /// The clients.
+    pub visits: Vec<Visit>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// How long handlers and checkpoints take, in nanoseconds.
+    pub handler_ns: u64,
+    /// What a handler claims that its replay would cost, in nanoseconds.
+    pub cost_ns: u64,
+    /// Bytes that every full checkpoint carries on top of the cell's state.
+    pub ballast: usize,
+    /// Which handler fails.
+    pub poison: Option<Poison>,
+    /// How many connections to the server fail at first.
+    pub server_down: u32,
+    /// Recoveries at a time on a shard; 0 for no limit.
+    pub recoveries_max: u32,
+    /// Set when sessions of this seed may end in another way than in order: an agent's process dies with its ends, an operator
+    /// kills, the linger time is shorter than the faults last.
+    pub may_be_lost: bool,
+}
+
+impl Plan {
+    /// What `seed` stands for.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut random = Random::new(seed, 1);
+        let random = &mut random;
+        let (clients, servers) = (1 + usize::from(random.percent(30)), 1 + usize::from(random.percent(20)));
+        let shards: Vec<u8> = (0..random.between(2, 3)).map(|_| 1 + u8::from(random.percent(30))).collect();
+        let faults = faults::draw(random, clients, servers, shards.len());
+        let lethal = faults.iter().any(Fault::is_lethal);
+        let hasty = random.percent(3);
+        let linger_ms = if lethal || hasty { random.between(500, 3_000) } else { 25_000 };
+        let bulky = random.percent(3);
+        let visits: Vec<_> =
+            (0..random.between(1, 3)).map(|_| visit(random, clients, bulky && !lethal)).collect();
+        let mut plan = Self {
+            seed,
+            clients,
+            servers,
+            delay_ns: delays(random, clients + servers, shards.len()),
+            shards,
+            apps: apps(random, linger_ms),
+            visits,
+            faults,
+            handler_ns: random.magnitude(US, 200 * US),
+            cost_ns: random.magnitude(100, 50 * US),
+            ballast: if random.percent(4) {
+                usize::try_from(random.between(1, 600_000)).unwrap_or(0)
+            } else {
+                0
+            },
+            poison: None,
+            server_down: 0,
+            recoveries_max: if random.percent(20) { 1 } else { 0 },
+            may_be_lost: lethal || hasty,
+        };
+        if random.percent(4) {
+            plan.poison = Some(Poison { event: random.between(1, 30), always: random.percent(50) });
+            plan.may_be_lost = true;
+        }
+        if random.percent(2) {
+            plan.server_down = 1;
+            plan.may_be_lost = true;
+        }
+        plan
+    }
+
+    /// All agents.
+    #[must_use]
+    pub fn agents(&self) -> usize {
+        self.clients + self.servers
+    }
+
+    /// What the `nth` connection to a server does.
+    #[must_use]
+    pub fn server_script(&self, nth: u64) -> Script {
+        let mut random = Random::new(self.seed ^ (nth << 32), 2);
+        let bulky = self.visits.iter().any(|visit| visit.script.is_bulky());
+        script(&mut random, bulky)
+    }
+}
+
+impl Script {
+    fn is_bulky(&self) -> bool {
+        self.chunks.iter().map(|chunk| chunk.size).sum::<usize>() > 1 << 20
+    }
+}
+
+fn delays(random: &mut Random, agents: usize, edges: usize) -> Vec<Vec<u64>> {
+    let far = random.percent(15);
+    let mut delay = || {
+        if far && random.percent(50) {
+            random.between(2 * MS, 20 * MS)
+        } else {
+            random.magnitude(10 * US, MS)
+        }
+    };
+    (0..agents).map(|_| (0..edges).map(|_| delay()).collect()).collect()
+}
+
+fn apps(random: &mut Random, linger_ms: u64) -> Vec<App> {
+    let keep = random.pick(&[Keep::Client, Keep::Server, Keep::Both]);
+    let recovery_target_ns = random.pick(&[0, 20 * US, 200 * US, 5 * MS]);
+    let app = |service: Service| App {
+        name: service.name().into(),
+        image: IMAGE,
+        protect: if service == Service::Bare { Protect::None } else { Protect::Endpoints },
+        server: (service != Service::Alone).then(|| SERVER.into()),
+        keep: if service == Service::Alone { Keep::Client } else { keep },
+        recovery_target_ns,
+        linger_ms: u32::try_from(linger_ms).unwrap_or(u32::MAX),
+        messages_per_s: 0,
+        log_bytes_per_s: 0,
+        sessions_max: 0,
+    };
+    Service::ALL.into_iter().map(app).collect()
+}
+
+fn visit(random: &mut Random, clients: usize, bulky: bool) -> Visit {
+    let service = match random.below(100) {
+        0..2 => Service::Bare,
+        2..14 => Service::Alone,
+        _ => Service::Paired,
+    };
+    Visit {
+        at_ns: random.magnitude(MS, 300 * MS),
+        agent: random.index(clients),
+        service,
+        script: script(random, bulky),
+    }
+}
+
+fn script(random: &mut Random, bulky: bool) -> Script {
+    let (count, size_max) = if bulky { (40, 65_536) } else { (random.between(1, 25), 2_000) };
+    let pace_ns = random.magnitude(US, 30 * MS);
+    let chunk = |random: &mut Random| Chunk {
+        after_ns: if random.percent(5) { random.below(300 * MS) } else { random.below(pace_ns) },
+        size: usize::try_from(match (bulky, random.percent(1)) {
+            (true, _) => random.between(30_000, size_max),
+            (false, true) => random.magnitude(1, 65_536),
+            (false, false) => random.magnitude(1, size_max),
+        })
+        .expect("a small number"),
+    };
+    Script {
+        chunks: (0..count).map(|_| chunk(random)).collect(),
+        close_after_ns: if random.percent(50) { 0 } else { random.magnitude(US, 300 * MS) },
+        resets: random.percent(1),
+        slowness_ns: if random.percent(10) {
+            random.magnitude(MS, 100 * MS)
+        } else {
+            random.magnitude(US, 50 * US)
+        },
+    }
+}

@@ -1,0 +1,167 @@
+//! The unmodified programs at both sides: they write by their scripts, read what comes, and know nothing between them.
+
+use crate::{
+    plan::{Plan, Script, Service},
+    random::Random,
+};
+use bytes::Bytes;
+use marram_chain_algo::Peer;
+use marram_session::agent::ConnectionId;
+use marram_wire::limits::STREAM_CUT;
+
+/// What a program or its socket does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Act {
+    /// The client's connection reaches its agent.
+    Accept,
+    /// The server answers its agent's connection, or does not.
+    Answer(bool),
+    /// Writes its next chunk, or ends its output.
+    Write,
+    /// The agent reads what was written.
+    Pump,
+    /// The socket took so many bytes of what the agent wrote.
+    Took(u64),
+}
+
+/// One local program with its connection.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// Which side it is.
+    pub(crate) peer: Peer,
+    /// Its agent.
+    pub(crate) agent: usize,
+    /// Which life of the agent: connections die with it.
+    pub(crate) life: u32,
+    /// The connection's name there.
+    pub(crate) connection: ConnectionId,
+    /// The app that it asks for; a server does not know.
+    pub(crate) service: Option<Service>,
+    script: Script,
+    random: Random,
+    next_chunk: usize,
+    /// Everything that it has written.
+    pub(crate) written: Vec<u8>,
+    /// How much of it the agent has read.
+    pub(crate) taken: usize,
+    ended: bool,
+    /// Whether the agent knows that no more will come.
+    pub(crate) end_taken: bool,
+    /// Whether the agent reads.
+    pub(crate) reading: bool,
+    /// Whether a [`Act::Pump`] is under way.
+    pub(crate) pumping: bool,
+    /// Everything that was written to it.
+    pub(crate) received: Vec<u8>,
+    /// Whether it was told that nothing more will come.
+    pub(crate) end_received: bool,
+    /// Whether the connection is over, and then whether it was reset.
+    pub(crate) closed: Option<bool>,
+    /// Whether the program itself reset it.
+    pub(crate) broke: bool,
+    /// When the socket will have taken everything, in nanoseconds.
+    pub(crate) took_ns: u64,
+}
+
+/// What the agent finds when it reads.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// Bytes, and whether there are more.
+    Bytes(Bytes),
+    /// No more will come.
+    End,
+    /// Nothing yet.
+    Nothing,
+}
+
+impl Program {
+    /// The client of a visit.
+    #[must_use]
+    pub(crate) fn client(plan: &Plan, visit: usize, life: u32, connection: ConnectionId) -> Self {
+        let Some(of) = plan.visits.get(visit) else { unreachable!("visits are counted by the plan") };
+        let random = Random::new(plan.seed ^ ((visit as u64) << 32), 3);
+        let mut program = Self::new(Peer::Client, of.agent, life, connection, of.script.clone(), random);
+        program.service = Some(of.service);
+        program
+    }
+
+    /// The `nth` server that some agent connects to.
+    #[must_use]
+    pub(crate) fn server(plan: &Plan, nth: u64, agent: usize, life: u32, connection: ConnectionId) -> Self {
+        let random = Random::new(plan.seed ^ (nth << 32), 4);
+        Self::new(Peer::Server, agent, life, connection, plan.server_script(nth), random)
+    }
+
+    fn new(
+        peer: Peer,
+        agent: usize,
+        life: u32,
+        connection: ConnectionId,
+        script: Script,
+        random: Random,
+    ) -> Self {
+        Self {
+            peer,
+            agent,
+            life,
+            connection,
+            service: None,
+            script,
+            random,
+            next_chunk: 0,
+            written: Vec::new(),
+            taken: 0,
+            ended: false,
+            end_taken: false,
+            reading: true,
+            pumping: false,
+            received: Vec::new(),
+            end_received: false,
+            closed: None,
+            broke: false,
+            took_ns: 0,
+        }
+    }
+
+    /// How long after its connection the first write comes, in nanoseconds.
+    #[must_use]
+    pub(crate) fn first_write_ns(&self) -> u64 {
+        self.script.chunks.first().map_or(self.script.close_after_ns, |chunk| chunk.after_ns)
+    }
+
+    /// Writes the next chunk or ends the output; returns after how many nanoseconds it wants to go on.
+    pub(crate) fn write(&mut self) -> Option<u64> {
+        let Some(chunk) = self.script.chunks.get(self.next_chunk) else {
+            self.ended = !self.script.resets;
+            self.broke = self.script.resets;
+            return None;
+        };
+        let start = self.written.len();
+        self.written.resize(start + chunk.size, 0);
+        self.random.fill(&mut self.written[start..]);
+        self.next_chunk += 1;
+        Some(self.script.chunks.get(self.next_chunk).map_or(self.script.close_after_ns, |next| next.after_ns))
+    }
+
+    /// The agent reads: as much as it likes, cut anywhere.
+    pub(crate) fn take(&mut self, chance: &mut Random) -> Taken {
+        let ready = &self.written[self.taken..];
+        if !self.reading || self.end_taken || self.closed.is_some() {
+            return Taken::Nothing;
+        }
+        if ready.is_empty() {
+            self.end_taken = self.ended;
+            return if self.ended { Taken::End } else { Taken::Nothing };
+        }
+        let most = ready.len().min(STREAM_CUT);
+        let size = if chance.percent(80) { most } else { 1 + chance.index(most) };
+        let bytes = Bytes::copy_from_slice(&ready[..size]);
+        self.taken += size;
+        Taken::Bytes(bytes)
+    }
+
+    /// How long the socket takes to accept what it is given now, in nanoseconds.
+    pub(crate) fn slowness_ns(&mut self, chance: &mut Random) -> u64 {
+        chance.below(self.script.slowness_ns.max(1))
+    }
+}

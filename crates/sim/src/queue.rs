@@ -1,0 +1,84 @@
+//! The virtual clock: events in the order of their times, and of their asking where the times are equal.
+
+use std::{cmp::Ordering, collections::BinaryHeap};
+
+#[derive(Debug)]
+struct Due<T> {
+    at_ns: u64,
+    order: u64,
+    event: T,
+}
+
+impl<T> PartialEq for Due<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+impl<T> Eq for Due<T> {}
+impl<T> PartialOrd for Due<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<T> Ord for Due<T> {
+    /// Reversed: the heap gives the greatest first, and the earliest is wanted.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at_ns, other.order).cmp(&(self.at_ns, self.order))
+    }
+}
+
+/// What will happen, and when it is now.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    heap: BinaryHeap<Due<T>>,
+    order: u64,
+    now_ns: u64,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self { heap: BinaryHeap::new(), order: 0, now_ns: 0 }
+    }
+}
+
+impl<T> Queue<T> {
+    /// Virtual time since the simulation began, in nanoseconds.
+    #[must_use]
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Lets something happen at a time, or now if that time has gone by.
+    pub(crate) fn at(&mut self, at_ns: u64, event: T) {
+        self.order += 1;
+        self.heap.push(Due { at_ns: at_ns.max(self.now_ns), order: self.order, event });
+    }
+
+    /// Lets something happen in a while.
+    pub(crate) fn after(&mut self, delay_ns: u64, event: T) {
+        self.at(self.now_ns + delay_ns, event);
+    }
+
+    /// Goes on to the next event.
+    pub(crate) fn next_event(&mut self) -> Option<T> {
+        let due = self.heap.pop()?;
+        self.now_ns = due.at_ns;
+        Some(due.event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_times_keep_the_order_of_asking() {
+        let mut queue = Queue::default();
+        for (at_ns, name) in [(5, 'c'), (3, 'a'), (5, 'd'), (3, 'b')] {
+            queue.at(at_ns, name);
+        }
+        let order: String = std::iter::from_fn(|| queue.next_event()).collect();
+        assert_eq!(order, "abcd");
+        assert_eq!(queue.now_ns(), 5);
+    }
+}

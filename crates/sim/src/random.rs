@@ -1,0 +1,71 @@
+//! A small seeded generator: the only source of chance in a simulation. Not for secrets.
+
+/// Draws numbers; equal seeds draw equal ones.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// A generator of its own for `purpose`, so that drawing more for one leaves the others alone.
+    #[must_use]
+    pub(crate) fn new(seed: u64, purpose: u64) -> Self {
+        let mut random = Self(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        random.draw();
+        random
+    }
+
+    /// 64 random bits (splitmix64).
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// Less than `bound`, which must not be 0. The bias is far below what a simulation can notice.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.draw() % bound
+    }
+
+    /// From `low` to `high`, both included.
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// From `low` to `high`, each order of magnitude as likely as the next. `low` must not be 0.
+    pub(crate) fn magnitude(&mut self, low: u64, high: u64) -> u64 {
+        let bits = |value: u64| u64::from(u64::BITS - value.leading_zeros());
+        let width = self.between(bits(low), bits(high));
+        let value = (1 << (width - 1)) | self.below(1 << (width - 1));
+        value.clamp(low, high)
+    }
+
+    /// True so many times in a hundred.
+    pub(crate) fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// A place in a list of `count`, which must not be 0.
+    pub(crate) fn index(&mut self, count: usize) -> usize {
+        usize::try_from(self.below(count as u64)).expect("less than a usize")
+    }
+
+    /// One of a list, which must not be empty.
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.index(from.len())]
+    }
+
+    /// Fills a fixed number of bytes.
+    pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes);
+        bytes
+    }
+
+    /// Fills a buffer.
+    pub(crate) fn fill(&mut self, buffer: &mut [u8]) {
+        for chunk in buffer.chunks_mut(8) {
+            chunk.copy_from_slice(&self.draw().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}

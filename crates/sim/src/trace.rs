@@ -1,0 +1,69 @@
+//! What happened, as one number that two equal runs share, and, when asked for, as words.
+
+use std::{collections::VecDeque, fmt::Write};
+
+const LINES_KEPT: usize = 20_000;
+
+/// The trace of one seed.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    hash: u64,
+    events: u64,
+    lines: Option<VecDeque<String>>,
+}
+
+impl Trace {
+    /// With words only if `verbose`: they cost more than the rest of the simulation.
+    #[must_use]
+    pub(crate) fn new(verbose: bool) -> Self {
+        Self { hash: 0, events: 0, lines: verbose.then(VecDeque::new) }
+    }
+
+    /// An event: some words that tell it from others, some bytes, and how to say it.
+    pub(crate) fn note(&mut self, now_ns: u64, words: &[u64], bytes: &[u8], text: impl FnOnce() -> String) {
+        self.events += 1;
+        self.mix(now_ns);
+        words.iter().for_each(|word| self.mix(*word));
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.mix(u64::from_le_bytes(word));
+        }
+        self.say(now_ns, text);
+    }
+
+    /// Words only: what the machines said about themselves.
+    pub(crate) fn say(&mut self, now_ns: u64, text: impl FnOnce() -> String) {
+        let Some(lines) = &mut self.lines else { return };
+        if lines.len() == LINES_KEPT {
+            lines.pop_front();
+        }
+        let mut line = String::new();
+        let (ms, ns) = (now_ns / 1_000_000, now_ns % 1_000_000);
+        write!(line, "{ms:>6}.{ns:06} {}", text()).expect("writing to a string");
+        lines.push_back(line);
+    }
+
+    fn mix(&mut self, word: u64) {
+        let mixed = (self.hash ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25);
+        self.hash = mixed ^ (mixed >> 29);
+    }
+
+    /// Equal for equal runs.
+    #[must_use]
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// How many events there were.
+    #[must_use]
+    pub(crate) fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// The last lines, if they were asked for.
+    #[must_use]
+    pub(crate) fn into_lines(self) -> Vec<String> {
+        self.lines.map(Vec::from).unwrap_or_default()
+    }
+}

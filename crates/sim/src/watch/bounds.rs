@@ -1,0 +1,72 @@
+//! Bounds that two machines agreed on, checked on the wire between them: what may be on its way, what an end may keep.
+
+use super::Side;
+use marram_wire::{
+    frame::Frame,
+    limits::{CHECKPOINT_WINDOW, INPUT_WINDOW, MESSAGE_SIZE_MAX, PART_SIZE},
+};
+use std::collections::BTreeMap;
+
+/// What is on its way on one channel, as its sender knows it, in bytes.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Messages that may still be sent to the edge; unknown until the log is chosen.
+    credit: Option<u64>,
+    /// Checkpoint parts sent to the end and not stored.
+    parts: u64,
+}
+
+/// By wire and channel.
+#[derive(Debug, Default)]
+pub(super) struct Bounds {
+    flows: BTreeMap<(usize, u32), Flow>,
+    broken: Option<String>,
+}
+
+impl Bounds {
+    pub(super) fn sent(&mut self, wire: usize, side: Side, frame: &Frame) {
+        match (side, frame) {
+            (Side::Agent, Frame::Input(input)) => {
+                let flow = self.flows.entry((wire, input.channel)).or_default();
+                let size = input.payload.len() as u64;
+                if let Some(credit) = &mut flow.credit {
+                    match credit.checked_sub(size) {
+                        Some(rest) => *credit = rest,
+                        None => self.broken = Some(format!("{size} B sent with a credit of {credit} B")),
+                    }
+                }
+            }
+            (Side::Edge, Frame::CheckpointPart(part)) => {
+                let flow = self.flows.entry((wire, part.channel)).or_default();
+                flow.parts += part.bytes.len() as u64;
+                if flow.parts > CHECKPOINT_WINDOW + PART_SIZE as u64 {
+                    self.broken = Some(format!("{} B of checkpoint parts on their way", flow.parts));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn arrived(&mut self, wire: usize, side: Side, frame: &Frame, violations: &mut Vec<String>) {
+        violations.extend(self.broken.take());
+        match (side, frame) {
+            (Side::Agent, Frame::Chosen(chosen)) => {
+                self.flows.entry((wire, chosen.channel)).or_default().credit = Some(chosen.credit);
+            }
+            (Side::Agent, Frame::Credit(more)) => {
+                let flow = self.flows.entry((wire, more.channel)).or_default();
+                if let Some(credit) = &mut flow.credit {
+                    *credit += more.bytes;
+                    if *credit > INPUT_WINDOW + MESSAGE_SIZE_MAX as u64 {
+                        violations.push(format!("an edge lets {credit} B come at once"));
+                    }
+                }
+            }
+            (Side::Edge, Frame::Stored(stored)) => {
+                let flow = self.flows.entry((wire, stored.channel)).or_default();
+                flow.parts = flow.parts.saturating_sub(stored.bytes);
+            }
+            _ => {}
+        }
+    }
+}

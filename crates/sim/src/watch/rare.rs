@@ -1,0 +1,115 @@
+//! The states that a simulation is for: rare in life, and wrong most often. Each must be reached often in every run.
+
+/// A rare state.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(usize)]
+pub enum Rare {
+    /// A generation was opened while an older one waited for promises.
+    RecoveryDuringPromise,
+    /// As above, while its cell was restored.
+    RecoveryDuringRestore,
+    /// As above, while its cell replayed.
+    RecoveryDuringReplay,
+    /// As above, after all promises and before both ends had the chosen log.
+    RecoveryDuringChoice,
+    /// The third generation of a session, or a later one.
+    ThirdGeneration,
+    /// An end refused a frame of an older generation.
+    ZombieRefused,
+    /// An end refused to promise a generation.
+    GenerationRefused,
+    /// A log was chosen whose beginning a checkpoint had replaced.
+    TruncatedLogUsed,
+    /// A cell was restored from a checkpoint.
+    CheckpointRestored,
+    /// A cell was restored from a checkpoint and deltas on it.
+    DeltaRestored,
+    /// The longer log was the client's.
+    ClientLogChosen,
+    /// The longer log was the server's.
+    ServerLogChosen,
+    /// An owner whose cell lived kept it.
+    LiveOwnerKept,
+    /// The server's end asked for a generation.
+    ServerLed,
+    /// Both ends asked for one at once.
+    BothLed,
+    /// A program ended its output while its session had no owner.
+    CloseDuringRecovery,
+    /// An end forgot a session after its linger time.
+    LingerExpired,
+    /// One side spoke on after the other had ended its output.
+    SpokeAfterHalfClose,
+    /// A timer fired in replay.
+    TimerReplayed,
+    /// Random bytes were drawn in replay.
+    RandomReplayed,
+    /// An agent stopped reading from a program.
+    BackPressure,
+    /// An edge was drained to its last session.
+    EdgeDrained,
+    /// A handler was stopped.
+    HandlerStopped,
+}
+
+impl Rare {
+    /// All of them, in order.
+    pub const ALL: [Self; 23] = [
+        Self::RecoveryDuringPromise,
+        Self::RecoveryDuringRestore,
+        Self::RecoveryDuringReplay,
+        Self::RecoveryDuringChoice,
+        Self::ThirdGeneration,
+        Self::ZombieRefused,
+        Self::GenerationRefused,
+        Self::TruncatedLogUsed,
+        Self::CheckpointRestored,
+        Self::DeltaRestored,
+        Self::ClientLogChosen,
+        Self::ServerLogChosen,
+        Self::LiveOwnerKept,
+        Self::ServerLed,
+        Self::BothLed,
+        Self::CloseDuringRecovery,
+        Self::LingerExpired,
+        Self::SpokeAfterHalfClose,
+        Self::TimerReplayed,
+        Self::RandomReplayed,
+        Self::BackPressure,
+        Self::EdgeDrained,
+        Self::HandlerStopped,
+    ];
+}
+
+/// How often each rare state was reached.
+#[derive(Clone, Debug, Default)]
+pub struct Counts([u64; Rare::ALL.len()]);
+
+impl Counts {
+    /// Reached so many times more.
+    pub fn add(&mut self, rare: Rare, times: u64) {
+        self.0[rare as usize] += times;
+    }
+
+    /// Takes in another seed's.
+    pub fn merge(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
+    }
+
+    /// Each with its count.
+    pub fn each(&self) -> impl Iterator<Item = (Rare, u64)> {
+        Rare::ALL.into_iter().zip(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_state_has_its_place() {
+        for (place, rare) in Rare::ALL.into_iter().enumerate() {
+            assert_eq!(rare as usize, place);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! A whole world on one thread: agents, edges, wires between them and programs beside them, driven by one clock and one seed.
+//!
+//! Does what shells do (sockets, sandboxes, supervisors) and decides nothing that the machines should decide.
+
+mod agents;
+mod edges;
+mod strikes;
+mod wires;
+
+pub(crate) use agents::AgentNode;
+pub(crate) use edges::{EdgeNode, Seat};
+use wires::{Item, Way, Wire};
+
+use crate::{
+    executor::Past,
+    oracle,
+    plan::{MS, Plan, S, Strike, When},
+    program::{Act, Program},
+    random::Random,
+    trace::Trace,
+    watch::{Sight, Watch},
+};
+use marram_edge::{api, control};
+use marram_session::agent;
+use marram_wire::{frame::Frame, id::HostId};
+
+/// Everything must have come to its end by then.
+const HORIZON_NS: u64 = 150 * S;
+/// A seed that needs more never comes to rest.
+const EVENTS_MAX: u64 = 400_000;
+/// What issue and oracle ask of a seed at least.
+const EVENTS_MIN: u64 = 200;
+/// How often edges are asked what they hold.
+const SAMPLE_NS: u64 = 250 * MS;
+
+/// Something happens.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Agent(usize, u32, agent::In),
+    AgentWake(usize, u32, u64),
+    Shard(Seat, u32, Box<api::In>),
+    ShardWake(Seat, u32, u64),
+    Control(usize, u32, control::In),
+    Arrive(usize, Way, Item),
+    Deliver(usize, Way, Item),
+    Flush(usize, Way),
+    Dialled { agent: usize, life: u32, target: agent::Target },
+    Act(usize, Act),
+    Visit(usize),
+    Strike(Strike, Option<usize>),
+    StartEdge(usize, u32),
+    StartShard(Seat, u32),
+    StartAgent(usize, u32),
+    ThawEdge(usize),
+    ThawAgent(usize),
+    Heal(usize, usize, Way),
+    Sample,
+}
+
+/// Who is concerned, and may be frozen.
+enum Whose {
+    Agent(usize),
+    Shard(Seat),
+    Control(usize),
+    Nobody,
+}
+
+/// The world of one seed.
+#[derive(Debug)]
+pub(crate) struct World {
+    plan: Plan,
+    queue: crate::queue::Queue<Event>,
+    chance: Random,
+    /// Apart from the rest, so that the number of checkpoint parts moves nothing else.
+    bulk_chance: Random,
+    agents: Vec<AgentNode>,
+    edges: Vec<EdgeNode>,
+    wires: Vec<Wire>,
+    silences: [Vec<Vec<u32>>; 2],
+    programs: Vec<Program>,
+    servers_started: u64,
+    visits_begun: usize,
+    ambushes: Vec<Ambush>,
+    strikes: u64,
+    watch: Watch,
+    past: Past,
+    trace: Trace,
+    violations: Vec<String>,
+}
+
+/// A fault that waits for its moment.
+#[derive(Debug)]
+struct Ambush {
+    moment: crate::plan::Moment,
+    skip: u64,
+    delay_ns: u64,
+    strike: Strike,
+}
+
+/// How a seed ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was violated; empty if nothing was.
+    pub violations: Vec<String>,
+    /// Equal for equal runs.
+    pub hash: u64,
+    /// How many events there were.
+    pub events: u64,
+    /// Rare states reached.
+    pub watch: Watch,
+    /// What happened, if it was asked for.
+    pub lines: Vec<String>,
+}
+
+impl World {
+    pub(crate) fn new(plan: Plan, verbose: bool) -> Self {
+        let (agents, edges) = (plan.agents(), plan.shards.len());
+        let mut world = Self {
+            queue: crate::queue::Queue::default(),
+            chance: Random::new(plan.seed, 5),
+            bulk_chance: Random::new(plan.seed, 6),
+            agents: Vec::new(),
+            edges: Vec::new(),
+            wires: Vec::new(),
+            silences: [vec![vec![0; edges]; agents], vec![vec![0; edges]; agents]],
+            programs: Vec::new(),
+            servers_started: 0,
+            visits_begun: 0,
+            ambushes: Vec::new(),
+            strikes: 0,
+            watch: Watch::default(),
+            past: Past::default(),
+            trace: Trace::new(verbose),
+            violations: Vec::new(),
+            plan,
+        };
+        world.set_up();
+        world
+    }
+
+    fn set_up(&mut self) {
+        for edge in 0..self.plan.shards.len() {
+            let node = EdgeNode::new(&self.plan, edge, &mut self.chance);
+            self.edges.push(node);
+            self.start_edge(edge);
+        }
+        for agent in 0..self.plan.agents() {
+            let node = AgentNode::new(&self.plan, agent, &mut self.chance);
+            self.agents.push(node);
+            self.queue.at(0, Event::StartAgent(agent, 0));
+        }
+        for (visit, of) in self.plan.visits.iter().enumerate() {
+            self.queue.at(of.at_ns, Event::Visit(visit));
+        }
+        for fault in &self.plan.faults {
+            match fault.when {
+                When::At(at_ns) => self.queue.at(at_ns, Event::Strike(fault.strike, None)),
+                When::On { moment, skip, delay_ns } => {
+                    self.ambushes.push(Ambush { moment, skip, delay_ns, strike: fault.strike });
+                }
+            }
+        }
+        self.queue.at(SAMPLE_NS, Event::Sample);
+    }
+
+    /// Runs to the end, or to the first violation.
+    pub(crate) fn run(mut self) -> Outcome {
+        while self.violations.is_empty() && !self.is_over() {
+            let event = self.queue.next_event().expect("the next sample is always due");
+            if self.queue.now_ns() > HORIZON_NS || self.trace.events() > EVENTS_MAX {
+                let late = format!("no end after {} events, {} ns", self.trace.events(), self.queue.now_ns());
+                self.violations.push(late);
+                self.violations.extend(self.unfinished());
+                break;
+            }
+            self.dispatch(event);
+            self.violations.append(&mut self.past.violations);
+        }
+        if self.violations.is_empty() {
+            oracle::judge(&self.plan, &self.programs, &mut self.violations);
+        }
+        let (hash, events) = (self.trace.hash(), self.trace.events());
+        let (violations, watch) = (self.violations, self.watch);
+        Outcome { violations, hash, events, watch, lines: self.trace.into_lines() }
+    }
+
+    /// Every program has come to its end, and the seed has had its due of faults.
+    fn is_over(&self) -> bool {
+        self.visits_begun == self.plan.visits.len()
+            && self.strikes > 0
+            && self.trace.events() >= EVENTS_MIN
+            && self.programs.iter().all(|program| program.closed.is_some() || program.broke)
+            && self.agents.iter().all(AgentNode::has_forgotten)
+    }
+
+    fn unfinished(&self) -> Vec<String> {
+        let program = |(index, program): (usize, &Program)| {
+            program.closed.is_none().then(|| {
+                format!(
+                    "the {:?} program {index} at A{} is not done: read {} of {}, end {}; received {}, end {}",
+                    program.peer,
+                    program.agent,
+                    program.taken,
+                    program.written.len(),
+                    program.end_taken,
+                    program.received.len(),
+                    program.end_received,
+                )
+            })
+        };
+        let mut all: Vec<_> = self.programs.iter().enumerate().filter_map(program).collect();
+        all.extend(self.agents.iter().flat_map(AgentNode::remembered));
+        all
+    }
+
+    fn whose(&self, event: &Event) -> Whose {
+        match event {
+            Event::Agent(agent, ..) | Event::AgentWake(agent, ..) => Whose::Agent(*agent),
+            Event::Shard(seat, ..) | Event::ShardWake(seat, ..) => Whose::Shard(*seat),
+            Event::Control(edge, ..) => Whose::Control(*edge),
+            Event::Deliver(wire, Way::Up, _) => Whose::Shard(self.wires[*wire].seat),
+            Event::Deliver(wire, Way::Down, _) => Whose::Agent(self.wires[*wire].agent),
+            // The agent's process reads and is told; the program writes by itself.
+            Event::Act(program, act) if *act != Act::Write => Whose::Agent(self.programs[*program].agent),
+            _ => Whose::Nobody,
+        }
+    }
+
+    /// Lets an event happen, or keeps it for a process that stands still.
+    fn dispatch(&mut self, event: Event) {
+        let inbox = match self.whose(&event) {
+            Whose::Agent(agent) => self.agents[agent].frozen_inbox(),
+            Whose::Shard(seat) => self.edges[seat.edge].frozen_inbox(Some(seat.shard)),
+            Whose::Control(edge) => self.edges[edge].frozen_inbox(None),
+            Whose::Nobody => None,
+        };
+        match inbox {
+            Some(inbox) => inbox.push_back(event),
+            None => self.happen(event),
+        }
+        self.spring();
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Agent(agent, life, input) if self.agents[agent].life == life => {
+                self.give_agent(agent, input)
+            }
+            Event::AgentWake(agent, life, at_ns) if self.agents[agent].is_due(life, at_ns) => {
+                self.give_agent(agent, agent::In::Wake);
+            }
+            Event::Shard(seat, life, input) if self.shard(seat).life == life => self.give_shard(seat, *input),
+            Event::ShardWake(seat, life, at_ns) if self.shard(seat).is_due(life, at_ns) => {
+                self.give_shard(seat, api::In::Wake);
+            }
+            Event::Control(edge, life, input) if self.edges[edge].life == life => {
+                self.give_control(edge, input)
+            }
+            // Overtaken by a death or a later wish to be woken.
+            Event::Agent(..)
+            | Event::AgentWake(..)
+            | Event::Shard(..)
+            | Event::ShardWake(..)
+            | Event::Control(..) => {}
+            Event::Arrive(wire, way, item) => self.arrive(wire, way, item),
+            Event::Deliver(wire, way, item) => self.deliver(wire, way, item),
+            Event::Flush(wire, way) => self.flush(wire, way),
+            Event::Dialled { agent, life, target } => self.dialled(agent, life, target),
+            Event::Act(program, act) => self.act(program, act),
+            Event::Visit(visit) => self.visit(visit),
+            Event::Strike(strike, here) => self.strike(strike, here),
+            Event::StartEdge(edge, life) if self.edges[edge].life == life => self.start_edge(edge),
+            Event::StartShard(seat, life) if self.shard(seat).life == life => self.start_shard(seat),
+            Event::StartAgent(agent, life) if self.agents[agent].life == life => self.start_agent(agent),
+            Event::StartEdge(..) | Event::StartShard(..) | Event::StartAgent(..) => {}
+            Event::ThawEdge(edge) => self.thaw_edge(edge),
+            Event::ThawAgent(agent) => self.thaw_agent(agent),
+            Event::Heal(agent, edge, way) => self.heal(agent, edge, way),
+            Event::Sample => self.sample(),
+        }
+    }
+
+    /// Ambushes whose moment was seen.
+    fn spring(&mut self) {
+        for Sight { moment, edge } in std::mem::take(&mut self.watch.sights) {
+            let waiting = self.ambushes.iter_mut().position(|ambush| {
+                let meant = ambush.moment == moment;
+                let now = meant && ambush.skip == 0;
+                ambush.skip -= u64::from(meant && !now);
+                now
+            });
+            if let Some(waiting) = waiting {
+                let ambush = self.ambushes.swap_remove(waiting);
+                self.queue.after(ambush.delay_ns, Event::Strike(ambush.strike, edge));
+            }
+        }
+    }
+
+    fn note(&mut self, words: &[u64], bytes: &[u8], text: impl FnOnce() -> String) {
+        self.trace.note(self.queue.now_ns(), words, bytes, text);
+    }
+}
+
+/// A frame in a few words: payloads by their length.
+fn brief(frame: &Frame) -> String {
+    match frame {
+        Frame::Input(input) => format!(
+            "Input ch{} ack {} close {} {} B",
+            input.channel,
+            input.ack,
+            input.close,
+            input.payload.len()
+        ),
+        Frame::Output(output) => format!(
+            "Output ch{} log {:?} close {} {} B",
+            output.channel,
+            output.increment.as_ref().map(|increment| increment.entries.len()),
+            output.close,
+            output.payload.len()
+        ),
+        Frame::CheckpointPart(part) => format!("CheckpointPart ch{} {} B", part.channel, part.bytes.len()),
+        Frame::LogPart(part) => {
+            format!(
+                "LogPart ch{} {:?} @{} {} B",
+                part.channel,
+                part.generation,
+                part.offset,
+                part.bytes.len()
+            )
+        }
+        Frame::Chosen(chosen) => format!(
+            "Chosen ch{} @{} {} B credit {}",
+            chosen.channel,
+            chosen.log_offset,
+            chosen.log.len(),
+            chosen.credit
+        ),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A process's name: random, and another one in every life.
+fn host(chance: &mut Random) -> HostId {
+    HostId(chance.bytes())
+}

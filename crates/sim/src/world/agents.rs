@@ -1,0 +1,366 @@
+//! The shell of an agent: local connections, wires, its clock. Knows no protocol.
+
+use super::{Event, Way, World};
+use crate::{
+    plan::{MS, Moment, Plan, S, SERVER, Service, US},
+    program::{Act, Program, Taken},
+    random::Random,
+    watch::{Rare, Side},
+};
+use bytes::Bytes;
+use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report};
+use marram_wire::{frame::Code, id::SessionId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Connections that a shell names have this bit clear, those that an agent names have it set.
+const AGENT_NAMES: u64 = 1 << 63;
+
+/// An agent's process.
+#[derive(Debug)]
+pub(crate) struct AgentNode {
+    config: Config,
+    machine: Option<Agent>,
+    /// Counts deaths: what belonged to an earlier life is void.
+    pub(crate) life: u32,
+    frozen_until_ns: u64,
+    frozen: bool,
+    inbox: VecDeque<Event>,
+    wake_ns: u64,
+    /// Its monotonic clock begins anywhere.
+    origin_ns: u64,
+    connections: BTreeMap<ConnectionId, usize>,
+    accepted: u64,
+    /// Sessions that it told of and has not ended, and whether they have an owner.
+    sessions: BTreeMap<SessionId, bool>,
+    name: String,
+    visits: usize,
+}
+
+impl AgentNode {
+    pub(crate) fn new(plan: &Plan, agent: usize, chance: &mut Random) -> Self {
+        let serves = agent >= plan.clients;
+        let config = Config {
+            host: super::host(chance),
+            servers: if serves { vec![SERVER.into()] } else { Vec::new() },
+            edges: u16::try_from(plan.shards.len()).expect("a few edges"),
+            heartbeat_interval_ns: 100 * MS,
+            heartbeat_timeout_ns: 400 * MS,
+            patience_ns: 40 * S,
+            backoff_min_ns: 10 * MS,
+            backoff_max_ns: 500 * MS,
+            linger_ns: 20 * S,
+            connect_timeout_ns: S,
+        };
+        Self {
+            config,
+            machine: None,
+            life: 0,
+            frozen_until_ns: 0,
+            frozen: false,
+            inbox: VecDeque::new(),
+            wake_ns: u64::MAX,
+            origin_ns: chance.below(1_000 * S),
+            connections: BTreeMap::new(),
+            accepted: 0,
+            sessions: BTreeMap::new(),
+            name: format!("A{agent}"),
+            visits: plan.visits.iter().filter(|visit| visit.agent == agent).count(),
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    pub(crate) fn frozen_inbox(&mut self) -> Option<&mut VecDeque<Event>> {
+        self.frozen.then_some(&mut self.inbox)
+    }
+
+    pub(crate) fn is_due(&self, life: u32, at_ns: u64) -> bool {
+        self.life == life && self.wake_ns == at_ns
+    }
+
+    /// Whether it has told the end of every session that it told of.
+    pub(crate) fn has_forgotten(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Sessions that it has not forgotten, for people.
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = String> {
+        self.sessions
+            .iter()
+            .map(|(session, owned)| format!("{} has not ended session {session} (owned: {owned})", self.name))
+    }
+}
+
+impl World {
+    pub(crate) fn start_agent(&mut self, agent: usize) {
+        let entropy = self.chance.bytes();
+        let node = &mut self.agents[agent];
+        node.machine = Some(Agent::new(node.config.clone(), entropy));
+        self.give_agent(agent, In::Wake);
+    }
+
+    /// The process dies: its connections are reset by its kernel, its wires end, its memory is gone.
+    pub(crate) fn crash_agent(&mut self, agent: usize) {
+        let host = super::host(&mut self.chance);
+        let node = &mut self.agents[agent];
+        node.machine = None;
+        node.life += 1;
+        node.frozen = false;
+        node.inbox.clear();
+        node.config.host = host;
+        node.sessions.clear();
+        for program in std::mem::take(&mut node.connections).into_values() {
+            self.programs[program].closed = Some(true);
+        }
+        for wire in 0..self.wires.len() {
+            if self.wires[wire].agent == agent && self.wires[wire].is_open(Way::Down) {
+                self.wires[wire].close(Way::Down);
+                self.break_wire(wire, Way::Up, 5 * MS);
+            }
+        }
+        let (life, delay_ns) = (self.agents[agent].life, self.chance.magnitude(MS, S));
+        self.queue.after(delay_ns, Event::StartAgent(agent, life));
+    }
+
+    pub(crate) fn freeze_agent(&mut self, agent: usize, for_ns: u64) {
+        let until_ns = self.queue.now_ns() + for_ns;
+        let node = &mut self.agents[agent];
+        node.frozen = true;
+        node.frozen_until_ns = node.frozen_until_ns.max(until_ns);
+        self.queue.at(until_ns, Event::ThawAgent(agent));
+    }
+
+    pub(crate) fn thaw_agent(&mut self, agent: usize) {
+        let node = &mut self.agents[agent];
+        if node.frozen && self.queue.now_ns() >= node.frozen_until_ns {
+            node.frozen = false;
+            for event in std::mem::take(&mut node.inbox) {
+                self.dispatch(event);
+            }
+        }
+    }
+
+    pub(crate) fn give_agent(&mut self, agent: usize, input: In) {
+        let now_ns = self.queue.now_ns();
+        let node = &mut self.agents[agent];
+        let Some(machine) = &mut node.machine else { return };
+        let mut out = Vec::new();
+        if !matches!(input, In::Frame { .. } | In::Received { .. } | In::Written { .. } | In::Wake) {
+            self.trace.say(now_ns, || format!("A{agent} <- {input:?}"));
+        }
+        machine.step(now_ns + node.origin_ns, input, &mut out);
+        for out in out {
+            self.agent_out(agent, out);
+        }
+    }
+
+    fn agent_out(&mut self, agent: usize, out: Out) {
+        let life = self.agents[agent].life;
+        match out {
+            Out::Dial { target } => self.dial(agent, target),
+            Out::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
+            Out::Send { wire, frame } => {
+                let wire = index(wire.0);
+                self.watch.sent(wire, Side::Agent, self.wires[wire].seat, &frame);
+                self.send(wire, Way::Up, &frame);
+            }
+            Out::Connect { connection, server } => self.connect_server(agent, connection, &server),
+            Out::Write { connection, bytes } => self.write(agent, connection, &bytes),
+            Out::Shutdown { connection } => {
+                if let Some(program) = self.connected(agent, connection) {
+                    program.end_received = true;
+                }
+            }
+            Out::Close { connection, reset } => self.close_program(agent, connection, reset),
+            Out::Reading { connection, on } => {
+                self.watch.count_if(Rare::BackPressure, !on);
+                if let Some(program) = self.connected(agent, connection) {
+                    program.reading = on;
+                    let program = self.agents[agent].connections[&connection];
+                    self.pump(program);
+                }
+            }
+            Out::WakeAt { now_ns } => {
+                let node = &mut self.agents[agent];
+                node.wake_ns = now_ns;
+                self.queue.at(now_ns.saturating_sub(node.origin_ns), Event::AgentWake(agent, life, now_ns));
+            }
+            Out::Report(report) => self.report(agent, &report),
+        }
+    }
+
+    fn report(&mut self, agent: usize, report: &Report) {
+        self.trace.say(self.queue.now_ns(), || format!("A{agent} reports {report:?}"));
+        let sessions = &mut self.agents[agent].sessions;
+        match report {
+            Report::Owned { session, .. } => {
+                sessions.insert(*session, true);
+            }
+            Report::Orphaned { session, .. } => {
+                sessions.insert(*session, false);
+            }
+            Report::ZombieRefused { .. } => self.watch.count_if(Rare::ZombieRefused, true),
+            Report::Ended { session, code, reason, lingered } => {
+                sessions.remove(session);
+                self.watch.count_if(Rare::LingerExpired, *lingered);
+                if !self.plan.may_be_lost && !self.excused(*code) {
+                    let text = format!("A{agent} ended session {session}: {code:?}, {reason}");
+                    self.violations.push(text);
+                }
+            }
+            Report::EdgeUp { .. } | Report::EdgeDown { .. } => {}
+        }
+    }
+
+    fn connect_server(&mut self, agent: usize, connection: ConnectionId, server: &str) {
+        assert!(connection.0 & AGENT_NAMES != 0 && server == SERVER, "{connection:?} to {server}");
+        let (life, nth) = (self.agents[agent].life, self.servers_started);
+        self.servers_started += 1;
+        self.programs.push(Program::server(&self.plan, nth, agent, life, connection));
+        let program = self.programs.len() - 1;
+        self.agents[agent].connections.insert(connection, program);
+        let up = nth >= u64::from(self.plan.server_down);
+        let delay_ns = self.chance.magnitude(10 * US, 5 * MS);
+        self.queue.after(delay_ns, Event::Act(program, Act::Answer(up)));
+    }
+
+    pub(crate) fn visit(&mut self, visit: usize) {
+        let agent = self.plan.visits[visit].agent;
+        let node = &mut self.agents[agent];
+        if !node.is_up() {
+            // Nobody listens; an unmodified client would try again.
+            self.queue.after(10 * MS, Event::Visit(visit));
+            return;
+        }
+        let connection = ConnectionId(node.accepted);
+        node.accepted += 1;
+        let life = node.life;
+        self.visits_begun += 1;
+        self.programs.push(Program::client(&self.plan, visit, life, connection));
+        let program = self.programs.len() - 1;
+        self.agents[agent].connections.insert(connection, program);
+        self.queue.after(0, Event::Act(program, Act::Accept));
+        let first_ns = self.programs[program].first_write_ns();
+        self.queue.after(first_ns, Event::Act(program, Act::Write));
+    }
+
+    fn connected(&mut self, agent: usize, connection: ConnectionId) -> Option<&mut Program> {
+        let program = *self.agents[agent].connections.get(&connection)?;
+        Some(&mut self.programs[program])
+    }
+
+    fn close_program(&mut self, agent: usize, connection: ConnectionId, reset: bool) {
+        if let Some(program) = self.agents[agent].connections.remove(&connection) {
+            self.programs[program].closed = Some(reset);
+            self.note(&[2, program as u64, u64::from(reset)], &[], || {
+                format!("P{program} closed, reset {reset}")
+            });
+        }
+    }
+
+    fn write(&mut self, agent: usize, connection: ConnectionId, bytes: &Bytes) {
+        let Some(&program) = self.agents[agent].connections.get(&connection) else { return };
+        let of = &mut self.programs[program];
+        let now_ns = self.queue.now_ns();
+        let after_end = of.end_received;
+        of.received.extend_from_slice(bytes);
+        of.took_ns = of.took_ns.max(now_ns) + of.slowness_ns(&mut self.chance);
+        self.queue.at(of.took_ns, Event::Act(program, Act::Took(bytes.len() as u64)));
+        self.note(&[3, program as u64], bytes, || format!("P{program} receives {} B", bytes.len()));
+        if after_end {
+            self.violations.push(format!("program {program} was written to after its end of input"));
+        }
+    }
+
+    /// A program's or its socket's doing.
+    pub(crate) fn act(&mut self, program: usize, act: Act) {
+        let of = &mut self.programs[program];
+        let (agent, connection, life) = (of.agent, of.connection, of.life);
+        if of.closed.is_some() || self.agents[agent].life != life {
+            return;
+        }
+        match act {
+            Act::Accept => {
+                let service = of.service.expect("only clients are accepted");
+                self.give_agent(agent, In::Accepted { connection, app: service.name().into() });
+            }
+            Act::Answer(true) => {
+                let first_ns = of.first_write_ns();
+                self.queue.after(first_ns, Event::Act(program, Act::Write));
+                self.give_agent(agent, In::Connected { connection });
+            }
+            Act::Answer(false) => {
+                of.closed = Some(true);
+                self.agents[agent].connections.remove(&connection);
+                self.give_agent(agent, In::ConnectFailed { connection, reason: "refused".into() });
+            }
+            Act::Write => self.program_writes(program),
+            Act::Pump => self.read_program(program),
+            Act::Took(bytes) => self.give_agent(agent, In::Written { connection, bytes }),
+        }
+    }
+
+    fn program_writes(&mut self, program: usize) {
+        let of = &mut self.programs[program];
+        let (agent, connection) = (of.agent, of.connection);
+        if let Some(after_ns) = of.write() {
+            self.queue.after(after_ns, Event::Act(program, Act::Write));
+        }
+        if self.programs[program].broke {
+            self.plan.may_be_lost = true;
+            self.programs[program].closed = Some(true);
+            let life = self.agents[agent].life;
+            self.agents[agent].connections.remove(&connection);
+            self.queue.after(0, Event::Agent(agent, life, In::Broken { connection }));
+        } else {
+            self.pump(program);
+        }
+    }
+
+    /// Lets the agent read, unless it does already.
+    fn pump(&mut self, program: usize) {
+        if !self.programs[program].pumping {
+            self.programs[program].pumping = true;
+            let delay_ns = self.chance.below(5 * US);
+            self.queue.after(delay_ns, Event::Act(program, Act::Pump));
+        }
+    }
+
+    fn read_program(&mut self, program: usize) {
+        let of = &mut self.programs[program];
+        let (agent, connection) = (of.agent, of.connection);
+        of.pumping = false;
+        match of.take(&mut self.chance) {
+            Taken::Bytes(bytes) => {
+                self.note(&[4, program as u64, bytes.len() as u64], &[], || {
+                    format!("P{program} sends {} B", bytes.len())
+                });
+                self.give_agent(agent, In::Received { connection, bytes });
+                self.pump(program);
+            }
+            Taken::End => {
+                self.note(&[5, program as u64], &[], || format!("P{program} ends its output"));
+                let node = &self.agents[agent];
+                let orphaned = node.visits == 1 && node.sessions.values().any(|owned| !owned);
+                self.watch.count_if(Rare::CloseDuringRecovery, orphaned);
+                self.watch.see(Moment::EndOfInput, None);
+                self.give_agent(agent, In::EndOfInput { connection });
+            }
+            Taken::Nothing => {}
+        }
+    }
+}
+
+impl World {
+    /// Whether a session may end like this although every rule was kept.
+    fn excused(&self, code: Code) -> bool {
+        let bare = self.plan.visits.iter().any(|visit| visit.service == Service::Bare);
+        code == Code::Finished || (bare && code == Code::Lost)
+    }
+}
+
+fn index(wire: u64) -> usize {
+    usize::try_from(wire).expect("wires are named by their place")
+}

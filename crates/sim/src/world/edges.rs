@@ -1,0 +1,415 @@
+//! The shell of an edge: its supervisor, control, shards and their executors. Knows no protocol.
+
+use super::{Event, Way, World};
+use crate::{
+    executor::{Cells, Habits},
+    plan::{MS, Moment, Plan, S, US},
+    random::Random,
+    watch::{Rare, Side},
+};
+use marram_edge::{
+    api::{FromShard, In, Now, Out, ToShard},
+    control::{self, Answer, Control, Request},
+    shard::Shard,
+};
+use marram_session::cell::CellId;
+use marram_wire::{limits::LOG_SIZE_MAX, seal::DomainSecret};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+};
+
+/// Messages between the processes of one edge take this long.
+const PIPE_NS: u64 = 5 * US;
+/// Unix time when the simulation begins.
+const EPOCH_NS: i64 = 1_800_000_000_000_000_000;
+/// A request's tag by which a sample of sessions is known.
+const SAMPLE_TAG: u64 = 1 << 32;
+/// As above, asked in order to kill one of them.
+const KILL_TAG: u64 = 1 << 33;
+
+/// One shard of one edge.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Seat {
+    pub(crate) edge: usize,
+    pub(crate) shard: usize,
+}
+
+impl fmt::Display for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "E{}.{}", self.edge, self.shard)
+    }
+}
+
+/// A shard's process.
+#[derive(Debug)]
+pub(crate) struct ShardNode {
+    machine: Option<Shard>,
+    pub(crate) life: u32,
+    frozen: bool,
+    inbox: VecDeque<Event>,
+    wake_ns: u64,
+    origin_ns: u64,
+    cells: Cells,
+    /// When the last answer of each cell comes: they come in order.
+    answers_ns: BTreeMap<CellId, u64>,
+}
+
+impl ShardNode {
+    pub(crate) fn is_up(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    pub(crate) fn is_due(&self, life: u32, at_ns: u64) -> bool {
+        self.life == life && self.wake_ns == at_ns
+    }
+}
+
+/// An edge's machine with its supervisor.
+#[derive(Debug)]
+pub(crate) struct EdgeNode {
+    config: control::Config,
+    habits: Habits,
+    control: Option<Control>,
+    pub(crate) life: u32,
+    frozen: bool,
+    frozen_until_ns: u64,
+    inbox: VecDeque<Event>,
+    pub(crate) shards: Vec<ShardNode>,
+    pub(crate) skew_ns: i64,
+}
+
+impl EdgeNode {
+    pub(crate) fn new(plan: &Plan, edge: usize, chance: &mut Random) -> Self {
+        let habits = Habits { poison: plan.poison, ballast: plan.ballast, cost_ns: plan.cost_ns };
+        let shard = |_| ShardNode {
+            machine: None,
+            life: 0,
+            frozen: false,
+            inbox: VecDeque::new(),
+            wake_ns: u64::MAX,
+            origin_ns: chance.below(1_000 * S),
+            cells: Cells::new(habits),
+            answers_ns: BTreeMap::new(),
+        };
+        let config = control::Config {
+            edge: format!("edge-{edge}"),
+            shards: plan.shards[edge],
+            sessions_max: 0,
+            recoveries_max: plan.recoveries_max,
+            sabotage: 0,
+        };
+        let shards = (0..plan.shards[edge]).map(shard).collect();
+        Self {
+            config,
+            habits,
+            control: None,
+            life: 0,
+            frozen: false,
+            frozen_until_ns: 0,
+            inbox: VecDeque::new(),
+            shards,
+            skew_ns: 0,
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.control.is_some()
+    }
+
+    /// Where events for a process that stands still wait: a shard's, or the supervisor's.
+    pub(crate) fn frozen_inbox(&mut self, shard: Option<usize>) -> Option<&mut VecDeque<Event>> {
+        match shard {
+            Some(shard) => {
+                let node = &mut self.shards[shard];
+                node.frozen.then_some(&mut node.inbox)
+            }
+            None => self.frozen.then_some(&mut self.inbox),
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn shard(&self, seat: Seat) -> &ShardNode {
+        &self.edges[seat.edge].shards[seat.shard]
+    }
+
+    fn shard_mut(&mut self, seat: Seat) -> &mut ShardNode {
+        &mut self.edges[seat.edge].shards[seat.shard]
+    }
+
+    pub(crate) fn is_frozen(&self, seat: Seat) -> bool {
+        self.shard(seat).frozen
+    }
+
+    /// An empty edge begins: its operator deploys the apps, its supervisor starts the shards.
+    pub(crate) fn start_edge(&mut self, edge: usize) {
+        let node = &mut self.edges[edge];
+        node.control = Some(Control::new(node.config.clone()));
+        for (tag, app) in (0..).zip(self.plan.apps.clone()) {
+            self.give_control(edge, control::In::Request { tag, request: Request::Deploy(app) });
+        }
+        for shard in 0..self.edges[edge].shards.len() {
+            self.start_shard(Seat { edge, shard });
+        }
+    }
+
+    pub(crate) fn start_shard(&mut self, seat: Seat) {
+        if !self.edges[seat.edge].is_up() {
+            return;
+        }
+        let (entropy, origin_ns) = (self.chance.bytes(), self.chance.below(1_000 * S));
+        let habits = self.edges[seat.edge].habits;
+        let node = self.shard_mut(seat);
+        node.machine = Some(Shard::new(DomainSecret::from_material(b"simulated domain"), entropy));
+        node.origin_ns = origin_ns;
+        node.wake_ns = u64::MAX;
+        node.cells = Cells::new(habits);
+        node.answers_ns.clear();
+        let shard = u8::try_from(seat.shard).expect("a few shards");
+        self.give_control(seat.edge, control::In::ShardUp { shard });
+    }
+
+    /// The machine stops: nothing of it remains but what is on its way.
+    pub(crate) fn crash_edge(&mut self, edge: usize, loud: bool, for_ns: u64) {
+        for shard in 0..self.edges[edge].shards.len() {
+            self.crash_shard(Seat { edge, shard }, loud);
+        }
+        let node = &mut self.edges[edge];
+        node.control = None;
+        node.life += 1;
+        node.frozen = false;
+        node.inbox.clear();
+        let life = node.life;
+        self.queue.after(for_ns, Event::StartEdge(edge, life));
+    }
+
+    /// One process dies; if `loud`, its kernel tells its peers.
+    pub(crate) fn crash_shard(&mut self, seat: Seat, loud: bool) {
+        let habits = self.edges[seat.edge].habits;
+        let node = self.shard_mut(seat);
+        node.machine = None;
+        node.life += 1;
+        node.frozen = false;
+        node.inbox.clear();
+        node.cells = Cells::new(habits);
+        self.watch.died(seat);
+        for wire in 0..self.wires.len() {
+            if self.wires[wire].seat != seat || !self.wires[wire].is_open(Way::Up) {
+                continue;
+            }
+            self.wires[wire].close(Way::Up);
+            if loud {
+                let within_ns = self.chance.magnitude(US, 5 * MS);
+                self.break_wire(wire, Way::Down, within_ns);
+            }
+        }
+    }
+
+    /// The supervisor sees a dead shard and starts another.
+    pub(crate) fn restart_shard(&mut self, seat: Seat) {
+        let (edge_life, life) = (self.edges[seat.edge].life, self.shard(seat).life);
+        let shard = u8::try_from(seat.shard).expect("a few shards");
+        self.queue.after(MS, Event::Control(seat.edge, edge_life, control::In::ShardDown { shard }));
+        let delay_ns = 2 * MS + self.chance.below(100 * MS);
+        self.queue.after(delay_ns, Event::StartShard(seat, life));
+    }
+
+    pub(crate) fn freeze_edge(&mut self, edge: usize, for_ns: u64) {
+        let until_ns = self.queue.now_ns() + for_ns;
+        let node = &mut self.edges[edge];
+        node.frozen = true;
+        node.frozen_until_ns = node.frozen_until_ns.max(until_ns);
+        node.shards.iter_mut().for_each(|shard| shard.frozen = true);
+        self.queue.at(until_ns, Event::ThawEdge(edge));
+    }
+
+    pub(crate) fn thaw_edge(&mut self, edge: usize) {
+        let node = &mut self.edges[edge];
+        if self.queue.now_ns() < node.frozen_until_ns {
+            return;
+        }
+        node.frozen = false;
+        let mut waiting = std::mem::take(&mut node.inbox);
+        for shard in &mut node.shards {
+            shard.frozen = false;
+            waiting.append(&mut shard.inbox);
+        }
+        for event in waiting {
+            self.dispatch(event);
+        }
+    }
+
+    pub(crate) fn give_control(&mut self, edge: usize, input: control::In) {
+        let Some(control) = &mut self.edges[edge].control else { return };
+        let mut out = Vec::new();
+        control.step(input, &mut out);
+        for out in out {
+            match out {
+                control::Out::ToShard { shard, message } => self.tell_shard(edge, shard, &message),
+                control::Out::Answer { tag, answer } => self.answered(edge, tag, answer),
+                control::Out::Log(level, text) => {
+                    self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level}: {text}"));
+                }
+                control::Out::Drained => self.watch.count_if(Rare::EdgeDrained, true),
+            }
+        }
+    }
+
+    fn tell_shard(&mut self, edge: usize, shard: u8, message: &ToShard) {
+        let message = ToShard::decode(message.to_bytes()).expect("control speaks this build's language");
+        let seat = Seat { edge, shard: usize::from(shard) };
+        let life = self.shard(seat).life;
+        self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(In::Control(message))));
+    }
+
+    /// Asks every edge what it holds.
+    pub(crate) fn sample(&mut self) {
+        for edge in 0..self.edges.len() {
+            let request = control::In::Request { tag: SAMPLE_TAG, request: Request::Sessions };
+            let life = self.edges[edge].life;
+            self.queue.after(0, Event::Control(edge, life, request));
+        }
+        self.queue.after(super::SAMPLE_NS, Event::Sample);
+    }
+
+    pub(crate) fn ask_to_kill(&mut self, edge: usize) {
+        let life = self.edges[edge].life;
+        let request = control::In::Request { tag: KILL_TAG, request: Request::Sessions };
+        self.queue.after(0, Event::Control(edge, life, request));
+    }
+
+    fn answered(&mut self, edge: usize, tag: u64, answer: Answer) {
+        let Answer::Sessions(rows) = answer else { return };
+        if tag == KILL_TAG
+            && let Some(row) = rows.first()
+        {
+            let request = Request::Kill(row.session, "an operator's wish".into());
+            let life = self.edges[edge].life;
+            self.queue.after(0, Event::Control(edge, life, control::In::Request { tag: 0, request }));
+        }
+        for row in rows.iter().filter(|row| row.uncovered_bytes > LOG_SIZE_MAX) {
+            let text = format!("E{edge} holds {} B of log for {}", row.uncovered_bytes, row.session);
+            self.violations.push(text);
+        }
+    }
+
+    pub(crate) fn give_shard(&mut self, seat: Seat, input: In) {
+        let now_ns = self.queue.now_ns();
+        let edge = &mut self.edges[seat.edge];
+        let node = &mut edge.shards[seat.shard];
+        let Some(machine) = &mut node.machine else { return };
+        let elapsed_ns = i64::try_from(now_ns).expect("a short history");
+        let now = Now { mono_ns: now_ns + node.origin_ns, unix_ns: EPOCH_NS + elapsed_ns + edge.skew_ns };
+        if !matches!(input, In::Frame { .. } | In::Ran(_) | In::Wake | In::Control(ToShard::List(_))) {
+            self.trace.say(now_ns, || format!("{seat} <- {}", words(&input)));
+        }
+        let mut out = Vec::new();
+        machine.step(now, input, &mut out);
+        for out in out {
+            self.shard_out(seat, out);
+        }
+    }
+
+    fn shard_out(&mut self, seat: Seat, out: Out) {
+        let life = self.shard(seat).life;
+        match out {
+            Out::Send { wire, frame } => {
+                let wire = usize::try_from(wire.0).expect("wires are named by their place");
+                self.watch.sent(wire, Side::Edge, seat, &frame);
+                self.send(wire, Way::Down, &frame);
+            }
+            Out::CloseWire { wire } => {
+                let index = usize::try_from(wire.0).expect("wires are named by their place");
+                self.close_wire(index, Way::Down);
+                self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(In::WireDown { wire })));
+            }
+            Out::WakeAt { mono_ns } => {
+                let node = self.shard_mut(seat);
+                node.wake_ns = mono_ns;
+                let at_ns = mono_ns.saturating_sub(node.origin_ns);
+                self.queue.at(at_ns, Event::ShardWake(seat, life, mono_ns));
+            }
+            Out::Control(message) => {
+                let message =
+                    FromShard::decode(message.to_bytes()).expect("shards speak this build's language");
+                if let FromShard::Note(note) = &message {
+                    self.trace.say(self.queue.now_ns(), || format!("{seat} notes {}", note.text));
+                }
+                let shard = u8::try_from(seat.shard).expect("a few shards");
+                let edge_life = self.edges[seat.edge].life;
+                let input = control::In::FromShard { shard, message };
+                self.queue.after(PIPE_NS, Event::Control(seat.edge, edge_life, input));
+            }
+            Out::Start { .. }
+            | Out::Restore { .. }
+            | Out::Run(_)
+            | Out::Checkpoint { .. }
+            | Out::Remove { .. } => self.execute(seat, out),
+        }
+    }
+
+    /// Does an executor's work at once and lets the answer come later.
+    fn execute(&mut self, seat: Seat, out: Out) {
+        let cells = &mut self.edges[seat.edge].shards[seat.shard].cells;
+        match out {
+            Out::Start { cell, image, seed } => {
+                let result = cells.start(cell, image, seed);
+                self.answer(seat, cell, In::Started { cell, result });
+            }
+            Out::Restore { cell, session, image: _, keys, checkpoints } => {
+                let result = cells.restore(cell, session, &keys, &checkpoints);
+                self.watch.restored(seat, cell, session, checkpoints.len());
+                self.answer(seat, cell, In::Restored { cell, result });
+            }
+            Out::Run(run) => {
+                let Some((ran, seen)) = cells.run(&run, &mut self.past) else { return };
+                self.note(&[6, run.cell.0, ran.outputs.len() as u64], &[], || {
+                    format!("{seat} {:?} {} outputs, {seen:?}", run.cell, ran.outputs.len())
+                });
+                self.watch.ran(seat, run.cell, &ran, seen);
+                self.answer(seat, run.cell, In::Ran(ran));
+            }
+            Out::Checkpoint { cell, base, header, seal } => {
+                let result = cells.checkpoint(cell, base, &header, &seal);
+                self.watch.see(Moment::Checkpoint, Some(seat.edge));
+                let number = header.number;
+                let delay_ns = self.chance.below(20 * self.plan.handler_ns);
+                let life = self.shard(seat).life;
+                let input = In::Checkpointed { cell, number, result };
+                self.queue.after(delay_ns, Event::Shard(seat, life, Box::new(input)));
+            }
+            Out::Remove { cell } => {
+                cells.remove(cell);
+                self.shard_mut(seat).answers_ns.remove(&cell);
+            }
+            Out::Send { .. } | Out::CloseWire { .. } | Out::WakeAt { .. } | Out::Control(_) => {}
+        }
+    }
+
+    /// Answers of one cell come in order, those of several in any.
+    fn answer(&mut self, seat: Seat, cell: CellId, input: In) {
+        let usual_ns = self.plan.handler_ns;
+        let slow = self.chance.percent(1);
+        let delay_ns = self.chance.below(if slow { 50 * usual_ns } else { usual_ns });
+        let at_ns = self.queue.now_ns() + delay_ns;
+        let node = self.shard_mut(seat);
+        let last_ns = node.answers_ns.entry(cell).or_default();
+        *last_ns = at_ns.max(*last_ns);
+        let (at_ns, life) = (*last_ns, node.life);
+        self.queue.at(at_ns, Event::Shard(seat, life, Box::new(input)));
+    }
+}
+
+/// An input in a few words.
+fn words(input: &In) -> String {
+    match input {
+        In::Checkpointed { cell, number, result } => {
+            format!("Checkpointed {cell:?} #{number}: {:?}", result.as_ref().map(bytes::Bytes::len))
+        }
+        In::Restored { cell, result } => {
+            format!("Restored {cell:?}: {:?}", result.as_ref().map(|header| header.log_offset))
+        }
+        other => format!("{other:?}"),
+    }
+}
