@@ -3,8 +3,11 @@
 //! Nothing here decides about sessions: that is `marram-session` and `marram-edge`. Nothing here names the Wasm engine:
 //! that is `marram-sandbox`.
 
+pub mod admin;
 pub mod agent;
 pub mod cli;
+pub mod config;
 pub mod edge;
 pub mod logging;
+pub mod manifest;
 pub mod net;

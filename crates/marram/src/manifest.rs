@@ -185,7 +185,9 @@ impl WrittenQuotas {
         let memory = self.memory.as_ref().map_or(64 << 20, |size| size.get_ref().0);
         if let Some(written) = self.memory.filter(|_| memory == 0 || !memory.is_multiple_of(PAGE)) {
             let up = Size(memory.div_ceil(PAGE).max(1) * PAGE);
-            return Err(source.problem(&written.span(), format!("memory comes in steps of 64KiB; write \"{up}\"")));
+            return Err(
+                source.problem(&written.span(), format!("memory comes in steps of 64KiB; write \"{up}\""))
+            );
         }
         let handler_time = self.handler_time.as_ref().map_or(Duration::from_secs(1), |time| time.get_ref().0);
         if let Some(written) = self.handler_time.filter(|_| handler_time < Duration::from_millis(1)) {
