@@ -1,6 +1,14 @@
 //! An agent's process: local sockets and wires around `marram_session::agent::Agent`, which decides everything.
 
-use crate::net::Security;
+mod edges;
+mod locals;
+mod reports;
+mod resolver;
+mod shell;
+
+pub(crate) use shell::Reach;
+
+use crate::net::{AgentDoor, Security, Stop};
 use marram_wire::id::HostId;
 use std::{net::SocketAddr, time::Duration};
 
@@ -59,4 +67,19 @@ impl Default for Patience {
             drain: Duration::from_secs(30),
         }
     }
+}
+
+/// Runs an agent until `stop`: then it takes no new connections, waits for its sessions, and returns.
+///
+/// # Errors
+/// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
+pub fn run(options: &Options, stop: Stop) -> anyhow::Result<()> {
+    let reach =
+        Reach::Edges { door: AgentDoor::new(&options.security)?, edges: edges::parse(&options.edges)? };
+    run_with(options, stop, reach)
+}
+
+/// As [`run`], with a given way to the edges.
+pub(crate) fn run_with(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<()> {
+    shell::Shell::new(options, stop, reach)?.run()
 }

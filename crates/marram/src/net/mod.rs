@@ -14,6 +14,7 @@ mod proof;
 mod security;
 mod socket;
 mod stop;
+mod table;
 #[cfg(test)]
 mod tests;
 mod trust;
@@ -27,7 +28,8 @@ pub(crate) use preamble::{Answer, NotUnderstood, Preamble, SIZE as PREAMBLE_SIZE
 pub use security::{Identity, Security};
 pub(crate) use socket::Socket;
 pub use stop::{Stop, Stopper};
-pub(crate) use wire::{Read, Wire};
+pub(crate) use table::{Happened, Table};
+pub(crate) use wire::Wire;
 
 use std::io;
 

@@ -1,6 +1,6 @@
 //! Wires over loopback: every way to make one, and every way in which it is refused.
 
-use super::*;
+use super::{wire::Read, *};
 use bytes::Bytes;
 use marram_wire::frame::{Frame, Input, Ping};
 use mio::{Events, Interest, Poll, Token};

@@ -1,0 +1,108 @@
+//! What the agent reports, as structured log lines. Each kind has a limit of its own, since clients and edges can bring them
+//! about at will.
+
+use super::edges::Edge;
+use crate::net::Limiter;
+use marram_session::agent::{Report, Target};
+use marram_wire::{
+    frame::Code,
+    id::{Generation, SessionId},
+};
+use std::{collections::BTreeSet, time::Instant};
+use tracing::{debug, info, warn};
+
+/// Writes reports to the log, and remembers which sessions are not over.
+pub(super) struct Reports {
+    names: Vec<String>,
+    sessions: BTreeSet<SessionId>,
+    edges: Limiter,
+    moves: Limiter,
+    zombies: Limiter,
+    ends: Limiter,
+}
+
+impl Reports {
+    /// Nothing reported yet.
+    pub(super) fn new(edges: &[Edge], now: Instant) -> Self {
+        let limiter = || Limiter::new(now);
+        Self {
+            names: edges.iter().map(|edge| edge.name.clone()).collect(),
+            sessions: BTreeSet::new(),
+            edges: limiter(),
+            moves: limiter(),
+            zombies: limiter(),
+            ends: limiter(),
+        }
+    }
+
+    /// Sessions that have an end here and are not over.
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How an edge was configured.
+    pub(super) fn name(&self, target: Target) -> &str {
+        self.names.get(usize::from(target.edge)).map_or("own", |name| name)
+    }
+
+    /// Writes one report.
+    pub(super) fn write(&mut self, report: &Report, now: Instant) {
+        match report {
+            Report::EdgeUp { target, name } => {
+                let address = self.name(*target);
+                info!(edge = %name, %address, shard = target.shard, "edge up");
+            }
+            Report::EdgeDown { target, reason, suspected } => {
+                if let Some(swallowed) = self.edges.pass(now) {
+                    let (address, shard) = (self.name(*target), target.shard);
+                    warn!(%address, shard, %reason, suspected, swallowed, "edge down");
+                }
+            }
+            Report::Owned { session, app, generation, target, gap_ns } => {
+                self.sessions.insert(*session);
+                self.owned(*session, app, *generation, *target, *gap_ns, now);
+            }
+            Report::Orphaned { session, reason } => {
+                if let Some(swallowed) = self.moves.pass(now) {
+                    warn!(%session, %reason, swallowed, "session lost its owner");
+                }
+            }
+            Report::ZombieRefused { session, generation } => {
+                if let Some(swallowed) = self.zombies.pass(now) {
+                    warn!(%session, %generation, swallowed, "frame of an older generation refused");
+                }
+            }
+            Report::Ended { session, code, reason, lingered } => {
+                self.sessions.remove(session);
+                self.ended(*session, *code, reason, *lingered, now);
+            }
+        }
+    }
+
+    fn owned(
+        &mut self,
+        session: SessionId,
+        app: &str,
+        generation: Generation,
+        target: Target,
+        gap_ns: u64,
+        now: Instant,
+    ) {
+        let address = self.name(target).to_string();
+        let shard = target.shard;
+        if gap_ns == 0 {
+            debug!(%session, %app, %generation, %address, shard, "session began");
+        } else if let Some(swallowed) = self.moves.pass(now) {
+            let gap_us = gap_ns / 1_000;
+            info!(%session, %app, %generation, %address, shard, gap_us, swallowed, "session recovered");
+        }
+    }
+
+    fn ended(&mut self, session: SessionId, code: Code, reason: &str, lingered: bool, now: Instant) {
+        if code == Code::Finished && !lingered {
+            debug!(%session, "session ended");
+        } else if let Some(swallowed) = self.ends.pass(now) {
+            warn!(%session, ?code, %reason, lingered, swallowed, "session ended before its time");
+        }
+    }
+}

@@ -1,0 +1,540 @@
+//! The agent's loop: waits for sockets, feeds `Agent::step`, does what it says. Decides nothing about sessions.
+
+use super::{Options, edges::Edge, locals::Local, reports::Reports, resolver::Resolver};
+use crate::net::{AgentDoor, Happened, Limiter, Socket, Stop, Table, Wire, random};
+use anyhow::Context;
+use bytes::BytesMut;
+use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Target, WireId};
+use marram_wire::id::HostId;
+use mio::{
+    Events, Interest, Poll, Token, Waker,
+    net::{TcpListener, TcpStream, UnixStream},
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tracing::{info, warn};
+
+/// Local connections at a time; more wait in the listeners' queues.
+const LOCALS_MAX: usize = 32_768;
+/// Inputs taken before what they led to is written.
+const BATCH: usize = 256;
+const EVENTS: usize = 1024;
+/// Connections that the agent asked for have it, those that were accepted do not.
+const ASKED: u64 = 1 << 63;
+
+const WAKER: Token = Token(0);
+const STOP: Token = Token(1);
+/// The first listener; further ones follow in steps of [`KINDS`].
+const KINDS: usize = 4;
+const LISTENER: usize = 0;
+const WIRE: usize = 1;
+const ACCEPTED: usize = 2;
+const CONNECTED: usize = 3;
+
+/// How an agent gets to its edges.
+pub(crate) enum Reach {
+    /// Over the network.
+    Edges {
+        /// What it shows and wants to see.
+        door: AgentDoor,
+        /// Where they are.
+        edges: Vec<Edge>,
+    },
+    /// Within the process: the agent of an edge's own gates asks for a socket to one of its shards.
+    Own(Box<dyn Fn(u8) -> io::Result<UnixStream> + Send>),
+}
+
+/// What a name was resolved for.
+enum Wanted {
+    Wire(Target),
+    Server(ConnectionId),
+}
+
+/// An agent with its sockets.
+pub(super) struct Shell {
+    poll: Poll,
+    agent: Agent,
+    outs: Vec<Out>,
+    inputs: VecDeque<In>,
+    reach: Reach,
+    servers: BTreeMap<String, String>,
+    listeners: Vec<(TcpListener, String)>,
+    /// Whether a listener may have more connections than were taken.
+    accepting: Vec<bool>,
+    table: Table<Target>,
+    locals: BTreeMap<ConnectionId, Local>,
+    ready: VecDeque<ConnectionId>,
+    dirty: Vec<ConnectionId>,
+    connect_deadlines: VecDeque<(Instant, ConnectionId)>,
+    connect_timeout: Duration,
+    resolver: Resolver<Wanted>,
+    reports: Reports,
+    accept_errors: Limiter,
+    next_local: u64,
+    buffer: BytesMut,
+    started: Instant,
+    now: Instant,
+    wake_at: Option<u64>,
+    stop: UnixStream,
+    stops: usize,
+    drain_limit: Duration,
+    drain_deadline: Option<Instant>,
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn local_token(connection: ConnectionId) -> Token {
+    let kind = if connection.0 & ASKED != 0 { CONNECTED } else { ACCEPTED };
+    let number = usize::try_from(connection.0 & !ASKED).expect("64-bit machines only");
+    Token(number * KINDS + kind)
+}
+
+fn wire_token(id: u64) -> Token {
+    Token(usize::try_from(id).expect("64-bit machines only") * KINDS + WIRE)
+}
+
+impl Shell {
+    /// Binds the listeners and makes everything ready.
+    pub(super) fn new(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let mut stop = UnixStream::from_std(stop.receiver);
+        poll.registry().register(&mut stop, STOP, Interest::READABLE)?;
+        let mut listeners = Vec::new();
+        for (address, app) in &options.listen {
+            let mut listener = TcpListener::bind(*address).with_context(|| {
+                format!("cannot listen on {address} for {app}: choose another address or stop what uses it")
+            })?;
+            let token = Token((listeners.len() + 1) * KINDS + LISTENER);
+            poll.registry().register(&mut listener, token, Interest::READABLE)?;
+            info!(address = %listener.local_addr()?, %app, "listening for clients");
+            listeners.push((listener, app.clone()));
+        }
+        let now = Instant::now();
+        let edges: &[Edge] = match &reach {
+            Reach::Edges { edges, .. } => edges,
+            Reach::Own(_) => &[],
+        };
+        let host = options.host.map_or_else(|| random().map(HostId), Ok)?;
+        let config = config(options, host, u16::try_from(edges.len().max(1))?);
+        Ok(Self {
+            agent: Agent::new(config, random()?),
+            outs: Vec::new(),
+            inputs: VecDeque::new(),
+            servers: options.servers.iter().cloned().collect(),
+            accepting: vec![false; listeners.len()],
+            listeners,
+            table: Table::new(options.patience.dial, false),
+            locals: BTreeMap::new(),
+            ready: VecDeque::new(),
+            dirty: Vec::new(),
+            connect_deadlines: VecDeque::new(),
+            connect_timeout: options.patience.connect,
+            resolver: Resolver::start(waker)?,
+            reports: Reports::new(edges, now),
+            accept_errors: Limiter::new(now),
+            next_local: 0,
+            buffer: BytesMut::new(),
+            started: now,
+            now,
+            wake_at: Some(0),
+            stop,
+            stops: 0,
+            drain_limit: options.patience.drain,
+            drain_deadline: None,
+            poll,
+            reach,
+        })
+    }
+
+    /// Runs until the wish to stop is fulfilled.
+    pub(super) fn run(&mut self) -> anyhow::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.is_over() {
+            let timeout = self.timeout();
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                polled => polled.context("cannot wait for sockets")?,
+            }
+            self.now = Instant::now();
+            for event in &events {
+                self.on_event(event);
+            }
+            self.expire();
+            self.accept();
+            self.work();
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        let empty = self.locals.is_empty() && self.reports.sessions() == 0;
+        self.stops > 1 || self.drain_deadline.is_some_and(|deadline| empty || self.now >= deadline)
+    }
+
+    fn now_ns(&self) -> u64 {
+        nanos(self.now.duration_since(self.started))
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let listeners_wait = self.accepting.contains(&true) && self.locals.len() < LOCALS_MAX;
+        if self.table.is_busy() || !self.ready.is_empty() || !self.inputs.is_empty() || listeners_wait {
+            return Some(Duration::ZERO);
+        }
+        let wake = self.wake_at.map(|at| self.started + Duration::from_nanos(at));
+        let connect = self.connect_deadlines.front().map(|(deadline, _)| *deadline);
+        let next = [wake, connect, self.table.deadline(), self.drain_deadline].into_iter().flatten().min();
+        next.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn on_event(&mut self, event: &mio::event::Event) {
+        let Token(token) = event.token();
+        match event.token() {
+            WAKER => self.resolved(),
+            STOP => self.stopping(),
+            _ if token % KINDS == LISTENER => {
+                if let Some(accepting) = self.accepting.get_mut(token / KINDS - 1) {
+                    *accepting = true;
+                }
+            }
+            _ if token % KINDS == WIRE => self.table.on_event((token / KINDS) as u64, event),
+            _ => {
+                let asked = if token % KINDS == CONNECTED { ASKED } else { 0 };
+                self.local_event(ConnectionId((token / KINDS) as u64 | asked), event);
+            }
+        }
+    }
+
+    fn local_event(&mut self, connection: ConnectionId, event: &mio::event::Event) {
+        let Some(local) = self.locals.get_mut(&connection) else { return };
+        if local.connecting {
+            match local.socket.connected() {
+                Ok(false) => return,
+                Ok(true) => {
+                    local.connecting = false;
+                    self.inputs.push_back(In::Connected { connection });
+                }
+                Err(error) => {
+                    self.locals.remove(&connection);
+                    let reason = format!("cannot connect to the server: {error}");
+                    return self.inputs.push_back(In::ConnectFailed { connection, reason });
+                }
+            }
+        }
+        let closed = event.is_read_closed() || event.is_error();
+        local.ready(event.is_readable() || closed, closed);
+        if local.wants_read() {
+            self.ready.push_back(connection);
+        }
+        if event.is_writable() {
+            self.dirty.push(connection);
+        }
+    }
+
+    fn stopping(&mut self) {
+        let wishes = Stop::take(&mut self.stop);
+        if wishes > 0 && self.stops == 0 {
+            info!("stopping: taking no new connections, waiting for {} sessions", self.reports.sessions());
+            self.drain_deadline = Some(self.now + self.drain_limit);
+            self.listeners.clear();
+            self.accepting.clear();
+            self.inputs.push_back(In::Drain);
+        }
+        self.stops += wishes;
+    }
+
+    /// Takes connections from listeners that have some, while there is room.
+    fn accept(&mut self) {
+        for index in 0..self.listeners.len() {
+            while self.accepting[index] && self.locals.len() < LOCALS_MAX {
+                match self.listeners[index].0.accept() {
+                    Ok((stream, _)) => self.accepted(stream, index),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.accepting[index] = false,
+                    Err(error) => {
+                        // Out of descriptors, say: the connection stays in the queue and is tried again with the next.
+                        self.accepting[index] = false;
+                        if let Some(swallowed) = self.accept_errors.pass(self.now) {
+                            warn!(%error, swallowed, "cannot take a client's connection");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn accepted(&mut self, stream: TcpStream, index: usize) {
+        let connection = ConnectionId(self.next_local);
+        self.next_local += 1;
+        let app = self.listeners[index].1.clone();
+        if self.insert_local(connection, Socket::tcp(stream), false).is_ok() {
+            self.inputs.push_back(In::Accepted { connection, app });
+        }
+    }
+
+    fn insert_local(
+        &mut self,
+        connection: ConnectionId,
+        socket: io::Result<Socket>,
+        connecting: bool,
+    ) -> io::Result<()> {
+        let mut socket = socket?;
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut socket, local_token(connection), interests)?;
+        self.locals.insert(connection, Local::new(connection, socket, connecting));
+        Ok(())
+    }
+
+    /// Gives up what takes too long, and wakes the agent if it is time.
+    fn expire(&mut self) {
+        self.table.expire(self.now);
+        let now = self.now;
+        while let Some((_, connection)) =
+            self.connect_deadlines.pop_front_if(|(deadline, _)| *deadline <= now)
+        {
+            if self.locals.get(&connection).is_some_and(|local| local.connecting) {
+                self.locals.remove(&connection);
+                let reason = "the server did not answer in time".to_string();
+                self.inputs.push_back(In::ConnectFailed { connection, reason });
+            }
+        }
+        if self.wake_at.is_some_and(|at| at <= self.now_ns()) {
+            self.wake_at = None;
+            self.inputs.push_back(In::Wake);
+        }
+    }
+
+    /// Takes what there is, in batches: step, perform, then write it all at once.
+    fn work(&mut self) {
+        for _ in 0..BATCH {
+            let Some(input) = self.next_input() else { break };
+            self.step(input);
+        }
+        // Writing to local sockets gives credit back, which then leaves with the rest.
+        self.flush_locals();
+        while let Some(input) = self.inputs.pop_front() {
+            self.step(input);
+        }
+        self.table.flush();
+    }
+
+    fn next_input(&mut self) -> Option<In> {
+        if let Some(input) = self.inputs.pop_front() {
+            return Some(input);
+        }
+        if let Some((id, happened)) = self.table.next_happened() {
+            return Some(self.happened(WireId(id), happened));
+        }
+        while let Some(connection) = self.ready.pop_front() {
+            let Some(local) = self.locals.get_mut(&connection).filter(|local| local.wants_read()) else {
+                continue;
+            };
+            let input = local.read(&mut self.buffer);
+            if local.wants_read() {
+                self.ready.push_back(connection);
+            }
+            if matches!(input, Some(In::Broken { .. })) {
+                self.locals.remove(&connection);
+            }
+            if input.is_some() {
+                return input;
+            }
+        }
+        None
+    }
+
+    fn happened(&mut self, wire: WireId, happened: Happened<Target>) -> In {
+        match happened {
+            Happened::Up(target) => In::WireUp { wire, target },
+            Happened::Frame(frame) => In::Frame { wire, frame },
+            Happened::Down { error, stood: true, .. } => In::WireDown { wire, reason: error.to_string() },
+            Happened::Down { error, stood: false, meta: target } => {
+                In::DialFailed { target, reason: error.to_string() }
+            }
+        }
+    }
+
+    fn flush_locals(&mut self) {
+        for connection in std::mem::take(&mut self.dirty) {
+            let Some(local) = self.locals.get_mut(&connection) else { continue };
+            match local.flush() {
+                Ok(0) => {}
+                Ok(bytes) => self.inputs.push_back(In::Written { connection, bytes }),
+                Err(_) => {
+                    self.locals.remove(&connection);
+                    self.inputs.push_back(In::Broken { connection });
+                    continue;
+                }
+            }
+            if local.is_over() {
+                self.locals.remove(&connection);
+            }
+        }
+    }
+
+    fn step(&mut self, input: In) {
+        let mut outs = std::mem::take(&mut self.outs);
+        self.agent.step(self.now_ns(), input, &mut outs);
+        for out in outs.drain(..) {
+            self.perform(out);
+        }
+        self.outs = outs;
+    }
+
+    fn perform(&mut self, out: Out) {
+        match out {
+            Out::Send { wire, frame } => self.table.send(wire.0, frame),
+            Out::Write { connection, bytes } => self.with_local(connection, |local| local.push(bytes)),
+            Out::Shutdown { connection } => self.with_local(connection, Local::shutdown),
+            Out::Reading { connection, on } => {
+                if let Some(local) = self.locals.get_mut(&connection) {
+                    local.set_reading(on);
+                    if local.wants_read() {
+                        self.ready.push_back(connection);
+                    }
+                }
+            }
+            Out::Close { connection, reset: false } => self.with_local(connection, Local::close),
+            Out::Close { connection, reset: true } => {
+                if let Some(local) = self.locals.remove(&connection) {
+                    // It is closed either way; at worst the peer is told of an end where there was a failure.
+                    let _ = local.socket.reset_on_close();
+                }
+            }
+            Out::Dial { target } => self.dial(target),
+            Out::CloseWire { wire, .. } => {
+                self.table.close(wire.0);
+            }
+            Out::Connect { connection, server } => self.connect(connection, &server),
+            Out::WakeAt { now_ns } => self.wake_at = Some(now_ns),
+            Out::Report(report) => self.reports.write(&report, self.now),
+        }
+    }
+
+    /// Changes a local connection, and has it written to at the end of the batch.
+    fn with_local(&mut self, connection: ConnectionId, change: impl FnOnce(&mut Local)) {
+        if let Some(local) = self.locals.get_mut(&connection) {
+            change(local);
+            if self.dirty.last() != Some(&connection) {
+                self.dirty.push(connection);
+            }
+        }
+    }
+
+    fn dial(&mut self, target: Target) {
+        let result = match &self.reach {
+            Reach::Own(shard) => shard(target.shard)
+                .map_err(Into::into)
+                .and_then(|stream| self.add_wire(Wire::trusted(Socket::Unix(stream)), target)),
+            Reach::Edges { edges, .. } => match edges.get(usize::from(target.edge)) {
+                None => Err(anyhow::anyhow!("no such edge is configured")),
+                Some(edge) => match edge.name.parse() {
+                    Ok(address) => self.dial_address(target, address),
+                    Err(_) => self
+                        .resolver
+                        .ask(Wanted::Wire(target), &edge.name)
+                        .map_err(|_| anyhow::anyhow!("too many names wait to be resolved")),
+                },
+            },
+        };
+        self.dialled(target, result);
+    }
+
+    fn dialled(&mut self, target: Target, result: anyhow::Result<()>) {
+        if let Err(error) = result {
+            self.inputs.push_back(In::DialFailed { target, reason: format!("{error:#}") });
+        }
+    }
+
+    fn dial_address(&mut self, target: Target, address: SocketAddr) -> anyhow::Result<()> {
+        let Reach::Edges { door, edges } = &self.reach else { return Ok(()) };
+        let edge = edges.get(usize::from(target.edge)).context("no such edge is configured")?;
+        let wire = door.dial(address, edge.host(), target.shard)?;
+        self.add_wire(wire, target)
+    }
+
+    fn add_wire(&mut self, wire: Wire, target: Target) -> anyhow::Result<()> {
+        self.table.insert(self.poll.registry(), wire_token, wire, target, self.now)?;
+        Ok(())
+    }
+
+    fn connect(&mut self, connection: ConnectionId, server: &str) {
+        let Some(name) = self.servers.get(server) else {
+            let reason = format!("this agent has no server called {server}");
+            return self.inputs.push_back(In::ConnectFailed { connection, reason });
+        };
+        let result = match name.parse() {
+            Ok(address) => self.connect_address(connection, address),
+            Err(_) => self
+                .resolver
+                .ask(Wanted::Server(connection), name)
+                .map_err(|_| io::Error::other("too many names wait to be resolved")),
+        };
+        self.connecting(connection, result);
+    }
+
+    fn connecting(&mut self, connection: ConnectionId, result: io::Result<()>) {
+        if let Err(error) = result {
+            let reason = format!("cannot connect to the server: {error}");
+            self.inputs.push_back(In::ConnectFailed { connection, reason });
+        }
+    }
+
+    fn connect_address(&mut self, connection: ConnectionId, address: SocketAddr) -> io::Result<()> {
+        let socket = TcpStream::connect(address).and_then(Socket::tcp);
+        self.insert_local(connection, socket, true)?;
+        self.connect_deadlines.push_back((self.now + self.connect_timeout, connection));
+        Ok(())
+    }
+
+    /// Takes the resolver's answers.
+    fn resolved(&mut self) {
+        while let Some((wanted, addresses)) = self.resolver.take() {
+            match wanted {
+                Wanted::Wire(target) => {
+                    let chosen = match &self.reach {
+                        Reach::Own(_) => None,
+                        Reach::Edges { edges, .. } => edges.get(usize::from(target.edge)),
+                    };
+                    let address = addresses
+                        .map(|addresses| chosen.and_then(|edge| edge.choose(&addresses)))
+                        .context("cannot resolve the edge's name");
+                    let result = address
+                        .and_then(|address| address.context("the edge's name has no address"))
+                        .and_then(|address| self.dial_address(target, address));
+                    self.dialled(target, result);
+                }
+                Wanted::Server(connection) => {
+                    let result = addresses
+                        .and_then(|addresses| {
+                            addresses.first().copied().ok_or(io::ErrorKind::NotFound.into())
+                        })
+                        .and_then(|address| self.connect_address(connection, address));
+                    self.connecting(connection, result);
+                }
+            }
+        }
+    }
+}
+
+fn config(options: &Options, host: HostId, edges: u16) -> Config {
+    let patience = &options.patience;
+    Config {
+        host,
+        servers: options.servers.iter().map(|(name, _)| name.clone()).collect(),
+        edges,
+        heartbeat_interval_ns: nanos(patience.heartbeat_interval),
+        heartbeat_timeout_ns: nanos(patience.heartbeat_timeout),
+        patience_ns: nanos(patience.no_edge),
+        backoff_min_ns: nanos(patience.backoff_min),
+        backoff_max_ns: nanos(patience.backoff_max),
+        linger_ns: nanos(patience.linger),
+        connect_timeout_ns: nanos(patience.connect),
+    }
+}

@@ -1,0 +1,224 @@
+//! All wires of one loop: which may have something to read, which have something to write, which take too long to stand.
+//!
+//! Both sides use it; what differs is what a wire is called besides its number (`M`), and whether reading stops while much
+//! waits to be written.
+
+use super::{
+    error::WireError,
+    wire::{Read, Wire},
+};
+use marram_wire::frame::Frame;
+use mio::{Interest, Registry, Token};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    time::{Duration, Instant},
+};
+
+/// Reads of one wire before the others have their turn.
+const READS: usize = 4;
+/// While more than this waits to be written to a peer, an edge reads nothing from it. (An agent always reads: if both
+/// sides waited for the other to read first, both would wait for ever.)
+pub(crate) const PAUSE: usize = 8 << 20;
+
+/// What happened on a wire.
+pub(crate) enum Happened<M> {
+    /// It stands.
+    Up(M),
+    /// A frame arrived.
+    Frame(Frame),
+    /// It is gone, and forgotten.
+    Down {
+        /// Why.
+        error: WireError,
+        /// Whether it had stood.
+        stood: bool,
+        /// What it was called besides.
+        meta: M,
+    },
+}
+
+struct Entry<M> {
+    wire: Wire,
+    meta: M,
+    stands: bool,
+    /// The socket may have something.
+    readable: bool,
+    /// A short read is not the last.
+    peer_closed: bool,
+    /// It is in `ready`.
+    is_ready: bool,
+    /// It is in `dirty`.
+    is_dirty: bool,
+}
+
+/// All wires of one loop.
+pub(crate) struct Table<M> {
+    wires: BTreeMap<u64, Entry<M>>,
+    ready: VecDeque<u64>,
+    dirty: Vec<u64>,
+    /// In order of their deadlines, which all lie equally far ahead.
+    deadlines: VecDeque<(Instant, u64)>,
+    handshake: Duration,
+    pauses: bool,
+    next: u64,
+    happened: VecDeque<(u64, Happened<M>)>,
+}
+
+impl<M: Clone> Table<M> {
+    /// No wires. Those to come may take `handshake` until they stand; `pauses` says whether [`PAUSE`] applies.
+    pub(crate) fn new(handshake: Duration, pauses: bool) -> Self {
+        Self {
+            wires: BTreeMap::new(),
+            ready: VecDeque::new(),
+            dirty: Vec::new(),
+            deadlines: VecDeque::new(),
+            handshake,
+            pauses,
+            next: 0,
+            happened: VecDeque::new(),
+        }
+    }
+
+    /// Takes a wire in. `token` gives the poll's name for it.
+    pub(crate) fn insert(
+        &mut self,
+        registry: &Registry,
+        token: impl Fn(u64) -> Token,
+        mut wire: Wire,
+        meta: M,
+        now: Instant,
+    ) -> io::Result<u64> {
+        let id = self.next;
+        registry.register(wire.socket(), token(id), Interest::READABLE | Interest::WRITABLE)?;
+        self.next += 1;
+        let stands = wire.is_up();
+        if stands {
+            self.happened.push_back((id, Happened::Up(meta.clone())));
+        } else {
+            self.deadlines.push_back((now + self.handshake, id));
+        }
+        let flags = (false, false, false, false);
+        let (readable, peer_closed, is_ready, is_dirty) = flags;
+        self.wires.insert(id, Entry { wire, meta, stands, readable, peer_closed, is_ready, is_dirty });
+        Ok(id)
+    }
+
+    /// How many there are, and how many of them do not stand yet.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.wires.len(), self.wires.values().filter(|entry| !entry.stands).count())
+    }
+
+    /// Notes what the poll said.
+    pub(crate) fn on_event(&mut self, id: u64, event: &mio::event::Event) {
+        let Some(entry) = self.wires.get_mut(&id) else { return };
+        entry.peer_closed |= event.is_read_closed() || event.is_error();
+        entry.readable |= event.is_readable() || entry.peer_closed;
+        if entry.readable && !entry.is_ready {
+            entry.is_ready = true;
+            self.ready.push_back(id);
+        }
+        if event.is_writable() && !entry.is_dirty {
+            entry.is_dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    /// Adds a frame to what will be written at the next flush. A wire that is gone takes nothing.
+    pub(crate) fn send(&mut self, id: u64, frame: Frame) {
+        let Some(entry) = self.wires.get_mut(&id) else { return };
+        entry.wire.send(frame);
+        if !entry.is_dirty {
+            entry.is_dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    /// What happened next, and on which wire; reads from one that may have something if nothing is known yet.
+    pub(crate) fn next_happened(&mut self) -> Option<(u64, Happened<M>)> {
+        while self.happened.is_empty() {
+            let id = self.ready.pop_front()?;
+            self.read(id);
+        }
+        self.happened.pop_front()
+    }
+
+    /// Whether [`Self::next_happened`] may have something without another poll.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.happened.is_empty() || !self.ready.is_empty()
+    }
+
+    fn read(&mut self, id: u64) {
+        let Some(entry) = self.wires.get_mut(&id) else { return };
+        entry.is_ready = false;
+        for _ in 0..READS {
+            if self.pauses && entry.wire.unwritten() > PAUSE {
+                return; // A flush makes it ready again.
+            }
+            let read = entry.wire.read();
+            if !entry.stands && entry.wire.is_up() {
+                entry.stands = true;
+                self.happened.push_back((id, Happened::Up(entry.meta.clone())));
+            }
+            let end = loop {
+                match entry.wire.next_frame() {
+                    Ok(Some(frame)) => self.happened.push_back((id, Happened::Frame(frame))),
+                    Ok(None) => break read.as_ref().is_err().then_some(None),
+                    Err(error) => break Some(Some(error)),
+                }
+            };
+            match (end, read) {
+                (Some(Some(error)), _) | (_, Err(error)) => return self.down(id, error),
+                (_, Ok(Read::More)) => {}
+                (_, Ok(Read::Drained)) if entry.peer_closed => {}
+                (_, Ok(Read::Drained | Read::Nothing)) => {
+                    entry.readable = false;
+                    return;
+                }
+            }
+        }
+        entry.is_ready = true;
+        self.ready.push_back(id);
+    }
+
+    fn down(&mut self, id: u64, error: WireError) {
+        let Some(mut entry) = self.wires.remove(&id) else { return };
+        entry.wire.close();
+        self.happened.push_back((id, Happened::Down { error, stood: entry.stands, meta: entry.meta }));
+    }
+
+    /// Writes what waits on all wires, as far as their sockets take it.
+    pub(crate) fn flush(&mut self) {
+        for id in std::mem::take(&mut self.dirty) {
+            let Some(entry) = self.wires.get_mut(&id) else { continue };
+            entry.is_dirty = false;
+            if let Err(error) = entry.wire.flush() {
+                self.down(id, error);
+            } else if entry.readable && !entry.is_ready && entry.wire.unwritten() <= PAUSE / 2 {
+                entry.is_ready = true;
+                self.ready.push_back(id);
+            }
+        }
+    }
+
+    /// Closes a wire after what was sent, as far as that is possible without waiting. Not reported.
+    pub(crate) fn close(&mut self, id: u64) -> Option<M> {
+        let mut entry = self.wires.remove(&id)?;
+        entry.wire.close();
+        Some(entry.meta)
+    }
+
+    /// When the next handshake is overdue.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadlines.front().map(|(deadline, _)| *deadline)
+    }
+
+    /// Gives up handshakes that take too long.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some((_, id)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
+            if self.wires.get(&id).is_some_and(|entry| !entry.stands) {
+                self.down(id, WireError::Overdue);
+            }
+        }
+    }
+}
