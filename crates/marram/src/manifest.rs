@@ -13,6 +13,9 @@ use toml::Spanned;
 /// The file's name in an app's directory.
 pub const FILE_NAME: &str = "marram.toml";
 
+/// What `marram config sample manifest` prints.
+pub const SAMPLE: &str = include_str!("manifest.sample.toml");
+
 /// What replaying should take at most, unless the manifest says otherwise.
 const RECOVERY_TARGET: Duration = Duration::from_millis(5);
 /// How long ends remember a session that cannot be resumed, unless the manifest says otherwise.
@@ -224,6 +227,18 @@ mod tests {
         assert_eq!(manifest.protect, Protect::Endpoints);
         assert_eq!((manifest.keep, manifest.server.as_deref()), (Keep::Client, None));
         assert_eq!(manifest.recovery_target, RECOVERY_TARGET);
+    }
+
+    #[test]
+    fn the_sample_shows_the_defaults() {
+        let written = parse(SAMPLE).unwrap();
+        let setting =
+            |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
+        let all: String =
+            SAMPLE.lines().map(|line| setting(line).unwrap_or_else(|| line.to_owned()) + "\n").collect();
+        let all = parse(&all).unwrap();
+        let quotas = Quotas { messages_per_s: 0, log_bytes_per_s: 0, ..all.quotas };
+        assert_eq!(Manifest { server: None, quotas, ..all }, written);
     }
 
     #[test]

@@ -35,7 +35,9 @@ pub(super) fn deploy_image(
         Some(app) => images.insert(hash, app),
         None => images.load(hash),
     };
-    image.map_err(|error| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "deploy the app again"))?;
+    image.map_err(|error| {
+        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "deploy the app again")
+    })?;
     announce(desk, &manifest, text, hash)
 }
 
@@ -61,7 +63,9 @@ fn announce(desk: &Desk, manifest: &Manifest, text: &str, image: ImageHash) -> R
     }
     keep(desk, &manifest.name, text, image)?;
     tracing::info!(event = "deployed", app = manifest.name, image = %image);
-    Ok(json!({ "edge": desk.edge, "name": manifest.name, "image": image.to_string(), "survives": survives(manifest) }))
+    Ok(
+        json!({ "edge": desk.edge, "name": manifest.name, "image": image.to_string(), "survives": survives(manifest) }),
+    )
 }
 
 /// A promise is as good as the places of its ends (DESIGN.md section 5.11): refuses one that a gate of this edge breaks.
@@ -92,7 +96,9 @@ fn promises_kept(desk: &Desk, manifest: &Manifest) -> Result<(), String> {
 fn survives(manifest: &Manifest) -> &'static str {
     match (manifest.protect, &manifest.server) {
         (Protect::None, _) => "nothing: a session ends with the shard that runs it",
-        (Protect::Endpoints, None) => "any number of edges, one after the other or all at once, while the client's agent lives",
+        (Protect::Endpoints, None) => {
+            "any number of edges, one after the other or all at once, while the client's agent lives"
+        }
         (Protect::Endpoints, Some(_)) => {
             "any number of edges, one after the other or all at once, while the client's and the server's agents live"
         }
@@ -125,7 +131,11 @@ fn refused(error: &DeployError) -> Refusal {
             let fix = "make the edge's state directory writable and deploy again; sessions run on";
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), fix)
         }
-        _ => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "change the module and deploy again"),
+        _ => Refusal::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            error.to_string(),
+            "change the module and deploy again",
+        ),
     }
 }
 
@@ -143,7 +153,8 @@ fn keep(desk: &Desk, name: &str, text: &str, image: ImageHash) -> Result<(), Ref
         .and_then(|()| fs::write(manifest_path(desk, name), text))
         .and_then(|()| fs::write(image_path(desk, name), image.to_string()))
         .map_err(|error| {
-            let what = format!("the app runs, but will be gone after a restart: {}: {error}", desk.apps.display());
+            let what =
+                format!("the app runs, but will be gone after a restart: {}: {error}", desk.apps.display());
             let fix = "make the edge's state directory writable and deploy again";
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what, fix)
         })

@@ -9,7 +9,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// Bytes of a whole body.
-pub(crate) const SIZE_MAX: usize = 320 << 20;
+pub const SIZE_MAX: usize = 320 << 20;
 
 /// An app on its way to an edge.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -44,7 +44,11 @@ pub fn load(path: &Path) -> Result<Upload, String> {
     let source = Source::read(&path).map_err(|problem| problem.to_string())?;
     let manifest = Manifest::parse(&source).map_err(|problem| problem.to_string())?;
     let module = fs::read(&manifest.module).map_err(|error| {
-        format!("{}: `module`: names {}, which cannot be read: {error}", path.display(), manifest.module.display())
+        format!(
+            "{}: `module`: names {}, which cannot be read: {error}",
+            path.display(),
+            manifest.module.display()
+        )
     })?;
     Ok(Upload { manifest: source.text().to_owned(), module: module.into() })
 }
@@ -63,14 +67,17 @@ fn copy_from(desk: &Desk, peer: &str) -> anyhow::Result<()> {
 }
 
 fn copy_app(desk: &Desk, client: &Client, app: &Value) -> anyhow::Result<()> {
-    let text = |field: &str| app[field].as_str().ok_or_else(|| anyhow::anyhow!("the peer did not give its {field}"));
+    let text =
+        |field: &str| app[field].as_str().ok_or_else(|| anyhow::anyhow!("the peer did not give its {field}"));
     let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
     if apps::kept_manifest(desk, name).is_some() {
         return Ok(());
     }
-    let image = ImageHash(parse_hex(hash).ok_or_else(|| anyhow::anyhow!("the peer's image name is no digest"))?);
+    let image =
+        ImageHash(parse_hex(hash).ok_or_else(|| anyhow::anyhow!("the peer's image name is no digest"))?);
     let bytes = client.call(Method::GET, &format!("/v1/images/{hash}"), bytes::Bytes::new());
     let bytes = bytes.map_err(|error: ClientError| anyhow::Error::new(error))?;
-    apps::deploy_image(desk, manifest, image, Some(&bytes)).map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
+    apps::deploy_image(desk, manifest, image, Some(&bytes))
+        .map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
     Ok(())
 }

@@ -46,7 +46,9 @@ impl fmt::Display for ClientError {
         match self {
             Self::Unreachable(why) => write!(f, "{why}; is the edge running, and is this its admin address?"),
             Self::Refused { error, fix, .. } => write!(f, "{error}; {fix}"),
-            Self::NotUnderstood(why) => write!(f, "what answers does not speak this version's admin API: {why}"),
+            Self::NotUnderstood(why) => {
+                write!(f, "what answers does not speak this version's admin API: {why}")
+            }
         }
     }
 }

@@ -25,4 +25,4 @@ mod view;
 
 pub use boot::load;
 pub use desk::Desk;
-pub use server::start;
+pub use server::{BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, start};

@@ -113,9 +113,11 @@ fn unexpected() -> Refusal {
 fn done(answer: control::Answer) -> Result<Answer, Refusal> {
     match answer {
         control::Answer::Done => Ok(Answer::json(&json!({ "done": true }))),
-        control::Answer::NotFound => {
-            Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such app or session here", "look with `marram ps`"))
-        }
+        control::Answer::NotFound => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "there is no such app or session here",
+            "look with `marram ps`",
+        )),
         control::Answer::Refused(why) => {
             Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, "change the manifest and deploy again"))
         }
@@ -138,7 +140,8 @@ fn metrics(desk: &Desk) -> Result<Answer, Refusal> {
 
 fn list_apps(desk: &Desk) -> Result<Answer, Refusal> {
     let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
-    let apps: Vec<Value> = apps.iter().map(|app| view::app(app, apps::kept_manifest(desk, &app.name))).collect();
+    let apps: Vec<Value> =
+        apps.iter().map(|app| view::app(app, apps::kept_manifest(desk, &app.name))).collect();
     Ok(Answer::json(&json!({ "apps": apps })))
 }
 
@@ -195,7 +198,9 @@ fn image(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
         Err(error @ LoadError::Unknown(_)) => {
             Err(Refusal::new(StatusCode::NOT_FOUND, error.to_string(), "ask an edge that has it deployed"))
         }
-        Err(error) => Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), "deploy the app again")),
+        Err(error) => {
+            Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), "deploy the app again"))
+        }
     }
 }
 

@@ -16,12 +16,13 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// Operators' connections at a time; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 64;
+pub const CONNECTIONS_MAX: usize = 64;
 /// Threads that answer; answering blocks on the control, and deploying computes.
 const ANSWERS_MAX: usize = 8;
-/// How long a request's head may take, and its body.
-const HEAD_PATIENCE: Duration = Duration::from_secs(10);
-const BODY_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a request's head may take.
+pub const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a request's body may take.
+pub const BODY_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts the API's thread, and one that deploys what is to be deployed at start.
 ///
@@ -99,10 +100,18 @@ async fn read(desk: &Desk, request: Request<Incoming>) -> Result<Call, Refusal> 
             return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what, "make the app smaller"));
         }
         Ok(Err(error)) => {
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("the body broke off: {error}"), "try again"));
+            return Err(Refusal::new(
+                StatusCode::BAD_REQUEST,
+                format!("the body broke off: {error}"),
+                "try again",
+            ));
         }
         Err(_) => {
-            return Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time", "try again"));
+            return Err(Refusal::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "the body did not arrive in time",
+                "try again",
+            ));
         }
     };
     Ok(Call { method: head.method, path: head.uri.path().to_owned(), body })

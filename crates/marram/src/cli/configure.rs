@@ -1,0 +1,70 @@
+//! `marram config`: samples to begin with, and a check that starts nothing.
+
+use super::Failure;
+use crate::config::agent::Side;
+use crate::config::source::{Problem, Source};
+use crate::config::{agent, edge};
+use crate::manifest::{self, Manifest};
+use clap::{Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// What a configuration is for.
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum Kind {
+    /// `marram edge`
+    Edge,
+    /// `marram agent client`
+    AgentClient,
+    /// `marram agent server`
+    AgentServer,
+    /// An app's manifest
+    Manifest,
+}
+
+#[derive(Subcommand)]
+pub(super) enum Config {
+    /// Print a commented sample with every field.
+    Sample {
+        /// What for.
+        kind: Kind,
+    },
+    /// Read a file as the program would, and say what is wrong with it.
+    Check {
+        /// What the file is for.
+        kind: Kind,
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+pub(super) fn run(command: &Config) -> Result<(), Failure> {
+    match command {
+        Config::Sample { kind } => {
+            print!("{}", sample(*kind));
+            Ok(())
+        }
+        Config::Check { kind, file } => {
+            check(*kind, file).map_err(|problem| Failure::Usage(problem.into()))?;
+            println!("{}: in order", file.display());
+            Ok(())
+        }
+    }
+}
+
+fn sample(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Edge => edge::SAMPLE,
+        Kind::AgentClient | Kind::AgentServer => agent::SAMPLE,
+        Kind::Manifest => manifest::SAMPLE,
+    }
+}
+
+fn check(kind: Kind, file: &std::path::Path) -> Result<(), Problem> {
+    let source = Source::read(file)?;
+    match kind {
+        Kind::Edge => edge::Config::parse(&source).map(drop),
+        Kind::AgentClient => agent::Config::parse(&source, Side::Client).map(drop),
+        Kind::AgentServer => agent::Config::parse(&source, Side::Server).map(drop),
+        Kind::Manifest => Manifest::parse(&source).map(drop),
+    }
+}

@@ -1,0 +1,141 @@
+//! `marram limits`: every bound, as compiled in. `docs/limits.md` is this text, and a test holds the two together.
+
+use crate::config::units::Size;
+use crate::{admin, agent, config, edge};
+use marram_sandbox::limits as sandbox;
+use marram_wire::limits as wire;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// One bound: what it is, its value, what happens there.
+type Row = (&'static str, String, &'static str);
+
+/// The whole page, as Markdown.
+#[must_use]
+pub fn page() -> String {
+    let mut out = String::from(
+        "# Limits\n\nEvery bound of this version, printed by `marram limits`. Those marked (m) are set in an app's \
+         manifest, those marked (c) in a configuration; the value is the default.\n",
+    );
+    for (title, rows) in [
+        ("On the wire", on_the_wire()),
+        ("At an end", at_an_end()),
+        ("On an edge", on_an_edge()),
+        ("In a cell", in_a_cell()),
+        ("At deployment", at_deployment()),
+        ("Waiting", waiting()),
+        ("For operators", for_operators()),
+    ] {
+        out += &format!("\n## {title}\n\n| limit | value | beyond it |\n|---|---|---|\n");
+        for (name, value, effect) in rows {
+            writeln!(out, "| {name} | {value} | {effect} |").expect("writing to a string never fails");
+        }
+    }
+    out
+}
+
+fn size(bytes: usize) -> String {
+    Size(bytes as u64).to_string()
+}
+
+fn size64(bytes: u64) -> String {
+    Size(bytes).to_string()
+}
+
+fn time(duration: Duration) -> String {
+    format!("{duration:?}")
+}
+
+/// 0 means that there is no limit.
+fn or_none(count: u32) -> String {
+    if count == 0 { "none".into() } else { count.to_string() }
+}
+
+fn on_the_wire() -> Vec<Row> {
+    vec![
+        ("message", size(wire::MESSAGE_SIZE_MAX), "the guest traps; streams are cut long before"),
+        ("frame", size(wire::FRAME_SIZE_MAX), "the wire is closed"),
+        ("piece of a byte stream", size(wire::STREAM_CUT), "it becomes several messages"),
+        ("part of a checkpoint", size(wire::PART_SIZE), "it travels in several"),
+        ("messages on their way to an edge", size64(wire::INPUT_WINDOW), "the end waits"),
+        ("messages on their way to an end", size64(wire::OUTPUT_WINDOW), "the cell waits"),
+        ("checkpoint parts on their way to an end", size64(wire::CHECKPOINT_WINDOW), "the edge waits"),
+        ("text in a frame", size(wire::TEXT_MAX), "it is cut"),
+    ]
+}
+
+fn at_an_end() -> Vec<Row> {
+    vec![
+        ("own messages kept for a session", size64(wire::RETAINED_MAX), "the end stops reading from its program"),
+        ("log kept for a session", size64(wire::LOG_SIZE_MAX), "the edge waits for a checkpoint"),
+        ("checkpoints kept for a session", size64(wire::CHECKPOINT_SIZE_MAX), "the session ends with the reason"),
+        ("deltas on one full checkpoint", wire::DELTAS_MAX.to_string(), "the next checkpoint is full"),
+    ]
+}
+
+fn on_an_edge() -> Vec<Row> {
+    let limits = edge::Limits::default();
+    vec![
+        ("sessions on a shard (c)", or_none(limits.sessions_max), "new ones go to another edge"),
+        ("recoveries at a time on a shard (c)", or_none(limits.recoveries_max), "the others wait their turn"),
+        ("cells on a shard (c)", limits.cells_max.to_string(), "new sessions go to another edge"),
+        ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),
+        ("messages not covered by a checkpoint", size64(wire::COVER_BYTES), "one is taken"),
+        ("log not covered by a checkpoint", size64(wire::COVER_LOG), "one is taken"),
+    ]
+}
+
+fn in_a_cell() -> Vec<Row> {
+    let quotas = marram_sandbox::Quotas::default();
+    vec![
+        ("memory (m)", size64(quotas.memory_max), "`memory.grow` answers -1"),
+        ("time in one handler (m)", time(Duration::from_nanos(quotas.handler_time_ns)), "the session is killed"),
+        ("scratch files (m)", size64(quotas.scratch_max), "ENOSPC"),
+        ("preemption", format!("every {} ms", sandbox::SLICE_MS), "other cells run"),
+        ("native stack", size(sandbox::WASM_STACK_BYTES), "the guest traps"),
+        ("messages sent by one handler", sandbox::OUTPUTS_PER_HANDLER_MAX.to_string(), "the guest traps"),
+        ("bytes sent by one handler", size(sandbox::OUTPUT_BYTES_PER_HANDLER_MAX), "the guest traps"),
+        ("timer changes of one handler", sandbox::TIMER_CHANGES_PER_HANDLER_MAX.to_string(), "the guest traps"),
+        ("timers", wire::TIMERS_MAX.to_string(), "the session ends with the reason"),
+        ("random bytes in one call", size(sandbox::RANDOM_BYTES_MAX), "the guest traps"),
+        ("printed text", size(sandbox::PRINT_BYTES_MAX), "it is cut"),
+        ("printed texts of one handler", sandbox::PRINTS_PER_HANDLER_MAX.to_string(), "the rest is dropped"),
+        ("open file descriptors", sandbox::DESCRIPTORS_MAX.to_string(), "EMFILE"),
+    ]
+}
+
+fn at_deployment() -> Vec<Row> {
+    vec![
+        ("module", size(sandbox::MODULE_BYTES_MAX), "refused"),
+        ("memory that a manifest may grant", size64(sandbox::MEMORY_MAX), "refused"),
+        ("initialisation", time(Duration::from_millis(sandbox::INITIALISE_MS_MAX)), "refused"),
+        ("span of initialised memory", size(sandbox::IMAGE_SPAN_MAX), "refused"),
+        ("mutable globals", sandbox::GLOBALS_MAX.to_string(), "refused"),
+        ("manifest or configuration", size64(config::source::TEXT_BYTES_MAX), "refused"),
+    ]
+}
+
+fn waiting() -> Vec<Row> {
+    let (patience, limits) = (agent::Patience::default(), edge::Limits::default());
+    vec![
+        ("between heartbeats (c)", time(patience.heartbeat_interval), "one is sent"),
+        ("silence of an edge (c)", time(patience.heartbeat_timeout), "it is suspected; its sessions recover elsewhere"),
+        ("no edge that takes a session (c)", time(patience.no_edge), "the connection is reset with a clear log line"),
+        ("before an edge is dialled again (c)", time(patience.backoff_min), "doubles with each failure"),
+        ("before an edge is dialled again, at most (c)", time(patience.backoff_max), ""),
+        ("making a wire (c)", time(patience.dial), "another edge is tried"),
+        ("connecting to a server (c)", time(patience.connect), "the session ends with the reason"),
+        ("a session that cannot be resumed (c, m)", time(patience.linger), "the end forgets it and reports so"),
+        ("an agent's proof (c)", time(limits.handshake), "the connection is closed"),
+        ("draining (c)", time(limits.drain), "the process stops; what is left recovers elsewhere"),
+    ]
+}
+
+fn for_operators() -> Vec<Row> {
+    vec![
+        ("connections to the admin API", admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
+        ("body of a request", size(admin::body::SIZE_MAX), "refused"),
+        ("an operator's request head", time(admin::HEAD_PATIENCE), "the connection is closed"),
+        ("an operator's request body", time(admin::BODY_PATIENCE), "refused"),
+    ]
+}

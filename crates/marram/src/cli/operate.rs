@@ -1,0 +1,191 @@
+//! What operators do with running edges: deploy, list, inspect, kill, drain. Each command talks to the admin API.
+
+use super::{Failure, table};
+use crate::admin::client::{Client, ClientError};
+use anyhow::{Context, anyhow};
+use bytes::Bytes;
+use clap::Args;
+use hyper::Method;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Which edges to talk to.
+#[derive(Args)]
+pub(super) struct Edges {
+    /// An edge's admin address, as http://HOST:PORT; several times for several edges.
+    #[arg(long = "edge", value_name = "ADMIN_URL", default_value = "http://127.0.0.1:7401")]
+    edges: Vec<String>,
+    /// File with the edges' admin token.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Print JSON: one array with one object an edge.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Edges {
+    fn clients(&self) -> Result<Vec<(String, Client)>, Failure> {
+        let token = match &self.token_file {
+            None => None,
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .with_context(|| format!("the token file {} cannot be read", path.display()))
+                    .map_err(Failure::Usage)?;
+                Some(text.trim().to_owned())
+            }
+        };
+        let client = |url: &String| {
+            let client = Client::new(url, token.clone()).map_err(|why| Failure::Usage(anyhow!(why)))?;
+            Ok((url.clone(), client))
+        };
+        self.edges.iter().map(client).collect()
+    }
+
+    /// Asks every edge the same and collects the answers.
+    fn ask(&self, method: &Method, path: &str, body: &Bytes) -> Result<Vec<Value>, Failure> {
+        let ask = |(url, client): (String, Client)| {
+            let answer = client.call(method.clone(), path, body.clone()).map_err(|error| failure(&url, error))?;
+            serde_json::from_slice(&answer).map_err(|error| {
+                Failure::Other(anyhow!("{url}: the answer is no JSON ({error}); is it an edge of this version?"))
+            })
+        };
+        self.clients()?.into_iter().map(ask).collect()
+    }
+
+    /// Asks edge after edge until one knows the answer.
+    fn ask_first(&self, method: &Method, path: &str) -> Result<Value, Failure> {
+        let (mut unknown, mut broken) = (None, None);
+        for (url, client) in self.clients()? {
+            match client.json(method.clone(), path) {
+                Ok(answer) => return Ok(answer),
+                Err(error @ ClientError::Refused { status: 404, .. }) => unknown = Some(failure(&url, error)),
+                Err(error) => broken = Some(failure(&url, error)),
+            }
+        }
+        // An edge that could not be asked may be the one that knows.
+        Err(broken.or(unknown).unwrap_or_else(|| Failure::Usage(anyhow!("name an edge with --edge"))))
+    }
+
+    fn show(&self, answers: &[Value], text: impl FnOnce() -> String) {
+        if self.json {
+            println!("{}", json!(answers));
+        } else {
+            print!("{}", text());
+        }
+    }
+}
+
+fn failure(url: &str, error: ClientError) -> Failure {
+    let wrapped = anyhow!("{url}: {error}");
+    match error {
+        ClientError::Unreachable(_) => Failure::Unreachable(wrapped),
+        ClientError::Refused { .. } => Failure::Refused(wrapped),
+        ClientError::NotUnderstood(_) => Failure::Other(wrapped),
+    }
+}
+
+/// `marram deploy`
+#[derive(Args)]
+pub(super) struct Deploy {
+    /// A manifest, or the directory that holds one (marram.toml).
+    path: PathBuf,
+    #[command(flatten)]
+    edges: Edges,
+}
+
+pub(super) fn deploy(arguments: &Deploy) -> Result<(), Failure> {
+    let upload = crate::admin::load(&arguments.path).map_err(|why| Failure::Usage(anyhow!(why)))?;
+    let body = upload.encode().map_err(|why| Failure::Usage(anyhow!(why)))?;
+    let answers = arguments.edges.ask(&Method::POST, "/v1/apps", &body)?;
+    arguments.edges.show(&answers, || {
+        let line = |answer: &Value| {
+            format!(
+                "{}: {} is deployed as image {}; its sessions survive {}\n",
+                text(answer, "edge"),
+                text(answer, "name"),
+                short(&text(answer, "image")),
+                text(answer, "survives")
+            )
+        };
+        answers.iter().map(line).collect()
+    });
+    Ok(())
+}
+
+pub(super) fn apps(edges: &Edges) -> Result<(), Failure> {
+    let answers = edges.ask(&Method::GET, "/v1/apps", &Bytes::new())?;
+    edges.show(&answers, || {
+        let cells = |app: &Value| {
+            ["name", "image", "protect", "server", "keep"].map(|field| short(&text(app, field))).to_vec()
+        };
+        table::format(&["APP", "IMAGE", "PROTECT", "SERVER", "CHECKPOINTS AT"], &rows(&answers, "apps", cells))
+    });
+    Ok(())
+}
+
+pub(super) fn ps(edges: &Edges) -> Result<(), Failure> {
+    let answers = edges.ask(&Method::GET, "/v1/sessions", &Bytes::new())?;
+    edges.show(&answers, || {
+        let fields = ["session", "app", "phase", "protect", "consumed", "produced", "log_bytes", "recoveries"];
+        let cells = |row: &Value| fields.map(|field| text(row, field)).to_vec();
+        let headings = ["SESSION", "APP", "PHASE", "PROTECT", "CONSUMED", "PRODUCED", "LOG BYTES", "RECOVERIES"];
+        table::format(&headings, &rows(&answers, "sessions", cells))
+    });
+    Ok(())
+}
+
+/// A command about one session.
+#[derive(Args)]
+pub(super) struct One {
+    /// The session's identifier, as `marram ps` shows it.
+    session: String,
+    #[command(flatten)]
+    edges: Edges,
+}
+
+pub(super) fn inspect(arguments: &One) -> Result<(), Failure> {
+    let answer = arguments.edges.ask_first(&Method::GET, &format!("/v1/sessions/{}", arguments.session))?;
+    arguments.edges.show(std::slice::from_ref(&answer), || {
+        let mut out = String::new();
+        for (field, value) in answer.as_object().into_iter().flatten().filter(|(field, _)| *field != "survives") {
+            out += &format!("{field:<16} {}\n", text(&json!({ "value": value }), "value"));
+        }
+        for line in answer["survives"].as_array().into_iter().flatten() {
+            out += &format!("{}\n", line.as_str().unwrap_or_default());
+        }
+        out
+    });
+    Ok(())
+}
+
+pub(super) fn kill(arguments: &One) -> Result<(), Failure> {
+    let answer = arguments.edges.ask_first(&Method::DELETE, &format!("/v1/sessions/{}", arguments.session))?;
+    arguments.edges.show(&[answer], || "the session is ended\n".to_owned());
+    Ok(())
+}
+
+pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
+    let answers = edges.ask(&Method::POST, "/v1/drain", &Bytes::new())?;
+    edges.show(&answers, || {
+        "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest\n".to_owned()
+    });
+    Ok(())
+}
+
+fn rows(answers: &[Value], list: &str, cells: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
+    answers.iter().flat_map(|answer| answer[list].as_array().into_iter().flatten()).map(cells).collect()
+}
+
+/// A field's value without quotes; `-` where there is none.
+fn text(value: &Value, field: &str) -> String {
+    match &value[field] {
+        Value::Null => "-".into(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The beginning of a digest; other texts as they are.
+fn short(text: &str) -> String {
+    if text.len() == 64 { text[..12].to_owned() } else { text.to_owned() }
+}
