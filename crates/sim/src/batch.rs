@@ -11,8 +11,6 @@ use std::{
 
 /// One in so many seeds is run twice, to see that it runs the same.
 const TWICE: u64 = 100;
-/// A batch that fails so often is broken off: the rest would say nothing new.
-const FAILURES_MAX: usize = 20;
 
 /// A seed that failed.
 #[derive(Clone, Debug)]
@@ -48,16 +46,17 @@ impl Tally {
     }
 }
 
-/// Runs all seeds, on as many threads as there are cores.
+/// Runs all seeds, on as many threads as there are cores; breaks off after about `failures_max` failures, since the rest
+/// would say nothing new.
 #[must_use]
-pub fn run_all(seeds: &[u64]) -> Tally {
+pub fn run_all(seeds: &[u64], failures_max: usize) -> Tally {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let whole = Mutex::new(Tally::default());
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let part = work(seeds, &next, &stop);
+                let part = work(seeds, failures_max, &next, &stop);
                 whole.lock().unwrap_or_else(PoisonError::into_inner).merge(part);
             });
         }
@@ -67,7 +66,7 @@ pub fn run_all(seeds: &[u64]) -> Tally {
     whole
 }
 
-fn work(seeds: &[u64], next: &AtomicUsize, stop: &AtomicBool) -> Tally {
+fn work(seeds: &[u64], failures_max: usize, next: &AtomicUsize, stop: &AtomicBool) -> Tally {
     let mut tally = Tally::default();
     while !stop.load(Ordering::Relaxed) {
         let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
@@ -87,7 +86,7 @@ fn work(seeds: &[u64], next: &AtomicUsize, stop: &AtomicBool) -> Tally {
             tally.passed += 1;
         } else {
             tally.failures.push(Failure { seed, violations: outcome.violations });
-            if tally.failures.len() >= FAILURES_MAX {
+            if tally.failures.len() >= failures_max {
                 stop.store(true, Ordering::Relaxed);
             }
         }

@@ -6,6 +6,7 @@
 
 pub mod batch;
 mod executor;
+pub mod mutants;
 mod oracle;
 pub mod plan;
 mod program;

@@ -2,7 +2,7 @@
 
 use marram_sim::{
     batch::{self, Tally},
-    run,
+    mutants, run,
     watch::Rare,
 };
 use std::{
@@ -19,12 +19,18 @@ const FRESH: u64 = 20_000;
 const REACHED_MIN: u64 = 100;
 /// How many events of a failed seed are shown.
 const LINES_SHOWN: usize = 80;
+/// After so many failures a run is broken off.
+const FAILURES_MAX: usize = 20;
 
-const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--verbose]
+const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--first] [--verbose]
+       marram-sim mutants [--only TEXT | --mechanical N [--from SEED]]
   without arguments: the saved seeds and 20,000 more
   SEED               that seed alone, with everything that happened
   --from --count     so many seeds from that one on
-  --verbose          of one seed, all events; of many, what each failed seed did last";
+  --first            stop at the first failure
+  --verbose          of one seed, all events; of many, what each failed seed did last
+  mutants            every named mutation of the protocol must be caught
+  --mechanical       so many drawn from the sources, of which 90 % must be caught";
 
 /// What to run.
 #[derive(Debug, Default)]
@@ -32,7 +38,11 @@ struct Arguments {
     seed: Option<u64>,
     from: Option<u64>,
     count: Option<u64>,
+    first: bool,
     verbose: bool,
+    mutants: bool,
+    only: Option<String>,
+    mechanical: Option<u64>,
 }
 
 fn main() -> ExitCode {
@@ -46,6 +56,7 @@ fn main() -> ExitCode {
     // A panic is a violation, and the seed that is named reproduces it: no need for its words twice.
     panic::set_hook(Box::new(|_| {}));
     let passed = match arguments.seed {
+        _ if arguments.mutants => mutate(&arguments),
         Some(seed) => show(seed, arguments.verbose),
         None => many(&arguments),
     };
@@ -62,11 +73,30 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         match word.as_str() {
             "--from" => arguments.from = Some(number(words.next())?),
             "--count" => arguments.count = Some(number(words.next())?),
+            "--first" => arguments.first = true,
             "--verbose" => arguments.verbose = true,
+            "mutants" => arguments.mutants = true,
+            "--only" => arguments.only = words.next(),
+            "--mechanical" => arguments.mechanical = Some(number(words.next())?),
             _ => arguments.seed = Some(number(Some(word))?),
         }
     }
     Ok(arguments)
+}
+
+/// Breaks the protocol and sees that it is noticed.
+fn mutate(arguments: &Arguments) -> bool {
+    let enough = match arguments.mechanical {
+        Some(count) => {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            mutants::run_mechanical(count, arguments.from.unwrap_or(0))
+        }
+        None => mutants::run_named(arguments.only.as_deref()),
+    };
+    enough.unwrap_or_else(|error| {
+        eprintln!("mutations: {error}");
+        false
+    })
 }
 
 /// Runs one seed and tells its story.
@@ -90,7 +120,7 @@ fn many(arguments: &Arguments) -> bool {
     let saved = SAVED.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok());
     let mut seeds: Vec<u64> = if arguments.from.is_none() { saved.collect() } else { Vec::new() };
     seeds.extend(from..from.saturating_add(count));
-    let tally = batch::run_all(&seeds);
+    let tally = batch::run_all(&seeds, if arguments.first { 1 } else { FAILURES_MAX });
     for failure in &tally.failures {
         println!("seed {} FAILED: {}", failure.seed, failure.violations.join("; "));
         if arguments.verbose {

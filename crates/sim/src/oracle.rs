@@ -77,6 +77,14 @@ impl Received<'_> {
         let peer = self.program.peer;
         let mut last_index = None;
         for record in &self.records {
+            if last_index.is_some_and(|last| last >= record.index) {
+                violations.push(format!(
+                    "program {} received record {} after {last_index:?}",
+                    self.index, record.index
+                ));
+                return;
+            }
+            last_index = Some(record.index);
             let named = record.streams[peer as usize];
             let fresh = usize::try_from(own.bytes)
                 .ok()
@@ -92,14 +100,6 @@ impl Received<'_> {
                 ));
                 return;
             }
-            if last_index.is_some_and(|last| last >= record.index) {
-                violations.push(format!(
-                    "program {} received record {} after {last_index:?}",
-                    self.index, record.index
-                ));
-                return;
-            }
-            last_index = Some(record.index);
         }
     }
 }
@@ -178,3 +178,6 @@ fn judge_whole(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use super::Side;
 use marram_wire::{
     frame::Frame,
-    limits::{CHECKPOINT_WINDOW, INPUT_WINDOW, MESSAGE_SIZE_MAX, PART_SIZE},
+    limits::{CHECKPOINT_WINDOW, INPUT_WINDOW, MESSAGE_SIZE_MAX, PART_SIZE, charge},
 };
 use std::collections::BTreeMap;
 
@@ -28,13 +28,17 @@ impl Bounds {
         match (side, frame) {
             (Side::Agent, Frame::Input(input)) => {
                 let flow = self.flows.entry((wire, input.channel)).or_default();
-                let size = input.payload.len() as u64;
+                let size = charge(input.payload.len());
                 if let Some(credit) = &mut flow.credit {
                     match credit.checked_sub(size) {
                         Some(rest) => *credit = rest,
                         None => self.broken = Some(format!("{size} B sent with a credit of {credit} B")),
                     }
                 }
+            }
+            (Side::Agent, Frame::Promised(promised)) => {
+                // What is sent again until the log is chosen needs no credit.
+                self.flows.entry((wire, promised.channel)).or_default().credit = None;
             }
             (Side::Edge, Frame::CheckpointPart(part)) => {
                 let flow = self.flows.entry((wire, part.channel)).or_default();

@@ -1,0 +1,43 @@
+//! Reads the list of named mutations.
+//!
+//! ```text
+//! == name
+//! any words: why the rule is there
+//! file: crates/session/src/...
+//! -- from
+//! text as it stands in the file, exactly once
+//! -- to
+//! what stands there instead
+//! ```
+
+use super::Mutation;
+use std::{fs, io, path::Path};
+
+/// All of them, each with its place in the sources under `root`.
+pub(super) fn parse(text: &str, root: &Path) -> io::Result<Vec<Mutation>> {
+    text.split("\n== ").skip(1).map(|entry| one(entry, root)).collect()
+}
+
+fn one(entry: &str, root: &Path) -> io::Result<Mutation> {
+    let name = entry.lines().next().unwrap_or_default().trim();
+    let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("mutation `{name}`: {what}"));
+    let (head, texts) = entry.split_once("\n-- from\n").ok_or_else(|| wrong("`-- from` is missing"))?;
+    let (from, to) = texts.split_once("\n-- to\n").ok_or_else(|| wrong("`-- to` is missing"))?;
+    let file = head
+        .lines()
+        .find_map(|line| line.strip_prefix("file: "))
+        .ok_or_else(|| wrong("`file: ` is missing"))?;
+    let source = fs::read_to_string(root.join(file))?;
+    let mut places = source.match_indices(from);
+    let (at, _) = places.next().ok_or_else(|| wrong("its text is not in the file any more: adapt it"))?;
+    if places.next().is_some() {
+        return Err(wrong("its text stands in the file more than once: make it longer"));
+    }
+    Ok(Mutation {
+        name: name.into(),
+        file: file.into(),
+        at,
+        from: from.into(),
+        to: to.trim_end_matches('\n').into(),
+    })
+}
