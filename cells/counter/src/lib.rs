@@ -53,7 +53,7 @@ impl Counter {
                 add(reply, format_args!(" float={:016x}", self.float.to_bits()));
             }
             b'n' => {
-                let (zero, other) = (black_box(0.0), black_box(0.0));
+                let (zero, other) = (black_box(0.0_f64), black_box(0.0));
                 add(reply, format_args!(" nan={:016x}", (zero / other).to_bits()));
             }
             b'r' => add(reply, format_args!(" random={:016x}", context.random_u64().swap_bytes())),
