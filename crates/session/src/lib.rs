@@ -9,3 +9,4 @@ extern crate alloc;
 pub mod agent;
 pub mod cell;
 pub mod end;
+pub mod owner;

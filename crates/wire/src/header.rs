@@ -16,8 +16,14 @@ use bytes::{Bytes, BytesMut};
 const VERSION: u8 = 1;
 
 /// A list as long as its bytes allow; for sealed headers, whose author is an edge.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Many<T>(pub Vec<T>);
+
+impl<T> Default for Many<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
 
 impl<T: Field> Field for Many<T> {
     fn put(&self, out: &mut BytesMut) {

@@ -1,0 +1,355 @@
+//! Choosing the log, rebuilding the cell from it, and telling the ends (DESIGN.md sections 5.2, 5.4, 5.12).
+//!
+//! Nothing is believed: the chosen log must give the running digest that came with it when it is gone through together with
+//! the messages that it consumed, and it is gone through before any of it runs.
+
+use super::{Effect, Now, Owner, Phase, side::Message};
+use crate::cell::{CellError, CellId, Input, Outcome, PortKind, Ran, Run, Seed, Stop};
+use alloc::{boxed::Box, string::ToString, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{
+    frame::{Chosen, Code, LogPart},
+    header::Header,
+    id::Port,
+    limits::{INPUT_WINDOW, PART_SIZE},
+    log::{Cursor, Entry, Event},
+    seal::Digest,
+};
+
+/// A log on its way through the cell.
+#[derive(Debug)]
+pub(super) struct Replay {
+    /// What is left of it.
+    rest: Bytes,
+    cursor: Cursor,
+    /// The entry that runs, and how many of its handlers still have to.
+    entry: Option<(Entry, Vec<Input>)>,
+}
+
+impl Owner {
+    /// All ends have promised and handed over what they keep.
+    pub(super) fn choose(&mut self, now: Now, out: &mut Vec<Effect>) {
+        if self.live.take().is_some() {
+            if self.resume_live(now, out) {
+                return;
+            }
+            // Another generation may have been chosen meanwhile: only what the ends keep counts.
+            out.extend(self.cell.take().map(Effect::Remove));
+            self.running = None;
+            return out.push(Effect::Again(self.generation.count));
+        }
+        let Some(best) = self.longest() else { return };
+        let holder = self.best_holder();
+        let promised = self.sides[best].promised.as_ref().map(|p| (p.log_start, p.log_end, p.tag));
+        let Some((start, end, _)) = promised else { return };
+        let base =
+            holder.and_then(|at| self.sides[at].got_checkpoints.last()).map_or(0, |c| c.meta.log_offset);
+        if start > base || base > end {
+            return self.tampered("a part of the log is missing at both ends", out);
+        }
+        self.log.floor = base;
+        self.log.bytes = self.sides[best].got_log.clone();
+        let _ = self.log.bytes.split_to(usize::try_from(base - start).unwrap_or(0));
+        self.log.cursor = Cursor::default();
+        self.digest = Digest::start(self.session);
+        self.timers = super::Timers::default();
+        self.sides.iter_mut().for_each(super::Side::reset);
+        self.phase = Phase::Restoring;
+        if let Some(holder) = holder {
+            let checkpoints = core::mem::take(&mut self.sides[holder].got_checkpoints);
+            let agreed = self.holders_agree(&checkpoints);
+            self.cover.restored(&checkpoints, agreed);
+            return out.push(Effect::Restore(self.image, checkpoints));
+        }
+        self.cover.restored(&[], false);
+        if !self.log.bytes.is_empty() {
+            match Cursor::default().take(&mut self.log.bytes.clone().freeze()) {
+                Ok(Entry { event: Event::Start { seed, .. }, .. }) => self.seed = Seed(seed),
+                _ => return self.tampered("the log does not begin with a start", out),
+            }
+        }
+        out.push(Effect::Start(self.image, self.seed));
+    }
+
+    /// The shard has named the cell that [`Effect::Start`] or [`Effect::Restore`] asked for.
+    pub fn name_cell(&mut self, cell: CellId) {
+        self.cell = Some(cell);
+    }
+
+    fn longest(&self) -> Option<usize> {
+        let ends =
+            self.sides.iter().map(|side| side.promised.as_ref().map_or(0, |promised| promised.log_end));
+        ends.enumerate().max_by_key(|(index, end)| (*end, core::cmp::Reverse(*index))).map(|(index, _)| index)
+    }
+
+    /// The end whose last checkpoint is newest.
+    fn best_holder(&self) -> Option<usize> {
+        let last = |side: &super::Side| {
+            side.got_checkpoints.last().map(|c| (c.meta.log_offset, c.meta.generation, c.meta.number))
+        };
+        let held =
+            self.sides.iter().enumerate().filter_map(|(index, side)| last(side).map(|key| (key, index)));
+        held.max().map(|(_, index)| index)
+    }
+
+    /// The cell never stopped: every end's last promise before this one was to this owner, so nobody else can have chosen.
+    fn resume_live(&mut self, now: Now, out: &mut Vec<Effect>) -> bool {
+        let all_live =
+            self.sides.iter().all(|side| side.promised.as_ref().is_some_and(|promised| promised.live));
+        if !all_live || self.cell.is_none() {
+            return false;
+        }
+        let log_end = self.log.end();
+        let resumed = self.sides.iter_mut().all(|side| {
+            side.promised
+                .as_ref()
+                .is_some_and(|promised| promised.log_end <= log_end && promised.sent_start == side.took)
+                && {
+                    let (received, window) =
+                        side.promised.as_ref().map_or((0, 0), |p| (p.received, p.window));
+                    side.resume(received, window)
+                }
+        });
+        if resumed {
+            self.tell_chosen(now, out);
+        }
+        resumed
+    }
+
+    /// The answer to [`Effect::Start`].
+    pub fn started(&mut self, now: Now, cell: CellId, result: Result<(), CellError>, out: &mut Vec<Effect>) {
+        if self.cell != Some(cell) || self.phase != Phase::Restoring {
+            return;
+        }
+        match result {
+            Ok(()) => self.verify(now, out),
+            Err(error) => self.not_restored(error, out),
+        }
+    }
+
+    /// The answer to [`Effect::Restore`].
+    pub fn restored(
+        &mut self,
+        now: Now,
+        cell: CellId,
+        result: Result<Box<Header>, CellError>,
+        out: &mut Vec<Effect>,
+    ) {
+        if self.cell != Some(cell) || self.phase != Phase::Restoring {
+            return;
+        }
+        let header = match result {
+            Ok(header) => header,
+            Err(error) => return self.not_restored(error, out),
+        };
+        if header.session != self.session
+            || header.log_offset != self.log.floor
+            || header.ports.len() != self.sides.len()
+        {
+            return self.tampered("a checkpoint is of another session or position", out);
+        }
+        self.digest = Digest(header.head);
+        self.log.cursor = Cursor { last_ns: header.last_ns };
+        self.timers = super::Timers::restore(header.timers_set, &header.timers);
+        for (side, state) in self.sides.iter_mut().zip(header.ports) {
+            side.restore(state);
+        }
+        self.verify(now, out);
+    }
+
+    fn not_restored(&mut self, error: CellError, out: &mut Vec<Effect>) {
+        self.cell = None;
+        if error.code.retry() {
+            self.leave(error.code, error.reason, out);
+        } else {
+            self.over(error.code, error.reason, out);
+        }
+    }
+
+    fn tampered(&mut self, reason: &str, out: &mut Vec<Effect>) {
+        self.over(Code::Tampered, reason.to_string(), out);
+    }
+
+    /// Goes through the chosen log and the messages that it consumed, without running anything.
+    fn verify(&mut self, now: Now, out: &mut Vec<Effect>) {
+        for side in &mut self.sides {
+            // Messages that the checkpoint covers are not needed.
+            let start = side.promised.as_ref().map_or(0, |promised| promised.sent_start);
+            let Some(covered) = side.took.checked_sub(start) else {
+                return self.tampered("an end does not have the messages that the log needs", out);
+            };
+            for _ in 0..covered {
+                if side.inputs.pop_front().is_none() {
+                    return self.tampered("an end does not have the messages that the log needs", out);
+                }
+            }
+            side.inputs_charge =
+                side.inputs.iter().map(|message| marram_wire::limits::charge(message.payload.len())).sum();
+        }
+        let Some(tag) = self.longest().and_then(|best| self.sides[best].promised.as_ref()).map(|p| p.tag)
+        else {
+            return;
+        };
+        let (mut digest, mut cursor) = (self.digest, self.log.cursor);
+        let whole = self.log.bytes.clone().freeze();
+        let mut rest = whole.clone();
+        let mut consumed = [0usize; 2];
+        while !rest.is_empty() {
+            let before = rest.clone();
+            let Ok(entry) = cursor.take(&mut rest) else {
+                return self.tampered("the log cannot be read", out);
+            };
+            let bytes = before.slice(..before.len() - rest.len());
+            let message = match entry.event {
+                Event::Message(port) => {
+                    let index = self.index(port);
+                    let message = self.sides[index].inputs.get(consumed[index]);
+                    consumed[index] += 1;
+                    let Some(message) = message else {
+                        return self.tampered("an end does not have the messages that the log needs", out);
+                    };
+                    Some((message.close, &message.payload[..]))
+                }
+                Event::Timer | Event::Start { .. } => None,
+            };
+            digest.absorb(&self.keys, &bytes, message);
+        }
+        if self.log.end() > 0 && self.policy.keep && digest.tag() != tag {
+            return self.tampered(
+                "log or messages were altered: they do not give the digest that came with them",
+                out,
+            );
+        }
+        self.digest = digest;
+        self.phase = Phase::Replaying;
+        self.replay = Some(Replay { rest: whole, cursor: self.log.cursor, entry: None });
+        self.log.cursor = cursor;
+        self.replay_next(now, out);
+    }
+
+    fn replay_next(&mut self, now: Now, out: &mut Vec<Effect>) {
+        let Some(mut replay) = self.replay.take() else { return };
+        let Some(cell) = self.cell else { return };
+        if replay.entry.is_none() {
+            if replay.rest.is_empty() {
+                return self.chosen(now, out);
+            }
+            let Ok(entry) = replay.cursor.take(&mut replay.rest) else {
+                return self.tampered("the log cannot be read", out);
+            };
+            let Some(inputs) = self.inputs_of(&entry) else {
+                return self.tampered("the log consumes what never was", out);
+            };
+            replay.entry = Some((entry, inputs));
+        }
+        if let Some((entry, inputs)) = &mut replay.entry
+            && let Some(input) = inputs.pop()
+        {
+            let now_ns = entry.now_ns.unwrap_or(replay.cursor.last_ns);
+            out.push(Effect::Run(Run { cell, input, now_ns }));
+        }
+        self.replay = Some(replay);
+    }
+
+    /// The handlers that an entry runs, last one first.
+    fn inputs_of(&mut self, entry: &Entry) -> Option<Vec<Input>> {
+        Some(match entry.event {
+            Event::Message(port) => {
+                let index = self.index(port);
+                let message = self.sides[index].take_input()?;
+                alloc::vec![input_of(port, message)]
+            }
+            Event::Timer => alloc::vec![Input::Timer { token: self.timers.fire()? }],
+            Event::Start { .. } => self.opens(),
+        })
+    }
+
+    /// The ports open, client first; the list is taken from its end.
+    pub(super) fn opens(&self) -> Vec<Input> {
+        let kinds = [PortKind::Client, PortKind::Server];
+        self.sides.iter().zip(kinds).map(|(side, kind)| Input::Open { port: side.port, kind }).rev().collect()
+    }
+
+    /// A handler ran in replay.
+    pub(super) fn replayed(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
+        let Some(replay) = &self.replay else { return };
+        let Some((entry, inputs)) = &replay.entry else { return };
+        let (whole, timed) = (inputs.is_empty(), entry.now_ns);
+        let now_ns = timed.unwrap_or(replay.cursor.last_ns);
+        if let Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)) = ran.outcome {
+            return self.failed(4, alloc::format!("in replay: {reason}"), out);
+        }
+        if ran.clock_read && timed.is_none() {
+            let reason = "replay took another course than the log: the handler read the clock".to_string();
+            return self.failed(4, reason, out);
+        }
+        self.apply(now_ns, &ran);
+        if whole {
+            self.totals.replayed += 1;
+            self.close_if_spent();
+            if let Some(replay) = &mut self.replay {
+                replay.entry = None;
+            }
+        }
+        self.replay_next(now, out);
+    }
+
+    /// The cell is where the chosen log ends.
+    fn chosen(&mut self, now: Now, out: &mut Vec<Effect>) {
+        let resumed = self.sides.iter_mut().all(|side| {
+            let (received, window) = side.promised.as_ref().map_or((0, 0), |p| (p.received, p.window));
+            side.resume(received, window)
+        });
+        if !resumed {
+            return self.tampered("an end has received what the chosen log does not produce", out);
+        }
+        let logged_ns = self.log.cursor.last_ns;
+        let session_ns = logged_ns.max(now.unix_ns);
+        self.clock_offset_ns = session_ns.saturating_sub(i64::try_from(now.mono_ns).unwrap_or(i64::MAX));
+        self.tell_chosen(now, out);
+    }
+
+    /// Gives every end the chosen log, then releases what waits.
+    fn tell_chosen(&mut self, now: Now, out: &mut Vec<Effect>) {
+        let end = self.log.end();
+        for side in &mut self.sides {
+            let Some(channel) = side.channel else { continue };
+            let has = side.promised.as_ref().map_or(0, |promised| promised.log_end);
+            let mut offset = has.max(self.log.floor);
+            let missing = self.log.since(offset);
+            let last = missing.chunks(PART_SIZE).count().saturating_sub(1);
+            let mut tail = Bytes::new();
+            for (index, part) in missing.chunks(PART_SIZE).enumerate() {
+                let mut sealed = part.to_vec();
+                self.seal.log(offset, &mut sealed);
+                if index == last {
+                    tail = sealed.into();
+                    break;
+                }
+                let part = LogPart { channel, generation: self.generation, offset, bytes: sealed.into() };
+                offset += PART_SIZE as u64;
+                out.push(Effect::Send(side.port, part.into()));
+            }
+            let chosen = Chosen {
+                channel,
+                log_offset: offset,
+                log: tail,
+                tag: self.digest.tag(),
+                credit: INPUT_WINDOW,
+            };
+            out.push(Effect::Send(side.port, chosen.into()));
+            side.known = end;
+            side.got_log = bytes::BytesMut::new();
+            side.got_checkpoints = Vec::new();
+        }
+        self.phase = Phase::Running;
+        self.live = Some(self.generation);
+        self.replay = None;
+        self.begin(now, out);
+    }
+}
+
+/// What the cell is given for a message.
+pub(super) fn input_of(port: Port, message: Message) -> Input {
+    if message.close { Input::Close { port } } else { Input::Message { port, payload: message.payload } }
+}

@@ -1,0 +1,281 @@
+//! Covering: a checkpoint travels to an end in small pieces; once it is held there, ends forget what it covers.
+
+use super::{Effect, Holder, Owner, Phase};
+use crate::cell::{Base, CellId, SealedCheckpoint};
+use alloc::{boxed::Box, string::String, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{
+    frame::{CheckpointBegin, CheckpointMeta, CheckpointPart, Code, LogOnly, Truncate},
+    header::Header,
+    id::{Generation, Port},
+    limits::{CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, COVER_BYTES, COVER_LOG, DELTAS_MAX, PART_SIZE},
+};
+
+/// Names a checkpoint.
+type Name = (Generation, u32);
+
+/// How far one holder is.
+#[derive(Debug)]
+struct Progress {
+    index: usize,
+    sent: u64,
+    stored: u64,
+    complete: bool,
+}
+
+/// A checkpoint on its way.
+#[derive(Debug)]
+struct Sending {
+    meta: CheckpointMeta,
+    bytes: Bytes,
+    holders: Vec<Progress>,
+}
+
+/// Where a checkpoint that is being taken stands.
+#[derive(Debug)]
+struct Taken {
+    number: u32,
+    log_offset: u64,
+    tag: [u8; 8],
+    /// Messages consumed, by port.
+    took: Vec<u64>,
+    /// Charges consumed and not covered, by port, at that time.
+    uncovered: Vec<u64>,
+    full: bool,
+}
+
+/// Checkpoints of one owner.
+#[derive(Debug, Default)]
+pub(super) struct Cover {
+    numbers: u32,
+    taken: Option<Taken>,
+    sending: Option<Sending>,
+    /// What the executor copied or restored last: the next delta builds on it.
+    copied: Option<Name>,
+    /// The newest checkpoint that every holder has.
+    held: Option<Name>,
+    deltas: usize,
+    full_size: u64,
+    delta_size: u64,
+    /// What handlers cost since the last one, in nanoseconds.
+    spent_ns: u64,
+}
+
+impl Cover {
+    pub(super) fn spent(&mut self, cost_ns: u64) {
+        self.spent_ns = self.spent_ns.saturating_add(cost_ns);
+    }
+
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.sending.as_ref().map_or(0, |sending| sending.bytes.len() as u64)
+    }
+
+    /// A new generation: what was on its way to an end is gone.
+    pub(super) fn abandon(&mut self) {
+        self.taken = None;
+        self.sending = None;
+        self.numbers = 0;
+    }
+
+    /// The cell is as these checkpoints left it; `agreed` if every holder has just these.
+    pub(super) fn restored(&mut self, chain: &[SealedCheckpoint], agreed: bool) {
+        self.copied = chain.last().map(|checkpoint| (checkpoint.meta.generation, checkpoint.meta.number));
+        self.held = self.copied.filter(|_| agreed);
+        self.deltas = chain.len().saturating_sub(1);
+        self.full_size = chain.first().map_or(0, |checkpoint| checkpoint.meta.size);
+        self.delta_size = chain.iter().skip(1).map(|checkpoint| checkpoint.meta.size).sum();
+        self.spent_ns = 0;
+    }
+
+    /// Whether the next checkpoint can be a delta.
+    fn delta_fits(&self) -> bool {
+        self.copied.is_some()
+            && self.copied == self.held
+            && self.deltas < DELTAS_MAX
+            && self.delta_size <= self.full_size.max(1 << 20)
+    }
+}
+
+impl Owner {
+    fn holders(&self) -> Vec<usize> {
+        let wanted = |port: Port| match self.policy.holder {
+            Holder::Client => port == Port::CLIENT,
+            Holder::Server => port == Port::SERVER,
+            Holder::Both => true,
+        };
+        (0..self.sides.len()).filter(|index| wanted(self.sides[*index].port)).collect()
+    }
+
+    /// Whether a delta on the last of these would find its base at every holder.
+    pub(super) fn holders_agree(&self, chain: &[SealedCheckpoint]) -> bool {
+        let metas = || chain.iter().map(|checkpoint| &checkpoint.meta);
+        self.holders().iter().all(|index| {
+            self.sides[*index]
+                .promised
+                .as_ref()
+                .is_some_and(|promised| promised.checkpoints.iter().eq(metas()))
+        })
+    }
+
+    /// Takes a checkpoint when replaying what none covers would take too long, or an end keeps too much.
+    pub(super) fn cover_if_due(&mut self, out: &mut Vec<Effect>) {
+        let uncovered = self.sides.iter().map(|side| side.uncovered).max().unwrap_or(0);
+        let due = self.cover.spent_ns > self.policy.recovery_target_ns
+            || uncovered >= COVER_BYTES
+            || self.log.bytes.len() as u64 >= COVER_LOG;
+        let busy = self.cover.taken.is_some() || self.cover.sending.is_some() || self.running.is_some();
+        if due && !busy && self.policy.keep {
+            self.cover(out);
+        }
+    }
+
+    fn cover(&mut self, out: &mut Vec<Effect>) {
+        let Some(cell) = self.cell else { return };
+        if !self.holders().iter().all(|index| self.sides[*index].channel.is_some()) {
+            return;
+        }
+        let full = !self.cover.delta_fits();
+        self.cover.numbers += 1;
+        let number = self.cover.numbers;
+        let (base_generation, base_number) =
+            self.cover.copied.filter(|_| !full).unwrap_or((Generation::NONE, 0));
+        let (timers_set, timers) = self.timers.to_header();
+        let header = Header {
+            session: self.session,
+            image: self.image,
+            generation: self.generation,
+            number,
+            base_generation,
+            base_number,
+            log_offset: self.log.end(),
+            head: self.digest.0,
+            last_ns: self.log.cursor.last_ns,
+            timers_set,
+            timers,
+            ports: self.sides.iter().map(super::Side::to_header).collect(),
+        };
+        self.cover.taken = Some(Taken {
+            number,
+            log_offset: self.log.end(),
+            tag: self.digest.tag(),
+            took: self.sides.iter().map(|side| side.took).collect(),
+            uncovered: self.sides.iter().map(|side| side.uncovered).collect(),
+            full,
+        });
+        self.cover.copied = Some((self.generation, number));
+        self.cover.spent_ns = 0;
+        let base = if full { Base::Image } else { Base::Previous };
+        out.push(Effect::Checkpoint(cell, base, Box::new(header), self.seal.clone()));
+    }
+
+    /// The answer to [`Effect::Checkpoint`].
+    pub fn checkpointed(
+        &mut self,
+        cell: CellId,
+        number: u32,
+        result: Result<Bytes, String>,
+        out: &mut Vec<Effect>,
+    ) -> Option<String> {
+        let due =
+            self.cell == Some(cell) && self.cover.taken.as_ref().is_some_and(|taken| taken.number == number);
+        if !due || self.phase != Phase::Running {
+            return None;
+        }
+        let bytes = match result {
+            Ok(bytes) if bytes.len() as u64 <= CHECKPOINT_SIZE_MAX => bytes,
+            Ok(bytes) => {
+                self.cover.taken = None;
+                return Some(alloc::format!(
+                    "a checkpoint of {} bytes is larger than the limit",
+                    bytes.len()
+                ));
+            }
+            Err(reason) => {
+                self.cover.taken = None;
+                return Some(reason);
+            }
+        };
+        let taken = self.cover.taken.as_ref()?;
+        let meta = CheckpointMeta {
+            generation: self.generation,
+            number,
+            full: taken.full,
+            log_offset: taken.log_offset,
+            size: bytes.len() as u64,
+        };
+        let holders = self.holders();
+        for index in &holders {
+            let Some(channel) = self.sides[*index].channel else { continue };
+            // The log that it covers goes first **[M]**.
+            if let Some(increment) = self.increment(*index) {
+                let log = LogOnly { channel, entries: increment.entries, tag: increment.tag };
+                out.push(Effect::Send(self.sides[*index].port, log.into()));
+            }
+            let begin = CheckpointBegin { channel, meta: meta.clone() };
+            out.push(Effect::Send(self.sides[*index].port, begin.into()));
+        }
+        let start = |index| Progress { index, sent: 0, stored: 0, complete: false };
+        self.cover.sending = Some(Sending { meta, bytes, holders: holders.into_iter().map(start).collect() });
+        self.send_parts(out);
+        None
+    }
+
+    /// Sends parts within the window.
+    fn send_parts(&mut self, out: &mut Vec<Effect>) {
+        let Some(sending) = &mut self.cover.sending else { return };
+        for progress in &mut sending.holders {
+            let side = &self.sides[progress.index];
+            let Some(channel) = side.channel else { continue };
+            while progress.sent < sending.meta.size && progress.sent - progress.stored < CHECKPOINT_WINDOW {
+                let at = usize::try_from(progress.sent).unwrap_or(usize::MAX);
+                let bytes = sending.bytes.slice(at..sending.bytes.len().min(at.saturating_add(PART_SIZE)));
+                progress.sent += bytes.len() as u64;
+                out.push(Effect::Send(side.port, CheckpointPart { channel, bytes }.into()));
+            }
+        }
+    }
+
+    /// An end has stored parts, or all of a checkpoint.
+    pub(super) fn stored(&mut self, index: usize, bytes: u64, complete: Option<u32>, out: &mut Vec<Effect>) {
+        let Some(sending) = &mut self.cover.sending else { return };
+        let Some(progress) = sending.holders.iter_mut().find(|progress| progress.index == index) else {
+            return;
+        };
+        progress.stored += bytes;
+        if progress.stored > progress.sent {
+            return self.over(Code::Protocol, "an end stored more than it was sent".into(), out);
+        }
+        progress.complete |= complete == Some(sending.meta.number) && progress.stored == sending.meta.size;
+        if sending.holders.iter().all(|progress| progress.complete) {
+            self.covered(out);
+            self.cover_if_due(out);
+        } else {
+            self.send_parts(out);
+        }
+    }
+
+    /// A checkpoint is held by an end: only now may ends forget what it covers (DESIGN.md section 5.6).
+    fn covered(&mut self, out: &mut Vec<Effect>) {
+        let (Some(sending), Some(taken)) = (self.cover.sending.take(), self.cover.taken.take()) else {
+            return;
+        };
+        self.totals.checkpoints += 1;
+        self.totals.checkpoint_bytes += sending.meta.size;
+        self.cover.held = Some((sending.meta.generation, sending.meta.number));
+        if sending.meta.full {
+            (self.cover.deltas, self.cover.full_size, self.cover.delta_size) = (0, sending.meta.size, 0);
+        } else {
+            self.cover.deltas += 1;
+            self.cover.delta_size += sending.meta.size;
+        }
+        self.log.truncate(taken.log_offset);
+        for (index, side) in self.sides.iter_mut().enumerate() {
+            side.uncovered -= taken.uncovered.get(index).copied().unwrap_or(0).min(side.uncovered);
+            let Some(channel) = side.channel else { continue };
+            side.known = side.known.max(taken.log_offset);
+            let sent = taken.took.get(index).copied().unwrap_or(0);
+            let truncate = Truncate { channel, log_offset: taken.log_offset, tag: taken.tag, sent };
+            out.push(Effect::Send(side.port, truncate.into()));
+        }
+    }
+}

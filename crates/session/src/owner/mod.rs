@@ -1,0 +1,436 @@
+//! The owner of a session: the state machine in the middle, at the edge that holds the newest generation.
+//!
+//! It opens a generation in two steps (DESIGN.md section 5.2), rebuilds the cell by checkpoint and replay, feeds it one input
+//! at a time, logs what it consumed, releases outputs with the increment that they depend on, and lets the ends forget what a
+//! checkpoint covers. Knows no wire: frames carry a channel, and the shard knows where that leads.
+
+mod choose;
+mod cover;
+mod open;
+mod run;
+mod side;
+mod timers;
+
+use crate::cell::{Base, CellId, Image, Ran, Run, SealedCheckpoint, Seed};
+use alloc::{boxed::Box, string::String, vec::Vec};
+use bytes::BytesMut;
+use cover::Cover;
+use marram_wire::{
+    frame::{Code, Ended, Failure, Frame, Reject},
+    header::Header,
+    id::{Generation, HostId, Port, SessionId},
+    log::Cursor,
+    seal::{Digest, Seal, SessionKeys},
+};
+pub use open::Attempt;
+use side::Side;
+use timers::Timers;
+
+/// Which end keeps checkpoints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holder {
+    /// The client's.
+    Client,
+    /// The server's.
+    Server,
+    /// Both.
+    Both,
+}
+
+/// What the app's manifest asks of its sessions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// The app's name.
+    pub app: String,
+    /// The server's name, where there is one.
+    pub server: Option<String>,
+    /// Whether ends keep messages, log and checkpoints (`endpoints`) or nothing (`none`).
+    pub keep: bool,
+    /// Which end keeps checkpoints.
+    pub holder: Holder,
+    /// Replaying what no checkpoint covers should not take longer, in nanoseconds.
+    pub recovery_target_ns: u64,
+    /// How long ends remember a session that cannot be resumed, in milliseconds.
+    pub linger_ms: u32,
+    /// Messages that the cell may send in a second; 0 for no limit.
+    pub messages_per_s: u32,
+    /// Bytes of log that the session may write in a second; 0 for no limit.
+    pub log_bytes_per_s: u32,
+}
+
+/// Both clocks of the machine, read once a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Now {
+    /// Monotonic, in nanoseconds from any origin.
+    pub mono_ns: u64,
+    /// Since the Unix epoch, in nanoseconds; may jump.
+    pub unix_ns: i64,
+}
+
+/// What an owner wants done.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Send this to the end at this port, if it is linked.
+    Send(Port, Frame),
+    /// Start a cell.
+    Start(Image, Seed),
+    /// Start a cell from checkpoints.
+    Restore(Image, Vec<SealedCheckpoint>),
+    /// Run a handler.
+    Run(Run),
+    /// Copy, encode and seal the cell's state behind this header.
+    Checkpoint(CellId, Base, Box<Header>, Seal),
+    /// The cell is not needed any more.
+    Remove(CellId),
+    /// Open another generation, newer than this count: another attempt was in the way, or the cell cannot be kept.
+    Again(u64),
+    /// The owner is done with the session; whoever asks for it opens a new generation.
+    Over(Code, String),
+}
+
+/// How far the owner is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Waiting for promises and for what the ends keep.
+    Asking,
+    /// Waiting for the cell to be started or restored.
+    Restoring,
+    /// Running the chosen log through the cell.
+    Replaying,
+    /// Messages flow.
+    Running,
+    /// Every end has everything; waiting for their word that they are ready to forget.
+    Finishing,
+    /// The cell lives, but no end is linked.
+    Adrift,
+}
+
+impl Phase {
+    /// As in listings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Asking => "asking",
+            Self::Restoring => "restoring",
+            Self::Replaying => "replaying",
+            Self::Running => "running",
+            Self::Finishing => "finishing",
+            Self::Adrift => "adrift",
+        }
+    }
+}
+
+/// Counted over the owner's life.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Totals {
+    /// Messages and timers consumed, replay not counted.
+    pub consumed: u64,
+    /// Entries consumed in replay.
+    pub replayed: u64,
+    /// Outputs produced, replay not counted.
+    pub produced: u64,
+    /// Checkpoints stored by an end.
+    pub checkpoints: u64,
+    /// Bytes of them, sealed.
+    pub checkpoint_bytes: u64,
+    /// Generations opened here.
+    pub generations: u64,
+}
+
+/// The owner of one session.
+#[derive(Debug)]
+pub struct Owner {
+    session: SessionId,
+    image: Image,
+    keys: SessionKeys,
+    policy: Policy,
+    generation: Generation,
+    seal: Seal,
+    phase: Phase,
+    sides: Vec<Side>,
+    /// Who names cells: the shard.
+    cell: Option<CellId>,
+    seed: Seed,
+    /// The generation under which the cell was chosen and since when it is valid.
+    live: Option<Generation>,
+    running: Option<run::Running>,
+    replay: Option<choose::Replay>,
+    log: Log,
+    digest: Digest,
+    timers: Timers,
+    /// Session time minus monotonic time, in nanoseconds.
+    clock_offset_ns: i64,
+    cover: Cover,
+    rates: run::Rates,
+    /// Which port is offered first.
+    turn: usize,
+    /// Whether the last entry was a timer: then a message goes first.
+    timed: bool,
+    totals: Totals,
+}
+
+/// The plaintext log, from what no checkpoint covers.
+#[derive(Debug, Default)]
+struct Log {
+    floor: u64,
+    bytes: BytesMut,
+    cursor: Cursor,
+}
+
+impl Log {
+    fn end(&self) -> u64 {
+        self.floor + self.bytes.len() as u64
+    }
+
+    /// What lies at and behind `offset`; empty beyond the end.
+    fn since(&self, offset: u64) -> &[u8] {
+        let at = usize::try_from(offset.saturating_sub(self.floor)).unwrap_or(usize::MAX);
+        self.bytes.get(at..).unwrap_or_default()
+    }
+
+    fn truncate(&mut self, offset: u64) {
+        if let Ok(covered) = usize::try_from(offset.saturating_sub(self.floor)) {
+            let covered = covered.min(self.bytes.len());
+            let _ = self.bytes.split_to(covered);
+            self.floor += covered as u64;
+        }
+    }
+}
+
+impl Owner {
+    /// An owner that has not asked anyone yet. `hosts` are the agents of the client's end and, where the app has one, the
+    /// server's; `seed` is used if the session begins here.
+    #[must_use]
+    pub fn new(
+        session: SessionId,
+        image: Image,
+        keys: SessionKeys,
+        policy: Policy,
+        hosts: &[HostId],
+        seed: Seed,
+    ) -> Self {
+        let seal = keys.seal(Generation::NONE);
+        let sides = hosts.iter().zip([Port::CLIENT, Port::SERVER]);
+        Self {
+            session,
+            image,
+            policy,
+            generation: Generation::NONE,
+            seal,
+            phase: Phase::Adrift,
+            sides: sides.map(|(host, port)| Side::new(port, *host)).collect(),
+            cell: None,
+            seed,
+            live: None,
+            running: None,
+            replay: None,
+            log: Log::default(),
+            digest: Digest::start(session),
+            timers: Timers::default(),
+            clock_offset_ns: 0,
+            cover: Cover::default(),
+            rates: run::Rates::default(),
+            turn: 0,
+            timed: false,
+            totals: Totals::default(),
+            keys,
+        }
+    }
+
+    /// Which session.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Its image.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        self.image
+    }
+
+    /// Its keys.
+    #[must_use]
+    pub fn keys(&self) -> &SessionKeys {
+        &self.keys
+    }
+
+    /// Its policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The newest generation that was asked for here.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// How far the owner is.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The cell, if there is one.
+    #[must_use]
+    pub fn cell(&self) -> Option<CellId> {
+        self.cell
+    }
+
+    /// Counted over the owner's life.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// The agent of the end at this port.
+    #[must_use]
+    pub fn host(&self, port: Port) -> Option<HostId> {
+        self.sides.iter().find(|side| side.port == port).map(|side| side.host)
+    }
+
+    /// Log bytes: since the session began, and not covered by a checkpoint.
+    #[must_use]
+    pub fn log_bytes(&self) -> (u64, u64) {
+        (self.log.end(), self.log.bytes.len() as u64)
+    }
+
+    /// Bytes held for the session, its cell not counted.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.sides.iter().map(Side::held_bytes).sum::<u64>()
+            + self.log.bytes.len() as u64
+            + self.cover.held_bytes()
+    }
+
+    /// Whether the session is on its way to its first or next release.
+    #[must_use]
+    pub fn recovering(&self) -> bool {
+        matches!(self.phase, Phase::Asking | Phase::Restoring | Phase::Replaying)
+    }
+
+    /// A frame from the end at `port`, on the channel of the current generation.
+    pub fn receive(&mut self, now: Now, port: Port, frame: Frame, out: &mut Vec<Effect>) {
+        let index = self.index(port);
+        let asking = self.phase == Phase::Asking;
+        match frame {
+            Frame::Promised(promised) if asking => self.promised(now, index, promised, out),
+            Frame::LogPart(part) if asking => self.got_log(now, index, &part, out),
+            Frame::CheckpointBegin(begin) if asking => self.got_checkpoint(index, begin.meta, out),
+            Frame::CheckpointPart(part) if asking => self.got_part(now, index, &part.bytes, out),
+            Frame::Input(input) => self.input(now, index, input, out),
+            Frame::Credit(credit) => self.credit(now, index, credit.received, credit.bytes, out),
+            Frame::Stored(stored) => self.stored(index, stored.bytes, stored.complete, out),
+            Frame::Superseded(superseded) => self.superseded(port, superseded.promised, out),
+            Frame::Ended(ended) => self.over(ended.code, ended.reason, out),
+            Frame::Finished(_) if self.phase == Phase::Finishing => self.finished(index, out),
+            _ => self.over(Code::Protocol, "an end sent a frame out of turn".into(), out),
+        }
+    }
+
+    /// The link to the end at `port` is gone.
+    pub fn unlinked(&mut self, port: Port, out: &mut Vec<Effect>) {
+        let index = self.index(port);
+        self.sides[index].channel = None;
+        if self.phase == Phase::Adrift {
+            return;
+        }
+        if !self.policy.keep {
+            return self.over(Code::Lost, "a connection broke, and the app is not protected".into(), out);
+        }
+        if self.recovering() {
+            return self.let_down(Code::Waiting, "the other end's connection broke", out);
+        }
+        if self.sides.iter().all(|side| side.channel.is_none()) {
+            self.phase = Phase::Adrift;
+        }
+    }
+
+    /// The end at `port` has promised itself to another.
+    fn superseded(&mut self, port: Port, promised: Generation, out: &mut Vec<Effect>) {
+        if promised <= self.generation {
+            return self.unlinked(port, out);
+        }
+        if self.phase == Phase::Asking {
+            out.push(Effect::Again(promised.count));
+        } else {
+            self.leave(Code::Superseded, "a newer owner has the session".into(), out);
+        }
+    }
+
+    /// An attempt comes to nothing. A cell that lives is kept for the next.
+    pub fn let_down(&mut self, code: Code, reason: &str, out: &mut Vec<Effect>) {
+        if self.live.is_none() {
+            return self.leave(code, reason.into(), out);
+        }
+        self.reject(code, reason, out);
+        self.phase = Phase::Adrift;
+    }
+
+    /// Gives the session up; nothing has happened that an end does not know.
+    pub fn leave(&mut self, code: Code, reason: String, out: &mut Vec<Effect>) {
+        self.reject(code, &reason, out);
+        out.extend(self.cell.take().map(Effect::Remove));
+        out.push(Effect::Over(code, reason));
+    }
+
+    fn reject(&mut self, code: Code, reason: &str, out: &mut Vec<Effect>) {
+        for side in &mut self.sides {
+            if let Some(channel) = side.channel.take() {
+                out.push(Effect::Send(side.port, Reject { channel, code, reason: reason.into() }.into()));
+            }
+        }
+    }
+
+    /// Ends the session for good.
+    pub fn over(&mut self, code: Code, reason: String, out: &mut Vec<Effect>) {
+        for side in &mut self.sides {
+            if let Some(channel) = side.channel.take() {
+                let ended = Ended { channel, code, reason: reason.clone() };
+                out.push(Effect::Send(side.port, ended.into()));
+            }
+        }
+        out.extend(self.cell.take().map(Effect::Remove));
+        out.push(Effect::Over(code, reason));
+    }
+
+    /// A handler was stopped. The session may be tried once more, since the fault may be this machine's; a second stop at the
+    /// same position ends it, so that a poison message cannot walk from edge to edge.
+    fn failed(&mut self, input: u8, reason: String, out: &mut Vec<Effect>) {
+        let failure = Failure { log_offset: self.log.end(), input, reason };
+        let again = self
+            .sides
+            .iter()
+            .filter_map(|side| side.promised.as_ref()?.failed.as_ref())
+            .any(|before| before.log_offset == failure.log_offset && before.input == failure.input);
+        if again || !self.policy.keep {
+            return self.over(Code::Guest, failure.reason, out);
+        }
+        for side in &mut self.sides {
+            if let Some(channel) = side.channel.take() {
+                let failed = marram_wire::frame::Failed { channel, failure: failure.clone() };
+                out.push(Effect::Send(side.port, failed.into()));
+            }
+        }
+        out.extend(self.cell.take().map(Effect::Remove));
+        out.push(Effect::Over(Code::Guest, failure.reason));
+    }
+
+    /// The answer to [`Effect::Run`].
+    pub fn ran(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
+        if self.cell != Some(ran.cell) {
+            return;
+        }
+        match self.phase {
+            Phase::Replaying => self.replayed(now, ran, out),
+            Phase::Restoring | Phase::Finishing => {}
+            Phase::Running | Phase::Asking | Phase::Adrift => self.consumed(now, ran, out),
+        }
+    }
+
+    fn index(&self, port: Port) -> usize {
+        usize::from(port != Port::CLIENT).min(self.sides.len() - 1)
+    }
+}

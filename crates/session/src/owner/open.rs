@@ -1,0 +1,161 @@
+//! Opening a generation: promises first, then what the ends keep (DESIGN.md section 5.2).
+
+use super::{Effect, Now, Owner, Phase, side::Message};
+use crate::cell::SealedCheckpoint;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use marram_wire::{
+    frame::{Channel, CheckpointMeta, Code, Input, Live, LogPart, Promise, Promised},
+    id::{Generation, HostId, Port},
+    limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, INPUT_WINDOW, LOG_SIZE_MAX, RETAINED_MAX, charge},
+    seal::LOG_OFFSET_MAX,
+};
+
+/// One attempt to own the session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attempt<'a> {
+    /// Unique to it.
+    pub generation: Generation,
+    /// Its channel to each end, client first.
+    pub channels: &'a [Channel],
+    /// The agents there, client first.
+    pub hosts: &'a [HostId],
+    /// Whether an end that does not know the session may take it up.
+    pub fresh: bool,
+    /// Whether whoever asked has shown the session's key.
+    pub proven: bool,
+}
+
+impl Owner {
+    /// Asks every end for its promise. From here on nothing is released until all have given it and a log is chosen **[M]**.
+    pub fn open(&mut self, attempt: &Attempt<'_>, out: &mut Vec<Effect>) {
+        self.generation = attempt.generation;
+        self.seal = self.keys.seal(attempt.generation);
+        self.phase = Phase::Asking;
+        self.totals.generations += 1;
+        self.replay = None;
+        self.cover.abandon();
+        if self.live.is_none() {
+            out.extend(self.cell.take().map(Effect::Remove));
+            self.running = None;
+        }
+        for (index, side) in self.sides.iter_mut().enumerate() {
+            side.ask(attempt.channels.get(index).copied());
+            if let Some(host) = attempt.hosts.get(index) {
+                side.host = *host;
+            }
+        }
+        for index in 0..self.sides.len() {
+            let side = &self.sides[index];
+            let Some(channel) = side.channel else { continue };
+            let peer = self.sides.iter().find(|other| other.port != side.port).map(|other| other.host);
+            let server = self.policy.server.clone().filter(|_| side.port == Port::SERVER);
+            let live = self.live.map(|generation| Live { generation, took: side.took });
+            let promise = Promise {
+                channel,
+                session: self.session,
+                generation: self.generation,
+                app: self.policy.app.clone(),
+                image: self.image,
+                server: server.unwrap_or_default(),
+                peer,
+                key: self.keys.resume(),
+                fresh: attempt.fresh,
+                proven: attempt.proven,
+                keep: self.policy.keep,
+                linger_ms: self.policy.linger_ms,
+                live,
+            };
+            out.push(Effect::Send(side.port, promise.into()));
+        }
+    }
+
+    pub(super) fn promised(&mut self, now: Now, index: usize, promised: Promised, out: &mut Vec<Effect>) {
+        let side = &mut self.sides[index];
+        let log = promised.log_end.checked_sub(promised.log_start);
+        let sound = log.is_some_and(|size| size <= LOG_SIZE_MAX)
+            && promised.log_end < LOG_OFFSET_MAX
+            && promised.sent_start <= promised.sent_end
+            && promised.checkpoints.len() <= DELTAS_MAX + 1
+            && promised.checkpoints.iter().map(|meta| meta.size).fold(0, u64::saturating_add)
+                <= CHECKPOINT_SIZE_MAX
+            && promised.checkpoints.first().is_none_or(|meta| meta.full);
+        if !sound || side.promised.is_some() {
+            return self.over(Code::Protocol, "an end's promise does not make sense".into(), out);
+        }
+        side.next = promised.sent_start;
+        side.credited_from = promised.sent_end;
+        side.promised = Some(promised);
+        self.choose_if_complete(now, out);
+    }
+
+    pub(super) fn got_log(&mut self, now: Now, index: usize, part: &LogPart, out: &mut Vec<Effect>) {
+        let seal = self.keys.seal(part.generation);
+        let side = &mut self.sides[index];
+        let expected = side.promised.as_ref().map(|promised| promised.log_start + side.got_log.len() as u64);
+        let end = part.offset.saturating_add(part.bytes.len() as u64);
+        let fits = side.promised.as_ref().is_some_and(|promised| end <= promised.log_end);
+        if expected != Some(part.offset) || !fits {
+            return self.over(Code::Protocol, "an end's log has a hole".into(), out);
+        }
+        let at = side.got_log.len();
+        side.got_log.extend_from_slice(&part.bytes);
+        seal.log(part.offset, &mut side.got_log[at..]);
+        self.choose_if_complete(now, out);
+    }
+
+    pub(super) fn got_checkpoint(&mut self, index: usize, meta: CheckpointMeta, out: &mut Vec<Effect>) {
+        let side = &mut self.sides[index];
+        let at = side.got_checkpoints.len();
+        let announced = side.promised.as_ref().and_then(|promised| promised.checkpoints.get(at));
+        if announced != Some(&meta) || !side.got_parts.is_empty() || meta.size == 0 {
+            return self.over(
+                Code::Protocol,
+                "an end sends another checkpoint than it announced".into(),
+                out,
+            );
+        }
+        // Read as it comes; the size is bounded by the promise's check.
+        side.got_parts.reserve(usize::try_from(meta.size).unwrap_or(0).min(64 << 20));
+    }
+
+    pub(super) fn got_part(&mut self, now: Now, index: usize, bytes: &Bytes, out: &mut Vec<Effect>) {
+        let side = &mut self.sides[index];
+        let at = side.got_checkpoints.len();
+        let meta = side.promised.as_ref().and_then(|promised| promised.checkpoints.get(at)).cloned();
+        side.got_parts.extend_from_slice(bytes);
+        let got = side.got_parts.len() as u64;
+        match meta {
+            Some(meta) if got == meta.size => {
+                let bytes = core::mem::take(&mut side.got_parts).freeze();
+                side.got_checkpoints.push(SealedCheckpoint { meta, bytes });
+                self.choose_if_complete(now, out);
+            }
+            Some(meta) if got < meta.size => {}
+            _ => self.over(Code::Protocol, "an end sends more of a checkpoint than it announced".into(), out),
+        }
+    }
+
+    /// A message from an end: kept while asking, else for the cell.
+    pub(super) fn input(&mut self, now: Now, index: usize, input: Input, out: &mut Vec<Effect>) {
+        let side = &mut self.sides[index];
+        let bound = RETAINED_MAX + INPUT_WINDOW + charge(0);
+        if side.inputs_charge + charge(input.payload.len()) > bound || (side.promised.is_none()) {
+            return self.over(Code::Protocol, "an end sends more than it was granted".into(), out);
+        }
+        side.push_input(Message { close: input.close, payload: input.payload });
+        if self.phase == Phase::Asking {
+            return self.choose_if_complete(now, out);
+        }
+        if input.ack > 0 {
+            self.credit(now, index, input.ack, 0, out);
+        }
+        self.pump(now, out);
+    }
+
+    fn choose_if_complete(&mut self, now: Now, out: &mut Vec<Effect>) {
+        if self.phase == Phase::Asking && self.sides.iter().all(super::side::Side::complete) {
+            self.choose(now, out);
+        }
+    }
+}

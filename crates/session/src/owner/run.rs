@@ -1,0 +1,310 @@
+//! While it runs: one input at a time, its entry, its outputs, their release.
+
+use super::{Effect, Now, Owner, Phase, choose::input_of, side::Message};
+use crate::cell::{Input, Outcome, Output as Made, Ran, Run, Stop};
+use alloc::{string::ToString, vec::Vec};
+use bytes::{Bytes, BytesMut};
+use marram_wire::{
+    frame::{Code, Credit, Finish, Increment, Output},
+    id::Port,
+    limits::{INPUT_WINDOW, OUTPUTS_MAX},
+    log::{Entry, Event},
+};
+
+/// The cell rests while more than this waits for an end's credit: a full buffer stops reading, it never drops.
+const UNSENT_MAX: u64 = 256 << 10;
+/// Credit goes back when this much was consumed.
+const CREDIT_EVERY: u64 = INPUT_WINDOW / 4;
+
+/// The entry that runs.
+#[derive(Debug)]
+pub(super) struct Running {
+    event: Event,
+    now_ns: i64,
+    /// What it consumed, for the running digest.
+    message: Option<Message>,
+    /// Handlers of this entry that still have to run, last one first.
+    rest: Vec<Input>,
+    clock_read: bool,
+}
+
+/// What the session did in the current second.
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    second_ns: u64,
+    messages: u32,
+    log_bytes: u32,
+}
+
+impl Rates {
+    fn count(&mut self, now: Now, messages: usize, log_bytes: usize) {
+        if now.mono_ns.saturating_sub(self.second_ns) >= 1_000_000_000 {
+            *self = Self { second_ns: now.mono_ns, ..Self::default() };
+        }
+        self.messages = self.messages.saturating_add(u32::try_from(messages).unwrap_or(u32::MAX));
+        self.log_bytes = self.log_bytes.saturating_add(u32::try_from(log_bytes).unwrap_or(u32::MAX));
+    }
+}
+
+impl Owner {
+    /// Session time: the edge's monotonic clock plus an offset fixed at recovery; never behind the last logged time.
+    fn session_ns(&self, now: Now) -> i64 {
+        let mono_ns = i64::try_from(now.mono_ns).unwrap_or(i64::MAX);
+        mono_ns.saturating_add(self.clock_offset_ns).max(self.log.cursor.last_ns)
+    }
+
+    /// When the next timer is due, on the monotonic clock.
+    #[must_use]
+    pub fn due_ns(&self) -> Option<u64> {
+        if self.phase != Phase::Running || self.running.is_some() {
+            return None;
+        }
+        let due_ns = self.timers.due_ns()?.saturating_sub(self.clock_offset_ns);
+        Some(u64::try_from(due_ns).unwrap_or(0))
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Now, out: &mut Vec<Effect>) {
+        self.pump(now, out);
+    }
+
+    /// The log is chosen and the ends know it.
+    pub(super) fn begin(&mut self, now: Now, out: &mut Vec<Effect>) {
+        let begun =
+            self.log.end() > 0 || self.sides.iter().any(|side| side.took > 0) || self.totals.consumed > 0;
+        if begun {
+            self.release(out);
+            return self.pump(now, out);
+        }
+        let event = Event::Start { seed: self.seed.0, server: self.sides.len() > 1 };
+        let now_ns = self.session_ns(now);
+        let rest = self.opens();
+        self.running = Some(Running { event, now_ns, message: None, rest, clock_read: true });
+        self.run_next(out);
+    }
+
+    fn run_next(&mut self, out: &mut Vec<Effect>) {
+        if let (Some(cell), Some(running)) = (self.cell, &mut self.running)
+            && let Some(input) = running.rest.pop()
+        {
+            out.push(Effect::Run(Run { cell, input, now_ns: running.now_ns }));
+        }
+    }
+
+    /// Gives the cell its next input, if it rests, there is one, and the ends can take what comes of it.
+    pub(super) fn pump(&mut self, now: Now, out: &mut Vec<Effect>) {
+        if self.phase != Phase::Running || self.running.is_some() || self.cell.is_none() {
+            return;
+        }
+        if self.sides.iter().any(|side| side.unsent_charge > UNSENT_MAX) {
+            return;
+        }
+        let now_ns = self.session_ns(now);
+        // Timers go first, but a cell that is always due still hears its peers.
+        let due = self.timers.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        let waits = self.sides.iter().any(|side| !side.inputs.is_empty());
+        self.timed = due && !(self.timed && waits);
+        let (event, message, input) = if self.timed {
+            let Some(token) = self.timers.fire() else { return };
+            (Event::Timer, None, Input::Timer { token })
+        } else {
+            let Some((port, message)) = self.next_message() else { return };
+            (Event::Message(port), Some(message.clone()), input_of(port, message))
+        };
+        let rest = alloc::vec![input];
+        self.running = Some(Running { event, now_ns, message, rest, clock_read: false });
+        self.run_next(out);
+    }
+
+    /// Ports in turn.
+    fn next_message(&mut self) -> Option<(Port, Message)> {
+        let count = self.sides.len();
+        for step in 0..count {
+            let index = (self.turn + step) % count;
+            if let Some(message) = self.sides[index].take_input() {
+                self.turn = (index + 1) % count;
+                return Some((self.sides[index].port, message));
+            }
+        }
+        None
+    }
+
+    /// A handler ran.
+    pub(super) fn consumed(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
+        let Some(mut running) = self.running.take() else { return };
+        if let Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)) = ran.outcome {
+            let input = match running.event {
+                Event::Message(port) => u8::from(port != Port::CLIENT),
+                Event::Timer => 2,
+                Event::Start { .. } => 3,
+            };
+            return self.failed(input, reason, out);
+        }
+        running.clock_read |= ran.clock_read;
+        let timers_fit = self.apply(running.now_ns, &ran);
+        self.totals.produced += ran.outputs.len() as u64;
+        self.cover.spent(ran.cost_ns);
+        if !running.rest.is_empty() {
+            self.running = Some(running);
+            return self.run_next(out);
+        }
+        let logged = if self.policy.keep { self.log_entry(&running) } else { 0 };
+        self.totals.consumed += 1;
+        self.close_if_spent();
+        self.rates.count(now, ran.outputs.len(), logged);
+        if let Some(reason) = self.broken_quota(timers_fit, ran.outputs.len()) {
+            return self.over(Code::Guest, reason, out);
+        }
+        if self.phase != Phase::Running {
+            // A new generation is being asked for: outputs wait in the outbox.
+            return;
+        }
+        self.release(out);
+        self.give_credit(out);
+        if self.phase == Phase::Running {
+            self.cover_if_due(out);
+            self.pump(now, out);
+        }
+    }
+
+    fn broken_quota(&self, timers_fit: bool, outputs: usize) -> Option<alloc::string::String> {
+        let over = |used: u32, limit: u32| limit > 0 && used > limit;
+        if !timers_fit {
+            Some("the cell has more timers than the limit".to_string())
+        } else if outputs > OUTPUTS_MAX {
+            Some("one handler sent more messages than the limit".to_string())
+        } else if over(self.rates.messages, self.policy.messages_per_s) {
+            Some(alloc::format!(
+                "the cell sent more than quotas.messages_per_s = {}",
+                self.policy.messages_per_s
+            ))
+        } else if over(self.rates.log_bytes, self.policy.log_bytes_per_s) {
+            Some(alloc::format!(
+                "the log grew by more than quotas.log_bytes_per_s = {}",
+                self.policy.log_bytes_per_s
+            ))
+        } else {
+            None
+        }
+    }
+
+    /// Takes in what a handler did. False if it has too many timers.
+    pub(super) fn apply(&mut self, now_ns: i64, ran: &Ran) -> bool {
+        let fit = ran.timers.iter().fold(true, |fit, change| self.timers.change(now_ns, *change) && fit);
+        for made in &ran.outputs {
+            let (port, close, payload) = match made {
+                Made::Message { port, payload } => (*port, false, payload.clone()),
+                Made::Close { port } => (*port, true, Bytes::new()),
+            };
+            if let Some(side) = self.sides.iter_mut().find(|side| side.port == port) {
+                side.produce(close, payload);
+            }
+        }
+        fit
+    }
+
+    /// A cell that can never run again has said everything: its outputs close. Depends on the log alone, so replay agrees.
+    pub(super) fn close_if_spent(&mut self) {
+        if self.timers.is_empty() && self.sides.iter().all(|side| side.input_closed) {
+            self.sides.iter_mut().for_each(|side| side.produce(true, Bytes::new()));
+        }
+    }
+
+    fn log_entry(&mut self, running: &Running) -> usize {
+        let entry = Entry { event: running.event, now_ns: running.clock_read.then_some(running.now_ns) };
+        let before = self.log.bytes.len();
+        self.log.cursor.put(&entry, &mut self.log.bytes);
+        let message = running.message.as_ref().map(|message| (message.close, &message.payload[..]));
+        self.digest.absorb(&self.keys, &self.log.bytes[before..], message);
+        self.log.bytes.len() - before
+    }
+
+    /// Sealed entries that the end at `index` was not sent.
+    pub(super) fn increment(&mut self, index: usize) -> Option<Increment> {
+        let known = self.sides[index].known;
+        let end = self.log.end();
+        if known >= end || !self.policy.keep {
+            return None;
+        }
+        let mut entries = BytesMut::from(self.log.since(known));
+        self.seal.log(known, &mut entries);
+        self.sides[index].known = end;
+        Some(Increment { entries: entries.freeze(), tag: self.digest.tag() })
+    }
+
+    /// Sends what credit allows, each output with the log that it depends on.
+    pub(super) fn release(&mut self, out: &mut Vec<Effect>) {
+        for index in 0..self.sides.len() {
+            let Some(channel) = self.sides[index].channel else { continue };
+            while let Some(message) = self.sides[index].next_output() {
+                let increment = self.increment(index);
+                let output = Output { channel, increment, close: message.close, payload: message.payload };
+                out.push(Effect::Send(self.sides[index].port, output.into()));
+                if !self.policy.keep {
+                    // Nobody acknowledges to an owner that keeps nothing.
+                    self.sides[index].acknowledge(1);
+                }
+            }
+        }
+        self.finish_if_done(out);
+    }
+
+    fn give_credit(&mut self, out: &mut Vec<Effect>) {
+        for side in &mut self.sides {
+            if let Some(channel) = side.channel.filter(|_| side.credit_due >= CREDIT_EVERY) {
+                let bytes = core::mem::take(&mut side.credit_due);
+                out.push(Effect::Send(side.port, Credit { channel, received: 0, bytes }.into()));
+            }
+        }
+    }
+
+    /// An end has received outputs, and will take more.
+    pub(super) fn credit(
+        &mut self,
+        now: Now,
+        index: usize,
+        received: u64,
+        bytes: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        let side = &mut self.sides[index];
+        side.credit = side.credit.saturating_add(bytes);
+        if self.policy.keep && !side.acknowledge(received) {
+            return self.over(Code::Protocol, "an end acknowledges what it was not sent".into(), out);
+        }
+        if self.phase == Phase::Running {
+            self.release(out);
+            self.pump(now, out);
+        }
+    }
+
+    /// Both directions of every port are done, and every end has everything.
+    fn finish_if_done(&mut self, out: &mut Vec<Effect>) {
+        let done = self.running.is_none()
+            && self
+                .sides
+                .iter()
+                .all(|side| side.input_closed && side.output_closed && side.outbox.is_empty());
+        let done = done && (!self.policy.keep || self.sides.iter().all(|side| side.channel.is_some()));
+        if !done || self.phase != Phase::Running {
+            return;
+        }
+        if !self.policy.keep {
+            return self.over(Code::Finished, "both sides are done".into(), out);
+        }
+        self.phase = Phase::Finishing;
+        for side in &self.sides {
+            if let Some(channel) = side.channel {
+                out.push(Effect::Send(side.port, Finish { channel }.into()));
+            }
+        }
+    }
+
+    /// An end is ready to forget; when all are, they are told to.
+    pub(super) fn finished(&mut self, index: usize, out: &mut Vec<Effect>) {
+        self.sides[index].finished = true;
+        if self.sides.iter().all(|side| side.finished) {
+            self.over(Code::Finished, "both sides are done".into(), out);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What an owner knows of one end: what it sent, what it received, what it may be sent.
+
+use crate::cell::SealedCheckpoint;
+use alloc::{collections::VecDeque, vec::Vec};
+use bytes::{Bytes, BytesMut};
+use marram_wire::{
+    frame::{Channel, Promised},
+    header::{Many, PortState, Unacknowledged},
+    id::{HostId, Port},
+    limits::charge,
+};
+
+/// A message, or the mark that no more follow.
+pub(super) type Message = Unacknowledged;
+
+/// One end of the session.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) port: Port,
+    pub(super) host: HostId,
+    /// Of the current generation; none while the end cannot be reached.
+    pub(super) channel: Option<Channel>,
+    pub(super) promised: Option<Promised>,
+    /// The end's log, opened, from [`Promised::log_start`].
+    pub(super) got_log: BytesMut,
+    pub(super) got_checkpoints: Vec<SealedCheckpoint>,
+    pub(super) got_parts: BytesMut,
+    /// Messages that the cell has not consumed; the first has sequence number `took`, unless a replay consumes them.
+    pub(super) inputs: VecDeque<Message>,
+    pub(super) inputs_charge: u64,
+    /// Sequence number of the message that arrives next.
+    pub(super) next: u64,
+    /// Messages consumed.
+    pub(super) took: u64,
+    pub(super) input_closed: bool,
+    /// Messages from this one on were sent on credit, which consuming them gives back.
+    pub(super) credited_from: u64,
+    pub(super) credit_due: u64,
+    /// Outputs produced.
+    pub(super) produced: u64,
+    pub(super) output_closed: bool,
+    /// The last outputs, as far as not acknowledged.
+    pub(super) outbox: VecDeque<Message>,
+    pub(super) outbox_charge: u64,
+    /// How many of them are on the channel.
+    pub(super) sent: usize,
+    pub(super) unsent_charge: u64,
+    /// Bytes of outputs that the end will take.
+    pub(super) credit: u64,
+    /// The end was sent the log up to here.
+    pub(super) known: u64,
+    pub(super) finished: bool,
+    /// Charge of messages consumed that no checkpoint covers.
+    pub(super) uncovered: u64,
+}
+
+impl Side {
+    pub(super) fn new(port: Port, host: HostId) -> Self {
+        Self {
+            port,
+            host,
+            channel: None,
+            promised: None,
+            got_log: BytesMut::new(),
+            got_checkpoints: Vec::new(),
+            got_parts: BytesMut::new(),
+            inputs: VecDeque::new(),
+            inputs_charge: 0,
+            next: 0,
+            took: 0,
+            input_closed: false,
+            credited_from: 0,
+            credit_due: 0,
+            produced: 0,
+            output_closed: false,
+            outbox: VecDeque::new(),
+            outbox_charge: 0,
+            sent: 0,
+            unsent_charge: 0,
+            credit: 0,
+            known: 0,
+            finished: false,
+            uncovered: 0,
+        }
+    }
+
+    /// Forgets what belonged to the last attempt; what the cell consumed and produced stays.
+    pub(super) fn ask(&mut self, channel: Option<Channel>) {
+        self.channel = channel;
+        self.promised = None;
+        self.got_log.clear();
+        self.got_checkpoints.clear();
+        self.got_parts.clear();
+        self.inputs.clear();
+        self.inputs_charge = 0;
+        self.finished = false;
+        self.credit_due = 0;
+    }
+
+    /// Whether everything that the promise announced is there.
+    pub(super) fn complete(&self) -> bool {
+        self.promised.as_ref().is_some_and(|promised| {
+            let log = promised.log_end - promised.log_start;
+            let pushed =
+                self.got_checkpoints.len() == promised.checkpoints.len() && self.got_log.len() as u64 == log;
+            self.next == promised.sent_end && (promised.live || pushed)
+        })
+    }
+
+    pub(super) fn push_input(&mut self, message: Message) {
+        self.next += 1;
+        self.inputs_charge += charge(message.payload.len());
+        self.inputs.push_back(message);
+    }
+
+    /// The next message, consumed.
+    pub(super) fn take_input(&mut self) -> Option<Message> {
+        let message = self.inputs.pop_front()?;
+        let cost = charge(message.payload.len());
+        self.inputs_charge -= cost;
+        if self.took >= self.credited_from {
+            self.credit_due += cost;
+        }
+        self.took += 1;
+        self.uncovered += cost;
+        self.input_closed |= message.close;
+        Some(message)
+    }
+
+    pub(super) fn produce(&mut self, close: bool, payload: Bytes) {
+        if self.output_closed {
+            return;
+        }
+        self.output_closed = close;
+        self.produced += 1;
+        let cost = charge(payload.len());
+        self.outbox_charge += cost;
+        self.unsent_charge += cost;
+        self.outbox.push_back(Message { close, payload });
+    }
+
+    /// Sequence number of the first output in the outbox.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.produced - self.outbox.len() as u64
+    }
+
+    /// Drops outputs that the end has received. False if it claims more than it was sent.
+    pub(super) fn acknowledge(&mut self, count: u64) -> bool {
+        let Ok(count) = usize::try_from(count) else { return false };
+        if count > self.sent {
+            return false;
+        }
+        for message in self.outbox.drain(..count) {
+            self.outbox_charge -= charge(message.payload.len());
+        }
+        self.sent -= count;
+        true
+    }
+
+    /// Continues from what the end has received. False if it received what was never produced, or what is still to be
+    /// acknowledged was thrown away.
+    pub(super) fn resume(&mut self, received: u64, window: u64) -> bool {
+        let Some(behind) = received.checked_sub(self.acknowledged()) else { return false };
+        self.sent = self.outbox.len();
+        if !self.acknowledge(behind) {
+            return false;
+        }
+        self.sent = 0;
+        self.unsent_charge = self.outbox_charge;
+        self.credit = window;
+        true
+    }
+
+    /// The next output that credit allows.
+    pub(super) fn next_output(&mut self) -> Option<Message> {
+        let message = self.outbox.get(self.sent)?;
+        let cost = charge(message.payload.len());
+        if cost > self.credit {
+            return None;
+        }
+        self.credit -= cost;
+        self.unsent_charge -= cost;
+        self.sent += 1;
+        Some(message.clone())
+    }
+
+    pub(super) fn to_header(&self) -> PortState {
+        PortState {
+            port: self.port,
+            took: self.took,
+            input_closed: self.input_closed,
+            produced: self.produced,
+            output_closed: self.output_closed,
+            outbox: Many(self.outbox.iter().cloned().collect()),
+        }
+    }
+
+    /// Starts over from a checkpoint.
+    pub(super) fn restore(&mut self, state: PortState) {
+        self.took = state.took;
+        self.input_closed = state.input_closed;
+        self.produced = state.produced;
+        self.output_closed = state.output_closed;
+        self.outbox = state.outbox.0.into();
+        self.outbox_charge = self.outbox.iter().map(|message| charge(message.payload.len())).sum();
+        self.sent = 0;
+        self.unsent_charge = self.outbox_charge;
+        self.uncovered = 0;
+    }
+
+    /// Starts over from nothing.
+    pub(super) fn reset(&mut self) {
+        self.restore(PortState {
+            port: self.port,
+            took: 0,
+            input_closed: false,
+            produced: 0,
+            output_closed: false,
+            outbox: Many::default(),
+        });
+    }
+
+    pub(super) fn held_bytes(&self) -> u64 {
+        let got: usize = self.got_checkpoints.iter().map(|checkpoint| checkpoint.bytes.len()).sum();
+        self.inputs_charge + self.outbox_charge + (got + self.got_log.len() + self.got_parts.len()) as u64
+    }
+}
