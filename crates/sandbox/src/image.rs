@@ -2,6 +2,7 @@
 
 use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
 use crate::deploy::GlobalValue;
+use crate::files::Files;
 use crate::host::Print;
 use crate::limits::{GLOBALS_MAX, IMAGE_SPAN_MAX, PAGE, WASM_PAGE};
 use crate::quotas::{QUOTAS_BYTES, Quotas};
@@ -115,6 +116,7 @@ pub struct Image {
     pub(crate) compatibility: u64,
     pub(crate) memory: InitialMemory,
     pub(crate) globals: Vec<GlobalValue>,
+    pub(crate) files: Files,
     /// What initialisation printed; not kept in the file.
     pub(crate) prints: Vec<Print>,
     /// Compiled code, in the engine's own format.
@@ -209,7 +211,7 @@ const VERSION: u32 = 1;
 /// | magic 4 | version 4 | body length 8 | BLAKE3 of the body 32 | body |
 /// body: | compatibility 8 | image hash 32 | quotas 39 |
 ///       | memory length 8 | run count 4 | (offset 4 | length 4 | pages)* |
-///       | global count 4 | (type 1 | bits 16)* | code: the rest |
+///       | global count 4 | (type 1 | bits 16)* | files, as in `files/codec.rs` | code: the rest |
 /// ```
 impl Image {
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -222,6 +224,7 @@ impl Image {
         for global in &self.globals {
             global.encode(&mut body);
         }
+        self.files.encode_image(&mut body);
         body.extend_from_slice(&self.code);
 
         let mut out = Vec::with_capacity(body.len() + 48);
@@ -268,8 +271,9 @@ impl Image {
         let memory = InitialMemory::decode(reader)?;
         let count = reader.u32().filter(|count| *count as usize <= GLOBALS_MAX)?;
         let globals = (0..count).map(|_| GlobalValue::decode(reader)).collect::<Option<_>>()?;
+        let files = Files::decode_image(reader)?;
         let code = reader.rest().into();
-        Some(Self { hash, quotas, compatibility, memory, globals, prints: Vec::new(), code, rebuilt: None })
+        Some(Self { hash, quotas, compatibility, memory, globals, files, prints: Vec::new(), code, rebuilt: None })
     }
 }
 

@@ -9,6 +9,7 @@ mod cells;
 mod deploy;
 mod dirty;
 mod engine;
+mod files;
 mod generator;
 mod host;
 mod image;

@@ -35,7 +35,8 @@ struct Handlers {
 impl Live {
     /// Takes a slot and gives it the image's state.
     pub(crate) fn start(bound: &Bound, seed: Seed, tracker: Tracker) -> wasmtime::Result<Self> {
-        let host = Host::new(Phase::Running, seed, bound.quotas.memory_max);
+        let files = bound.image.files.clone();
+        let host = Host::new(Phase::Running, seed, files, bound.quotas.memory_max);
         let mut store = Store::new(bound.pre.module().engine(), host);
         store.limiter(|host| host);
         // A handler may run to the end of the slice that is under way; then it yields, slice after slice.

@@ -5,6 +5,7 @@ use super::error::DeployError;
 use super::rewrite::{GlobalValue, global_name};
 use crate::app::App;
 use crate::cells::reason;
+use crate::files::Files;
 use crate::host::{Host, Phase, Print, linker};
 use crate::image::InitialMemory;
 use crate::limits::IMAGE_SPAN_MAX;
@@ -17,6 +18,7 @@ use wasmtime::{Engine, Instance, Module, Store};
 pub(super) struct Frozen {
     pub(super) memory: InitialMemory,
     pub(super) globals: Vec<GlobalValue>,
+    pub(super) files: Files,
     pub(super) prints: Vec<Print>,
 }
 
@@ -29,7 +31,8 @@ pub(super) fn initialise(
     ms_max: u64,
 ) -> Result<Frozen, DeployError> {
     // The generator is never drawn from: initialisation that tries is refused.
-    let host = Host::new(Phase::Initialising, Seed([0; 32]), app.quotas.memory_max);
+    let files = Files::new(app.files.clone().into(), app.quotas.scratch_max);
+    let host = Host::new(Phase::Initialising, Seed([0; 32]), files, app.quotas.memory_max);
     let mut store = Store::new(engine, host);
     store.limiter(|host| host);
     store.set_epoch_deadline(1);
@@ -88,6 +91,8 @@ fn freeze(store: &mut Store<Host>, instance: &Instance, facts: &Facts) -> Result
         })
         .collect::<Option<Vec<_>>>()
         .ok_or_else(|| DeployError::Unsavable("a mutable global is no number".into()))?;
-    Ok(Frozen { memory, globals, prints: std::mem::take(&mut store.data_mut().prints) })
+    let host = store.data_mut();
+    let files = host.files.freeze();
+    Ok(Frozen { memory, globals, files, prints: std::mem::take(&mut host.prints) })
 }
 

@@ -40,6 +40,7 @@ pub(crate) fn build(app: &App, initialise_ms_max: u64) -> Result<Image, DeployEr
         compatibility: base_compatibility()?,
         memory: frozen.memory,
         globals: frozen.globals,
+        files: frozen.files,
         prints: frozen.prints,
         code: code.into(),
         rebuilt: None,

@@ -8,6 +8,7 @@ mod wasi;
 
 pub(crate) use ports::Ports;
 
+use crate::files::Files;
 use crate::generator::Generator;
 use crate::limits::{PRINT_BYTES_MAX, PRINTS_PER_HANDLER_MAX};
 use marram_session::cell::{Output, Seed, TimerChange};
@@ -67,12 +68,13 @@ pub(crate) struct Host {
     pub(crate) prints: Vec<Print>,
     pub(crate) ports: Ports,
     pub(crate) generator: Generator,
+    pub(crate) files: Files,
     /// Bytes that linear memory may grow to, whatever the machine has.
     pub(crate) memory_max: u64,
 }
 
 impl Host {
-    pub(crate) fn new(phase: Phase, seed: Seed, memory_max: u64) -> Self {
+    pub(crate) fn new(phase: Phase, seed: Seed, files: Files, memory_max: u64) -> Self {
         Self {
             memory: None,
             phase,
@@ -84,6 +86,7 @@ impl Host {
             prints: Vec::new(),
             ports: Ports::default(),
             generator: Generator::new(seed),
+            files,
             memory_max,
         }
     }
@@ -200,5 +203,6 @@ pub(crate) fn range(memory: &[u8], ptr: u32, len: u32, call: &str) -> wasmtime::
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Host>> {
     let mut linker = Linker::new(engine);
     marram::link(&mut linker)?;
+    wasi::link(&mut linker)?;
     Ok(linker)
 }

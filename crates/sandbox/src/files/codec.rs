@@ -1,0 +1,364 @@
+//! A cell's files as bytes, for checkpoints, images and state hashes. Reading checks everything: what comes back is a
+//! tree that operations could have made.
+
+use super::arena::{Arena, Page};
+use super::descriptors::{Descriptor, Descriptors, Open};
+use super::tree::{Entry, Inode, Node, ROOT, Tree};
+use super::Files;
+use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
+use crate::app::ImageFile;
+use crate::limits::{IMAGE_FILES_MAX, NAME_BYTES_MAX, PAGE, SCRATCH_MAX};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What is wrong with files that were read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FilesError(pub(crate) &'static str);
+
+/// The pages of one file: where, and what; `None` for zero.
+pub(crate) type FilePages = (Inode, Vec<(u32, Option<Page>)>);
+
+/// What a checkpoint takes of a cell's files.
+#[derive(Default, Debug)]
+pub(crate) struct FilesChange {
+    pub(crate) directory: Option<Vec<u8>>,
+    pub(crate) descriptors: Option<Vec<u8>>,
+    pub(crate) pages: Vec<FilePages>,
+}
+
+const DIRECTORY: u8 = 0;
+const SCRATCH: u8 = 1;
+const UNNAMED: Inode = 0;
+
+impl Files {
+    /// Takes what changed since the last checkpoint, or with `all` everything that differs from the image.
+    pub(crate) fn take_changes(&mut self, all: bool) -> FilesChange {
+        let mut change = FilesChange::default();
+        if all && !self.touched {
+            return change;
+        }
+        if all || self.tree_changed {
+            change.directory = Some(self.encode_directory());
+            change.pages = self.take_pages(all);
+        }
+        if all || self.descriptors_changed {
+            change.descriptors = Some(self.encode_descriptors());
+        }
+        self.tree_changed = false;
+        self.descriptors_changed = false;
+        change
+    }
+
+    fn take_pages(&mut self, all: bool) -> Vec<FilePages> {
+        let mut files = Vec::new();
+        for (inode, entry) in &mut Arc::make_mut(&mut self.tree).nodes {
+            let Node::Scratch(arena) = &mut entry.node else { continue };
+            let pages: Vec<_> = if all {
+                arena.clear_dirty();
+                arena.pages().map(|(index, page)| (index, Some(Arc::clone(page)))).collect()
+            } else {
+                arena.take_dirty()
+            };
+            if !pages.is_empty() {
+                files.push((*inode, pages));
+            }
+        }
+        files
+    }
+
+    /// Scratch nodes in the order of their numbers:
+    ///
+    /// ```text
+    /// | next number 8 | count 4 | (number 8 | kind 1 | parent 8 or 0 | name length 4 | name | length 8)* |
+    /// ```
+    fn encode_directory(&self) -> Vec<u8> {
+        let names = self.names();
+        let mut out = Vec::new();
+        put_u64(&mut out, self.tree.next);
+        let nodes = || self.tree.nodes.iter().filter(|(inode, _)| !self.tree.is_image(**inode));
+        put_u32(&mut out, u32::try_from(nodes().count()).expect("the quota bounds nodes"));
+        for (inode, entry) in nodes() {
+            put_u64(&mut out, *inode);
+            let (kind, len) = match &entry.node {
+                Node::Scratch(arena) => (SCRATCH, arena.len()),
+                Node::Directory(_) | Node::Image(_) => (DIRECTORY, 0),
+            };
+            out.push(kind);
+            put_u64(&mut out, entry.parent.unwrap_or(UNNAMED));
+            put_bytes(&mut out, names.get(inode).copied().unwrap_or_default().as_bytes());
+            put_u64(&mut out, len);
+        }
+        out
+    }
+
+    fn names(&self) -> BTreeMap<Inode, &str> {
+        let directories = self.tree.nodes.values().filter_map(|entry| match &entry.node {
+            Node::Directory(names) => Some(names),
+            _ => None,
+        });
+        directories.flatten().map(|(name, inode)| (*inode, name.as_str())).collect()
+    }
+
+    /// ```text
+    /// | count 4 | (number 4 | kind 1 | inode 8 | position 8 | flags 1)* |
+    /// ```
+    fn encode_descriptors(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_u32(&mut out, u32::try_from(self.descriptors.iter().count()).expect("at most DESCRIPTORS_MAX"));
+        for (fd, descriptor) in self.descriptors.iter() {
+            put_u32(&mut out, fd);
+            let none = Open { inode: 0, position: 0, read: false, write: false, append: false };
+            let (kind, open) = match descriptor {
+                Descriptor::Input => (0, none),
+                Descriptor::Output => (1, none),
+                Descriptor::Errors => (2, none),
+                Descriptor::Open(open) => (3, open),
+            };
+            out.push(kind);
+            put_u64(&mut out, open.inode);
+            put_u64(&mut out, open.position);
+            out.push(u8::from(open.read) | u8::from(open.write) << 1 | u8::from(open.append) << 2);
+        }
+        out
+    }
+
+    /// These files as every cell of an image finds them: nothing has changed yet.
+    pub(crate) fn freeze(&mut self) -> Self {
+        for entry in Arc::make_mut(&mut self.tree).nodes.values_mut() {
+            if let Node::Scratch(arena) = &mut entry.node {
+                arena.clear_dirty();
+            }
+        }
+        Self { tree_changed: false, descriptors_changed: false, touched: false, ..self.clone() }
+    }
+
+    /// An image's files:
+    ///
+    /// ```text
+    /// | file count 4 | (path length 4 | path | contents length 4 | contents)* | scratch quota 8 |
+    /// | directory length 4 | directory | descriptors length 4 | descriptors |
+    /// | scratch file count 4 | (inode 8 | page count 4 | (index 4 | page 4096)*)* |
+    /// ```
+    pub(crate) fn encode_image(&self, out: &mut Vec<u8>) {
+        put_u32(out, u32::try_from(self.image.len()).expect("checked against IMAGE_FILES_MAX"));
+        for file in self.image.iter() {
+            put_bytes(out, file.path.as_bytes());
+            put_bytes(out, &file.contents);
+        }
+        put_u64(out, self.scratch_max);
+        put_bytes(out, &self.encode_directory());
+        put_bytes(out, &self.encode_descriptors());
+        let arenas: Vec<_> = self
+            .tree
+            .nodes
+            .iter()
+            .filter_map(|(inode, entry)| match &entry.node {
+                Node::Scratch(arena) => Some((inode, arena)),
+                _ => None,
+            })
+            .collect();
+        put_u32(out, u32::try_from(arenas.len()).expect("the quota bounds nodes"));
+        for (inode, arena) in arenas {
+            put_u64(out, *inode);
+            put_u32(out, u32::try_from(arena.page_count()).expect("the quota bounds pages"));
+            for (index, page) in arena.pages() {
+                put_u32(out, index);
+                out.extend_from_slice(&page[..]);
+            }
+        }
+    }
+
+    /// Reads what [`Files::encode_image`] wrote.
+    pub(crate) fn decode_image(reader: &mut Reader<'_>) -> Option<Self> {
+        let count = reader.u32().filter(|count| *count as usize <= IMAGE_FILES_MAX)?;
+        let mut image = Vec::new();
+        for _ in 0..count {
+            let path = std::str::from_utf8(reader.bytes()?).ok()?.to_owned();
+            image.push(ImageFile { path, contents: reader.bytes()?.to_vec() });
+        }
+        let mut files = Self::new(image.into(), reader.u64()?);
+        files.restore_directory(reader.bytes()?).ok()?;
+        files.restore_descriptors(reader.bytes()?).ok()?;
+        for _ in 0..reader.u32()? {
+            let inode = reader.u64()?;
+            let mut pages = Vec::new();
+            for _ in 0..reader.u32()? {
+                pages.push((reader.u32()?, Some(Page::new(reader.array()?))));
+            }
+            files.restore_pages(inode, pages).ok()?;
+        }
+        files.finish_restore().ok()?;
+        Some(files.freeze())
+    }
+
+    /// Forgets all scratch files, to be given those of a full checkpoint.
+    pub(crate) fn clear(&mut self) {
+        self.touched = true;
+        let mut tree = Tree::new(&self.image);
+        tree.used = 0;
+        self.tree = Arc::new(tree);
+    }
+
+    /// Makes the tree what a checkpoint says; files that were there already keep their contents.
+    pub(crate) fn restore_directory(&mut self, bytes: &[u8]) -> Result<(), FilesError> {
+        self.touched = true;
+        let broken = FilesError("the directory section is cut short");
+        let mut reader = Reader::new(bytes);
+        let mut tree = Tree::new(&self.image);
+        tree.next = reader.u64().filter(|next| *next > tree.image_last).ok_or(broken)?;
+        let count = reader.u32().ok_or(broken)?;
+        let mut last = tree.image_last;
+        let mut named = Vec::new();
+        let old = Arc::make_mut(&mut self.tree);
+        for _ in 0..count {
+            let inode = reader.u64().ok_or(broken)?;
+            let kind = reader.u8().ok_or(broken)?;
+            let parent = reader.u64().ok_or(broken)?;
+            let name = reader.bytes().and_then(|name| std::str::from_utf8(name).ok()).ok_or(broken)?;
+            let len = reader.u64().ok_or(broken)?;
+            if inode <= last || inode >= tree.next || len > SCRATCH_MAX {
+                return Err(FilesError("the directory section has impossible numbers"));
+            }
+            last = inode;
+            let node = match kind {
+                DIRECTORY => Node::Directory(BTreeMap::new()),
+                SCRATCH => Node::Scratch(old.take_arena(inode).with_len(len)),
+                _ => return Err(FilesError("the directory section has an unknown kind of node")),
+            };
+            let parent = (parent != UNNAMED).then_some(parent);
+            tree.nodes.insert(inode, Entry { node, parent });
+            if let Some(parent) = parent {
+                named.push((parent, name.to_owned(), inode));
+            }
+        }
+        if !reader.is_empty() {
+            return Err(FilesError("the directory section is too long"));
+        }
+        link(&mut tree, named)?;
+        self.tree = Arc::new(tree);
+        Ok(())
+    }
+
+    /// Puts pages of one file.
+    pub(crate) fn restore_pages(&mut self, inode: Inode, pages: Vec<(u32, Option<Page>)>) -> Result<(), FilesError> {
+        let tree = Arc::make_mut(&mut self.tree);
+        let arena = tree.arena_mut(inode).ok_or(FilesError("pages of a file that is not there"))?;
+        let end = arena.len().div_ceil(PAGE as u64);
+        for (index, page) in pages {
+            if u64::from(index) >= end {
+                return Err(FilesError("a page beyond the end of its file"));
+            }
+            arena.set_page(index, page);
+        }
+        Ok(())
+    }
+
+    /// Makes the open descriptors what a checkpoint says.
+    pub(crate) fn restore_descriptors(&mut self, bytes: &[u8]) -> Result<(), FilesError> {
+        self.touched = true;
+        let broken = FilesError("the descriptor section is cut short");
+        let mut reader = Reader::new(bytes);
+        let count = reader.u32().ok_or(broken)?;
+        let mut list = Vec::new();
+        for _ in 0..count {
+            let fd = reader.u32().ok_or(broken)?;
+            let kind = reader.u8().ok_or(broken)?;
+            let inode = reader.u64().ok_or(broken)?;
+            let position = reader.u64().ok_or(broken)?;
+            let flags = reader.u8().filter(|flags| *flags < 8).ok_or(broken)?;
+            let open = Open { inode, position, read: flags & 1 != 0, write: flags & 2 != 0, append: flags & 4 != 0 };
+            let descriptor = match kind {
+                0 => Descriptor::Input,
+                1 => Descriptor::Output,
+                2 => Descriptor::Errors,
+                3 => Descriptor::Open(open),
+                _ => return Err(FilesError("the descriptor section has an unknown kind")),
+            };
+            list.push((fd, descriptor));
+        }
+        if !reader.is_empty() {
+            return Err(FilesError("the descriptor section is too long"));
+        }
+        self.descriptors =
+            Descriptors::from_list(&list).ok_or(FilesError("the descriptor section has impossible numbers"))?;
+        Ok(())
+    }
+
+    /// After the last of the restoring calls: checks what spans sections, and makes the result the base of the next
+    /// checkpoint.
+    pub(crate) fn finish_restore(&mut self) -> Result<(), FilesError> {
+        let missing = self.descriptors.iter().any(|(_, descriptor)| match descriptor {
+            Descriptor::Open(open) => self.tree.get(open.inode).is_none(),
+            _ => false,
+        });
+        if missing {
+            return Err(FilesError("a descriptor of a file that is not there"));
+        }
+        let leaked = self.tree.nodes.iter().any(|(inode, entry)| {
+            entry.parent.is_none() && *inode != ROOT && !self.descriptors.holds(*inode)
+        });
+        if leaked {
+            return Err(FilesError("a file without name or descriptor"));
+        }
+        let used = self.tree.weigh();
+        if used > self.scratch_max {
+            return Err(FilesError("more scratch files than the quota allows"));
+        }
+        if self.tree.used != used || self.tree_changed {
+            Arc::make_mut(&mut self.tree).used = used;
+        }
+        self.tree_changed = false;
+        self.descriptors_changed = false;
+        Ok(())
+    }
+
+    /// Feeds everything that makes two cells' files equal into a hash.
+    pub(crate) fn hash(&self, hasher: &mut blake3::Hasher) {
+        hasher.update(&self.encode_directory());
+        hasher.update(&self.encode_descriptors());
+        for (inode, entry) in &self.tree.nodes {
+            let Node::Scratch(arena) = &entry.node else { continue };
+            hasher.update(&inode.to_le_bytes());
+            // A page of zeros and a page that was never written read the same.
+            for (index, page) in arena.pages().filter(|(_, page)| ***page != [0; PAGE]) {
+                hasher.update(&index.to_le_bytes());
+                hasher.update(&page[..]);
+            }
+        }
+    }
+}
+
+/// Gives every node its name, and refuses what is no tree.
+fn link(tree: &mut Tree, named: Vec<(Inode, String, Inode)>) -> Result<(), FilesError> {
+    for (parent, name, inode) in named {
+        let bad = name.is_empty() || name.len() > NAME_BYTES_MAX || name == "." || name == ".." || name.contains('/');
+        let Some(Node::Directory(names)) = tree.nodes.get_mut(&parent).map(|entry| &mut entry.node) else {
+            return Err(FilesError("a file in a directory that is not there"));
+        };
+        if bad || names.insert(name, inode).is_some() {
+            return Err(FilesError("a name that is impossible or there twice"));
+        }
+    }
+    // Every named node must lead up to the root or to an unnamed directory, in fewer steps than there are nodes.
+    for inode in tree.nodes.keys() {
+        let mut at = *inode;
+        let mut steps = 0;
+        while let Some(parent) = tree.nodes.get(&at).and_then(|entry| entry.parent) {
+            at = parent;
+            steps += 1;
+            if steps > 4_096 {
+                return Err(FilesError("directories nested in a circle or too deep"));
+            }
+        }
+        if at != ROOT && at != *inode {
+            return Err(FilesError("a file below a directory that was removed"));
+        }
+    }
+    Ok(())
+}
+
+impl Tree {
+    fn take_arena(&mut self, inode: Inode) -> Arena {
+        self.arena_mut(inode).map(std::mem::take).unwrap_or_default()
+    }
+}

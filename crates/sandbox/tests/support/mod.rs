@@ -1,0 +1,143 @@
+//! What the tests share: guests in the text format, a directory for images, and a cell at work.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use bytes::Bytes;
+use marram_sandbox::{Cells, CellsConfig, DeployError, Image, ImageFile, Images, Progress, Quotas};
+use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Seed, Stop};
+use marram_wire::id::Port;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A directory that goes when the test does.
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("marram-sandbox-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The imports of the ABI, a page of memory, and a buffer at 1 MiB that every message is put into.
+const PRELUDE: &str = r#"
+  (import "marram_v1" "send" (func $send (param i32 i32 i32)))
+  (import "marram_v1" "close" (func $close (param i32)))
+  (import "marram_v1" "now" (func $now (result i64)))
+  (import "marram_v1" "random" (func $random (param i32 i32)))
+  (import "marram_v1" "timer" (func $timer (param i64 i64)))
+  (import "marram_v1" "timer_cancel" (func $timer_cancel (param i64)))
+  (import "marram_v1" "print" (func $print (param i32 i32 i32)))
+  (memory (export "memory") 40)
+  (func (export "marram_alloc") (param i32) (result i32) (i32.const 0x100000))
+"#;
+
+/// A module that begins with the prelude.
+pub fn guest(body: &str) -> Vec<u8> {
+    wat::parse_str(format!("(module {PRELUDE} {body})")).expect("the test's guest is valid text")
+}
+
+/// A module that is only what is given.
+pub fn module(text: &str) -> Vec<u8> {
+    wat::parse_str(text).expect("the test's module is valid text")
+}
+
+/// A guest that answers each message to where it came from.
+pub fn echo() -> Vec<u8> {
+    guest(
+        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (call $send (local.get $port) (local.get $ptr) (local.get $len)))"#,
+    )
+}
+
+/// Deploys with default quotas, or says why not.
+pub fn try_deploy(module: &[u8], quotas: &Quotas) -> Result<Arc<Image>, DeployError> {
+    let dir = Dir::new();
+    let images = Images::open(&dir.0)?.with_initialise_ms_max(200);
+    let info = images.deploy(module, &[], quotas)?;
+    Ok(images.load(info.hash).expect("what was deployed can be loaded"))
+}
+
+pub fn deploy(module: &[u8]) -> Arc<Image> {
+    deploy_with(module, &Quotas::default(), &[])
+}
+
+pub fn deploy_with(module: &[u8], quotas: &Quotas, files: &[ImageFile]) -> Arc<Image> {
+    let dir = Dir::new();
+    let images = Images::open(&dir.0).expect("the temporary directory can be used");
+    let info = images.deploy(module, files, quotas).unwrap_or_else(|error| panic!("{error}"));
+    images.load(info.hash).expect("what was deployed can be loaded")
+}
+
+pub fn cells() -> Cells {
+    Cells::new(CellsConfig { slots: 16, ..CellsConfig::default() }).expect("sixteen slots can be had")
+}
+
+pub const CELL: CellId = CellId(1);
+pub const SEED: Seed = Seed([42; 32]);
+
+/// A started cell with both ports open.
+pub fn start(image: &Arc<Image>) -> Cells {
+    let mut cells = cells();
+    start_in(&mut cells, CELL, image);
+    cells
+}
+
+pub fn start_in(cells: &mut Cells, cell: CellId, image: &Arc<Image>) {
+    cells.start(cell, image, SEED).unwrap_or_else(|error| panic!("{error}"));
+    for (port, kind) in [(Port::CLIENT, PortKind::Client), (Port::SERVER, PortKind::Server)] {
+        let ran = run(cells, cell, Input::Open { port, kind }, 0);
+        assert_eq!(ran.outcome, Outcome::Idle);
+    }
+}
+
+/// Runs a handler to its end, however many slices that takes.
+pub fn run(cells: &mut Cells, cell: CellId, input: Input, now_ns: i64) -> Ran {
+    let mut progress = cells.run(Run { cell, input, now_ns });
+    loop {
+        match progress {
+            Progress::Done(ran) => return ran,
+            Progress::Pending => progress = cells.poll(cell),
+        }
+    }
+}
+
+pub fn message(payload: &[u8]) -> Input {
+    Input::Message { port: Port::CLIENT, payload: Bytes::copy_from_slice(payload) }
+}
+
+/// Sends one message from the client and gives back what the cell sent to anyone.
+pub fn ask(cells: &mut Cells, payload: &[u8]) -> Vec<Vec<u8>> {
+    ask_at(cells, CELL, payload, 0)
+}
+
+pub fn ask_at(cells: &mut Cells, cell: CellId, payload: &[u8], now_ns: i64) -> Vec<Vec<u8>> {
+    let ran = run(cells, cell, message(payload), now_ns);
+    assert_eq!(ran.outcome, Outcome::Idle);
+    payloads(&ran)
+}
+
+pub fn payloads(ran: &Ran) -> Vec<Vec<u8>> {
+    ran.outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Message { payload, .. } => Some(payload.to_vec()),
+            Output::Close { .. } => None,
+        })
+        .collect()
+}
+
+/// The reason why a cell stopped at this input.
+pub fn stop(cells: &mut Cells, input: Input) -> Stop {
+    match run(cells, CELL, input, 0).outcome {
+        Outcome::Stopped(stop) => stop,
+        Outcome::Idle => panic!("the handler came to its end"),
+    }
+}
