@@ -3,7 +3,10 @@
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_session::cell::{Base, CellId, Ran, Run, Seed};
-pub use marram_session::cell::{CellError, SealedCheckpoint};
+pub use marram_session::{
+    cell::{CellError, SealedCheckpoint},
+    owner::Now,
+};
 use marram_wire::{
     frame::Frame,
     header::Header,
@@ -15,15 +18,6 @@ use marram_wire::{
 /// A wire from one agent to this shard; named by the shell, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WireId(pub u64);
-
-/// Both clocks of the machine, read once a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Now {
-    /// Monotonic, in nanoseconds from any origin.
-    pub mono_ns: u64,
-    /// Since the Unix epoch, in nanoseconds; may jump.
-    pub unix_ns: i64,
-}
 
 /// Something happened to a shard.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,0 +1,115 @@
+//! What owners want done, carried out over this shard's wires and executor.
+
+use super::{Shard, index};
+use crate::api::{Now, Out};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use marram_session::{cell::CellId, owner::Effect};
+use marram_wire::{
+    frame::{Code, Frame},
+    id::{Port, SessionId},
+};
+
+impl Shard {
+    pub(super) fn perform(&mut self, now: Now, id: SessionId, effects: Vec<Effect>, out: &mut Vec<Out>) {
+        let mut over = None;
+        let mut again = None;
+        for effect in effects {
+            match effect {
+                Effect::Send(port, frame) => self.send(id, port, frame, out),
+                Effect::Start(image, seed) => {
+                    let cell = self.name_cell(id);
+                    out.push(Out::Start { cell, image, seed });
+                }
+                Effect::Restore(image, checkpoints) => {
+                    let cell = self.name_cell(id);
+                    if let Some(session) = self.sessions.get(&id) {
+                        let keys = session.owner.keys().clone();
+                        out.push(Out::Restore { cell, session: id, image, keys, checkpoints });
+                    }
+                }
+                Effect::Run(run) => {
+                    self.counters.runs += 1;
+                    out.push(Out::Run(run));
+                }
+                Effect::Checkpoint(cell, base, header, seal) => {
+                    out.push(Out::Checkpoint { cell, base, header, seal });
+                }
+                Effect::Remove(cell) => {
+                    self.cells.remove(&cell);
+                    out.push(Out::Remove { cell });
+                }
+                Effect::Again(count) => again = Some(count),
+                Effect::Over(code, reason) => over = Some((code, reason)),
+            }
+        }
+        if let Some((code, reason)) = over {
+            return self.forget(id, code, &reason, out);
+        }
+        if let Some(count) = again {
+            return self.again(now, id, count, out);
+        }
+        self.rearm(now, id);
+    }
+
+    fn name_cell(&mut self, id: SessionId) -> CellId {
+        self.cells_made += 1;
+        let cell = CellId(self.cells_made);
+        self.cells.insert(cell, id);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.owner.name_cell(cell);
+        }
+        cell
+    }
+
+    fn send(&mut self, id: SessionId, port: Port, mut frame: Frame, out: &mut Vec<Out>) {
+        let Some((wire, _)) = self.sessions.get(&id).and_then(|session| session.links[index(port)]) else {
+            return;
+        };
+        let last = matches!(frame, Frame::Reject(_) | Frame::Ended(_) | Frame::Failed(_));
+        if self.config.sabotage > 0 {
+            self.sabotage(&mut frame);
+        }
+        out.push(Out::Send { wire, frame });
+        if last {
+            self.unlink(id, port);
+        }
+    }
+
+    /// Flips one bit of one output, so that a demonstration can show that its check bites.
+    fn sabotage(&mut self, frame: &mut Frame) {
+        if let Frame::Output(output) = frame
+            && !output.payload.is_empty()
+        {
+            self.counters.sabotage_seen += 1;
+            if self.counters.sabotage_seen == self.config.sabotage {
+                let mut payload = output.payload.to_vec();
+                let middle = payload.len() / 2;
+                payload[middle] ^= 1;
+                output.payload = Bytes::from(payload);
+            }
+        }
+    }
+
+    /// The owner is done with the session.
+    fn forget(&mut self, id: SessionId, code: Code, reason: &str, out: &mut Vec<Out>) {
+        self.unlink(id, Port::CLIENT);
+        self.unlink(id, Port::SERVER);
+        let Some(session) = self.sessions.remove(&id) else { return };
+        if let Some(timer_ns) = session.timer_ns {
+            self.timers.remove(&(timer_ns, id));
+        }
+        if let Some(cell) = session.owner.cell() {
+            self.cells.remove(&cell);
+            out.push(Out::Remove { cell });
+        }
+        self.counters.add(&session.owner.totals());
+        self.counters.over(code);
+        let level = match code {
+            Code::Guest | Code::Tampered | Code::Protocol | Code::WrongKey => 1,
+            Code::Finished => 3,
+            _ => 2,
+        };
+        self.note(level, Some(id), alloc::format!("{code:?}: {reason}"), out);
+    }
+}

@@ -1,0 +1,257 @@
+//! An end asks for a generation: who it is, whether it may, where the other end is, and the attempt itself.
+
+use super::{Bound, Session, Shard, index, policy};
+use crate::api::{App, Now, Out, Protect, WireId};
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_session::{
+    cell::Seed,
+    owner::{Attempt, Owner},
+};
+use marram_wire::{
+    frame::{Channel, Code, Hello, Reject},
+    id::{Generation, HostId, ImageHash, Port, SessionId},
+    seal::{self, SessionKeys},
+};
+
+/// Attempts in a row before an end is told to come back later.
+const AGAIN_MAX: u32 = 4;
+
+/// Why a hello is rejected.
+struct Refusal(Code, String);
+
+fn refuse<T>(code: Code, reason: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal(code, reason.into()))
+}
+
+impl Shard {
+    pub(super) fn hello(&mut self, now: Now, wire: WireId, hello: Hello, out: &mut Vec<Out>) {
+        let known = self.sessions.contains_key(&hello.session);
+        let limit = self.config.recoveries_max as usize;
+        if !known && !hello.fresh && limit > 0 && self.recovering() >= limit {
+            // Heartbeats go on: the end suspects a host, not a slow session.
+            self.waiting.retain(|(_, other)| (other.session, other.server) != (hello.session, hello.server));
+            self.counters.recoveries_queued += 1;
+            return self.waiting.push_back((wire, hello));
+        }
+        let channel = hello.channel;
+        if let Err(Refusal(code, reason)) = self.try_hello(now, wire, &hello, out) {
+            self.counters.rejected += 1;
+            out.push(Out::Send { wire, frame: Reject { channel, code, reason }.into() });
+        }
+    }
+
+    fn recovering(&self) -> usize {
+        self.sessions.values().filter(|session| !session.fresh && session.owner.recovering()).count()
+    }
+
+    /// Lets waiting recoveries in.
+    pub(super) fn admit(&mut self, now: Now, out: &mut Vec<Out>) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let limit = self.config.recoveries_max as usize;
+        let places = if limit == 0 { self.waiting.len() } else { limit.saturating_sub(self.recovering()) };
+        for _ in 0..places {
+            let Some((wire, hello)) = self.waiting.pop_front() else { return };
+            self.hello(now, wire, hello, out);
+        }
+    }
+
+    fn try_hello(
+        &mut self,
+        now: Now,
+        wire: WireId,
+        hello: &Hello,
+        out: &mut Vec<Out>,
+    ) -> Result<(), Refusal> {
+        let keys = SessionKeys::derive(&self.secret, hello.session);
+        let proven = self.proven(wire, hello, &keys)?;
+        if self.draining {
+            return refuse(Code::Busy, "the edge is shutting down");
+        }
+        if let Some(session) = self.sessions.get(&hello.session)
+            && hello.promised < session.owner.generation()
+        {
+            // Crossed with the promise that this shard asked of the same end.
+            return Ok(());
+        }
+        let app = self.app_of(hello)?;
+        let host = self.wires.get(&wire).and_then(|wire| wire.host).unwrap_or_default();
+        let other = self.other_end(hello, &app)?;
+        let mut ends = alloc::vec![(wire, Some(hello.channel), host)];
+        ends.extend(other.map(|(wire, host)| (wire, None, host)));
+        if hello.server {
+            ends.reverse();
+        }
+        self.gate_promises_enough(&app, &ends)?;
+        let id = hello.session;
+        if !self.sessions.contains_key(&id) {
+            self.room_for(hello, &app)?;
+            let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
+            let seed = Seed(self.random.bytes());
+            let owner = Owner::new(id, app.image, keys, policy(&app), &hosts, seed);
+            let since_ms = u64::try_from(now.unix_ns / 1_000_000).unwrap_or(0);
+            let session = Session {
+                owner,
+                links: [None; 2],
+                fresh: hello.fresh,
+                proven,
+                again: 0,
+                timer_ns: None,
+                adrift_ns: None,
+                since_ms,
+            };
+            self.sessions.insert(id, session);
+        }
+        if let Some(session) = self.sessions.get_mut(&id) {
+            (session.fresh, session.proven, session.again) = (hello.fresh, proven, 0);
+        }
+        self.attempt(now, id, hello.promised.count, &ends, out);
+        Ok(())
+    }
+
+    fn proven(&self, wire: WireId, hello: &Hello, keys: &SessionKeys) -> Result<bool, Refusal> {
+        let challenge = self.wires.get(&wire).map(|wire| wire.challenge).unwrap_or_default();
+        match &hello.proof {
+            Some(proof) if seal::same(proof, &seal::proof(&keys.resume(), &challenge, hello.session)) => {
+                Ok(true)
+            }
+            Some(_) => refuse(
+                Code::WrongKey,
+                "the proof does not fit the session's key: it is another session's, or this edge's secret is not the one \
+                 that the session began under",
+            ),
+            None if hello.fresh && !hello.server => Ok(false),
+            None => refuse(Code::WrongKey, "resuming a session takes its key"),
+        }
+    }
+
+    fn app_of(&self, hello: &Hello) -> Result<App, Refusal> {
+        let image = match hello.image {
+            Some(image) => image,
+            None => match self.apps.get(&hello.app) {
+                Some(image) => *image,
+                None => {
+                    let reason =
+                        alloc::format!("no app `{}` is deployed on this edge: `marram deploy` it", hello.app);
+                    return refuse(Code::UnknownApp, reason);
+                }
+            },
+        };
+        match self.images.get(&image) {
+            Some(app) => Ok(app.clone()),
+            None => refuse(Code::UnknownImage, unknown_image(&hello.app, image)),
+        }
+    }
+
+    /// Where the other end is; none if the app has no server.
+    fn other_end(&self, hello: &Hello, app: &App) -> Result<Option<(WireId, HostId)>, Refusal> {
+        let Some(server) = &app.server else { return Ok(None) };
+        if let Some(peer) = hello.peer {
+            return match self.hosts.get(&peer) {
+                Some(wire) => Ok(Some((*wire, peer))),
+                None => refuse(
+                    Code::Waiting,
+                    "the agent of the session's other end is not connected to this edge",
+                ),
+            };
+        }
+        let serves = |wire: &super::Wire| wire.host.filter(|_| wire.servers.contains(server));
+        match self.wires.iter().find_map(|(id, wire)| serves(wire).map(|host| (*id, host))) {
+            Some(found) => Ok(Some(found)),
+            None => refuse(
+                Code::NoServerAgent,
+                alloc::format!("no agent that reaches the server `{server}` is connected to this edge"),
+            ),
+        }
+    }
+
+    /// An end in the edge's own gate dies with the edge: then `endpoints` would promise too much (DESIGN.md section 5.11).
+    fn gate_promises_enough(
+        &self,
+        app: &App,
+        ends: &[(WireId, Option<Channel>, HostId)],
+    ) -> Result<(), Refusal> {
+        let in_gate = ends.iter().any(|(.., host)| self.config.gate == Some(*host));
+        if app.protect == Protect::Endpoints && in_gate {
+            return refuse(
+                Code::Protocol,
+                "the app is deployed with protect = \"endpoints\", but an end of this session runs in the edge's own gate and \
+                 would die with it: use an agent on that host, or deploy the app with protect = \"none\"",
+            );
+        }
+        Ok(())
+    }
+
+    fn room_for(&self, hello: &Hello, app: &App) -> Result<(), Refusal> {
+        let limit = self.config.sessions_max as usize;
+        if limit > 0 && self.sessions.len() >= limit {
+            return refuse(Code::Busy, "the shard has as many sessions as it may (limits.sessions)");
+        }
+        let limit = app.sessions_max as usize;
+        let used = || self.sessions.values().filter(|session| session.owner.image() == app.image).count();
+        if hello.fresh && limit > 0 && used() >= limit {
+            return refuse(Code::Busy, "the app has as many sessions as it may (quotas.sessions)");
+        }
+        Ok(())
+    }
+
+    /// Opens a generation: newer than `count` and than the last one here.
+    pub(super) fn attempt(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        count: u64,
+        ends: &[(WireId, Option<Channel>, HostId)],
+        out: &mut Vec<Out>,
+    ) {
+        let Some(last) = self.sessions.get(&id).map(|session| session.owner.generation().count) else {
+            return;
+        };
+        let generation = Generation { count: count.max(last) + 1, opener: self.random.number() };
+        let mut channels = Vec::new();
+        for ((wire_id, channel, _), port) in ends.iter().zip([Port::CLIENT, Port::SERVER]) {
+            self.unlink(id, port);
+            let Some(wire) = self.wires.get_mut(wire_id) else { continue };
+            let channel = channel.unwrap_or_else(|| wire.channel());
+            wire.channels.insert(channel, Bound { session: id, port, generation });
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.links[index(port)] = Some((*wire_id, channel));
+            }
+            channels.push(channel);
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let (fresh, proven) = (session.fresh, session.proven);
+        self.counters.attempts += 1;
+        let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
+        self.with_owner(now, id, out, |owner, effects| {
+            owner.open(&Attempt { generation, channels: &channels, hosts: &hosts, fresh, proven }, effects);
+        });
+    }
+
+    /// Another attempt was in the way, or the cell could not be kept: once more, over the same wires.
+    pub(super) fn again(&mut self, now: Now, id: SessionId, count: u64, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.again += 1;
+        let tired = session.again > AGAIN_MAX;
+        let ports = [Port::CLIENT, Port::SERVER];
+        let hosts: Vec<HostId> = ports.iter().filter_map(|port| session.owner.host(*port)).collect();
+        let ends: Option<Vec<_>> =
+            hosts.iter().map(|host| self.hosts.get(host).map(|wire| (*wire, None, *host))).collect();
+        match ends {
+            Some(ends) if !tired => self.attempt(now, id, count, &ends, out),
+            _ => self.with_owner(now, id, out, |owner, effects| {
+                owner.leave(Code::Superseded, "other attempts were in the way".to_string(), effects);
+            }),
+        }
+    }
+}
+
+fn unknown_image(app: &str, image: ImageHash) -> String {
+    alloc::format!(
+        "the session runs image {image} of `{app}`, which this edge does not have: deploy that version here too"
+    )
+}

@@ -1,0 +1,295 @@
+//! One shard: wires from agents, the owners of the sessions that live here, and nothing that touches the machine.
+
+mod effects;
+mod hello;
+mod report;
+mod wires;
+
+use crate::api::{App, Configure, FromShard, In, Keep, Now, Out, Protect, ToShard, WireId};
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    string::ToString,
+    vec::Vec,
+};
+use marram_session::{
+    cell::CellId,
+    owner::{Effect, Holder, Owner, Phase, Policy},
+};
+use marram_wire::{
+    frame::{Channel, Code, Drain, Frame, Hello},
+    id::{Generation, HostId, ImageHash, Port, SessionId},
+    random::Random,
+    seal::DomainSecret,
+};
+use report::Counters;
+use wires::Wire;
+
+/// A session whose cell lives but that no end is linked to is dropped at the latest after this.
+const ADRIFT_MAX_NS: u64 = 60_000_000_000;
+
+/// One session of this shard.
+#[derive(Debug)]
+struct Session {
+    owner: Owner,
+    /// Where its ends are reached, by port.
+    links: [Option<(WireId, Channel)>; 2],
+    fresh: bool,
+    proven: bool,
+    /// Attempts in a row that another attempt was in the way of.
+    again: u32,
+    timer_ns: Option<u64>,
+    adrift_ns: Option<u64>,
+    since_ms: u64,
+}
+
+/// One shard. Feed it what happens; do what it says.
+#[derive(Debug)]
+pub struct Shard {
+    secret: DomainSecret,
+    random: Random,
+    config: Configure,
+    draining: bool,
+    drained: bool,
+    /// The image that new sessions of an app run.
+    apps: BTreeMap<alloc::string::String, ImageHash>,
+    /// What sessions of an image are promised; kept after the app was deployed anew.
+    images: BTreeMap<ImageHash, App>,
+    wires: BTreeMap<WireId, Wire>,
+    hosts: BTreeMap<HostId, WireId>,
+    sessions: BTreeMap<SessionId, Session>,
+    cells: BTreeMap<CellId, SessionId>,
+    cells_made: u64,
+    /// Hellos that wait for a place among the recoveries (DESIGN.md section 5.8).
+    waiting: VecDeque<(WireId, Hello)>,
+    timers: BTreeSet<(u64, SessionId)>,
+    silence_checked_ns: u64,
+    wake_ns: Option<u64>,
+    counters: Counters,
+}
+
+impl Shard {
+    /// `entropy` seeds openers, seeds and challenges: 32 random bytes.
+    #[must_use]
+    pub fn new(secret: DomainSecret, entropy: [u8; 32]) -> Self {
+        let config = Configure {
+            edge: "edge".to_string(),
+            shard: 0,
+            shards: 1,
+            gate: None,
+            sessions_max: 0,
+            recoveries_max: 0,
+            sabotage: 0,
+        };
+        Self {
+            secret,
+            random: Random::new(entropy),
+            config,
+            draining: false,
+            drained: false,
+            apps: BTreeMap::new(),
+            images: BTreeMap::new(),
+            wires: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            cells: BTreeMap::new(),
+            cells_made: 0,
+            waiting: VecDeque::new(),
+            timers: BTreeSet::new(),
+            silence_checked_ns: 0,
+            wake_ns: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes one event and appends what is to be done.
+    pub fn step(&mut self, now: Now, input: In, out: &mut Vec<Out>) {
+        match input {
+            In::WireUp { wire } => self.wire_up(now, wire),
+            In::WireDown { wire } => self.wire_down(now, wire, out),
+            In::Frame { wire, frame } => self.frame(now, wire, frame, out),
+            In::Started { cell, result } => {
+                self.with_cell(now, cell, out, |owner, effects| owner.started(now, cell, result, effects));
+            }
+            In::Restored { cell, result } => {
+                self.with_cell(now, cell, out, |owner, effects| owner.restored(now, cell, result, effects));
+            }
+            In::Ran(ran) => {
+                let cell = ran.cell;
+                self.with_cell(now, cell, out, |owner, effects| owner.ran(now, ran, effects));
+            }
+            In::Checkpointed { cell, number, result } => {
+                let mut problem = None;
+                self.with_cell(now, cell, out, |owner, effects| {
+                    problem = owner.checkpointed(cell, number, result, effects);
+                });
+                if let Some(problem) = problem {
+                    self.note(1, None, alloc::format!("no checkpoint could be taken: {problem}"), out);
+                }
+            }
+            In::Control(message) => self.control(now, message, out),
+            In::Wake => {}
+        }
+        self.timers_due(now, out);
+        self.wires_silent(now, out);
+        self.admit(now, out);
+        if self.draining && !self.drained && self.sessions.is_empty() {
+            self.drained = true;
+            out.push(Out::Control(FromShard::Drained));
+        }
+        self.ask_to_wake(out);
+    }
+
+    /// Sessions on this shard.
+    #[must_use]
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// The owner of one session, to look at.
+    #[must_use]
+    pub fn owner(&self, session: SessionId) -> Option<&Owner> {
+        self.sessions.get(&session).map(|session| &session.owner)
+    }
+
+    /// Bytes held for all sessions, cells not counted.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.sessions.values().map(|session| session.owner.held_bytes()).sum()
+    }
+
+    fn with_cell(
+        &mut self,
+        now: Now,
+        cell: CellId,
+        out: &mut Vec<Out>,
+        call: impl FnOnce(&mut Owner, &mut Vec<Effect>),
+    ) {
+        if let Some(session) = self.cells.get(&cell).copied() {
+            self.with_owner(now, session, out, call);
+        }
+    }
+
+    fn with_owner(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        out: &mut Vec<Out>,
+        call: impl FnOnce(&mut Owner, &mut Vec<Effect>),
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let mut effects = Vec::new();
+        call(&mut session.owner, &mut effects);
+        self.perform(now, id, effects, out);
+    }
+
+    fn control(&mut self, now: Now, message: ToShard, out: &mut Vec<Out>) {
+        match message {
+            ToShard::Configure(configure) => {
+                self.config = configure;
+                out.push(Out::Control(FromShard::Ready));
+            }
+            ToShard::Deploy(app) => {
+                self.apps.insert(app.name.clone(), app.image);
+                self.images.insert(app.image, app);
+            }
+            ToShard::Undeploy(name) => {
+                self.apps.remove(&name.name);
+            }
+            ToShard::Drain => {
+                self.draining = true;
+                for wire in self.wires.keys() {
+                    out.push(Out::Send { wire: *wire, frame: Drain {}.into() });
+                }
+            }
+            ToShard::Kill(kill) => {
+                let found = self.sessions.contains_key(&kill.session);
+                self.with_owner(now, kill.session, out, |owner, effects| {
+                    owner.over(Code::Killed, kill.reason, effects);
+                });
+                out.push(Out::Control(FromShard::Killed(crate::api::Killed { tag: kill.tag, found })));
+            }
+            ToShard::List(tag) => self.list(tag.tag, out),
+        }
+    }
+
+    fn timers_due(&mut self, now: Now, out: &mut Vec<Out>) {
+        while let Some(&(due_ns, id)) = self.timers.first() {
+            if due_ns > now.mono_ns {
+                return;
+            }
+            self.timers.pop_first();
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
+            session.timer_ns = None;
+            if session.adrift_ns.is_some_and(|since_ns| since_ns + ADRIFT_MAX_NS <= now.mono_ns) {
+                self.with_owner(now, id, out, |owner, effects| {
+                    owner.leave(Code::Waiting, "no end came back".to_string(), effects);
+                });
+            } else {
+                self.with_owner(now, id, out, |owner, effects| owner.tick(now, effects));
+            }
+        }
+    }
+
+    /// Looks at a session when it wants to be looked at.
+    fn rearm(&mut self, now: Now, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.adrift_ns = match session.owner.phase() {
+            Phase::Adrift => Some(session.adrift_ns.unwrap_or(now.mono_ns)),
+            _ => None,
+        };
+        let adrift_ns = session.adrift_ns.map(|since_ns| since_ns + ADRIFT_MAX_NS);
+        let due_ns = [session.owner.due_ns(), adrift_ns].into_iter().flatten().min();
+        if due_ns != session.timer_ns {
+            if let Some(timer_ns) = session.timer_ns {
+                self.timers.remove(&(timer_ns, id));
+            }
+            session.timer_ns = due_ns;
+            self.timers.extend(due_ns.map(|due_ns| (due_ns, id)));
+        }
+    }
+
+    fn ask_to_wake(&mut self, out: &mut Vec<Out>) {
+        let sessions = self.timers.first().map(|(due_ns, _)| *due_ns);
+        let due_ns = [sessions, self.silence_wake_ns()].into_iter().flatten().min();
+        if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
+            self.wake_ns = Some(mono_ns);
+            out.push(Out::WakeAt { mono_ns });
+        }
+    }
+}
+
+fn policy(app: &App) -> Policy {
+    Policy {
+        app: app.name.clone(),
+        server: app.server.clone(),
+        keep: app.protect == Protect::Endpoints,
+        holder: match app.keep {
+            Keep::Client => Holder::Client,
+            Keep::Server => Holder::Server,
+            Keep::Both => Holder::Both,
+        },
+        recovery_target_ns: app.recovery_target_ns,
+        linger_ms: app.linger_ms,
+        messages_per_s: app.messages_per_s,
+        log_bytes_per_s: app.log_bytes_per_s,
+    }
+}
+
+/// The port's place in a session's links.
+fn index(port: Port) -> usize {
+    usize::from(port != Port::CLIENT)
+}
+
+/// Which attempt a channel belongs to.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    session: SessionId,
+    port: Port,
+    generation: Generation,
+}
+
+impl Bound {
+    fn frame(self, frame: Frame) -> (SessionId, Port, Generation, Frame) {
+        (self.session, self.port, self.generation, frame)
+    }
+}

@@ -1,0 +1,129 @@
+//! What control is told: listings, counters, lines for the log.
+
+use super::Shard;
+use crate::api::{Counted, Counter, FromShard, Note, Out, Protect, Row, Rows};
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_session::owner::Totals;
+use marram_wire::{
+    frame::Code,
+    id::{Port, SessionId},
+};
+
+/// Rows in one message.
+const ROWS: usize = 64;
+
+/// What this shard counted over sessions that are gone, and over itself.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    gone: Totals,
+    finished: u64,
+    failed: u64,
+    moved: u64,
+    pub(super) runs: u64,
+    pub(super) attempts: u64,
+    pub(super) rejected: u64,
+    pub(super) recoveries_queued: u64,
+    pub(super) superseded: u64,
+    pub(super) stale_frames: u64,
+    pub(super) wires_refused: u64,
+    pub(super) sabotage_seen: u64,
+}
+
+impl Counters {
+    pub(super) fn add(&mut self, totals: &Totals) {
+        self.gone = sum(self.gone, *totals);
+    }
+
+    pub(super) fn over(&mut self, code: Code) {
+        match code {
+            Code::Finished => self.finished += 1,
+            code if code.retry() => self.moved += 1,
+            _ => self.failed += 1,
+        }
+    }
+}
+
+fn sum(a: Totals, b: Totals) -> Totals {
+    Totals {
+        consumed: a.consumed + b.consumed,
+        replayed: a.replayed + b.replayed,
+        produced: a.produced + b.produced,
+        checkpoints: a.checkpoints + b.checkpoints,
+        checkpoint_bytes: a.checkpoint_bytes + b.checkpoint_bytes,
+        generations: a.generations + b.generations,
+    }
+}
+
+impl Shard {
+    pub(super) fn note(&self, level: u8, session: Option<SessionId>, text: String, out: &mut Vec<Out>) {
+        out.push(Out::Control(FromShard::Note(Note { level, session, text })));
+    }
+
+    /// Answers a listing.
+    pub(super) fn list(&self, tag: u64, out: &mut Vec<Out>) {
+        let rows: Vec<Row> = self.sessions.iter().map(|(id, session)| self.row(*id, session)).collect();
+        for rows in rows.chunks(ROWS) {
+            out.push(Out::Control(FromShard::Rows(Rows { tag, rows: rows.to_vec() })));
+        }
+        out.push(Out::Control(FromShard::Counted(Counted { tag, counters: self.counted() })));
+    }
+
+    fn row(&self, id: SessionId, session: &super::Session) -> Row {
+        let owner = &session.owner;
+        let totals = owner.totals();
+        let (log_bytes, uncovered_bytes) = owner.log_bytes();
+        let gate = |port| owner.host(port).is_some() && owner.host(port) == self.config.gate;
+        Row {
+            session: id,
+            app: owner.policy().app.clone(),
+            generation: owner.generation(),
+            phase: owner.phase().name().to_string(),
+            client: owner.host(Port::CLIENT).unwrap_or_default(),
+            server: owner.host(Port::SERVER),
+            protect: if owner.policy().keep { Protect::Endpoints } else { Protect::None },
+            client_in_gate: gate(Port::CLIENT),
+            server_in_gate: gate(Port::SERVER),
+            consumed: totals.consumed,
+            produced: totals.produced,
+            log_bytes,
+            uncovered_bytes,
+            checkpoints: totals.checkpoints,
+            recoveries: totals.generations,
+            since_ms: session.since_ms,
+        }
+    }
+
+    fn counted(&self) -> Vec<Counter> {
+        let live = self.sessions.values().map(|session| session.owner.totals());
+        let totals = live.fold(self.counters.gone, sum);
+        let count = |name: &str, value: u64| Counter { name: name.to_string(), value, gauge: false };
+        let gauge =
+            |name: &str, value: usize| Counter { name: name.to_string(), value: value as u64, gauge: true };
+        alloc::vec![
+            gauge("sessions", self.sessions.len()),
+            gauge("sessions_recovering", self.sessions.values().filter(|s| s.owner.recovering()).count()),
+            gauge("recoveries_waiting", self.waiting.len()),
+            gauge("wires", self.wires.len()),
+            gauge("held_bytes", usize::try_from(self.held_bytes()).unwrap_or(usize::MAX)),
+            count("inputs_consumed_total", totals.consumed),
+            count("inputs_replayed_total", totals.replayed),
+            count("outputs_produced_total", totals.produced),
+            count("checkpoints_stored_total", totals.checkpoints),
+            count("checkpoint_bytes_total", totals.checkpoint_bytes),
+            count("generations_opened_total", totals.generations),
+            count("handlers_run_total", self.counters.runs),
+            count("attempts_total", self.counters.attempts),
+            count("hellos_rejected_total", self.counters.rejected),
+            count("recoveries_queued_total", self.counters.recoveries_queued),
+            count("superseded_total", self.counters.superseded),
+            count("stale_frames_total", self.counters.stale_frames),
+            count("wires_refused_total", self.counters.wires_refused),
+            count("sessions_finished_total", self.counters.finished),
+            count("sessions_failed_total", self.counters.failed),
+            count("sessions_left_total", self.counters.moved),
+        ]
+    }
+}

@@ -1,0 +1,189 @@
+//! Wires from agents: greeting, channels, silence.
+
+use super::{Bound, Shard, index};
+use crate::api::{Now, Out, WireId};
+use alloc::{
+    collections::BTreeMap,
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_wire::{
+    frame::{Channel, Frame, Goodbye, Greet, Pong, Welcome},
+    id::HostId,
+    limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
+};
+
+/// A wire from which nothing was heard for so long is closed; agents ask many times a second.
+const SILENCE_MAX_NS: u64 = 30_000_000_000;
+const SILENCE_CHECK_NS: u64 = 5_000_000_000;
+
+/// A wire from one agent.
+#[derive(Debug)]
+pub(super) struct Wire {
+    /// Once it has greeted.
+    pub(super) host: Option<HostId>,
+    pub(super) servers: Vec<String>,
+    pub(super) challenge: [u8; 16],
+    pub(super) channels: BTreeMap<Channel, Bound>,
+    next_channel: Channel,
+    heard_ns: u64,
+}
+
+impl Wire {
+    /// A channel number that was not used on this wire.
+    pub(super) fn channel(&mut self) -> Channel {
+        self.next_channel = self.next_channel.wrapping_add(2);
+        self.next_channel
+    }
+}
+
+impl Shard {
+    pub(super) fn wire_up(&mut self, now: Now, id: WireId) {
+        let wire = Wire {
+            host: None,
+            servers: Vec::new(),
+            challenge: self.random.bytes(),
+            channels: BTreeMap::new(),
+            next_channel: u32::MAX,
+            heard_ns: now.mono_ns,
+        };
+        self.wires.insert(id, wire);
+    }
+
+    pub(super) fn wire_down(&mut self, now: Now, id: WireId, out: &mut Vec<Out>) {
+        let Some(wire) = self.wires.remove(&id) else { return };
+        if let Some(host) = wire.host
+            && self.hosts.get(&host) == Some(&id)
+        {
+            self.hosts.remove(&host);
+            // An agent may have several wires here.
+            let other = self.wires.iter().find(|(_, other)| other.host == Some(host)).map(|(id, _)| *id);
+            self.hosts.extend(other.map(|other| (host, other)));
+        }
+        self.waiting.retain(|(wire, _)| *wire != id);
+        for (channel, bound) in wire.channels {
+            let Some(session) = self.sessions.get_mut(&bound.session) else { continue };
+            let link = &mut session.links[index(bound.port)];
+            if *link == Some((id, channel)) {
+                *link = None;
+                self.with_owner(now, bound.session, out, |owner, effects| {
+                    owner.unlinked(bound.port, effects)
+                });
+            }
+        }
+    }
+
+    pub(super) fn frame(&mut self, now: Now, id: WireId, frame: Frame, out: &mut Vec<Out>) {
+        let Some(wire) = self.wires.get_mut(&id) else { return };
+        wire.heard_ns = now.mono_ns;
+        let greeted = wire.host.is_some();
+        match frame {
+            Frame::Greet(greet) if !greeted => self.greet(id, &greet, out),
+            Frame::Goodbye(_) => out.push(Out::CloseWire { wire: id }),
+            Frame::Ping(ping) => out.push(Out::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() }),
+            Frame::Pong(_) => {}
+            _ if !greeted => self.goodbye(id, "the first frame is not a greeting", out),
+            Frame::Hello(hello) => self.hello(now, id, hello, out),
+            other => self.session_frame(now, id, other, out),
+        }
+    }
+
+    fn greet(&mut self, id: WireId, greet: &Greet, out: &mut Vec<Out>) {
+        let version = greet.version_newest.min(WIRE_VERSION);
+        if version < greet.version_oldest.max(WIRE_VERSION_OLDEST) {
+            let reason = alloc::format!(
+                "this edge speaks wire versions {WIRE_VERSION_OLDEST} to {WIRE_VERSION}, the agent {} to {}: update \
+                 the older of the two",
+                greet.version_oldest,
+                greet.version_newest
+            );
+            return self.goodbye(id, &reason, out);
+        }
+        let Some(wire) = self.wires.get_mut(&id) else { return };
+        wire.host = Some(greet.host);
+        wire.servers.clone_from(&greet.servers);
+        self.hosts.insert(greet.host, id);
+        let welcome = Welcome {
+            version,
+            edge: self.config.edge.clone(),
+            shard: self.config.shard,
+            shards: self.config.shards,
+            challenge: wire.challenge,
+            draining: self.draining,
+        };
+        out.push(Out::Send { wire: id, frame: welcome.into() });
+    }
+
+    fn goodbye(&mut self, id: WireId, reason: &str, out: &mut Vec<Out>) {
+        self.counters.wires_refused += 1;
+        out.push(Out::Send { wire: id, frame: Goodbye { reason: reason.to_string() }.into() });
+        out.push(Out::CloseWire { wire: id });
+    }
+
+    /// A frame on a channel. What belongs to an older attempt is dropped.
+    fn session_frame(&mut self, now: Now, id: WireId, frame: Frame, out: &mut Vec<Out>) {
+        let Some(channel) = channel_of(&frame) else {
+            return self.goodbye(id, "agents do not send such frames", out);
+        };
+        let Some(bound) = self.wires.get(&id).and_then(|wire| wire.channels.get(&channel)).copied() else {
+            self.counters.stale_frames += 1;
+            return;
+        };
+        let (session, port, generation, frame) = bound.frame(frame);
+        let current = self.sessions.get(&session).is_some_and(|session| {
+            session.owner.generation() == generation && session.links[index(port)] == Some((id, channel))
+        });
+        if !current {
+            self.counters.stale_frames += 1;
+            return;
+        }
+        if matches!(frame, Frame::Superseded(_)) {
+            self.counters.superseded += 1;
+            self.unlink(session, port);
+        }
+        self.with_owner(now, session, out, |owner, effects| owner.receive(now, port, frame, effects));
+    }
+
+    /// Forgets where an end of a session is reached.
+    pub(super) fn unlink(&mut self, session: marram_wire::id::SessionId, port: marram_wire::id::Port) {
+        let link = self.sessions.get_mut(&session).and_then(|session| session.links[index(port)].take());
+        if let Some((wire, channel)) = link
+            && let Some(wire) = self.wires.get_mut(&wire)
+        {
+            wire.channels.remove(&channel);
+        }
+    }
+
+    pub(super) fn wires_silent(&mut self, now: Now, out: &mut Vec<Out>) {
+        if now.mono_ns < self.silence_checked_ns + SILENCE_CHECK_NS {
+            return;
+        }
+        self.silence_checked_ns = now.mono_ns;
+        for (id, wire) in &self.wires {
+            if wire.heard_ns + SILENCE_MAX_NS < now.mono_ns {
+                out.push(Out::CloseWire { wire: *id });
+            }
+        }
+    }
+
+    pub(super) fn silence_wake_ns(&self) -> Option<u64> {
+        (!self.wires.is_empty()).then_some(self.silence_checked_ns + SILENCE_CHECK_NS)
+    }
+}
+
+/// The channel of a frame from an end.
+fn channel_of(frame: &Frame) -> Option<Channel> {
+    Some(match frame {
+        Frame::Promised(f) => f.channel,
+        Frame::LogPart(f) => f.channel,
+        Frame::CheckpointBegin(f) => f.channel,
+        Frame::CheckpointPart(f) => f.channel,
+        Frame::Input(f) => f.channel,
+        Frame::Credit(f) => f.channel,
+        Frame::Stored(f) => f.channel,
+        Frame::Superseded(f) => f.channel,
+        Frame::Ended(f) => f.channel,
+        Frame::Finished(f) => f.channel,
+        _ => return None,
+    })
+}
