@@ -1,8 +1,12 @@
 //! The control of one edge: apps, shards, questions about sessions. Knows no HTTP and no process.
 
-use crate::api::{App, FromShard, Row, ToShard};
-use alloc::{string::String, vec::Vec};
-use marram_wire::id::{HostId, SessionId};
+use crate::api::{App, Configure, FromShard, Keep, Name, Protect, Row, Tag, ToShard};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_wire::id::{HostId, ImageHash, SessionId};
 
 /// Something happened to the control.
 #[derive(Clone, PartialEq, Debug)]
@@ -121,21 +125,329 @@ pub struct Config {
     pub sabotage: u64,
 }
 
+/// A question to all shards that waits for their answers.
+#[derive(Debug)]
+struct Question {
+    request: Request,
+    waiting: Vec<u8>,
+    rows: Vec<Row>,
+    counters: BTreeMap<String, (u64, bool)>,
+    found: bool,
+}
+
 /// The control. Feed it what happens; do what it says.
 #[derive(Debug)]
 pub struct Control {
     config: Config,
+    gate: Option<HostId>,
+    /// What new sessions of an app run.
+    apps: BTreeMap<String, App>,
+    /// Everything deployed since the edge started: sessions may name an image long after its app was deployed anew.
+    images: BTreeMap<ImageHash, App>,
+    up: BTreeSet<u8>,
+    drained: BTreeSet<u8>,
+    draining: bool,
+    restarts: u64,
+    questions: BTreeMap<u64, Question>,
 }
 
 impl Control {
     /// An edge without apps.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config }
+        Self {
+            config,
+            gate: None,
+            apps: BTreeMap::new(),
+            images: BTreeMap::new(),
+            up: BTreeSet::new(),
+            drained: BTreeSet::new(),
+            draining: false,
+            restarts: 0,
+            questions: BTreeMap::new(),
+        }
     }
 
     /// Takes one event and appends what is to be done.
     pub fn step(&mut self, input: In, out: &mut Vec<Out>) {
-        let _ = (input, out, &self.config);
+        match input {
+            In::ShardUp { shard } => self.shard_up(shard, out),
+            In::ShardDown { shard } => self.shard_down(shard, out),
+            In::FromShard { shard, message } => self.from_shard(shard, message, out),
+            In::Gate { host } => {
+                self.gate = Some(host);
+                let up: Vec<u8> = self.up.iter().copied().collect();
+                up.into_iter().for_each(|shard| self.configure(shard, out));
+            }
+            In::Request { tag, request } => self.request(tag, request, out),
+            In::Overdue { tag } => self.answer(tag, out),
+        }
+    }
+
+    fn configure(&self, shard: u8, out: &mut Vec<Out>) {
+        let configure = Configure {
+            edge: self.config.edge.clone(),
+            shard,
+            shards: self.config.shards,
+            gate: self.gate,
+            sessions_max: self.config.sessions_max,
+            recoveries_max: self.config.recoveries_max,
+            sabotage: self.config.sabotage,
+        };
+        out.push(Out::ToShard { shard, message: ToShard::Configure(configure) });
+    }
+
+    fn shard_up(&mut self, shard: u8, out: &mut Vec<Out>) {
+        self.up.insert(shard);
+        self.configure(shard, out);
+        // Old images first, so that each app's current one is deployed last.
+        let current: BTreeSet<ImageHash> = self.apps.values().map(|app| app.image).collect();
+        for app in self.images.values().filter(|app| !current.contains(&app.image)) {
+            out.push(Out::ToShard { shard, message: ToShard::Deploy(app.clone()) });
+            if !self.apps.contains_key(&app.name) {
+                let name = Name { name: app.name.clone() };
+                out.push(Out::ToShard { shard, message: ToShard::Undeploy(name) });
+            }
+        }
+        for app in self.apps.values() {
+            out.push(Out::ToShard { shard, message: ToShard::Deploy(app.clone()) });
+        }
+        if self.draining {
+            out.push(Out::ToShard { shard, message: ToShard::Drain });
+        }
+    }
+
+    fn shard_down(&mut self, shard: u8, out: &mut Vec<Out>) {
+        self.up.remove(&shard);
+        self.restarts += 1;
+        let text = alloc::format!("shard {shard} died; its sessions recover elsewhere, a new one is started");
+        out.push(Out::Log(1, text));
+        let tags: Vec<u64> = self.questions.keys().copied().collect();
+        tags.into_iter().for_each(|tag| self.answered(tag, shard, out));
+        if self.draining {
+            self.drained(shard, out);
+        }
+    }
+
+    fn from_shard(&mut self, shard: u8, message: FromShard, out: &mut Vec<Out>) {
+        match message {
+            FromShard::Ready => {}
+            FromShard::Rows(rows) => {
+                if let Some(question) = self.questions.get_mut(&rows.tag) {
+                    question.rows.extend(rows.rows);
+                }
+            }
+            FromShard::Counted(counted) => {
+                if let Some(question) = self.questions.get_mut(&counted.tag) {
+                    for counter in counted.counters {
+                        let (sum, _) = question.counters.entry(counter.name).or_insert((0, counter.gauge));
+                        *sum += counter.value;
+                    }
+                    self.answered(counted.tag, shard, out);
+                }
+            }
+            FromShard::Killed(killed) => {
+                if let Some(question) = self.questions.get_mut(&killed.tag) {
+                    question.found |= killed.found;
+                    self.answered(killed.tag, shard, out);
+                }
+            }
+            FromShard::Note(note) => {
+                let about = note.session.map_or_else(String::new, |id| alloc::format!("session {id}: "));
+                out.push(Out::Log(note.level, alloc::format!("shard {shard}: {about}{}", note.text)));
+            }
+            FromShard::Drained => self.drained(shard, out),
+        }
+    }
+
+    fn drained(&mut self, shard: u8, out: &mut Vec<Out>) {
+        let new = self.drained.insert(shard);
+        if new && self.up.iter().all(|shard| self.drained.contains(shard)) {
+            out.push(Out::Drained);
+        }
+    }
+
+    fn request(&mut self, tag: u64, request: Request, out: &mut Vec<Out>) {
+        let answer = match request {
+            Request::Deploy(app) => self.deploy(app, out),
+            Request::Undeploy(name) => {
+                let known = self.apps.remove(&name).is_some();
+                self.tell_all(&ToShard::Undeploy(Name { name }), out);
+                if known { Answer::Done } else { Answer::NotFound }
+            }
+            Request::Apps => Answer::Apps(self.apps.values().cloned().collect()),
+            Request::Drain => {
+                self.draining = true;
+                self.tell_all(&ToShard::Drain, out);
+                if self.up.is_empty() {
+                    out.push(Out::Drained);
+                }
+                Answer::Done
+            }
+            Request::Kill(session, ref reason) => {
+                let kill = crate::api::Kill { tag, session, reason: reason.clone() };
+                return self.ask(tag, request, &ToShard::Kill(kill), out);
+            }
+            Request::Sessions | Request::Inspect(_) | Request::Counters => {
+                return self.ask(tag, request, &ToShard::List(Tag { tag }), out);
+            }
+        };
+        out.push(Out::Answer { tag, answer });
+    }
+
+    fn deploy(&mut self, app: App, out: &mut Vec<Out>) -> Answer {
+        if app.keep != Keep::Client && app.server.is_none() {
+            return Answer::Refused(
+                "keep.checkpoint names the server's end, but the app has no server: set keep.checkpoint = \"client\"".into(),
+            );
+        }
+        self.images.insert(app.image, app.clone());
+        self.apps.insert(app.name.clone(), app.clone());
+        self.tell_all(&ToShard::Deploy(app), out);
+        Answer::Done
+    }
+
+    fn tell_all(&self, message: &ToShard, out: &mut Vec<Out>) {
+        out.extend(self.up.iter().map(|shard| Out::ToShard { shard: *shard, message: message.clone() }));
+    }
+
+    fn ask(&mut self, tag: u64, request: Request, message: &ToShard, out: &mut Vec<Out>) {
+        let waiting: Vec<u8> = self.up.iter().copied().collect();
+        let none = waiting.is_empty();
+        let question =
+            Question { request, waiting, rows: Vec::new(), counters: BTreeMap::new(), found: false };
+        self.questions.insert(tag, question);
+        self.tell_all(message, out);
+        if none {
+            self.answer(tag, out);
+        }
+    }
+
+    fn answered(&mut self, tag: u64, shard: u8, out: &mut Vec<Out>) {
+        let Some(question) = self.questions.get_mut(&tag) else { return };
+        question.waiting.retain(|waiting| *waiting != shard);
+        if question.waiting.is_empty() {
+            self.answer(tag, out);
+        }
+    }
+
+    fn answer(&mut self, tag: u64, out: &mut Vec<Out>) {
+        let Some(mut question) = self.questions.remove(&tag) else { return };
+        let answer = match question.request {
+            Request::Sessions => Answer::Sessions(question.rows),
+            Request::Inspect(id) => match question.rows.into_iter().find(|row| row.session == id) {
+                Some(row) => {
+                    let survives = self.survives(&row);
+                    Answer::Session(row, survives)
+                }
+                None => Answer::NotFound,
+            },
+            Request::Kill(..) if !question.found => Answer::NotFound,
+            Request::Counters => {
+                question.counters.insert("shards".into(), (self.up.len() as u64, true));
+                question.counters.insert("shard_deaths_total".into(), (self.restarts, false));
+                question.counters.insert("apps".into(), (self.apps.len() as u64, true));
+                let counters =
+                    question.counters.into_iter().map(|(name, (value, gauge))| (name, value, gauge));
+                Answer::Counters(counters.collect())
+            }
+            _ => Answer::Done,
+        };
+        out.push(Out::Answer { tag, answer });
+    }
+
+    /// What a session survives, from where its ends run (DESIGN.md section 5.11).
+    fn survives(&self, row: &Row) -> Vec<String> {
+        if row.protect == Protect::None {
+            return alloc::vec![
+                "protect = \"none\": nothing is kept; the death of this edge, or of a connection, ends the session".into()
+            ];
+        }
+        let mut lines = alloc::vec![
+            "any number of edges and whole sites: log, messages and checkpoints are at its ends; one edge that both ends \
+             reach is enough to go on"
+                .to_string(),
+            "lost connections between its ends and edges".to_string(),
+        ];
+        if row.client_in_gate || row.server_in_gate {
+            lines.push("NOT the death of this edge: an end runs in its gate".into());
+        }
+        let ends = if row.server.is_some() {
+            "the client's agent or the server's agent"
+        } else {
+            "the client's agent"
+        };
+        lines.push(alloc::format!("NOT the death of {ends}, or of the host it runs on: an end is there"));
+        if row.server.is_none() {
+            lines.push(
+                "there is no server end: a client that keeps an old copy of what its agent stores can go back to it".into(),
+            );
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn app(name: &str, image: u8) -> App {
+        App {
+            name: name.into(),
+            image: ImageHash([image; 32]),
+            protect: Protect::Endpoints,
+            server: None,
+            keep: Keep::Client,
+            recovery_target_ns: 0,
+            linger_ms: 0,
+            messages_per_s: 0,
+            log_bytes_per_s: 0,
+            sessions_max: 0,
+        }
+    }
+
+    fn control() -> Control {
+        let config = Config { edge: "e".into(), shards: 2, sessions_max: 0, recoveries_max: 0, sabotage: 0 };
+        Control::new(config)
+    }
+
+    fn step(control: &mut Control, input: In) -> Vec<Out> {
+        let mut out = Vec::new();
+        control.step(input, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_shard_that_comes_back_is_told_every_image_and_the_current_apps_last() {
+        let mut control = control();
+        for image in [1, 2] {
+            step(&mut control, In::Request { tag: 0, request: Request::Deploy(app("a", image)) });
+        }
+        let told: Vec<u8> = step(&mut control, In::ShardUp { shard: 0 })
+            .into_iter()
+            .filter_map(|out| match out {
+                Out::ToShard { message: ToShard::Deploy(app), .. } => Some(app.image.0[0]),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(told, [1, 2]);
+    }
+
+    #[test]
+    fn a_question_is_answered_when_every_shard_has_or_died() {
+        let mut control = control();
+        step(&mut control, In::ShardUp { shard: 0 });
+        step(&mut control, In::ShardUp { shard: 1 });
+        step(&mut control, In::Request { tag: 7, request: Request::Counters });
+        let counters = alloc::vec![crate::api::Counter { name: "sessions".into(), value: 3, gauge: true }];
+        let message = FromShard::Counted(crate::api::Counted { tag: 7, counters });
+        assert_eq!(step(&mut control, In::FromShard { shard: 0, message }), []);
+        let answered = step(&mut control, In::ShardDown { shard: 1 });
+        assert!(
+            answered
+                .iter()
+                .any(|out| matches!(out, Out::Answer { tag: 7, answer: Answer::Counters(counters) }
+            if counters.contains(&("sessions".into(), 3, true))))
+        );
     }
 }
