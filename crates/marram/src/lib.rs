@@ -8,6 +8,7 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod edge;
+pub mod harness;
 pub mod logging;
 pub mod manifest;
 pub mod net;

@@ -1,0 +1,45 @@
+//! The cells that ship with Marram, as built by `cargo xtask cells`.
+
+use super::place::Place;
+use anyhow::{Context, bail};
+use std::path::{Path, PathBuf};
+
+/// A directory of built cells.
+#[derive(Clone, Debug)]
+pub struct Cells {
+    directory: PathBuf,
+}
+
+impl Cells {
+    /// Uses `given`, or looks where the build leaves them: `target/cells` below the working directory, or beside the
+    /// directory that this program is in.
+    ///
+    /// # Errors
+    /// If they are in none of these places.
+    pub fn find(given: Option<&Path>) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("the program's own path is unknown")?;
+        let beside = program.parent().and_then(Path::parent).map(|target| target.join("cells"));
+        // Test programs are one directory deeper.
+        let above = program.ancestors().nth(3).map(|target| target.join("cells"));
+        let places = match given {
+            Some(given) => vec![given.to_owned()],
+            None => [Some(PathBuf::from("target/cells")), beside, above].into_iter().flatten().collect(),
+        };
+        for directory in &places {
+            if directory.join("forward.wasm").is_file() {
+                return Ok(Self { directory: std::path::absolute(directory)? });
+            }
+        }
+        bail!("the cells are not built: run `cargo xtask cells`, or name their directory with --cells");
+    }
+
+    /// Writes a manifest for the cell `name`, with `rest` behind its name and module, and returns its path.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn manifest(&self, place: &Place, name: &str, cell: &str, rest: &str) -> anyhow::Result<PathBuf> {
+        let module = self.directory.join(format!("{cell}.wasm"));
+        let text = format!("name = \"{name}\"\nmodule = {:?}\n{rest}", module.display().to_string());
+        place.write(&format!("apps/{name}/marram.toml"), text)
+    }
+}

@@ -1,0 +1,159 @@
+//! One edge that can be killed, stopped, woken and started again, each time with an empty directory.
+
+use super::journal::Journal;
+use super::place::{Place, free_address};
+use super::process::Process;
+use crate::admin::client::Client;
+use anyhow::{Context, anyhow};
+use rustix::process::Signal;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long an edge may take to be ready.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What an edge needs to know, besides its addresses.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) program: PathBuf,
+    /// Manifests.
+    pub(super) apps: Vec<PathBuf>,
+    pub(super) shards: u8,
+    /// Further lines of its configuration: a whole table, or several.
+    pub(super) tables: String,
+    /// Further lines before the first table.
+    pub(super) fields: String,
+}
+
+/// An edge: an address that stays, and a process that comes and goes.
+pub struct Edge {
+    name: String,
+    address: SocketAddr,
+    admin: SocketAddr,
+    settings: Settings,
+    /// How often it was started.
+    lives: u32,
+    process: Option<Process>,
+}
+
+impl Edge {
+    pub(super) fn new(name: &str, settings: Settings) -> anyhow::Result<Self> {
+        let (address, admin) = (free_address()?, free_address()?);
+        Ok(Self { name: name.into(), address, admin, settings, lives: 0, process: None })
+    }
+
+    /// Where agents connect.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it calls itself: its name and which life this is.
+    #[must_use]
+    pub fn who(&self) -> String {
+        format!("{}{}", self.name, "'".repeat(self.lives.saturating_sub(1).min(3) as usize))
+    }
+
+    /// Its admin API.
+    ///
+    /// # Errors
+    /// Never, for an address that was free once.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        Client::new(&self.admin.to_string(), None).map_err(|why| anyhow!(why))
+    }
+
+    /// Whether there is a process.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Starts a new process with an empty directory, without waiting for it. `extra` are further fields before the first
+    /// table of its configuration.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(&mut self, place: &Place, journal: &Journal, extra: &str) -> anyhow::Result<()> {
+        self.kill();
+        self.lives += 1;
+        let directory = format!("{}-{}", self.name, self.lives);
+        if self.lives > 1 {
+            let old = place.path().join(format!("{}-{}", self.name, self.lives - 1));
+            std::fs::remove_dir_all(&old).with_context(|| format!("cannot remove {}", old.display()))?;
+        }
+        let config = place.write(&format!("{directory}/edge.toml"), self.config(place.path(), extra)?)?;
+        let errors = place.path().join(format!("{directory}.stderr"));
+        let mut command = Command::new(&self.settings.program);
+        command.arg("edge").arg("--config").arg(config);
+        self.process = Some(Process::start(&self.who(), &mut command, journal, &errors)?);
+        Ok(())
+    }
+
+    fn config(&self, root: &Path, extra: &str) -> anyhow::Result<String> {
+        let apps: Vec<String> = self.settings.apps.iter().map(|app| app.display().to_string()).collect();
+        let mut text = String::new();
+        writeln!(text, "name = {:?}\nstate = \"state\"\nlisten = [\"{}\"]", self.who_ascii(), self.address)?;
+        writeln!(text, "secret_file = {:?}\napps = {apps:?}", root.join("secret").display().to_string())?;
+        writeln!(text, "shards = {}\n{}\n{extra}", self.settings.shards, self.settings.fields)?;
+        writeln!(text, "[admin]\nlisten = \"{}\"\n[log]\nformat = \"json\"\n{}", self.admin, self.settings.tables)?;
+        Ok(text)
+    }
+
+    /// Names in a configuration have no apostrophes.
+    fn who_ascii(&self) -> String {
+        format!("{}-{}", self.name, self.lives)
+    }
+
+    /// Waits until this life of the edge takes wires and has its apps.
+    ///
+    /// # Errors
+    /// If it does not in time, or ends.
+    pub fn wait_ready(&mut self, journal: &Journal, start: usize) -> anyhow::Result<()> {
+        let (who, apps) = (self.who(), self.settings.apps.len());
+        let (mut ready, mut deployed) = (false, 0);
+        let found = journal.wait(start, START_PATIENCE, |event| {
+            if *event.who == *who {
+                ready |= event.name() == "ready";
+                deployed += usize::from(event.name() == "deployed");
+            }
+            ready && deployed >= apps
+        });
+        let said = || format!("{who} is not ready; the last lines of all processes:\n{}", journal.tail(20));
+        found.map(drop).with_context(said)
+    }
+
+    /// Kills supervisor and shards at once; nothing of it is left.
+    pub fn kill(&mut self) {
+        // Dropping a process kills its group and waits for it.
+        self.process = None;
+    }
+
+    /// Stops all of its processes, as a machine that hangs would.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Wakes what [`Edge::stop`] stopped.
+    pub fn wake(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Asks it to stop in order.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(process) = &self.process {
+            process.signal(signal);
+        }
+    }
+
+    /// The process, where there is one.
+    pub fn process(&mut self) -> Option<&mut Process> {
+        self.process.as_mut()
+    }
+}

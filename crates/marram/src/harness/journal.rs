@@ -1,0 +1,128 @@
+//! What all processes of a run have logged, in the order in which it was read, and waiting for something to appear in it.
+
+use serde_json::Value;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines that are kept; a run that logs more drops the rest.
+const EVENTS_MAX: usize = 2_000_000;
+
+/// One line that a process logged.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// When it was read.
+    pub at: Instant,
+    /// Who logged it.
+    pub who: Arc<str>,
+    /// Its fields; a line that is no JSON is the string `message`.
+    pub fields: Value,
+}
+
+impl Event {
+    /// The field `event`, which names what happened; empty for lines that are for people only.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.text("event")
+    }
+
+    /// A field that is a string; empty if it is not there.
+    #[must_use]
+    pub fn text(&self, field: &str) -> &str {
+        self.fields[field].as_str().unwrap_or_default()
+    }
+
+    /// A field that is a number; 0 if it is not there.
+    #[must_use]
+    pub fn number(&self, field: &str) -> u64 {
+        self.fields[field].as_u64().unwrap_or(0)
+    }
+}
+
+/// All events of a run. Clones share them.
+#[derive(Clone, Default)]
+pub struct Journal {
+    shared: Arc<(Mutex<Vec<Event>>, Condvar)>,
+}
+
+impl Journal {
+    fn events(&self) -> MutexGuard<'_, Vec<Event>> {
+        // Whoever panicked while adding an event has added it or not: both are fine.
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one line of a process.
+    pub fn add(&self, who: &Arc<str>, line: &str) {
+        let fields = serde_json::from_str(line).unwrap_or_else(|_| serde_json::json!({ "message": line }));
+        let mut events = self.events();
+        if events.len() < EVENTS_MAX {
+            events.push(Event { at: Instant::now(), who: Arc::clone(who), fields });
+            self.shared.1.notify_all();
+        }
+    }
+
+    /// Where the journal ends now: what is logged from here on has this index or a larger one.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.events().len()
+    }
+
+    /// The first event from `start` on that `wanted` accepts, and the index behind it; waits up to `patience` for it.
+    pub fn wait(
+        &self,
+        start: usize,
+        patience: Duration,
+        mut wanted: impl FnMut(&Event) -> bool,
+    ) -> Option<(usize, Event)> {
+        let deadline = Instant::now() + patience;
+        let (mut events, mut next) = (self.events(), start);
+        loop {
+            while let Some(event) = events.get(next) {
+                next += 1;
+                if wanted(event) {
+                    return Some((next, event.clone()));
+                }
+            }
+            let left = deadline.checked_duration_since(Instant::now())?;
+            events = self.shared.1.wait_timeout(events, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// How many events from `start` on `wanted` accepts.
+    pub fn count(&self, start: usize, mut wanted: impl FnMut(&Event) -> bool) -> usize {
+        self.events().iter().skip(start).filter(|event| wanted(event)).count()
+    }
+
+    /// All events from `start` on that `wanted` accepts.
+    pub fn all(&self, start: usize, mut wanted: impl FnMut(&Event) -> bool) -> Vec<Event> {
+        self.events().iter().skip(start).filter(|event| wanted(event)).cloned().collect()
+    }
+
+    /// The last lines, for a report of what went wrong.
+    #[must_use]
+    pub fn tail(&self, count: usize) -> String {
+        let events = self.events();
+        let from = events.len().saturating_sub(count);
+        events[from..].iter().map(|event| format!("{}: {}\n", event.who, event.fields)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_sees_what_was_there_and_what_comes() {
+        let journal = Journal::default();
+        let who: Arc<str> = "a".into();
+        journal.add(&who, "{\"event\":\"one\",\"n\":7}");
+        journal.add(&who, "panicked at");
+        let (next, event) = journal.wait(0, Duration::ZERO, |event| event.name() == "one").unwrap();
+        assert_eq!((next, event.number("n")), (1, 7));
+        assert!(journal.wait(next, Duration::ZERO, |event| event.name() == "one").is_none());
+        let writer = journal.clone();
+        let thread = std::thread::spawn(move || writer.add(&"b".into(), "{\"event\":\"two\"}"));
+        let (next, _) = journal.wait(0, Duration::from_secs(60), |event| event.name() == "two").unwrap();
+        thread.join().unwrap();
+        assert_eq!(next, 3);
+    }
+}

@@ -1,0 +1,189 @@
+//! A whole run: some edges, a client's agent and a server's agent, on loopback.
+
+use super::edge::{Edge, Settings};
+use super::journal::Journal;
+use super::place::{Place, free_address};
+use super::process::Process;
+use anyhow::Context;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// How long an agent may take to be ready.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a run consists of.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// For the directory's name.
+    pub purpose: &'static str,
+    /// The `marram` program.
+    pub program: PathBuf,
+    /// How many edges there are addresses for.
+    pub edges: usize,
+    /// Shard processes of each edge.
+    pub shards: u8,
+    /// Whether wires are encrypted and prove a shared token, as between machines.
+    pub encrypted: bool,
+    /// Further lines of each edge's configuration, after its last table.
+    pub edge_tables: String,
+    /// Further lines of each agent's configuration, after its last table.
+    pub agent_tables: String,
+}
+
+/// A listener of the client's agent and the app that it is for.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// The app's name.
+    pub app: String,
+    /// Where local clients connect.
+    pub address: SocketAddr,
+}
+
+/// A run. Dropping it ends every process.
+pub struct Lab {
+    // Processes first: they end before their directory goes.
+    client: Option<Process>,
+    server: Option<Process>,
+    /// The edges.
+    pub edges: Vec<Edge>,
+    /// What everybody logged.
+    pub journal: Journal,
+    /// The run's directory.
+    pub place: Place,
+    layout: Layout,
+}
+
+impl Lab {
+    /// Makes the directory and the addresses; starts nothing. `apps` are manifests, given the place to write them to.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn new(
+        layout: Layout,
+        apps: impl FnOnce(&Place) -> anyhow::Result<Vec<PathBuf>>,
+    ) -> anyhow::Result<Self> {
+        let place = Place::new(layout.purpose)?;
+        let mut secret = [0; 32];
+        rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
+            .context("the system gives no random bytes")?;
+        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        place.write("secret", &secret)?;
+        // Not the domain's secret: agents know the token and must not know the secret.
+        place.write("token", blake3_hex(&secret))?;
+        let mut tables = layout.edge_tables.clone();
+        if layout.encrypted {
+            writeln!(tables, "[security]\ntoken_file = {:?}", place.path().join("token").display().to_string())?;
+        }
+        let settings = Settings {
+            program: layout.program.clone(),
+            apps: apps(&place)?,
+            shards: layout.shards,
+            tables,
+            fields: String::new(),
+        };
+        let name = |index: usize| char::from(b'A' + u8::try_from(index % 26).unwrap_or(0)).to_string();
+        let edges = (0..layout.edges)
+            .map(|index| Edge::new(&name(index), settings.clone()))
+            .collect::<anyhow::Result<_>>()?;
+        Ok(Self { client: None, server: None, edges, journal: Journal::default(), place, layout })
+    }
+
+    /// Starts one edge with an empty directory and waits until it is ready. `extra` are further fields of its
+    /// configuration.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_edge(&mut self, index: usize, extra: &str) -> anyhow::Result<()> {
+        let start = self.journal.end();
+        self.edges[index].start(&self.place, &self.journal, extra)?;
+        self.edges[index].wait_ready(&self.journal, start)
+    }
+
+    /// Starts all edges at once and waits until they are ready.
+    ///
+    /// # Errors
+    /// If one does not start.
+    pub fn start_edges(&mut self, extra: &str) -> anyhow::Result<()> {
+        let start = self.journal.end();
+        for edge in &mut self.edges {
+            edge.start(&self.place, &self.journal, extra)?;
+        }
+        self.edges.iter_mut().try_for_each(|edge| edge.wait_ready(&self.journal, start))
+    }
+
+    /// The addresses that agents are given, unless somebody stands between.
+    #[must_use]
+    pub fn edge_addresses(&self) -> Vec<SocketAddr> {
+        self.edges.iter().map(Edge::address).collect()
+    }
+
+    /// Starts the client's agent; returns where clients of each app connect.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_client_agent(&mut self, edges: &[SocketAddr], apps: &[&str]) -> anyhow::Result<Vec<Listen>> {
+        let listen = |app: &&str| Ok(Listen { app: (*app).to_owned(), address: free_address()? });
+        let listens = apps.iter().map(listen).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut tables = String::new();
+        for Listen { app, address } in &listens {
+            writeln!(tables, "[[listen]]\naddress = \"{address}\"\napp = {app:?}")?;
+        }
+        self.client = Some(self.start_agent("client", edges, &tables)?);
+        Ok(listens)
+    }
+
+    /// Starts the server's agent. `servers` are names and addresses.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_server_agent(
+        &mut self,
+        edges: &[SocketAddr],
+        servers: &[(&str, SocketAddr)],
+    ) -> anyhow::Result<()> {
+        let mut tables = String::from("[servers]\n");
+        for (name, address) in servers {
+            writeln!(tables, "{name} = \"{address}\"")?;
+        }
+        self.server = Some(self.start_agent("server", edges, &tables)?);
+        Ok(())
+    }
+
+    fn start_agent(&self, side: &str, edges: &[SocketAddr], tables: &str) -> anyhow::Result<Process> {
+        let edges: Vec<String> = edges.iter().map(SocketAddr::to_string).collect();
+        let mut text = format!("edges = {edges:?}\n{tables}\n[log]\nformat = \"json\"\n{}\n", self.layout.agent_tables);
+        if self.layout.encrypted {
+            let token = self.place.path().join("token").display().to_string();
+            writeln!(text, "[security]\ntoken_file = {token:?}")?;
+        }
+        let config = self.place.write(&format!("agent-{side}.toml"), text)?;
+        let mut command = Command::new(&self.layout.program);
+        command.arg("agent").arg(side).arg("--config").arg(config);
+        let errors = self.place.path().join(format!("agent-{side}.stderr"));
+        let start = self.journal.end();
+        let who = format!("{side} agent");
+        let process = Process::start(&who, &mut command, &self.journal, &errors)?;
+        self.journal
+            .wait(start, START_PATIENCE, |event| *event.who == *who && event.name() == "ready")
+            .with_context(|| format!("the {who} is not ready; the last lines:\n{}", self.journal.tail(20)))?;
+        Ok(process)
+    }
+
+    /// The agents' processes, client's first, where they run.
+    pub fn agents(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.client.iter_mut().chain(self.server.iter_mut())
+    }
+
+    /// The index of the edge with this address.
+    #[must_use]
+    pub fn edge_at(&self, address: &str) -> Option<usize> {
+        self.edges.iter().position(|edge| edge.address().to_string() == address)
+    }
+}
+
+fn blake3_hex(secret: &str) -> String {
+    blake3::derive_key("marram lab token", secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}

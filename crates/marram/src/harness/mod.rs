@@ -1,0 +1,20 @@
+//! Real processes on one machine: edges, agents and what they log, for the demo, the benchmarks and the fault tests.
+//!
+//! Everything waits for events (log lines, exits), never for time to pass. Whatever is started here is ended when its
+//! handle is dropped.
+
+mod cells;
+mod edge;
+mod journal;
+mod lab;
+mod place;
+mod process;
+mod relay;
+
+pub use cells::Cells;
+pub use edge::Edge;
+pub use journal::{Event, Journal};
+pub use lab::{Lab, Layout, Listen};
+pub use place::{Place, free_address};
+pub use process::Process;
+pub use relay::{Counts, Relay};

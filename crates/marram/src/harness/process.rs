@@ -1,0 +1,94 @@
+//! One process with everything that it started: its lines go to the journal, its signals to the whole group.
+
+use super::journal::Journal;
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread;
+
+/// A running process, leader of a group of its own.
+pub struct Process {
+    who: Arc<str>,
+    child: Child,
+    group: Pid,
+    reader: Option<thread::JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts a command; what it writes to standard error goes to a file, for people.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(who: &str, command: &mut Command, journal: &Journal, errors: &Path) -> anyhow::Result<Self> {
+        let file = File::options().create(true).append(true).open(errors);
+        let file = file.with_context(|| format!("cannot write {}", errors.display()))?;
+        let mut child = command
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+        let group = Pid::from_child(&child);
+        let lines = BufReader::new(child.stdout.take().expect("it is piped"));
+        let (who, journal): (Arc<str>, _) = (who.into(), journal.clone());
+        let name = Arc::clone(&who);
+        let reader = thread::spawn(move || {
+            // Ends with the last process of the group: all of them hold the other end of the pipe.
+            lines.lines().map_while(Result::ok).for_each(|line| journal.add(&name, &line));
+        });
+        Ok(Self { who, child, group, reader: Some(reader) })
+    }
+
+    /// Its name in the journal.
+    #[must_use]
+    pub fn who(&self) -> &str {
+        &self.who
+    }
+
+    /// Its process identifier.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal to the whole group. One that is gone already is no error.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill_process_group(self.group, signal);
+    }
+
+    /// Kills the whole group and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        // Fails only if somebody else has waited for it, and then it is gone.
+        let _ = self.child.wait();
+        if let Some(reader) = self.reader.take() {
+            // The thread only reads lines: it has nothing to panic about, and nothing to give.
+            let _ = reader.join();
+        }
+    }
+
+    /// Waits until the process has ended by itself.
+    ///
+    /// # Errors
+    /// If the operating system cannot say.
+    pub fn wait(&mut self) -> anyhow::Result<ExitStatus> {
+        self.child.wait().with_context(|| format!("cannot wait for {}", self.who))
+    }
+
+    /// Whether it has ended.
+    pub fn ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)) | Err(_))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

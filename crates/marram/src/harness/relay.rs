@@ -1,0 +1,148 @@
+//! A relay between two TCP programs that counts bytes and can hold each of them back for a time: a long wire in user
+//! space, where the kernel has no such device.
+
+use anyhow::Context;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes read at a time.
+const PIECE: usize = 64 << 10;
+/// Pieces on their way in one direction: more than a wire of 20 ms holds at 10 Gbit/s.
+const PIECES_MAX: usize = 4096;
+
+/// Bytes that went through a relay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// From whoever connected to whoever listens.
+    pub forth: u64,
+    /// Back.
+    pub back: u64,
+}
+
+#[derive(Default)]
+struct Shared {
+    forth: AtomicU64,
+    back: AtomicU64,
+    stopped: AtomicBool,
+}
+
+/// Passes every connection on to one address.
+pub struct Relay {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Relay {
+    /// Starts a relay to `target` that holds every byte back for `delay`, each way.
+    ///
+    /// # Errors
+    /// If it cannot listen.
+    pub fn start(target: SocketAddr, delay: Duration) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a relay")?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::default());
+        let counters = Arc::clone(&shared);
+        thread::spawn(move || {
+            for near in listener.incoming() {
+                if counters.stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+                let Ok(near) = near else { continue };
+                let counters = Arc::clone(&counters);
+                thread::spawn(move || pass(near, target, delay, &counters));
+            }
+        });
+        Ok(Self { address, shared })
+    }
+
+    /// Where to connect.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What went through so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            forth: self.shared.forth.load(Ordering::Relaxed),
+            back: self.shared.back.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+        // The listener's thread wakes, sees that it is over, and ends.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+/// Connects and passes both directions on; a target that is not there resets whoever asked for it.
+fn pass(near: TcpStream, target: SocketAddr, delay: Duration, shared: &Arc<Shared>) {
+    let Ok(far) = TcpStream::connect(target) else { return };
+    let pair = || Ok::<_, io::Error>((near.try_clone()?, far.try_clone()?));
+    let (Ok(_), Ok(_), Ok((near_back, far_back))) = (near.set_nodelay(true), far.set_nodelay(true), pair()) else {
+        return;
+    };
+    let counters = Arc::clone(shared);
+    thread::spawn(move || one_way(far_back, near_back, delay, &counters.back));
+    one_way(near, far, delay, &shared.forth);
+}
+
+/// Passes one direction on until it ends, and then its end.
+fn one_way(mut from: TcpStream, to: TcpStream, delay: Duration, counter: &AtomicU64) {
+    let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(PIECES_MAX);
+    let mut writer = to;
+    let closer = from.try_clone();
+    let thread = thread::spawn(move || {
+        for (due, piece) in receiver {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if writer.write_all(&piece).is_err() {
+                // Nobody takes them any more: the reader must stop, too.
+                let _ = closer.map(|from| from.shutdown(Shutdown::Both));
+                return;
+            }
+        }
+        // A peer that is gone needs no end of stream.
+        let _ = writer.shutdown(Shutdown::Write);
+    });
+    let mut buffer = vec![0; PIECE];
+    while let Ok(len @ 1..) = from.read(&mut buffer) {
+        counter.fetch_add(len as u64, Ordering::Relaxed);
+        if sender.send((Instant::now() + delay, buffer[..len].to_vec())).is_err() {
+            break;
+        }
+    }
+    drop(sender);
+    // The writer has nothing to report.
+    let _ = thread.join();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_pass_both_ways_and_are_counted() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let relay = Relay::start(listener.local_addr().unwrap(), Duration::ZERO).unwrap();
+        let mut client = TcpStream::connect(relay.address()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"hello").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut got = Vec::new();
+        server.read_to_end(&mut got).unwrap();
+        server.write_all(b"welcome").unwrap();
+        drop(server);
+        let mut back = Vec::new();
+        client.read_to_end(&mut back).unwrap();
+        assert_eq!((&got[..], &back[..]), (&b"hello"[..], &b"welcome"[..]));
+        assert_eq!(relay.counts(), Counts { forth: 5, back: 7 });
+    }
+}
