@@ -46,6 +46,12 @@ const TASKS: &[Task] = &[
         "simulate histories of faults",
         WithArguments(programs::sim),
     ),
+    Task(
+        "mutants",
+        "[--every N] [--from K] [--crate NAME]",
+        "change the protocol by rule; do the tests notice?",
+        WithArguments(programs::mutants),
+    ),
     Task("bench", "[NAME ...] [--json]", "measure what the README claims", WithArguments(programs::bench)),
     Task("fuzz", "[TARGET] [--seconds N]", "fuzz the decoders", WithArguments(fuzz::command)),
     Task("tidy", "", "check the habits that no compiler holds", Plain(tidy::check)),
@@ -87,6 +93,6 @@ fn main() -> ExitCode {
 
 fn usage() -> String {
     let line =
-        |Task(name, arguments, help, _): &Task| format!("  {:<38}{help}\n", format!("{name} {arguments}"));
+        |Task(name, arguments, help, _): &Task| format!("  {:<48}{help}\n", format!("{name} {arguments}"));
     format!("usage: cargo xtask COMMAND\n\n{}", TASKS.iter().map(line).collect::<String>())
 }

@@ -39,6 +39,14 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// `cargo xtask mutants`: minutes for a sample, hours for all of them, so no part of CI.
+pub(crate) fn mutants(arguments: &[String]) -> Result<()> {
+    let mut command = project::cargo("run");
+    command.args(["--release", "--locked", "--quiet", "--manifest-path", "xtask/mutants/Cargo.toml"]);
+    command.arg("--target-dir").arg(project::target().join("mutants/tool"));
+    run(command.arg("--").args(arguments))
+}
+
 /// A program of the workspace, built if need be. The manifest's folder is not in its environment, so it finds the
 /// cells by the folder that it runs in.
 fn release(package: &str) -> Command {

@@ -24,7 +24,8 @@ pub(crate) fn cell_modules() -> PathBuf {
 }
 
 /// The workspaces beside the main one, each with a lockfile of its own.
-pub(crate) const SIDE_MANIFESTS: [&str; 2] = ["sdk/rust/Cargo.toml", "cells/Cargo.toml"];
+pub(crate) const SIDE_MANIFESTS: [&str; 3] =
+    ["sdk/rust/Cargo.toml", "cells/Cargo.toml", "xtask/mutants/Cargo.toml"];
 
 /// The cargo that runs us, in the repository's root.
 pub(crate) fn cargo(subcommand: &str) -> Command {

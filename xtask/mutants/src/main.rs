@@ -1,0 +1,97 @@
+//! Do the tests notice when the protocol is wrong? Every comparison, sum, condition and call of a crate is changed by
+//! rule, and for each change the crate's unit tests and then the simulation must fail.
+//!
+//! All changes are compiled in at once, each behind a number, and a run picks one by an environment variable: so a
+//! thousand of them cost one build. Called by `cargo xtask mutants`.
+
+mod judge;
+mod mutate;
+mod tree;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use judge::{Judge, Verdict};
+use mutate::Mutant;
+
+/// At least so many in a hundred must be caught.
+const CAUGHT_PERCENT_MIN: usize = 90;
+
+/// Survivors that are known, with the reason; relative to the repository.
+const SURVIVORS: &str = "xtask/mutants/survivors.txt";
+
+const USAGE: &str = "usage: cargo xtask mutants [--crate NAME] [--every N] [--from K] [--list]
+  --crate NAME   whose code is changed (session)
+  --every N      try each N-th mutant only (1)
+  --from K       beginning with the K-th (1)
+  --list         name the mutants and try none";
+
+struct Arguments {
+    name: String,
+    every: usize,
+    from: usize,
+    list: bool,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("mutants: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<bool> {
+    let arguments = parse(std::env::args().skip(1))?;
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
+    let folder = root.join("target/mutants");
+    let mutants = tree::write(&root, &folder.join("tree"), &arguments.name)?;
+    let chosen: Vec<_> =
+        mutants.iter().skip(arguments.from.saturating_sub(1)).step_by(arguments.every).collect();
+    println!("{} mutants of marram-{}, {} chosen", mutants.len(), arguments.name, chosen.len());
+    if arguments.list {
+        chosen.iter().for_each(|mutant| println!("{mutant}"));
+        return Ok(true);
+    }
+    let known = std::fs::read_to_string(root.join(SURVIVORS)).context(SURVIVORS)?;
+    let judge = Judge::build(&folder, &arguments.name)?;
+    let verdicts = judge.try_all(&chosen)?;
+    report(&verdicts, &known)
+}
+
+/// Prints what survived, known or not, and the balance.
+fn report(verdicts: &[(&Mutant, Verdict)], known: &str) -> Result<bool> {
+    let survivors: Vec<_> = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Survived).collect();
+    for (mutant, _) in &survivors {
+        let reason = known.lines().find_map(|line| line.strip_prefix(&mutant.name())?.strip_prefix(" # "));
+        println!("survived: {mutant} # {}", reason.unwrap_or("no reason known"));
+    }
+    for verdict in [Verdict::UnitTests, Verdict::Simulation, Verdict::Survived] {
+        println!("{:>6} {verdict:?}", verdicts.iter().filter(|(_, found)| *found == verdict).count());
+    }
+    if verdicts.is_empty() {
+        bail!("there was nothing to try");
+    }
+    let caught = verdicts.len() - survivors.len();
+    println!("caught {caught} of {} ({} %)", verdicts.len(), caught * 100 / verdicts.len());
+    Ok(caught * 100 >= verdicts.len() * CAUGHT_PERCENT_MIN)
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments> {
+    let mut arguments = Arguments { name: "session".to_owned(), every: 1, from: 1, list: false };
+    while let Some(word) = words.next() {
+        let mut value = || words.next().with_context(|| format!("{word} needs a value after it\n{USAGE}"));
+        match word.as_str() {
+            "--crate" => arguments.name = value()?,
+            "--every" => arguments.every = value()?.parse().ok().filter(|every| *every > 0).context(USAGE)?,
+            "--from" => arguments.from = value()?.parse().ok().context(USAGE)?,
+            "--list" => arguments.list = true,
+            _ => bail!("`{word}` is not understood\n{USAGE}"),
+        }
+    }
+    Ok(arguments)
+}
