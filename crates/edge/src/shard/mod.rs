@@ -13,7 +13,7 @@ use alloc::{
 };
 use marram_session::{
     cell::CellId,
-    owner::{Effect, Holder, Owner, Phase, Policy},
+    owner::{Effect, Holder, Owner, Policy},
 };
 use marram_wire::{
     frame::{Channel, Code, Drain, Frame, Hello},
@@ -23,9 +23,6 @@ use marram_wire::{
 };
 use report::Counters;
 use wires::Wire;
-
-/// A session whose cell lives but that no end is linked to is dropped at the latest after this.
-const ADRIFT_MAX_NS: u64 = 60_000_000_000;
 
 /// One session of this shard.
 #[derive(Debug)]
@@ -38,8 +35,17 @@ struct Session {
     /// Attempts in a row that another attempt was in the way of.
     again: u32,
     timer_ns: Option<u64>,
+    /// Since when an end is missing.
     adrift_ns: Option<u64>,
     since_ms: u64,
+}
+
+impl Session {
+    /// Until when a missing end is waited for.
+    fn adrift_until_ns(&self) -> Option<u64> {
+        let linger_ns = u64::from(self.owner.policy().linger_ms) * 1_000_000;
+        self.adrift_ns.map(|since_ns| since_ns + linger_ns)
+    }
 }
 
 /// One shard. Feed it what happens; do what it says.
@@ -220,9 +226,10 @@ impl Shard {
             self.timers.pop_first();
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             session.timer_ns = None;
-            if session.adrift_ns.is_some_and(|since_ns| since_ns + ADRIFT_MAX_NS <= now.mono_ns) {
+            if session.adrift_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
                 self.with_owner(now, id, out, |owner, effects| {
-                    owner.leave(Code::Waiting, "no end came back".to_string(), effects);
+                    let reason = "the other end did not come back within the app's linger time";
+                    owner.over(Code::Lost, reason.to_string(), effects);
                 });
             } else {
                 self.with_owner(now, id, out, |owner, effects| owner.tick(now, effects));
@@ -233,12 +240,9 @@ impl Shard {
     /// Looks at a session when it wants to be looked at.
     fn rearm(&mut self, now: Now, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.adrift_ns = match session.owner.phase() {
-            Phase::Adrift => Some(session.adrift_ns.unwrap_or(now.mono_ns)),
-            _ => None,
-        };
-        let adrift_ns = session.adrift_ns.map(|since_ns| since_ns + ADRIFT_MAX_NS);
-        let due_ns = [session.owner.due_ns(), adrift_ns].into_iter().flatten().min();
+        let since_ns = session.adrift_ns.unwrap_or(now.mono_ns);
+        session.adrift_ns = session.owner.incomplete().then_some(since_ns);
+        let due_ns = [session.owner.due_ns(), session.adrift_until_ns()].into_iter().flatten().min();
         if due_ns != session.timer_ns {
             if let Some(timer_ns) = session.timer_ns {
                 self.timers.remove(&(timer_ns, id));

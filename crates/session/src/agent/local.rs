@@ -236,6 +236,8 @@ impl Agent {
     /// Forgets a session and lets its program go: in order if all was said, else by a reset.
     pub(super) fn end_session(&mut self, id: SessionId, code: Code, reason: String, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.remove(&id) else { return };
+        // The other end forgets only when every end has everything; its last word may have been lost here.
+        let code = if code == Code::Forgotten && session.end.complete() { Code::Finished } else { code };
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));
         }

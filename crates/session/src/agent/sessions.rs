@@ -324,10 +324,6 @@ impl Agent {
         if session.end.begun() && !keeps {
             return self.end_session(id, Code::Lost, reason.to_string(), out);
         }
-        if session.end.finishing() {
-            // Every end has everything; only the word to forget is missing.
-            return self.arm_deadline(now_ns, id);
-        }
         if session.asking.is_none() {
             let grace_ns = if session.is_server() { self.config.heartbeat_timeout_ns } else { 0 };
             let at_ns = if grace_ns == 0 { session.retry_ns - RETRY_MIN_NS } else { grace_ns };
@@ -340,7 +336,8 @@ impl Agent {
     /// The edge asks to be left: ask another, if there is one, and stay until it answers.
     pub(super) fn leave(&mut self, now_ns: u64, id: SessionId, wire: WireId, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get(&id) else { return };
-        let here = session.attached.is_some_and(|(at, _)| at == wire);
+        let keeps = session.end.terms().is_none_or(|terms| terms.keep);
+        let here = keeps && session.attached.is_some_and(|(at, _)| at == wire);
         if here && !session.is_server() && session.asking.is_none() && !self.candidates(id).is_empty() {
             self.lead(now_ns, id, out);
         }
@@ -406,7 +403,7 @@ fn refuse(channel: Channel, refusal: &Refusal) -> Frame {
         Refusal::Superseded(promised) => Superseded { channel, promised: *promised }.into(),
         Refusal::Unproven => {
             let reason = "the session is known here, and its key was not shown".to_string();
-            Ended { channel, code: Code::WrongKey, reason }.into()
+            Ended { channel, code: Code::Superseded, reason }.into()
         }
         Refusal::Image => {
             let reason = "the session runs another image".to_string();

@@ -305,6 +305,12 @@ impl Owner {
             + self.cover.held_bytes()
     }
 
+    /// Whether the session has an owner and lacks an end.
+    #[must_use]
+    pub fn incomplete(&self) -> bool {
+        !self.recovering() && self.sides.iter().any(|side| side.channel.is_none())
+    }
+
     /// Whether the session is on its way to its first or next release.
     #[must_use]
     pub fn recovering(&self) -> bool {
@@ -324,6 +330,7 @@ impl Owner {
             Frame::Credit(credit) => self.credit(now, index, credit.received, credit.bytes, out),
             Frame::Stored(stored) => self.stored(index, stored.bytes, stored.complete, out),
             Frame::Superseded(superseded) => self.superseded(port, superseded.promised, out),
+            Frame::Ended(ended) if ended.code.retry() => self.leave(ended.code, ended.reason, out),
             Frame::Ended(ended) => self.over(ended.code, ended.reason, out),
             Frame::Finished(_) if self.phase == Phase::Finishing => self.finished(index, out),
             _ => self.over(Code::Protocol, "an end sent a frame out of turn".into(), out),

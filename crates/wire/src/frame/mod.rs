@@ -481,6 +481,6 @@ impl Frame {
     /// Whether the frame may wait behind others of the wire: checkpoint parts and the like travel below data.
     #[must_use]
     pub fn is_bulk(&self) -> bool {
-        matches!(self, Self::CheckpointPart(_))
+        matches!(self, Self::CheckpointBegin(_) | Self::CheckpointPart(_))
     }
 }
