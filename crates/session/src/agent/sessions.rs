@@ -119,15 +119,29 @@ impl Agent {
 
     /// An edge can be asked (again): every session without an owner tries.
     pub(super) fn wire_usable(&mut self, now_ns: u64, out: &mut Vec<Out>) {
-        let adrift: Vec<SessionId> = self
+        let adrift: Vec<(SessionId, bool)> = self
             .sessions
             .iter()
             .filter(|(_, session)| session.orphaned_ns.is_some() && session.asking.is_none())
-            .filter(|(_, session)| !session.is_server() && session.attached.is_none())
-            .map(|(id, _)| *id)
+            .filter(|(_, session)| {
+                session.attached.is_none() && !(session.is_server() && session.lead_ns.is_some())
+            })
+            .map(|(id, session)| (*id, session.is_server()))
             .collect();
-        for id in adrift {
-            self.lead(now_ns, id, out);
+        for (id, server) in adrift {
+            if server {
+                self.lead_at(id, now_ns + self.config.heartbeat_timeout_ns);
+            } else {
+                self.lead(now_ns, id, out);
+            }
+        }
+    }
+
+    /// Asks for a generation at this time, unless an edge asks first.
+    fn lead_at(&mut self, id: SessionId, at_ns: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.lead_ns = Some(at_ns);
+            self.arm(id, at_ns);
         }
     }
 
@@ -280,8 +294,7 @@ impl Agent {
         }
         let wait_ns = if everywhere { session.retry_ns } else { 0 };
         let jitter_ns = self.random.below(wait_ns / 2 + 1);
-        session.lead_ns = Some(now_ns + wait_ns + jitter_ns);
-        self.arm(id, now_ns + wait_ns + jitter_ns);
+        self.lead_at(id, now_ns + wait_ns + jitter_ns);
     }
 
     /// A wire broke or fell silent. Sessions that were owned or asked for over it look elsewhere.
@@ -297,8 +310,7 @@ impl Agent {
         if session.asking.is_some_and(|(at, _)| at == wire) {
             session.asking = None;
             if session.attached.is_none() {
-                session.lead_ns = Some(now_ns);
-                self.arm(id, now_ns);
+                self.lead_at(id, now_ns);
             }
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
@@ -327,8 +339,7 @@ impl Agent {
         if session.asking.is_none() {
             let grace_ns = if session.is_server() { self.config.heartbeat_timeout_ns } else { 0 };
             let at_ns = if grace_ns == 0 { session.retry_ns - RETRY_MIN_NS } else { grace_ns };
-            session.lead_ns = Some(now_ns + at_ns);
-            self.arm(id, now_ns + at_ns);
+            self.lead_at(id, now_ns + at_ns);
         }
         self.arm_deadline(now_ns, id);
     }
