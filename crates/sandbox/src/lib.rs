@@ -6,6 +6,7 @@
 mod app;
 mod bytes_io;
 mod cells;
+mod checkpoint;
 mod deploy;
 mod dirty;
 mod engine;
@@ -19,6 +20,7 @@ mod quotas;
 
 pub use app::ImageFile;
 pub use cells::{Cells, CellsConfig, Progress, Reset, StartError, Tracking};
+pub use checkpoint::{Decoded, RestoreError, Snapshot, SnapshotError};
 pub use deploy::DeployError;
 pub use host::{Level, Print};
 pub use image::{Image, ImageFault, ImageInfo};

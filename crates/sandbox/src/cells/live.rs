@@ -2,6 +2,7 @@
 
 use super::bound::Bound;
 use super::reason;
+use crate::checkpoint::CheckpointId;
 use crate::dirty::Tracker;
 use crate::host::{Host, Phase, Refusal};
 use marram_session::cell::{Input, Outcome, Seed, Stop};
@@ -20,7 +21,18 @@ pub(crate) struct Live {
     pub(crate) store: Store<Host>,
     pub(crate) memory: Memory,
     pub(crate) globals: Vec<Global>,
+    /// The checkpoint taken or restored last, that a delta builds on.
+    pub(crate) checkpoint: Option<CheckpointId>,
+    /// Handlers run so far in this instance.
+    pub(crate) handled: u64,
     handlers: Handlers,
+}
+
+impl Drop for Live {
+    /// Before any field goes, whatever their order.
+    fn drop(&mut self) {
+        self.tracker.disarm();
+    }
 }
 
 /// The exports that the host calls. Optional ones may be missing.
@@ -53,11 +65,12 @@ impl Live {
             .map(|export| instance.get_module_export(&mut store, export).and_then(wasmtime::Extern::into_global))
             .collect::<Option<_>>()
             .ok_or_else(|| wasmtime::Error::msg("the image does not export its globals"))?;
-        Ok(Self { tracker, store, memory, globals, handlers })
+        Ok(Self { tracker, store, memory, globals, checkpoint: None, handled: 0, handlers })
     }
 
     /// Runs one handler to its end. Resumes across awaits: each is a preemption.
     async fn handle(&mut self, input: &Input) -> Outcome {
+        self.handled += 1;
         self.store.set_epoch_deadline(1);
         match self.call(input).await {
             Ok(()) => Outcome::Idle,

@@ -5,6 +5,7 @@
 mod bound;
 mod config;
 mod live;
+mod state;
 mod ticker;
 
 pub use config::{CellsConfig, Reset, Tracking};

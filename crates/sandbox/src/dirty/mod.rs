@@ -1,32 +1,221 @@
-//! Which pages of a cell's memory were written since the last checkpoint.
+//! Which pages of a cell's memory were written since the last checkpoint: with the kernel's help, or by comparing.
+//!
+//! Tracking begins with a cell's first checkpoint, since most short sessions never need one.
 
+mod compare;
 mod uffd;
 
 pub(crate) use uffd::pagemap_scan_works;
 
 use crate::cells::Tracking;
+use crate::image::InitialMemory;
+use crate::limits::PAGE;
+use compare::Shadow;
+use marram_session::cell::Base;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use uffd::{Kernel, push_run};
 
 /// How dirty pages are found in this process.
 #[derive(Clone)]
 pub(crate) enum Method {
+    Kernel(Rc<Kernel>),
     Compare,
 }
 
 impl Method {
-    pub(crate) fn choose(_: Tracking) -> Self {
-        Self::Compare
+    pub(crate) fn choose(tracking: Tracking) -> Self {
+        match tracking {
+            Tracking::Compare => Self::Compare,
+            Tracking::Auto => match Kernel::open() {
+                Ok(kernel) if works(&kernel) => Self::Kernel(Rc::new(kernel)),
+                _ => Self::Compare,
+            },
+        }
     }
 
     pub(crate) fn describe(&self) -> &'static str {
-        "comparison"
+        match self {
+            Self::Kernel(_) => "userfaultfd and PAGEMAP_SCAN",
+            Self::Compare => "comparison with the last checkpoint (the kernel offers no tracking to this process)",
+        }
     }
 }
 
-/// Tracks one cell.
-pub(crate) struct Tracker;
+/// Tries tracking once on memory of our own: some sandboxes let the calls through and then fail them.
+fn works(kernel: &Kernel) -> bool {
+    let memory = vec![0_u8; 3 * PAGE];
+    let start = (memory.as_ptr() as usize).next_multiple_of(PAGE);
+    let range = start..start + PAGE;
+    let mut runs = Vec::new();
+    kernel.register(&range).is_ok()
+        && kernel.pagemap().written(range.clone(), &mut runs).is_ok()
+        && kernel.unregister(&range).is_ok()
+}
+
+/// Tracks one cell's memory.
+pub(crate) struct Tracker {
+    state: State,
+}
+
+enum State {
+    /// Not yet asked for anything.
+    Asleep(Method),
+    Kernel(Armed),
+    Compare(Shadow),
+}
+
+/// A range that is registered with the kernel.
+struct Armed {
+    kernel: Rc<Kernel>,
+    range: Range<usize>,
+    /// Pages that may differ from the image.
+    ever: Bitmap,
+}
+
+impl Drop for Armed {
+    /// A slot whose range stays registered would show its pages to the next cell: the pool finds written pages by the
+    /// flag that our scans clear.
+    fn drop(&mut self) {
+        if let Err(error) = self.kernel.unregister(&self.range) {
+            eprintln!("marram: cannot stop tracking a slot ({error}); stopping, so that no cell sees another's memory");
+            std::process::abort();
+        }
+    }
+}
 
 impl Tracker {
-    pub(crate) fn new(_: &Method) -> Self {
-        Self
+    pub(crate) fn new(method: &Method) -> Self {
+        Self { state: State::Asleep(method.clone()) }
+    }
+
+    /// Ends tracking. To be called before the memory's slot is given back; dropping does it too.
+    pub(crate) fn disarm(&mut self) {
+        self.state = State::Asleep(Method::Compare);
+    }
+
+    /// Whether there is a checkpoint that a further one can build on.
+    pub(crate) fn is_armed(&self) -> bool {
+        !matches!(self.state, State::Asleep(_))
+    }
+
+    /// The pages that a checkpoint on `base` needs, in order. From now on only later writes count for the next one on
+    /// [`Base::Previous`]; the first call always answers as for [`Base::Image`].
+    ///
+    /// # Errors
+    /// If the kernel refuses; nothing may be concluded then, and the cell's next checkpoint must be a full one.
+    pub(crate) fn take(&mut self, memory: &[u8], image: &InitialMemory, base: Base) -> io::Result<Vec<Range<u32>>> {
+        match &mut self.state {
+            State::Asleep(method) => {
+                let (state, runs) = match method {
+                    Method::Kernel(kernel) => {
+                        let armed = Armed::new(Rc::clone(kernel), memory)?;
+                        let runs = armed.ever.runs();
+                        (State::Kernel(armed), runs)
+                    }
+                    Method::Compare => {
+                        let mut shadow = Shadow::default();
+                        let runs = shadow.take(memory, image, Base::Image);
+                        (State::Compare(shadow), runs)
+                    }
+                };
+                self.state = state;
+                Ok(runs)
+            }
+            State::Kernel(armed) => armed.take(memory, base),
+            State::Compare(shadow) => Ok(shadow.take(memory, image, base)),
+        }
+    }
+}
+
+fn address(memory: &[u8]) -> Range<usize> {
+    let start = memory.as_ptr() as usize;
+    start..start + memory.len()
+}
+
+impl Armed {
+    fn new(kernel: Rc<Kernel>, memory: &[u8]) -> io::Result<Self> {
+        let range = address(memory);
+        let mut own = Vec::new();
+        kernel.pagemap().private(range.clone(), &mut own)?;
+        kernel.register(&range)?;
+        // From here on dropping unregisters, whatever fails.
+        let mut armed = Self { kernel, range: range.clone(), ever: Bitmap::default() };
+        armed.kernel.pagemap().written(range, &mut Vec::new())?;
+        armed.ever.add(&own);
+        Ok(armed)
+    }
+
+    fn take(&mut self, memory: &[u8], base: Base) -> io::Result<Vec<Range<u32>>> {
+        let mut dirty = Vec::new();
+        let collected = self.collect(memory, &mut dirty);
+        // Also after a failure: the kernel reports a write once, and the next full checkpoint needs it.
+        self.ever.add(&dirty);
+        collected?;
+        Ok(match base {
+            Base::Image => self.ever.runs(),
+            Base::Previous => dirty,
+        })
+    }
+
+    fn collect(&mut self, memory: &[u8], dirty: &mut Vec<Range<u32>>) -> io::Result<()> {
+        let pagemap = self.kernel.pagemap();
+        pagemap.written(self.range.clone(), dirty)?;
+        let now = address(memory);
+        if now.end > self.range.end {
+            // Grown memory is not registered: what was written there is its own, and from now on it is tracked.
+            let grown = self.range.end..now.end;
+            let first = u32::try_from(self.range.len() / PAGE).unwrap_or(u32::MAX);
+            let mut own = Vec::new();
+            pagemap.private(grown.clone(), &mut own)?;
+            for run in own {
+                push_run(dirty, first + run.start..first + run.end);
+            }
+            self.kernel.register(&grown)?;
+            self.range.end = now.end;
+            pagemap.written(grown, &mut Vec::new())?;
+        }
+        Ok(())
+    }
+}
+
+/// A set of page numbers.
+#[derive(Default)]
+struct Bitmap(Vec<u64>);
+
+impl Bitmap {
+    fn add(&mut self, runs: &[Range<u32>]) {
+        if let Some(last) = runs.last() {
+            let words = (last.end as usize).div_ceil(64);
+            self.0.resize(self.0.len().max(words), 0);
+        }
+        for page in runs.iter().flat_map(Clone::clone) {
+            self.0[page as usize / 64] |= 1 << (page % 64);
+        }
+    }
+
+    fn runs(&self) -> Vec<Range<u32>> {
+        let mut runs = Vec::new();
+        for (index, word) in (0_u32..).zip(&self.0).filter(|(_, word)| **word != 0) {
+            for bit in (0..64).filter(|bit| word >> bit & 1 == 1) {
+                push_run(&mut runs, index * 64 + bit..index * 64 + bit + 1);
+            }
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bitmap_gives_back_what_was_added_in_order() {
+        let mut bitmap = Bitmap::default();
+        bitmap.add(&[70..72, 128..129]);
+        bitmap.add(&[0..1, 63..70]);
+        bitmap.add(&[]);
+        assert_eq!(bitmap.runs(), [0..1, 63..72, 128..129]);
     }
 }

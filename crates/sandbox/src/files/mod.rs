@@ -10,7 +10,7 @@ mod errno;
 mod tree;
 
 pub(crate) use arena::Page;
-pub(crate) use codec::{FilePages, FilesChange, FilesError};
+pub(crate) use codec::{FilesChange, FilesError};
 pub(crate) use descriptors::{Descriptor, ROOT_DESCRIPTOR};
 pub(crate) use errno::Errno;
 pub(crate) use tree::Inode;

@@ -1,0 +1,246 @@
+//! A cell's state as a whole: taken into a snapshot, put back from checkpoints, hashed.
+
+use super::live::Live;
+use super::{Cells, StartError};
+use crate::checkpoint::{CheckpointId, Decoded, Parsed, RestoreError, Snapshot, SnapshotError, image_id};
+use crate::deploy::GlobalValue;
+use crate::files::{Files, Page};
+use crate::generator::Generator;
+use crate::image::Image;
+use crate::limits::{PAGE, WASM_PAGE};
+use marram_session::cell::{Base, CellId};
+use std::sync::Arc;
+
+impl Cells {
+    /// Copies out what a checkpoint on `base` needs: the pause that a cell feels. Encode the result elsewhere.
+    ///
+    /// # Errors
+    /// If the cell is not between handlers, or a delta has nothing to build on. The cell goes on either way.
+    pub fn snapshot(&mut self, cell: CellId, base: Base) -> Result<Snapshot, SnapshotError> {
+        let entry = self.cells.get(&cell).filter(|entry| entry.spent_ns.is_none()).ok_or(SnapshotError::NotIdle)?;
+        entry.live.borrow_mut().snapshot(&entry.bound.image, base)
+    }
+
+    /// Makes a cell from checkpoints: it continues as the one that they were taken of would have.
+    ///
+    /// # Errors
+    /// If they do not fit the image, or there is no room. Nothing is left of the cell then.
+    pub fn restore(&mut self, cell: CellId, image: &Arc<Image>, from: &Decoded) -> Result<(), RestoreError> {
+        if from.image() != image.hash {
+            return Err(RestoreError::Image { found: from.image(), expected: image.hash });
+        }
+        fits(image, from)?;
+        let files = restored_files(image, from)?;
+        self.start(cell, image, from.last().seed).map_err(RestoreError::Start)?;
+        let live = self.cells.get(&cell).map(|entry| entry.live.borrow_mut().restore(image, from, files));
+        match live {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                self.remove(cell);
+                Err(error)
+            }
+            None => Err(RestoreError::Misfit("the cell is gone")),
+        }
+    }
+
+    /// A digest over everything that decides how the cell goes on: equal for equal states, wherever and however they
+    /// came about. Reads all of memory. `None` if the cell is gone or in the middle of a handler.
+    #[must_use]
+    pub fn state_hash(&self, cell: CellId) -> Option<[u8; 32]> {
+        self.idle(cell).map(|live| live.borrow_mut().hash())
+    }
+
+    /// Bytes of linear memory that the cell has now. `None` if it is gone or in the middle of a handler.
+    #[must_use]
+    pub fn memory_bytes(&self, cell: CellId) -> Option<usize> {
+        self.idle(cell).map(|live| {
+            let live = live.borrow();
+            live.memory.data_size(&live.store)
+        })
+    }
+}
+
+/// What can be refused before a slot is taken.
+fn fits(image: &Image, from: &Decoded) -> Result<(), RestoreError> {
+    let last = from.last();
+    if last.memory_len < image.memory.len() || last.memory_len as u64 > image.quotas.memory_max {
+        return Err(RestoreError::Misfit("its memory is smaller than the image's or larger than the quota"));
+    }
+    let alike = |parsed: &Parsed| {
+        parsed.globals.len() == image.globals.len()
+            && parsed.globals.iter().zip(&image.globals).all(|(a, b)| std::mem::discriminant(a) == std::mem::discriminant(b))
+    };
+    if !alike(last) {
+        return Err(RestoreError::Misfit("its globals are not the image's"));
+    }
+    Ok(())
+}
+
+fn restored_files(image: &Image, from: &Decoded) -> Result<Files, RestoreError> {
+    let mut files = image.files.clone();
+    let misfit = |error: crate::files::FilesError| RestoreError::Misfit(error.0);
+    for (index, parsed) in from.chain.iter().enumerate() {
+        if let Some(directory) = &parsed.directory {
+            if index == 0 {
+                // A full checkpoint brings all files; those that initialisation made may be gone or changed.
+                files.clear();
+            }
+            files.restore_directory(directory).map_err(misfit)?;
+        }
+        for (inode, pages) in &parsed.files {
+            let pages = pages.iter().map(|(index, page)| (index, page.and_then(to_page))).collect();
+            files.restore_pages(*inode, pages).map_err(misfit)?;
+        }
+        if let Some(descriptors) = &parsed.descriptors {
+            files.restore_descriptors(descriptors).map_err(misfit)?;
+        }
+    }
+    files.finish_restore().map_err(misfit)?;
+    Ok(files)
+}
+
+fn to_page(bytes: &[u8]) -> Option<Page> {
+    <[u8; PAGE]>::try_from(bytes).ok().map(Arc::new)
+}
+
+impl Live {
+    fn snapshot(&mut self, image: &Arc<Image>, base: Base) -> Result<Snapshot, SnapshotError> {
+        let previous = self.checkpoint.filter(|_| self.tracker.is_armed());
+        let base = match base {
+            Base::Image => None,
+            Base::Previous => Some(previous.ok_or(SnapshotError::NoBase)?),
+        };
+        let memory = self.memory.data(&self.store);
+        let wanted = if base.is_some() { Base::Previous } else { Base::Image };
+        let runs = match self.tracker.take(memory, &image.memory, wanted) {
+            Ok(runs) => runs,
+            Err(error) => {
+                self.checkpoint = None;
+                return Err(SnapshotError::Tracking(error.to_string()));
+            }
+        };
+        let pages: usize = runs.iter().map(ExactSizeIterator::len).sum();
+        let mut bytes = Vec::with_capacity(pages * PAGE);
+        for run in &runs {
+            bytes.extend_from_slice(&memory[run.start as usize * PAGE..run.end as usize * PAGE]);
+        }
+        let memory_len = memory.len();
+        let globals = self.globals();
+        let host = self.store.data_mut();
+        let mut snapshot = Snapshot {
+            image: Arc::clone(image),
+            base,
+            id: [0; 16],
+            memory_len,
+            runs,
+            bytes,
+            globals,
+            ports: host.ports.clone(),
+            seed: *host.generator.seed(),
+            position: host.generator.position(),
+            files: host.files.take_changes(base.is_none()),
+        };
+        snapshot.id = self.name(&snapshot);
+        self.checkpoint = Some(snapshot.id);
+        Ok(snapshot)
+    }
+
+    /// A name that no other checkpoint of this session's history has, but for the same state reached by the same inputs.
+    fn name(&self, snapshot: &Snapshot) -> CheckpointId {
+        let mut hasher = blake3::Hasher::new_derive_key("marram checkpoint name 1");
+        hasher.update(&snapshot.base.unwrap_or_else(|| image_id(snapshot.image.hash)));
+        hasher.update(&[u8::from(snapshot.base.is_some())]);
+        for number in [self.handled, snapshot.memory_len as u64, snapshot.position, self.store.data().now_ns.cast_unsigned()] {
+            hasher.update(&number.to_le_bytes());
+        }
+        hasher.update(&snapshot.seed.0);
+        for run in &snapshot.runs {
+            hasher.update(&run.start.to_le_bytes());
+            hasher.update(&run.end.to_le_bytes());
+        }
+        let mut globals = Vec::with_capacity(snapshot.globals.len() * 17);
+        for global in &snapshot.globals {
+            global.encode(&mut globals);
+        }
+        hasher.update(&globals);
+        let mut id = [0; 16];
+        id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        id
+    }
+
+    fn globals(&mut self) -> Vec<GlobalValue> {
+        let mut values = Vec::with_capacity(self.globals.len());
+        for global in &self.globals {
+            let value = GlobalValue::from_val(&global.get(&mut self.store));
+            values.push(value.expect("deployment refuses mutable globals that are no numbers"));
+        }
+        values
+    }
+
+    fn restore(&mut self, image: &Image, from: &Decoded, files: Files) -> Result<(), RestoreError> {
+        let last = from.last();
+        let have = self.memory.data_size(&self.store);
+        if last.memory_len > have {
+            let pages = ((last.memory_len - have) / WASM_PAGE) as u64;
+            self.memory
+                .grow(&mut self.store, pages)
+                .map_err(|error| RestoreError::Start(StartError::Slot(error.to_string())))?;
+        }
+        let memory = self.memory.data_mut(&mut self.store);
+        for parsed in &from.chain {
+            put_pages(memory, parsed);
+        }
+        for (global, value) in self.globals.iter().zip(&last.globals) {
+            global
+                .set(&mut self.store, value.to_val())
+                .map_err(|_| RestoreError::Misfit("a global does not take its value"))?;
+        }
+        let host = self.store.data_mut();
+        host.ports = last.ports.clone();
+        host.generator = Generator::resume(last.seed, last.position);
+        host.files = files;
+        // What was just written is known; from here on writes count for the next delta.
+        let memory = self.memory.data(&self.store);
+        if self.tracker.take(memory, &image.memory, Base::Image).is_ok() {
+            self.checkpoint = Some(last.id);
+        }
+        Ok(())
+    }
+
+    fn hash(&mut self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_derive_key("marram cell state 1");
+        for global in self.globals() {
+            let mut bytes = Vec::with_capacity(17);
+            global.encode(&mut bytes);
+            hasher.update(&bytes);
+        }
+        let host = self.store.data();
+        for (port, open) in host.ports.list() {
+            hasher.update(&port.0.to_le_bytes());
+            hasher.update(&[u8::from(*open)]);
+        }
+        hasher.update(&host.generator.seed().0);
+        hasher.update(&host.generator.position().to_le_bytes());
+        host.files.hash(&mut hasher);
+        let memory = self.memory.data(&self.store);
+        hasher.update(&(memory.len() as u64).to_le_bytes());
+        hasher.update(memory);
+        *hasher.finalize().as_bytes()
+    }
+}
+
+/// Writes whole runs at once where a checkpoint has contents.
+fn put_pages(memory: &mut [u8], parsed: &Parsed) {
+    let mut contents = parsed.memory.bytes.as_slice();
+    for (run, data) in &parsed.memory.runs {
+        // Decoding checked that runs end within this checkpoint's memory, and memory never shrinks along a chain.
+        let target = &mut memory[run.start as usize * PAGE..run.end as usize * PAGE];
+        if *data {
+            let (pages, rest) = contents.split_at(target.len());
+            target.copy_from_slice(pages);
+            contents = rest;
+        } else {
+            target.fill(0);
+        }
+    }
+}

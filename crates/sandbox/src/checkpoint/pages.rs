@@ -1,0 +1,201 @@
+//! Pages as a section holds them: runs of page numbers, then the pages that are not zero, in chunks that are compressed
+//! where that helps.
+
+use crate::bytes_io::{Reader, put_u32};
+use crate::limits::PAGE;
+use std::ops::Range;
+
+/// Bytes that are compressed together.
+const CHUNK: usize = 16 * PAGE;
+/// Marks a chunk that is stored as it is.
+const RAW: u32 = 1 << 31;
+const ZERO: u8 = 0;
+const DATA: u8 = 1;
+
+/// Pages read back: which, and the contents of those that are not zero.
+#[derive(Default, Debug)]
+pub(crate) struct Pages {
+    /// Runs in order, and whether they have contents.
+    pub(crate) runs: Vec<(Range<u32>, bool)>,
+    /// Contents, one page after the other.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Pages {
+    /// Every page with its contents; `None` for zero.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Option<&[u8]>)> {
+        let mut contents = self.bytes.chunks_exact(PAGE);
+        self.runs.iter().flat_map(|(run, data)| run.clone().map(move |page| (page, *data))).map(move |(page, data)| {
+            (page, if data { contents.next() } else { None })
+        })
+    }
+}
+
+/// Collects pages in order, then writes them.
+#[derive(Default)]
+pub(super) struct Writer<'a> {
+    runs: Vec<(Range<u32>, bool)>,
+    data: Vec<&'a [u8]>,
+}
+
+impl<'a> Writer<'a> {
+    /// Adds a page; `None` for zero. Numbers must rise.
+    pub(super) fn page(&mut self, index: u32, contents: Option<&'a [u8]>) {
+        let contents = contents.filter(|page| *page != [0; PAGE]);
+        match self.runs.last_mut() {
+            Some((run, data)) if run.end == index && *data == contents.is_some() => run.end += 1,
+            _ => self.runs.push((index..index + 1, contents.is_some())),
+        }
+        self.data.extend(contents);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// ```text
+    /// | run count 4 | (first page 4 | pages 4 | 0 zero, 1 data)* | (stored length 4, bit 31 = as it is | chunk)* |
+    /// ```
+    pub(super) fn write(self, out: &mut Vec<u8>) {
+        put_u32(out, u32::try_from(self.runs.len()).expect("fewer runs than pages"));
+        for (run, data) in &self.runs {
+            put_u32(out, run.start);
+            put_u32(out, run.end - run.start);
+            out.push(if *data { DATA } else { ZERO });
+        }
+        let mut chunk = Vec::with_capacity(CHUNK);
+        let mut packed = vec![0; lz4_flex::block::get_maximum_output_size(CHUNK)];
+        for pages in self.data.chunks(CHUNK / PAGE) {
+            // Whether one page shrinks tells whether it is worth trying the others: what is compressed or encrypted
+            // already costs a sixteenth of the time.
+            let worth = shrinks(pages[0], &mut packed);
+            chunk.clear();
+            for page in pages {
+                chunk.extend_from_slice(page);
+            }
+            match worth.then(|| lz4_flex::block::compress_into(&chunk, &mut packed)) {
+                Some(Ok(len)) if len < chunk.len() => {
+                    put_u32(out, u32::try_from(len).expect("less than a chunk"));
+                    out.extend_from_slice(&packed[..len]);
+                }
+                _ => {
+                    put_u32(out, RAW | u32::try_from(chunk.len()).expect("at most a chunk"));
+                    out.extend_from_slice(&chunk);
+                }
+            }
+        }
+    }
+}
+
+fn shrinks(page: &[u8], buffer: &mut [u8]) -> bool {
+    lz4_flex::block::compress_into(page, buffer).is_ok_and(|len| len < PAGE - PAGE / 16)
+}
+
+/// Reads what [`Writer::write`] wrote, of pages below `end`.
+pub(super) fn read(bytes: &[u8], end: u64) -> Result<Pages, &'static str> {
+    let cut = "a page section is cut short";
+    let mut reader = Reader::new(bytes);
+    let count = reader.u32().ok_or(cut)?;
+    let mut pages = Pages::default();
+    let mut next = 0;
+    let mut data_pages = 0_usize;
+    for _ in 0..count {
+        let (first, len) = (reader.u32().ok_or(cut)?, reader.u32().ok_or(cut)?);
+        let kind = reader.u8().ok_or(cut)?;
+        let last = first.checked_add(len).ok_or("a page number is too large")?;
+        if first < next || len == 0 || u64::from(last) > end {
+            return Err("page numbers are out of order or beyond the end");
+        }
+        next = last;
+        match kind {
+            ZERO => pages.runs.push((first..last, false)),
+            DATA => {
+                data_pages += len as usize;
+                pages.runs.push((first..last, true));
+            }
+            _ => return Err("a run of pages is of unknown kind"),
+        }
+    }
+    let mut left = data_pages * PAGE;
+    // A chunk costs at least four bytes, so what is reserved is bounded by what arrived.
+    pages.bytes.reserve(left.min(bytes.len().saturating_mul(CHUNK / 4)));
+    while left > 0 {
+        let raw_len = left.min(CHUNK);
+        left -= raw_len;
+        read_chunk(&mut reader, raw_len, &mut pages.bytes)?;
+    }
+    if !reader.is_empty() {
+        return Err("a page section is too long");
+    }
+    Ok(pages)
+}
+
+fn read_chunk(reader: &mut Reader<'_>, raw_len: usize, out: &mut Vec<u8>) -> Result<(), &'static str> {
+    let header = reader.u32().ok_or("a chunk of pages is cut short")?;
+    let stored = reader.take((header & !RAW) as usize).ok_or("a chunk of pages is cut short")?;
+    if header & RAW != 0 {
+        if stored.len() != raw_len {
+            return Err("a chunk of pages has a wrong length");
+        }
+        out.extend_from_slice(stored);
+        return Ok(());
+    }
+    let start = out.len();
+    out.resize(start + raw_len, 0);
+    match lz4_flex::block::decompress_into(stored, &mut out[start..]) {
+        Ok(len) if len == raw_len => Ok(()),
+        _ => Err("a chunk of pages does not decompress"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(seed: u8) -> Vec<u8> {
+        let mut out = vec![0; PAGE];
+        blake3::Hasher::new().update(&[seed]).finalize_xof().fill(&mut out);
+        out
+    }
+
+    fn written(pages: &[(u32, Option<&[u8]>)]) -> Vec<u8> {
+        let mut writer = Writer::default();
+        for (index, contents) in pages {
+            writer.page(*index, *contents);
+        }
+        let mut out = Vec::new();
+        writer.write(&mut out);
+        out
+    }
+
+    #[test]
+    fn pages_round_trip_compressed_or_not() {
+        let (noise, text, zero) = (noise(1), vec![7; PAGE], vec![0; PAGE]);
+        let mut pages: Vec<(u32, Option<&[u8]>)> = vec![(0, Some(&noise)), (1, Some(&text)), (5, None), (6, Some(&zero))];
+        pages.extend((8..40).map(|index| (index, Some(if index % 3 == 0 { &noise[..] } else { &text[..] }))));
+        let bytes = written(&pages);
+        let read = read(&bytes, 40).unwrap();
+        let expected: Vec<_> = pages.iter().map(|(index, page)| (*index, page.filter(|page| *page != zero))).collect();
+        assert_eq!(read.iter().collect::<Vec<_>>(), expected);
+        assert!(written(&[(0, Some(&text))]).len() < 100);
+        assert!(written(&[(0, Some(&noise))]).len() < PAGE + 32);
+    }
+
+    #[test]
+    fn damage_is_an_error_and_never_a_panic() {
+        let (noise, text) = (noise(2), vec![7; PAGE]);
+        let bytes = written(&[(1, Some(&noise)), (2, Some(&text)), (9, None)]);
+        for end in 0..bytes.len() {
+            assert!(read(&bytes[..end], 10).is_err(), "{end}");
+        }
+        assert!(read(&bytes, 9).is_err());
+        for at in 0..60.min(bytes.len()) {
+            for bit in 0..8 {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 1 << bit;
+                // Either refused, or other pages of the right number: the checksum outside decides.
+                let _ = read(&flipped, 10);
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Finding dirty pages without the kernel: every page is compared with what the last checkpoint had.
+
+use super::push_run;
+use crate::image::InitialMemory;
+use crate::limits::PAGE;
+use marram_session::cell::Base;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What the last checkpoint had, as far as it differs from the image.
+#[derive(Default)]
+pub(super) struct Shadow {
+    pages: BTreeMap<u32, Box<[u8]>>,
+}
+
+impl Shadow {
+    /// Compares all of memory, and remembers it as the last checkpoint.
+    pub(super) fn take(&mut self, memory: &[u8], image: &InitialMemory, base: Base) -> Vec<Range<u32>> {
+        let mut runs = Vec::new();
+        for (index, page) in (0_u32..).zip(memory.chunks_exact(PAGE)) {
+            let initial = image.page(index).unwrap_or(&[0; PAGE]);
+            let previous = self.pages.get(&index).map_or(initial, |page| &page[..]);
+            let changed = page != previous;
+            let wanted = match base {
+                Base::Previous => changed,
+                Base::Image => page != initial,
+            };
+            if wanted {
+                push_run(&mut runs, index..index + 1);
+            }
+            if changed && page == initial {
+                self.pages.remove(&index);
+            } else if changed {
+                self.pages.insert(index, page.into());
+            }
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_returns_to_the_image_is_in_the_delta_and_not_in_the_full() {
+        let image = InitialMemory::scan(&[0; 4 * PAGE]);
+        let mut memory = vec![0; 4 * PAGE];
+        let mut shadow = Shadow::default();
+        memory[PAGE] = 1;
+        memory[2 * PAGE] = 1;
+        assert_eq!(shadow.take(&memory, &image, Base::Image), [1..3]);
+        memory[PAGE] = 0;
+        assert_eq!(shadow.take(&memory, &image, Base::Previous), [1..2]);
+        assert_eq!(shadow.take(&memory, &image, Base::Previous), []);
+        assert_eq!(shadow.take(&memory, &image, Base::Image), [2..3]);
+    }
+}
