@@ -9,7 +9,7 @@ const EDGES_MAX: usize = 64;
 
 /// One edge: an address of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Edge {
+pub(crate) struct Edge {
     /// `host:port`, as configured.
     pub(super) name: String,
     /// Which of the name's addresses; counted anew each time the name is resolved.

@@ -1,12 +1,13 @@
 //! An agent's process: local sockets and wires around `marram_session::agent::Agent`, which decides everything.
 
 mod edges;
+mod events;
 mod locals;
 mod reports;
 mod resolver;
 mod shell;
 
-pub(crate) use shell::Reach;
+pub(crate) use shell::{Reach, Shell};
 
 use crate::net::{AgentDoor, Security, Stop};
 use marram_wire::id::HostId;
@@ -76,10 +77,10 @@ impl Default for Patience {
 pub fn run(options: &Options, stop: Stop) -> anyhow::Result<()> {
     let reach =
         Reach::Edges { door: AgentDoor::new(&options.security)?, edges: edges::parse(&options.edges)? };
-    run_with(options, stop, reach)
+    prepare(options, stop, reach)?.run()
 }
 
-/// As [`run`], with a given way to the edges.
-pub(crate) fn run_with(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<()> {
-    shell::Shell::new(options, stop, reach)?.run()
+/// An agent that is ready to run, with a given way to the edges: its listeners are bound.
+pub(crate) fn prepare(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Shell> {
+    Shell::new(options, stop, reach)
 }

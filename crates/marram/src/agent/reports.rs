@@ -1,7 +1,7 @@
 //! What the agent reports, as structured log lines. Each kind has a limit of its own, since clients and edges can bring them
 //! about at will.
 
-use super::edges::Edge;
+use super::{edges::Edge, events};
 use crate::net::Limiter;
 use marram_session::agent::{Report, Target};
 use marram_wire::{
@@ -47,6 +47,13 @@ impl Reports {
 
     /// Writes one report.
     pub(super) fn write(&mut self, report: &Report, now: Instant) {
+        let about = match report {
+            Report::EdgeUp { target, .. } | Report::EdgeDown { target, .. } | Report::Owned { target, .. } => {
+                self.name(*target)
+            }
+            Report::Orphaned { .. } | Report::ZombieRefused { .. } | Report::Ended { .. } => "",
+        };
+        events::write(report, about);
         match report {
             Report::EdgeUp { target, name } => {
                 let address = self.name(*target);

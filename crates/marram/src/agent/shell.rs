@@ -56,7 +56,7 @@ enum Wanted {
 }
 
 /// An agent with its sockets.
-pub(super) struct Shell {
+pub(crate) struct Shell {
     poll: Poll,
     agent: Agent,
     outs: Vec<Out>,
@@ -155,7 +155,7 @@ impl Shell {
     }
 
     /// Runs until the wish to stop is fulfilled.
-    pub(super) fn run(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn run(&mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             let timeout = self.timeout();

@@ -2,10 +2,22 @@
 //! cells. What happens to sessions is decided by `marram_edge`; here are its sockets, processes and clocks.
 
 mod admin_channel;
+mod checkpoints;
+mod executor;
+mod gate;
+mod lobby;
+mod processes;
+mod setup;
+mod shard;
+mod supervisor;
+mod worker;
 
 pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
 
-use crate::{agent::Patience, net::Security};
+use crate::{
+    agent::Patience,
+    net::{Security, Stop},
+};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Everything that an edge needs to know, resolved.
@@ -64,4 +76,22 @@ impl Default for Limits {
             cells_max: 4096,
         }
     }
+}
+
+/// Runs an edge until SIGTERM or SIGINT: then agents are asked to move their sessions, and it returns when none is left or
+/// the time for that is over. Answers operators through `admin`.
+///
+/// # Errors
+/// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
+pub fn run_supervisor(options: &Options, admin: AdminChannel) -> anyhow::Result<()> {
+    supervisor::Supervisor::new(options, admin, Stop::on_signals()?)?.run()
+}
+
+/// Runs a shard process, for the hidden command `marram shard`: the supervisor starts it with a socket as its standard
+/// input, and tells it everything else over that.
+///
+/// # Errors
+/// If it cannot start, or the operating system fails it: the supervisor starts another.
+pub fn run_shard() -> anyhow::Result<()> {
+    shard::run()
 }

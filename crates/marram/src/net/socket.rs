@@ -37,19 +37,6 @@ impl Socket {
         Ok(Self::Tcp(stream))
     }
 
-    /// Whether both addresses belong to this machine's loopback.
-    pub(crate) fn is_loopback(&self) -> bool {
-        match self {
-            Self::Tcp(stream) => {
-                let local = |address: io::Result<std::net::SocketAddr>| {
-                    address.is_ok_and(|address| address.ip().to_canonical().is_loopback())
-                };
-                local(stream.local_addr()) && local(stream.peer_addr())
-            }
-            Self::Unix(_) => true,
-        }
-    }
-
     /// Whether a connection attempt has come to its end: an error if to a bad one.
     pub(crate) fn connected(&self) -> io::Result<bool> {
         match self {

@@ -61,6 +61,7 @@ pub(crate) struct Table<M> {
     deadlines: VecDeque<(Instant, u64)>,
     handshake: Duration,
     pauses: bool,
+    handshakes: usize,
     next: u64,
     happened: VecDeque<(u64, Happened<M>)>,
 }
@@ -75,6 +76,7 @@ impl<M: Clone> Table<M> {
             deadlines: VecDeque::new(),
             handshake,
             pauses,
+            handshakes: 0,
             next: 0,
             happened: VecDeque::new(),
         }
@@ -97,16 +99,24 @@ impl<M: Clone> Table<M> {
             self.happened.push_back((id, Happened::Up(meta.clone())));
         } else {
             self.deadlines.push_back((now + self.handshake, id));
+            self.handshakes += 1;
         }
-        let flags = (false, false, false, false);
-        let (readable, peer_closed, is_ready, is_dirty) = flags;
-        self.wires.insert(id, Entry { wire, meta, stands, readable, peer_closed, is_ready, is_dirty });
+        let entry = Entry {
+            wire,
+            meta,
+            stands,
+            readable: false,
+            peer_closed: false,
+            is_ready: false,
+            is_dirty: false,
+        };
+        self.wires.insert(id, entry);
         Ok(id)
     }
 
-    /// How many there are, and how many of them do not stand yet.
-    pub(crate) fn counts(&self) -> (usize, usize) {
-        (self.wires.len(), self.wires.values().filter(|entry| !entry.stands).count())
+    /// How many do not stand yet.
+    pub(crate) fn handshakes(&self) -> usize {
+        self.handshakes
     }
 
     /// Notes what the poll said.
@@ -158,6 +168,7 @@ impl<M: Clone> Table<M> {
             let read = entry.wire.read();
             if !entry.stands && entry.wire.is_up() {
                 entry.stands = true;
+                self.handshakes -= 1;
                 self.happened.push_back((id, Happened::Up(entry.meta.clone())));
             }
             let end = loop {
@@ -184,6 +195,7 @@ impl<M: Clone> Table<M> {
     fn down(&mut self, id: u64, error: WireError) {
         let Some(mut entry) = self.wires.remove(&id) else { return };
         entry.wire.close();
+        self.handshakes -= usize::from(!entry.stands);
         self.happened.push_back((id, Happened::Down { error, stood: entry.stands, meta: entry.meta }));
     }
 
@@ -205,6 +217,7 @@ impl<M: Clone> Table<M> {
     pub(crate) fn close(&mut self, id: u64) -> Option<M> {
         let mut entry = self.wires.remove(&id)?;
         entry.wire.close();
+        self.handshakes -= usize::from(!entry.stands);
         Some(entry.meta)
     }
 

@@ -1,0 +1,28 @@
+//! Every report of the agent as one structured line for programs that follow it: at debug level, named by its field `event`,
+//! and not limited. People read the lines of `reports`.
+
+use marram_session::agent::Report;
+use tracing::debug;
+
+/// Writes one report. `address` is how the edge that it is about was configured, where it is about one.
+pub(super) fn write(report: &Report, address: &str) {
+    match report {
+        Report::EdgeUp { target, name } => {
+            debug!(event = "edge_up", edge = address, shard = target.shard, name, "report");
+        }
+        Report::EdgeDown { target, reason, suspected } => {
+            debug!(event = "edge_down", edge = address, shard = target.shard, reason, suspected, "report");
+        }
+        Report::Owned { session, app, generation, target, gap_ns } => {
+            let (shard, gap_us) = (target.shard, gap_ns / 1_000);
+            debug!(event = "owned", %session, app, %generation, edge = address, shard, gap_us, "report");
+        }
+        Report::Orphaned { session, reason } => debug!(event = "orphaned", %session, reason, "report"),
+        Report::ZombieRefused { session, generation } => {
+            debug!(event = "zombie_refused", %session, %generation, "report");
+        }
+        Report::Ended { session, code, reason, lingered } => {
+            debug!(event = "ended", %session, ?code, reason, lingered, "report");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The edge's own agent, for peers that have none: the same code as `marram agent`, in a thread, with sockets to this
+//! edge's shards in place of a network.
+
+use super::Options;
+use crate::{
+    agent::{self, Reach},
+    net::{Stop, Stopper, random},
+};
+use marram_wire::id::HostId;
+use mio::Waker;
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, OnceLock,
+        mpsc::{Receiver, sync_channel},
+    },
+    thread,
+};
+use tracing::error;
+
+/// Sockets that wait to be passed to a shard.
+const WAITING_MAX: usize = 256;
+
+/// The running agent of an edge's gates.
+pub(super) struct Gate {
+    /// Its name.
+    pub(super) host: HostId,
+    /// Sockets that it wants passed on, and to which shard.
+    pub(super) sockets: Receiver<(u8, UnixStream)>,
+    stopper: Stopper,
+}
+
+impl Gate {
+    /// Binds the gates and starts the agent; `None` if the edge has no gate and no server of its own. `waker` wakes the
+    /// supervisor, which passes the sockets on.
+    pub(super) fn start(options: &Options, waker: Arc<OnceLock<Waker>>) -> anyhow::Result<Option<Self>> {
+        if options.gates.is_empty() && options.servers.is_empty() {
+            return Ok(None);
+        }
+        let host = HostId(random()?);
+        let (sender, sockets) = sync_channel(WAITING_MAX);
+        let reach = Reach::Own(Box::new(move |shard| {
+            let (ours, theirs) = UnixStream::pair()?;
+            ours.set_nonblocking(true)?;
+            theirs.set_nonblocking(true)?;
+            sender
+                .try_send((shard, theirs))
+                .map_err(|_| io::Error::other("the supervisor is busy or gone"))?;
+            if let Some(waker) = waker.get() {
+                waker.wake()?;
+            }
+            Ok(mio::net::UnixStream::from_std(ours))
+        }));
+        let (stop, stopper) = Stop::pair()?;
+        let mut agent = agent::prepare(
+            &agent::Options {
+                listen: options.gates.clone(),
+                edges: Vec::new(),
+                servers: options.servers.clone(),
+                security: options.security.clone(),
+                patience: options.patience.clone(),
+                host: Some(host),
+            },
+            stop,
+            reach,
+        )?;
+        thread::Builder::new().name("gate".into()).spawn(move || {
+            if let Err(error) = agent.run() {
+                error!(error = %format!("{error:#}"), "the gates have stopped");
+            }
+        })?;
+        Ok(Some(Self { host, sockets, stopper }))
+    }
+
+    /// Takes no new connections; sessions may end in order.
+    pub(super) fn stop(&self) {
+        self.stopper.stop();
+    }
+}

@@ -1,0 +1,224 @@
+//! Connections that have been accepted and have not said what they want. Few, for a short time, and eight bytes each.
+
+use crate::net::{NotUnderstood, PREAMBLE_SIZE, Preamble};
+use mio::{Interest, Registry, Token, net::TcpStream};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{self, Read},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+struct Guest {
+    stream: TcpStream,
+    peer: SocketAddr,
+    got: [u8; PREAMBLE_SIZE],
+    count: usize,
+}
+
+/// Why a connection was sent away before it reached a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rejected {
+    /// What it sent is no preamble of this time.
+    NotUnderstood(NotUnderstood),
+    /// It closed, or failed, before it had sent one.
+    Gone,
+    /// It took too long.
+    Slow,
+    /// It was the oldest when there were too many.
+    Crowded,
+}
+
+/// A connection that has said what it wants.
+#[derive(Debug)]
+pub(super) struct Introduced {
+    /// Not registered with the poll any more.
+    pub(super) stream: TcpStream,
+    /// Who.
+    pub(super) peer: SocketAddr,
+    /// What it wants; or it is to be told why not.
+    pub(super) preamble: Result<Preamble, NotUnderstood>,
+}
+
+/// What came of a connection.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// More bytes are needed.
+    Waiting,
+    /// It can be judged.
+    Introduced(Introduced),
+    /// It was closed.
+    Rejected(SocketAddr, Rejected),
+}
+
+/// All of them.
+pub(super) struct Lobby {
+    guests: BTreeMap<u64, Guest>,
+    deadlines: VecDeque<(Instant, u64)>,
+    patience: Duration,
+    size_max: usize,
+    next: u64,
+}
+
+impl Lobby {
+    /// Empty. Guests may stay for `patience`; when there are `size_max`, the oldest goes.
+    pub(super) fn new(patience: Duration, size_max: usize) -> Self {
+        let (guests, deadlines) = (BTreeMap::new(), VecDeque::new());
+        Self { guests, deadlines, patience, size_max: size_max.max(1), next: 0 }
+    }
+
+    /// Takes a connection in; who had to go for it, if somebody had.
+    pub(super) fn enter(
+        &mut self,
+        registry: &Registry,
+        token: impl Fn(u64) -> Token,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        now: Instant,
+    ) -> io::Result<Option<SocketAddr>> {
+        let crowded = self.guests.len() >= self.size_max;
+        let evicted = if crowded { self.guests.pop_first().map(|(_, guest)| guest.peer) } else { None };
+        let id = self.next;
+        self.next += 1;
+        registry.register(&mut stream, token(id), Interest::READABLE)?;
+        self.guests.insert(id, Guest { stream, peer, got: [0; PREAMBLE_SIZE], count: 0 });
+        self.deadlines.push_back((now + self.patience, id));
+        Ok(evicted)
+    }
+
+    /// Reads from one that may have said something, never further than its preamble.
+    pub(super) fn read(&mut self, registry: &Registry, id: u64) -> Outcome {
+        let Some(guest) = self.guests.get_mut(&id) else { return Outcome::Waiting };
+        loop {
+            match guest.stream.read(&mut guest.got[guest.count..]) {
+                Ok(0) => break self.reject(id, Rejected::Gone),
+                Ok(read) => guest.count += read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Outcome::Waiting,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break self.reject(id, Rejected::Gone),
+            }
+            if !Preamble::may_begin(&guest.got[..guest.count]) {
+                break self.reject(id, Rejected::NotUnderstood(NotUnderstood::Garbage));
+            }
+            if guest.count == PREAMBLE_SIZE {
+                break self.introduce(registry, id);
+            }
+        }
+    }
+
+    fn introduce(&mut self, registry: &Registry, id: u64) -> Outcome {
+        let Some(mut guest) = self.guests.remove(&id) else { return Outcome::Waiting };
+        // The descriptor lives on in another process, so closing ours would not end the poll's interest.
+        if registry.deregister(&mut guest.stream).is_err() {
+            return Outcome::Rejected(guest.peer, Rejected::Gone);
+        }
+        let preamble = Preamble::decode(guest.got);
+        Outcome::Introduced(Introduced { stream: guest.stream, peer: guest.peer, preamble })
+    }
+
+    fn reject(&mut self, id: u64, why: Rejected) -> Outcome {
+        self.guests.remove(&id).map_or(Outcome::Waiting, |guest| Outcome::Rejected(guest.peer, why))
+    }
+
+    /// When the next guest has stayed too long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadlines.front().map(|(deadline, _)| *deadline)
+    }
+
+    /// Sends away one that has stayed too long, if there is one.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<SocketAddr> {
+        while let Some((_, id)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
+            if let Some(guest) = self.guests.remove(&id) {
+                return Some(guest.peer);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mio::{Events, Poll};
+    use std::{io::Write, net::TcpListener};
+
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    struct World {
+        poll: Poll,
+        lobby: Lobby,
+        listener: TcpListener,
+        now: Instant,
+    }
+
+    impl World {
+        fn new(size_max: usize) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+            let (poll, lobby) = (Poll::new().expect("a poll"), Lobby::new(PATIENCE, size_max));
+            Self { poll, lobby, listener, now: Instant::now() }
+        }
+
+        fn enter(&mut self) -> (std::net::TcpStream, Option<SocketAddr>) {
+            let address = self.listener.local_addr().expect("bound");
+            let client = std::net::TcpStream::connect(address).expect("listening");
+            let (stream, peer) = self.listener.accept().expect("connected");
+            stream.set_nonblocking(true).expect("a socket");
+            let stream = TcpStream::from_std(stream);
+            let token = |id| Token(usize::try_from(id).expect("few"));
+            let evicted =
+                self.lobby.enter(self.poll.registry(), token, stream, peer, self.now).expect("a socket");
+            (client, evicted)
+        }
+
+        /// Waits for something to be readable, and reads it.
+        fn read(&mut self) -> Outcome {
+            let mut events = Events::with_capacity(8);
+            self.poll.poll(&mut events, Some(Duration::from_secs(20))).expect("a poll");
+            let id = events.iter().next().expect("something was sent").token().0;
+            self.lobby.read(self.poll.registry(), id as u64)
+        }
+    }
+
+    #[test]
+    fn a_preamble_may_come_in_pieces_and_nothing_behind_it_is_read() {
+        let mut world = World::new(8);
+        let (mut client, _) = world.enter();
+        let preamble = Preamble { shard: 2, tls: true, token: false };
+        let bytes = preamble.encode();
+        client.write_all(&bytes[..5]).expect("open");
+        assert!(matches!(world.read(), Outcome::Waiting));
+        client.write_all(&bytes[5..]).expect("open");
+        client.write_all(b"hello").expect("open");
+        let Outcome::Introduced(mut introduced) = world.read() else { panic!("it is complete") };
+        assert_eq!(introduced.preamble, Ok(preamble));
+        let mut rest = [0; 16];
+        assert_eq!(introduced.stream.read(&mut rest).expect("still there"), 5);
+    }
+
+    #[test]
+    fn the_rude_the_mute_and_the_slow_are_sent_away() {
+        let mut world = World::new(8);
+        let (mut rude, _) = world.enter();
+        rude.write_all(b"G").expect("open");
+        let garbage = Rejected::NotUnderstood(NotUnderstood::Garbage);
+        assert!(matches!(world.read(), Outcome::Rejected(_, why) if why == garbage));
+        let (mute, _) = world.enter();
+        drop(mute);
+        assert!(matches!(world.read(), Outcome::Rejected(_, Rejected::Gone)));
+        let (slow, _) = world.enter();
+        assert_eq!(world.lobby.expire(world.now + PATIENCE / 2), None);
+        let peer = slow.local_addr().expect("connected");
+        assert_eq!(world.lobby.expire(world.now + PATIENCE), Some(peer));
+        assert_eq!(world.lobby.deadline(), None);
+    }
+
+    #[test]
+    fn when_it_is_crowded_the_oldest_goes() {
+        let mut world = World::new(2);
+        let (first, none) = world.enter();
+        let (_second, also_none) = world.enter();
+        assert_eq!((none, also_none), (None, None));
+        let (_third, evicted) = world.enter();
+        assert_eq!(evicted, first.local_addr().ok());
+    }
+}

@@ -1,0 +1,163 @@
+//! The shard processes of an edge: started from this program's own file, watched by the socket that they hold, started
+//! again when they die.
+
+use super::{
+    Options,
+    setup::{Setup, ToProcess},
+};
+use crate::net::{Passage, Security};
+use anyhow::Context;
+use bytes::Bytes;
+use marram_edge::api::FromShard;
+use mio::{Interest, Registry, Token, net::UnixStream};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+use tracing::{error, info, warn};
+
+/// First wait before a shard that died young is started again; doubles.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// Longest wait before a shard is started again.
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// A shard that lived so long did not die of its start, and is started again at once.
+const MATURE: Duration = Duration::from_secs(5);
+
+struct Running {
+    child: Child,
+    passage: Passage,
+    since: Instant,
+}
+
+enum State {
+    Running(Box<Running>),
+    /// To be started at this time.
+    Due(Instant),
+}
+
+/// One shard's process, or the plan to start one.
+pub(super) struct Process {
+    setup: Bytes,
+    shard: u8,
+    token: Token,
+    state: State,
+    /// Deaths in a row soon after a start.
+    early_deaths: u32,
+}
+
+impl Process {
+    /// A plan: to be started now.
+    pub(super) fn new(options: &Options, security: &Security, shard: u8, token: Token, now: Instant) -> Self {
+        let setup = ToProcess::Setup(Box::new(Setup::new(options, security, shard))).encode();
+        Self { setup, shard, token, state: State::Due(now), early_deaths: 0 }
+    }
+
+    /// When there is something to start.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self.state {
+            State::Running(_) => None,
+            State::Due(at) => Some(at),
+        }
+    }
+
+    /// Starts the process if it is time; true if it runs now and did not before.
+    pub(super) fn start_if_due(&mut self, registry: &Registry, now: Instant) -> bool {
+        if self.due().is_none_or(|at| at > now) {
+            return false;
+        }
+        match self.spawn(registry, now) {
+            Ok(running) => {
+                info!(shard = self.shard, pid = running.child.id(), "shard started");
+                self.state = State::Running(Box::new(running));
+                true
+            }
+            Err(error) => {
+                error!(shard = self.shard, error = %format!("{error:#}"), "cannot start a shard");
+                self.state = State::Due(now + self.backoff());
+                false
+            }
+        }
+    }
+
+    fn spawn(&self, registry: &Registry, now: Instant) -> anyhow::Result<Running> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let mut ours = UnixStream::from_std(ours);
+        registry.register(&mut ours, self.token, Interest::READABLE | Interest::WRITABLE)?;
+        // The link names this very file even when another has taken its place on disk. The socket is the child's standard
+        // input: the one descriptor that a child is given without unsafe code.
+        let child = Command::new("/proc/self/exe")
+            .arg("shard")
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .context("cannot start this program again")?;
+        let mut passage = Passage::new(ours);
+        passage.send(&self.setup, None);
+        Ok(Running { child, passage, since: now })
+    }
+
+    fn backoff(&self) -> Duration {
+        BACKOFF_MAX.min(BACKOFF_MIN * 2u32.saturating_pow(self.early_deaths.min(16)))
+    }
+
+    /// Whether it could take one more message.
+    pub(super) fn has_room(&self) -> bool {
+        matches!(&self.state, State::Running(running) if running.passage.has_room())
+    }
+
+    /// Adds a message to what it will be told. What is meant for a dead one is dropped: control tells its successor.
+    pub(super) fn send(&mut self, message: &ToProcess, descriptor: Option<OwnedFd>) {
+        if let State::Running(running) = &mut self.state {
+            running.passage.send(&message.encode(), descriptor);
+        }
+    }
+
+    /// Writes what waits. A dead process is found out by reading.
+    pub(super) fn flush(&mut self) {
+        if let State::Running(running) = &mut self.state {
+            let _ = running.passage.flush();
+        }
+    }
+
+    /// Appends what it said; false if it is dead, and then it is started again in time.
+    pub(super) fn read(&mut self, messages: &mut Vec<FromShard>, now: Instant) -> bool {
+        let State::Running(running) = &mut self.state else { return true };
+        let alive = running.passage.read().unwrap_or(false);
+        let mut sane = true;
+        while let Some((body, _)) = running.passage.next_message() {
+            match FromShard::decode(body) {
+                Ok(message) => messages.push(message),
+                Err(_) => sane = false,
+            }
+        }
+        if alive && sane {
+            return true;
+        }
+        self.bury(now);
+        false
+    }
+
+    fn bury(&mut self, now: Instant) {
+        let State::Running(running) = &mut self.state else { return };
+        // It is dead, or has closed its only link to us and is of no use.
+        let killed = running.child.kill();
+        let status = running.child.wait();
+        let how = killed.and(status).map_or_else(|error| error.to_string(), |status| status.to_string());
+        let early = now.duration_since(running.since) < MATURE;
+        let wait = if early { self.backoff() } else { Duration::ZERO };
+        self.early_deaths = if early { self.early_deaths + 1 } else { 0 };
+        warn!(shard = self.shard, %how, wait_ms = wait.as_millis(), "shard died, starting another");
+        self.state = State::Due(now + wait);
+    }
+
+    /// Ends the process, which has nothing left to do.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        if let State::Running(running) = &mut self.state {
+            running.child.kill()?;
+            running.child.wait()?;
+        }
+        Ok(())
+    }
+}

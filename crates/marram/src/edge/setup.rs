@@ -1,0 +1,142 @@
+//! What supervisor and shard processes say to each other, as bodies of [`crate::net::Passage`] messages.
+//!
+//! ```text
+//! to a shard   := 0 | setup   or   1 | marram_edge's ToShard   or   2 | flags (bit 0 TLS, bit 1 trusted), with a descriptor
+//! from a shard := marram_edge's FromShard
+//! ```
+//!
+//! Both sides are one program started from one file, so nothing is negotiated and anything else is a bug.
+
+use super::Options;
+use crate::net::{Identity, Security};
+use bytes::{BufMut, Bytes, BytesMut};
+use marram_edge::api::ToShard;
+use marram_wire::{
+    codec::{self, Field},
+    record,
+};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, time::Duration};
+
+const SETUP: u8 = 0;
+const CONTROL: u8 = 1;
+const WIRE: u8 = 2;
+const TLS: u8 = 1;
+const TRUSTED: u8 = 2;
+
+record! {
+    /// What a shard process needs to know before anything else. Holds secrets: it travels over a socket pair only.
+    Setup {
+        /// Which shard.
+        shard: u8,
+        /// Key material of the domain.
+        secret: Bytes,
+        /// See [`Security`].
+        token: Option<Bytes>,
+        /// As above.
+        ca: Option<Bytes>,
+        /// As above; with `key`.
+        chain: Option<Bytes>,
+        /// As above.
+        key: Option<Bytes>,
+        /// As above.
+        insecure_plain: bool,
+        /// The image cache.
+        images: Bytes,
+        /// Cells at a time.
+        cells_max: u32,
+        /// How long a handshake may take, in milliseconds.
+        handshake_ms: u64,
+    }
+}
+
+impl Setup {
+    /// For one shard of this edge. `security` is complete: with a certificate, however it came by it.
+    pub(super) fn new(options: &Options, security: &Security, shard: u8) -> Self {
+        let bytes = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+        Self {
+            shard,
+            secret: bytes(&options.secret),
+            token: security.token.as_ref().map(|token| bytes(token.as_bytes())),
+            ca: security.ca_pem.as_deref().map(bytes),
+            chain: security.identity.as_ref().map(|identity| bytes(&identity.chain_pem)),
+            key: security.identity.as_ref().map(|identity| bytes(&identity.key_pem)),
+            insecure_plain: security.insecure_plain,
+            images: bytes(options.images.as_os_str().as_bytes()),
+            cells_max: options.limits.cells_max,
+            handshake_ms: u64::try_from(options.limits.handshake.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// How wires are protected.
+    pub(super) fn security(&self) -> Security {
+        let identity =
+            |(chain, key): (&Bytes, &Bytes)| Identity { chain_pem: chain.to_vec(), key_pem: key.to_vec() };
+        Security {
+            token: self.token.as_ref().map(|token| String::from_utf8_lossy(token).into_owned()),
+            ca_pem: self.ca.as_ref().map(|ca| ca.to_vec()),
+            identity: self.chain.as_ref().zip(self.key.as_ref()).map(identity),
+            insecure_plain: self.insecure_plain,
+        }
+    }
+
+    /// Where images are.
+    pub(super) fn images(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.images))
+    }
+
+    /// How long a handshake may take.
+    pub(super) fn handshake(&self) -> Duration {
+        Duration::from_millis(self.handshake_ms)
+    }
+}
+
+/// Supervisor to shard process.
+#[derive(Debug)]
+pub(super) enum ToProcess {
+    /// First of all.
+    Setup(Box<Setup>),
+    /// For the pure shard.
+    Control(ToShard),
+    /// A connection whose preamble was answered, as a descriptor.
+    Wire {
+        /// Whether a TLS handshake follows.
+        tls: bool,
+        /// Whether it comes from this edge itself, and nothing needs to be proved.
+        trusted: bool,
+    },
+}
+
+impl ToProcess {
+    /// As bytes.
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        match self {
+            Self::Setup(setup) => {
+                out.put_u8(SETUP);
+                setup.put(&mut out);
+            }
+            Self::Control(message) => {
+                out.put_u8(CONTROL);
+                out.put_slice(&message.to_bytes());
+            }
+            Self::Wire { tls, trusted } => {
+                out.put_u8(WIRE);
+                out.put_u8(if *tls { TLS } else { 0 } | if *trusted { TRUSTED } else { 0 });
+            }
+        }
+        out.freeze()
+    }
+
+    /// Reads one.
+    pub(super) fn decode(mut body: Bytes) -> Result<Self, codec::Error> {
+        match u8::take(&mut body)? {
+            SETUP => Setup::take(&mut body).map(|setup| Self::Setup(Box::new(setup))),
+            CONTROL => ToShard::decode(body).map(Self::Control),
+            WIRE => {
+                let flags = u8::take(&mut body)?;
+                Ok(Self::Wire { tls: flags & TLS != 0, trusted: flags & TRUSTED != 0 })
+            }
+            _ => Err(codec::Error::Unknown),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! A shard process: one loop around `Shard::step`, with the wires that the supervisor passes to it and the cells that it
+//! runs. One busy thread an address space.
+
+use super::{
+    executor::Executor,
+    setup::{Setup, ToProcess},
+};
+use crate::net::{EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random};
+use anyhow::{Context, bail};
+use marram_edge::{
+    api::{In, Now, Out, ToShard, WireId},
+    shard::Shard,
+};
+use marram_wire::seal::DomainSecret;
+use mio::{
+    Events, Interest, Poll, Token, Waker,
+    net::{TcpStream, UnixStream},
+};
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant, SystemTime},
+};
+use tracing::{debug, warn};
+
+const EVENTS: usize = 1024;
+const WAKER: Token = Token(0);
+const PASSAGE: Token = Token(1);
+/// The tokens of wires follow.
+const WIRES: usize = 2;
+/// Inputs taken before the poll has its turn.
+const BATCH: usize = 512;
+/// After handlers have run for so long, what is ready leaves before the next one runs.
+const FLUSH_AFTER: Duration = Duration::from_micros(100);
+/// Wires that do not stand yet; more are closed.
+const HANDSHAKES_MAX: usize = 1024;
+
+/// Everything that a shard process holds.
+struct Process {
+    poll: Poll,
+    passage: Passage,
+    shard: Shard,
+    executor: Executor,
+    door: EdgeDoor,
+    /// Wires and where they come from; from the edge itself, if from nowhere.
+    table: Table<Option<SocketAddr>>,
+    inputs: VecDeque<In>,
+    outs: Vec<Out>,
+    started: Instant,
+    at: Instant,
+    now: Now,
+    /// What handlers have run since the last flush.
+    spent: Duration,
+    wake_at: Option<u64>,
+    failures: Limiter,
+}
+
+/// Runs a shard over the socket that is standard input, until the supervisor is gone.
+///
+/// # Errors
+/// If it cannot start, or the operating system fails it: the supervisor starts another.
+pub(super) fn run() -> anyhow::Result<()> {
+    // The supervisor decides when to stop; a signal to the whole process group must not end cells before that. And a shard
+    // must not outlive it: its wires would be served by nobody's edge.
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let socket = std::os::unix::net::UnixStream::from(socket);
+    socket
+        .set_nonblocking(true)
+        .context("standard input is no socket: `marram shard` is started by `marram edge`, not by hand")?;
+    let mut passage = Passage::new(UnixStream::from_std(socket));
+    let mut poll = Poll::new()?;
+    poll.registry().register(passage.socket(), PASSAGE, Interest::READABLE | Interest::WRITABLE)?;
+    let Some(setup) = wait_for_setup(&mut poll, &mut passage)? else { return Ok(()) };
+    Process::new(poll, passage, &setup)?.run()
+}
+
+/// `None` if the supervisor is gone already.
+fn wait_for_setup(poll: &mut Poll, passage: &mut Passage) -> anyhow::Result<Option<Setup>> {
+    let mut events = Events::with_capacity(8);
+    loop {
+        let open = passage.read()?;
+        if let Some((body, _)) = passage.next_message() {
+            return match ToProcess::decode(body)? {
+                ToProcess::Setup(setup) => Ok(Some(*setup)),
+                other => bail!("the supervisor says {other:?} before it has set this shard up"),
+            };
+        }
+        if !open {
+            return Ok(None);
+        }
+        match poll.poll(&mut events, None) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
+            _ => {}
+        }
+    }
+}
+
+impl Process {
+    fn new(poll: Poll, passage: Passage, setup: &Setup) -> anyhow::Result<Self> {
+        let waker = Waker::new(poll.registry(), WAKER)?;
+        let at = Instant::now();
+        Ok(Self {
+            shard: Shard::new(DomainSecret::from_material(&setup.secret), random()?),
+            executor: Executor::start(setup, waker)?,
+            door: EdgeDoor::new(&setup.security())?,
+            table: Table::new(setup.handshake(), true),
+            inputs: VecDeque::new(),
+            outs: Vec::new(),
+            started: at,
+            at,
+            now: Now { mono_ns: 0, unix_ns: 0 },
+            spent: Duration::ZERO,
+            wake_at: None,
+            failures: Limiter::new(at),
+            poll,
+            passage,
+        })
+    }
+
+    fn run(&mut self) -> anyhow::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        // Words may have come together with the setup; the poll will not speak of them again.
+        let mut open = self.read_passage()?;
+        while open {
+            match self.poll.poll(&mut events, self.timeout()) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                polled => polled.context("cannot wait for sockets")?,
+            }
+            self.read_clocks();
+            for event in &events {
+                match event.token() {
+                    WAKER => {}
+                    PASSAGE => open = self.read_passage()?,
+                    Token(token) => self.table.on_event((token - WIRES) as u64, event),
+                }
+            }
+            self.table.expire(self.at);
+            self.executor.take_answers(&mut self.inputs);
+            self.work();
+            self.passage.flush()?;
+        }
+        Ok(())
+    }
+
+    fn read_clocks(&mut self) {
+        self.at = Instant::now();
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.now = Now {
+            mono_ns: u64::try_from(self.at.duration_since(self.started).as_nanos()).unwrap_or(u64::MAX),
+            unix_ns: i64::try_from(unix.as_nanos()).unwrap_or(i64::MAX),
+        };
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.table.is_busy() || !self.inputs.is_empty() || self.executor.is_busy() {
+            return Some(Duration::ZERO);
+        }
+        let wake = self.wake_at.map(|at| self.started + Duration::from_nanos(at));
+        let next = [wake, self.table.deadline()].into_iter().flatten().min();
+        next.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Takes what there is, in turn: what earlier steps led to, what arrived, and one slice of a handler that was preempted.
+    fn work(&mut self) {
+        if self.wake_at.is_some_and(|at| at <= self.now.mono_ns) {
+            self.wake_at = None;
+            self.inputs.push_back(In::Wake);
+        }
+        for _ in 0..BATCH {
+            let Some(input) = self.next_input() else { break };
+            self.step(input);
+            if self.spent >= FLUSH_AFTER {
+                self.table.flush();
+                self.spent = Duration::ZERO;
+                self.read_clocks();
+            }
+        }
+        self.table.flush();
+        if let Some(ran) = self.executor.resume_one() {
+            self.inputs.push_back(In::Ran(ran));
+        }
+    }
+
+    fn next_input(&mut self) -> Option<In> {
+        if let Some(input) = self.inputs.pop_front() {
+            return Some(input);
+        }
+        loop {
+            let (id, happened) = self.table.next_happened()?;
+            let wire = WireId(id);
+            match happened {
+                Happened::Up(_) => return Some(In::WireUp { wire }),
+                Happened::Frame(frame) => return Some(In::Frame { wire, frame }),
+                Happened::Down { error, stood, meta: peer } => {
+                    self.log_end(&error, stood, peer);
+                    if stood {
+                        return Some(In::WireDown { wire });
+                    }
+                }
+            }
+        }
+    }
+
+    fn log_end(&mut self, error: &WireError, stood: bool, peer: Option<SocketAddr>) {
+        let peer = peer.map_or_else(|| "own gate".to_string(), |peer| peer.to_string());
+        match error {
+            WireError::Closed | WireError::Io(_) if stood => debug!(%peer, %error, "wire closed"),
+            _ => {
+                if let Some(swallowed) = self.failures.pass(self.at) {
+                    let what = if stood { "wire failed" } else { "wire refused" };
+                    warn!(%peer, %error, swallowed, "{what}");
+                }
+            }
+        }
+    }
+
+    /// Takes what the supervisor says; false when it is gone.
+    fn read_passage(&mut self) -> anyhow::Result<bool> {
+        let open = self.passage.read()?;
+        while let Some((body, descriptor)) = self.passage.next_message() {
+            match (ToProcess::decode(body)?, descriptor) {
+                (ToProcess::Control(message), _) => {
+                    if let ToShard::Deploy(app) = &message {
+                        self.executor.prepare(app.image);
+                    }
+                    self.inputs.push_back(In::Control(message));
+                }
+                (ToProcess::Wire { tls, trusted }, Some(descriptor)) => {
+                    self.take_wire(descriptor, tls, trusted)
+                }
+                (ToProcess::Wire { .. }, None) => {
+                    warn!("a connection was lost on the way from the supervisor")
+                }
+                (ToProcess::Setup(_), _) => bail!("the supervisor has set this shard up twice"),
+            }
+        }
+        Ok(open)
+    }
+
+    fn take_wire(&mut self, descriptor: OwnedFd, tls: bool, trusted: bool) {
+        let (peer, wire) = if trusted {
+            (None, Ok(Wire::trusted(Socket::Unix(UnixStream::from_std(descriptor.into())))))
+        } else {
+            let stream = TcpStream::from_std(descriptor.into());
+            let peer = stream.peer_addr().ok();
+            let socket = Socket::tcp(stream).map_err(WireError::from);
+            (peer, socket.and_then(|socket| self.door.accept(socket, tls)))
+        };
+        if self.table.handshakes() >= HANDSHAKES_MAX {
+            return self.log_end(&WireError::Overdue, false, peer);
+        }
+        let token = |id: u64| Token(usize::try_from(id).expect("64-bit machines only") + WIRES);
+        let inserted = wire.and_then(|wire| {
+            self.table.insert(self.poll.registry(), token, wire, peer, self.at).map_err(WireError::from)
+        });
+        if let Err(error) = inserted {
+            self.log_end(&error, false, peer);
+        }
+    }
+
+    fn step(&mut self, input: In) {
+        let mut outs = std::mem::take(&mut self.outs);
+        self.shard.step(self.now, input, &mut outs);
+        for out in outs.drain(..) {
+            self.perform(out);
+        }
+        self.outs = outs;
+    }
+
+    fn perform(&mut self, out: Out) {
+        match out {
+            Out::Send { wire, frame } => self.table.send(wire.0, frame),
+            Out::Run(run) => {
+                if let Some(ran) = self.executor.run(run) {
+                    self.spent += Duration::from_nanos(ran.cost_ns);
+                    self.inputs.push_back(In::Ran(ran));
+                }
+            }
+            Out::CloseWire { wire } => {
+                if self.table.close(wire.0).is_some() {
+                    self.inputs.push_back(In::WireDown { wire });
+                }
+            }
+            Out::Start { cell, image, seed } => self.executor.start_cell(cell, image, seed, &mut self.inputs),
+            Out::Restore { cell, session, image, keys, checkpoints } => {
+                self.executor.restore(cell, session, image, keys, checkpoints);
+            }
+            Out::Checkpoint { cell, base, header, seal } => {
+                self.executor.checkpoint(cell, base, header, seal, &mut self.inputs);
+            }
+            Out::Remove { cell } => self.executor.remove(cell),
+            Out::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),
+            Out::Control(message) => self.passage.send(&message.to_bytes(), None),
+        }
+    }
+}

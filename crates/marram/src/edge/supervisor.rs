@@ -1,0 +1,373 @@
+//! The supervisor's loop: accepts connections and hands them to shards, carries words between control and shards, starts
+//! what dies. Runs no cell and reads no frame: it stays responsive whatever guests do.
+
+use super::{
+    AdminChannel, Options,
+    admin_channel::Question,
+    gate::Gate,
+    lobby::{Introduced, Lobby, Outcome, Rejected},
+    processes::Process,
+    setup::ToProcess,
+};
+use crate::net::{Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict};
+use anyhow::{Context, ensure};
+use marram_edge::{
+    api::FromShard,
+    control::{self, Control, Request},
+};
+use mio::{
+    Events, Interest, Poll, Token, Waker,
+    net::{TcpListener, TcpStream, UnixStream},
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{self, Write},
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    sync::mpsc::SyncSender,
+    thread,
+    time::{Duration, Instant},
+};
+use tracing::{debug, error, info, warn};
+
+const EVENTS: usize = 1024;
+const WAKER: Token = Token(0);
+const STOP: Token = Token(1);
+const KINDS: usize = 4;
+const LISTENER: usize = 0;
+const SHARD: usize = 1;
+const GUEST: usize = 2;
+/// Accepted before others have their turn.
+const ACCEPTS: usize = 64;
+/// The supervisor's own question when it is told to stop; those of operators count from 1.
+const OWN_TAG: u64 = 0;
+
+fn guest_token(id: u64) -> Token {
+    Token(usize::try_from(id).expect("64-bit machines only") * KINDS + GUEST)
+}
+
+/// Everything that the supervisor's thread holds.
+pub(super) struct Supervisor {
+    poll: Poll,
+    control: Control,
+    outs: Vec<control::Out>,
+    messages: Vec<FromShard>,
+    door: EdgeDoor,
+    listeners: Vec<TcpListener>,
+    lobby: Lobby,
+    processes: Vec<Process>,
+    admin: AdminChannel,
+    replies: BTreeMap<u64, SyncSender<control::Answer>>,
+    overdue: VecDeque<(Instant, u64)>,
+    next_tag: u64,
+    gate: Option<Gate>,
+    rejections: Limiter,
+    accept_errors: Limiter,
+    stop: UnixStream,
+    stops: usize,
+    drain_limit: Duration,
+    drain_deadline: Option<Instant>,
+    drained: bool,
+    now: Instant,
+}
+
+/// How many shards an edge has.
+fn shards(options: &Options) -> u8 {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    if options.shards > 0 { options.shards } else { u8::try_from(cores).unwrap_or(u8::MAX) }
+}
+
+impl Supervisor {
+    /// Binds everything and plans the shards.
+    pub(super) fn new(options: &Options, admin: AdminChannel, stop: Stop) -> anyhow::Result<Self> {
+        ensure!(options.secret.len() >= 16, "the edge's secret has less than 16 bytes: give it a longer one");
+        let security = EdgeDoor::complete(&options.security)?;
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKER)?;
+        admin.waker.set(waker).ok().context("this admin channel serves another supervisor already")?;
+        let mut stop = UnixStream::from_std(stop.receiver);
+        poll.registry().register(&mut stop, STOP, Interest::READABLE)?;
+        let now = Instant::now();
+        let shards = shards(options);
+        let token = |shard: u8| Token(usize::from(shard) * KINDS + SHARD);
+        let control = Control::new(control::Config {
+            edge: options.name.clone(),
+            shards,
+            sessions_max: options.limits.sessions_max,
+            recoveries_max: options.limits.recoveries_max,
+            sabotage: options.sabotage,
+        });
+        Ok(Self {
+            control,
+            outs: Vec::new(),
+            messages: Vec::new(),
+            door: EdgeDoor::new(&security)?,
+            listeners: listen(options, &poll)?,
+            lobby: Lobby::new(options.limits.handshake, options.limits.half_open_max),
+            processes: (0..shards)
+                .map(|shard| Process::new(options, &security, shard, token(shard), now))
+                .collect(),
+            gate: Gate::start(options, admin.waker.clone())?,
+            admin,
+            replies: BTreeMap::new(),
+            overdue: VecDeque::new(),
+            next_tag: OWN_TAG + 1,
+            rejections: Limiter::new(now),
+            accept_errors: Limiter::new(now),
+            stop,
+            stops: 0,
+            drain_limit: options.limits.drain,
+            drain_deadline: None,
+            drained: false,
+            now,
+            poll,
+        })
+    }
+
+    /// Runs until the wish to stop is fulfilled, or uttered twice.
+    pub(super) fn run(&mut self) -> anyhow::Result<()> {
+        if let Some(gate) = &self.gate {
+            self.step(control::In::Gate { host: gate.host });
+        }
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.is_over() {
+            self.start_processes();
+            self.processes.iter_mut().for_each(Process::flush);
+            match self.poll.poll(&mut events, self.timeout()) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                polled => polled.context("cannot wait for sockets")?,
+            }
+            self.now = Instant::now();
+            for event in &events {
+                self.on_event(event.token());
+            }
+            self.expire();
+        }
+        self.processes.iter_mut().try_for_each(Process::end).context("cannot end a shard")
+    }
+
+    fn is_over(&self) -> bool {
+        let overdue = self.drain_deadline.is_some_and(|deadline| self.now >= deadline);
+        self.stops > 1 || (self.stops == 1 && (self.drained || overdue))
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let due = self.processes.iter().filter_map(Process::due).min();
+        let overdue = self.overdue.iter().map(|(deadline, _)| *deadline).min();
+        let next = [due, overdue, self.lobby.deadline(), self.drain_deadline].into_iter().flatten().min();
+        next.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn on_event(&mut self, token: Token) {
+        match (token, token.0 % KINDS) {
+            (WAKER, _) => self.woken(),
+            (STOP, _) => self.stopping(),
+            (_, LISTENER) => self.accept(token.0 / KINDS - 1),
+            (_, SHARD) => self.read_process(token.0 / KINDS),
+            _ => {
+                let outcome = self.lobby.read(self.poll.registry(), (token.0 / KINDS) as u64);
+                self.settle(outcome);
+            }
+        }
+    }
+
+    fn start_processes(&mut self) {
+        for index in 0..self.processes.len() {
+            if self.processes[index].start_if_due(self.poll.registry(), self.now) {
+                self.step(control::In::ShardUp { shard: shard_number(index) });
+            }
+        }
+    }
+
+    fn read_process(&mut self, index: usize) {
+        let Some(process) = self.processes.get_mut(index) else { return };
+        let mut messages = std::mem::take(&mut self.messages);
+        let alive = process.read(&mut messages, self.now);
+        let shard = shard_number(index);
+        for message in messages.drain(..) {
+            self.step(control::In::FromShard { shard, message });
+        }
+        self.messages = messages;
+        if !alive {
+            self.step(control::In::ShardDown { shard });
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        for _ in 0..ACCEPTS {
+            match self.listeners[index].accept() {
+                Ok((stream, peer)) => self.enter(stream, peer),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    if let Some(swallowed) = self.accept_errors.pass(self.now) {
+                        warn!(%error, swallowed, "cannot take a connection");
+                    }
+                    return;
+                }
+            }
+        }
+        // The poll told us once; ask it to tell us again.
+        let token = Token((index + 1) * KINDS + LISTENER);
+        let again = self.poll.registry().reregister(&mut self.listeners[index], token, Interest::READABLE);
+        again.unwrap_or_else(|error| warn!(%error, "a listener cannot be watched"));
+    }
+
+    fn enter(&mut self, stream: TcpStream, peer: SocketAddr) {
+        match self.lobby.enter(self.poll.registry(), guest_token, stream, peer, self.now) {
+            Ok(None) => {}
+            Ok(Some(evicted)) => self.settle(Outcome::Rejected(evicted, Rejected::Crowded)),
+            Err(error) => debug!(%peer, %error, "a connection cannot be watched"),
+        }
+    }
+
+    fn settle(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Waiting => {}
+            Outcome::Rejected(peer, why) => self.rejected(peer, rejection(why)),
+            Outcome::Introduced(Introduced { stream, peer, preamble: Ok(preamble) }) => {
+                self.judge(stream, peer, preamble);
+            }
+            Outcome::Introduced(Introduced { mut stream, peer, preamble: Err(why) }) => {
+                // Whether it can still be told does not matter: it is closed now.
+                let _ = stream.write(&Answer::new(Verdict::Version).encode());
+                self.rejected(peer, rejection(Rejected::NotUnderstood(why)));
+            }
+        }
+    }
+
+    fn rejected(&mut self, peer: SocketAddr, why: &str) {
+        if let Some(swallowed) = self.rejections.pass(self.now) {
+            warn!(%peer, why, swallowed, "connection refused");
+        }
+    }
+
+    fn judge(&mut self, mut stream: TcpStream, peer: SocketAddr, preamble: Preamble) {
+        let local = |address: io::Result<SocketAddr>| {
+            address.is_ok_and(|address| address.ip().to_canonical().is_loopback())
+        };
+        let loopback = local(stream.local_addr()) && local(stream.peer_addr());
+        let index = usize::from(preamble.shard) % self.processes.len();
+        let verdict = match self.door.judge(preamble, loopback) {
+            Verdict::Welcome if !self.processes[index].has_room() => Verdict::Busy,
+            verdict => verdict,
+        };
+        let answer = Answer::new(verdict);
+        let told = stream.write(&answer.encode());
+        if verdict != Verdict::Welcome {
+            return self.rejected(peer, &format!("{answer}"));
+        }
+        if told.is_ok() {
+            let wire = ToProcess::Wire { tls: preamble.tls, trusted: false };
+            self.processes[index].send(&wire, Some(OwnedFd::from(stream)));
+        }
+    }
+
+    /// Operators have questions, or the gate wants sockets passed on.
+    fn woken(&mut self) {
+        while let Ok(Question { request, patience, reply }) = self.admin.questions.try_recv() {
+            let tag = self.next_tag;
+            self.next_tag += 1;
+            self.replies.insert(tag, reply);
+            self.overdue.push_back((self.now + patience, tag));
+            self.step(control::In::Request { tag, request });
+        }
+        while let Some((shard, socket)) = self.gate.as_ref().and_then(|gate| gate.sockets.try_recv().ok()) {
+            let index = usize::from(shard) % self.processes.len();
+            if self.processes[index].has_room() {
+                let wire = ToProcess::Wire { tls: false, trusted: true };
+                self.processes[index].send(&wire, Some(OwnedFd::from(socket)));
+            }
+        }
+    }
+
+    fn stopping(&mut self) {
+        let wishes = Stop::take(&mut self.stop);
+        if wishes > 0 && self.stops == 0 {
+            info!("stopping: agents are asked to move their sessions");
+            self.drain_deadline = Some(self.now + self.drain_limit);
+            if let Some(gate) = &self.gate {
+                gate.stop();
+            }
+            self.step(control::In::Request { tag: OWN_TAG, request: Request::Drain });
+        }
+        self.stops += wishes;
+    }
+
+    fn expire(&mut self) {
+        while let Some(peer) = self.lobby.expire(self.now) {
+            self.rejected(peer, rejection(Rejected::Slow));
+        }
+        let now = self.now;
+        while let Some(position) = self.overdue.iter().position(|(deadline, _)| *deadline <= now) {
+            if let Some((_, tag)) = self.overdue.remove(position) {
+                self.step(control::In::Overdue { tag });
+            }
+        }
+    }
+
+    fn step(&mut self, input: control::In) {
+        let mut outs = std::mem::take(&mut self.outs);
+        self.control.step(input, &mut outs);
+        for out in outs.drain(..) {
+            self.perform(out);
+        }
+        self.outs = outs;
+    }
+
+    fn perform(&mut self, out: control::Out) {
+        match out {
+            control::Out::ToShard { shard, message } => {
+                if let Some(process) = self.processes.get_mut(usize::from(shard)) {
+                    process.send(&ToProcess::Control(message), None);
+                }
+            }
+            control::Out::Answer { tag, answer } => {
+                self.overdue.retain(|(_, other)| *other != tag);
+                if let Some(reply) = self.replies.remove(&tag) {
+                    // Whoever asked may have given up.
+                    let _ = reply.try_send(answer);
+                }
+            }
+            control::Out::Log(0, text) => error!("{text}"),
+            control::Out::Log(1, text) => warn!("{text}"),
+            control::Out::Log(2, text) => info!("{text}"),
+            control::Out::Log(_, text) => debug!("{text}"),
+            control::Out::Drained => {
+                info!("drained: no session is left");
+                self.drained = true;
+            }
+        }
+    }
+}
+
+fn shard_number(index: usize) -> u8 {
+    u8::try_from(index).expect("shards are counted in a byte")
+}
+
+fn listen(options: &Options, poll: &Poll) -> anyhow::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    for address in &options.listen {
+        let mut listener = TcpListener::bind(*address).with_context(|| {
+            format!("cannot listen on {address}: choose another address or stop what uses it")
+        })?;
+        let token = Token((listeners.len() + 1) * KINDS + LISTENER);
+        poll.registry().register(&mut listener, token, Interest::READABLE)?;
+        info!(address = %listener.local_addr()?, "listening for agents");
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+fn rejection(why: Rejected) -> &'static str {
+    match why {
+        Rejected::NotUnderstood(NotUnderstood::Garbage) => {
+            "it is not an agent's: something else dials this port"
+        }
+        Rejected::NotUnderstood(NotUnderstood::Version { .. }) => {
+            "its agent speaks no version that this edge speaks: upgrade the older of the two"
+        }
+        Rejected::Gone => "it closed before it had said what it wants",
+        Rejected::Slow => "it did not say what it wants in time",
+        Rejected::Crowded => "too many connections have not said what they want; it was the oldest",
+    }
+}
