@@ -416,6 +416,10 @@ fn refuse(channel: Channel, refusal: &Refusal) -> Frame {
             let reason = "the session is known here, and its key was not shown".to_string();
             Ended { channel, code: Code::Superseded, reason }.into()
         }
+        Refusal::Ends => {
+            let reason = "the session's other end is at another agent".to_string();
+            Ended { channel, code: Code::Superseded, reason }.into()
+        }
         Refusal::Image => {
             let reason = "the session runs another image".to_string();
             Ended { channel, code: Code::Protocol, reason }.into()

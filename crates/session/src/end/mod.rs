@@ -40,6 +40,8 @@ pub enum Refusal {
     Unproven,
     /// The session runs another image.
     Image,
+    /// The session has another end on the other side.
+    Ends,
 }
 
 /// Why a frame was refused: the owner breaks the protocol. The session cannot go on with it.
@@ -232,6 +234,11 @@ impl End {
         }
         if self.begun && self.terms.as_ref().is_some_and(|terms| terms.image != ask.image) {
             return Err(Refusal::Image);
+        }
+        // The ends of a session are fixed by its first promise: a delayed first hello can make another agent take the session
+        // up, and two pairs of ends could then each choose a log.
+        if self.terms.as_ref().is_some_and(|terms| terms.peer != ask.peer) {
+            return Err(Refusal::Ends);
         }
         let previous = core::mem::replace(&mut self.promised, ask.generation);
         self.channel = ask.channel;
