@@ -7,6 +7,7 @@ pub mod admin;
 pub mod agent;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod edge;
 pub mod harness;
 pub mod logging;

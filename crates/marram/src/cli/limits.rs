@@ -66,9 +66,17 @@ fn on_the_wire() -> Vec<Row> {
 
 fn at_an_end() -> Vec<Row> {
     vec![
-        ("own messages kept for a session", size64(wire::RETAINED_MAX), "the end stops reading from its program"),
+        (
+            "own messages kept for a session",
+            size64(wire::RETAINED_MAX),
+            "the end stops reading from its program",
+        ),
         ("log kept for a session", size64(wire::LOG_SIZE_MAX), "the edge waits for a checkpoint"),
-        ("checkpoints kept for a session", size64(wire::CHECKPOINT_SIZE_MAX), "the session ends with the reason"),
+        (
+            "checkpoints kept for a session",
+            size64(wire::CHECKPOINT_SIZE_MAX),
+            "the session ends with the reason",
+        ),
         ("deltas on one full checkpoint", wire::DELTAS_MAX.to_string(), "the next checkpoint is full"),
     ]
 }
@@ -89,13 +97,21 @@ fn in_a_cell() -> Vec<Row> {
     let quotas = marram_sandbox::Quotas::default();
     vec![
         ("memory (m)", size64(quotas.memory_max), "`memory.grow` answers -1"),
-        ("time in one handler (m)", time(Duration::from_nanos(quotas.handler_time_ns)), "the session is killed"),
+        (
+            "time in one handler (m)",
+            time(Duration::from_nanos(quotas.handler_time_ns)),
+            "the session is killed",
+        ),
         ("scratch files (m)", size64(quotas.scratch_max), "ENOSPC"),
         ("preemption", format!("every {} ms", sandbox::SLICE_MS), "other cells run"),
         ("native stack", size(sandbox::WASM_STACK_BYTES), "the guest traps"),
         ("messages sent by one handler", sandbox::OUTPUTS_PER_HANDLER_MAX.to_string(), "the guest traps"),
         ("bytes sent by one handler", size(sandbox::OUTPUT_BYTES_PER_HANDLER_MAX), "the guest traps"),
-        ("timer changes of one handler", sandbox::TIMER_CHANGES_PER_HANDLER_MAX.to_string(), "the guest traps"),
+        (
+            "timer changes of one handler",
+            sandbox::TIMER_CHANGES_PER_HANDLER_MAX.to_string(),
+            "the guest traps",
+        ),
         ("timers", wire::TIMERS_MAX.to_string(), "the session ends with the reason"),
         ("random bytes in one call", size(sandbox::RANDOM_BYTES_MAX), "the guest traps"),
         ("printed text", size(sandbox::PRINT_BYTES_MAX), "it is cut"),
@@ -119,13 +135,25 @@ fn waiting() -> Vec<Row> {
     let (patience, limits) = (agent::Patience::default(), edge::Limits::default());
     vec![
         ("between heartbeats (c)", time(patience.heartbeat_interval), "one is sent"),
-        ("silence of an edge (c)", time(patience.heartbeat_timeout), "it is suspected; its sessions recover elsewhere"),
-        ("no edge that takes a session (c)", time(patience.no_edge), "the connection is reset with a clear log line"),
+        (
+            "silence of an edge (c)",
+            time(patience.heartbeat_timeout),
+            "it is suspected; its sessions recover elsewhere",
+        ),
+        (
+            "no edge that takes a session (c)",
+            time(patience.no_edge),
+            "the connection is reset with a clear log line",
+        ),
         ("before an edge is dialled again (c)", time(patience.backoff_min), "doubles with each failure"),
         ("before an edge is dialled again, at most (c)", time(patience.backoff_max), ""),
         ("making a wire (c)", time(patience.dial), "another edge is tried"),
         ("connecting to a server (c)", time(patience.connect), "the session ends with the reason"),
-        ("a session that cannot be resumed (c, m)", time(patience.linger), "the end forgets it and reports so"),
+        (
+            "a session that cannot be resumed (c, m)",
+            time(patience.linger),
+            "the end forgets it and reports so",
+        ),
         ("an agent's proof (c)", time(limits.handshake), "the connection is closed"),
         ("draining (c)", time(limits.drain), "the process stops; what is left recovers elsewhere"),
     ]

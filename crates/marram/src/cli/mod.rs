@@ -4,8 +4,10 @@ mod configure;
 mod exit;
 pub mod limits;
 mod operate;
+mod serve;
 pub mod table;
 
+use crate::demo;
 use clap::{Parser, Subcommand};
 pub use exit::Failure;
 use std::process::ExitCode;
@@ -20,6 +22,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run an edge: apps, wires from agents, gates, admin API.
+    Edge(serve::Edge),
+    /// Run an agent beside clients or beside servers.
+    #[command(subcommand)]
+    Agent(serve::Agent),
+    /// One shard of an edge; started by `marram edge`.
+    #[command(hide = true)]
+    Shard,
     /// Send an app (manifest and module) to edges.
     Deploy(operate::Deploy),
     /// List the apps that edges have.
@@ -37,6 +47,8 @@ enum Command {
     Config(configure::Config),
     /// Print every bound of this version.
     Limits,
+    /// Download a file through a cell whose edges are killed, stopped and killed again.
+    Demo(demo::Options),
 }
 
 /// Reads the command line, does what it says, and reports failures on standard error.
@@ -47,6 +59,9 @@ pub fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<(), Failure> {
     match command {
+        Command::Edge(arguments) => serve::edge(arguments),
+        Command::Agent(arguments) => serve::agent(arguments),
+        Command::Shard => serve::shard(),
         Command::Deploy(arguments) => operate::deploy(arguments),
         Command::Apps(edges) => operate::apps(edges),
         Command::Ps(edges) => operate::ps(edges),
@@ -58,5 +73,6 @@ fn run(command: &Command) -> Result<(), Failure> {
             print!("{}", limits::page());
             Ok(())
         }
+        Command::Demo(options) => demo::run(options),
     }
 }

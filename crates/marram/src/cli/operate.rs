@@ -44,9 +44,12 @@ impl Edges {
     /// Asks every edge the same and collects the answers.
     fn ask(&self, method: &Method, path: &str, body: &Bytes) -> Result<Vec<Value>, Failure> {
         let ask = |(url, client): (String, Client)| {
-            let answer = client.call(method.clone(), path, body.clone()).map_err(|error| failure(&url, error))?;
+            let answer =
+                client.call(method.clone(), path, body.clone()).map_err(|error| failure(&url, error))?;
             serde_json::from_slice(&answer).map_err(|error| {
-                Failure::Other(anyhow!("{url}: the answer is no JSON ({error}); is it an edge of this version?"))
+                Failure::Other(anyhow!(
+                    "{url}: the answer is no JSON ({error}); is it an edge of this version?"
+                ))
             })
         };
         self.clients()?.into_iter().map(ask).collect()
@@ -118,7 +121,10 @@ pub(super) fn apps(edges: &Edges) -> Result<(), Failure> {
         let cells = |app: &Value| {
             ["name", "image", "protect", "server", "keep"].map(|field| short(&text(app, field))).to_vec()
         };
-        table::format(&["APP", "IMAGE", "PROTECT", "SERVER", "CHECKPOINTS AT"], &rows(&answers, "apps", cells))
+        table::format(
+            &["APP", "IMAGE", "PROTECT", "SERVER", "CHECKPOINTS AT"],
+            &rows(&answers, "apps", cells),
+        )
     });
     Ok(())
 }
@@ -126,9 +132,11 @@ pub(super) fn apps(edges: &Edges) -> Result<(), Failure> {
 pub(super) fn ps(edges: &Edges) -> Result<(), Failure> {
     let answers = edges.ask(&Method::GET, "/v1/sessions", &Bytes::new())?;
     edges.show(&answers, || {
-        let fields = ["session", "app", "phase", "protect", "consumed", "produced", "log_bytes", "recoveries"];
+        let fields =
+            ["session", "app", "phase", "protect", "consumed", "produced", "log_bytes", "recoveries"];
         let cells = |row: &Value| fields.map(|field| text(row, field)).to_vec();
-        let headings = ["SESSION", "APP", "PHASE", "PROTECT", "CONSUMED", "PRODUCED", "LOG BYTES", "RECOVERIES"];
+        let headings =
+            ["SESSION", "APP", "PHASE", "PROTECT", "CONSUMED", "PRODUCED", "LOG BYTES", "RECOVERIES"];
         table::format(&headings, &rows(&answers, "sessions", cells))
     });
     Ok(())
@@ -147,7 +155,9 @@ pub(super) fn inspect(arguments: &One) -> Result<(), Failure> {
     let answer = arguments.edges.ask_first(&Method::GET, &format!("/v1/sessions/{}", arguments.session))?;
     arguments.edges.show(std::slice::from_ref(&answer), || {
         let mut out = String::new();
-        for (field, value) in answer.as_object().into_iter().flatten().filter(|(field, _)| *field != "survives") {
+        for (field, value) in
+            answer.as_object().into_iter().flatten().filter(|(field, _)| *field != "survives")
+        {
             out += &format!("{field:<16} {}\n", text(&json!({ "value": value }), "value"));
         }
         for line in answer["survives"].as_array().into_iter().flatten() {
@@ -159,7 +169,8 @@ pub(super) fn inspect(arguments: &One) -> Result<(), Failure> {
 }
 
 pub(super) fn kill(arguments: &One) -> Result<(), Failure> {
-    let answer = arguments.edges.ask_first(&Method::DELETE, &format!("/v1/sessions/{}", arguments.session))?;
+    let answer =
+        arguments.edges.ask_first(&Method::DELETE, &format!("/v1/sessions/{}", arguments.session))?;
     arguments.edges.show(&[answer], || "the session is ended\n".to_owned());
     Ok(())
 }
@@ -167,7 +178,8 @@ pub(super) fn kill(arguments: &One) -> Result<(), Failure> {
 pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
     let answers = edges.ask(&Method::POST, "/v1/drain", &Bytes::new())?;
     edges.show(&answers, || {
-        "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest\n".to_owned()
+        "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest\n"
+            .to_owned()
     });
     Ok(())
 }

@@ -1,12 +1,15 @@
 //! An agent's configuration: as typed, from a file or from flags, and as the agent takes it.
 
 use super::edge::socket;
-use super::shared::{WrittenLog, WrittenPatience, WrittenSecurity};
+use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
 use super::units::{Address, Name};
+use crate::net::Security;
 use crate::{agent, logging};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use toml::Spanned;
 
 /// What `marram config sample agent` prints.
@@ -21,6 +24,21 @@ pub enum Side {
     Server,
 }
 
+/// An agent's configuration as the command line gives it.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// Edges, preferred first.
+    pub edges: Vec<Address>,
+    /// Where local clients connect, and to which app.
+    pub listen: Vec<(SocketAddr, Name)>,
+    /// Servers by the names that manifests use.
+    pub servers: Vec<(Name, Address)>,
+    /// The shared token's file.
+    pub token_file: Option<PathBuf>,
+    /// Never encrypt.
+    pub insecure_plain: bool,
+}
+
 /// An agent's configuration, resolved.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -31,6 +49,36 @@ pub struct Config {
 }
 
 impl Config {
+    /// Resolves flags; everything that has no flag has its default.
+    ///
+    /// # Errors
+    /// If the token cannot be read, or something is missing for the side.
+    pub fn from_flags(flags: Flags, side: Side) -> Result<Self, Problem> {
+        let source = Source::new("the command line", String::new());
+        let token = flags.token_file.map(|path| shared::token(&source, &Spanned::new(0..0, path.display().to_string())));
+        let agent = agent::Options {
+            listen: flags.listen.into_iter().map(|(address, app)| (address, app.0)).collect(),
+            edges: flags.edges.into_iter().map(|edge| edge.0).collect(),
+            servers: flags.servers.into_iter().map(|(name, address)| (name.0, address.0)).collect(),
+            security: Security {
+                token: token.transpose()?,
+                insecure_plain: flags.insecure_plain,
+                ..Security::default()
+            },
+            patience: agent::Patience::default(),
+            host: None,
+        };
+        let missing = match side {
+            Side::Client if agent.listen.is_empty() => Some("a client's agent needs --listen ADDRESS=APP"),
+            Side::Server if agent.servers.is_empty() => Some("a server's agent needs --server NAME=HOST:PORT"),
+            Side::Client | Side::Server => None,
+        };
+        match missing {
+            Some(what) => Err(source.complaint(what)),
+            None => Ok(Self { agent, log: logging::Options::default() }),
+        }
+    }
+
     /// Reads and resolves a configuration.
     ///
     /// # Errors

@@ -98,7 +98,11 @@ impl Edge {
         writeln!(text, "name = {:?}\nstate = \"state\"\nlisten = [\"{}\"]", self.who_ascii(), self.address)?;
         writeln!(text, "secret_file = {:?}\napps = {apps:?}", root.join("secret").display().to_string())?;
         writeln!(text, "shards = {}\n{}\n{extra}", self.settings.shards, self.settings.fields)?;
-        writeln!(text, "[admin]\nlisten = \"{}\"\n[log]\nformat = \"json\"\n{}", self.admin, self.settings.tables)?;
+        writeln!(
+            text,
+            "[admin]\nlisten = \"{}\"\n[log]\nformat = \"json\"\n{}",
+            self.admin, self.settings.tables
+        )?;
         Ok(text)
     }
 
@@ -107,19 +111,16 @@ impl Edge {
         format!("{}-{}", self.name, self.lives)
     }
 
-    /// Waits until this life of the edge takes wires and has its apps.
+    /// Waits until this life of the edge has its apps; wires may still have to wait for its shards.
     ///
     /// # Errors
     /// If it does not in time, or ends.
     pub fn wait_ready(&mut self, journal: &Journal, start: usize) -> anyhow::Result<()> {
         let (who, apps) = (self.who(), self.settings.apps.len());
-        let (mut ready, mut deployed) = (false, 0);
+        let mut deployed = 0;
         let found = journal.wait(start, START_PATIENCE, |event| {
-            if *event.who == *who {
-                ready |= event.name() == "ready";
-                deployed += usize::from(event.name() == "deployed");
-            }
-            ready && deployed >= apps
+            deployed += usize::from(*event.who == *who && event.name() == "deployed");
+            deployed >= apps
         });
         let said = || format!("{who} is not ready; the last lines of all processes:\n{}", journal.tail(20));
         found.map(drop).with_context(said)

@@ -5,6 +5,7 @@ use super::journal::Journal;
 use super::place::{Place, free_address};
 use super::process::Process;
 use anyhow::Context;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -75,7 +76,11 @@ impl Lab {
         place.write("token", blake3_hex(&secret))?;
         let mut tables = layout.edge_tables.clone();
         if layout.encrypted {
-            writeln!(tables, "[security]\ntoken_file = {:?}", place.path().join("token").display().to_string())?;
+            writeln!(
+                tables,
+                "[security]\ntoken_file = {:?}",
+                place.path().join("token").display().to_string()
+            )?;
         }
         let settings = Settings {
             program: layout.program.clone(),
@@ -154,7 +159,9 @@ impl Lab {
 
     fn start_agent(&self, side: &str, edges: &[SocketAddr], tables: &str) -> anyhow::Result<Process> {
         let edges: Vec<String> = edges.iter().map(SocketAddr::to_string).collect();
-        let mut text = format!("edges = {edges:?}\n{tables}\n[log]\nformat = \"json\"\n{}\n", self.layout.agent_tables);
+        let mut text = format!("edges = {edges:?}\n{tables}\n[log]\nformat = \"json\"\nlevel = \"debug\"\n");
+        text += &self.layout.agent_tables;
+        text.push('\n');
         if self.layout.encrypted {
             let token = self.place.path().join("token").display().to_string();
             writeln!(text, "[security]\ntoken_file = {token:?}")?;
@@ -166,8 +173,15 @@ impl Lab {
         let start = self.journal.end();
         let who = format!("{side} agent");
         let process = Process::start(&who, &mut command, &self.journal, &errors)?;
+        // Listeners are bound before wires are dialled.
+        let (running, mut up) = (self.edges.iter().filter(|edge| edge.is_running()).count(), BTreeSet::new());
         self.journal
-            .wait(start, START_PATIENCE, |event| *event.who == *who && event.name() == "ready")
+            .wait(start, START_PATIENCE, |event| {
+                if *event.who == *who && event.name() == "edge_up" {
+                    up.insert(event.text("edge").to_owned());
+                }
+                up.len() >= running
+            })
             .with_context(|| format!("the {who} is not ready; the last lines:\n{}", self.journal.tail(20)))?;
         Ok(process)
     }
@@ -185,5 +199,8 @@ impl Lab {
 }
 
 fn blake3_hex(secret: &str) -> String {
-    blake3::derive_key("marram lab token", secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    blake3::derive_key("marram lab token", secret.as_bytes())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }

@@ -87,7 +87,8 @@ impl Drop for Relay {
 fn pass(near: TcpStream, target: SocketAddr, delay: Duration, shared: &Arc<Shared>) {
     let Ok(far) = TcpStream::connect(target) else { return };
     let pair = || Ok::<_, io::Error>((near.try_clone()?, far.try_clone()?));
-    let (Ok(_), Ok(_), Ok((near_back, far_back))) = (near.set_nodelay(true), far.set_nodelay(true), pair()) else {
+    let (Ok(_), Ok(_), Ok((near_back, far_back))) = (near.set_nodelay(true), far.set_nodelay(true), pair())
+    else {
         return;
     };
     let counters = Arc::clone(shared);

@@ -1,0 +1,121 @@
+//! The programs that stay: `marram edge`, `marram agent`, and the hidden `marram shard`.
+
+use super::Failure;
+use crate::admin::{self, Desk};
+use crate::config::agent::{Flags, Side};
+use crate::config::source::Source;
+use crate::config::units::{Address, Name};
+use crate::config::{self};
+use crate::net::Stop;
+use crate::{agent, edge, logging};
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+
+/// `marram edge`
+#[derive(Args)]
+pub(super) struct Edge {
+    /// Configuration; `marram config sample edge` prints one.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// How log lines look, whatever the configuration says.
+    #[arg(long, value_enum)]
+    log: Option<logging::Format>,
+}
+
+pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
+    let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
+    let source = Source::read(&arguments.config).map_err(usage)?;
+    let config = config::edge::Config::parse(&source).map_err(usage)?;
+    start_logging(config.log, arguments.log);
+    let (client, channel) = edge::admin_channel();
+    let listen = config.admin.listen;
+    let listener = TcpListener::bind(listen)
+        .with_context(|| format!("cannot listen on {listen} for operators: choose another `admin.listen`, or stop what uses it"))?;
+    admin::start(listener, Desk::new(&config, client)).context("the admin API cannot start")?;
+    tracing::info!(address = %listen, "listening for operators");
+    Ok(edge::run_supervisor(&config.edge, channel)?)
+}
+
+/// `marram agent`
+#[derive(Subcommand)]
+pub(super) enum Agent {
+    /// Beside clients: takes their connections and brings them to edges.
+    Client(AgentArguments),
+    /// Beside servers: connects to them for sessions that edges run.
+    Server(AgentArguments),
+}
+
+/// A file, or flags for the common case.
+#[derive(Args)]
+pub(super) struct AgentArguments {
+    /// Configuration; `marram config sample agent-client` prints one.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["edges", "listen", "servers", "token_file", "insecure_plain"])]
+    config: Option<PathBuf>,
+    /// An edge, preferred first; several times for several.
+    #[arg(long = "edge", value_name = "HOST:PORT", required_unless_present = "config")]
+    edges: Vec<Address>,
+    /// Where local clients connect, and to which app.
+    #[arg(long, value_name = "ADDRESS=APP", value_parser = pair::<SocketAddr, Name>)]
+    listen: Vec<(SocketAddr, Name)>,
+    /// A server, by the name that manifests use.
+    #[arg(long = "server", value_name = "NAME=HOST:PORT", value_parser = pair::<Name, Address>)]
+    servers: Vec<(Name, Address)>,
+    /// File with the token that agents and edges share.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Never encrypt. Whoever sees the wires sees everything then.
+    #[arg(long)]
+    insecure_plain: bool,
+    /// How log lines look, whatever the configuration says.
+    #[arg(long, value_enum)]
+    log: Option<logging::Format>,
+}
+
+pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
+    let (side, arguments) = match arguments {
+        Agent::Client(arguments) => (Side::Client, arguments),
+        Agent::Server(arguments) => (Side::Server, arguments),
+    };
+    let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
+    let config = match &arguments.config {
+        Some(path) => {
+            let source = Source::read(path).map_err(usage)?;
+            config::agent::Config::parse(&source, side).map_err(usage)?
+        }
+        None => config::agent::Config::from_flags(flags(arguments), side).map_err(usage)?,
+    };
+    start_logging(config.log, arguments.log);
+    let stop = Stop::on_signals().context("signals cannot be caught")?;
+    Ok(agent::run(&config.agent, stop)?)
+}
+
+fn flags(arguments: &AgentArguments) -> Flags {
+    Flags {
+        edges: arguments.edges.clone(),
+        listen: arguments.listen.clone(),
+        servers: arguments.servers.clone(),
+        token_file: arguments.token_file.clone(),
+        insecure_plain: arguments.insecure_plain,
+    }
+}
+
+pub(super) fn shard() -> Result<(), Failure> {
+    logging::start_from_environment();
+    Ok(edge::run_shard()?)
+}
+
+fn start_logging(configured: logging::Options, format: Option<logging::Format>) {
+    logging::start(logging::Options { format: format.unwrap_or(configured.format), ..configured });
+}
+
+/// `A=B`
+fn pair<A, B>(text: &str) -> Result<(A, B), String>
+where
+    A: std::str::FromStr<Err: ToString>,
+    B: std::str::FromStr<Err: ToString>,
+{
+    let (a, b) = text.split_once('=').ok_or("there is no `=` in it")?;
+    Ok((a.parse().map_err(|error: A::Err| error.to_string())?, b.parse().map_err(|error: B::Err| error.to_string())?))
+}

@@ -1,0 +1,171 @@
+//! What is done to the edges while curl downloads, each fault at the right moment: by bytes received and by what the
+//! agents report, never by the clock.
+
+use super::curl::Curl;
+use super::report::Timeline;
+use crate::harness::{Event, Lab};
+use anyhow::{Context, bail};
+use std::time::Duration;
+
+/// How long any one thing may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Recoveries are quick: how often to try to kill an edge within one.
+const ATTEMPTS: usize = 30;
+
+/// What happened.
+#[derive(Default, Debug)]
+pub(super) struct Faults {
+    pub(super) kills: usize,
+    pub(super) stops: usize,
+    /// Kills of an edge between the report that a session is orphaned and the report that it has an owner again.
+    pub(super) kills_in_recovery: usize,
+    pub(super) recoveries: usize,
+    pub(super) zombies_refused: usize,
+    /// How long the session had no owner each time, in milliseconds.
+    pub(super) gaps_ms: Vec<f64>,
+    /// Why not all faults were played.
+    pub(super) interrupted: Option<String>,
+}
+
+impl Faults {
+    /// The download ended before all faults were played.
+    pub(super) fn interrupted(why: &anyhow::Error) -> Self {
+        Self { interrupted: Some(format!("{why:#}")), ..Self::default() }
+    }
+}
+
+/// Plays all faults over a download of `size` bytes.
+pub(super) fn play(lab: &mut Lab, curl: &Curl, size: u64, timeline: &Timeline) -> anyhow::Result<Faults> {
+    let mut faults = Faults::default();
+    curl.wait_for(size / 5, PATIENCE)?;
+    kill_the_owner(lab, curl, timeline)?;
+    curl.wait_for(size * 2 / 5, PATIENCE)?;
+    stop_the_owner(lab, curl, timeline)?;
+    curl.wait_for(size * 3 / 5, PATIENCE)?;
+    faults.kills = 1 + kill_within_a_recovery(lab, curl, timeline)?;
+    (faults.stops, faults.kills_in_recovery) = (1, 1);
+    curl.wait_for(size, PATIENCE)?;
+    let owned = lab.journal.all(0, |event| is_client(event) && event.name() == "owned");
+    let gap_ms = |event: &Event| std::time::Duration::from_micros(event.number("gap_us")).as_secs_f64() * 1e3;
+    faults.gaps_ms = owned.iter().skip(1).map(gap_ms).collect();
+    faults.recoveries = owned.len().saturating_sub(1);
+    faults.zombies_refused = lab.journal.count(0, |event| event.name() == "zombie_refused");
+    Ok(faults)
+}
+
+fn is_client(event: &Event) -> bool {
+    &*event.who == "client agent"
+}
+
+/// The edge that owns the session now, as its client's agent sees it.
+fn owner(lab: &Lab) -> anyhow::Result<usize> {
+    let owned = lab.journal.all(0, |event| is_client(event) && event.name() == "owned");
+    let edge = owned.last().map(|event| event.text("edge").to_owned()).context("no edge owns the session")?;
+    lab.edge_at(&edge).with_context(|| format!("the agent reports an owner at {edge}, where no edge is"))
+}
+
+/// Waits until the client's agent reports an owner; `start` is where the journal was when the fault happened.
+fn wait_for_owner(lab: &Lab, start: usize) -> anyhow::Result<()> {
+    let owned = |event: &Event| is_client(event) && event.name() == "owned";
+    lab.journal.wait(start, PATIENCE, owned).map(drop).context("no edge recovered the session")
+}
+
+/// Starts an edge again and waits until both agents have a wire to it.
+fn respawn(lab: &mut Lab, index: usize, timeline: &Timeline) -> anyhow::Result<()> {
+    let start = lab.journal.end();
+    lab.start_edge(index, "")?;
+    let address = lab.edges[index].address().to_string();
+    for agent in ["client agent", "server agent"] {
+        let up = |event: &Event| {
+            &*event.who == agent && event.name() == "edge_up" && event.text("edge") == address
+        };
+        lab.journal
+            .wait(start, PATIENCE, up)
+            .with_context(|| format!("the {agent} does not find the new edge"))?;
+    }
+    timeline.say(&format!("edge {} is up: same address, empty directory", lab.edges[index].who()));
+    Ok(())
+}
+
+fn kill_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<()> {
+    let (index, start) = (owner(lab)?, lab.journal.end());
+    timeline
+        .fault(&format!("SIGKILL to edge {}, which owns the session", lab.edges[index].who()), curl.bytes());
+    lab.edges[index].kill();
+    wait_for_owner(lab, start)?;
+    respawn(lab, index, timeline)
+}
+
+fn stop_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<()> {
+    let (index, start) = (owner(lab)?, lab.journal.end());
+    let who = lab.edges[index].who();
+    timeline.fault(&format!("SIGSTOP to edge {who}, which owns the session"), curl.bytes());
+    lab.edges[index].stop();
+    wait_for_owner(lab, start)?;
+    anyhow::ensure!(owner(lab)? != index, "the session did not leave the stopped edge");
+    let start = lab.journal.end();
+    timeline.fault(&format!("SIGCONT to edge {who}: it does not know that it was replaced"), curl.bytes());
+    lab.edges[index].wake();
+    let refused = |event: &Event| event.name() == "zombie_refused";
+    lab.journal
+        .wait(start, PATIENCE, refused)
+        .context("the woken edge said nothing that had to be refused")?;
+    timeline.say(&format!("frames of edge {who} are refused: its generation is over"));
+    // Its wires may have been given up meanwhile: the next fault needs it as a place to recover to.
+    wait_until_usable(lab, index)
+}
+
+/// Waits until the latest news about an edge, at both agents, is that it is up.
+fn wait_until_usable(lab: &Lab, index: usize) -> anyhow::Result<()> {
+    let address = lab.edges[index].address().to_string();
+    for agent in ["client agent", "server agent"] {
+        let about = |event: &Event| &*event.who == agent && event.text("edge") == address;
+        let mut start = lab.journal.end();
+        let news = |event: &Event| about(event) && matches!(event.name(), "edge_up" | "edge_down");
+        let mut up = lab.journal.all(0, news).last().is_some_and(|event| event.name() == "edge_up");
+        while !up {
+            let (next, event) = lab
+                .journal
+                .wait(start, PATIENCE, news)
+                .with_context(|| format!("the {agent} does not come back"))?;
+            (start, up) = (next, event.name() == "edge_up");
+        }
+    }
+    Ok(())
+}
+
+/// Kills the owner, then the edge that recovers the session, before it has. Returns how many edges it took.
+fn kill_within_a_recovery(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<usize> {
+    let mut kills = 0;
+    for _ in 0..ATTEMPTS {
+        let index = owner(lab)?;
+        let Some(other) = (0..lab.edges.len()).find(|other| *other != index) else {
+            bail!("there is one edge only")
+        };
+        let start = lab.journal.end();
+        let (who, next) = (lab.edges[index].who(), lab.edges[other].who());
+        timeline.fault(
+            &format!("SIGKILL to edge {who}; edge {next} follows as soon as it recovers the session"),
+            curl.bytes(),
+        );
+        lab.edges[index].kill();
+        let orphaned = |event: &Event| event.name() == "orphaned";
+        lab.journal.wait(start, PATIENCE, orphaned).context("no agent noticed that the edge is gone")?;
+        lab.edges[other].kill();
+        kills += 2;
+        let recovered = lab.journal.count(start, |event| is_client(event) && event.name() == "owned");
+        respawn_both(lab, index, other, timeline)?;
+        wait_for_owner(lab, start)?;
+        if recovered == 0 {
+            timeline.say(&format!("edge {next} was killed within the recovery that it had begun"));
+            return Ok(kills);
+        }
+        timeline.say(&format!("edge {next} was quicker than the signal: once more"));
+    }
+    bail!("{ATTEMPTS} times the recovery was over before the kill")
+}
+
+fn respawn_both(lab: &mut Lab, first: usize, second: usize, timeline: &Timeline) -> anyhow::Result<()> {
+    respawn(lab, first, timeline)?;
+    respawn(lab, second, timeline)
+}

@@ -1,0 +1,100 @@
+//! `marram demo`: an unmodified curl downloads from an unmodified nginx through a cell that keeps state over the whole
+//! stream, while the edges that run the cell are killed, stopped and killed again. Every part is a real process.
+
+mod curl;
+mod data;
+mod faults;
+mod report;
+mod web;
+
+use crate::cli::Failure;
+use crate::harness::{Cells, Lab, Layout};
+use anyhow::Context;
+use curl::Curl;
+use data::Data;
+use report::{Outcome, Timeline};
+use std::path::PathBuf;
+use web::Web;
+
+/// The app, and the name by which its manifest knows the server.
+const APP: &str = "unscramble";
+const SERVER: &str = "web";
+/// With `--sabotage`: which output of a shard has a bit flipped. Past the response's head, before the first kill.
+const SABOTAGED_OUTPUT: u64 = 50;
+
+/// What the demo is asked to do.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Flip one bit inside an edge, to see that the check notices: the run must fail.
+    #[arg(long)]
+    pub sabotage: bool,
+    /// Size of the file, in MiB.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(8..=4096))]
+    pub mebibytes: u64,
+    /// What curl reads a second, in MiB: slow enough that the faults fall into the download.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub rate: u64,
+    /// Directory of the built cells.
+    #[arg(long, value_name = "DIR")]
+    pub cells: Option<PathBuf>,
+}
+
+/// Runs the demo.
+///
+/// # Errors
+/// If a process cannot be started or a fault does not show its effect; [`Failure::Check`] if a byte was wrong.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let timeline = Timeline::start();
+    let outcome = play(options, &timeline)?;
+    print!("{}", outcome.table());
+    match outcome.verdict() {
+        Ok(()) => {
+            println!("every byte was right");
+            Ok(())
+        }
+        Err(wrong) if options.sabotage => Err(Failure::Check(anyhow::anyhow!(
+            "the check bites: a bit was flipped inside an edge on purpose, and the run failed as it must ({wrong})"
+        ))),
+        Err(wrong) => Err(Failure::Check(anyhow::anyhow!("{wrong}"))),
+    }
+}
+
+fn play(options: &Options, timeline: &Timeline) -> anyhow::Result<Outcome> {
+    let cells = Cells::find(options.cells.as_deref())?;
+    let layout = Layout {
+        purpose: "demo",
+        program: std::env::current_exe().context("the program's own path is unknown")?,
+        edges: 2,
+        shards: 1,
+        encrypted: true,
+        edge_tables: String::new(),
+        agent_tables: String::new(),
+    };
+    let manifest = format!("server = \"{SERVER}\"\nprotect = \"endpoints\"\n");
+    let mut lab = Lab::new(layout, |place| Ok(vec![cells.manifest(place, APP, APP, &manifest)?]))?;
+    let data = Data::write(&lab.place, options.mebibytes << 20)?;
+    timeline.say(&format!("{} MiB of incompressible bytes, scrambled with a running key", options.mebibytes));
+    let web = Web::start(&lab.place, &lab.journal, timeline)?;
+    let extra = if options.sabotage { format!("sabotage = {SABOTAGED_OUTPUT}") } else { String::new() };
+    lab.start_edges(&extra)?;
+    timeline.say("edges A and B are up, each with an empty directory");
+    let addresses = lab.edge_addresses();
+    lab.start_server_agent(&addresses, &[(SERVER, web.address())])?;
+    let listens = lab.start_client_agent(&addresses, &[APP])?;
+    let address = listens.first().map(|listen| listen.address).context("one app has one listener")?;
+    timeline.say(&format!("agents are up; the client's listens on {address}"));
+    let follower = timeline.follow(&lab.journal);
+    let curl = Curl::start(&format!("http://{address}/{}", data::FILE), options.rate)?;
+    timeline.say(&format!("curl begins: {} MiB/s at most", options.rate));
+    let faults = faults::play(&mut lab, &curl, data.size, timeline);
+    let faults = match faults {
+        Ok(faults) => faults,
+        // A download that has failed explains why a fault had no effect.
+        Err(why) if curl.ended() || options.sabotage => faults::Faults::interrupted(&why),
+        Err(why) => return Err(why.context(format!("the last lines:\n{}", lab.journal.tail(30)))),
+    };
+    let download = curl.finish()?;
+    timeline.say(&format!("curl ends: {}", download.status));
+    drop(follower);
+    Ok(Outcome { expected: data, download, requests: web.requests(), web: web.name(), faults })
+}
