@@ -43,7 +43,7 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
 pub(crate) fn mutants(arguments: &[String]) -> Result<()> {
     let mut command = project::cargo("run");
     command.args(["--release", "--locked", "--quiet", "--manifest-path", "xtask/mutants/Cargo.toml"]);
-    command.arg("--target-dir").arg(project::target().join("mutants/tool"));
+    command.arg("--target-dir").arg(project::target().join("mechanical/tool"));
     run(command.arg("--").args(arguments))
 }
 

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 fn run() -> Result<bool> {
     let arguments = parse(std::env::args().skip(1))?;
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
-    let folder = root.join("target/mutants");
+    let folder = root.join("target/mechanical");
     let mutants = tree::write(&root, &folder.join("tree"), &arguments.name)?;
     let chosen: Vec<_> =
         mutants.iter().skip(arguments.from.saturating_sub(1)).step_by(arguments.every).collect();
