@@ -14,6 +14,7 @@ use crate::dirty::{Method, Tracker};
 use crate::engine::config as engine_config;
 use crate::host::{Host, Print, linker};
 use crate::image::Image;
+use crate::limits::SLICE_CHARGE_NS_MAX;
 use bound::Bound;
 use live::{Desk, Live, Task};
 use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
@@ -153,7 +154,8 @@ impl Cells {
         let begun = Instant::now();
         // The task never ends; whether the handler did is on the desk.
         let _ = entry.task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let spent = spent.saturating_add(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let slice = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let spent = spent + slice.min(SLICE_CHARGE_NS_MAX);
         match entry.desk.answer() {
             Some(Outcome::Idle) => {
                 entry.spent_ns = None;

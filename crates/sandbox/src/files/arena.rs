@@ -38,10 +38,6 @@ impl Arena {
         self.pages.len()
     }
 
-    pub(crate) fn page(&self, index: u32) -> Option<&Page> {
-        self.pages.get(&index)
-    }
-
     pub(crate) fn pages(&self) -> impl Iterator<Item = (u32, &Page)> {
         self.pages.iter().map(|(index, page)| (*index, page))
     }

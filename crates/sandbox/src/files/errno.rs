@@ -4,7 +4,6 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub(crate) enum Errno {
-    Access = 2,
     BadDescriptor = 8,
     Exists = 20,
     TooBig = 22,
@@ -18,7 +17,6 @@ pub(crate) enum Errno {
     NotDirectory = 54,
     NotEmpty = 55,
     NotSupported = 58,
-    NotPermitted = 63,
     ReadOnly = 69,
     NoSeek = 70,
     OutsideTree = 76,

@@ -1,5 +1,5 @@
 //! What the tests share: guests in the text format, a directory for images, and a cell at work.
-#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses some of it, and nobody else")]
 
 use bytes::Bytes;
 use marram_sandbox::{Cells, CellsConfig, DeployError, Image, ImageFile, Images, Progress, Quotas};
@@ -140,4 +140,51 @@ pub fn stop(cells: &mut Cells, input: Input) -> Stop {
         Outcome::Stopped(stop) => stop,
         Outcome::Idle => panic!("the handler came to its end"),
     }
+}
+
+/// A guest that stirs every message, the time and random bytes into a number, and the number into its memory: what it
+/// answers depends on everything that happened before. A message that begins with `g` also grows its memory, one
+/// with `z` clears a page, one with `f` computes with floats for a while.
+pub fn mixer() -> Vec<u8> {
+    guest(
+        r#"
+        (global $x (mut i64) (i64.const 7))
+        (global $f (mut f64) (f64.const 0.5))
+        (func $stir (param $b i64)
+          (global.set $x (i64.add (i64.mul (i64.rotl (global.get $x) (i64.const 13)) (i64.const 0x9E3779B97F4A7C15)) (local.get $b)))
+          (i64.store
+            (i32.add (i32.mul (i32.wrap_i64 (i64.rem_u (global.get $x) (i64.const 200))) (i32.const 4096))
+                     (i32.and (i32.wrap_i64 (i64.shr_u (global.get $x) (i64.const 40))) (i32.const 0xff8)))
+            (global.get $x)))
+        (func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+          (local $i i32) (local $first i32)
+          (local.set $first (i32.load8_u (local.get $ptr)))
+          (block $done (loop $next
+            (br_if $done (i32.ge_u (local.get $i) (local.get $len)))
+            (call $stir (i64.load8_u (i32.add (local.get $ptr) (local.get $i))))
+            (local.set $i (i32.add (local.get $i) (i32.const 1)))
+            (br $next)))
+          (call $stir (call $now))
+          (call $random (i32.const 0x120000) (i32.const 16))
+          (call $stir (i64.load (i32.const 0x120000)))
+          (if (i32.eq (local.get $first) (i32.const 103)) (then
+            (if (i32.ge_s (memory.grow (i32.const 1)) (i32.const 0)) (then
+              (i64.store (i32.sub (i32.mul (memory.size) (i32.const 65536)) (i32.const 8)) (global.get $x))))))
+          (if (i32.eq (local.get $first) (i32.const 122)) (then
+            (memory.fill (i32.and (i32.wrap_i64 (global.get $x)) (i32.const 0x7f000)) (i32.const 0) (i32.const 4096))))
+          (if (i32.eq (local.get $first) (i32.const 102)) (then
+            (local.set $i (i32.const 3000000))
+            (loop $spin
+              (global.set $f (f64.sqrt (f64.add (f64.mul (global.get $f) (f64.const 1.7)) (f64.const 0.3))))
+              (br_if $spin (local.tee $i (i32.sub (local.get $i) (i32.const 1)))))
+            (call $stir (i64.reinterpret_f64 (global.get $f)))))
+          (call $timer (i64.const 5) (global.get $x))
+          (i64.store (i32.const 0x120000) (global.get $x))
+          (call $send (local.get $port) (i32.const 0x120000) (i32.const 8)))
+        (func (export "marram_timer") (param $token i64)
+          (call $stir (local.get $token))
+          (i64.store (i32.const 0x120000) (global.get $x))
+          (call $send (i32.const 1) (i32.const 0x120000) (i32.const 8)))
+        "#,
+    )
 }

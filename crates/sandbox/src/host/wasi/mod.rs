@@ -4,7 +4,7 @@ mod fd;
 mod memory;
 mod path;
 
-use super::{Host, Refusal, WASI_MODULE, guest_error, range, split};
+use super::{Host, Refusal, WASI_MODULE, range, split};
 use crate::files::Errno;
 use crate::limits::RANDOM_BYTES_MAX;
 use memory::put;

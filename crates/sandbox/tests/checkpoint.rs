@@ -1,0 +1,228 @@
+//! Checkpoints: full and delta, restored elsewhere, damaged in every way.
+
+mod support;
+
+use marram_sandbox::{
+    Cells, CellsConfig, Decoded, Image, Quotas, RestoreError, Snapshot, SnapshotError, Tracking, limits::PAGE,
+};
+use marram_session::cell::{Base, CellId, Input};
+use std::sync::Arc;
+use support::{CELL, ask_at, cells, deploy, deploy_with, echo, guest, message, mixer, run, start_in};
+
+const INPUTS: [&[u8]; 12] =
+    [b"one", b"two", b"grow", b"z1", b"", b"grow again", b"zero", b"x", b"g", b"zz", b"f", b"last"];
+
+fn cells_with(tracking: Tracking) -> Cells {
+    Cells::new(CellsConfig { slots: 8, tracking, ..CellsConfig::default() }).expect("eight slots can be had")
+}
+
+/// One step of the history that the tests record: a message, and now and then a timer.
+fn step(cells: &mut Cells, cell: CellId, n: usize) -> Vec<Vec<u8>> {
+    let now = 1000 + n as i64;
+    let mut outputs = ask_at(cells, cell, INPUTS[n % INPUTS.len()], now);
+    if n.is_multiple_of(3) {
+        outputs.extend(support::payloads(&run(cells, cell, Input::Timer { token: n as u64 }, now)));
+    }
+    outputs
+}
+
+/// What a run of the mixer left: outputs and hashes after each step, and a checkpoint after each.
+struct History {
+    image: Arc<Image>,
+    outputs: Vec<Vec<Vec<u8>>>,
+    hashes: Vec<Option<[u8; 32]>>,
+    checkpoints: Vec<Vec<u8>>,
+}
+
+fn record(tracking: Tracking, full_every: usize) -> History {
+    let image = deploy(&mixer());
+    let mut cells = cells_with(tracking);
+    start_in(&mut cells, CELL, &image);
+    let mut history = History { image, outputs: vec![], hashes: vec![], checkpoints: vec![] };
+    for n in 0..3 * INPUTS.len() {
+        history.outputs.push(step(&mut cells, CELL, n));
+        let base = if n.is_multiple_of(full_every) { Base::Image } else { Base::Previous };
+        history.checkpoints.push(cells.snapshot(CELL, base).unwrap().encode());
+        history.hashes.push(cells.state_hash(CELL));
+    }
+    history
+}
+
+#[test]
+fn a_restored_cell_continues_from_every_checkpoint_as_the_first_did() {
+    for tracking in [Tracking::Auto, Tracking::Compare] {
+        let full_every = 7;
+        let history = record(tracking, full_every);
+        for (n, hash) in history.hashes.iter().enumerate() {
+            let chain = &history.checkpoints[n - n % full_every..=n];
+            let decoded = Decoded::decode(chain).unwrap();
+            // In another pool, in another slot, found dirty in the other way.
+            let other = if tracking == Tracking::Auto { Tracking::Compare } else { Tracking::Auto };
+            let mut cells = cells_with(other);
+            start_in(&mut cells, CellId(9), &history.image);
+            cells.restore(CELL, &history.image, &decoded).unwrap();
+            assert_eq!(cells.state_hash(CELL), *hash, "{tracking:?} {n}");
+            for later in n + 1..history.outputs.len().min(n + 5) {
+                assert_eq!(step(&mut cells, CELL, later), history.outputs[later], "{tracking:?} {n} {later}");
+                assert_eq!(cells.state_hash(CELL), history.hashes[later], "{tracking:?} {n} {later}");
+            }
+        }
+    }
+}
+
+#[test]
+fn deltas_build_on_restored_cells() {
+    let history = record(Tracking::Auto, 100);
+    let mut chain = history.checkpoints[..2].to_vec();
+    for n in 2..10 {
+        let mut cells = cells_with(Tracking::Auto);
+        cells.restore(CELL, &history.image, &Decoded::decode(&chain).unwrap()).unwrap();
+        step(&mut cells, CELL, n);
+        let snapshot = cells.snapshot(CELL, Base::Previous).unwrap();
+        assert!(snapshot.page_count() < 80, "a delta and not everything: {snapshot:?}");
+        chain.push(snapshot.encode());
+        assert_eq!(cells.state_hash(CELL), history.hashes[n]);
+    }
+}
+
+#[test]
+fn a_delta_has_the_pages_that_were_written_and_no_others() {
+    let image = deploy(&guest(
+        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (local $i i32)
+             (local.set $i (i32.load8_u (local.get $ptr)))
+             (block $b (loop $l
+               (br_if $b (i32.eqz (local.get $i)))
+               (local.set $i (i32.sub (local.get $i) (i32.const 1)))
+               (i32.store8 (i32.mul (local.get $i) (i32.const 8192)) (i32.const 1))
+               (br $l))))"#,
+    ));
+    for tracking in [Tracking::Auto, Tracking::Compare] {
+        let mut cells = cells_with(tracking);
+        start_in(&mut cells, CELL, &image);
+        assert_eq!(cells.snapshot(CELL, Base::Previous).unwrap_err(), SnapshotError::NoBase);
+        let count = |cells: &mut Cells, base| cells.snapshot(CELL, base).map(|s: Snapshot| s.page_count()).unwrap();
+        ask_at(&mut cells, CELL, &[3], 0);
+        count(&mut cells, Base::Image);
+        assert_eq!(count(&mut cells, Base::Previous), 0);
+        // The same bytes again: the kernel sees writes, a comparison sees changes.
+        ask_at(&mut cells, CELL, &[100], 0);
+        let expected = match cells.tracking() {
+            text if text.starts_with("userfaultfd") => 101,
+            _ => 98,
+        };
+        assert_eq!(count(&mut cells, Base::Previous), expected, "{tracking:?}");
+        assert_eq!(count(&mut cells, Base::Previous), 0);
+        assert_eq!(count(&mut cells, Base::Image), 101);
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let history = record(Tracking::Auto, 100);
+    let [full, first, second] = [0, 1, 2].map(|n| &history.checkpoints[n]);
+    let decode = |list: &[&Vec<u8>]| Decoded::decode(list).map(|_| ()).unwrap_err();
+    assert_eq!(decode(&[]), RestoreError::Empty);
+    assert_eq!(decode(&[first]), RestoreError::Chain { index: 0 });
+    assert_eq!(decode(&[full, second]), RestoreError::Chain { index: 1 });
+    assert_eq!(decode(&[full, full]), RestoreError::Chain { index: 1 });
+    assert_eq!(decode(&[full, first, first]), RestoreError::Chain { index: 2 });
+
+    let other = deploy(&echo());
+    let mut cells = cells();
+    let decoded = Decoded::decode(&[full, first]).unwrap();
+    assert!(matches!(cells.restore(CELL, &other, &decoded), Err(RestoreError::Image { .. })));
+    assert!(cells.is_empty());
+    start_in(&mut cells, CELL, &other);
+    assert!(matches!(cells.restore(CELL, &history.image, &decoded), Err(RestoreError::Start(_))));
+}
+
+#[test]
+fn no_damage_panics_and_none_passes() {
+    let history = record(Tracking::Auto, 100);
+    for bytes in &history.checkpoints[..2] {
+        for end in (0..bytes.len()).step_by(1 + bytes.len() / 3000) {
+            assert!(Decoded::decode(&[&bytes[..end]]).is_err(), "{end}");
+        }
+        for at in (0..bytes.len()).step_by(1 + bytes.len() / 1000) {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << (at % 8);
+            assert!(Decoded::decode(&[&flipped]).is_err(), "{at}");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert!(Decoded::decode(&[&longer]).is_err());
+    }
+    let mut future = history.checkpoints[0].clone();
+    future[4] = 9;
+    assert_eq!(Decoded::decode(&[&future]).map(|_| ()).unwrap_err(), RestoreError::Version(9));
+}
+
+/// Damage behind a checksum that was made to fit: what an end could send that holds the keys and means ill.
+#[test]
+fn forged_bodies_are_refused_or_become_some_cell_but_never_a_panic() {
+    let history = record(Tracking::Auto, 100);
+    let full = &history.checkpoints[5 - 5];
+    let header = 32;
+    let mut restored = 0;
+    let mut cells = cells();
+    for at in (header..full.len()).step_by(1 + full.len() / 2000).chain(header..header + 200) {
+        for bit in [0, 3, 7] {
+            let mut forged = full.clone();
+            forged[at] ^= 1 << bit;
+            let digest = *blake3::hash(&forged[header..]).as_bytes();
+            forged[16..32].copy_from_slice(&digest[..16]);
+            if let Ok(decoded) = Decoded::decode(&[&forged])
+                && cells.restore(CELL, &history.image, &decoded).is_ok()
+            {
+                restored += 1;
+                // Whatever it is now, it is a cell: it runs, or traps.
+                let _ = run(&mut cells, CELL, message(b"hello"), 0);
+                cells.remove(CELL);
+            }
+        }
+    }
+    assert!(restored > 0, "flipped page contents are another state, not an error");
+}
+
+#[test]
+fn a_restore_keeps_to_the_quota() {
+    let small = Quotas { memory_max: 41 * 65_536, ..Quotas::default() };
+    let image = deploy_with(&mixer(), &small, &[]);
+    let mut cells = cells();
+    start_in(&mut cells, CELL, &image);
+    ask_at(&mut cells, CELL, b"g", 0);
+    assert_eq!(cells.memory_bytes(CELL), Some(41 * 65_536));
+    let bytes = cells.snapshot(CELL, Base::Image).unwrap().encode();
+    // The memory's size is the first section: make it one page more, and the checksum fit.
+    let mut forged = bytes.clone();
+    let at = 32 + 32 + 16 + 16 + 1 + 21;
+    assert_eq!(forged[at..at + 8], (41 * 65_536_u64).to_le_bytes());
+    forged[at..at + 8].copy_from_slice(&(42 * 65_536_u64).to_le_bytes());
+    let digest = *blake3::hash(&forged[32..]).as_bytes();
+    forged[16..32].copy_from_slice(&digest[..16]);
+    let decoded = Decoded::decode(&[&forged]).unwrap();
+    assert!(matches!(cells.restore(CellId(2), &image, &decoded), Err(RestoreError::Misfit(_))));
+}
+
+#[test]
+fn zero_and_repeated_pages_cost_almost_nothing_and_noise_costs_its_size() {
+    let image = deploy(&guest(
+        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (local $i i32)
+             (memory.fill (i32.const 0) (i32.load8_u (local.get $ptr)) (i32.const 0x80000))
+             (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 255)) (then
+               (loop $l
+                 (call $random (local.get $i) (i32.const 4096))
+                 (br_if $l (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 4096))) (i32.const 0x80000)))))))"#,
+    ));
+    let mut cells = cells();
+    start_in(&mut cells, CELL, &image);
+    let mut size = |byte: u8| {
+        ask_at(&mut cells, CELL, &[byte], 0);
+        cells.snapshot(CELL, Base::Image).unwrap().encode().len()
+    };
+    assert!(size(7) < 20_000);
+    assert!(size(0) < 6_000);
+    assert!((0x80000..0x80000 + 8 * PAGE).contains(&size(255)));
+}

@@ -1,0 +1,134 @@
+//! The canary: a new cell never sees a byte of an old one, in every configuration of the pool that can be chosen.
+
+mod support;
+
+use marram_sandbox::{Cells, CellsConfig, Image, Reset, Tracking};
+use marram_session::cell::{Base, CellId, Run};
+use std::sync::Arc;
+use support::{CELL, ask_at, deploy, guest, message, start_in};
+
+/// Writes a secret into every page and its globals, grows, and, asked with `?`, tells whether it sees one.
+fn canary() -> Arc<Image> {
+    deploy(&guest(
+        r#"
+        (global $g (mut i64) (i64.const 0))
+        (data (i32.const 0x3000) "image")
+        (func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+          (local $i i32) (local $seen i64)
+          (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 63))
+            (then
+              (i32.store8 (local.get $ptr) (i32.const 0))
+              (local.set $seen (global.get $g))
+              (local.set $i (i32.mul (memory.size) (i32.const 65536)))
+              (loop $l
+                (local.set $i (i32.sub (local.get $i) (i32.const 8)))
+                (local.set $seen (i64.or (local.get $seen) (i64.load (local.get $i))))
+                (br_if $l (local.get $i)))
+              ;; What the image has is no secret.
+              (local.set $seen (i64.and (local.get $seen) (i64.xor (i64.load (i32.const 0x3000)) (i64.const -1))))
+              (drop (memory.grow (i32.const 20)))
+              (local.set $i (i32.mul (memory.size) (i32.const 65536)))
+              (loop $m
+                (local.set $i (i32.sub (local.get $i) (i32.const 8)))
+                (local.set $seen (i64.or (local.get $seen) (i64.load (local.get $i))))
+                (br_if $m (i32.gt_u (local.get $i) (i32.const 0x280000))))
+              (i64.store (i32.const 0) (local.get $seen))
+              (call $send (local.get $port) (i32.const 0) (i32.const 8)))
+            (else
+              (drop (memory.grow (i32.const 20)))
+              (local.set $i (i32.mul (memory.size) (i32.const 65536)))
+              (loop $l
+                (local.set $i (i32.sub (local.get $i) (i32.const 4096)))
+                (i64.store offset=128 (local.get $i) (i64.const 0x7ec4e77ec4e77ec4))
+                (br_if $l (local.get $i)))
+              (global.set $g (i64.const 0x7ec4e77ec4e77ec4))
+              (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 108)) (then (loop $forever (br $forever)))))))
+        "#,
+    ))
+}
+
+/// How the old cell spends its life and ends.
+#[derive(Clone, Copy, Debug)]
+enum Life {
+    NoCheckpoint,
+    Full,
+    FullAndDeltas,
+    Restored,
+    RemovedWhileRunning,
+}
+
+fn live(cells: &mut Cells, image: &Arc<Image>, cell: CellId, life: Life) {
+    start_in(cells, cell, image);
+    ask_at(cells, cell, b"s", 0);
+    match life {
+        Life::NoCheckpoint => {}
+        Life::Full => {
+            cells.snapshot(cell, Base::Image).unwrap();
+        }
+        Life::FullAndDeltas => {
+            for base in [Base::Image, Base::Previous, Base::Previous, Base::Image] {
+                cells.snapshot(cell, base).unwrap();
+                ask_at(cells, cell, b"s", 0);
+            }
+            cells.snapshot(cell, Base::Previous).unwrap();
+        }
+        Life::Restored => {
+            let bytes = cells.snapshot(cell, Base::Image).unwrap().encode();
+            cells.remove(cell);
+            cells.restore(cell, image, &marram_sandbox::Decoded::decode(&[bytes]).unwrap()).unwrap();
+        }
+        Life::RemovedWhileRunning => {
+            cells.snapshot(cell, Base::Image).unwrap();
+            let _ = cells.run(Run { cell, input: message(b"l"), now_ns: 0 });
+        }
+    }
+    cells.remove(cell);
+}
+
+#[test]
+fn no_cell_sees_what_was_in_its_slot() {
+    let images = [canary(), canary_of_other_size()];
+    let lives = [Life::NoCheckpoint, Life::Full, Life::FullAndDeltas, Life::Restored, Life::RemovedWhileRunning];
+    for reset in [Reset::Rewrite, Reset::Discard] {
+        for tracking in [Tracking::Auto, Tracking::Compare] {
+            for keep_resident in [0, 64 << 10, 1 << 20, 64 << 20] {
+                let config = CellsConfig { slots: 1, tracking, reset, keep_resident };
+                let mut cells = Cells::new(config).unwrap();
+                for round in 0..12 {
+                    let life = lives[round % lives.len()];
+                    let old = &images[round / 2 % 2];
+                    live(&mut cells, old, CELL, life);
+                    let new = &images[round % 2];
+                    start_in(&mut cells, CellId(2), new);
+                    let seen = ask_at(&mut cells, CellId(2), b"?", 0);
+                    assert_eq!(seen, [0_i64.to_le_bytes()], "{config:?} {life:?} round {round}");
+                    cells.remove(CellId(2));
+                }
+            }
+        }
+    }
+}
+
+/// The same guest behind more pages of its own, so that slots change images.
+fn canary_of_other_size() -> Arc<Image> {
+    deploy(&guest(
+        r#"
+        (func $keep (export "_initialize") (i64.store (i32.const 0x200000) (i64.const 0)))
+        (func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+          (local $i i32) (local $seen i64)
+          (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 63)) (then
+            (i32.store8 (local.get $ptr) (i32.const 0))
+            (drop (memory.grow (i32.const 40)))
+            (local.set $i (i32.mul (memory.size) (i32.const 65536)))
+            (loop $l
+              (local.set $i (i32.sub (local.get $i) (i32.const 8)))
+              (local.set $seen (i64.or (local.get $seen) (i64.load (local.get $i))))
+              (br_if $l (local.get $i)))
+            (i64.store (i32.const 0) (local.get $seen))
+            (call $send (local.get $port) (i32.const 0) (i32.const 8)))
+          (else
+            (memory.fill (i32.const 0) (i32.const 0x55) (i32.const 0x280000))
+            (if (i32.eq (i32.load8_u (i32.const 0x100000)) (i32.const 108)) (then (loop $forever (br $forever)))))))
+        "#,
+    ))
+}

@@ -1,0 +1,259 @@
+//! Handlers: what goes in, what comes out, and how they are stopped.
+
+mod support;
+
+use marram_sandbox::{CellsConfig, Level, Progress, Quotas, limits};
+use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Run, Stop, TimerChange};
+use marram_wire::id::Port;
+use support::{
+    CELL, SEED, ask, ask_at, cells, deploy, deploy_with, echo, guest, message, mixer, run, start, start_in, stop,
+};
+
+#[test]
+fn messages_of_every_size_come_back_as_they_went() {
+    let mut cells = start(&deploy(&echo()));
+    for len in [0, 1, 64, 4096, 65_536, limits::MESSAGE_BYTES_MAX] {
+        let payload: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
+        assert_eq!(ask(&mut cells, &payload), [payload]);
+    }
+}
+
+#[test]
+fn handlers_see_time_timers_and_ports_and_say_what_they_did() {
+    let image = deploy(&guest(
+        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 116)) (then
+               (i64.store (i32.const 0) (call $now))
+               (call $timer (i64.const -5) (i64.const 1))
+               (call $timer (i64.const 7) (i64.const -1))
+               (call $timer_cancel (i64.const 1))
+               (call $send (i32.const 1) (i32.const 0) (i32.const 8))))
+             (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 99)) (then
+               (call $close (i32.const 1)) (call $close (i32.const 1)))))
+           (func (export "marram_timer") (param $token i64)
+             (i64.store (i32.const 0) (local.get $token))
+             (call $send (i32.const 0) (i32.const 0) (i32.const 8)))
+           (func (export "marram_close") (param $port i32)
+             (call $send (local.get $port) (i32.const 16) (i32.const 0)))"#,
+    ));
+    let mut cells = start(&image);
+    let ran = run(&mut cells, CELL, message(b"x"), 99);
+    assert!(!ran.clock_read && ran.outputs.is_empty() && ran.timers.is_empty());
+    let ran = run(&mut cells, CELL, message(b"t"), 99);
+    assert!(ran.clock_read);
+    assert_eq!(ran.outputs, [Output::Message { port: Port::SERVER, payload: 99_i64.to_le_bytes().to_vec().into() }]);
+    assert_eq!(ran.timers, [
+        TimerChange::Set { token: 1, delay_ns: 0 },
+        TimerChange::Set { token: u64::MAX, delay_ns: 7 },
+        TimerChange::Cancel { token: 1 },
+    ]);
+    let ran = run(&mut cells, CELL, Input::Timer { token: 5 }, 100);
+    assert_eq!(ran.outputs, [Output::Message { port: Port::CLIENT, payload: 5_u64.to_le_bytes().to_vec().into() }]);
+    assert!(!ran.clock_read);
+    let ran = run(&mut cells, CELL, Input::Close { port: Port::CLIENT }, 100);
+    assert_eq!(ran.outputs, [Output::Message { port: Port::CLIENT, payload: Vec::new().into() }]);
+    let ran = run(&mut cells, CELL, message(b"c"), 100);
+    assert_eq!(ran.outputs, [Output::Close { port: Port::SERVER }]);
+    let Stop::Trap(reason) = stop(&mut cells, message(b"t")) else { panic!("a trap") };
+    assert!(reason.contains("has closed port 1"), "{reason:?}");
+}
+
+#[test]
+fn optional_handlers_may_be_missing() {
+    let mut cells = start(&deploy(&echo()));
+    for input in [Input::Timer { token: 1 }, Input::Close { port: Port::CLIENT }] {
+        let ran = run(&mut cells, CELL, input, 0);
+        assert_eq!((ran.outcome, ran.outputs.len()), (Outcome::Idle, 0));
+    }
+}
+
+#[test]
+fn every_misuse_of_an_import_is_a_trap_with_its_reason() {
+    let recv = |body: &str| {
+        guest(&format!(
+            r#"(func (export "marram_recv") (param i32 i32 i32) (local $i i32) {body})"#
+        ))
+    };
+    let looped = |call: &str| format!("(loop $l {call} (br $l))");
+    let cases = [
+        ("(call $send (i32.const 7) (i32.const 0) (i32.const 0))".into(), "port 7 was never opened"),
+        ("(call $send (i32.const -1) (i32.const 0) (i32.const 0))".into(), "port 4294967295 was never opened"),
+        ("(call $close (i32.const 2))".into(), "port 2 was never opened"),
+        ("(call $send (i32.const 0) (i32.const -1) (i32.const 2))".into(), "outside memory"),
+        ("(call $send (i32.const 0) (i32.const 0x27ffff) (i32.const 2))".into(), "outside memory"),
+        ("(call $send (i32.const 0) (i32.const 0x280001) (i32.const 0))".into(), "outside memory"),
+        ("(call $send (i32.const 0) (i32.const 0) (i32.const 0x100001))".into(), "the most is 1048576"),
+        ("(call $random (i32.const 0) (i32.const 65537))".into(), "the most is 65536"),
+        ("(call $random (i32.const -1) (i32.const 2))".into(), "outside memory"),
+        ("(call $print (i32.const 0) (i32.const -1) (i32.const 2))".into(), "outside memory"),
+        (looped("(call $send (i32.const 0) (i32.const 0) (i32.const 1))"), "more than 16384 outputs"),
+        (looped("(call $send (i32.const 0) (i32.const 0) (i32.const 0x100000))"), "more than 67108864 bytes"),
+        (looped("(call $timer (i64.const 0) (i64.const 0))"), "more than 16384 changes"),
+        ("unreachable".into(), "unreachable"),
+        ("(drop (i32.load (i32.const -4)))".into(), "out of bounds"),
+        ("(drop (i32.div_u (i32.const 1) (local.get $i)))".into(), "divide by zero"),
+    ];
+    for (body, expected) in cases {
+        let mut cells = start(&deploy(&recv(&body)));
+        match stop(&mut cells, message(b"x")) {
+            Stop::Trap(reason) => assert!(reason.contains(expected), "{reason:?} does not say {expected:?}"),
+            Stop::Kill(reason) => panic!("killed: {reason}"),
+        }
+        assert!(cells.is_empty(), "what stopped in the middle is gone");
+    }
+}
+
+#[test]
+fn an_allocator_that_lies_is_a_trap() {
+    for (answer, trap) in [("-1", true), ("0x27ffff", true), ("0x27fffe", false)] {
+        let text = format!(
+            r#"(module (memory (export "memory") 40) (func (export "marram_recv") (param i32 i32 i32))
+                 (func (export "marram_alloc") (param i32) (result i32) (i32.const {answer})))"#
+        );
+        let mut cells = start(&deploy(&support::module(&text)));
+        let ran = run(&mut cells, CELL, message(b"xx"), 0);
+        assert_eq!(ran.outcome != Outcome::Idle, trap, "{answer}: {:?}", ran.outcome);
+    }
+}
+
+#[test]
+fn a_deep_recursion_is_a_trap_and_the_next_cell_runs() {
+    let image = deploy(&guest(
+        r#"(func $down (param i32) (result i32) (i32.add (call $down (i32.add (local.get 0) (i32.const 1))) (i32.const 1)))
+           (func (export "marram_recv") (param i32 i32 i32) (drop (call $down (i32.const 0))))"#,
+    ));
+    let mut cells = start(&image);
+    let Stop::Trap(reason) = stop(&mut cells, message(b"x")) else { panic!("a trap") };
+    assert!(reason.contains("stack"), "{reason:?}");
+    start_in(&mut cells, CellId(2), &deploy(&echo()));
+    assert_eq!(ask_at(&mut cells, CellId(2), b"hello", 0), [b"hello"]);
+}
+
+#[test]
+fn an_endless_loop_is_killed_and_its_neighbours_are_served_meanwhile() {
+    let spinner = guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#);
+    let endless_alloc = support::module(
+        r#"(module (memory (export "memory") 1) (func (export "marram_recv") (param i32 i32 i32))
+             (func (export "marram_alloc") (param i32) (result i32) (loop $l (br $l)) unreachable))"#,
+    );
+    let quotas = Quotas { handler_time_ns: 20_000_000, ..Quotas::default() };
+    for module in [spinner, endless_alloc] {
+        let mut cells = start(&deploy_with(&module, &quotas, &[]));
+        let neighbour = CellId(2);
+        start_in(&mut cells, neighbour, &deploy(&echo()));
+        let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 });
+        let mut served = 0;
+        while matches!(progress, Progress::Pending) {
+            assert_eq!(ask_at(&mut cells, neighbour, b"hello", 0), [b"hello"]);
+            served += 1;
+            progress = cells.poll(CELL);
+        }
+        let Progress::Done(ran) = progress else { unreachable!("it was not pending") };
+        let Outcome::Stopped(Stop::Kill(reason)) = ran.outcome else { panic!("killed, not {:?}", ran.outcome) };
+        assert!(reason.contains("handler_time, 20 ms"), "{reason:?}");
+        assert!(ran.cost_ns > 20_000_000);
+        assert!(served >= 5, "{served}");
+        assert_eq!(cells.len(), 1);
+    }
+}
+
+#[test]
+fn a_cell_can_be_removed_in_the_middle_of_a_handler() {
+    let image = deploy(&guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#));
+    let mut cells = start(&image);
+    assert!(matches!(cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 }), Progress::Pending));
+    assert_eq!((cells.state_hash(CELL), cells.memory_bytes(CELL)), (None, None));
+    cells.remove(CELL);
+    assert!(cells.is_empty());
+    start_in(&mut cells, CELL, &image);
+}
+
+#[test]
+fn misdirected_inputs_are_answered_not_obeyed() {
+    let mut cells = cells();
+    let ran = run(&mut cells, CELL, message(b"x"), 0);
+    assert_eq!(ran.outcome, Outcome::Stopped(Stop::Kill("there is no such cell".into())));
+    let spinner = deploy(&guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#));
+    start_in(&mut cells, CELL, &spinner);
+    assert!(cells.start(CELL, &spinner, SEED).is_err());
+    assert!(matches!(cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 }), Progress::Pending));
+    let Outcome::Stopped(Stop::Kill(_)) = run(&mut cells, CELL, message(b"x"), 0).outcome else { panic!("a kill") };
+}
+
+#[test]
+fn memory_grows_to_the_quota_and_no_further() {
+    let image = deploy_with(
+        &guest(
+            r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+                 (i32.store (i32.const 0) (memory.grow (i32.load (local.get $ptr))))
+                 (call $send (local.get $port) (i32.const 0) (i32.const 4)))"#,
+        ),
+        &Quotas { memory_max: 50 * 65_536, ..Quotas::default() },
+        &[],
+    );
+    let mut cells = start(&image);
+    for (pages, expected) in [(11, -1), (1, 40), (9, 41), (0, 50), (1, -1), (65_000, -1)] {
+        assert_eq!(ask(&mut cells, &i32::to_le_bytes(pages)), [i32::to_le_bytes(expected)], "grow by {pages}");
+    }
+    assert_eq!(cells.memory_bytes(CELL), Some(50 * 65_536));
+}
+
+#[test]
+fn slots_run_out_with_an_error_and_come_back() {
+    let image = deploy(&echo());
+    let mut cells =
+        marram_sandbox::Cells::new(CellsConfig { slots: 2, ..CellsConfig::default() }).expect("two slots");
+    start_in(&mut cells, CellId(1), &image);
+    start_in(&mut cells, CellId(2), &image);
+    let error = cells.start(CellId(3), &image, SEED).unwrap_err().to_string();
+    assert!(error.contains("more slots"), "{error:?}");
+    cells.remove(CellId(1));
+    start_in(&mut cells, CellId(3), &image);
+}
+
+#[test]
+fn prints_are_kept_for_the_operator_and_cut() {
+    let image = deploy(&guest(
+        r#"(data (i32.const 0) "hello\ff")
+           (func (export "marram_recv") (param i32 i32 i32)
+             (call $print (i32.const 0) (i32.const 0) (i32.const 5))
+             (call $print (i32.const 9) (i32.const 0) (i32.const 6))
+             (call $print (i32.const 2) (i32.const 0) (i32.const 10000)))"#,
+    ));
+    let mut cells = start(&image);
+    let before = cells.state_hash(CELL);
+    run(&mut cells, CELL, message(b""), 0);
+    let prints = cells.take_prints(CELL);
+    assert_eq!((prints[0].level, prints[0].text.as_str()), (Level::Error, "hello"));
+    assert_eq!((prints[1].level, prints[1].text.as_str()), (Level::Debug, "hello\u{fffd}"));
+    assert!(prints[2].text.len() < 8_200);
+    assert_eq!(cells.take_prints(CELL), []);
+    assert_eq!(cells.state_hash(CELL), before);
+}
+
+#[test]
+fn equal_inputs_make_equal_cells_whatever_happens_between() {
+    let image = deploy(&mixer());
+    let inputs: [&[u8]; 6] = [b"one", b"grow", b"floats", b"zero", b"", b"g"];
+    let mut cells = cells();
+    let (plain, paused, other) = (CellId(1), CellId(2), CellId(3));
+    start_in(&mut cells, plain, &image);
+    start_in(&mut cells, paused, &image);
+    cells.start(other, &image, marram_session::cell::Seed([1; 32])).unwrap();
+    run(&mut cells, other, Input::Open { port: Port::CLIENT, kind: PortKind::Client }, 0);
+    for (now, input) in (0..).zip(inputs) {
+        let expected = ask_at(&mut cells, plain, input, now);
+        // The same between slices of another cell's work, and with checkpoints and hashes taken all the time.
+        let mut progress = cells.run(Run { cell: paused, input: message(input), now_ns: now });
+        while matches!(progress, Progress::Pending) {
+            ask_at(&mut cells, other, b"in between", now);
+            progress = cells.poll(paused);
+        }
+        let Progress::Done(ran) = progress else { unreachable!("it was not pending") };
+        assert_eq!(support::payloads(&ran), expected);
+        cells.snapshot(paused, marram_session::cell::Base::Image).unwrap();
+        assert_eq!(cells.state_hash(paused), cells.state_hash(plain));
+        assert_eq!(cells.state_hash(plain), cells.state_hash(plain));
+    }
+    assert_ne!(cells.state_hash(other), cells.state_hash(plain));
+}
