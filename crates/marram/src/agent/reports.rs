@@ -48,9 +48,9 @@ impl Reports {
     /// Writes one report.
     pub(super) fn write(&mut self, report: &Report, now: Instant) {
         let about = match report {
-            Report::EdgeUp { target, .. } | Report::EdgeDown { target, .. } | Report::Owned { target, .. } => {
-                self.name(*target)
-            }
+            Report::EdgeUp { target, .. }
+            | Report::EdgeDown { target, .. }
+            | Report::Owned { target, .. } => self.name(*target),
             Report::Orphaned { .. } | Report::ZombieRefused { .. } | Report::Ended { .. } => "",
         };
         events::write(report, about);

@@ -1,7 +1,7 @@
 //! The agent's loop: waits for sockets, feeds `Agent::step`, does what it says. Decides nothing about sessions.
 
 use super::{Options, edges::Edge, locals::Local, reports::Reports, resolver::Resolver};
-use crate::net::{AgentDoor, Happened, Limiter, Socket, Stop, Table, Wire, random};
+use crate::net::{AgentDoor, Happened, Limiter, Socket, Stop, Table, Wire, random, token};
 use anyhow::Context;
 use bytes::BytesMut;
 use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Target, WireId};
@@ -27,14 +27,10 @@ const EVENTS: usize = 1024;
 /// Connections that the agent asked for have it, those that were accepted do not.
 const ASKED: u64 = 1 << 63;
 
-const WAKER: Token = Token(0);
-const STOP: Token = Token(1);
-/// The first listener; further ones follow in steps of [`KINDS`].
-const KINDS: usize = 4;
-const LISTENER: usize = 0;
-const WIRE: usize = 1;
-const ACCEPTED: usize = 2;
-const CONNECTED: usize = 3;
+const LISTENER: u64 = 1;
+const WIRE: u64 = 2;
+const ACCEPTED: u64 = 3;
+const CONNECTED: u64 = 4;
 
 /// How an agent gets to its edges.
 pub(crate) enum Reach {
@@ -92,27 +88,26 @@ fn nanos(duration: Duration) -> u64 {
 
 fn local_token(connection: ConnectionId) -> Token {
     let kind = if connection.0 & ASKED != 0 { CONNECTED } else { ACCEPTED };
-    let number = usize::try_from(connection.0 & !ASKED).expect("64-bit machines only");
-    Token(number * KINDS + kind)
+    token::token(kind, connection.0 & !ASKED)
 }
 
 fn wire_token(id: u64) -> Token {
-    Token(usize::try_from(id).expect("64-bit machines only") * KINDS + WIRE)
+    token::token(WIRE, id)
 }
 
 impl Shell {
     /// Binds the listeners and makes everything ready.
     pub(super) fn new(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Self> {
         let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
         let mut stop = UnixStream::from_std(stop.receiver);
-        poll.registry().register(&mut stop, STOP, Interest::READABLE)?;
+        poll.registry().register(&mut stop, token::BOSS, Interest::READABLE)?;
         let mut listeners = Vec::new();
         for (address, app) in &options.listen {
             let mut listener = TcpListener::bind(*address).with_context(|| {
                 format!("cannot listen on {address} for {app}: choose another address or stop what uses it")
             })?;
-            let token = Token((listeners.len() + 1) * KINDS + LISTENER);
+            let token = token::token(LISTENER, listeners.len() as u64);
             poll.registry().register(&mut listener, token, Interest::READABLE)?;
             info!(address = %listener.local_addr()?, %app, "listening for clients");
             listeners.push((listener, app.clone()));
@@ -195,20 +190,16 @@ impl Shell {
     }
 
     fn on_event(&mut self, event: &mio::event::Event) {
-        let Token(token) = event.token();
-        match event.token() {
-            WAKER => self.resolved(),
-            STOP => self.stopping(),
-            _ if token % KINDS == LISTENER => {
-                if let Some(accepting) = self.accepting.get_mut(token / KINDS - 1) {
-                    *accepting = true;
-                }
+        match (event.token(), token::split(event.token())) {
+            (token::WAKER, _) => self.resolved(),
+            (token::BOSS, _) => self.stopping(),
+            (_, (LISTENER, number)) => {
+                let index = usize::try_from(number).unwrap_or(usize::MAX);
+                self.accepting.get_mut(index).into_iter().for_each(|accepting| *accepting = true);
             }
-            _ if token % KINDS == WIRE => self.table.on_event((token / KINDS) as u64, event),
-            _ => {
-                let asked = if token % KINDS == CONNECTED { ASKED } else { 0 };
-                self.local_event(ConnectionId((token / KINDS) as u64 | asked), event);
-            }
+            (_, (WIRE, number)) => self.table.on_event(number, event),
+            (_, (CONNECTED, number)) => self.local_event(ConnectionId(number | ASKED), event),
+            (_, (_, number)) => self.local_event(ConnectionId(number), event),
         }
     }
 

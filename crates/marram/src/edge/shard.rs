@@ -5,7 +5,7 @@ use super::{
     executor::Executor,
     setup::{Setup, ToProcess},
 };
-use crate::net::{EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random};
+use crate::net::{EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random, token};
 use anyhow::{Context, bail};
 use marram_edge::{
     api::{In, Now, Out, ToShard, WireId},
@@ -13,7 +13,7 @@ use marram_edge::{
 };
 use marram_wire::seal::DomainSecret;
 use mio::{
-    Events, Interest, Poll, Token, Waker,
+    Events, Interest, Poll, Waker,
     net::{TcpStream, UnixStream},
 };
 use std::{
@@ -27,10 +27,7 @@ use std::{
 use tracing::{debug, warn};
 
 const EVENTS: usize = 1024;
-const WAKER: Token = Token(0);
-const PASSAGE: Token = Token(1);
-/// The tokens of wires follow.
-const WIRES: usize = 2;
+const WIRE: u64 = 1;
 /// Inputs taken before the poll has its turn.
 const BATCH: usize = 512;
 /// After handlers have run for so long, what is ready leaves before the next one runs.
@@ -76,7 +73,7 @@ pub(super) fn run() -> anyhow::Result<()> {
         .context("standard input is no socket: `marram shard` is started by `marram edge`, not by hand")?;
     let mut passage = Passage::new(UnixStream::from_std(socket));
     let mut poll = Poll::new()?;
-    poll.registry().register(passage.socket(), PASSAGE, Interest::READABLE | Interest::WRITABLE)?;
+    poll.registry().register(passage.socket(), token::BOSS, Interest::READABLE | Interest::WRITABLE)?;
     let Some(setup) = wait_for_setup(&mut poll, &mut passage)? else { return Ok(()) };
     Process::new(poll, passage, &setup)?.run()
 }
@@ -104,7 +101,7 @@ fn wait_for_setup(poll: &mut Poll, passage: &mut Passage) -> anyhow::Result<Opti
 
 impl Process {
     fn new(poll: Poll, passage: Passage, setup: &Setup) -> anyhow::Result<Self> {
-        let waker = Waker::new(poll.registry(), WAKER)?;
+        let waker = Waker::new(poll.registry(), token::WAKER)?;
         let at = Instant::now();
         Ok(Self {
             shard: Shard::new(DomainSecret::from_material(&setup.secret), random()?),
@@ -135,10 +132,10 @@ impl Process {
             }
             self.read_clocks();
             for event in &events {
-                match event.token() {
-                    WAKER => {}
-                    PASSAGE => open = self.read_passage()?,
-                    Token(token) => self.table.on_event((token - WIRES) as u64, event),
+                match (event.token(), token::split(event.token())) {
+                    (token::WAKER, _) => {}
+                    (token::BOSS, _) => open = self.read_passage()?,
+                    (_, (_, number)) => self.table.on_event(number, event),
                 }
             }
             self.table.expire(self.at);
@@ -256,8 +253,8 @@ impl Process {
         if self.table.handshakes() >= HANDSHAKES_MAX {
             return self.log_end(&WireError::Overdue, false, peer);
         }
-        let token = |id: u64| Token(usize::try_from(id).expect("64-bit machines only") + WIRES);
         let inserted = wire.and_then(|wire| {
+            let token = |id| token::token(WIRE, id);
             self.table.insert(self.poll.registry(), token, wire, peer, self.at).map_err(WireError::from)
         });
         if let Err(error) = inserted {

@@ -9,7 +9,7 @@ use super::{
     processes::Process,
     setup::ToProcess,
 };
-use crate::net::{Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict};
+use crate::net::{Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict, token};
 use anyhow::{Context, ensure};
 use marram_edge::{
     api::FromShard,
@@ -31,20 +31,13 @@ use std::{
 use tracing::{debug, error, info, warn};
 
 const EVENTS: usize = 1024;
-const WAKER: Token = Token(0);
-const STOP: Token = Token(1);
-const KINDS: usize = 4;
-const LISTENER: usize = 0;
-const SHARD: usize = 1;
-const GUEST: usize = 2;
+const LISTENER: u64 = 1;
+const SHARD: u64 = 2;
+const GUEST: u64 = 3;
 /// Accepted before others have their turn.
 const ACCEPTS: usize = 64;
 /// The supervisor's own question when it is told to stop; those of operators count from 1.
 const OWN_TAG: u64 = 0;
-
-fn guest_token(id: u64) -> Token {
-    Token(usize::try_from(id).expect("64-bit machines only") * KINDS + GUEST)
-}
 
 /// Everything that the supervisor's thread holds.
 pub(super) struct Supervisor {
@@ -83,13 +76,13 @@ impl Supervisor {
         ensure!(options.secret.len() >= 16, "the edge's secret has less than 16 bytes: give it a longer one");
         let security = EdgeDoor::complete(&options.security)?;
         let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), WAKER)?;
+        let waker = Waker::new(poll.registry(), token::WAKER)?;
         admin.waker.set(waker).ok().context("this admin channel serves another supervisor already")?;
         let mut stop = UnixStream::from_std(stop.receiver);
-        poll.registry().register(&mut stop, STOP, Interest::READABLE)?;
+        poll.registry().register(&mut stop, token::BOSS, Interest::READABLE)?;
         let now = Instant::now();
         let shards = shards(options);
-        let token = |shard: u8| Token(usize::from(shard) * KINDS + SHARD);
+        let token = |shard: u8| token::token(SHARD, shard.into());
         let control = Control::new(control::Config {
             edge: options.name.clone(),
             shards,
@@ -159,13 +152,15 @@ impl Supervisor {
     }
 
     fn on_event(&mut self, token: Token) {
-        match (token, token.0 % KINDS) {
-            (WAKER, _) => self.woken(),
-            (STOP, _) => self.stopping(),
-            (_, LISTENER) => self.accept(token.0 / KINDS - 1),
-            (_, SHARD) => self.read_process(token.0 / KINDS),
+        let (kind, number) = token::split(token);
+        let index = usize::try_from(number).expect("64-bit machines only");
+        match (token, kind) {
+            (token::WAKER, _) => self.woken(),
+            (token::BOSS, _) => self.stopping(),
+            (_, LISTENER) => self.accept(index),
+            (_, SHARD) => self.read_process(index),
             _ => {
-                let outcome = self.lobby.read(self.poll.registry(), (token.0 / KINDS) as u64);
+                let outcome = self.lobby.read(self.poll.registry(), number);
                 self.settle(outcome);
             }
         }
@@ -207,13 +202,14 @@ impl Supervisor {
             }
         }
         // The poll told us once; ask it to tell us again.
-        let token = Token((index + 1) * KINDS + LISTENER);
+        let token = token::token(LISTENER, index as u64);
         let again = self.poll.registry().reregister(&mut self.listeners[index], token, Interest::READABLE);
         again.unwrap_or_else(|error| warn!(%error, "a listener cannot be watched"));
     }
 
     fn enter(&mut self, stream: TcpStream, peer: SocketAddr) {
-        match self.lobby.enter(self.poll.registry(), guest_token, stream, peer, self.now) {
+        let token = |id| token::token(GUEST, id);
+        match self.lobby.enter(self.poll.registry(), token, stream, peer, self.now) {
             Ok(None) => {}
             Ok(Some(evicted)) => self.settle(Outcome::Rejected(evicted, Rejected::Crowded)),
             Err(error) => debug!(%peer, %error, "a connection cannot be watched"),
@@ -350,7 +346,7 @@ fn listen(options: &Options, poll: &Poll) -> anyhow::Result<Vec<TcpListener>> {
         let mut listener = TcpListener::bind(*address).with_context(|| {
             format!("cannot listen on {address}: choose another address or stop what uses it")
         })?;
-        let token = Token((listeners.len() + 1) * KINDS + LISTENER);
+        let token = token::token(LISTENER, listeners.len() as u64);
         poll.registry().register(&mut listener, token, Interest::READABLE)?;
         info!(address = %listener.local_addr()?, "listening for agents");
         listeners.push(listener);

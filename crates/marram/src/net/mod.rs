@@ -17,6 +17,7 @@ mod stop;
 mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod token;
 mod trust;
 mod wire;
 
