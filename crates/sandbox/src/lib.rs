@@ -4,6 +4,7 @@
 //! side of the contract is `docs/abi.md`. Refuses to know sessions, wires and clocks.
 
 mod app;
+pub mod bench;
 mod bytes_io;
 mod cells;
 mod checkpoint;

@@ -1,6 +1,8 @@
 //! What the tests share: guests in the text format, a directory for images, and a cell at work.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses some of it, and nobody else")]
 
+pub mod wasi;
+
 use bytes::Bytes;
 use marram_sandbox::{Cells, CellsConfig, DeployError, Image, ImageFile, Images, Progress, Quotas};
 use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Seed, Stop};

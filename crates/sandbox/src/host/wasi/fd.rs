@@ -257,7 +257,8 @@ fn fd_readdir(mut caller: Guest<'_>, fd: u32, ptr: u32, len: u32, cookie: u64, o
         Err(error) => return Ok(error as u32),
     };
     let mut bytes = Vec::new();
-    for (next, (name, stat)) in (cookie.saturating_add(1)..).zip(entries) {
+    for (n, (name, stat)) in (1..).zip(entries) {
+        let next: u64 = cookie.saturating_add(n);
         bytes.extend_from_slice(&next.to_le_bytes());
         bytes.extend_from_slice(&stat.inode.to_le_bytes());
         bytes.extend_from_slice(&u32::try_from(name.len()).unwrap_or(u32::MAX).to_le_bytes());
