@@ -11,7 +11,10 @@ fn median(mut values: Vec<u64>) -> f64 {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("marram-figures-{}", std::process::id()));
     let images = Images::open(&dir)?;
-    println!("activate (1 MiB, first handler writes 8 pages): {:.2} us", median(bench::activations(&images, 2000)?));
+    println!(
+        "activate (1 MiB, first handler writes 8 pages): {:.2} us",
+        median(bench::activations(&images, 2000)?)
+    );
     println!("handler that writes one page: {:.2} us", median(bench::handlers(&images, 200)?));
     for (mib, pages) in [(1, 1), (1, 16), (10, 1), (10, 16), (10, 256), (64, 1), (64, 16), (64, 256)] {
         let pauses = bench::checkpoint_pauses(&images, mib << 20, pages, 300)?;
@@ -28,7 +31,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
         let [pause, encode, decode, apply] = best.map(|ns| ns as f64 / 1e6);
-        println!("full, {mib} MiB of noise: pause {pause:.2} ms, encode {encode:.2}, decode {decode:.2}, apply {apply:.2}");
+        println!(
+            "full, {mib} MiB of noise: pause {pause:.2} ms, encode {encode:.2}, decode {decode:.2}, apply {apply:.2}"
+        );
     }
     std::fs::remove_dir_all(dir)?;
     Ok(())

@@ -71,10 +71,12 @@ impl App {
         }
         let quotas: Option<&[u8; QUOTAS_BYTES]> = reader.take(QUOTAS_BYTES).and_then(|q| q.try_into().ok());
         let quotas = quotas.and_then(Quotas::decode).ok_or("its quotas are invalid")?;
-        let count = reader.u32().filter(|count| *count as usize <= IMAGE_FILES_MAX).ok_or("too many files")?;
+        let count =
+            reader.u32().filter(|count| *count as usize <= IMAGE_FILES_MAX).ok_or("too many files")?;
         let mut files = Vec::new();
         for _ in 0..count {
-            let path = reader.bytes().and_then(|path| std::str::from_utf8(path).ok()).ok_or("a path is cut off")?;
+            let path =
+                reader.bytes().and_then(|path| std::str::from_utf8(path).ok()).ok_or("a path is cut off")?;
             let contents = reader.bytes().ok_or("a file is cut off")?;
             files.push(ImageFile { path: path.into(), contents: contents.into() });
         }
@@ -105,7 +107,10 @@ fn check_files(files: &[ImageFile]) -> Result<(), String> {
             !part.is_empty() && part != "." && part != ".." && part.len() <= crate::limits::NAME_BYTES_MAX
         });
         if !parts_ok || file.path.len() > PATH_BYTES_MAX || file.path.contains('\0') {
-            return Err(format!("`{}` is no path from the root; write it as `dir/name`", file.path.escape_debug()));
+            return Err(format!(
+                "`{}` is no path from the root; write it as `dir/name`",
+                file.path.escape_debug()
+            ));
         }
     }
     for pair in files.windows(2) {

@@ -54,7 +54,8 @@ impl Workload {
     /// If the machine has no room for it.
     pub fn new(images: &Images, memory_bytes: u64) -> Result<Self, BenchError> {
         let failed = |error: &dyn std::fmt::Display| BenchError(error.to_string());
-        let wasm_pages = u32::try_from(memory_bytes.div_ceil(65_536).max(2)).map_err(|error| failed(&error))?;
+        let wasm_pages =
+            u32::try_from(memory_bytes.div_ceil(65_536).max(2)).map_err(|error| failed(&error))?;
         let quotas = Quotas { memory_max: u64::from(wasm_pages) * 65_536, ..Quotas::default() };
         let info = images.deploy(&writer(wasm_pages), &[], &quotas).map_err(|error| failed(&error))?;
         let image = images.load(info.hash).map_err(|error| failed(&error))?;
@@ -156,12 +157,17 @@ pub fn activations(images: &Images, repeats: usize) -> Result<Vec<u64>, BenchErr
         .map(|_| {
             let input = Input::Message { port: Port::CLIENT, payload: vec![8, 0, 0, 0, 1, 0, 0, 0].into() };
             let begun = Instant::now();
-            workload.cells.start(other, &image, Seed([2; 32])).map_err(|error| BenchError(error.to_string()))?;
+            workload
+                .cells
+                .start(other, &image, Seed([2; 32]))
+                .map_err(|error| BenchError(error.to_string()))?;
             let progress = workload.cells.run(Run { cell: other, input, now_ns: 0 });
             let spent = nanoseconds(begun);
             workload.cells.remove(other);
             match progress {
-                Progress::Done(ran) if ran.outcome != Outcome::Idle => Err(BenchError(format!("{:?}", ran.outcome))),
+                Progress::Done(ran) if ran.outcome != Outcome::Idle => {
+                    Err(BenchError(format!("{:?}", ran.outcome)))
+                }
                 _ => Ok(spent),
             }
         })

@@ -193,9 +193,9 @@ impl fmt::Display for ImageFault {
             Self::Missing => f.write_str("there is no compiled image"),
             Self::Unreadable(why) => write!(f, "the compiled image cannot be read: {why}"),
             Self::Corrupt(why) => write!(f, "the compiled image is damaged ({why}); check the disk"),
-            Self::Foreign => {
-                f.write_str("the compiled image was made by another version of the engine or for another processor")
-            }
+            Self::Foreign => f.write_str(
+                "the compiled image was made by another version of the engine or for another processor",
+            ),
         }
     }
 }
@@ -273,7 +273,17 @@ impl Image {
         let globals = (0..count).map(|_| GlobalValue::decode(reader)).collect::<Option<_>>()?;
         let files = Files::decode_image(reader)?;
         let code = reader.rest().into();
-        Some(Self { hash, quotas, compatibility, memory, globals, files, prints: Vec::new(), code, rebuilt: None })
+        Some(Self {
+            hash,
+            quotas,
+            compatibility,
+            memory,
+            globals,
+            files,
+            prints: Vec::new(),
+            code,
+            rebuilt: None,
+        })
     }
 }
 
@@ -317,10 +327,10 @@ mod tests {
         bytes[2 * PAGE + 5] = 2;
         bytes[9 * PAGE] = 3;
         let memory = InitialMemory::scan(&bytes);
-        assert_eq!(memory.runs().map(|(at, run)| (at, run.len())).collect::<Vec<_>>(), [
-            (4096, 8192),
-            (36864, 4096)
-        ]);
+        assert_eq!(
+            memory.runs().map(|(at, run)| (at, run.len())).collect::<Vec<_>>(),
+            [(4096, 8192), (36864, 4096)]
+        );
         for index in 0..16 {
             let page = &bytes[index * PAGE..][..PAGE];
             let kept = memory.page(index.try_into().unwrap());

@@ -47,7 +47,12 @@ impl Images {
     ///
     /// # Errors
     /// With the reason and the fix, if the module cannot be an app or the disk is full.
-    pub fn deploy(&self, module: &[u8], files: &[ImageFile], quotas: &Quotas) -> Result<ImageInfo, DeployError> {
+    pub fn deploy(
+        &self,
+        module: &[u8],
+        files: &[ImageFile],
+        quotas: &Quotas,
+    ) -> Result<ImageInfo, DeployError> {
         let app = App::new(module, files, quotas).map_err(DeployError::Files)?;
         let encoded = app.encode();
         let hash = hash_of(&encoded);
@@ -93,7 +98,10 @@ impl Images {
             Err(error) => return Err(LoadError::App { hash, why: error.to_string() }),
         };
         if hash_of(&bytes) != hash {
-            return Err(LoadError::App { hash, why: "its bytes are not what its name says; check the disk".into() });
+            return Err(LoadError::App {
+                hash,
+                why: "its bytes are not what its name says; check the disk".into(),
+            });
         }
         Ok(bytes)
     }
@@ -104,7 +112,10 @@ impl Images {
     /// If they are something else, or cannot be made into an image here.
     pub fn insert(&self, hash: ImageHash, app: &[u8]) -> Result<Arc<Image>, LoadError> {
         if hash_of(app) != hash {
-            return Err(LoadError::App { hash, why: "the bytes that came are another app's; fetch it elsewhere".into() });
+            return Err(LoadError::App {
+                hash,
+                why: "the bytes that came are another app's; fetch it elsewhere".into(),
+            });
         }
         let decoded = App::decode(app).map_err(|why| LoadError::App { hash, why })?;
         let image = deploy::build(&decoded, self.initialise_ms_max).map_err(LoadError::Build)?;
@@ -122,7 +133,9 @@ impl Images {
         for name in [image_name(hash), app_name(hash)] {
             let path = self.dir.join(name);
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::new(&path, &error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(StoreError::new(&path, &error));
+                }
                 _ => {}
             }
         }
@@ -229,7 +242,10 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown(hash) => {
-                write!(f, "image {hash} is not on this machine; fetch it from an edge that has it, or deploy the app here")
+                write!(
+                    f,
+                    "image {hash} is not on this machine; fetch it from an edge that has it, or deploy the app here"
+                )
             }
             Self::App { hash, why } => write!(f, "the app of image {hash} cannot be used: {why}"),
             Self::Build(error) => write!(f, "the image cannot be made: {error}"),

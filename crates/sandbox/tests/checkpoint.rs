@@ -101,7 +101,8 @@ fn a_delta_has_the_pages_that_were_written_and_no_others() {
         let mut cells = cells_with(tracking);
         start_in(&mut cells, CELL, &image);
         assert_eq!(cells.snapshot(CELL, Base::Previous).unwrap_err(), SnapshotError::NoBase);
-        let count = |cells: &mut Cells, base| cells.snapshot(CELL, base).map(|s: Snapshot| s.page_count()).unwrap();
+        let count =
+            |cells: &mut Cells, base| cells.snapshot(CELL, base).map(|s: Snapshot| s.page_count()).unwrap();
         ask_at(&mut cells, CELL, &[3], 0);
         count(&mut cells, Base::Image);
         assert_eq!(count(&mut cells, Base::Previous), 0);

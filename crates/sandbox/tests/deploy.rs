@@ -29,19 +29,29 @@ fn refused_modules_name_the_fix() {
         (module("(module)"), &["`memory`"]),
         (module(r#"(module (memory (export "memory") 1))"#), &["`marram_alloc`"]),
         (
-            module(r#"(module (memory (export "memory") 1) (func (export "marram_alloc") (param i32) (result i32) i32.const 0))"#),
+            module(
+                r#"(module (memory (export "memory") 1) (func (export "marram_alloc") (param i32) (result i32) i32.const 0))"#,
+            ),
             &["`marram_recv`"],
         ),
         (
-            module(&format!(r#"(module (memory (export "memory") 1) {RECV} (func (export "marram_alloc") (param i64) (result i32) i32.const 0))"#)),
+            module(&format!(
+                r#"(module (memory (export "memory") 1) {RECV} (func (export "marram_alloc") (param i64) (result i32) i32.const 0))"#
+            )),
             &["`marram_alloc`", "(i64) -> (i32)", "(i32) -> (i32)"],
         ),
-        (after(r#"(global (export "marram_timer") i32 (i32.const 0))"#), &["`marram_timer`", "not a function"]),
+        (
+            after(r#"(global (export "marram_timer") i32 (i32.const 0))"#),
+            &["`marram_timer`", "not a function"],
+        ),
         (after(r#"(func (export "_start"))"#), &["`_start`", "cdylib"]),
         (after(r#"(func (export "marram:x"))"#), &["`marram:x`", "rename"]),
         (with(r#"(import "env" "f" (func))"#), &["`env.f`", "marram_v1"]),
         (with(r#"(import "marram_v1" "fly" (func))"#), &["`marram_v1.fly`", "no such function"]),
-        (with(r#"(import "marram_v1" "cache_read" (func (param i32 i32 i32 i32) (result i32)))"#), &["cache_read", "cache"]),
+        (
+            with(r#"(import "marram_v1" "cache_read" (func (param i32 i32 i32 i32) (result i32)))"#),
+            &["cache_read", "cache"],
+        ),
         (with(r#"(import "wasi_snapshot_preview1" "fd_fly" (func))"#), &["fd_fly", "no such function"]),
         (with(r#"(import "marram_v1" "now" (func (result i32)))"#), &["now"]),
         (with(r#"(import "marram_v1" "g" (global i32))"#), &["only functions"]),
@@ -50,27 +60,35 @@ fn refused_modules_name_the_fix() {
             module(&format!(r#"(module (import "marram_v1" "memory" (memory 1)) {RECV})"#)),
             &["only functions", "--import-memory"],
         ),
-        (
-            module(r#"(module (memory (export "memory") 1 1 shared))"#),
-            &["shared", "atomics"],
-        ),
+        (module(r#"(module (memory (export "memory") 1 1 shared))"#), &["shared", "atomics"]),
         (after("(memory 1)"), &["several memories"]),
-        (
-            module(&format!(r#"(module (memory (export "memory") i64 1) {RECV})"#)),
-            &["memory64"],
-        ),
+        (module(&format!(r#"(module (memory (export "memory") i64 1) {RECV})"#)), &["memory64"]),
         (after("(table 1 funcref) (func (table.set (i32.const 0) (ref.null func)))"), &["table.set"]),
-        (after("(table 1 funcref) (func (drop (table.grow (ref.null func) (i32.const 1))))"), &["table.grow"]),
-        (after("(table 1 funcref) (func (table.fill (i32.const 0) (ref.null func) (i32.const 1)))"), &["table.fill"]),
-        (after("(table 1 funcref) (func (table.copy (i32.const 0) (i32.const 0) (i32.const 1)))"), &["table.copy"]),
         (
-            after("(table 1 funcref) (elem $e func 0) (func (table.init $e (i32.const 0) (i32.const 0) (i32.const 0)))"),
+            after("(table 1 funcref) (func (drop (table.grow (ref.null func) (i32.const 1))))"),
+            &["table.grow"],
+        ),
+        (
+            after("(table 1 funcref) (func (table.fill (i32.const 0) (ref.null func) (i32.const 1)))"),
+            &["table.fill"],
+        ),
+        (
+            after("(table 1 funcref) (func (table.copy (i32.const 0) (i32.const 0) (i32.const 1)))"),
+            &["table.copy"],
+        ),
+        (
+            after(
+                "(table 1 funcref) (elem $e func 0) (func (table.init $e (i32.const 0) (i32.const 0) (i32.const 0)))",
+            ),
             &["table.init"],
         ),
         (after("(elem $e func 0) (func (elem.drop $e))"), &["elem.drop"]),
         (after(r#"(data $d "x") (func (data.drop $d))"#), &["data.drop"]),
         (after("(global (mut funcref) (ref.null func))"), &["mutable", "reference"]),
-        (after("(func (param v128) (result v128) (i8x16.relaxed_swizzle (local.get 0) (local.get 0)))"), &["relaxed"]),
+        (
+            after("(func (param v128) (result v128) (i8x16.relaxed_swizzle (local.get 0) (local.get 0)))"),
+            &["relaxed"],
+        ),
         (after("(func (param i32) (result i32) (i32.atomic.load (local.get 0)))"), &["threads"]),
         (after("(tag)"), &["exceptions"]),
     ];

@@ -101,7 +101,9 @@ fn seek(cells: &mut Cells, fd: u64, offset: i64, whence: u64) -> Result<u64, u32
 /// Kind and length of what is at a path.
 fn stat(cells: &mut Cells, path: &str) -> Result<(u8, u64), u32> {
     match call(cells, "path_filestat_get", &[ROOT, 0, AT, path.len() as u64, AT + 2048], path.as_bytes()) {
-        (OK, data) => Ok((data[2048 + 16], u64::from_le_bytes(data[2048 + 32..2048 + 40].try_into().unwrap()))),
+        (OK, data) => {
+            Ok((data[2048 + 16], u64::from_le_bytes(data[2048 + 32..2048 + 40].try_into().unwrap())))
+        }
         (errno, _) => Err(errno),
     }
 }
@@ -299,7 +301,9 @@ fn what_is_not_there_says_so() {
         let (errno, data) = call(c, name, &[AT, AT + 4], &[9; 8]);
         assert_eq!((errno, &data[..8]), (OK, &[0; 8][..]), "{name}");
     }
-    for name in ["poll_oneoff", "sock_accept", "sock_recv", "sock_send", "sock_shutdown", "path_link", "path_symlink"] {
+    for name in
+        ["poll_oneoff", "sock_accept", "sock_recv", "sock_send", "sock_shutdown", "path_link", "path_symlink"]
+    {
         assert_eq!(call(c, name, &[0; 7], &[]).0, NOTSUP, "{name}");
     }
     assert_eq!(call(c, "sched_yield", &[], &[]).0, OK);

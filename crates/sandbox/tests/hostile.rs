@@ -13,7 +13,8 @@ fn no_argument_of_any_import_hurts_the_host() {
     let max = u64::MAX;
     let at = u64::from(DATA);
     let end = 40 * 65_536;
-    let values = [0, 1, 3, 4, at, at + 1, end - 1, end, max >> 33, max >> 32, max >> 1, max, 65_536, 1 << 20, 1 << 33];
+    let values =
+        [0, 1, 3, 4, at, at + 1, end - 1, end, max >> 33, max >> 32, max >> 1, max, 65_536, 1 << 20, 1 << 33];
     let mut traps = 0;
     let mut runs = 0;
     for (_, name, params, _) in CALLS {
@@ -27,7 +28,8 @@ fn no_argument_of_any_import_hurts_the_host() {
                 })
                 .collect();
             // Buffers that point out of memory, at themselves, or nowhere.
-            let data: Vec<u8> = (0..64).flat_map(|n| [DATA, u32::MAX, 0, 16][(n + seed) % 4].to_le_bytes()).collect();
+            let data: Vec<u8> =
+                (0..64).flat_map(|n| [DATA, u32::MAX, 0, 16][(n + seed) % 4].to_le_bytes()).collect();
             for _ in 0..2 {
                 match run(&mut cells, CELL, message(&request(name, &arguments, &data)), 0).outcome {
                     Outcome::Idle => runs += 1,

@@ -88,7 +88,8 @@ fn live(cells: &mut Cells, image: &Arc<Image>, cell: CellId, life: Life) {
 #[test]
 fn no_cell_sees_what_was_in_its_slot() {
     let images = [canary(), canary_of_other_size()];
-    let lives = [Life::NoCheckpoint, Life::Full, Life::FullAndDeltas, Life::Restored, Life::RemovedWhileRunning];
+    let lives =
+        [Life::NoCheckpoint, Life::Full, Life::FullAndDeltas, Life::Restored, Life::RemovedWhileRunning];
     for reset in [Reset::Rewrite, Reset::Discard] {
         for tracking in [Tracking::Auto, Tracking::Compare] {
             for keep_resident in [0, 64 << 10, 1 << 20, 64 << 20] {

@@ -6,7 +6,8 @@ use marram_sandbox::{CellsConfig, Level, Progress, Quotas, limits};
 use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Run, Stop, TimerChange};
 use marram_wire::id::Port;
 use support::{
-    CELL, SEED, ask, ask_at, cells, deploy, deploy_with, echo, guest, message, mixer, run, start, start_in, stop,
+    CELL, SEED, ask, ask_at, cells, deploy, deploy_with, echo, guest, message, mixer, run, start, start_in,
+    stop,
 };
 
 #[test]
@@ -41,14 +42,23 @@ fn handlers_see_time_timers_and_ports_and_say_what_they_did() {
     assert!(!ran.clock_read && ran.outputs.is_empty() && ran.timers.is_empty());
     let ran = run(&mut cells, CELL, message(b"t"), 99);
     assert!(ran.clock_read);
-    assert_eq!(ran.outputs, [Output::Message { port: Port::SERVER, payload: 99_i64.to_le_bytes().to_vec().into() }]);
-    assert_eq!(ran.timers, [
-        TimerChange::Set { token: 1, delay_ns: 0 },
-        TimerChange::Set { token: u64::MAX, delay_ns: 7 },
-        TimerChange::Cancel { token: 1 },
-    ]);
+    assert_eq!(
+        ran.outputs,
+        [Output::Message { port: Port::SERVER, payload: 99_i64.to_le_bytes().to_vec().into() }]
+    );
+    assert_eq!(
+        ran.timers,
+        [
+            TimerChange::Set { token: 1, delay_ns: 0 },
+            TimerChange::Set { token: u64::MAX, delay_ns: 7 },
+            TimerChange::Cancel { token: 1 },
+        ]
+    );
     let ran = run(&mut cells, CELL, Input::Timer { token: 5 }, 100);
-    assert_eq!(ran.outputs, [Output::Message { port: Port::CLIENT, payload: 5_u64.to_le_bytes().to_vec().into() }]);
+    assert_eq!(
+        ran.outputs,
+        [Output::Message { port: Port::CLIENT, payload: 5_u64.to_le_bytes().to_vec().into() }]
+    );
     assert!(!ran.clock_read);
     let ran = run(&mut cells, CELL, Input::Close { port: Port::CLIENT }, 100);
     assert_eq!(ran.outputs, [Output::Message { port: Port::CLIENT, payload: Vec::new().into() }]);
@@ -70,14 +80,15 @@ fn optional_handlers_may_be_missing() {
 #[test]
 fn every_misuse_of_an_import_is_a_trap_with_its_reason() {
     let recv = |body: &str| {
-        guest(&format!(
-            r#"(func (export "marram_recv") (param i32 i32 i32) (local $i i32) {body})"#
-        ))
+        guest(&format!(r#"(func (export "marram_recv") (param i32 i32 i32) (local $i i32) {body})"#))
     };
     let looped = |call: &str| format!("(loop $l {call} (br $l))");
     let cases = [
         ("(call $send (i32.const 7) (i32.const 0) (i32.const 0))".into(), "port 7 was never opened"),
-        ("(call $send (i32.const -1) (i32.const 0) (i32.const 0))".into(), "port 4294967295 was never opened"),
+        (
+            "(call $send (i32.const -1) (i32.const 0) (i32.const 0))".into(),
+            "port 4294967295 was never opened",
+        ),
         ("(call $close (i32.const 2))".into(), "port 2 was never opened"),
         ("(call $send (i32.const 0) (i32.const -1) (i32.const 2))".into(), "outside memory"),
         ("(call $send (i32.const 0) (i32.const 0x27ffff) (i32.const 2))".into(), "outside memory"),
@@ -149,7 +160,9 @@ fn an_endless_loop_is_killed_and_its_neighbours_are_served_meanwhile() {
             progress = cells.poll(CELL);
         }
         let Progress::Done(ran) = progress else { unreachable!("it was not pending") };
-        let Outcome::Stopped(Stop::Kill(reason)) = ran.outcome else { panic!("killed, not {:?}", ran.outcome) };
+        let Outcome::Stopped(Stop::Kill(reason)) = ran.outcome else {
+            panic!("killed, not {:?}", ran.outcome)
+        };
         assert!(reason.contains("handler_time, 20 ms"), "{reason:?}");
         assert!(ran.cost_ns > 20_000_000);
         assert!(served >= 5, "{served}");
@@ -177,7 +190,9 @@ fn misdirected_inputs_are_answered_not_obeyed() {
     start_in(&mut cells, CELL, &spinner);
     assert!(cells.start(CELL, &spinner, SEED).is_err());
     assert!(matches!(cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 }), Progress::Pending));
-    let Outcome::Stopped(Stop::Kill(_)) = run(&mut cells, CELL, message(b"x"), 0).outcome else { panic!("a kill") };
+    let Outcome::Stopped(Stop::Kill(_)) = run(&mut cells, CELL, message(b"x"), 0).outcome else {
+        panic!("a kill")
+    };
 }
 
 #[test]
@@ -193,7 +208,11 @@ fn memory_grows_to_the_quota_and_no_further() {
     );
     let mut cells = start(&image);
     for (pages, expected) in [(11, -1), (1, 40), (9, 41), (0, 50), (1, -1), (65_000, -1)] {
-        assert_eq!(ask(&mut cells, &i32::to_le_bytes(pages)), [i32::to_le_bytes(expected)], "grow by {pages}");
+        assert_eq!(
+            ask(&mut cells, &i32::to_le_bytes(pages)),
+            [i32::to_le_bytes(expected)],
+            "grow by {pages}"
+        );
     }
     assert_eq!(cells.memory_bytes(CELL), Some(50 * 65_536));
 }

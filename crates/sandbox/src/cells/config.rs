@@ -57,7 +57,9 @@ impl CellsConfig {
             .max_memory_size(1 << 32)
             .max_unused_warm_slots(self.slots);
         if self.reset == Reset::Rewrite && crate::dirty::pagemap_scan_works() {
-            pool.linear_memory_keep_resident(self.keep_resident).table_keep_resident(4_096).pagemap_scan(Enabled::Yes);
+            pool.linear_memory_keep_resident(self.keep_resident)
+                .table_keep_resident(4_096)
+                .pagemap_scan(Enabled::Yes);
         }
         pool
     }

@@ -62,7 +62,9 @@ impl Live {
         let globals = bound
             .globals
             .iter()
-            .map(|export| instance.get_module_export(&mut store, export).and_then(wasmtime::Extern::into_global))
+            .map(|export| {
+                instance.get_module_export(&mut store, export).and_then(wasmtime::Extern::into_global)
+            })
             .collect::<Option<_>>()
             .ok_or_else(|| wasmtime::Error::msg("the image does not export its globals"))?;
         Ok(Self { tracker, store, memory, globals, checkpoint: None, handled: 0, handlers })
@@ -165,7 +167,10 @@ impl Desk {
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// One task serves a cell for its whole life, so that a handler costs no allocation.
-#[expect(clippy::await_holding_refcell_ref, reason = "while a handler is preempted nobody else may touch its instance")]
+#[expect(
+    clippy::await_holding_refcell_ref,
+    reason = "while a handler is preempted nobody else may touch its instance"
+)]
 pub(crate) fn task(live: Rc<RefCell<Live>>, desk: Rc<Desk>) -> Task {
     Box::pin(async move {
         loop {

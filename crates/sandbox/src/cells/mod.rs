@@ -115,7 +115,8 @@ impl Cells {
         }
         let bound = self.bind(image)?;
         let tracker = Tracker::new(&self.method);
-        let live = Live::start(&bound, seed, tracker).map_err(|error| StartError::Slot(format!("{error:#}")))?;
+        let live =
+            Live::start(&bound, seed, tracker).map_err(|error| StartError::Slot(format!("{error:#}")))?;
         let live = Rc::new(RefCell::new(live));
         let desk = Rc::new(Desk::default());
         let task = live::task(Rc::clone(&live), Rc::clone(&desk));
@@ -197,7 +198,9 @@ impl Cells {
 
     /// Takes what the cell printed since this was last asked.
     pub fn take_prints(&mut self, cell: CellId) -> Vec<Print> {
-        self.idle(cell).map(|live| std::mem::take(&mut live.borrow_mut().store.data_mut().prints)).unwrap_or_default()
+        self.idle(cell)
+            .map(|live| std::mem::take(&mut live.borrow_mut().store.data_mut().prints))
+            .unwrap_or_default()
     }
 
     /// The instance of a cell that is between handlers.
@@ -231,7 +234,8 @@ pub(crate) fn reason(error: &wasmtime::Error) -> String {
     let mut text = error.root_cause().to_string();
     if let Some(trace) = error.downcast_ref::<wasmtime::WasmBacktrace>() {
         for frame in trace.frames().iter().take(4) {
-            let name = frame.func_name().map_or_else(|| format!("function {}", frame.func_index()), Into::into);
+            let name =
+                frame.func_name().map_or_else(|| format!("function {}", frame.func_index()), Into::into);
             text.push_str(" < ");
             text.push_str(&name);
         }
@@ -265,7 +269,9 @@ impl fmt::Display for StartError {
                 "the machine cannot hold this many cells: {why}; lower the number of slots or raise vm.max_map_count and the address-space limit"
             ),
             Self::Taken(cell) => write!(f, "cell {} lives already", cell.0),
-            Self::Image { hash, why } => write!(f, "the engine refuses image {hash}: {why}; load it again to rebuild it"),
+            Self::Image { hash, why } => {
+                write!(f, "the engine refuses image {hash}: {why}; load it again to rebuild it")
+            }
             Self::Slot(why) => write!(f, "no slot for another cell: {why}; end some or configure more slots"),
         }
     }

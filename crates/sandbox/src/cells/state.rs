@@ -17,7 +17,8 @@ impl Cells {
     /// # Errors
     /// If the cell is not between handlers, or a delta has nothing to build on. The cell goes on either way.
     pub fn snapshot(&mut self, cell: CellId, base: Base) -> Result<Snapshot, SnapshotError> {
-        let entry = self.cells.get(&cell).filter(|entry| entry.spent_ns.is_none()).ok_or(SnapshotError::NotIdle)?;
+        let entry =
+            self.cells.get(&cell).filter(|entry| entry.spent_ns.is_none()).ok_or(SnapshotError::NotIdle)?;
         entry.live.borrow_mut().snapshot(&entry.bound.image, base)
     }
 
@@ -68,7 +69,11 @@ fn fits(image: &Image, from: &Decoded) -> Result<(), RestoreError> {
     }
     let alike = |parsed: &Parsed| {
         parsed.globals.len() == image.globals.len()
-            && parsed.globals.iter().zip(&image.globals).all(|(a, b)| std::mem::discriminant(a) == std::mem::discriminant(b))
+            && parsed
+                .globals
+                .iter()
+                .zip(&image.globals)
+                .all(|(a, b)| std::mem::discriminant(a) == std::mem::discriminant(b))
     };
     if !alike(last) {
         return Err(RestoreError::Misfit("its globals are not the image's"));
@@ -150,7 +155,12 @@ impl Live {
         let mut hasher = blake3::Hasher::new_derive_key("marram checkpoint name 1");
         hasher.update(&snapshot.base.unwrap_or_else(|| image_id(snapshot.image.hash)));
         hasher.update(&[u8::from(snapshot.base.is_some())]);
-        for number in [self.handled, snapshot.memory_len as u64, snapshot.position, self.store.data().now_ns.cast_unsigned()] {
+        for number in [
+            self.handled,
+            snapshot.memory_len as u64,
+            snapshot.position,
+            self.store.data().now_ns.cast_unsigned(),
+        ] {
             hasher.update(&number.to_le_bytes());
         }
         hasher.update(&snapshot.seed.0);

@@ -32,7 +32,8 @@ impl Ticker {
             stop: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("marram-epochs".into()).spawn(move || tick(&engine, &theirs))?;
+        let thread =
+            thread::Builder::new().name("marram-epochs".into()).spawn(move || tick(&engine, &theirs))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 

@@ -5,7 +5,9 @@ use super::{CHECKSUM_BYTES, CheckpointId, HEADER_BYTES, Kind, MAGIC, RestoreErro
 use crate::bytes_io::Reader;
 use crate::deploy::GlobalValue;
 use crate::host::Ports;
-use crate::limits::{CHECKPOINT_BYTES_MAX, DELTAS_MAX, GLOBALS_MAX, MEMORY_MAX, PAGE, PORTS_MAX, SCRATCH_MAX, WASM_PAGE};
+use crate::limits::{
+    CHECKPOINT_BYTES_MAX, DELTAS_MAX, GLOBALS_MAX, MEMORY_MAX, PAGE, PORTS_MAX, SCRATCH_MAX, WASM_PAGE,
+};
 use marram_session::cell::Seed;
 use marram_wire::id::{ImageHash, Port};
 
@@ -52,11 +54,17 @@ impl Decoded {
         for (index, bytes) in checkpoints.iter().enumerate() {
             let (image, base, full, parsed) = parse(bytes.as_ref())?;
             match &mut decoded {
-                None if full && base == image_id(image) => decoded = Some(Self { image, chain: vec![parsed] }),
+                None if full && base == image_id(image) => {
+                    decoded = Some(Self { image, chain: vec![parsed] })
+                }
                 None => return Err(RestoreError::Chain { index }),
                 Some(decoded) => {
                     let last = decoded.chain.last().expect("a chain begins with a full checkpoint");
-                    if full || image != decoded.image || base != last.id || parsed.memory_len < last.memory_len {
+                    if full
+                        || image != decoded.image
+                        || base != last.id
+                        || parsed.memory_len < last.memory_len
+                    {
                         return Err(RestoreError::Chain { index });
                     }
                     decoded.chain.push(parsed);

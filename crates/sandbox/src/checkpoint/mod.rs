@@ -120,9 +120,13 @@ pub enum SnapshotError {
 impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotIdle => f.write_str("the cell is gone or in the middle of a handler; ask between handlers"),
+            Self::NotIdle => {
+                f.write_str("the cell is gone or in the middle of a handler; ask between handlers")
+            }
             Self::NoBase => f.write_str("the cell has no checkpoint to build on; ask for a full one"),
-            Self::Tracking(why) => write!(f, "the kernel cannot say what was written ({why}); ask for a full checkpoint"),
+            Self::Tracking(why) => {
+                write!(f, "the kernel cannot say what was written ({why}); ask for a full checkpoint")
+            }
         }
     }
 }
@@ -159,15 +163,23 @@ pub enum RestoreError {
 impl fmt::Display for RestoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Corrupt(why) => write!(f, "the checkpoint is damaged ({why}); fetch it from another keeper"),
+            Self::Corrupt(why) => {
+                write!(f, "the checkpoint is damaged ({why}); fetch it from another keeper")
+            }
             Self::Version(version) => {
-                write!(f, "the checkpoint has format version {version}, and this edge reads {VERSION}; recover elsewhere")
+                write!(
+                    f,
+                    "the checkpoint has format version {version}, and this edge reads {VERSION}; recover elsewhere"
+                )
             }
             Self::Image { found, expected } => {
                 write!(f, "the checkpoint is of image {found}, and the session names {expected}")
             }
             Self::Chain { index } => {
-                write!(f, "checkpoint {index} of the list does not build on the one before it; fetch the whole list again")
+                write!(
+                    f,
+                    "checkpoint {index} of the list does not build on the one before it; fetch the whole list again"
+                )
             }
             Self::Empty => f.write_str("no checkpoint was given"),
             Self::Misfit(why) => write!(f, "the checkpoint does not fit its image: {why}"),

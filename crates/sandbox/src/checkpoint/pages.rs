@@ -25,9 +25,10 @@ impl Pages {
     /// Every page with its contents; `None` for zero.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Option<&[u8]>)> {
         let mut contents = self.bytes.chunks_exact(PAGE);
-        self.runs.iter().flat_map(|(run, data)| run.clone().map(move |page| (page, *data))).map(move |(page, data)| {
-            (page, if data { contents.next() } else { None })
-        })
+        self.runs
+            .iter()
+            .flat_map(|(run, data)| run.clone().map(move |page| (page, *data)))
+            .map(move |(page, data)| (page, if data { contents.next() } else { None }))
     }
 }
 
@@ -171,11 +172,13 @@ mod tests {
     #[test]
     fn pages_round_trip_compressed_or_not() {
         let (noise, text, zero) = (noise(1), vec![7; PAGE], vec![0; PAGE]);
-        let mut pages: Vec<(u32, Option<&[u8]>)> = vec![(0, Some(&noise)), (1, Some(&text)), (5, None), (6, Some(&zero))];
+        let mut pages: Vec<(u32, Option<&[u8]>)> =
+            vec![(0, Some(&noise)), (1, Some(&text)), (5, None), (6, Some(&zero))];
         pages.extend((8..40).map(|index| (index, Some(if index % 3 == 0 { &noise[..] } else { &text[..] }))));
         let bytes = written(&pages);
         let read = read(&bytes, 40).unwrap();
-        let expected: Vec<_> = pages.iter().map(|(index, page)| (*index, page.filter(|page| *page != zero))).collect();
+        let expected: Vec<_> =
+            pages.iter().map(|(index, page)| (*index, page.filter(|page| *page != zero))).collect();
         assert_eq!(read.iter().collect::<Vec<_>>(), expected);
         assert!(written(&[(0, Some(&text))]).len() < 100);
         assert!(written(&[(0, Some(&noise))]).len() < PAGE + 32);

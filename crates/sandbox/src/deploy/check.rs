@@ -40,7 +40,9 @@ pub(crate) fn check(module: &[u8], quotas: &Quotas) -> Result<Facts, DeployError
         return Err(DeployError::Component);
     }
     if !Parser::is_core_wasm(module) {
-        return Err(DeployError::NotAModule("it does not begin with the magic number \\0asm, version 1".into()));
+        return Err(DeployError::NotAModule(
+            "it does not begin with the magic number \\0asm, version 1".into(),
+        ));
     }
     check_payloads(module)?;
     let types = Validator::new_with_features(features())
@@ -91,16 +93,17 @@ fn check_payloads(module: &[u8]) -> Result<(), DeployError> {
 }
 
 fn check_import(module: &str, name: &str, ty: &TypeRef) -> Result<(), DeployError> {
-    let refuse = |reason: String| Err(DeployError::ImportForbidden { name: format!("{module}.{name}"), reason });
+    let refuse =
+        |reason: String| Err(DeployError::ImportForbidden { name: format!("{module}.{name}"), reason });
     if !matches!(ty, TypeRef::Func(_) | TypeRef::FuncExact(_)) {
         return refuse(
             "only functions can be imported; define the memory, table or global in the module (no `--import-memory`)".into(),
         );
     }
     match module {
-        ABI_MODULE if name == "cache_read" => refuse(
-            "the cache is not there yet; build without the SDK's cache feature".into(),
-        ),
+        ABI_MODULE if name == "cache_read" => {
+            refuse("the cache is not there yet; build without the SDK's cache feature".into())
+        }
         ABI_MODULE if ABI_FUNCTIONS.iter().any(|function| function.0 == name) => Ok(()),
         ABI_MODULE => refuse("marram_v1 has no such function; docs/abi.md lists them".into()),
         WASI_MODULE if WASI_FUNCTIONS.contains(&name) => Ok(()),

@@ -37,9 +37,9 @@ pub(super) fn initialise(
     store.limiter(|host| host);
     store.set_epoch_deadline(1);
     store.epoch_deadline_trap();
-    let pre = linker(engine)
-        .and_then(|linker| linker.instantiate_pre(module))
-        .map_err(|error| DeployError::ImportForbidden { name: "a function".into(), reason: format!("{error:#}") })?;
+    let pre = linker(engine).and_then(|linker| linker.instantiate_pre(module)).map_err(|error| {
+        DeployError::ImportForbidden { name: "a function".into(), reason: format!("{error:#}") }
+    })?;
 
     let run = |store: &mut Store<Host>| -> wasmtime::Result<Instance> {
         let instance = pre.instantiate(&mut *store)?;
@@ -52,7 +52,9 @@ pub(super) fn initialise(
     let instance = within(engine, ms_max, || run(&mut store)).map_err(|error| {
         DeployError::Initialisation(match error.downcast_ref::<wasmtime::Trap>() {
             Some(wasmtime::Trap::Interrupt) => {
-                format!("it ran for more than {ms_max} ms; move the work into a handler, or do it when building")
+                format!(
+                    "it ran for more than {ms_max} ms; move the work into a handler, or do it when building"
+                )
             }
             _ => reason(&error),
         })
@@ -95,4 +97,3 @@ fn freeze(store: &mut Store<Host>, instance: &Instance, facts: &Facts) -> Result
     let files = host.files.freeze();
     Ok(Frozen { memory, globals, files, prints: std::mem::take(&mut host.prints) })
 }
-

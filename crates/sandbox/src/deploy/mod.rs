@@ -24,15 +24,18 @@ pub(crate) fn build(app: &App, initialise_ms_max: u64) -> Result<Image, DeployEr
         return Err(DeployError::Quotas(problem));
     }
     let facts = check::check(&app.module, &app.quotas)?;
-    let engine = Engine::new(&config(app.quotas.nan_canonicalization)).map_err(|error| compile_error(&error))?;
-    let opened = rewrite(&app.module, &facts.globals, None).map_err(|e| DeployError::Invalid(e.to_string()))?;
+    let engine =
+        Engine::new(&config(app.quotas.nan_canonicalization)).map_err(|error| compile_error(&error))?;
+    let opened =
+        rewrite(&app.module, &facts.globals, None).map_err(|e| DeployError::Invalid(e.to_string()))?;
     let module = Module::new(&engine, &opened).map_err(|error| compile_error(&error))?;
     let frozen = initialise::initialise(&engine, &module, &facts, app, initialise_ms_max)?;
 
     let data: Vec<(u32, &[u8])> = frozen.memory.runs().collect();
     let baked =
         Baked { globals: &frozen.globals, memory_pages: frozen.memory.wasm_pages(), data: data.as_slice() };
-    let module = rewrite(&app.module, &facts.globals, Some(&baked)).map_err(|e| DeployError::Invalid(e.to_string()))?;
+    let module = rewrite(&app.module, &facts.globals, Some(&baked))
+        .map_err(|e| DeployError::Invalid(e.to_string()))?;
     let code = engine.precompile_module(&module).map_err(|error| compile_error(&error))?;
     Ok(Image {
         hash: app.hash(),

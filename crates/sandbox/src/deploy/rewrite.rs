@@ -6,9 +6,8 @@ use super::check::RESERVED;
 use std::ops::Range;
 use wasm_encoder::reencode::{Reencode, RoundtripReencoder};
 use wasm_encoder::{
-    ConstExpr, DataCountSection, DataSection, ExportKind, ExportSection, GlobalSection, Ieee32, Ieee64, MemorySection,
-    Module,
-    RawSection, SectionId,
+    ConstExpr, DataCountSection, DataSection, ExportKind, ExportSection, GlobalSection, Ieee32, Ieee64,
+    MemorySection, Module, RawSection, SectionId,
 };
 use wasmparser::{DataKind, Parser, Payload};
 
@@ -42,8 +41,13 @@ pub(crate) type RewriteError = wasm_encoder::reencode::Error;
 
 /// Adds an export for each of the mutable globals; with `baked`, also freezes memory and globals and takes the
 /// initialisation away.
-pub(crate) fn rewrite(module: &[u8], globals: &[u32], baked: Option<&Baked<'_>>) -> Result<Vec<u8>, RewriteError> {
-    let mut writer = Writer { source: module, globals, baked, out: Module::new(), data: None, exported: false };
+pub(crate) fn rewrite(
+    module: &[u8],
+    globals: &[u32],
+    baked: Option<&Baked<'_>>,
+) -> Result<Vec<u8>, RewriteError> {
+    let mut writer =
+        Writer { source: module, globals, baked, out: Module::new(), data: None, exported: false };
     for payload in Parser::new(0).parse_all(module) {
         writer.payload(&payload?)?;
     }

@@ -38,7 +38,9 @@ impl Method {
     pub(crate) fn describe(&self) -> &'static str {
         match self {
             Self::Kernel(_) => "userfaultfd and PAGEMAP_SCAN",
-            Self::Compare => "comparison with the last checkpoint (the kernel offers no tracking to this process)",
+            Self::Compare => {
+                "comparison with the last checkpoint (the kernel offers no tracking to this process)"
+            }
         }
     }
 }
@@ -79,7 +81,9 @@ impl Drop for Armed {
     /// flag that our scans clear.
     fn drop(&mut self) {
         if let Err(error) = self.kernel.unregister(&self.range) {
-            eprintln!("marram: cannot stop tracking a slot ({error}); stopping, so that no cell sees another's memory");
+            eprintln!(
+                "marram: cannot stop tracking a slot ({error}); stopping, so that no cell sees another's memory"
+            );
             std::process::abort();
         }
     }
@@ -105,7 +109,12 @@ impl Tracker {
     ///
     /// # Errors
     /// If the kernel refuses; nothing may be concluded then, and the cell's next checkpoint must be a full one.
-    pub(crate) fn take(&mut self, memory: &[u8], image: &InitialMemory, base: Base) -> io::Result<Vec<Range<u32>>> {
+    pub(crate) fn take(
+        &mut self,
+        memory: &[u8],
+        image: &InitialMemory,
+        base: Base,
+    ) -> io::Result<Vec<Range<u32>>> {
         match &mut self.state {
             State::Asleep(method) => {
                 let (state, runs) = match method {

@@ -17,7 +17,8 @@ pub(crate) struct Arena {
 }
 
 fn page_of(at: u64) -> u32 {
-    u32::try_from(at / PAGE as u64).expect("files are at most SCRATCH_MAX long, and that has 32-bit page numbers")
+    u32::try_from(at / PAGE as u64)
+        .expect("files are at most SCRATCH_MAX long, and that has 32-bit page numbers")
 }
 
 /// The pages that `len` bytes from `at` on touch.
@@ -143,7 +144,8 @@ mod tests {
     fn holes_cuts_and_overlaps_read_as_they_should() {
         let mut arena = Arena::default();
         let mut plain = vec![0_u8; 0];
-        let steps: &[(u64, usize, u8)] = &[(0, 10, 1), (4090, 20, 2), (20_000, 1, 3), (5, 5000, 4), (8191, 2, 5)];
+        let steps: &[(u64, usize, u8)] =
+            &[(0, 10, 1), (4090, 20, 2), (20_000, 1, 3), (5, 5000, 4), (8191, 2, 5)];
         for (at, len, byte) in steps {
             let added = arena.pages_added(*at, *len);
             let before = arena.page_count();
@@ -171,7 +173,8 @@ mod tests {
         assert_eq!(arena.take_dirty().len(), 0);
         arena.set_len(PAGE as u64);
         arena.set_len(3 * PAGE as u64);
-        let dirty: Vec<_> = arena.take_dirty().into_iter().map(|(index, page)| (index, page.is_some())).collect();
+        let dirty: Vec<_> =
+            arena.take_dirty().into_iter().map(|(index, page)| (index, page.is_some())).collect();
         assert_eq!(dirty, [(1, false), (2, false)]);
     }
 }

@@ -1,12 +1,12 @@
 //! A cell's files as bytes, for checkpoints, images and state hashes. Reading checks everything: what comes back is a
 //! tree that operations could have made.
 
+use super::Files;
 use super::arena::{Arena, Page};
 use super::descriptors::{Descriptor, Descriptors, Open};
 use super::tree::{Entry, Inode, Node, ROOT, Tree};
-use super::Files;
-use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
 use crate::app::ImageFile;
+use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
 use crate::limits::{IMAGE_FILES_MAX, NAME_BYTES_MAX, PAGE, SCRATCH_MAX};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -240,7 +240,11 @@ impl Files {
     }
 
     /// Puts pages of one file.
-    pub(crate) fn restore_pages(&mut self, inode: Inode, pages: Vec<(u32, Option<Page>)>) -> Result<(), FilesError> {
+    pub(crate) fn restore_pages(
+        &mut self,
+        inode: Inode,
+        pages: Vec<(u32, Option<Page>)>,
+    ) -> Result<(), FilesError> {
         let tree = Arc::make_mut(&mut self.tree);
         let arena = tree.arena_mut(inode).ok_or(FilesError("pages of a file that is not there"))?;
         let end = arena.len().div_ceil(PAGE as u64);
@@ -266,7 +270,8 @@ impl Files {
             let inode = reader.u64().ok_or(broken)?;
             let position = reader.u64().ok_or(broken)?;
             let flags = reader.u8().filter(|flags| *flags < 8).ok_or(broken)?;
-            let open = Open { inode, position, read: flags & 1 != 0, write: flags & 2 != 0, append: flags & 4 != 0 };
+            let open =
+                Open { inode, position, read: flags & 1 != 0, write: flags & 2 != 0, append: flags & 4 != 0 };
             let descriptor = match kind {
                 0 => Descriptor::Input,
                 1 => Descriptor::Output,
@@ -279,8 +284,8 @@ impl Files {
         if !reader.is_empty() {
             return Err(FilesError("the descriptor section is too long"));
         }
-        self.descriptors =
-            Descriptors::from_list(&list).ok_or(FilesError("the descriptor section has impossible numbers"))?;
+        self.descriptors = Descriptors::from_list(&list)
+            .ok_or(FilesError("the descriptor section has impossible numbers"))?;
         Ok(())
     }
 
@@ -331,7 +336,11 @@ impl Files {
 /// Gives every node its name, and refuses what is no tree.
 fn link(tree: &mut Tree, named: Vec<(Inode, String, Inode)>) -> Result<(), FilesError> {
     for (parent, name, inode) in named {
-        let bad = name.is_empty() || name.len() > NAME_BYTES_MAX || name == "." || name == ".." || name.contains('/');
+        let bad = name.is_empty()
+            || name.len() > NAME_BYTES_MAX
+            || name == "."
+            || name == ".."
+            || name.contains('/');
         let Some(Node::Directory(names)) = tree.nodes.get_mut(&parent).map(|entry| &mut entry.node) else {
             return Err(FilesError("a file in a directory that is not there"));
         };

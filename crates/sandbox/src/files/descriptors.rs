@@ -41,8 +41,9 @@ pub(crate) const ROOT_DESCRIPTOR: u32 = 3;
 impl Descriptors {
     pub(super) fn new() -> Self {
         let root = Open { inode: ROOT, position: 0, read: true, write: false, append: false };
-        let slots =
-            [Descriptor::Input, Descriptor::Output, Descriptor::Errors, Descriptor::Open(root)].map(Some).to_vec();
+        let slots = [Descriptor::Input, Descriptor::Output, Descriptor::Errors, Descriptor::Open(root)]
+            .map(Some)
+            .to_vec();
         Self { slots }
     }
 

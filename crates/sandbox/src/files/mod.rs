@@ -225,7 +225,8 @@ impl Files {
             None if open.append => arena.len(),
             None => open.position,
         };
-        let end = from.checked_add(bytes.len() as u64).filter(|end| *end <= SCRATCH_MAX).ok_or(Errno::TooBig)?;
+        let end =
+            from.checked_add(bytes.len() as u64).filter(|end| *end <= SCRATCH_MAX).ok_or(Errno::TooBig)?;
         let added = (arena.pages_added(from, bytes.len()) * PAGE) as u64;
         let max = self.scratch_max;
         let tree = self.change();

@@ -54,7 +54,8 @@ impl Tree {
     /// The tree of an app: its files, and the directories above them.
     pub(crate) fn new(files: &[ImageFile]) -> Self {
         let root = Entry { node: Node::Directory(BTreeMap::new()), parent: None };
-        let mut tree = Self { nodes: BTreeMap::from([(ROOT, root)]), next: ROOT + 1, image_last: ROOT, used: 0 };
+        let mut tree =
+            Self { nodes: BTreeMap::from([(ROOT, root)]), next: ROOT + 1, image_last: ROOT, used: 0 };
         for (index, file) in files.iter().enumerate() {
             let mut at = ROOT;
             let mut parts = file.path.split('/').peekable();

@@ -44,9 +44,7 @@ fn send(mut caller: Caller<'_, Host>, port: u32, ptr: u32, len: u32) -> Result<(
         PortState::Unknown => return Err(guest_error(format!("send: port {port} was never opened"))),
     }
     if len as usize > MESSAGE_BYTES_MAX {
-        return Err(guest_error(format!(
-            "send: a message of {len} bytes; the most is {MESSAGE_BYTES_MAX}"
-        )));
+        return Err(guest_error(format!("send: a message of {len} bytes; the most is {MESSAGE_BYTES_MAX}")));
     }
     let range = range(memory, ptr, len, "send")?;
     room_for_output(host, range.len())?;

@@ -187,7 +187,12 @@ pub(crate) fn split<'a>(caller: &'a mut Caller<'_, Host>) -> wasmtime::Result<(&
 }
 
 /// `ptr .. ptr + len` within memory, or the trap that says what was wrong.
-pub(crate) fn range(memory: &[u8], ptr: u32, len: u32, call: &str) -> wasmtime::Result<std::ops::Range<usize>> {
+pub(crate) fn range(
+    memory: &[u8],
+    ptr: u32,
+    len: u32,
+    call: &str,
+) -> wasmtime::Result<std::ops::Range<usize>> {
     let end = u64::from(ptr) + u64::from(len);
     if end > memory.len() as u64 {
         return Err(guest_error(format!(

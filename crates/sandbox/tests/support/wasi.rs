@@ -89,7 +89,11 @@ pub fn proxy() -> Vec<u8> {
             .enumerate()
             .map(|(n, p)| {
                 let at = 0x100_008 + 8 * n;
-                if p == 'i' { format!(" (i32.load (i32.const {at}))") } else { format!(" (i64.load (i32.const {at}))") }
+                if p == 'i' {
+                    format!(" (i32.load (i32.const {at}))")
+                } else {
+                    format!(" (i64.load (i32.const {at}))")
+                }
             })
             .collect();
         let call = format!("(call $c{n}{arguments})");

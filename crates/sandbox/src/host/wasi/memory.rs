@@ -29,7 +29,8 @@ pub(super) fn buffers(
     let mut ranges = Vec::new();
     let mut left = bytes_max;
     for n in 0..count {
-        let at = ptr.checked_add(n * 8).ok_or_else(|| guest_error(format!("{call}: buffers outside memory")))?;
+        let at =
+            ptr.checked_add(n * 8).ok_or_else(|| guest_error(format!("{call}: buffers outside memory")))?;
         let (start, len) = (u32_at(memory, at, call)?, u32_at(memory, at.saturating_add(4), call)?);
         let range = range(memory, start, len, call)?;
         let take = range.len().min(left);

@@ -90,11 +90,9 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
     })?;
     linker.func_wrap(WASI_MODULE, "poll_oneoff", |_: u32, _: u32, _: u32, _: u32| NOT_SUPPORTED)?;
     linker.func_wrap(WASI_MODULE, "sock_accept", |_: u32, _: u32, _: u32| NOT_SUPPORTED)?;
-    linker.func_wrap(
-        WASI_MODULE,
-        "sock_recv",
-        |_: u32, _: u32, _: u32, _: u32, _: u32, _: u32| NOT_SUPPORTED,
-    )?;
+    linker.func_wrap(WASI_MODULE, "sock_recv", |_: u32, _: u32, _: u32, _: u32, _: u32, _: u32| {
+        NOT_SUPPORTED
+    })?;
     linker.func_wrap(WASI_MODULE, "sock_send", |_: u32, _: u32, _: u32, _: u32, _: u32| NOT_SUPPORTED)?;
     linker.func_wrap(WASI_MODULE, "sock_shutdown", |_: u32, _: u32| NOT_SUPPORTED)?;
     fd::link(linker)?;

@@ -43,13 +43,12 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
     linker.func_wrap(m, "path_filestat_get", path_filestat_get)?;
     linker.func_wrap(m, "path_open", path_open)?;
     linker.func_wrap(m, "path_rename", path_rename)?;
-    linker.func_wrap(
-        m,
-        "path_link",
-        move |_: u32, _: u32, _: u32, _: u32, _: u32, _: u32, _: u32| not_supported,
-    )?;
+    linker.func_wrap(m, "path_link", move |_: u32, _: u32, _: u32, _: u32, _: u32, _: u32, _: u32| {
+        not_supported
+    })?;
     linker.func_wrap(m, "path_symlink", move |_: u32, _: u32, _: u32, _: u32, _: u32| not_supported)?;
-    linker.func_wrap(m, "path_readlink", move |_: u32, _: u32, _: u32, _: u32, _: u32, _: u32| not_supported)?;
+    linker
+        .func_wrap(m, "path_readlink", move |_: u32, _: u32, _: u32, _: u32, _: u32, _: u32| not_supported)?;
     Ok(())
 }
 
@@ -67,9 +66,18 @@ fn on_path(
     })
 }
 
-fn path_filestat_get(mut caller: Guest<'_>, fd: u32, _flags: u32, ptr: u32, len: u32, out: u32) -> Result<u32> {
+fn path_filestat_get(
+    mut caller: Guest<'_>,
+    fd: u32,
+    _flags: u32,
+    ptr: u32,
+    len: u32,
+    out: u32,
+) -> Result<u32> {
     let (memory, host) = split(&mut caller)?;
-    let Some(path) = path(memory, ptr, len, "path_filestat_get")? else { return Ok(Errno::IllegalBytes as u32) };
+    let Some(path) = path(memory, ptr, len, "path_filestat_get")? else {
+        return Ok(Errno::IllegalBytes as u32);
+    };
     match host.files.stat_path(fd, path) {
         Err(error) => Ok(error as u32),
         Ok(stat) => {
