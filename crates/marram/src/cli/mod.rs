@@ -7,7 +7,7 @@ mod operate;
 mod serve;
 pub mod table;
 
-use crate::demo;
+use crate::{bench, demo};
 use clap::{Parser, Subcommand};
 pub use exit::Failure;
 use std::process::ExitCode;
@@ -49,6 +49,8 @@ enum Command {
     Limits,
     /// Download a file through a cell whose edges are killed, stopped and killed again.
     Demo(demo::Options),
+    /// Measure what the README claims.
+    Bench(bench::Options),
 }
 
 /// Reads the command line, does what it says, and reports failures on standard error.
@@ -74,5 +76,6 @@ fn run(command: &Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::Demo(options) => demo::run(options),
+        Command::Bench(options) => bench::run(options),
     }
 }

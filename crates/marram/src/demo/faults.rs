@@ -3,7 +3,7 @@
 
 use super::curl::Curl;
 use super::report::Timeline;
-use crate::harness::{Event, Lab};
+use crate::harness::{Event, Lab, Side};
 use anyhow::{Context, bail};
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ pub(super) fn play(lab: &mut Lab, curl: &Curl, size: u64, timeline: &Timeline) -
     faults.kills = 1 + kill_within_a_recovery(lab, curl, timeline)?;
     (faults.stops, faults.kills_in_recovery) = (1, 1);
     curl.wait_for(size, PATIENCE)?;
-    let owned = lab.journal.all(0, |event| is_client(event) && event.name() == "owned");
+    let owned = lab.journal.all(0, |event| Lab::is_report(Side::Client, "owned", event));
     let gap_ms = |event: &Event| std::time::Duration::from_micros(event.number("gap_us")).as_secs_f64() * 1e3;
     faults.gaps_ms = owned.iter().skip(1).map(gap_ms).collect();
     faults.recoveries = owned.len().saturating_sub(1);
@@ -53,56 +53,29 @@ pub(super) fn play(lab: &mut Lab, curl: &Curl, size: u64, timeline: &Timeline) -
     Ok(faults)
 }
 
-fn is_client(event: &Event) -> bool {
-    &*event.who == "client agent"
-}
-
-/// The edge that owns the session now, as its client's agent sees it.
-fn owner(lab: &Lab) -> anyhow::Result<usize> {
-    let owned = lab.journal.all(0, |event| is_client(event) && event.name() == "owned");
-    let edge = owned.last().map(|event| event.text("edge").to_owned()).context("no edge owns the session")?;
-    lab.edge_at(&edge).with_context(|| format!("the agent reports an owner at {edge}, where no edge is"))
-}
-
-/// Waits until the client's agent reports an owner; `start` is where the journal was when the fault happened.
-fn wait_for_owner(lab: &Lab, start: usize) -> anyhow::Result<()> {
-    let owned = |event: &Event| is_client(event) && event.name() == "owned";
-    lab.journal.wait(start, PATIENCE, owned).map(drop).context("no edge recovered the session")
-}
-
 /// Starts an edge again and waits until both agents have a wire to it.
 fn respawn(lab: &mut Lab, index: usize, timeline: &Timeline) -> anyhow::Result<()> {
-    let start = lab.journal.end();
-    lab.start_edge(index, "")?;
-    let address = lab.edges[index].address().to_string();
-    for agent in ["client agent", "server agent"] {
-        let up = |event: &Event| {
-            &*event.who == agent && event.name() == "edge_up" && event.text("edge") == address
-        };
-        lab.journal
-            .wait(start, PATIENCE, up)
-            .with_context(|| format!("the {agent} does not find the new edge"))?;
-    }
+    lab.respawn(index)?;
     timeline.say(&format!("edge {} is up: same address, empty directory", lab.edges[index].who()));
     Ok(())
 }
 
 fn kill_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<()> {
-    let (index, start) = (owner(lab)?, lab.journal.end());
+    let (index, start) = (lab.owner()?, lab.journal.end());
     timeline
         .fault(&format!("SIGKILL to edge {}, which owns the session", lab.edges[index].who()), curl.bytes());
     lab.edges[index].kill();
-    wait_for_owner(lab, start)?;
+    lab.wait_for_owner(start)?;
     respawn(lab, index, timeline)
 }
 
 fn stop_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<()> {
-    let (index, start) = (owner(lab)?, lab.journal.end());
+    let (index, start) = (lab.owner()?, lab.journal.end());
     let who = lab.edges[index].who();
     timeline.fault(&format!("SIGSTOP to edge {who}, which owns the session"), curl.bytes());
     lab.edges[index].stop();
-    wait_for_owner(lab, start)?;
-    anyhow::ensure!(owner(lab)? != index, "the session did not leave the stopped edge");
+    lab.wait_for_owner(start)?;
+    anyhow::ensure!(lab.owner()? != index, "the session did not leave the stopped edge");
     let start = lab.journal.end();
     timeline.fault(&format!("SIGCONT to edge {who}: it does not know that it was replaced"), curl.bytes());
     lab.edges[index].wake();
@@ -112,33 +85,14 @@ fn stop_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Re
         .context("the woken edge said nothing that had to be refused")?;
     timeline.say(&format!("frames of edge {who} are refused: its generation is over"));
     // Its wires may have been given up meanwhile: the next fault needs it as a place to recover to.
-    wait_until_usable(lab, index)
-}
-
-/// Waits until the latest news about an edge, at both agents, is that it is up.
-fn wait_until_usable(lab: &Lab, index: usize) -> anyhow::Result<()> {
-    let address = lab.edges[index].address().to_string();
-    for agent in ["client agent", "server agent"] {
-        let about = |event: &Event| &*event.who == agent && event.text("edge") == address;
-        let mut start = lab.journal.end();
-        let news = |event: &Event| about(event) && matches!(event.name(), "edge_up" | "edge_down");
-        let mut up = lab.journal.all(0, news).last().is_some_and(|event| event.name() == "edge_up");
-        while !up {
-            let (next, event) = lab
-                .journal
-                .wait(start, PATIENCE, news)
-                .with_context(|| format!("the {agent} does not come back"))?;
-            (start, up) = (next, event.name() == "edge_up");
-        }
-    }
-    Ok(())
+    lab.wait_until_usable(index)
 }
 
 /// Kills the owner, then the edge that recovers the session, before it has. Returns how many edges it took.
 fn kill_within_a_recovery(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<usize> {
     let mut kills = 0;
     for _ in 0..ATTEMPTS {
-        let index = owner(lab)?;
+        let index = lab.owner()?;
         let Some(other) = (0..lab.edges.len()).find(|other| *other != index) else {
             bail!("there is one edge only")
         };
@@ -153,9 +107,9 @@ fn kill_within_a_recovery(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> an
         lab.journal.wait(start, PATIENCE, orphaned).context("no agent noticed that the edge is gone")?;
         lab.edges[other].kill();
         kills += 2;
-        let recovered = lab.journal.count(start, |event| is_client(event) && event.name() == "owned");
+        let recovered = lab.journal.count(start, |event| Lab::is_report(Side::Client, "owned", event));
         respawn_both(lab, index, other, timeline)?;
-        wait_for_owner(lab, start)?;
+        lab.wait_for_owner(start)?;
         if recovered == 0 {
             timeline.say(&format!("edge {next} was killed within the recovery that it had begun"));
             return Ok(kills);

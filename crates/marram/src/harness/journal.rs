@@ -97,6 +97,11 @@ impl Journal {
         self.events().iter().skip(start).filter(|event| wanted(event)).cloned().collect()
     }
 
+    /// The latest event that `wanted` accepts.
+    pub fn last(&self, mut wanted: impl FnMut(&Event) -> bool) -> Option<Event> {
+        self.events().iter().rev().find(|event| wanted(event)).cloned()
+    }
+
     /// The last lines, for a report of what went wrong.
     #[must_use]
     pub fn tail(&self, count: usize) -> String {

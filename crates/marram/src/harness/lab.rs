@@ -43,11 +43,41 @@ pub struct Listen {
     pub address: SocketAddr,
 }
 
+/// Which agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// The clients'.
+    Client,
+    /// The servers'.
+    Server,
+}
+
+impl Side {
+    /// Its name in the journal.
+    #[must_use]
+    pub fn agent(self) -> &'static str {
+        match self {
+            Self::Client => "client agent",
+            Self::Server => "server agent",
+        }
+    }
+
+    /// Its name on the command line.
+    fn argument(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+}
+
 /// A run. Dropping it ends every process.
 pub struct Lab {
     // Processes first: they end before their directory goes.
     client: Option<Process>,
     server: Option<Process>,
+    /// Where each side's agent thinks the edges are.
+    seen: [Vec<String>; 2],
     /// The edges.
     pub edges: Vec<Edge>,
     /// What everybody logged.
@@ -93,7 +123,8 @@ impl Lab {
         let edges = (0..layout.edges)
             .map(|index| Edge::new(&name(index), settings.clone()))
             .collect::<anyhow::Result<_>>()?;
-        Ok(Self { client: None, server: None, edges, journal: Journal::default(), place, layout })
+        let seen = [Vec::new(), Vec::new()];
+        Ok(Self { client: None, server: None, seen, edges, journal: Journal::default(), place, layout })
     }
 
     /// Starts one edge with an empty directory and waits until it is ready. `extra` are further fields of its
@@ -136,7 +167,7 @@ impl Lab {
         for Listen { app, address } in &listens {
             writeln!(tables, "[[listen]]\naddress = \"{address}\"\napp = {app:?}")?;
         }
-        self.client = Some(self.start_agent("client", edges, &tables)?);
+        self.client = Some(self.start_agent(Side::Client, edges, &tables)?);
         Ok(listens)
     }
 
@@ -153,12 +184,14 @@ impl Lab {
         for (name, address) in servers {
             writeln!(tables, "{name} = \"{address}\"")?;
         }
-        self.server = Some(self.start_agent("server", edges, &tables)?);
+        self.server = Some(self.start_agent(Side::Server, edges, &tables)?);
         Ok(())
     }
 
-    fn start_agent(&self, side: &str, edges: &[SocketAddr], tables: &str) -> anyhow::Result<Process> {
+    fn start_agent(&mut self, side: Side, edges: &[SocketAddr], tables: &str) -> anyhow::Result<Process> {
         let edges: Vec<String> = edges.iter().map(SocketAddr::to_string).collect();
+        self.seen[side as usize].clone_from(&edges);
+        let (who, side) = (side.agent(), side.argument());
         let mut text = format!("edges = {edges:?}\n{tables}\n[log]\nformat = \"json\"\nlevel = \"debug\"\n");
         text += &self.layout.agent_tables;
         text.push('\n');
@@ -171,8 +204,7 @@ impl Lab {
         command.arg("agent").arg(side).arg("--config").arg(config);
         let errors = self.place.path().join(format!("agent-{side}.stderr"));
         let start = self.journal.end();
-        let who = format!("{side} agent");
-        let process = Process::start(&who, &mut command, &self.journal, &errors)?;
+        let process = Process::start(who, &mut command, &self.journal, &errors)?;
         // Listeners are bound before wires are dialled.
         let (running, mut up) = (self.edges.iter().filter(|edge| edge.is_running()).count(), BTreeSet::new());
         self.journal
@@ -191,10 +223,16 @@ impl Lab {
         self.client.iter_mut().chain(self.server.iter_mut())
     }
 
-    /// The index of the edge with this address.
+    /// The index of the edge that one side's agent knows under this address.
     #[must_use]
-    pub fn edge_at(&self, address: &str) -> Option<usize> {
-        self.edges.iter().position(|edge| edge.address().to_string() == address)
+    pub fn edge_at(&self, side: Side, address: &str) -> Option<usize> {
+        self.seen[side as usize].iter().position(|seen| seen == address)
+    }
+
+    /// The address under which one side's agent knows an edge; empty if it was not told of it.
+    #[must_use]
+    pub fn address_for(&self, side: Side, index: usize) -> String {
+        self.seen[side as usize].get(index).cloned().unwrap_or_default()
     }
 }
 

@@ -10,11 +10,12 @@ mod lab;
 mod place;
 mod process;
 mod relay;
+mod watch;
 
 pub use cells::Cells;
 pub use edge::Edge;
 pub use journal::{Event, Journal};
-pub use lab::{Lab, Layout, Listen};
+pub use lab::{Lab, Layout, Listen, Side};
 pub use place::{Place, free_address};
 pub use process::Process;
 pub use relay::{Counts, Relay};

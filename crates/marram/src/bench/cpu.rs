@@ -1,0 +1,44 @@
+//! Processor time of groups of processes, as the kernel counts it, in nanoseconds.
+
+use std::fs;
+use std::path::Path;
+
+/// Nanoseconds that all threads of all processes in these groups have run so far. Processes that ended do not count.
+pub(super) fn spent_ns(groups: &[u32]) -> u64 {
+    let Ok(entries) = fs::read_dir("/proc") else { return 0 };
+    let processes = entries.flatten().map(|entry| entry.path()).filter(|path| {
+        let group = fs::read_to_string(path.join("stat")).ok().and_then(|stat| group_of(&stat));
+        group.is_some_and(|group| groups.contains(&group))
+    });
+    processes.map(|path| threads_ns(&path)).sum()
+}
+
+/// The third field behind the command's name, which is in parentheses and may contain anything.
+fn group_of(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
+fn threads_ns(process: &Path) -> u64 {
+    let Ok(threads) = fs::read_dir(process.join("task")) else { return 0 };
+    let spent = |path: &Path| -> Option<u64> {
+        fs::read_to_string(path.join("schedstat")).ok()?.split_ascii_whitespace().next()?.parse().ok()
+    };
+    threads.flatten().filter_map(|thread| spent(&thread.path())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_found_behind_any_name() {
+        assert_eq!(group_of("17 (a) b) (c) S 1 42 42 0"), Some(42));
+        assert_eq!(group_of("nonsense"), None);
+    }
+
+    #[test]
+    fn this_process_spends_time() {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap();
+        assert!(spent_ns(&[group_of(&stat).unwrap()]) > 0);
+    }
+}

@@ -1,0 +1,98 @@
+//! `marram bench NAME`: every figure that the README claims, with its baseline measured in the same run.
+
+mod baseline;
+mod checkpoint;
+mod cpu;
+mod forward;
+mod machine;
+mod mass;
+mod peer;
+mod pinger;
+mod recover;
+mod report;
+mod stats;
+
+use crate::cli::Failure;
+use crate::harness::{Cells, Layout};
+use anyhow::Context;
+use report::Report;
+use std::path::PathBuf;
+
+/// Which benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Name {
+    /// What protection adds to a message.
+    Forward,
+    /// How long clients wait when an edge dies.
+    Recover,
+    /// How long a checkpoint pauses a cell.
+    Checkpoint,
+}
+
+/// What to measure and how to show it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Which benchmark.
+    pub name: Name,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Measure little: to see that it works, not what it costs.
+    #[arg(long)]
+    pub quick: bool,
+    /// Directory of the built cells.
+    #[arg(long, value_name = "DIR")]
+    pub cells: Option<PathBuf>,
+}
+
+/// What every benchmark needs to know.
+struct Plan {
+    program: PathBuf,
+    cells: Cells,
+    quick: bool,
+}
+
+impl Plan {
+    fn layout(&self, purpose: &'static str, edges: usize, agent_tables: &str) -> Layout {
+        Layout {
+            purpose,
+            program: self.program.clone(),
+            edges,
+            shards: 1,
+            encrypted: false,
+            edge_tables: String::new(),
+            agent_tables: agent_tables.to_owned(),
+        }
+    }
+}
+
+/// Runs one benchmark and prints what it found.
+///
+/// # Errors
+/// If a process cannot be started or does not do its part; [`Failure::Check`] if bytes were lost or repeated.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let plan = Plan {
+        program: std::env::current_exe().context("the program's own path is unknown")?,
+        cells: Cells::find(options.cells.as_deref())?,
+        quick: options.quick,
+    };
+    let report: Report = match options.name {
+        Name::Forward => forward::run(&plan)?,
+        Name::Recover => recover::run(&plan)?,
+        Name::Checkpoint => checkpoint::run(&plan)?,
+    };
+    if options.json {
+        println!("{}", report.json());
+    } else {
+        print!("{}", report.text());
+    }
+    match report.wrong() {
+        None => Ok(()),
+        Some(what) => Err(Failure::Check(anyhow::anyhow!(what))),
+    }
+}
+
+/// Tells whoever waits how far it is.
+fn progress(text: &str) {
+    eprintln!("marram bench: {text}");
+}

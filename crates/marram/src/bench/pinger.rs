@@ -1,0 +1,155 @@
+//! A client of the cell `ballast` that asks all the time, and knows how long the longest wait for an answer was.
+
+use super::peer;
+use anyhow::Context;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes of a command and of an answer.
+const SIZE: usize = 17;
+/// Between an answer and the next question: a client that works, too, and does not keep a processor busy alone.
+const PACE: Duration = Duration::from_millis(1);
+/// How long the answers may stay away.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One command: what it does, and its two numbers.
+#[must_use]
+pub(super) fn command(op: u8, a: u64, b: u64) -> [u8; SIZE] {
+    let mut bytes = [0; SIZE];
+    bytes[0] = op;
+    bytes[1..9].copy_from_slice(&a.to_le_bytes());
+    bytes[9..].copy_from_slice(&b.to_le_bytes());
+    bytes
+}
+
+/// Sends a command and returns the two numbers of its answer.
+pub(super) fn ask(stream: &mut TcpStream, op: u8, a: u64, b: u64) -> anyhow::Result<(u64, u64)> {
+    stream.write_all(&command(op, a, b))?;
+    let mut answer = [0; SIZE];
+    stream.read_exact(&mut answer).context("the cell did not answer")?;
+    anyhow::ensure!(answer[0] == op, "the cell answered {:#04x} to {op:#04x}", answer[0]);
+    let word = |from: usize| answer[from..from + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    Ok((word(1), word(9)))
+}
+
+#[derive(Default)]
+struct State {
+    /// The current measurement: when it began, how many answers since, the longest wait.
+    answers: u64,
+    longest: Duration,
+    lost: u64,
+    repeated: u64,
+    /// Questions asked in all.
+    next: u64,
+    stop: bool,
+    failed: Option<String>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks until it is dropped.
+pub(super) struct Pinger {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Pinger {
+    /// Goes on with a connection on which every command has been answered.
+    pub(super) fn start(mut stream: TcpStream) -> Self {
+        let shared = Arc::new(Shared::default());
+        let state = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || {
+            if let Err(error) = ping(&mut stream, &state) {
+                state.lock().failed = Some(format!("{error:#}"));
+                state.changed.notify_all();
+            }
+        });
+        Self { shared, thread: Some(thread) }
+    }
+
+    /// Connects, and fills the cell with `bytes` of incompressible state.
+    pub(super) fn fill(address: SocketAddr, bytes: u64) -> anyhow::Result<TcpStream> {
+        let mut stream = peer::connect(address)?;
+        let (held, _) = ask(&mut stream, b'B', bytes, 0x5eed)?;
+        anyhow::ensure!(held == bytes, "the cell holds {held} bytes, not {bytes}");
+        Ok(stream)
+    }
+
+    /// Does `fault`, waits until answers come again, and says how long they stayed away, in milliseconds.
+    pub(super) fn longest_wait_ms(&self, fault: impl FnOnce()) -> anyhow::Result<f64> {
+        /// Answers after the fault that mean that it is over.
+        const ENOUGH: u64 = 30;
+        {
+            let mut state = self.shared.lock();
+            (state.answers, state.longest) = (0, Duration::ZERO);
+        }
+        fault();
+        // The answers that were on their way when the fault struck do not end it.
+        let struck = self.shared.lock().answers;
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.shared.lock();
+        while state.answers < struck + ENOUGH {
+            if let Some(why) = &state.failed {
+                anyhow::bail!("the client failed: {why}");
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            anyhow::ensure!(!left.is_zero(), "no answers for {PATIENCE:?}");
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(state.longest.as_secs_f64() * 1e3)
+    }
+
+    /// Answers that never came and answers that came twice.
+    pub(super) fn lost_and_repeated(&self) -> (u64, u64) {
+        let state = self.shared.lock();
+        (state.lost, state.repeated)
+    }
+}
+
+impl Drop for Pinger {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        if let Some(thread) = self.thread.take() {
+            // Its failure, if any, was in the shared state.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ping(stream: &mut TcpStream, shared: &Shared) -> anyhow::Result<()> {
+    let mut last = Instant::now();
+    loop {
+        let number = {
+            let mut state = shared.lock();
+            if state.stop {
+                return Ok(());
+            }
+            state.next += 1;
+            state.next
+        };
+        let (_, answered) = ask(stream, b'E', 0, number)?;
+        let now = Instant::now();
+        let mut state = shared.lock();
+        state.answers += 1;
+        state.longest = state.longest.max(now - last);
+        state.lost += answered.saturating_sub(number);
+        state.repeated += number.saturating_sub(answered);
+        drop(state);
+        shared.changed.notify_all();
+        last = now;
+        std::thread::sleep(PACE);
+    }
+}

@@ -1,0 +1,241 @@
+//! `marram bench recover`: how long a client waits when its edge dies or hangs. The cell holds incompressible state; its
+//! checkpoint is at an end alone; the edge that takes over is new and empty.
+
+use super::pinger::{self, Pinger};
+use super::report::{Bar, Report};
+use super::{Plan, mass, peer, progress, stats};
+use crate::admin::client::Client;
+use crate::harness::{Lab, Relay};
+use anyhow::Context;
+use hyper::Method;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+pub(super) const APP: &str = "ballast";
+const SERVER: &str = "echo";
+/// A long wire, one way.
+const REMOTE: Duration = Duration::from_millis(20);
+/// How long a checkpoint may take to be stored.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs the benchmark.
+pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
+    let mut report = Report::new("recover");
+    let (kills, hangs) = if plan.quick { (3, 2) } else { (30, 10) };
+    for (name, size, bar) in [
+        ("state_64kib", 64 << 10, None),
+        ("state_1mib", 1 << 20, None),
+        ("state_10mib", 10 << 20, Some(25.0)),
+        ("state_43mib", 43 << 20, None),
+    ] {
+        local(plan, name, size, kills, hangs, bar, &mut report)?;
+    }
+    replay(plan, &mut report)?;
+    remote(plan, if plan.quick { 2 } else { 10 }, &mut report)?;
+    mass::run(plan, if plan.quick { 50 } else { 1000 }, &mut report)?;
+    report.baseline("CESSNA", "the paper's figures: 46 ms (10 MB), 83 ms (43 MB, local), 183 ms (43 MB, same region)");
+    report.note("a client that asks every millisecond; the gap is the longest time between two answers");
+    Ok(report)
+}
+
+/// A run with two edges, the second of which is new, and one session with `bytes` of state.
+struct Scene {
+    lab: Lab,
+    pinger: Pinger,
+    // Between agents and edges, where the wires are long.
+    _relays: Vec<Relay>,
+}
+
+impl Scene {
+    fn new(plan: &Plan, bytes: u64, delay: Option<Duration>) -> anyhow::Result<Self> {
+        let mut lab = lab(plan, "")?;
+        lab.start_edges("")?;
+        let (edges, relays) = wires(&lab, delay)?;
+        lab.start_server_agent(&edges[1], &[(SERVER, peer::echo_server()?)])?;
+        let listens = lab.start_client_agent(&edges[0], &[APP])?;
+        let address = listens.first().context("one app has one listener")?.address;
+        let mut stream = Pinger::fill(address, bytes)?;
+        wait_for_checkpoint(&lab, &mut stream)?;
+        Ok(Self { lab, pinger: Pinger::start(stream), _relays: relays })
+    }
+
+    /// Kills the owner; the client's wait in milliseconds. The edge is back, empty, afterwards.
+    fn kill(&mut self) -> anyhow::Result<f64> {
+        let (index, start) = (self.lab.owner()?, self.lab.journal.end());
+        let edge = &mut self.lab.edges[index];
+        let gap = self.pinger.longest_wait_ms(|| edge.kill())?;
+        self.lab.wait_for_owner(start)?;
+        self.lab.respawn(index)?;
+        Ok(gap)
+    }
+
+    /// Stops the owner until the session has moved.
+    fn hang(&mut self) -> anyhow::Result<f64> {
+        let (index, start) = (self.lab.owner()?, self.lab.journal.end());
+        let edge = &self.lab.edges[index];
+        let gap = self.pinger.longest_wait_ms(|| edge.stop())?;
+        self.lab.wait_for_owner(start)?;
+        self.lab.edges[index].wake();
+        self.lab.respawn(index)?;
+        Ok(gap)
+    }
+}
+
+pub(super) fn lab(plan: &Plan, keep: &str) -> anyhow::Result<Lab> {
+    Lab::new(plan.layout("bench-recover", 2, ""), |place| {
+        let rest = format!("server = \"{SERVER}\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"64MiB\"\n[keep]\n{keep}\n");
+        Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?])
+    })
+}
+
+/// The edges' addresses for the client's and the server's agent: behind relays where wires are long.
+fn wires(lab: &Lab, delay: Option<Duration>) -> anyhow::Result<([Vec<SocketAddr>; 2], Vec<Relay>)> {
+    let addresses = lab.edge_addresses();
+    let Some(delay) = delay else { return Ok(([addresses.clone(), addresses], Vec::new())) };
+    let mut relays = Vec::new();
+    let mut behind = || {
+        let start = |address: &SocketAddr| {
+            let relay = Relay::start(*address, delay)?;
+            let address = relay.address();
+            relays.push(relay);
+            Ok(address)
+        };
+        addresses.iter().map(start).collect::<anyhow::Result<Vec<_>>>()
+    };
+    let edges = [behind()?, behind()?];
+    Ok((edges, relays))
+}
+
+/// The one session, as its owner's admin API shows it.
+fn session(client: &Client) -> anyhow::Result<serde_json::Value> {
+    let list = client.json(Method::GET, "/v1/sessions")?;
+    list["sessions"].get(0).cloned().context("the owner does not know its session")
+}
+
+/// Gives the cell to do until a checkpoint that covers its state is stored at an end.
+fn wait_for_checkpoint(lab: &Lab, stream: &mut TcpStream) -> anyhow::Result<()> {
+    let client = lab.edges[lab.owner()?].client()?;
+    let before = session(&client)?["checkpoints"].as_u64().unwrap_or(0);
+    let deadline = Instant::now() + PATIENCE;
+    let payload = vec![1; 60 << 10];
+    loop {
+        for _ in 0..10 {
+            let echo = pinger::command(b'E', payload.len() as u64, 0);
+            let message = [&echo[..], &payload].concat();
+            peer::round_trips(stream, &message, 1)?;
+        }
+        if session(&client)?["checkpoints"].as_u64().unwrap_or(0) > before.max(1) {
+            return Ok(());
+        }
+        anyhow::ensure!(Instant::now() < deadline, "no checkpoint was stored for {PATIENCE:?}");
+    }
+}
+
+fn local(
+    plan: &Plan,
+    name: &str,
+    bytes: u64,
+    kills: usize,
+    hangs: usize,
+    bar: Option<f64>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    progress(&format!("recover: {name}"));
+    let mut scene = Scene::new(plan, bytes, None)?;
+    let (mut gaps, mut edge) = (Vec::new(), Vec::new());
+    for kill in 0..kills {
+        progress(&format!("recover: {name}, kill {} of {kills}", kill + 1));
+        gaps.push(scene.kill()?);
+        edge.extend(recovery_ms(&scene.lab)?);
+    }
+    let p50 = format!("{name}.client_gap_p50_ms");
+    match bar {
+        Some(most) => report.metric_with_bar(&p50, stats::median(&gaps), Bar::Most(most)),
+        None => report.metric(&p50, stats::median(&gaps)),
+    }
+    report.metric(&format!("{name}.client_gap_p99_ms"), stats::percentile(&gaps, 99.0));
+    if !edge.is_empty() {
+        report.metric(&format!("{name}.edge_p50_ms"), stats::median(&edge));
+    }
+    let mut gaps = Vec::new();
+    for hang in 0..hangs {
+        progress(&format!("recover: {name}, hang {} of {hangs}", hang + 1));
+        gaps.push(scene.hang()?);
+    }
+    report.metric_with_bar(&format!("{name}.hang_gap_p50_ms"), stats::median(&gaps), Bar::Most(400.0));
+    let (lost, repeated) = scene.pinger.lost_and_repeated();
+    report.add_lost(lost, repeated);
+    Ok(())
+}
+
+/// What the owner says that its only recovery took, from the first promise asked for to the first output released.
+fn recovery_ms(lab: &Lab) -> anyhow::Result<Option<f64>> {
+    let micros = counter(&lab.edges[lab.owner()?].client()?, "recovery_us_total")?;
+    #[expect(clippy::cast_precision_loss, reason = "microseconds of one recovery")]
+    Ok(micros.map(|micros| micros as f64 / 1e3))
+}
+
+/// A counter of an edge.
+fn counter(client: &Client, name: &str) -> anyhow::Result<Option<u64>> {
+    let text = client.call(Method::GET, "/metrics", bytes::Bytes::new())?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let line = text.lines().find(|line| line.starts_with(&format!("marram_{name}{{")));
+    Ok(line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()))
+}
+
+/// What one more message to replay costs: recoveries of sessions without a checkpoint, with many messages and with few.
+fn replay(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    let rounds = if plan.quick { 2 } else { 8 };
+    let messages: usize = if plan.quick { 2_000 } else { 20_000 };
+    let (mut few, mut many, mut replayed) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds {
+        progress(&format!("recover: replay, round {} of {rounds}", round + 1));
+        few.push(replay_once(plan, 1)?.0);
+        let (gap, count) = replay_once(plan, messages)?;
+        many.push(gap);
+        #[expect(clippy::cast_precision_loss, reason = "thousands")]
+        replayed.push(count as f64);
+    }
+    let extra_us = (stats::median(&many) - stats::median(&few)) * 1e3;
+    let count = stats::median(&replayed).max(1.0);
+    report.metric_with_bar("replay_us_per_message", extra_us / count, Bar::Most(2.0));
+    report.metric("replayed_messages", count);
+    Ok(())
+}
+
+/// The client's wait, in milliseconds, and how many messages the new owner replayed.
+fn replay_once(plan: &Plan, messages: usize) -> anyhow::Result<(f64, u64)> {
+    let mut lab = lab(plan, "recovery_target = \"1h\"")?;
+    lab.start_edges("")?;
+    let edges = lab.edge_addresses();
+    lab.start_server_agent(&edges, &[(SERVER, peer::echo_server()?)])?;
+    let listens = lab.start_client_agent(&edges, &[APP])?;
+    let mut stream = peer::connect(listens.first().context("one app has one listener")?.address)?;
+    for number in 0..messages {
+        pinger::ask(&mut stream, b'E', 0, number as u64)?;
+    }
+    let pinger = Pinger::start(stream);
+    let (index, start) = (lab.owner()?, lab.journal.end());
+    let edge = &mut lab.edges[index];
+    let gap = pinger.longest_wait_ms(|| edge.kill())?;
+    lab.wait_for_owner(start)?;
+    let replayed = counter(&lab.edges[lab.owner()?].client()?, "inputs_replayed_total")?;
+    Ok((gap, replayed.unwrap_or(0)))
+}
+
+/// 10 MiB of state, and 20 ms between every agent and every edge.
+fn remote(plan: &Plan, kills: usize, report: &mut Report) -> anyhow::Result<()> {
+    progress("recover: remote");
+    let mut scene = Scene::new(plan, 10 << 20, Some(REMOTE))?;
+    let mut gaps = Vec::new();
+    for kill in 0..kills {
+        progress(&format!("recover: remote, kill {} of {kills}", kill + 1));
+        gaps.push(scene.kill()?);
+    }
+    report.metric("remote_10mib.client_gap_p50_ms", stats::median(&gaps));
+    report.metric("remote_10mib.client_gap_p99_ms", stats::percentile(&gaps, 99.0));
+    let (lost, repeated) = scene.pinger.lost_and_repeated();
+    report.add_lost(lost, repeated);
+    report.note("remote: every byte between agents and edges is held back for 20 ms each way by a relay in user space");
+    Ok(())
+}

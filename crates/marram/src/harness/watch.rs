@@ -1,0 +1,92 @@
+//! Who owns a session, and bringing edges back: what every run with faults needs to know.
+
+use super::edge::Edge;
+use super::journal::Event;
+use super::lab::{Lab, Side};
+use anyhow::Context;
+use std::time::Duration;
+
+/// How long any one thing may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Lab {
+    /// Whether an event is the report of one side's agent that is called so.
+    #[must_use]
+    pub fn is_report(side: Side, name: &str, event: &Event) -> bool {
+        event.name() == name && *event.who == *side.agent()
+    }
+
+    /// The edge that owns the only session now, as its client's agent sees it.
+    ///
+    /// # Errors
+    /// If none does.
+    pub fn owner(&self) -> anyhow::Result<usize> {
+        let owned = self.journal.last(|event| Self::is_report(Side::Client, "owned", event));
+        let owned = owned.context("no edge owns the session")?;
+        self.edge_at(Side::Client, owned.text("edge"))
+            .with_context(|| format!("the agent reports an owner at {}, where no edge is", owned.text("edge")))
+    }
+
+    /// Waits until the client's agent reports an owner; `start` is where the journal was when the fault happened.
+    ///
+    /// # Errors
+    /// If it does not in time.
+    pub fn wait_for_owner(&self, start: usize) -> anyhow::Result<Event> {
+        let owned = |event: &Event| Self::is_report(Side::Client, "owned", event);
+        let found = self.journal.wait(start, PATIENCE, owned);
+        let found =
+            found.with_context(|| format!("no edge recovered the session; the last lines:\n{}", self.journal.tail(30)));
+        found.map(|(_, event)| event)
+    }
+
+    /// Starts an edge again, with an empty directory, and waits until both agents have a wire to it.
+    ///
+    /// # Errors
+    /// If they do not in time.
+    pub fn respawn(&mut self, index: usize) -> anyhow::Result<()> {
+        let start = self.journal.end();
+        self.start_edge(index, "")?;
+        for side in [Side::Client, Side::Server] {
+            let address = self.address_for(side, index);
+            let up = |event: &Event| Self::is_report(side, "edge_up", event) && event.text("edge") == address;
+            let found = self.journal.wait(start, PATIENCE, up);
+            found.with_context(|| format!("the {} does not find the new edge {}", side.agent(), self.edges[index].who()))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the latest news about an edge, at both agents, is that it is up.
+    ///
+    /// # Errors
+    /// If it does not come in time.
+    pub fn wait_until_usable(&self, index: usize) -> anyhow::Result<()> {
+        for side in [Side::Client, Side::Server] {
+            let address = self.address_for(side, index);
+            let news = |event: &Event| {
+                event.text("edge") == address
+                    && (Self::is_report(side, "edge_up", event) || Self::is_report(side, "edge_down", event))
+            };
+            let mut start = self.journal.end();
+            let mut up = self.journal.last(news).is_some_and(|event| event.name() == "edge_up");
+            while !up {
+                let found = self.journal.wait(start, PATIENCE, news);
+                let (next, event) = found.with_context(|| format!("the {} does not come back", side.agent()))?;
+                (start, up) = (next, event.name() == "edge_up");
+            }
+        }
+        Ok(())
+    }
+
+    /// Another edge than this one that runs.
+    #[must_use]
+    pub fn other(&self, index: usize) -> Option<usize> {
+        (0..self.edges.len()).find(|other| *other != index && self.edges[*other].is_running())
+    }
+
+    /// The process groups of all agents and edges that run.
+    pub fn groups(&mut self) -> Vec<u32> {
+        let agents: Vec<u32> = self.agents().map(|process| process.id()).collect();
+        let edges = self.edges.iter_mut().filter_map(Edge::process).map(|process| process.id());
+        agents.into_iter().chain(edges).collect()
+    }
+}
