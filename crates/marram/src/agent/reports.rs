@@ -8,13 +8,18 @@ use marram_wire::{
     frame::Code,
     id::{Generation, SessionId},
 };
-use std::{collections::BTreeSet, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 use tracing::{debug, info, warn};
 
 /// Writes reports to the log, and remembers which sessions are not over.
 pub(super) struct Reports {
     names: Vec<String>,
     sessions: BTreeSet<SessionId>,
+    /// Why each edge that is down was down when that was reported last.
+    down: BTreeMap<Target, String>,
     edges: Limiter,
     moves: Limiter,
     zombies: Limiter,
@@ -28,6 +33,7 @@ impl Reports {
         Self {
             names: edges.iter().map(|edge| edge.name.clone()).collect(),
             sessions: BTreeSet::new(),
+            down: BTreeMap::new(),
             edges: limiter(),
             moves: limiter(),
             zombies: limiter(),
@@ -56,10 +62,15 @@ impl Reports {
         events::write(report, about);
         match report {
             Report::EdgeUp { target, name } => {
+                self.down.remove(target);
                 let address = self.name(*target);
                 info!(edge = %name, %address, shard = target.shard, "edge up");
             }
             Report::EdgeDown { target, reason, suspected } => {
+                // Each failed attempt is reported; what changes is worth a line.
+                if self.down.insert(*target, reason.clone()).as_ref() == Some(reason) {
+                    return;
+                }
                 if let Some(swallowed) = self.edges.pass(now) {
                     let (address, shard) = (self.name(*target), target.shard);
                     warn!(%address, shard, %reason, suspected, swallowed, "edge down");

@@ -43,7 +43,7 @@ pub(super) struct Process {
     shard: u8,
     token: Token,
     state: State,
-    /// Deaths in a row soon after a start.
+    /// Deaths in a row, each but the first soon after a start.
     early_deaths: u32,
 }
 
@@ -145,9 +145,10 @@ impl Process {
         let killed = running.child.kill();
         let status = running.child.wait();
         let how = killed.and(status).map_or_else(|error| error.to_string(), |status| status.to_string());
+        // The first death in a while is an accident; a second one soon after a start may be the start's fault.
         let early = now.duration_since(running.since) < MATURE;
-        let wait = if early { self.backoff() } else { Duration::ZERO };
-        self.early_deaths = if early { self.early_deaths + 1 } else { 0 };
+        let wait = if early && self.early_deaths > 0 { self.backoff() } else { Duration::ZERO };
+        self.early_deaths = if early { self.early_deaths + 1 } else { 1 };
         warn!(shard = self.shard, %how, wait_ms = wait.as_millis(), "shard died, starting another");
         self.state = State::Due(now + wait);
     }

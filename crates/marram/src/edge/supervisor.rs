@@ -122,6 +122,8 @@ impl Supervisor {
         if let Some(gate) = &self.gate {
             self.step(control::In::Gate { host: gate.host });
         }
+        // Questions may have come before there was a poll to wake.
+        self.woken();
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             self.start_processes();
