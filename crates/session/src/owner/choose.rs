@@ -51,6 +51,7 @@ impl Owner {
         self.log.bytes = self.sides[best].got_log.clone();
         let _ = self.log.bytes.split_to(usize::try_from(base - start).unwrap_or(0));
         self.log.cursor = Cursor::default();
+        self.opened = self.log.end() > 0;
         self.digest = Digest::start(self.session);
         self.timers = super::Timers::default();
         self.sides.iter_mut().for_each(super::Side::reset);

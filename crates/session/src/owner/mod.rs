@@ -156,6 +156,8 @@ pub struct Owner {
     running: Option<run::Running>,
     replay: Option<choose::Replay>,
     log: Log,
+    /// Whether the cell's ports are open: the session's first entry is consumed, or about to be.
+    opened: bool,
     digest: Digest,
     timers: Timers,
     /// Session time minus monotonic time, in nanoseconds.
@@ -225,6 +227,7 @@ impl Owner {
             running: None,
             replay: None,
             log: Log::default(),
+            opened: false,
             digest: Digest::start(session),
             timers: Timers::default(),
             clock_offset_ns: 0,

@@ -56,7 +56,7 @@ impl Owner {
     /// When the next timer is due, on the monotonic clock.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
-        if self.phase != Phase::Running || self.running.is_some() {
+        if self.phase != Phase::Running || self.running.is_some() || self.clogged() {
             return None;
         }
         let due_ns = self.timers.due_ns()?.saturating_sub(self.clock_offset_ns);
@@ -70,15 +70,14 @@ impl Owner {
 
     /// The log is chosen and the ends know it.
     pub(super) fn begin(&mut self, now: Now, out: &mut Vec<Effect>) {
-        let begun =
-            self.log.end() > 0 || self.sides.iter().any(|side| side.took > 0) || self.totals.consumed > 0;
-        if begun {
+        if self.opened {
             self.release(out);
             return self.pump(now, out);
         }
         let event = Event::Start { seed: self.seed.0, server: self.sides.len() > 1 };
         let now_ns = self.session_ns(now);
         let rest = self.opens();
+        self.opened = true;
         self.running = Some(Running { event, now_ns, message: None, rest, clock_read: true });
         self.run_next(out);
     }
@@ -96,7 +95,7 @@ impl Owner {
         if self.phase != Phase::Running || self.running.is_some() || self.cell.is_none() {
             return;
         }
-        if self.sides.iter().any(|side| side.unsent_charge > UNSENT_MAX) {
+        if self.clogged() {
             return;
         }
         let now_ns = self.session_ns(now);
@@ -114,6 +113,11 @@ impl Owner {
         let rest = alloc::vec![input];
         self.running = Some(Running { event, now_ns, message, rest, clock_read: false });
         self.run_next(out);
+    }
+
+    /// Whether the cell rests until an end takes more: then not even timers fire.
+    fn clogged(&self) -> bool {
+        self.sides.iter().any(|side| side.unsent_charge > UNSENT_MAX)
     }
 
     /// Ports in turn.
