@@ -49,7 +49,22 @@ impl Shard {
         if let Some(count) = again {
             return self.again(now, id, count, out);
         }
+        self.count_recovery(now, id);
         self.rearm(now, id);
+    }
+
+    /// Counts an attempt that has just led to a release, unless the session begins with it.
+    fn count_recovery(&mut self, now: Now, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.owner.recovering() {
+            return;
+        }
+        if let Some(asked_ns) = session.asked_ns.take()
+            && !session.fresh
+        {
+            self.counters.recoveries += 1;
+            self.counters.recovery_us += now.mono_ns.saturating_sub(asked_ns) / 1_000;
+        }
     }
 
     fn name_cell(&mut self, id: SessionId) -> CellId {

@@ -101,6 +101,7 @@ impl Shard {
                 proven,
                 again: 0,
                 timer_ns: None,
+                asked_ns: None,
                 adrift_ns: None,
                 since_ms,
             };
@@ -133,7 +134,7 @@ impl Shard {
         let image = match hello.image {
             Some(image) => image,
             None => match self.apps.get(&hello.app) {
-                Some(image) => *image,
+                Some(app) => app.image,
                 None => {
                     let reason =
                         alloc::format!("no app `{}` is deployed on this edge: `marram deploy` it", hello.app);
@@ -141,7 +142,8 @@ impl Shard {
                 }
             },
         };
-        match self.images.get(&image) {
+        // Two apps may run one image: the name decides between them as long as it runs that image.
+        match self.apps.get(&hello.app).filter(|app| app.image == image).or(self.images.get(&image)) {
             Some(app) => Ok(app.clone()),
             None => refuse(Code::UnknownImage, unknown_image(&hello.app, image)),
         }
@@ -224,6 +226,7 @@ impl Shard {
             channels.push(channel);
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.asked_ns = Some(now.mono_ns);
         let (fresh, proven) = (session.fresh, session.proven);
         self.counters.attempts += 1;
         let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();

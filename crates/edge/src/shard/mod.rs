@@ -35,6 +35,8 @@ struct Session {
     /// Attempts in a row that another attempt was in the way of.
     again: u32,
     timer_ns: Option<u64>,
+    /// When promises were asked for, until the log is chosen.
+    asked_ns: Option<u64>,
     /// Since when an end is missing.
     adrift_ns: Option<u64>,
     since_ms: u64,
@@ -56,8 +58,8 @@ pub struct Shard {
     config: Configure,
     draining: bool,
     drained: bool,
-    /// The image that new sessions of an app run.
-    apps: BTreeMap<alloc::string::String, ImageHash>,
+    /// What new sessions run.
+    apps: BTreeMap<alloc::string::String, App>,
     /// What sessions of an image are promised; kept after the app was deployed anew.
     images: BTreeMap<ImageHash, App>,
     wires: BTreeMap<WireId, Wire>,
@@ -195,7 +197,7 @@ impl Shard {
                 out.push(Out::Control(FromShard::Ready));
             }
             ToShard::Deploy(app) => {
-                self.apps.insert(app.name.clone(), app.image);
+                self.apps.insert(app.name.clone(), app.clone());
                 self.images.insert(app.image, app);
             }
             ToShard::Undeploy(name) => {
