@@ -3,11 +3,13 @@
 mod edges;
 mod events;
 mod locals;
+mod reach;
 mod reports;
 mod resolver;
 mod shell;
 
-pub(crate) use shell::{Reach, Shell};
+pub(crate) use reach::Reach;
+pub(crate) use shell::Shell;
 
 use crate::net::{AgentDoor, Security, Stop};
 use marram_wire::id::HostId;

@@ -1,7 +1,12 @@
 //! The agent's loop: waits for sockets, feeds `Agent::step`, does what it says. Decides nothing about sessions.
 
-use super::{Options, edges::Edge, locals::Local, reports::Reports, resolver::Resolver};
-use crate::net::{AgentDoor, Happened, Limiter, Socket, Stop, Table, Wire, random, token};
+use super::{
+    Options,
+    locals::Local,
+    reach::{Begun, Reach, Reacher},
+    reports::Reports,
+};
+use crate::net::{Happened, Limiter, Socket, Stop, Table, Wire, random, token};
 use anyhow::Context;
 use bytes::BytesMut;
 use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Target, WireId};
@@ -13,7 +18,6 @@ use mio::{
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
-    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -32,33 +36,13 @@ const WIRE: u64 = 2;
 const ACCEPTED: u64 = 3;
 const CONNECTED: u64 = 4;
 
-/// How an agent gets to its edges.
-pub(crate) enum Reach {
-    /// Over the network.
-    Edges {
-        /// What it shows and wants to see.
-        door: AgentDoor,
-        /// Where they are.
-        edges: Vec<Edge>,
-    },
-    /// Within the process: the agent of an edge's own gates asks for a socket to one of its shards.
-    Own(Box<dyn Fn(u8) -> io::Result<UnixStream> + Send>),
-}
-
-/// What a name was resolved for.
-enum Wanted {
-    Wire(Target),
-    Server(ConnectionId),
-}
-
 /// An agent with its sockets.
 pub(crate) struct Shell {
     poll: Poll,
     agent: Agent,
     outs: Vec<Out>,
     inputs: VecDeque<In>,
-    reach: Reach,
-    servers: BTreeMap<String, String>,
+    reacher: Reacher,
     listeners: Vec<(TcpListener, String)>,
     /// Whether a listener may have more connections than were taken.
     accepting: Vec<bool>,
@@ -68,7 +52,6 @@ pub(crate) struct Shell {
     dirty: Vec<ConnectionId>,
     connect_deadlines: VecDeque<(Instant, ConnectionId)>,
     connect_timeout: Duration,
-    resolver: Resolver<Wanted>,
     reports: Reports,
     accept_errors: Limiter,
     next_local: u64,
@@ -91,10 +74,6 @@ fn local_token(connection: ConnectionId) -> Token {
     token::token(kind, connection.0 & !ASKED)
 }
 
-fn wire_token(id: u64) -> Token {
-    token::token(WIRE, id)
-}
-
 impl Shell {
     /// Binds the listeners and makes everything ready.
     pub(super) fn new(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Self> {
@@ -113,17 +92,14 @@ impl Shell {
             listeners.push((listener, app.clone()));
         }
         let now = Instant::now();
-        let edges: &[Edge] = match &reach {
-            Reach::Edges { edges, .. } => edges,
-            Reach::Own(_) => &[],
-        };
+        let reacher = Reacher::new(reach, &options.servers, waker)?;
+        let edges = reacher.edges();
         let host = options.host.map_or_else(|| random().map(HostId), Ok)?;
         let config = config(options, host, u16::try_from(edges.len().max(1))?);
         Ok(Self {
             agent: Agent::new(config, random()?),
             outs: Vec::new(),
             inputs: VecDeque::new(),
-            servers: options.servers.iter().cloned().collect(),
             accepting: vec![false; listeners.len()],
             listeners,
             table: Table::new(options.patience.dial, false),
@@ -132,7 +108,6 @@ impl Shell {
             dirty: Vec::new(),
             connect_deadlines: VecDeque::new(),
             connect_timeout: options.patience.connect,
-            resolver: Resolver::start(waker)?,
             reports: Reports::new(edges, now),
             accept_errors: Limiter::new(now),
             next_local: 0,
@@ -145,7 +120,7 @@ impl Shell {
             drain_limit: options.patience.drain,
             drain_deadline: None,
             poll,
-            reach,
+            reacher,
         })
     }
 
@@ -191,7 +166,7 @@ impl Shell {
 
     fn on_event(&mut self, event: &mio::event::Event) {
         match (event.token(), token::split(event.token())) {
-            (token::WAKER, _) => self.resolved(),
+            (token::WAKER, _) => self.begun(),
             (token::BOSS, _) => self.stopping(),
             (_, (LISTENER, number)) => {
                 let index = usize::try_from(number).unwrap_or(usize::MAX);
@@ -264,7 +239,8 @@ impl Shell {
         let connection = ConnectionId(self.next_local);
         self.next_local += 1;
         let app = self.listeners[index].1.clone();
-        if self.insert_local(connection, Socket::tcp(stream), false).is_ok() {
+        let inserted = Socket::tcp(stream).and_then(|socket| self.insert_local(connection, socket, false));
+        if inserted.is_ok() {
             self.inputs.push_back(In::Accepted { connection, app });
         }
     }
@@ -272,10 +248,9 @@ impl Shell {
     fn insert_local(
         &mut self,
         connection: ConnectionId,
-        socket: io::Result<Socket>,
+        mut socket: Socket,
         connecting: bool,
     ) -> io::Result<()> {
-        let mut socket = socket?;
         let interests = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut socket, local_token(connection), interests)?;
         self.locals.insert(connection, Local::new(connection, socket, connecting));
@@ -419,96 +394,48 @@ impl Shell {
     }
 
     fn dial(&mut self, target: Target) {
-        let result = match &self.reach {
-            Reach::Own(shard) => shard(target.shard)
-                .map_err(Into::into)
-                .and_then(|stream| self.add_wire(Wire::trusted(Socket::Unix(stream)), target)),
-            Reach::Edges { edges, .. } => match edges.get(usize::from(target.edge)) {
-                None => Err(anyhow::anyhow!("no such edge is configured")),
-                Some(edge) => match edge.name.parse() {
-                    Ok(address) => self.dial_address(target, address),
-                    Err(_) => self
-                        .resolver
-                        .ask(Wanted::Wire(target), &edge.name)
-                        .map_err(|_| anyhow::anyhow!("too many names wait to be resolved")),
-                },
-            },
-        };
-        self.dialled(target, result);
+        match self.reacher.wire(target) {
+            Ok(None) => {}
+            Ok(Some(wire)) => self.dialled(target, Ok(wire)),
+            Err(error) => self.dialled(target, Err(error)),
+        }
     }
 
-    fn dialled(&mut self, target: Target, result: anyhow::Result<()>) {
-        if let Err(error) = result {
+    fn dialled(&mut self, target: Target, wire: anyhow::Result<Wire>) {
+        let inserted = wire.and_then(|wire| {
+            let token = |id| token::token(WIRE, id);
+            Ok(self.table.insert(self.poll.registry(), token, wire, target, self.now)?)
+        });
+        if let Err(error) = inserted {
             self.inputs.push_back(In::DialFailed { target, reason: format!("{error:#}") });
         }
     }
 
-    fn dial_address(&mut self, target: Target, address: SocketAddr) -> anyhow::Result<()> {
-        let Reach::Edges { door, edges } = &self.reach else { return Ok(()) };
-        let edge = edges.get(usize::from(target.edge)).context("no such edge is configured")?;
-        let wire = door.dial(address, edge.host(), target.shard)?;
-        self.add_wire(wire, target)
-    }
-
-    fn add_wire(&mut self, wire: Wire, target: Target) -> anyhow::Result<()> {
-        self.table.insert(self.poll.registry(), wire_token, wire, target, self.now)?;
-        Ok(())
-    }
-
     fn connect(&mut self, connection: ConnectionId, server: &str) {
-        let Some(name) = self.servers.get(server) else {
-            let reason = format!("this agent has no server called {server}");
-            return self.inputs.push_back(In::ConnectFailed { connection, reason });
-        };
-        let result = match name.parse() {
-            Ok(address) => self.connect_address(connection, address),
-            Err(_) => self
-                .resolver
-                .ask(Wanted::Server(connection), name)
-                .map_err(|_| io::Error::other("too many names wait to be resolved")),
-        };
-        self.connecting(connection, result);
-    }
-
-    fn connecting(&mut self, connection: ConnectionId, result: io::Result<()>) {
-        if let Err(error) = result {
-            let reason = format!("cannot connect to the server: {error}");
-            self.inputs.push_back(In::ConnectFailed { connection, reason });
+        match self.reacher.server(connection, server) {
+            Ok(None) => {}
+            Ok(Some(socket)) => self.connecting(connection, Ok(socket)),
+            Err(error) => self.connecting(connection, Err(error)),
         }
     }
 
-    fn connect_address(&mut self, connection: ConnectionId, address: SocketAddr) -> io::Result<()> {
-        let socket = TcpStream::connect(address).and_then(Socket::tcp);
-        self.insert_local(connection, socket, true)?;
-        self.connect_deadlines.push_back((self.now + self.connect_timeout, connection));
-        Ok(())
+    fn connecting(&mut self, connection: ConnectionId, socket: anyhow::Result<Socket>) {
+        let inserted = socket.and_then(|socket| Ok(self.insert_local(connection, socket, true)?));
+        match inserted {
+            Ok(()) => self.connect_deadlines.push_back((self.now + self.connect_timeout, connection)),
+            Err(error) => {
+                let reason = format!("cannot connect to the server: {error:#}");
+                self.inputs.push_back(In::ConnectFailed { connection, reason });
+            }
+        }
     }
 
-    /// Takes the resolver's answers.
-    fn resolved(&mut self) {
-        while let Some((wanted, addresses)) = self.resolver.take() {
-            match wanted {
-                Wanted::Wire(target) => {
-                    let chosen = match &self.reach {
-                        Reach::Own(_) => None,
-                        Reach::Edges { edges, .. } => edges.get(usize::from(target.edge)),
-                    };
-                    let address = addresses
-                        .map(|addresses| chosen.and_then(|edge| edge.choose(&addresses)))
-                        .context("cannot resolve the edge's name");
-                    let result = address
-                        .and_then(|address| address.context("the edge's name has no address"))
-                        .and_then(|address| self.dial_address(target, address));
-                    self.dialled(target, result);
-                }
-                Wanted::Server(connection) => {
-                    let result = addresses
-                        .and_then(|addresses| {
-                            addresses.first().copied().ok_or(io::ErrorKind::NotFound.into())
-                        })
-                        .and_then(|address| self.connect_address(connection, address));
-                    self.connecting(connection, result);
-                }
+    /// Takes what waited for names.
+    fn begun(&mut self) {
+        while let Some(begun) = self.reacher.next_begun() {
+            match begun {
+                Begun::Wire(target, wire) => self.dialled(target, wire.map(|wire| *wire)),
+                Begun::Server(connection, socket) => self.connecting(connection, socket),
             }
         }
     }

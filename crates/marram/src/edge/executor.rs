@@ -18,7 +18,7 @@ use marram_wire::{
     seal::{Seal, SessionKeys},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
     sync::Arc,
     time::Instant,
 };
@@ -91,8 +91,8 @@ impl Executor {
 
     /// Loads an image ahead of its first cell.
     pub(super) fn prepare(&mut self, image: ImageHash) {
-        if !self.images.contains_key(&image) {
-            self.images.insert(image, Loaded::Underway(Vec::new()));
+        if let Entry::Vacant(entry) = self.images.entry(image) {
+            entry.insert(Loaded::Underway(Vec::new()));
             self.worker.urgent(move |images| Answer::Image(image, images.load(image)));
         }
     }

@@ -90,7 +90,7 @@ impl Supervisor {
             recoveries_max: options.limits.recoveries_max,
             sabotage: options.sabotage,
         });
-        Ok(Self {
+        let mut supervisor = Self {
             control,
             outs: Vec::new(),
             messages: Vec::new(),
@@ -100,7 +100,7 @@ impl Supervisor {
             processes: (0..shards)
                 .map(|shard| Process::new(options, &security, shard, token(shard), now))
                 .collect(),
-            gate: Gate::start(options, admin.waker.clone())?,
+            gate: None,
             admin,
             replies: BTreeMap::new(),
             overdue: VecDeque::new(),
@@ -114,7 +114,11 @@ impl Supervisor {
             drained: false,
             now,
             poll,
-        })
+        };
+        // Shards first, so that the gate finds them.
+        supervisor.start_processes();
+        supervisor.gate = Gate::start(options, supervisor.admin.waker.clone())?;
+        Ok(supervisor)
     }
 
     /// Runs until the wish to stop is fulfilled, or uttered twice.

@@ -59,7 +59,8 @@ pub(crate) enum Read {
 /// One wire.
 pub(crate) struct Wire {
     socket: Socket,
-    crypt: Option<Crypt>,
+    /// Boxed: a TLS session is large, and plain wires have none.
+    crypt: Option<Box<Crypt>>,
     stage: Stage,
     reader: Reader,
     outgoing: Outgoing,
@@ -79,7 +80,7 @@ impl Wire {
         tls: Option<Arc<ServerConfig>>,
     ) -> Result<Self, WireError> {
         let mut wire = Self::new(socket, Stage::Encrypting { side: Side::Edge, token });
-        wire.crypt = tls.map(Crypt::server).transpose()?;
+        wire.crypt = tls.map(Crypt::server).transpose()?.map(Box::new);
         wire.advance()?;
         Ok(wire)
     }
@@ -239,7 +240,7 @@ impl Wire {
         };
         self.stage = Stage::Encrypting { side: Side::Agent, token: introduction.token };
         if let Some((config, name)) = introduction.tls {
-            self.crypt = Some(Crypt::client(config, name)?);
+            self.crypt = Some(Box::new(Crypt::client(config, name)?));
         }
         self.advance()?;
         self.flush()?;
@@ -249,10 +250,10 @@ impl Wire {
     /// Goes as far through the handshake as what was read allows.
     fn advance(&mut self) -> Result<(), WireError> {
         if let Stage::Encrypting { side, token } = &mut self.stage {
-            if self.crypt.as_ref().is_some_and(Crypt::is_handshaking) {
+            if self.crypt.as_ref().is_some_and(|crypt| crypt.is_handshaking()) {
                 return Ok(());
             }
-            let exported = self.crypt.as_ref().map(Crypt::exported).transpose()?;
+            let exported = self.crypt.as_ref().map(|crypt| crypt.exported()).transpose()?;
             let handshake = Handshake::begin(*side, token.take(), exported, &mut self.outgoing)?;
             self.stage = Stage::Proving(handshake);
         }

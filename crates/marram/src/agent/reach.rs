@@ -1,0 +1,116 @@
+//! How an agent's loop gets connections that it does not have: wires to edges, sockets to servers. Names are resolved on
+//! the way, by another thread.
+
+use super::{
+    edges::Edge,
+    resolver::{Resolved, Resolver},
+};
+use crate::net::{AgentDoor, Socket, Wire};
+use anyhow::{Context, anyhow};
+use marram_session::agent::{ConnectionId, Target};
+use mio::{
+    Waker,
+    net::{TcpStream, UnixStream},
+};
+use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc};
+
+/// How an agent gets to its edges.
+pub(crate) enum Reach {
+    /// Over the network.
+    Edges {
+        /// What it shows and wants to see.
+        door: AgentDoor,
+        /// Where they are.
+        edges: Vec<Edge>,
+    },
+    /// Within the process: the agent of an edge's own gates asks for a socket to one of its shards.
+    Own(Box<dyn Fn(u8) -> io::Result<UnixStream> + Send>),
+}
+
+/// What a name is resolved for.
+enum Wanted {
+    Wire(Target),
+    Server(ConnectionId),
+}
+
+/// What was begun once a name was resolved.
+pub(super) enum Begun {
+    /// A wire.
+    Wire(Target, anyhow::Result<Box<Wire>>),
+    /// A connection to a server.
+    Server(ConnectionId, anyhow::Result<Socket>),
+}
+
+/// Begins connections.
+pub(super) struct Reacher {
+    reach: Reach,
+    servers: BTreeMap<String, String>,
+    resolver: Resolver<Wanted>,
+}
+
+impl Reacher {
+    /// `servers` are names and `host:port`; `waker` is told when a name is resolved.
+    pub(super) fn new(reach: Reach, servers: &[(String, String)], waker: Arc<Waker>) -> io::Result<Self> {
+        Ok(Self { reach, servers: servers.iter().cloned().collect(), resolver: Resolver::start(waker)? })
+    }
+
+    /// The edges that it was given.
+    pub(super) fn edges(&self) -> &[Edge] {
+        match &self.reach {
+            Reach::Edges { edges, .. } => edges,
+            Reach::Own(_) => &[],
+        }
+    }
+
+    /// Begins a wire; `None` while its edge's name is being resolved.
+    pub(super) fn wire(&self, target: Target) -> anyhow::Result<Option<Wire>> {
+        match &self.reach {
+            Reach::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?)))),
+            Reach::Edges { door, edges } => {
+                let edge = edges.get(usize::from(target.edge)).context("no such edge is configured")?;
+                if let Ok(address) = edge.name.parse() {
+                    return door.dial(address, edge.host(), target.shard).map(Some);
+                }
+                let asked = self.resolver.ask(Wanted::Wire(target), &edge.name);
+                asked.map(|()| None).map_err(|_| anyhow!("too many names wait to be resolved"))
+            }
+        }
+    }
+
+    /// Begins a connection to a server; `None` while its name is being resolved.
+    pub(super) fn server(&self, connection: ConnectionId, server: &str) -> anyhow::Result<Option<Socket>> {
+        let name =
+            self.servers.get(server).with_context(|| format!("this agent has no server called {server}"))?;
+        if let Ok(address) = name.parse() {
+            return connect(address).map(Some);
+        }
+        let asked = self.resolver.ask(Wanted::Server(connection), name);
+        asked.map(|()| None).map_err(|_| anyhow!("too many names wait to be resolved"))
+    }
+
+    /// Takes the next connection that waited for a name.
+    pub(super) fn next_begun(&self) -> Option<Begun> {
+        let (wanted, addresses): Resolved<Wanted> = self.resolver.take()?;
+        Some(match wanted {
+            Wanted::Wire(target) => Begun::Wire(target, self.resolved_wire(target, addresses).map(Box::new)),
+            Wanted::Server(connection) => {
+                let address = addresses.context("cannot resolve the server's name");
+                let first =
+                    address.and_then(|all| all.first().copied().context("the server's name has no address"));
+                Begun::Server(connection, first.and_then(connect))
+            }
+        })
+    }
+
+    fn resolved_wire(&self, target: Target, addresses: io::Result<Vec<SocketAddr>>) -> anyhow::Result<Wire> {
+        let Reach::Edges { door, edges } = &self.reach else { return Err(anyhow!("it needs no name")) };
+        let edge = edges.get(usize::from(target.edge)).context("no such edge is configured")?;
+        let addresses = addresses.context("cannot resolve the edge's name")?;
+        let address = edge.choose(&addresses).context("the edge's name has no address")?;
+        door.dial(address, edge.host(), target.shard)
+    }
+}
+
+fn connect(address: SocketAddr) -> anyhow::Result<Socket> {
+    Ok(Socket::tcp(TcpStream::connect(address)?)?)
+}
