@@ -11,11 +11,13 @@ fn median(mut values: Vec<u64>) -> f64 {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("marram-figures-{}", std::process::id()));
     let images = Images::open(&dir)?;
-    println!(
-        "activate (1 MiB, first handler writes 8 pages): {:.2} us",
-        median(bench::activations(&images, 2000)?)
-    );
-    println!("handler that writes one page: {:.2} us", median(bench::handlers(&images, 200)?));
+    println!("activate, open, first message: {:.2} us", median(bench::activations(&images, 5000)?));
+    for bytes in [64, 1024, 65_536] {
+        println!(
+            "a message of {bytes} B there and back: {:.2} us",
+            median(bench::handlers(&images, bytes, 500)?)
+        );
+    }
     for (mib, pages) in [(1, 1), (1, 16), (10, 1), (10, 16), (10, 256), (64, 1), (64, 16), (64, 256)] {
         let pauses = bench::checkpoint_pauses(&images, mib << 20, pages, 300)?;
         println!("pause, {pages} pages of {mib} MiB: {:.1} us", median(pauses));

@@ -5,6 +5,7 @@
 
 mod app;
 pub mod bench;
+mod buffers;
 mod bytes_io;
 mod cells;
 mod checkpoint;

@@ -1,4 +1,5 @@
 //! Checkpoints: full and delta, restored elsewhere, damaged in every way.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
 
@@ -226,4 +227,12 @@ fn zero_and_repeated_pages_cost_almost_nothing_and_noise_costs_its_size() {
     assert!(size(7) < 20_000);
     assert!(size(0) < 6_000);
     assert!((0x80000..0x80000 + 8 * PAGE).contains(&size(255)));
+}
+
+#[test]
+fn what_is_done_elsewhere_can_go_there() {
+    fn can_move<T: Send + 'static>() {}
+    can_move::<Snapshot>();
+    can_move::<Decoded>();
+    can_move::<Arc<Image>>();
 }

@@ -1,4 +1,5 @@
 //! What deployment refuses, with the words that tell the fix, and what becomes of damaged image files.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
 

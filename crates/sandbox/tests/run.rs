@@ -1,4 +1,5 @@
 //! Handlers: what goes in, what comes out, and how they are stopped.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
 
@@ -14,7 +15,7 @@ use support::{
 fn messages_of_every_size_come_back_as_they_went() {
     let mut cells = start(&deploy(&echo()));
     for len in [0, 1, 64, 4096, 65_536, limits::MESSAGE_BYTES_MAX] {
-        let payload: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
+        let payload: Vec<u8> = (0..len).map(|n| u8::try_from(n % 251).unwrap()).collect();
         assert_eq!(ask(&mut cells, &payload), [payload]);
     }
 }
@@ -248,6 +249,26 @@ fn prints_are_kept_for_the_operator_and_cut() {
     assert!(prints[2].text.len() < 8_200);
     assert_eq!(cells.take_prints(CELL), []);
     assert_eq!(cells.state_hash(CELL), before);
+}
+
+#[test]
+fn what_a_cell_printed_before_it_stopped_can_be_read() {
+    let dying = |end: &str| {
+        guest(&format!(
+            r#"(data (i32.const 0) "help")
+               (func (export "marram_recv") (param i32 i32 i32)
+                 (call $print (i32.const 0) (i32.const 0) (i32.const 4)) {end})"#
+        ))
+    };
+    let quotas = Quotas { handler_time_ns: 1_000_000, ..Quotas::default() };
+    for end in ["unreachable", "(loop $l (br $l))"] {
+        let mut cells = start(&deploy_with(&dying(end), &quotas, &[]));
+        stop(&mut cells, message(b""));
+        assert_eq!(cells.take_prints(CellId(7)), []);
+        let prints = cells.take_prints(CELL);
+        assert_eq!(prints.iter().map(|print| print.text.as_str()).collect::<Vec<_>>(), ["help"]);
+        assert_eq!(cells.take_prints(CELL), []);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod ticker;
 
 pub use config::{CellsConfig, Reset, Tracking};
 
+use crate::buffers::Spares;
 use crate::dirty::{Method, Tracker};
 use crate::engine::config as engine_config;
 use crate::host::{Host, Print, linker};
@@ -39,6 +40,9 @@ pub struct Cells {
     engine: Engine,
     ticker: Ticker,
     method: Method,
+    spares: Spares,
+    /// What the cell that stopped last had printed until then.
+    last_words: Option<(CellId, Vec<Print>)>,
 }
 
 struct Entry {
@@ -72,7 +76,16 @@ impl Cells {
         let linker = linker(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let ticker = Ticker::start(engine.clone()).map_err(|error| StartError::Pool(error.to_string()))?;
         let method = Method::choose(config.tracking);
-        Ok(Self { cells: HashMap::new(), bound: HashMap::new(), linker, engine, ticker, method })
+        Ok(Self {
+            cells: HashMap::new(),
+            bound: HashMap::new(),
+            linker,
+            engine,
+            ticker,
+            method,
+            spares: Spares::default(),
+            last_words: None,
+        })
     }
 
     /// How dirty pages are found, for the operator.
@@ -175,7 +188,11 @@ impl Cells {
     }
 
     fn end(&mut self, cell: CellId, stop: Stop, spent_ns: u64) -> Progress {
-        self.cells.remove(&cell);
+        if let Some(Entry { task, live, .. }) = self.cells.remove(&cell) {
+            // A handler that was under way lets go of the instance.
+            drop(task);
+            self.last_words = Some((cell, std::mem::take(&mut live.borrow_mut().store.data_mut().prints)));
+        }
         Progress::Done(stopped(cell, stop, spent_ns))
     }
 
@@ -196,11 +213,13 @@ impl Cells {
         self.cells.is_empty()
     }
 
-    /// Takes what the cell printed since this was last asked.
+    /// Takes what the cell printed since this was last asked. Of cells that stopped, the last one can still be asked:
+    /// what it printed is often why.
     pub fn take_prints(&mut self, cell: CellId) -> Vec<Print> {
-        self.idle(cell)
-            .map(|live| std::mem::take(&mut live.borrow_mut().store.data_mut().prints))
-            .unwrap_or_default()
+        if let Some(live) = self.idle(cell) {
+            return std::mem::take(&mut live.borrow_mut().store.data_mut().prints);
+        }
+        self.last_words.take_if(|(stopped, _)| *stopped == cell).map(|(_, prints)| prints).unwrap_or_default()
     }
 
     /// The instance of a cell that is between handlers.

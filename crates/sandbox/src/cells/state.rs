@@ -2,6 +2,7 @@
 
 use super::live::Live;
 use super::{Cells, StartError};
+use crate::buffers::{Spares, populate};
 use crate::checkpoint::{CheckpointId, Decoded, Parsed, RestoreError, Snapshot, SnapshotError, image_id};
 use crate::deploy::GlobalValue;
 use crate::files::{Files, Page};
@@ -19,7 +20,7 @@ impl Cells {
     pub fn snapshot(&mut self, cell: CellId, base: Base) -> Result<Snapshot, SnapshotError> {
         let entry =
             self.cells.get(&cell).filter(|entry| entry.spent_ns.is_none()).ok_or(SnapshotError::NotIdle)?;
-        entry.live.borrow_mut().snapshot(&entry.bound.image, base)
+        entry.live.borrow_mut().snapshot(&entry.bound.image, base, &self.spares)
     }
 
     /// Makes a cell from checkpoints: it continues as the one that they were taken of would have.
@@ -109,7 +110,12 @@ fn to_page(bytes: &[u8]) -> Option<Page> {
 }
 
 impl Live {
-    fn snapshot(&mut self, image: &Arc<Image>, base: Base) -> Result<Snapshot, SnapshotError> {
+    fn snapshot(
+        &mut self,
+        image: &Arc<Image>,
+        base: Base,
+        spares: &Spares,
+    ) -> Result<Snapshot, SnapshotError> {
         let previous = self.checkpoint.filter(|_| self.tracker.is_armed());
         let base = match base {
             Base::Image => None,
@@ -125,7 +131,7 @@ impl Live {
             }
         };
         let pages: usize = runs.iter().map(ExactSizeIterator::len).sum();
-        let mut bytes = Vec::with_capacity(pages * PAGE);
+        let mut bytes = spares.take(pages * PAGE);
         for run in &runs {
             bytes.extend_from_slice(&memory[run.start as usize * PAGE..run.end as usize * PAGE]);
         }
@@ -144,6 +150,7 @@ impl Live {
             seed: *host.generator.seed(),
             position: host.generator.position(),
             files: host.files.take_changes(base.is_none()),
+            spares: spares.clone(),
         };
         snapshot.id = self.name(&snapshot);
         self.checkpoint = Some(snapshot.id);
@@ -239,6 +246,9 @@ impl Live {
     }
 }
 
+/// Pages of a run from which on one call that makes them present pays.
+const POPULATED_RUN: usize = 16;
+
 /// Writes whole runs at once where a checkpoint has contents.
 fn put_pages(memory: &mut [u8], parsed: &Parsed) {
     let mut contents = parsed.memory.bytes.as_slice();
@@ -247,6 +257,9 @@ fn put_pages(memory: &mut [u8], parsed: &Parsed) {
         let target = &mut memory[run.start as usize * PAGE..run.end as usize * PAGE];
         if *data {
             let (pages, rest) = contents.split_at(target.len());
+            if run.len() >= POPULATED_RUN {
+                populate(target);
+            }
             target.copy_from_slice(pages);
             contents = rest;
         } else {

@@ -125,7 +125,7 @@ fn parse_body(mut reader: Reader<'_>) -> Result<Envelope, &'static str> {
     while !reader.is_empty() {
         let kind = reader.u8().and_then(Kind::from_number).ok_or("it has a section of unknown kind")?;
         let index = reader.u64().ok_or(cut)?;
-        if reader.u32() != Some(PAGE as u32) {
+        if reader.u32() != u32::try_from(PAGE).ok() {
             return Err("it has pages of another size");
         }
         let len = reader.u64().and_then(|len| usize::try_from(len).ok()).ok_or(cut)?;

@@ -2,6 +2,7 @@
 
 use super::pages::Writer;
 use super::{CHECKSUM_BYTES, HEADER_BYTES, Kind, MAGIC, Snapshot, VERSION, image_id};
+use crate::buffers::roomy;
 use crate::bytes_io::{put_u32, put_u64};
 use crate::limits::PAGE;
 
@@ -9,7 +10,7 @@ impl Snapshot {
     /// Writes the snapshot as a checkpoint. Takes a few milliseconds for ten mebibytes; do it off the cell's thread.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.bytes.len() + 1024);
+        let mut out = roomy(self.bytes.len() + self.bytes.len() / 1024 + 1024);
         out.extend_from_slice(&MAGIC);
         put_u32(&mut out, VERSION);
         // Length and checksum follow when the body is known.

@@ -10,6 +10,7 @@ mod pages;
 pub use decode::Decoded;
 pub(crate) use decode::Parsed;
 
+use crate::buffers::Spares;
 use crate::deploy::GlobalValue;
 use crate::files::FilesChange;
 use crate::host::Ports;
@@ -78,6 +79,14 @@ pub struct Snapshot {
     pub(crate) seed: Seed,
     pub(crate) position: u64,
     pub(crate) files: FilesChange,
+    /// Where `bytes` goes back to.
+    pub(crate) spares: Spares,
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.spares.give(std::mem::take(&mut self.bytes));
+    }
 }
 
 impl Snapshot {

@@ -1,6 +1,7 @@
 //! Pages as a section holds them: runs of page numbers, then the pages that are not zero, in chunks that are compressed
 //! where that helps.
 
+use crate::buffers::roomy;
 use crate::bytes_io::{Reader, put_u32};
 use crate::limits::PAGE;
 use std::ops::Range;
@@ -119,7 +120,7 @@ pub(super) fn read(bytes: &[u8], end: u64) -> Result<Pages, &'static str> {
     }
     let mut left = data_pages * PAGE;
     // A chunk costs at least four bytes, so what is reserved is bounded by what arrived.
-    pages.bytes.reserve(left.min(bytes.len().saturating_mul(CHUNK / 4)));
+    pages.bytes = roomy(left.min(bytes.len().saturating_mul(CHUNK / 4)));
     while left > 0 {
         let raw_len = left.min(CHUNK);
         left -= raw_len;

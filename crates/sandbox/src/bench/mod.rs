@@ -1,12 +1,15 @@
 //! What `marram bench` measures of this crate, with guests made for it. Every figure is a list of single runs, so that
 //! the caller chooses the statistics.
 
+mod guests;
+
 use crate::cells::{Cells, CellsConfig, Progress};
 use crate::checkpoint::{Decoded, Snapshot};
 use crate::image::Image;
 use crate::images::Images;
 use crate::quotas::Quotas;
-use marram_session::cell::{Base, CellId, Input, Outcome, Run, Seed};
+use bytes::Bytes;
+use marram_session::cell::{Base, CellId, Input, Outcome, PortKind, Run, Seed};
 use marram_wire::id::Port;
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,7 +60,8 @@ impl Workload {
         let wasm_pages =
             u32::try_from(memory_bytes.div_ceil(65_536).max(2)).map_err(|error| failed(&error))?;
         let quotas = Quotas { memory_max: u64::from(wasm_pages) * 65_536, ..Quotas::default() };
-        let info = images.deploy(&writer(wasm_pages), &[], &quotas).map_err(|error| failed(&error))?;
+        let info =
+            images.deploy(&guests::writer(wasm_pages), &[], &quotas).map_err(|error| failed(&error))?;
         let image = images.load(info.hash).map_err(|error| failed(&error))?;
         let config = CellsConfig { slots: 4, ..CellsConfig::default() };
         let mut cells = Cells::new(config).map_err(|error| failed(&error))?;
@@ -84,14 +88,7 @@ impl Workload {
         payload[..4].copy_from_slice(&count.min(self.pages).to_le_bytes());
         payload[4..].copy_from_slice(&stride.to_le_bytes());
         let input = Input::Message { port: Port::CLIENT, payload: payload.to_vec().into() };
-        let mut progress = self.cells.run(Run { cell: CELL, input, now_ns: 0 });
-        loop {
-            match progress {
-                Progress::Pending => progress = self.cells.poll(CELL),
-                Progress::Done(ran) if ran.outcome == Outcome::Idle => return Ok(()),
-                Progress::Done(ran) => return Err(BenchError(format!("{:?}", ran.outcome))),
-            }
-        }
+        finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0 })
     }
 
     /// Takes a checkpoint and measures it.
@@ -145,46 +142,82 @@ pub fn checkpoint_pauses(
         .collect()
 }
 
-/// Nanoseconds from nothing to the end of a fresh cell's first handler, `repeats` times.
+/// A guest that sends each message back, and the means to drive it.
+struct Echo {
+    cells: Cells,
+    image: Arc<Image>,
+    payload: Bytes,
+}
+
+impl Echo {
+    fn new(images: &Images, payload_bytes: usize) -> Result<Self, BenchError> {
+        let failed = |error: &dyn std::fmt::Display| BenchError(error.to_string());
+        let info = images.deploy(&guests::echo(), &[], &Quotas::default()).map_err(|error| failed(&error))?;
+        let image = images.load(info.hash).map_err(|error| failed(&error))?;
+        let config = CellsConfig { slots: 4, ..CellsConfig::default() };
+        let mut cells = Cells::new(config).map_err(|error| failed(&error))?;
+        cells.prepare(&image).map_err(|error| failed(&error))?;
+        Ok(Self { cells, image, payload: vec![7; payload_bytes].into() })
+    }
+
+    fn start(&mut self) -> Result<(), BenchError> {
+        self.cells.start(CELL, &self.image, Seed([2; 32])).map_err(|error| BenchError(error.to_string()))?;
+        self.handle(Input::Open { port: Port::CLIENT, kind: PortKind::Client })
+    }
+
+    fn message(&mut self) -> Result<(), BenchError> {
+        self.handle(Input::Message { port: Port::CLIENT, payload: self.payload.clone() })
+    }
+
+    fn handle(&mut self, input: Input) -> Result<(), BenchError> {
+        finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0 })
+    }
+}
+
+/// Runs a handler to its end.
+fn finish(cells: &mut Cells, run: Run) -> Result<(), BenchError> {
+    let cell = run.cell;
+    let mut progress = cells.run(run);
+    loop {
+        match progress {
+            Progress::Pending => progress = cells.poll(cell),
+            Progress::Done(ran) if ran.outcome == Outcome::Idle => return Ok(()),
+            Progress::Done(ran) => return Err(BenchError(format!("{:?}", ran.outcome))),
+        }
+    }
+}
+
+/// Nanoseconds from nothing to the answer to a fresh cell's first message, `repeats` times.
 ///
 /// # Errors
 /// If the cell cannot be set up.
 pub fn activations(images: &Images, repeats: usize) -> Result<Vec<u64>, BenchError> {
-    let mut workload = Workload::new(images, 1 << 20)?;
-    let image = Arc::clone(&workload.image);
-    let other = CellId(2);
+    let mut echo = Echo::new(images, 64)?;
     (0..repeats)
         .map(|_| {
-            let input = Input::Message { port: Port::CLIENT, payload: vec![8, 0, 0, 0, 1, 0, 0, 0].into() };
             let begun = Instant::now();
-            workload
-                .cells
-                .start(other, &image, Seed([2; 32]))
-                .map_err(|error| BenchError(error.to_string()))?;
-            let progress = workload.cells.run(Run { cell: other, input, now_ns: 0 });
+            echo.start()?;
+            echo.message()?;
             let spent = nanoseconds(begun);
-            workload.cells.remove(other);
-            match progress {
-                Progress::Done(ran) if ran.outcome != Outcome::Idle => {
-                    Err(BenchError(format!("{:?}", ran.outcome)))
-                }
-                _ => Ok(spent),
-            }
+            echo.cells.remove(CELL);
+            Ok(spent)
         })
         .collect()
 }
 
-/// Nanoseconds of a handler that writes one page, `repeats` times in blocks of a hundred.
+/// Nanoseconds of a handler that sends its message of `payload_bytes` back: copied in, called, copied out. `repeats`
+/// means of a hundred each.
 ///
 /// # Errors
 /// If the cell cannot be set up.
-pub fn handlers(images: &Images, repeats: usize) -> Result<Vec<u64>, BenchError> {
-    let mut workload = Workload::new(images, 1 << 20)?;
+pub fn handlers(images: &Images, payload_bytes: usize, repeats: usize) -> Result<Vec<u64>, BenchError> {
+    let mut echo = Echo::new(images, payload_bytes)?;
+    echo.start()?;
     (0..repeats)
         .map(|_| {
             let begun = Instant::now();
             for _ in 0..100 {
-                workload.write(1)?;
+                echo.message()?;
             }
             Ok(nanoseconds(begun) / 100)
         })
@@ -193,75 +226,6 @@ pub fn handlers(images: &Images, repeats: usize) -> Result<Vec<u64>, BenchError>
 
 fn nanoseconds(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// A guest that takes `| count 4 | stride 4 |` and fills that many pages with a stream that does not compress.
-fn writer(wasm_pages: u32) -> Vec<u8> {
-    use wasm_encoder::{
-        CodeSection, ExportKind, ExportSection, Function, FunctionSection, MemorySection, MemoryType, Module,
-        TypeSection, ValType,
-    };
-    let mut types = TypeSection::new();
-    types.ty().function([ValType::I32], [ValType::I32]);
-    types.ty().function([ValType::I32, ValType::I32, ValType::I32], []);
-    let mut functions = FunctionSection::new();
-    functions.function(0).function(1);
-    let mut memories = MemorySection::new();
-    memories.memory(MemoryType {
-        minimum: wasm_pages.into(),
-        maximum: None,
-        memory64: false,
-        shared: false,
-        page_size_log2: None,
-    });
-    let mut exports = ExportSection::new();
-    exports.export("memory", ExportKind::Memory, 0);
-    exports.export("marram_alloc", ExportKind::Func, 0);
-    exports.export("marram_recv", ExportKind::Func, 1);
-    let mut alloc = Function::new([]);
-    alloc.instructions().i32_const(16).end();
-    let mut code = CodeSection::new();
-    code.function(&alloc).function(&fill_pages());
-    let mut module = Module::new();
-    module.section(&types).section(&functions).section(&memories).section(&exports).section(&code);
-    module.finish()
-}
-
-/// `for page in 0..count { for word in page { x = xorshift(x); word = x } }`, with `x` kept at address 8.
-fn fill_pages() -> wasm_encoder::Function {
-    use wasm_encoder::{BlockType, Function, MemArg, ValType};
-    let word = |offset| MemArg { offset, align: 2, memory_index: 0 };
-    let long = |offset| MemArg { offset, align: 3, memory_index: 0 };
-    // Parameters: 0 port, 1 ptr, 2 len. Locals: 3 pages left, 4 address, 5 end of page; 6 the stream.
-    let mut function = Function::new([(3, ValType::I32), (1, ValType::I64)]);
-    let mut code = function.instructions();
-    code.i32_const(8).i64_load(long(0)).i64_const(0x1234_5678_9abc_def1).i64_or().local_set(6);
-    code.local_get(1).i32_load(word(0)).local_set(3);
-    code.i32_const(4096).local_set(4);
-    code.block(BlockType::Empty).loop_(BlockType::Empty);
-    code.local_get(3).i32_eqz().br_if(1);
-    code.local_get(4).i32_const(4096).i32_add().local_set(5);
-    code.loop_(BlockType::Empty);
-    for (shift, left) in [(13, true), (7, false), (17, true)] {
-        code.local_get(6).local_get(6).i64_const(shift);
-        if left {
-            code.i64_shl();
-        } else {
-            code.i64_shr_u();
-        }
-        code.i64_xor().local_set(6);
-    }
-    code.local_get(4).local_get(6).i64_store(long(0));
-    code.local_get(4).i32_const(8).i32_add().local_tee(4).local_get(5).i32_lt_u().br_if(0);
-    code.end();
-    // On to the page that is `stride` pages after this one.
-    code.local_get(5).local_get(1).i32_load(word(4)).i32_const(1).i32_sub().i32_const(4096).i32_mul();
-    code.i32_add().local_set(4);
-    code.local_get(3).i32_const(1).i32_sub().local_set(3);
-    code.br(0).end().end();
-    code.i32_const(8).local_get(6).i64_store(long(0));
-    code.end();
-    function
 }
 
 #[cfg(test)]
@@ -282,7 +246,7 @@ mod tests {
         assert_eq!(delta.pages, 17);
         workload.restore(&[bytes, more]).unwrap();
         assert_eq!(activations(&images, 3).unwrap().len(), 3);
-        assert_eq!(handlers(&images, 3).unwrap().len(), 3);
+        assert_eq!(handlers(&images, 64, 3).unwrap().len(), 3);
         assert_eq!(checkpoint_pauses(&images, 1 << 20, 1, 3).unwrap().len(), 3);
         std::fs::remove_dir_all(&dir).unwrap();
     }
