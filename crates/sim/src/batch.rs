@@ -2,15 +2,22 @@
 
 use crate::{run, watch::Counts};
 use std::{
+    process,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 /// One in so many seeds is run twice, to see that it runs the same.
 const TWICE: u64 = 100;
+
+/// A machine that does not come back from one step hangs its thread; no seed needs a hundredth of this.
+const HANG: Duration = Duration::from_secs(60);
+/// How often threads are looked at.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A seed that failed.
 #[derive(Clone, Debug)]
@@ -53,12 +60,28 @@ pub fn run_all(seeds: &[u64], failures_max: usize) -> Tally {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let whole = Mutex::new(Tally::default());
+    let at: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| {
-        for _ in 0..threads {
+        let workers = at.iter().map(|at| {
             scope.spawn(|| {
-                let part = work(seeds, failures_max, &next, &stop);
+                let part = work(seeds, failures_max, (&next, &stop, at));
                 whole.lock().unwrap_or_else(PoisonError::into_inner).merge(part);
-            });
+            })
+        });
+        let workers: Vec<_> = workers.collect();
+        let mut seen: Vec<_> = at.iter().map(|at| (at.load(Ordering::Relaxed), Instant::now())).collect();
+        while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
+            thread::sleep(LOOK);
+            for ((seed, since), (at, worker)) in seen.iter_mut().zip(at.iter().zip(&workers)) {
+                let now_at = at.load(Ordering::Relaxed);
+                if now_at != *seed || worker.is_finished() {
+                    (*seed, *since) = (now_at, Instant::now());
+                } else if since.elapsed() > HANG {
+                    // The thread cannot be ended; the process can.
+                    println!("seed {seed} FAILED: a machine hangs inside one step");
+                    process::exit(1);
+                }
+            }
         }
     });
     let mut whole = whole.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -66,10 +89,16 @@ pub fn run_all(seeds: &[u64], failures_max: usize) -> Tally {
     whole
 }
 
-fn work(seeds: &[u64], failures_max: usize, next: &AtomicUsize, stop: &AtomicBool) -> Tally {
+/// Runs seeds until there are no more; tells by `at` where it is.
+fn work(
+    seeds: &[u64],
+    failures_max: usize,
+    (next, stop, at): (&AtomicUsize, &AtomicBool, &AtomicU64),
+) -> Tally {
     let mut tally = Tally::default();
     while !stop.load(Ordering::Relaxed) {
         let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+        at.store(seed, Ordering::Relaxed);
         let mut outcome = run(seed, false);
         tally.events += outcome.events;
         tally.counts.merge(&outcome.watch.counts);

@@ -1,7 +1,7 @@
 //! Runs cells without Wasm: each is the oracle's hash chain. Knows images, checkpoints and seals as the sandbox's shell
 //! does, and nothing of sessions beyond the names that checkpoints carry.
 
-use crate::plan::{IMAGE, Poison};
+use crate::plan::{Poison, Service};
 use bytes::Bytes;
 use marram_chain_algo::{Chain, Event, Host, Peer, Record};
 use marram_edge::api::{CellError, SealedCheckpoint};
@@ -82,7 +82,7 @@ impl Cells {
     /// # Errors
     /// If there is no such image.
     pub(crate) fn start(&mut self, id: CellId, image: ImageHash, seed: Seed) -> Result<(), CellError> {
-        if image != IMAGE {
+        if !Service::ALL.iter().any(|service| service.image() == image) {
             return Err(CellError { code: Code::UnknownImage, reason: format!("no image {image}") });
         }
         let cell =
@@ -159,7 +159,7 @@ impl Cells {
     pub(crate) fn restore(
         &mut self,
         id: CellId,
-        session: SessionId,
+        (session, image): (SessionId, ImageHash),
         keys: &SessionKeys,
         checkpoints: &[SealedCheckpoint],
     ) -> Result<Box<Header>, CellError> {
@@ -176,14 +176,14 @@ impl Cells {
             let base = last.as_ref().filter(|_| !meta.full).map(|base| (base.generation, base.number));
             let named = (header.base_generation, header.base_number);
             let fits = header.session == session
-                && header.image == IMAGE
+                && header.image == image
                 && (header.generation, header.number) == (meta.generation, meta.number)
                 && header.log_offset == meta.log_offset
                 && named == base.unwrap_or((Generation::NONE, 0));
             if !fits {
                 return Err(tampered("a checkpoint is not the one that its place names"));
             }
-            state = Some(apply(state, &sections).map_err(|reason| tampered(reason))?);
+            state = Some(apply(state, &sections).map_err(tampered)?);
             last = Some(header);
         }
         let (Some(state), Some(header)) = (state, last) else { return Err(tampered("no checkpoint")) };

@@ -17,9 +17,6 @@ pub const S: u64 = 1_000 * MS;
 
 /// The name under which manifests know the server.
 pub const SERVER: &str = "origin";
-/// The image that all apps run.
-pub const IMAGE: ImageHash = ImageHash([0xc5; 32]);
-
 /// The apps that every edge serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Service {
@@ -34,6 +31,12 @@ pub enum Service {
 impl Service {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Paired, Self::Alone, Self::Bare];
+
+    /// What the app runs: each its own, though all are the same chain.
+    #[must_use]
+    pub fn image(self) -> ImageHash {
+        ImageHash([0xc5 + self as u8; 32])
+    }
 
     /// The app's name.
     #[must_use]
@@ -66,6 +69,32 @@ pub struct Script {
     pub resets: bool,
     /// How long its socket takes to accept what it is sent, in nanoseconds.
     pub slowness_ns: u64,
+    /// How long the program reads nothing at first, in nanoseconds.
+    pub stall_ns: u64,
+}
+
+/// How much the programs of a seed say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Load {
+    /// Some messages of some bytes.
+    Usual,
+    /// About a megabyte.
+    Bulky,
+    /// More than an end may keep, at once.
+    Flood,
+    /// So many small messages that their answers fill every window before the reader wakes.
+    Drizzle,
+}
+
+impl Load {
+    fn of(random: &mut Random) -> Self {
+        match random.below(1_000) {
+            0..30 => Self::Bulky,
+            30..42 => Self::Flood,
+            42..49 => Self::Drizzle,
+            _ => Self::Usual,
+        }
+    }
 }
 
 /// A client that connects.
@@ -105,6 +134,7 @@ pub struct Plan {
     pub delay_ns: Vec<Vec<u64>>,
     /// The apps, in the order of [`Service::ALL`].
     pub apps: Vec<App>,
+    load: Load,
     /// The clients.
     pub visits: Vec<Visit>,
     /// What goes wrong.
@@ -138,9 +168,9 @@ impl Plan {
         let lethal = faults.iter().any(Fault::is_lethal);
         let hasty = random.percent(3);
         let linger_ms = if lethal || hasty { random.between(500, 3_000) } else { 25_000 };
-        let bulky = random.percent(3);
-        let visits: Vec<_> =
-            (0..random.between(1, 3)).map(|_| visit(random, clients, bulky && !lethal)).collect();
+        let load = Load::of(random);
+        let count = if load == Load::Usual { random.between(1, 4) } else { 1 };
+        let visits: Vec<_> = (0..count).map(|_| visit(random, clients, load)).collect();
         let mut plan = Self {
             seed,
             clients,
@@ -148,6 +178,7 @@ impl Plan {
             delay_ns: delays(random, clients + servers, shards.len()),
             shards,
             apps: apps(random, linger_ms),
+            load,
             visits,
             faults,
             handler_ns: random.magnitude(US, 200 * US),
@@ -183,14 +214,7 @@ impl Plan {
     #[must_use]
     pub fn server_script(&self, nth: u64) -> Script {
         let mut random = Random::new(self.seed ^ (nth << 32), 2);
-        let bulky = self.visits.iter().any(|visit| visit.script.is_bulky());
-        script(&mut random, bulky)
-    }
-}
-
-impl Script {
-    fn is_bulky(&self) -> bool {
-        self.chunks.iter().map(|chunk| chunk.size).sum::<usize>() > 1 << 20
+        script(&mut random, if self.load == Load::Drizzle { Load::Usual } else { self.load })
     }
 }
 
@@ -211,7 +235,7 @@ fn apps(random: &mut Random, linger_ms: u64) -> Vec<App> {
     let recovery_target_ns = random.pick(&[0, 20 * US, 200 * US, 5 * MS]);
     let app = |service: Service| App {
         name: service.name().into(),
-        image: IMAGE,
+        image: service.image(),
         protect: if service == Service::Bare { Protect::None } else { Protect::Endpoints },
         server: (service != Service::Alone).then(|| SERVER.into()),
         keep: if service == Service::Alone { Keep::Client } else { keep },
@@ -224,7 +248,7 @@ fn apps(random: &mut Random, linger_ms: u64) -> Vec<App> {
     Service::ALL.into_iter().map(app).collect()
 }
 
-fn visit(random: &mut Random, clients: usize, bulky: bool) -> Visit {
+fn visit(random: &mut Random, clients: usize, load: Load) -> Visit {
     let service = match random.below(100) {
         0..2 => Service::Bare,
         2..14 => Service::Alone,
@@ -234,30 +258,42 @@ fn visit(random: &mut Random, clients: usize, bulky: bool) -> Visit {
         at_ns: random.magnitude(MS, 300 * MS),
         agent: random.index(clients),
         service,
-        script: script(random, bulky),
+        script: script(random, load),
     }
 }
 
-fn script(random: &mut Random, bulky: bool) -> Script {
-    let (count, size_max) = if bulky { (40, 65_536) } else { (random.between(1, 25), 2_000) };
-    let pace_ns = random.magnitude(US, 30 * MS);
+fn script(random: &mut Random, load: Load) -> Script {
+    let count = match load {
+        Load::Usual => random.between(1, 25),
+        Load::Bulky => 30,
+        Load::Flood => 230,
+        Load::Drizzle => 24_000,
+    };
+    let pace_ns = match load {
+        Load::Usual | Load::Bulky => random.magnitude(US, 30 * MS),
+        Load::Flood => 20 * US,
+        Load::Drizzle => 60 * US,
+    };
+    let pauses = matches!(load, Load::Usual | Load::Bulky);
     let chunk = |random: &mut Random| Chunk {
-        after_ns: if random.percent(5) { random.below(300 * MS) } else { random.below(pace_ns) },
-        size: usize::try_from(match (bulky, random.percent(1)) {
-            (true, _) => random.between(30_000, size_max),
-            (false, true) => random.magnitude(1, 65_536),
-            (false, false) => random.magnitude(1, size_max),
+        after_ns: if pauses && random.percent(5) { random.below(300 * MS) } else { random.below(pace_ns) },
+        size: usize::try_from(match load {
+            Load::Usual if random.percent(1) => random.magnitude(1, 65_536),
+            Load::Usual => random.magnitude(1, 2_000),
+            Load::Bulky | Load::Flood => random.between(30_000, 65_536),
+            Load::Drizzle => 1,
         })
         .expect("a small number"),
     };
     Script {
         chunks: (0..count).map(|_| chunk(random)).collect(),
         close_after_ns: if random.percent(50) { 0 } else { random.magnitude(US, 300 * MS) },
-        resets: random.percent(1),
-        slowness_ns: if random.percent(10) {
-            random.magnitude(MS, 100 * MS)
-        } else {
-            random.magnitude(US, 50 * US)
+        resets: load == Load::Usual && random.percent(1),
+        slowness_ns: match load {
+            Load::Usual if random.percent(10) => random.magnitude(MS, 100 * MS),
+            Load::Usual => random.magnitude(US, 50 * US),
+            Load::Bulky | Load::Flood | Load::Drizzle => 20 * US,
         },
+        stall_ns: if load == Load::Drizzle { 3 * S } else { 0 },
     }
 }

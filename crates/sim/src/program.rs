@@ -160,6 +160,11 @@ impl Program {
         Taken::Bytes(bytes)
     }
 
+    /// When the program begins to read, counted from its first output.
+    pub(crate) fn stall_ns(&self) -> u64 {
+        self.script.stall_ns
+    }
+
     /// How long the socket takes to accept what it is given now, in nanoseconds.
     pub(crate) fn slowness_ns(&mut self, chance: &mut Random) -> u64 {
         chance.below(self.script.slowness_ns.max(1))

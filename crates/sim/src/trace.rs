@@ -21,6 +21,12 @@ impl Trace {
 
     /// An event: some words that tell it from others, some bytes, and how to say it.
     pub(crate) fn note(&mut self, now_ns: u64, words: &[u64], bytes: &[u8], text: impl FnOnce() -> String) {
+        self.count(now_ns, words, bytes);
+        self.say(now_ns, text);
+    }
+
+    /// An event that is not worth words.
+    pub(crate) fn count(&mut self, now_ns: u64, words: &[u64], bytes: &[u8]) {
         self.events += 1;
         self.mix(now_ns);
         words.iter().for_each(|word| self.mix(*word));
@@ -29,7 +35,6 @@ impl Trace {
             word[..chunk.len()].copy_from_slice(chunk);
             self.mix(u64::from_le_bytes(word));
         }
-        self.say(now_ns, text);
     }
 
     /// Words only: what the machines said about themselves.

@@ -136,6 +136,7 @@ impl Watch {
             _ => {}
         }
         self.bounds.sent(wire, side, frame);
+        self.counts.add(Rare::WindowFull, std::mem::take(&mut self.bounds.full));
     }
 
     /// A frame reached a machine.

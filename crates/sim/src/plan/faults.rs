@@ -184,7 +184,7 @@ pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: u
     let agents = clients + servers;
     let mut at_ns = random.magnitude(5 * MS, 400 * MS);
     let mut faults = vec![Fault { when: When::At(at_ns), strike: mild(random, agents, edges, false) }];
-    for _ in 0..random.below(6) {
+    for _ in 0..random.below(8) {
         let ambush = random.percent(60);
         let when = if ambush {
             let delay_ns = if random.percent(50) { 0 } else { random.magnitude(US, 5 * MS) };

@@ -1,6 +1,7 @@
 //! Bounds that two machines agreed on, checked on the wire between them: what may be on its way, what an end may keep.
 
 use super::Side;
+use marram_chain_algo::Record;
 use marram_wire::{
     frame::Frame,
     limits::{CHECKPOINT_WINDOW, INPUT_WINDOW, MESSAGE_SIZE_MAX, PART_SIZE, charge},
@@ -12,6 +13,8 @@ use std::collections::BTreeMap;
 struct Flow {
     /// Messages that may still be sent to the edge; unknown until the log is chosen.
     credit: Option<u64>,
+    /// Outputs that may still be sent to the end; unknown before its promise reached the edge.
+    window: Option<u64>,
     /// Checkpoint parts sent to the end and not stored.
     parts: u64,
 }
@@ -21,6 +24,8 @@ struct Flow {
 pub(super) struct Bounds {
     flows: BTreeMap<(usize, u32), Flow>,
     broken: Option<String>,
+    /// How often an end's window was full.
+    pub(super) full: u64,
 }
 
 impl Bounds {
@@ -39,6 +44,19 @@ impl Bounds {
             (Side::Agent, Frame::Promised(promised)) => {
                 // What is sent again until the log is chosen needs no credit.
                 self.flows.entry((wire, promised.channel)).or_default().credit = None;
+            }
+            (Side::Edge, Frame::Output(output)) => {
+                let flow = self.flows.entry((wire, output.channel)).or_default();
+                let size = charge(output.payload.len());
+                if let Some(window) = &mut flow.window {
+                    match window.checked_sub(size) {
+                        Some(rest) => {
+                            self.full += u64::from(rest < charge(Record::SIZE));
+                            *window = rest;
+                        }
+                        None => self.broken = Some(format!("{size} B put out with a window of {window} B")),
+                    }
+                }
             }
             (Side::Edge, Frame::CheckpointPart(part)) => {
                 let flow = self.flows.entry((wire, part.channel)).or_default();
@@ -64,6 +82,16 @@ impl Bounds {
                     if *credit > INPUT_WINDOW + MESSAGE_SIZE_MAX as u64 {
                         violations.push(format!("an edge lets {credit} B come at once"));
                     }
+                }
+            }
+            (Side::Edge, Frame::Promised(promised)) => {
+                let flow = self.flows.entry((wire, promised.channel)).or_default();
+                flow.window = Some(promised.window);
+            }
+            (Side::Edge, Frame::Credit(more)) => {
+                let flow = self.flows.entry((wire, more.channel)).or_default();
+                if let Some(window) = &mut flow.window {
+                    *window += more.bytes;
                 }
             }
             (Side::Edge, Frame::Stored(stored)) => {

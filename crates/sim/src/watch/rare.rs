@@ -46,6 +46,8 @@ pub enum Rare {
     RandomReplayed,
     /// An agent stopped reading from a program.
     BackPressure,
+    /// An edge had as many outputs on their way as an end takes.
+    WindowFull,
     /// An edge was drained to its last session.
     EdgeDrained,
     /// A handler was stopped.
@@ -54,7 +56,7 @@ pub enum Rare {
 
 impl Rare {
     /// All of them, in order.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -76,6 +78,7 @@ impl Rare {
         Self::TimerReplayed,
         Self::RandomReplayed,
         Self::BackPressure,
+        Self::WindowFull,
         Self::EdgeDrained,
         Self::HandlerStopped,
     ];

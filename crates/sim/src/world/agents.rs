@@ -203,9 +203,10 @@ impl World {
             }
             Report::ZombieRefused { .. } => self.watch.count_if(Rare::ZombieRefused, true),
             Report::Ended { session, code, reason, lingered } => {
-                sessions.remove(session);
+                let begun = sessions.remove(session).is_some();
                 self.watch.count_if(Rare::LingerExpired, *lingered);
-                if !self.plan.may_be_lost && !self.excused(*code) {
+                // Of one that never had an owner here the programs tell: a client that is turned away sees a reset.
+                if begun && !self.plan.may_be_lost && !self.excused(*code) {
                     let text = format!("A{agent} ended session {session}: {code:?}, {reason}");
                     self.violations.push(text);
                 }
@@ -266,6 +267,9 @@ impl World {
         let now_ns = self.queue.now_ns();
         let after_end = of.end_received;
         of.received.extend_from_slice(bytes);
+        if of.took_ns == 0 {
+            of.took_ns = now_ns + of.stall_ns();
+        }
         of.took_ns = of.took_ns.max(now_ns) + of.slowness_ns(&mut self.chance);
         self.queue.at(of.took_ns, Event::Act(program, Act::Took(bytes.len() as u64)));
         self.note(&[3, program as u64], bytes, || format!("P{program} receives {} B", bytes.len()));

@@ -357,8 +357,8 @@ impl World {
                 let result = cells.start(cell, image, seed);
                 self.answer(seat, cell, In::Started { cell, result });
             }
-            Out::Restore { cell, session, image: _, keys, checkpoints } => {
-                let result = cells.restore(cell, session, &keys, &checkpoints);
+            Out::Restore { cell, session, image, keys, checkpoints } => {
+                let result = cells.restore(cell, (session, image), &keys, &checkpoints);
                 self.watch.restored(seat, cell, session, checkpoints.len());
                 self.answer(seat, cell, In::Restored { cell, result });
             }

@@ -247,11 +247,17 @@ impl World {
         };
         let now_ns = self.queue.now_ns();
         let words = [1, wire as u64, way as u64];
-        self.trace.note(now_ns, &words, bytes, || {
-            let from =
-                if way == Way::Up { format!("A{agent} -> {seat}") } else { format!("{seat} -> A{agent}") };
-            format!("{from} w{wire} {}", super::brief(&frame))
-        });
+        self.trace.count(now_ns, &words, bytes);
+        if !matches!(frame, Frame::Ping(_) | Frame::Pong(_)) {
+            self.trace.say(now_ns, || {
+                let from = if way == Way::Up {
+                    format!("A{agent} -> {seat}")
+                } else {
+                    format!("{seat} -> A{agent}")
+                };
+                format!("{from} w{wire} {}", super::brief(&frame))
+            });
+        }
         let side = if way == Way::Up { Side::Edge } else { Side::Agent };
         self.watch.arrived(wire, side, &frame, &mut self.violations);
         match way {
