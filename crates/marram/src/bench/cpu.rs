@@ -1,7 +1,35 @@
-//! Processor time of groups of processes, as the kernel counts it, in nanoseconds.
+//! Processor time of groups of processes, as the kernel counts it, in nanoseconds; and a core for all of them.
 
+use anyhow::Context;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
 use std::path::Path;
+
+/// Keeps this thread, and what it starts from now on, on one core (the last), until dropped. Where the kernel puts
+/// processes that wake one another decides about more microseconds than are to be measured here.
+pub(super) struct OneCore {
+    before: CpuSet,
+}
+
+impl OneCore {
+    /// # Errors
+    /// If the kernel does not allow it.
+    pub(super) fn enter() -> anyhow::Result<Self> {
+        let before = sched_getaffinity(None)?;
+        let last = (0..CpuSet::MAX_CPU).rev().find(|core| before.is_set(*core)).context("there is no core")?;
+        let mut one = CpuSet::new();
+        one.set(last);
+        sched_setaffinity(None, &one)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for OneCore {
+    fn drop(&mut self) {
+        // It was allowed before.
+        let _ = sched_setaffinity(None, &self.before);
+    }
+}
 
 /// Nanoseconds that all threads of all processes in these groups have run so far. Processes that ended do not count.
 pub(super) fn spent_ns(groups: &[u32]) -> u64 {

@@ -32,26 +32,13 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let amount = if plan.quick {
         Amount { blocks: 8, messages: 200, large: 100, counted: 1_000 }
     } else {
-        Amount { blocks: 60, messages: 500, large: 400, counted: 5_000 }
+        Amount { blocks: 40, messages: 1_000, large: 400, counted: 5_000 }
     };
     let mut report = Report::new("forward");
-    let server = peer::echo_server()?;
-    let mut lab = lab(plan)?;
-    let addresses = lab.edge_addresses();
-    let [protected, bare] = connect(&mut lab, &addresses, &addresses, server)?;
-    let chain = Chain::start(server, &lab.place, &lab.journal)?;
-    let relay = chain.as_ref().map(|chain| peer::connect(chain.address)).transpose()?;
-    let groups: Vec<u32> = lab.groups();
-    let mut variants = Variants { protected, bare, relay, groups };
-    latency(&mut variants, &amount, &mut report)?;
-    throughput(&mut variants, &amount, &mut report)?;
-    match chain {
-        Some(chain) => report.baseline(&chain.name, &chain.command),
-        None => report.note("no relay to compare with: install haproxy, or nginx's stream module (libnginx-mod-stream)"),
-    }
+    latency(plan, &amount, &mut report)?;
+    throughput(plan, &amount, &mut report)?;
+    wire_bytes(plan, &amount, &mut report)?;
     report.baseline("none", "the same agents and edge, with protect = \"none\"");
-    drop((variants, lab));
-    wire_bytes(plan, server, &amount, &mut report)?;
     Ok(report)
 }
 
@@ -87,81 +74,97 @@ fn connect(
     streams.try_into().map_err(|_| anyhow::anyhow!("two apps have two listeners"))
 }
 
-struct Variants {
-    protected: TcpStream,
-    bare: TcpStream,
-    relay: Option<TcpStream>,
-    /// Process groups of Marram.
-    groups: Vec<u32>,
+/// What one block of a variant showed.
+struct Block {
+    /// The median round trip.
+    round_trip_us: f64,
+    /// Processor time of all of Marram's processes, a message through the cell.
+    cpu_us: f64,
 }
 
-/// Small messages, one in flight.
-fn latency(variants: &mut Variants, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
-    let (mut added, mut added_cpu, mut medians) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new(), Vec::new()]);
-    let message = [0x5a; SMALL];
-    for block in 0..amount.blocks {
-        progress(&format!("forward: small messages, block {} of {}", block + 1, amount.blocks));
-        let measure = |stream: &mut TcpStream, groups: &[u32]| -> anyhow::Result<(f64, f64)> {
-            let before = cpu::spent_ns(groups);
-            let times = peer::round_trips(stream, &message, amount.messages)?;
-            #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one block")]
-            let spent = cpu::spent_ns(groups).saturating_sub(before) as f64 / 1e3;
-            Ok((stats::median(&times), spent))
+fn block(stream: &mut TcpStream, groups: &[u32], messages: usize) -> anyhow::Result<Block> {
+    let before = cpu::spent_ns(groups);
+    let times = peer::round_trips(stream, &[0x5a; SMALL], messages)?;
+    let spent = cpu::spent_ns(groups).saturating_sub(before);
+    // A round trip is two messages through the cell.
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one block")]
+    let cpu_us = spent as f64 / 1e3 / (2.0 * messages as f64);
+    Ok(Block { round_trip_us: stats::median(&times), cpu_us })
+}
+
+/// Small messages, one in flight, everything on one core.
+fn latency(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
+    let _core = cpu::OneCore::enter()?;
+    let server = peer::echo_server()?;
+    let mut lab = lab(plan)?;
+    let addresses = lab.edge_addresses();
+    let [mut protected, mut bare] = connect(&mut lab, &addresses, &addresses, server)?;
+    let chain = Chain::start(server, &lab.place, &lab.journal)?;
+    let mut relay = chain.as_ref().map(|chain| peer::connect(chain.address)).transpose()?;
+    let groups = lab.groups();
+    let mut blocks: [Vec<Block>; 2] = [Vec::new(), Vec::new()];
+    let mut relays = Vec::new();
+    for number in 0..amount.blocks {
+        progress(&format!("forward: small messages, block {} of {}", number + 1, amount.blocks));
+        let mut measure = |variant: usize| {
+            let stream = if variant == 0 { &mut protected } else { &mut bare };
+            block(stream, &groups, amount.messages).map(|block| blocks[variant].push(block))
         };
-        // Whichever goes first meets other caches: take turns.
-        let (protected, bare) = if block % 2 == 0 {
-            let protected = measure(&mut variants.protected, &variants.groups)?;
-            (protected, measure(&mut variants.bare, &variants.groups)?)
-        } else {
-            let bare = measure(&mut variants.bare, &variants.groups)?;
-            (measure(&mut variants.protected, &variants.groups)?, bare)
-        };
-        if let Some(relay) = &mut variants.relay {
-            medians[2].push(stats::median(&peer::round_trips(relay, &message, amount.messages)?));
+        // Whichever goes first meets other caches: they take turns.
+        measure(number % 2)?;
+        measure(1 - number % 2)?;
+        if let Some(relay) = &mut relay {
+            relays.push(stats::median(&peer::round_trips(relay, &[0x5a; SMALL], amount.messages)?));
         }
-        // A round trip is two messages through the cell.
-        #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
-        let messages = 2.0 * amount.messages as f64;
-        added.push((protected.0 - bare.0) / 2.0);
-        added_cpu.push((protected.1 - bare.1) / messages);
-        medians[0].push(protected.0);
-        medians[1].push(bare.0);
     }
-    let difference = stats::estimate(&added);
-    report.metric_with_bar("added_p50_us", difference.middle, Bar::Most(10.0));
-    report.metric("added_ci95_us", vec![difference.low, difference.high]);
-    let cpu = stats::estimate(&added_cpu);
-    report.metric_with_bar("added_cpu_us_per_message", cpu.middle, Bar::Most(3.0));
-    report.metric("added_cpu_ci95_us", vec![cpu.low, cpu.high]);
-    let [protected, bare, relay] = medians.map(|values| stats::median(&values));
-    report.metric("endpoints_round_trip_p50_us", protected);
-    report.metric("none_round_trip_p50_us", bare);
-    if variants.relay.is_some() {
-        report.metric("relay_round_trip_p50_us", relay);
-        report.metric_with_bar("endpoints_vs_relay_p50", protected / relay, Bar::Most(1.5));
+    report_latency(&blocks, &relays, report);
+    match chain {
+        Some(chain) => report.baseline(&chain.name, &chain.command),
+        None => report.note("no relay to compare with: install haproxy, or nginx's stream module (libnginx-mod-stream)"),
     }
-    report.note("a round trip passes the cell twice; added_* are for one message");
     Ok(())
 }
 
-/// Large messages, as many in flight as fit.
-fn throughput(variants: &mut Variants, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
-    let message = vec![0xa5; LARGE];
-    let (mut ratios, mut rates) = (Vec::new(), [Vec::new(), Vec::new()]);
-    for block in 0..amount.blocks.min(20) {
-        progress(&format!("forward: large messages, block {} of {}", block + 1, amount.blocks.min(20)));
-        let measure = |stream: &mut TcpStream| peer::throughput(stream, &message, amount.large);
-        let (protected, bare) = if block % 2 == 0 {
-            let protected = measure(&mut variants.protected)?;
-            (protected, measure(&mut variants.bare)?)
-        } else {
-            let bare = measure(&mut variants.bare)?;
-            (measure(&mut variants.protected)?, bare)
-        };
-        ratios.push(protected / bare);
-        rates[0].push(protected);
-        rates[1].push(bare);
+fn report_latency(blocks: &[Vec<Block>; 2], relays: &[f64], report: &mut Report) {
+    let paired = |value: fn(&Block) -> f64| {
+        let pairs = blocks[0].iter().zip(&blocks[1]);
+        stats::estimate(&pairs.map(|(protected, bare)| value(protected) - value(bare)).collect::<Vec<_>>())
+    };
+    let added = paired(|block| block.round_trip_us);
+    report.metric_with_bar("added_p50_us", added.middle, Bar::Most(10.0));
+    report.metric("added_ci95_us", vec![added.low, added.high]);
+    let cpu = paired(|block| block.cpu_us);
+    report.metric_with_bar("added_cpu_us_per_message", cpu.middle, Bar::Most(3.0));
+    report.metric("added_cpu_ci95_us", vec![cpu.low, cpu.high]);
+    let [protected, bare] =
+        [0, 1].map(|variant: usize| stats::median(&blocks[variant].iter().map(|b| b.round_trip_us).collect::<Vec<_>>()));
+    report.metric("endpoints_round_trip_p50_us", protected);
+    report.metric("none_round_trip_p50_us", bare);
+    if !relays.is_empty() {
+        let relay = stats::median(relays);
+        report.metric("relay_round_trip_p50_us", relay);
+        report.metric_with_bar("endpoints_vs_relay_p50", protected / relay, Bar::Most(1.5));
     }
+    report.note("added_p50_us is for a whole round trip, which passes the cell twice; all processes share one core");
+}
+
+/// Large messages, as many in flight as fit, on all cores.
+fn throughput(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
+    let mut lab = lab(plan)?;
+    let addresses = lab.edge_addresses();
+    let [mut protected, mut bare] = connect(&mut lab, &addresses, &addresses, peer::echo_server()?)?;
+    let message = vec![0xa5; LARGE];
+    let mut rates: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
+    for number in 0..amount.blocks {
+        progress(&format!("forward: large messages, block {} of {}", number + 1, amount.blocks));
+        let mut measure = |variant: usize| {
+            let stream = if variant == 0 { &mut protected } else { &mut bare };
+            peer::throughput(stream, &message, amount.large).map(|rate| rates[variant].push(rate))
+        };
+        measure(number % 2)?;
+        measure(1 - number % 2)?;
+    }
+    let ratios: Vec<f64> = rates[0].iter().zip(&rates[1]).map(|(protected, bare)| protected / bare).collect();
     let ratio = stats::estimate(&ratios);
     report.metric_with_bar("throughput_ratio", ratio.middle, Bar::Least(0.9));
     report.metric("throughput_ci95", vec![ratio.low, ratio.high]);
@@ -172,12 +175,12 @@ fn throughput(variants: &mut Variants, amount: &Amount, report: &mut Report) -> 
 
 /// Bytes on the wires between ends and edge, beyond those of the messages. The wires are plain here, so that TLS records
 /// are apart; the log and the checkpoints in them are sealed as always.
-fn wire_bytes(plan: &Plan, server: SocketAddr, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
+fn wire_bytes(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
     progress("forward: bytes on the wire");
     let mut lab = lab(plan)?;
     let edge = lab.edge_addresses().first().copied().context("there is one edge")?;
     let (near, far) = (Relay::start(edge, Duration::ZERO)?, Relay::start(edge, Duration::ZERO)?);
-    let [mut protected, _bare] = connect(&mut lab, &[near.address()], &[far.address()], server)?;
+    let [mut protected, _] = connect(&mut lab, &[near.address()], &[far.address()], peer::echo_server()?)?;
     let before = [near.counts(), far.counts()];
     peer::round_trips(&mut protected, &[0x5a; SMALL], amount.counted)?;
     let after = [near.counts(), far.counts()];
