@@ -25,9 +25,9 @@ pub const OUTPUT_WINDOW: u64 = (1 << 20) + (64 << 10);
 /// Bytes of checkpoint parts that may be on their way to an end, not stored.
 pub const CHECKPOINT_WINDOW: u64 = 256 << 10;
 /// Bytes of its own messages that an end keeps for one session before it stops reading from the application.
-pub const RETAINED_MAX: u64 = 8 << 20;
+pub const RETAINED_MAX: u64 = 16 << 20;
 /// Bytes of consumed but not yet covered messages at which an edge takes a checkpoint.
-pub const COVER_BYTES: u64 = 2 << 20;
+pub const COVER_BYTES: u64 = 4 << 20;
 /// Bytes of log that an end keeps for one session.
 pub const LOG_SIZE_MAX: u64 = 4 << 20;
 /// Bytes of log at which an edge takes a checkpoint.

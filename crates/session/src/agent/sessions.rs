@@ -194,9 +194,17 @@ impl Agent {
     pub(super) fn session_frame(&mut self, now_ns: u64, wire_id: WireId, frame: Frame, out: &mut Vec<Out>) {
         let Some(channel) = channel_of(&frame) else { return };
         let Some(wire) = self.wires.get_mut(&wire_id) else { return };
-        let Some(bound) = wire.channels.get(&channel).copied() else { return };
-        let Some(session) = self.sessions.get_mut(&bound.session) else {
+        let bound = wire.channels.get(&channel).copied();
+        let known =
+            bound.and_then(|bound| self.sessions.get_mut(&bound.session).map(|session| (bound, session)));
+        let Some((bound, session)) = known else {
+            // An owner speaks to an end that is no more: it must not wait for it.
             wire.channels.remove(&channel);
+            let last = matches!(frame, Frame::Ended(_) | Frame::Reject(_) | Frame::Failed(_));
+            if !last {
+                let promised = Generation::NONE;
+                out.push(Out::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
+            }
             return;
         };
         let id = bound.session;
@@ -333,7 +341,7 @@ impl Agent {
             out.push(Out::Report(Report::Orphaned { session: id, reason: reason.to_string() }));
         }
         let keeps = session.end.terms().is_none_or(|terms| terms.keep);
-        if session.end.begun() && !keeps {
+        if !keeps {
             return self.end_session(id, Code::Lost, reason.to_string(), out);
         }
         if session.asking.is_none() {
@@ -415,6 +423,10 @@ fn refuse(channel: Channel, refusal: &Refusal) -> Frame {
         Refusal::Unproven => {
             let reason = "the session is known here, and its key was not shown".to_string();
             Ended { channel, code: Code::Superseded, reason }.into()
+        }
+        Refusal::Lost => {
+            let reason = "the session began at another owner, and the app keeps nothing".to_string();
+            Ended { channel, code: Code::Lost, reason }.into()
         }
         Refusal::Ends => {
             let reason = "the session's other end is at another agent".to_string();

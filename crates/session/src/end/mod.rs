@@ -42,6 +42,8 @@ pub enum Refusal {
     Image,
     /// The session has another end on the other side.
     Ends,
+    /// Nothing of the session is kept: it has one owner or none.
+    Lost,
 }
 
 /// Why a frame was refused: the owner breaks the protocol. The session cannot go on with it.
@@ -109,7 +111,7 @@ pub struct End {
 
 /// Outputs are acknowledged at the latest after so many, or so much charge.
 const ACK_COUNT: u64 = 64;
-const ACK_CHARGE: u64 = OUTPUT_WINDOW / 4;
+const ACK_CHARGE: u64 = OUTPUT_WINDOW / 16;
 
 impl End {
     /// An end that has promised nothing.
@@ -234,6 +236,9 @@ impl End {
         }
         if self.begun && self.terms.as_ref().is_some_and(|terms| terms.image != ask.image) {
             return Err(Refusal::Image);
+        }
+        if self.terms.as_ref().is_some_and(|terms| !terms.keep) {
+            return Err(Refusal::Lost);
         }
         // The ends of a session are fixed by its first promise: a delayed first hello can make another agent take the session
         // up, and two pairs of ends could then each choose a log.

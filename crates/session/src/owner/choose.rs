@@ -285,6 +285,7 @@ impl Owner {
             return self.failed(4, reason, out);
         }
         self.apply(now_ns, &ran);
+        self.cover.spent(ran.cost_ns);
         if whole {
             self.totals.replayed += 1;
             self.close_if_spent();

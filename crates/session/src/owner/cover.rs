@@ -47,6 +47,7 @@ struct Taken {
 /// Checkpoints of one owner.
 #[derive(Debug, Default)]
 pub(super) struct Cover {
+    /// Never start over, so that a late answer is not taken for that of another generation.
     numbers: u32,
     taken: Option<Taken>,
     sending: Option<Sending>,
@@ -74,7 +75,6 @@ impl Cover {
     pub(super) fn abandon(&mut self) {
         self.taken = None;
         self.sending = None;
-        self.numbers = 0;
     }
 
     /// The cell is as these checkpoints left it; `agreed` if every holder has just these.

@@ -72,6 +72,8 @@ impl Owner {
     pub(super) fn begin(&mut self, now: Now, out: &mut Vec<Effect>) {
         if self.opened {
             self.release(out);
+            // Ends that keep as much as they may have stopped to read: nothing would ever make room but this.
+            self.cover_if_due(out);
             return self.pump(now, out);
         }
         let event = Event::Start { seed: self.seed.0, server: self.sides.len() > 1 };
