@@ -297,3 +297,14 @@ fn equal_inputs_make_equal_cells_whatever_happens_between() {
     }
     assert_ne!(cells.state_hash(other), cells.state_hash(plain));
 }
+
+#[test]
+fn a_trap_names_the_function_as_its_author_wrote_it() {
+    let image = deploy(&guest(
+        r#"(func $_ZN4shop4cart3add17h0123456789abcdefE unreachable)
+           (func $plain (call $_ZN4shop4cart3add17h0123456789abcdefE))
+           (func (export "marram_recv") (param i32 i32 i32) (call $plain))"#,
+    ));
+    let Stop::Trap(reason) = stop(&mut start(&image), message(b"")) else { panic!("a trap") };
+    assert!(reason.contains("unreachable") && reason.contains("in shop::cart::add < plain < "), "{reason:?}");
+}

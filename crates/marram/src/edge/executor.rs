@@ -10,7 +10,7 @@ use marram_edge::api::{CellError, In, SealedCheckpoint};
 use marram_sandbox::{
     Cells, CellsConfig, Decoded, Image, Images, Level, LoadError, Progress, RestoreError, StartError,
 };
-use marram_session::cell::{Base, CellId, Outcome, Ran, Run, Seed};
+use marram_session::cell::{Base, CellId, Ran, Run, Seed};
 use marram_wire::{
     frame::Code,
     header::{self, Header},
@@ -185,17 +185,14 @@ impl Executor {
                 None
             }
             Progress::Done(ran) => {
-                self.print(cell, matches!(ran.outcome, Outcome::Idle));
+                self.print(cell);
                 Some(ran)
             }
         }
     }
 
-    /// Writes what a guest printed to the log.
-    fn print(&mut self, CellId(cell): CellId, lives: bool) {
-        if !lives {
-            return;
-        }
+    /// Writes what a guest printed to the log; of one that just stopped too, since that often says why.
+    fn print(&mut self, CellId(cell): CellId) {
         for print in self.cells.take_prints(CellId(cell)) {
             let Some(swallowed) = self.prints.pass(Instant::now()) else { continue };
             let text = print.text;

@@ -251,16 +251,19 @@ fn stopped(cell: CellId, stop: Stop, cost_ns: u64) -> Ran {
 /// What to tell people about an error that ended a guest: the cause, and in which function.
 pub(crate) fn reason(error: &wasmtime::Error) -> String {
     let mut text = error.root_cause().to_string();
-    if let Some(trace) = error.downcast_ref::<wasmtime::WasmBacktrace>() {
-        for frame in trace.frames().iter().take(4) {
-            let name =
-                frame.func_name().map_or_else(|| format!("function {}", frame.func_index()), Into::into);
-            text.push_str(" < ");
-            text.push_str(&name);
+    let Some(trace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return text };
+    for (n, frame) in trace.frames().iter().take(REASON_FRAMES_MAX).enumerate() {
+        text.push_str(if n == 0 { ", in " } else { " < " });
+        match frame.func_name() {
+            Some(name) => text.push_str(&format!("{:#}", rustc_demangle::demangle(name))),
+            None => text.push_str(&format!("function {}", frame.func_index())),
         }
     }
     text
 }
+
+/// Callers that a reason names.
+const REASON_FRAMES_MAX: usize = 4;
 
 /// Why a cell could not be started, or room for cells not be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
