@@ -2,11 +2,14 @@
 
 use super::{Shard, index};
 use crate::api::{Now, Out};
-use alloc::vec::Vec;
+use alloc::{string::ToString, vec::Vec};
 use bytes::Bytes;
-use marram_session::{cell::CellId, owner::Effect};
+use marram_session::{
+    cell::CellId,
+    owner::{Effect, Phase},
+};
 use marram_wire::{
-    frame::{Code, Frame},
+    frame::{Code, Ended, Frame, Reject},
     id::{Port, SessionId},
 };
 
@@ -49,8 +52,27 @@ impl Shard {
         if let Some(count) = again {
             return self.again(now, id, count, out);
         }
+        if self.sessions.get(&id).is_some_and(|session| session.owner.phase() == Phase::Adrift) {
+            self.tell_former(id, Code::Superseded, "the attempt to own the session anew came to nothing", out);
+        }
         self.count_recovery(now, id);
         self.rearm(now, id);
+    }
+
+    /// Ends that have not answered the last attempt still believe in an owner on another channel: there is none any more.
+    fn tell_former(&mut self, id: SessionId, code: Code, reason: &str, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        for (_, wire, channel) in core::mem::take(&mut session.former) {
+            if self.wires.contains_key(&wire) {
+                let reason = reason.to_string();
+                let frame = if code.retry() {
+                    Reject { channel, code, reason }.into()
+                } else {
+                    Ended { channel, code, reason }.into()
+                };
+                out.push(Out::Send { wire, frame });
+            }
+        }
     }
 
     /// Counts an attempt that has just led to a release, unless the session begins with it.
@@ -108,6 +130,7 @@ impl Shard {
 
     /// The owner is done with the session.
     fn forget(&mut self, id: SessionId, code: Code, reason: &str, out: &mut Vec<Out>) {
+        self.tell_former(id, code, reason, out);
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
         let Some(session) = self.sessions.remove(&id) else { return };

@@ -80,6 +80,11 @@ impl Shard {
         }
         let app = self.app_of(hello)?;
         let host = self.wires.get(&wire).and_then(|wire| wire.host).unwrap_or_default();
+        let port = if hello.server { Port::SERVER } else { Port::CLIENT };
+        let known = self.sessions.get(&hello.session).and_then(|session| session.owner.host(port));
+        if known.is_some_and(|known| known != host) {
+            return refuse(Code::Superseded, "the session's end is at another agent");
+        }
         let other = self.other_end(hello, &app)?;
         let mut ends = alloc::vec![(wire, Some(hello.channel), host)];
         ends.extend(other.map(|(wire, host)| (wire, None, host)));
@@ -97,6 +102,7 @@ impl Shard {
             let session = Session {
                 owner,
                 links: [None; 2],
+                former: Vec::new(),
                 fresh: hello.fresh,
                 proven,
                 again: 0,
@@ -152,7 +158,9 @@ impl Shard {
     /// Where the other end is; none if the app has no server.
     fn other_end(&self, hello: &Hello, app: &App) -> Result<Option<(WireId, HostId)>, Refusal> {
         let Some(server) = &app.server else { return Ok(None) };
-        if let Some(peer) = hello.peer {
+        let port = if hello.server { Port::CLIENT } else { Port::SERVER };
+        let known = self.sessions.get(&hello.session).and_then(|session| session.owner.host(port));
+        if let Some(peer) = hello.peer.or(known) {
             return match self.hosts.get(&peer) {
                 Some(wire) => Ok(Some((*wire, peer))),
                 None => refuse(
@@ -216,6 +224,11 @@ impl Shard {
         let generation = Generation { count: count.max(last) + 1, opener: self.random.number() };
         let mut channels = Vec::new();
         for ((wire_id, channel, _), port) in ends.iter().zip([Port::CLIENT, Port::SERVER]) {
+            if let Some(session) = self.sessions.get_mut(&id)
+                && let Some((wire, channel)) = session.links[index(port)]
+            {
+                session.former.push((port, wire, channel));
+            }
             self.unlink(id, port);
             let Some(wire) = self.wires.get_mut(wire_id) else { continue };
             let channel = channel.unwrap_or_else(|| wire.channel());

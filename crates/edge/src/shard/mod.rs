@@ -30,6 +30,9 @@ struct Session {
     owner: Owner,
     /// Where its ends are reached, by port.
     links: [Option<(WireId, Channel)>; 2],
+    /// Where ends were reached before an attempt that they have not answered: should it come to nothing, they must not go on
+    /// believing in the owner that they had there.
+    former: Vec<(Port, WireId, Channel)>,
     fresh: bool,
     proven: bool,
     /// Attempts in a row that another attempt was in the way of.

@@ -137,6 +137,11 @@ impl Shard {
             self.counters.stale_frames += 1;
             return;
         }
+        if matches!(frame, Frame::Promised(_))
+            && let Some(session) = self.sessions.get_mut(&session)
+        {
+            session.former.retain(|(at, ..)| *at != port);
+        }
         if matches!(frame, Frame::Superseded(_)) {
             self.counters.superseded += 1;
             self.unlink(session, port);
