@@ -60,6 +60,7 @@ impl Plan {
             edges,
             shards: 1,
             encrypted: false,
+            namespaces: false,
             edge_tables: String::new(),
             agent_tables: agent_tables.to_owned(),
         }

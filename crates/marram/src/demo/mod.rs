@@ -67,6 +67,7 @@ fn play(options: &Options, timeline: &Timeline) -> anyhow::Result<Outcome> {
         edges: 2,
         shards: 1,
         encrypted: true,
+        namespaces: false,
         edge_tables: String::new(),
         agent_tables: String::new(),
     };

@@ -1,6 +1,7 @@
 //! One edge that can be killed, stopped, woken and started again, each time with an empty directory.
 
 use super::journal::Journal;
+use super::namespace::Namespace;
 use super::place::{Place, free_address};
 use super::process::Process;
 use crate::admin::client::Client;
@@ -37,12 +38,17 @@ pub struct Edge {
     /// How often it was started.
     lives: u32,
     process: Option<Process>,
+    /// Where it runs, if not beside its agents.
+    namespace: Option<Namespace>,
 }
 
 impl Edge {
-    pub(super) fn new(name: &str, settings: Settings) -> anyhow::Result<Self> {
-        let (address, admin) = (free_address()?, free_address()?);
-        Ok(Self { name: name.into(), address, admin, settings, lives: 0, process: None })
+    pub(super) fn new(name: &str, settings: Settings, namespace: Option<Namespace>) -> anyhow::Result<Self> {
+        let (mut address, admin) = (free_address()?, free_address()?);
+        if let Some(namespace) = &namespace {
+            address.set_ip(namespace.address().into());
+        }
+        Ok(Self { name: name.into(), address, admin, settings, lives: 0, process: None, namespace })
     }
 
     /// Where agents connect.
@@ -57,7 +63,7 @@ impl Edge {
         format!("{}{}", self.name, "'".repeat(self.lives.saturating_sub(1).min(3) as usize))
     }
 
-    /// Its admin API.
+    /// Its admin API; out of reach for an edge in a namespace.
     ///
     /// # Errors
     /// Never, for an address that was free once.
@@ -86,7 +92,11 @@ impl Edge {
         }
         let config = place.write(&format!("{directory}/edge.toml"), self.config(place.path(), extra)?)?;
         let errors = place.path().join(format!("{directory}.stderr"));
-        let mut command = Command::new(&self.settings.program);
+        let program = &self.settings.program;
+        let mut command = match &self.namespace {
+            Some(namespace) => namespace.command(program),
+            None => Command::new(program),
+        };
         command.arg("edge").arg("--config").arg(config);
         self.process = Some(Process::start(&self.who(), &mut command, journal, &errors)?);
         Ok(())

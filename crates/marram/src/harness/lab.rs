@@ -2,6 +2,7 @@
 
 use super::edge::{Edge, Settings};
 use super::journal::Journal;
+use super::namespace::Namespace;
 use super::place::{Place, free_address};
 use super::process::Process;
 use anyhow::Context;
@@ -28,6 +29,8 @@ pub struct Layout {
     pub shards: u8,
     /// Whether wires are encrypted and prove a shared token, as between machines.
     pub encrypted: bool,
+    /// Whether each edge runs in a network namespace of its own, where that is possible.
+    pub namespaces: bool,
     /// Further lines of each edge's configuration, after its last table.
     pub edge_tables: String,
     /// Further lines of each agent's configuration, after its last table.
@@ -120,9 +123,12 @@ impl Lab {
             fields: String::new(),
         };
         let name = |index: usize| char::from(b'A' + u8::try_from(index % 26).unwrap_or(0)).to_string();
-        let edges = (0..layout.edges)
-            .map(|index| Edge::new(&name(index), settings.clone()))
-            .collect::<anyhow::Result<_>>()?;
+        let apart = layout.namespaces && Namespace::possible();
+        let edge = |index: usize| {
+            let namespace = if apart { Some(Namespace::new(u8::try_from(index)?)?) } else { None };
+            Edge::new(&name(index), settings.clone(), namespace)
+        };
+        let edges = (0..layout.edges).map(edge).collect::<anyhow::Result<_>>()?;
         let seen = [Vec::new(), Vec::new()];
         Ok(Self { client: None, server: None, seen, edges, journal: Journal::default(), place, layout })
     }

@@ -7,6 +7,7 @@ mod cells;
 mod edge;
 mod journal;
 mod lab;
+mod namespace;
 mod place;
 mod process;
 mod relay;

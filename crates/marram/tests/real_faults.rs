@@ -1,0 +1,123 @@
+//! Real processes, killed and stopped at random moments while both sides talk. Not a byte may be lost, repeated or changed,
+//! and neither program may notice.
+//!
+//! `MARRAM_FAULTS` says how many (20 if not set), `MARRAM_SEED` which ones.
+
+mod support;
+
+use marram::harness::{Event, Lab, Side};
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+use support::traffic::{Random, Traffic};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time between one fault's repair and the next fault.
+const QUIET_MS_MAX: u64 = 300;
+
+/// Sessions that their client's agent had, at that time, reported orphaned and not owned again.
+fn orphans(lab: &Lab, at: Instant) -> usize {
+    let mut sessions = BTreeMap::new();
+    let about = |event: &Event| {
+        ["owned", "orphaned", "ended"].iter().any(|name| Lab::is_report(Side::Client, name, event))
+    };
+    for event in lab.journal.all(0, |event| event.at <= at && about(event)) {
+        sessions.insert(event.text("session").to_owned(), event.name() == "orphaned");
+    }
+    sessions.values().filter(|orphaned| **orphaned).count()
+}
+
+/// How many sessions each edge owns, as the client's agent sees it.
+fn owned(lab: &Lab, index: usize) -> usize {
+    let mut owners = BTreeMap::new();
+    let about =
+        |event: &Event| Lab::is_report(Side::Client, "owned", event) || Lab::is_report(Side::Client, "ended", event);
+    for event in lab.journal.all(0, about) {
+        let owner = if event.name() == "owned" { event.text("edge").to_owned() } else { String::new() };
+        owners.insert(event.text("session").to_owned(), owner);
+    }
+    let address = lab.address_for(Side::Client, index);
+    owners.values().filter(|owner| **owner == address).count()
+}
+
+/// The edge with the most sessions.
+fn busiest(lab: &Lab) -> usize {
+    (0..lab.edges.len()).max_by_key(|index| owned(lab, *index)).unwrap()
+}
+
+/// What was done.
+#[derive(Default, Debug)]
+struct Done {
+    kills: usize,
+    stops: usize,
+    within_a_recovery: usize,
+}
+
+/// Kills one edge; with `twice`, another one as soon as an agent reports that a recovery begins.
+fn kill(lab: &mut Lab, twice: bool, done: &mut Done) {
+    let (index, start) = (busiest(lab), lab.journal.end());
+    let had = owned(lab, index);
+    lab.edges[index].kill();
+    done.kills += 1;
+    let mut dead = vec![index];
+    if twice && had > 0 {
+        let orphaned = |event: &Event| event.name() == "orphaned";
+        if lab.journal.wait(start, Duration::from_secs(5), orphaned).is_some() {
+            let other = (0..lab.edges.len()).find(|other| *other != index).unwrap();
+            let struck = Instant::now();
+            lab.edges[other].kill();
+            done.kills += 1;
+            done.within_a_recovery += usize::from(orphans(lab, struck) > 0);
+            dead.push(other);
+        }
+    }
+    for index in dead {
+        lab.respawn(index).unwrap();
+    }
+}
+
+/// Stops one edge until its agents suspect it and its sessions are elsewhere, and wakes it.
+fn stop(lab: &mut Lab, done: &mut Done) {
+    let (index, start) = (busiest(lab), lab.journal.end());
+    let had = owned(lab, index);
+    lab.edges[index].stop();
+    done.stops += 1;
+    let address = lab.address_for(Side::Client, index);
+    let suspected =
+        |event: &Event| Lab::is_report(Side::Client, "edge_down", event) && event.text("edge") == address;
+    lab.journal.wait(start, PATIENCE, suspected).expect("a stopped edge is suspected");
+    if had > 0 {
+        lab.wait_for_owner(start).unwrap();
+    }
+    lab.edges[index].wake();
+    lab.wait_until_usable(index).unwrap();
+}
+
+#[test]
+fn kills_and_stops_lose_nothing() {
+    let faults = support::amount("MARRAM_FAULTS", 20);
+    let seed = support::amount("MARRAM_SEED", 1) as u64;
+    let mut lab = support::lab("faults", 3, 1);
+    lab.start_edges("").unwrap();
+    let edges = lab.edge_addresses();
+    let mut traffic = Traffic::new();
+    lab.start_server_agent(&edges, &[("peer", traffic.server)]).unwrap();
+    let listen = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+    traffic.start(listen, 4, 6_000_000, seed);
+    let (mut random, mut done) = (Random(seed), Done::default());
+    while done.kills + done.stops < faults || done.within_a_recovery * 5 < faults {
+        assert!(done.kills + done.stops < 4 * faults + 20, "recoveries are too quick to be hit: {done:?}");
+        thread::sleep(Duration::from_millis(random.below(QUIET_MS_MAX)));
+        match random.below(4) {
+            0 => kill(&mut lab, false, &mut done),
+            1 | 2 => kill(&mut lab, true, &mut done),
+            _ => stop(&mut lab, &mut done),
+        }
+        assert_eq!(traffic.wrong(), Vec::<String>::new(), "seed {seed}, {done:?}; {}", lab.journal.tail(40));
+    }
+    let (sessions, bytes) = traffic.finish();
+    let zombies = lab.journal.count(0, |event| event.name() == "zombie_refused");
+    println!("seed {seed}: {done:?}, {sessions} sessions, {bytes} bytes, {zombies} frames of replaced edges refused");
+    assert!(sessions > 0, "traffic flowed");
+    assert!(done.stops == 0 || zombies > 0, "woken edges spoke, and were refused");
+}
