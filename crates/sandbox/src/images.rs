@@ -33,6 +33,7 @@ impl Images {
     pub fn open(dir: &Path) -> Result<Self, DeployError> {
         fs::create_dir_all(dir).map_err(|error| DeployError::Store(StoreError::new(dir, &error)))?;
         let compatibility = deploy::base_compatibility()?;
+        sweep(dir);
         Ok(Self { dir: dir.into(), initialise_ms_max: INITIALISE_MS_MAX, compatibility })
     }
 
@@ -57,6 +58,10 @@ impl Images {
         let encoded = app.encode();
         let hash = hash_of(&encoded);
         if let Ok(image) = self.read_image(hash) {
+            // Other machines fetch the app from here, whatever became of its file.
+            if self.app(hash).is_err() {
+                self.write(&app_name(hash), &encoded).map_err(DeployError::Store)?;
+            }
             return Ok(image.info());
         }
         let image = deploy::build(&app, self.initialise_ms_max)?;
@@ -170,6 +175,23 @@ fn image_name(hash: ImageHash) -> String {
     format!("{hash}.image")
 }
 
+/// Removes what processes that died left half-written. What is still being written belongs to a live process.
+fn sweep(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let writer =
+            name.to_str().filter(|name| name.starts_with('.')).and_then(|name| name.rsplit('.').nth(1));
+        let dead = writer.is_some_and(|pid| {
+            pid.bytes().all(|byte| byte.is_ascii_digit()) && !Path::new("/proc").join(pid).exists()
+        });
+        if dead {
+            // Another process may have swept it first.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Makes a file that is either whole under its name or not there: written aside, flushed to the disk, renamed.
 fn write_whole(
     dir: &Path,
@@ -273,6 +295,22 @@ mod tests {
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
         write_whole(&dir, "x.image", |file| file.write_all(b"whole")).unwrap();
         assert_eq!(fs::read(dir.join("x.image")).unwrap(), b"whole");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_dead_processes_left_is_swept_and_nothing_else() {
+        let dir = std::env::temp_dir().join(format!("marram-images-sweep-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let live = format!(".a.image.{}.0", std::process::id());
+        // Process numbers end below 2^22.
+        for name in [".a.image.4194999.0", &live, "a.image", ".hidden", "b.4194999.0"] {
+            fs::write(dir.join(name), b"x").unwrap();
+        }
+        sweep(&dir);
+        let mut left: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [&live, ".hidden", "a.image", "b.4194999.0"]);
         fs::remove_dir_all(&dir).unwrap();
     }
 }

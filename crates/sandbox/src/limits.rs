@@ -60,6 +60,11 @@ pub const SLICE_CHARGE_NS_MAX: u64 = 4 * SLICE_MS * 1_000_000;
 
 /// Open file descriptors of a cell.
 pub const DESCRIPTORS_MAX: usize = 256;
+/// Numbers of files and directories that a checkpoint may have come to. No cell lives long enough to make as many, so
+/// counting on from there never overflows.
+pub const INODE_MAX: u64 = 1 << 48;
+/// Bytes that a checkpoint's generator may have given, for the same reason.
+pub const GENERATOR_BYTES_MAX: u64 = 1 << 62;
 /// Bytes of a file name.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of a path.

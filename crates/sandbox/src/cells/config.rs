@@ -38,7 +38,7 @@ pub struct CellsConfig {
 
 impl Default for CellsConfig {
     fn default() -> Self {
-        Self { slots: 2_000, tracking: Tracking::Auto, reset: Reset::Rewrite, keep_resident: 1 << 20 }
+        Self { slots: 2_000, tracking: Tracking::Auto, reset: Reset::Rewrite, keep_resident: 256 << 10 }
     }
 }
 

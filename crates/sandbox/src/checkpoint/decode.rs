@@ -6,7 +6,8 @@ use crate::bytes_io::Reader;
 use crate::deploy::GlobalValue;
 use crate::host::Ports;
 use crate::limits::{
-    CHECKPOINT_BYTES_MAX, DELTAS_MAX, GLOBALS_MAX, MEMORY_MAX, PAGE, PORTS_MAX, SCRATCH_MAX, WASM_PAGE,
+    CHECKPOINT_BYTES_MAX, DELTAS_MAX, GENERATOR_BYTES_MAX, GLOBALS_MAX, MEMORY_MAX, PAGE, PORTS_MAX,
+    SCRATCH_MAX, WASM_PAGE,
 };
 use marram_session::cell::Seed;
 use marram_wire::id::{ImageHash, Port};
@@ -237,6 +238,6 @@ fn generator(payload: &[u8]) -> Result<(Seed, u64), &'static str> {
     let wrong = "the generator's state is damaged";
     let mut reader = Reader::new(payload);
     let seed = Seed(reader.array().ok_or(wrong)?);
-    let position = reader.u64().ok_or(wrong)?;
+    let position = reader.u64().filter(|position| *position <= GENERATOR_BYTES_MAX).ok_or(wrong)?;
     if reader.is_empty() { Ok((seed, position)) } else { Err(wrong) }
 }

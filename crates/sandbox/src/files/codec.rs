@@ -7,7 +7,7 @@ use super::descriptors::{Descriptor, Descriptors, Open};
 use super::tree::{Entry, Inode, Node, ROOT, Tree};
 use crate::app::ImageFile;
 use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
-use crate::limits::{IMAGE_FILES_MAX, NAME_BYTES_MAX, PAGE, SCRATCH_MAX};
+use crate::limits::{IMAGE_FILES_MAX, INODE_MAX, NAME_BYTES_MAX, PAGE, SCRATCH_MAX};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -205,7 +205,11 @@ impl Files {
         let broken = FilesError("the directory section is cut short");
         let mut reader = Reader::new(bytes);
         let mut tree = Tree::new(&self.image);
-        tree.next = reader.u64().filter(|next| *next > tree.image_last).ok_or(broken)?;
+        let next = reader.u64().ok_or(broken)?;
+        if next <= tree.image_last || next > INODE_MAX {
+            return Err(FilesError("the directory section has impossible numbers"));
+        }
+        tree.next = next;
         let count = reader.u32().ok_or(broken)?;
         let mut last = tree.image_last;
         let mut named = Vec::new();
@@ -348,20 +352,18 @@ fn link(tree: &mut Tree, named: Vec<(Inode, String, Inode)>) -> Result<(), Files
             return Err(FilesError("a name that is impossible or there twice"));
         }
     }
-    // Every named node must lead up to the root or to an unnamed directory, in fewer steps than there are nodes.
-    for inode in tree.nodes.keys() {
-        let mut at = *inode;
-        let mut steps = 0;
-        while let Some(parent) = tree.nodes.get(&at).and_then(|entry| entry.parent) {
-            at = parent;
-            steps += 1;
-            if steps > 4_096 {
-                return Err(FilesError("directories nested in a circle or too deep"));
-            }
+    // From the root down every name is reached once; names in a circle, or below a directory that was removed, are not.
+    let mut reached = 0;
+    let mut waiting = vec![ROOT];
+    while let Some(inode) = waiting.pop() {
+        reached += 1;
+        if let Some(Node::Directory(names)) = tree.get(inode) {
+            waiting.extend(names.values());
         }
-        if at != ROOT && at != *inode {
-            return Err(FilesError("a file below a directory that was removed"));
-        }
+    }
+    let named = tree.nodes.values().filter(|entry| entry.parent.is_some()).count();
+    if reached != named + 1 {
+        return Err(FilesError("directories that the root does not lead to"));
     }
     Ok(())
 }
