@@ -1,6 +1,6 @@
 //! Local connections: what programs say and are told.
 
-use super::{ACK_DELAY_NS, Agent, ConnectionId, Out, Report, sessions::Session};
+use super::{ACK_DELAY_NS, Agent, ConnectionId, EndId, Out, Report, sessions::Session};
 use crate::end::{Effect, End};
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use bytes::Bytes;
@@ -72,8 +72,8 @@ impl Agent {
         if self.draining {
             return out.push(Out::Close { connection, reset: true });
         }
-        let id = SessionId(self.random.bytes());
-        let mut session = Session::new(End::new(id, false, app), now_ns);
+        let id = EndId { session: SessionId(self.random.bytes()), server: false };
+        let mut session = Session::new(End::new(id.session, false, app), now_ns);
         session.local = Local::open(connection);
         self.connections.insert(connection, id);
         self.sessions.insert(id, session);
@@ -81,7 +81,7 @@ impl Agent {
     }
 
     /// The server's end begins: connect to the server.
-    pub(super) fn connect(&mut self, now_ns: u64, id: SessionId, out: &mut Vec<Out>) {
+    pub(super) fn connect(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         self.connections_made += 1;
         let connection = ConnectionId(self.connections_made | 1 << 63);
@@ -169,29 +169,22 @@ impl Agent {
     }
 
     /// The program at this end is gone for good: the owner is told, now or when there is one.
-    pub(super) fn give_up(
-        &mut self,
-        now_ns: u64,
-        id: SessionId,
-        code: Code,
-        reason: String,
-        out: &mut Vec<Out>,
-    ) {
+    pub(super) fn give_up(&mut self, now_ns: u64, id: EndId, code: Code, reason: String, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.local.id = None;
         if let Some((wire, channel)) = session.attached {
             let ended = Ended { channel, code, reason: reason.clone() };
             out.push(Out::Send { wire, frame: ended.into() });
-            self.end_session(id, code, reason, out);
+            self.end_session(now_ns, id, code, reason, out);
         } else if session.end.promised() == marram_wire::id::Generation::NONE {
-            self.end_session(id, code, reason, out);
+            self.end_session(now_ns, id, code, reason, out);
         } else {
             session.local.broken = Some((code, reason));
             self.arm(id, now_ns);
         }
     }
 
-    pub(super) fn taken(&mut self, now_ns: u64, id: SessionId, taken: u64, out: &mut Vec<Out>) {
+    pub(super) fn taken(&mut self, now_ns: u64, id: EndId, taken: u64, out: &mut Vec<Out>) {
         if taken > 0
             && let Some(session) = self.sessions.get_mut(&id)
         {
@@ -202,7 +195,7 @@ impl Agent {
     }
 
     /// Does what an end wants done.
-    pub(super) fn perform(&mut self, now_ns: u64, id: SessionId, effects: Vec<Effect>, out: &mut Vec<Out>) {
+    pub(super) fn perform(&mut self, now_ns: u64, id: EndId, effects: Vec<Effect>, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let mut taken = 0;
         for effect in effects {
@@ -234,8 +227,19 @@ impl Agent {
     }
 
     /// Forgets a session and lets its program go: in order if all was said, else by a reset.
-    pub(super) fn end_session(&mut self, id: SessionId, code: Code, reason: String, out: &mut Vec<Out>) {
+    pub(super) fn end_session(
+        &mut self,
+        now_ns: u64,
+        id: EndId,
+        code: Code,
+        reason: String,
+        out: &mut Vec<Out>,
+    ) {
         let Some(session) = self.sessions.remove(&id) else { return };
+        if id.server {
+            let linger_ms = session.end.terms().map_or(0, |terms| u64::from(terms.linger_ms));
+            self.bury(now_ns + (linger_ms * 1_000_000).max(self.config.linger_ns), id.session);
+        }
         // The other end forgets only when every end has everything; its last word may have been lost here.
         let code = if code == Code::Forgotten && session.end.complete() { Code::Finished } else { code };
         if let Some(timer_ns) = session.timer_ns {
@@ -251,10 +255,10 @@ impl Agent {
             out.push(Out::Close { connection, reset: !session.end.complete() });
         }
         let lingered = session.lingered;
-        out.push(Out::Report(Report::Ended { session: id, code, reason, lingered }));
+        out.push(Out::Report(Report::Ended { session: id.session, code, reason, lingered }));
     }
 
-    fn by_connection(&mut self, connection: ConnectionId) -> Option<(SessionId, &mut Session)> {
+    fn by_connection(&mut self, connection: ConnectionId) -> Option<(EndId, &mut Session)> {
         let id = *self.connections.get(&connection)?;
         self.sessions.get_mut(&id).map(|session| (id, session))
     }

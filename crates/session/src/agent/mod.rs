@@ -11,7 +11,7 @@ mod wires;
 pub use api::{Config, ConnectionId, In, Out, Report, Target, WireId};
 
 use alloc::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     vec::Vec,
 };
 use marram_wire::{id::SessionId, random::Random};
@@ -20,6 +20,16 @@ use wires::{Dial, Wire};
 
 /// Acknowledgements wait at most this long for a message to travel with.
 const ACK_DELAY_NS: u64 = 5_000_000;
+
+/// One end of one session: an agent, such as an edge's gate, may have both ends of a session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct EndId {
+    session: SessionId,
+    server: bool,
+}
+
+/// Sessions that ended here and that a delayed first hello must not bring back, at most.
+const BURIED_MAX: usize = 100_000;
 
 /// The agent. Feed it what happens; do what it says.
 #[derive(Debug)]
@@ -30,11 +40,14 @@ pub struct Agent {
     draining: bool,
     dials: BTreeMap<Target, Dial>,
     wires: BTreeMap<WireId, Wire>,
-    sessions: BTreeMap<SessionId, Session>,
-    connections: BTreeMap<ConnectionId, SessionId>,
+    sessions: BTreeMap<EndId, Session>,
+    connections: BTreeMap<ConnectionId, EndId>,
     connections_made: u64,
     /// When sessions want to be looked at.
-    timers: BTreeSet<(u64, SessionId)>,
+    timers: BTreeSet<(u64, EndId)>,
+    /// Sessions whose server's end ended here, in the order in which they may be forgotten.
+    buried: VecDeque<(u64, SessionId)>,
+    buried_ids: BTreeSet<SessionId>,
     wake_ns: Option<u64>,
 }
 
@@ -53,6 +66,8 @@ impl Agent {
             connections: BTreeMap::new(),
             connections_made: 0,
             timers: BTreeSet::new(),
+            buried: VecDeque::new(),
+            buried_ids: BTreeSet::new(),
             wake_ns: None,
         }
     }
@@ -80,6 +95,7 @@ impl Agent {
         }
         self.wires_due(now_ns, out);
         self.sessions_due(now_ns, out);
+        self.forget_buried(now_ns);
         self.ask_to_wake(out);
     }
 
@@ -95,15 +111,15 @@ impl Agent {
         self.sessions.values().map(|session| session.end.kept_bytes()).sum()
     }
 
-    /// The end of one session, to look at.
+    /// The end of one session, to look at: the server's, if `server`.
     #[must_use]
-    pub fn end(&self, session: SessionId) -> Option<&crate::end::End> {
-        self.sessions.get(&session).map(|session| &session.end)
+    pub fn end(&self, session: SessionId, server: bool) -> Option<&crate::end::End> {
+        self.sessions.get(&EndId { session, server }).map(|session| &session.end)
     }
 
     /// Every session, in the order of its id.
     pub fn session_ids(&self) -> impl Iterator<Item = SessionId> {
-        self.sessions.keys().copied()
+        self.sessions.keys().map(|id| id.session)
     }
 
     fn sessions_due(&mut self, now_ns: u64, out: &mut Vec<Out>) {
@@ -119,8 +135,25 @@ impl Agent {
         }
     }
 
+    /// Remembers that a session ended at its server's end, until no first hello of it can be on its way any more.
+    fn bury(&mut self, until_ns: u64, session: SessionId) {
+        if self.buried_ids.insert(session) {
+            self.buried.push_back((until_ns, session));
+        }
+    }
+
+    fn forget_buried(&mut self, now_ns: u64) {
+        while let Some((until_ns, session)) = self.buried.front().copied() {
+            if until_ns > now_ns && self.buried.len() <= BURIED_MAX {
+                return;
+            }
+            self.buried.pop_front();
+            self.buried_ids.remove(&session);
+        }
+    }
+
     /// Looks at the session at `at_ns`, or earlier if something else asked for it.
-    fn arm(&mut self, id: SessionId, at_ns: u64) {
+    fn arm(&mut self, id: EndId, at_ns: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.timer_ns.is_some_and(|timer_ns| timer_ns <= at_ns) {
             return;

@@ -1,6 +1,6 @@
 //! Sessions of an agent: who owns them, who should, and what happens when nobody does.
 
-use super::{Agent, Out, Report, Target, WireId, local::Local, wires::Bound};
+use super::{Agent, EndId, Out, Report, Target, WireId, local::Local, wires::Bound};
 use crate::end::{End, Phase, Refusal};
 use alloc::{
     string::{String, ToString},
@@ -8,7 +8,7 @@ use alloc::{
 };
 use marram_wire::{
     frame::{Channel, Code, Ended, Frame, Promise, Reject, Superseded},
-    id::{Generation, SessionId},
+    id::Generation,
 };
 
 /// How long an edge may take to ask for a promise after a hello, before another is asked.
@@ -70,7 +70,7 @@ impl Session {
 
 impl Agent {
     /// Asks the best edge for a generation of this session.
-    pub(super) fn lead(&mut self, now_ns: u64, id: SessionId, out: &mut Vec<Out>) {
+    pub(super) fn lead(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
         let candidates = self.candidates(id);
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.lead_ns = None;
@@ -110,7 +110,7 @@ impl Agent {
         Some(since_ns + if begun { linger_ns } else { self.config.patience_ns })
     }
 
-    fn arm_deadline(&mut self, now_ns: u64, id: SessionId) {
+    fn arm_deadline(&mut self, now_ns: u64, id: EndId) {
         let deadline_ns = self.sessions.get(&id).and_then(|session| self.deadline_ns(session));
         if let Some(deadline_ns) = deadline_ns {
             self.arm(id, deadline_ns.max(now_ns));
@@ -119,7 +119,7 @@ impl Agent {
 
     /// An edge can be asked (again): every session without an owner tries.
     pub(super) fn wire_usable(&mut self, now_ns: u64, out: &mut Vec<Out>) {
-        let adrift: Vec<(SessionId, bool)> = self
+        let adrift: Vec<(EndId, bool)> = self
             .sessions
             .iter()
             .filter(|(_, session)| session.orphaned_ns.is_some() && session.asking.is_none())
@@ -138,7 +138,7 @@ impl Agent {
     }
 
     /// Asks for a generation at this time, unless an edge asks first.
-    fn lead_at(&mut self, id: SessionId, at_ns: u64) {
+    fn lead_at(&mut self, id: EndId, at_ns: u64) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.lead_ns = Some(at_ns);
             self.arm(id, at_ns);
@@ -147,9 +147,10 @@ impl Agent {
 
     /// An edge asks for a promise.
     pub(super) fn promise(&mut self, now_ns: u64, wire_id: WireId, ask: &Promise, out: &mut Vec<Out>) {
-        let id = ask.session;
-        if !self.sessions.contains_key(&id) && ask.fresh && self.config.servers.contains(&ask.server) {
-            let mut session = Session::new(End::new(id, true, ask.app.clone()), now_ns);
+        let id = EndId { session: ask.session, server: !ask.server.is_empty() };
+        let new = !self.sessions.contains_key(&id) && !self.buried_ids.contains(&id.session);
+        if new && ask.fresh && self.config.servers.contains(&ask.server) {
+            let mut session = Session::new(End::new(id.session, true, ask.app.clone()), now_ns);
             session.server.clone_from(&ask.server);
             self.sessions.insert(id, session);
         }
@@ -211,7 +212,7 @@ impl Agent {
         if session.asking == Some((wire_id, channel)) {
             return match frame {
                 Frame::Reject(reject) => self.rejected(now_ns, id, wire_id, &reject, out),
-                Frame::Ended(ended) => self.end_session(id, ended.code, ended.reason, out),
+                Frame::Ended(ended) => self.end_session(now_ns, id, ended.code, ended.reason, out),
                 _ => {}
             };
         }
@@ -220,10 +221,10 @@ impl Agent {
             wire.channels.remove(&channel);
             out.push(Out::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
             let generation = bound.generation;
-            return out.push(Out::Report(Report::ZombieRefused { session: id, generation }));
+            return out.push(Out::Report(Report::ZombieRefused { session: id.session, generation }));
         }
         match frame {
-            Frame::Ended(ended) => self.end_session(id, ended.code, ended.reason, out),
+            Frame::Ended(ended) => self.end_session(now_ns, id, ended.code, ended.reason, out),
             Frame::Reject(reject) => self.orphan(now_ns, id, &reject.reason, out),
             other => self.owner_frame(now_ns, id, wire_id, channel, other, out),
         }
@@ -232,7 +233,7 @@ impl Agent {
     fn owner_frame(
         &mut self,
         now_ns: u64,
-        id: SessionId,
+        id: EndId,
         wire: WireId,
         channel: Channel,
         frame: Frame,
@@ -245,7 +246,7 @@ impl Agent {
             let reason = violation.0.to_string();
             let ended = Ended { channel, code: Code::Protocol, reason: reason.clone() };
             out.push(Out::Send { wire, frame: ended.into() });
-            return self.end_session(id, Code::Protocol, reason, out);
+            return self.end_session(now_ns, id, Code::Protocol, reason, out);
         }
         let phase = session.end.phase();
         let connect = phase == Phase::Owned && session.is_server() && session.local.id.is_none();
@@ -263,7 +264,7 @@ impl Agent {
         }
     }
 
-    fn owned(&mut self, now_ns: u64, id: SessionId, wire: WireId, out: &mut Vec<Out>) {
+    fn owned(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
         let generation = session.end.promised();
@@ -271,11 +272,11 @@ impl Agent {
         session.retry_ns = RETRY_MIN_NS;
         session.rejected.clear();
         let app = session.end.app().to_string();
-        out.push(Out::Report(Report::Owned { session: id, app, generation, target, gap_ns }));
+        out.push(Out::Report(Report::Owned { session: id.session, app, generation, target, gap_ns }));
     }
 
     /// An edge will not open a generation.
-    fn rejected(&mut self, now_ns: u64, id: SessionId, wire: WireId, reject: &Reject, out: &mut Vec<Out>) {
+    fn rejected(&mut self, now_ns: u64, id: EndId, wire: WireId, reject: &Reject, out: &mut Vec<Out>) {
         let usable = self.candidates(id).len();
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
         let Some(session) = self.sessions.get_mut(&id) else { return };
@@ -294,7 +295,7 @@ impl Agent {
         let everywhere = session.rejected.len() >= usable;
         let unknown = session.rejected.iter().all(|(_, code)| *code == Code::UnknownApp);
         if !reject.code.retry() || (everywhere && unknown && !session.end.begun()) {
-            return self.end_session(id, reject.code, reject.reason.clone(), out);
+            return self.end_session(now_ns, id, reject.code, reject.reason.clone(), out);
         }
         if everywhere {
             session.rejected.clear();
@@ -309,7 +310,7 @@ impl Agent {
     pub(super) fn lost_wire(
         &mut self,
         now_ns: u64,
-        id: SessionId,
+        id: EndId,
         wire: WireId,
         reason: &str,
         out: &mut Vec<Out>,
@@ -328,7 +329,7 @@ impl Agent {
     }
 
     /// Nobody owns the session. The client's end leads at once; the server's gives it a heartbeat's time.
-    fn orphan(&mut self, now_ns: u64, id: SessionId, reason: &str, out: &mut Vec<Out>) {
+    fn orphan(&mut self, now_ns: u64, id: EndId, reason: &str, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.end.phase() == Phase::Promised {
             // Promised and let down: do not ask in a tight circle.
@@ -338,11 +339,11 @@ impl Agent {
         session.end.drift();
         if session.orphaned_ns.is_none() {
             session.orphaned_ns = Some(now_ns);
-            out.push(Out::Report(Report::Orphaned { session: id, reason: reason.to_string() }));
+            out.push(Out::Report(Report::Orphaned { session: id.session, reason: reason.to_string() }));
         }
         let keeps = session.end.terms().is_none_or(|terms| terms.keep);
         if !keeps {
-            return self.end_session(id, Code::Lost, reason.to_string(), out);
+            return self.end_session(now_ns, id, Code::Lost, reason.to_string(), out);
         }
         if session.asking.is_none() {
             let grace_ns = if session.is_server() { self.config.heartbeat_timeout_ns } else { 0 };
@@ -353,7 +354,7 @@ impl Agent {
     }
 
     /// The edge asks to be left: ask another, if there is one, and stay until it answers.
-    pub(super) fn leave(&mut self, now_ns: u64, id: SessionId, wire: WireId, out: &mut Vec<Out>) {
+    pub(super) fn leave(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let keeps = session.end.terms().is_none_or(|terms| terms.keep);
         let here = keeps && session.attached.is_some_and(|(at, _)| at == wire);
@@ -363,7 +364,7 @@ impl Agent {
     }
 
     /// Something about the session is due.
-    pub(super) fn session_due(&mut self, now_ns: u64, id: SessionId, out: &mut Vec<Out>) {
+    pub(super) fn session_due(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.acknowledging {
             session.acknowledging = false;
@@ -384,7 +385,7 @@ impl Agent {
         let Some(session) = self.sessions.get(&id) else { return };
         let expired = self.deadline_ns(session).is_some_and(|deadline_ns| deadline_ns <= now_ns);
         if expired && session.attached.is_none() {
-            return self.expire(id, out);
+            return self.expire(now_ns, id, out);
         }
         if session.lead_ns.is_some_and(|lead_ns| lead_ns <= now_ns) {
             self.lead(now_ns, id, out);
@@ -393,7 +394,7 @@ impl Agent {
     }
 
     /// The session was without an owner for too long.
-    fn expire(&mut self, id: SessionId, out: &mut Vec<Out>) {
+    fn expire(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.lingered = true;
         let last = session.rejected.last().map(|(_, code)| *code);
@@ -404,10 +405,10 @@ impl Agent {
         } else {
             (Code::NoEdge, "no edge could be reached in time; is one running, and listed here?".to_string())
         };
-        self.end_session(id, code, reason, out);
+        self.end_session(now_ns, id, code, reason, out);
     }
 
-    fn rearm(&mut self, now_ns: u64, id: SessionId) {
+    fn rearm(&mut self, now_ns: u64, id: EndId) {
         let Some(session) = self.sessions.get(&id) else { return };
         let deadline_ns = self.deadline_ns(session).filter(|_| session.attached.is_none());
         let next = [session.lead_ns, session.connect_by_ns, deadline_ns].into_iter().flatten().min();

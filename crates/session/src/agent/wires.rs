@@ -1,6 +1,6 @@
 //! Wires to edges: dialling with back-off, heartbeats, suspicion, and which edge is nearest.
 
-use super::{Agent, Out, Report, Target, WireId};
+use super::{Agent, EndId, Out, Report, Target, WireId};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
@@ -8,7 +8,7 @@ use alloc::{
 };
 use marram_wire::{
     frame::{Channel, Frame, Goodbye, Greet, Ping, Pong, Welcome},
-    id::{Generation, SessionId},
+    id::Generation,
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
 };
 
@@ -31,7 +31,7 @@ pub(super) enum Dial {
 /// Which attempt a channel belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound {
-    pub(super) session: SessionId,
+    pub(super) session: EndId,
     /// None while the agent waits for the promise that it asked for.
     pub(super) generation: Generation,
 }
@@ -181,7 +181,7 @@ impl Agent {
     fn drain_edge(&mut self, now_ns: u64, id: WireId, out: &mut Vec<Out>) {
         let Some(wire) = self.wires.get_mut(&id) else { return };
         wire.draining = true;
-        let sessions: Vec<SessionId> = wire.channels.values().map(|bound| bound.session).collect();
+        let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
         for session in sessions {
             self.leave(now_ns, session, id, out);
         }
@@ -225,7 +225,7 @@ impl Agent {
     /// The wire stays, so that a host that was only slow is heard again and a stale owner is told so.
     fn suspect(&mut self, now_ns: u64, id: WireId, reason: &str, out: &mut Vec<Out>) {
         let Some(wire) = self.wires.get(&id) else { return };
-        let sessions: Vec<SessionId> = wire.channels.values().map(|bound| bound.session).collect();
+        let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
         for session in sessions {
             self.lost_wire(now_ns, session, id, reason, out);
         }
@@ -245,13 +245,13 @@ impl Agent {
     }
 
     /// Usable wires for a session, best first: nearest edge, then the shard that the session's id points to.
-    pub(super) fn candidates(&self, session: SessionId) -> Vec<WireId> {
+    pub(super) fn candidates(&self, id: EndId) -> Vec<WireId> {
         let mut rtt_ns: BTreeMap<u16, u64> = BTreeMap::new();
         for wire in self.wires.values().filter(|wire| wire.usable()) {
             let best = rtt_ns.entry(wire.target.edge).or_insert(u64::MAX);
             *best = (*best).min(wire.rtt_ns);
         }
-        let hint = u64::from(session.0[0]);
+        let hint = u64::from(id.session.0[0]);
         let mut ranked: Vec<_> = self
             .wires
             .iter()
