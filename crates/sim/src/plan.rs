@@ -6,7 +6,7 @@ pub use faults::{Fault, Moment, Place, Strike, When};
 
 use crate::random::Random;
 use marram_edge::api::{App, Keep, Protect};
-use marram_wire::id::ImageHash;
+use marram_wire::{id::ImageHash, limits::RETAINED_MAX};
 
 /// A microsecond of virtual time.
 pub const US: u64 = 1_000;
@@ -90,8 +90,8 @@ impl Load {
     fn of(random: &mut Random) -> Self {
         match random.below(1_000) {
             0..30 => Self::Bulky,
-            30..42 => Self::Flood,
-            42..49 => Self::Drizzle,
+            30..40 => Self::Flood,
+            40..47 => Self::Drizzle,
             _ => Self::Usual,
         }
     }
@@ -170,7 +170,8 @@ impl Plan {
         let linger_ms = if lethal || hasty { random.between(500, 3_000) } else { 25_000 };
         let load = Load::of(random);
         let count = if load == Load::Usual { random.between(1, 4) } else { 1 };
-        let visits: Vec<_> = (0..count).map(|_| visit(random, clients, load)).collect();
+        let visits: Vec<_> =
+            (0..count).map(|_| visit(random, clients, load, seed.is_multiple_of(2))).collect();
         let mut plan = Self {
             seed,
             clients,
@@ -214,7 +215,11 @@ impl Plan {
     #[must_use]
     pub fn server_script(&self, nth: u64) -> Script {
         let mut random = Random::new(self.seed ^ (nth << 32), 2);
-        script(&mut random, if self.load == Load::Drizzle { Load::Usual } else { self.load })
+        if self.load == Load::Drizzle || (self.load == Load::Flood && self.seed.is_multiple_of(2)) {
+            // Says little, but must take all that the client's many words are answered with.
+            return Script { slowness_ns: 20 * US, ..script(&mut random, Load::Usual) };
+        }
+        script(&mut random, self.load)
     }
 }
 
@@ -248,7 +253,7 @@ fn apps(random: &mut Random, linger_ms: u64) -> Vec<App> {
     Service::ALL.into_iter().map(app).collect()
 }
 
-fn visit(random: &mut Random, clients: usize, load: Load) -> Visit {
+fn visit(random: &mut Random, clients: usize, load: Load, client_floods: bool) -> Visit {
     let service = match random.below(100) {
         0..2 => Service::Bare,
         2..14 => Service::Alone,
@@ -258,7 +263,7 @@ fn visit(random: &mut Random, clients: usize, load: Load) -> Visit {
         at_ns: random.magnitude(MS, 300 * MS),
         agent: random.index(clients),
         service,
-        script: script(random, load),
+        script: script(random, if load == Load::Flood && !client_floods { Load::Usual } else { load }),
     }
 }
 
@@ -266,7 +271,8 @@ fn script(random: &mut Random, load: Load) -> Script {
     let count = match load {
         Load::Usual => random.between(1, 25),
         Load::Bulky => 30,
-        Load::Flood => 230,
+        // A fifth more than an end keeps: its program has to wait.
+        Load::Flood => RETAINED_MAX / 40_000,
         Load::Drizzle => 24_000,
     };
     let pace_ns = match load {
