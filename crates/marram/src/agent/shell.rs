@@ -28,6 +28,8 @@ const LOCALS_MAX: usize = 32_768;
 /// Inputs taken before what they led to is written.
 const BATCH: usize = 256;
 const EVENTS: usize = 1024;
+/// A poll that returns so much later than it should is no accident of scheduling: the process was stopped, or starved.
+const STALL: Duration = Duration::from_millis(20);
 /// Connections that the agent asked for have it, those that were accepted do not.
 const ASKED: u64 = 1 << 63;
 
@@ -58,6 +60,9 @@ pub(crate) struct Shell {
     buffer: BytesMut,
     started: Instant,
     now: Instant,
+    /// Time in which this process could not run, which the agent's clock leaves out: an edge is not silent because we
+    /// were asleep.
+    stalled: Duration,
     wake_at: Option<u64>,
     stop: UnixStream,
     stops: usize,
@@ -114,6 +119,7 @@ impl Shell {
             buffer: BytesMut::new(),
             started: now,
             now,
+            stalled: Duration::ZERO,
             wake_at: Some(0),
             stop,
             stops: 0,
@@ -129,11 +135,17 @@ impl Shell {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             let timeout = self.timeout();
+            let due = timeout.map(|timeout| Instant::now() + timeout);
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 polled => polled.context("cannot wait for sockets")?,
             }
             self.now = Instant::now();
+            if let Some(late) =
+                due.and_then(|due| self.now.checked_duration_since(due)).filter(|late| *late > STALL)
+            {
+                self.stalled += late;
+            }
             for event in &events {
                 self.on_event(event);
             }
@@ -150,7 +162,7 @@ impl Shell {
     }
 
     fn now_ns(&self) -> u64 {
-        nanos(self.now.duration_since(self.started))
+        nanos(self.now.duration_since(self.started).saturating_sub(self.stalled))
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -158,7 +170,7 @@ impl Shell {
         if self.table.is_busy() || !self.ready.is_empty() || !self.inputs.is_empty() || listeners_wait {
             return Some(Duration::ZERO);
         }
-        let wake = self.wake_at.map(|at| self.started + Duration::from_nanos(at));
+        let wake = self.wake_at.map(|at| self.started + self.stalled + Duration::from_nanos(at));
         let connect = self.connect_deadlines.front().map(|(deadline, _)| *deadline);
         let next = [wake, connect, self.table.deadline(), self.drain_deadline].into_iter().flatten().min();
         next.map(|at| at.saturating_duration_since(Instant::now()))
@@ -257,7 +269,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Gives up what takes too long, and wakes the agent if it is time.
+    /// Gives up what takes too long.
     fn expire(&mut self) {
         self.table.expire(self.now);
         let now = self.now;
@@ -270,10 +282,6 @@ impl Shell {
                 self.inputs.push_back(In::ConnectFailed { connection, reason });
             }
         }
-        if self.wake_at.is_some_and(|at| at <= self.now_ns()) {
-            self.wake_at = None;
-            self.inputs.push_back(In::Wake);
-        }
     }
 
     /// Takes what there is, in batches: step, perform, then write it all at once.
@@ -281,6 +289,11 @@ impl Shell {
         for _ in 0..BATCH {
             let Some(input) = self.next_input() else { break };
             self.step(input);
+        }
+        // After what has arrived, so that an edge is not taken for silent whose word was only not read yet.
+        if self.wake_at.is_some_and(|at| at <= self.now_ns()) {
+            self.wake_at = None;
+            self.step(In::Wake);
         }
         // Writing to local sockets gives credit back, which then leaves with the rest.
         self.flush_locals();

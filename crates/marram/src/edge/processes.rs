@@ -5,7 +5,10 @@ use super::{
     Options,
     setup::{Setup, ToProcess},
 };
-use crate::net::{Passage, Security};
+use crate::{
+    logging,
+    net::{Passage, Security},
+};
 use anyhow::Context;
 use bytes::Bytes;
 use marram_edge::api::FromShard;
@@ -90,6 +93,7 @@ impl Process {
         // input: the one descriptor that a child is given without unsafe code.
         let child = Command::new("/proc/self/exe")
             .arg("shard")
+            .envs(logging::environment())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .context("cannot start this program again")?;

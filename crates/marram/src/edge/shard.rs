@@ -166,10 +166,6 @@ impl Process {
 
     /// Takes what there is, in turn: what earlier steps led to, what arrived, and one slice of a handler that was preempted.
     fn work(&mut self) {
-        if self.wake_at.is_some_and(|at| at <= self.now.mono_ns) {
-            self.wake_at = None;
-            self.inputs.push_back(In::Wake);
-        }
         for _ in 0..BATCH {
             let Some(input) = self.next_input() else { break };
             self.step(input);
@@ -178,6 +174,11 @@ impl Process {
                 self.spent = Duration::ZERO;
                 self.read_clocks();
             }
+        }
+        // After what has arrived, so that nobody is taken for silent whose word was only not read yet.
+        if self.wake_at.is_some_and(|at| at <= self.now.mono_ns) {
+            self.wake_at = None;
+            self.step(In::Wake);
         }
         self.table.flush();
         if let Some(ran) = self.executor.resume_one() {

@@ -1,0 +1,195 @@
+//! Shard processes die, supervisors die, operators want edges to stop: what becomes of sessions and processes.
+
+use marram::harness::{Cells, Event, Lab, Layout};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::OwnedFd,
+    thread,
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server that says back what it hears.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("bound");
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let (mut from, mut to) = (stream.try_clone().expect("a descriptor"), stream);
+                // The client ends it, or its agent does when the test is over.
+                let _ = std::io::copy(&mut from, &mut to);
+            });
+        }
+    });
+    address
+}
+
+/// Edges with `forward` under this manifest, both agents, an echoing server, and where clients connect.
+fn world(edges: usize, manifest: &str) -> (Lab, SocketAddr) {
+    let layout = Layout {
+        purpose: "shards",
+        program: env!("CARGO_BIN_EXE_marram").into(),
+        edges,
+        shards: 2,
+        encrypted: true,
+        edge_tables: String::new(),
+        agent_tables: String::new(),
+        namespaces: false,
+    };
+    let cells = Cells::find(None).expect("built by `cargo xtask cells`");
+    let manifest = format!("server = \"web\"\n{manifest}");
+    let apps = |place: &_| Ok(vec![cells.manifest(place, "forward", "forward", &manifest)?]);
+    let mut lab = Lab::new(layout, apps).expect("a directory");
+    lab.start_edges("").expect("they start");
+    let addresses = lab.edge_addresses();
+    lab.start_server_agent(&addresses, &[("web", echo())]).expect("it starts");
+    let listens = lab.start_client_agent(&addresses, &["forward"]).expect("it starts");
+    let address = listens[0].address;
+    (lab, address)
+}
+
+struct Client {
+    stream: TcpStream,
+    said: u32,
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let mut client = Self { stream, said: 0 };
+        client.talk();
+        client
+    }
+
+    /// Says something new and hears it again.
+    fn talk(&mut self) {
+        self.said += 1;
+        let words = self.said.to_le_bytes().repeat(1_000);
+        self.stream.write_all(&words).expect("open");
+        let mut heard = vec![0; words.len()];
+        self.stream.read_exact(&mut heard).expect("open");
+        assert_eq!(heard, words, "after {} rounds", self.said);
+    }
+}
+
+/// The edge's shards: number and process.
+fn shards(lab: &Lab, start: usize) -> BTreeMap<u64, Pid> {
+    let started = lab.journal.all(start, |event| event.text("message") == "shard started");
+    let pid = |event: &Event| {
+        let pid = i32::try_from(event.number("pid")).expect("a process identifier");
+        Pid::from_raw(pid).expect("not 0")
+    };
+    started.iter().map(|event| (event.number("shard"), pid(event))).collect()
+}
+
+/// A handle on a process that tells when it has ended.
+fn watch(pid: Pid) -> OwnedFd {
+    pidfd_open(pid, PidfdFlags::empty()).expect("it runs")
+}
+
+fn wait_for_end(process: &OwnedFd) {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(poll(&mut fds, Some(&timeout)).expect("a poll"), 1, "it still runs");
+}
+
+#[test]
+fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
+    let (lab, address) = world(1, "protect = \"endpoints\"\n");
+    let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
+    let owned = lab.journal.all(0, |event| &*event.who == "client agent" && event.name() == "owned");
+    let before = lab.journal.end();
+    let victim = owned[0].number("shard");
+    kill_process(shards(&lab, 0)[&victim], Signal::KILL).expect("it runs");
+    clients.iter_mut().for_each(Client::talk);
+    let new = lab.journal.wait(before, PATIENCE, |event| event.text("message") == "shard started");
+    assert_eq!(new.expect("it is replaced").1.number("shard"), victim);
+    let touched = lab.journal.all(before, |event| {
+        &*event.who == "client agent" && ["orphaned", "owned", "ended"].contains(&event.name())
+    });
+    for event in touched {
+        let session = event.text("session");
+        let home = owned.iter().find(|owned| owned.text("session") == session).expect("one of ours");
+        assert_eq!(home.number("shard"), victim, "a session of the other shard: {:?}", event.fields);
+    }
+    // The new one serves: sooner or later a session begins there.
+    let begun = |event: &Event| {
+        &*event.who == "client agent" && event.name() == "owned" && event.number("shard") == victim
+    };
+    let after = lab.journal.end();
+    let up = |event: &Event| &*event.who == "client agent" && event.name() == "edge_up";
+    lab.journal.wait(before, PATIENCE, up).expect("the agent dials it again");
+    while lab.journal.count(after, begun) == 0 {
+        assert!(clients.len() < 200, "no session begins on the new shard");
+        clients.push(Client::connect(address));
+    }
+    clients.iter_mut().for_each(Client::talk);
+}
+
+#[test]
+fn shards_do_not_outlive_their_supervisor() {
+    let (mut lab, _) = world(1, "protect = \"endpoints\"\n");
+    let watched: Vec<_> = shards(&lab, 0).into_values().map(watch).collect();
+    assert_eq!(watched.len(), 2);
+    let supervisor = lab.edges[0].process().expect("it runs").id();
+    let supervisor = Pid::from_raw(i32::try_from(supervisor).expect("a process identifier")).expect("not 0");
+    kill_process(supervisor, Signal::KILL).expect("it runs");
+    watched.iter().for_each(wait_for_end);
+}
+
+#[test]
+fn an_edge_that_is_told_to_stop_moves_its_sessions_and_exits_in_order() {
+    let (mut lab, address) = world(2, "protect = \"endpoints\"\n");
+    let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
+    let watched: Vec<_> = shards(&lab, 0).into_values().map(watch).collect();
+    for index in [0, 1] {
+        // Shards are in the process group that the signal goes to, and must not end before their sessions have moved.
+        lab.edges[index].terminate();
+        let status = lab.edges[index].process().expect("it ran").wait().expect("a status");
+        assert_eq!(status.code(), Some(0));
+        clients.iter_mut().for_each(Client::talk);
+        lab.start_edge(index, "").expect("it starts again");
+        let start = lab.journal.end();
+        let up = |event: &Event| &*event.who == "client agent" && event.name() == "edge_up";
+        if index == 0 && lab.journal.count(0, up) < 6 {
+            lab.journal.wait(start, PATIENCE, up).expect("the agent dials it again");
+        }
+    }
+    drop(watched);
+    let ended = lab.journal.all(0, |event| event.name() == "ended");
+    assert!(ended.is_empty(), "sessions ended: {ended:?}");
+}
+
+#[test]
+fn peers_without_agents_come_through_gates() {
+    let layout = Layout {
+        purpose: "gates",
+        program: env!("CARGO_BIN_EXE_marram").into(),
+        edges: 1,
+        shards: 2,
+        encrypted: true,
+        edge_tables: String::new(),
+        agent_tables: String::new(),
+        namespaces: false,
+    };
+    let gate = marram::harness::free_address().expect("a port");
+    let tables =
+        format!("[[gate]]\nlisten = \"{gate}\"\napp = \"forward\"\n[servers]\nweb = \"{}\"\n", echo());
+    let layout = Layout { edge_tables: tables, ..layout };
+    let cells = Cells::find(None).expect("built by `cargo xtask cells`");
+    let manifest = "server = \"web\"\nprotect = \"none\"\n";
+    let apps = |place: &_| Ok(vec![cells.manifest(place, "forward", "forward", manifest)?]);
+    let mut lab = Lab::new(layout, apps).expect("a directory");
+    lab.start_edge(0, "").expect("it starts");
+    let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gate)).collect();
+    (0..10).for_each(|_| clients.iter_mut().for_each(Client::talk));
+}

@@ -1,0 +1,195 @@
+//! What an edge does with peers that are not agents, or not well-behaved ones: over real sockets, against the real program.
+
+use bytes::BytesMut;
+use marram::harness::{Event, Lab, Layout};
+use marram_wire::{
+    frame::{Frame, Greet, Ping, Reader},
+    id::HostId,
+};
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Versions 1 to 1, shard 0, no TLS, no token.
+const PREAMBLE: &[u8] = b"MARM\x01\x01\x00\x00";
+const WELCOME: &[u8] = b"MARM\x00\x01\x01\x00\x2a";
+
+/// One edge without apps, all of whose peers are these tests.
+fn edge(encrypted: bool, tables: &str) -> Lab {
+    let layout = Layout {
+        purpose: "wires",
+        program: env!("CARGO_BIN_EXE_marram").into(),
+        edges: 1,
+        shards: 1,
+        encrypted,
+        edge_tables: tables.into(),
+        agent_tables: String::new(),
+        namespaces: false,
+    };
+    let mut lab = Lab::new(layout, |_| Ok(Vec::new())).expect("a directory");
+    lab.start_edge(0, "").expect("it starts");
+    wait(&lab, "room for cells", "");
+    lab
+}
+
+/// Waits for a log line with this message whose `why` or `error` contains `says`.
+fn wait(lab: &Lab, message: &str, says: &str) -> Event {
+    let wanted = |event: &Event| {
+        let why = format!("{}{}", event.text("why"), event.text("error"));
+        event.text("message") == message && why.contains(says)
+    };
+    let found = lab.journal.wait(0, PATIENCE, wanted);
+    found
+        .unwrap_or_else(|| panic!("no {message:?} with {says:?}; the last lines:\n{}", lab.journal.tail(20)))
+        .1
+}
+
+fn connect(lab: &Lab) -> TcpStream {
+    let stream = TcpStream::connect(lab.edges[0].address()).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
+    stream
+}
+
+/// What the edge says until it closes.
+fn rest(mut stream: TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    match stream.read_to_end(&mut all) {
+        Ok(_) => {}
+        // What it had not read of ours makes its kernel reset the connection.
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
+    all
+}
+
+/// A wire as far as the edge's welcome, all of it sent a byte at a time.
+fn agent(lab: &Lab) -> (TcpStream, Reader) {
+    let mut stream = connect(lab);
+    stream.set_nodelay(true).expect("a socket");
+    let greet = Greet { version_oldest: 1, version_newest: 1, host: HostId([9; 16]), servers: Vec::new() };
+    for byte in [PREAMBLE, &Frame::from(greet).to_bytes()].concat() {
+        stream.write_all(&[byte]).expect("open");
+    }
+    let mut welcome = vec![0; WELCOME.len()];
+    stream.read_exact(&mut welcome).expect("an answer");
+    assert_eq!(welcome, WELCOME);
+    let mut reader = Reader::default();
+    let frame = next(&mut stream, &mut reader);
+    assert!(matches!(frame, Frame::Welcome(_)), "{frame:?}");
+    (stream, reader)
+}
+
+fn next(stream: &mut TcpStream, reader: &mut Reader) -> Frame {
+    loop {
+        if let Some(frame) = reader.next_frame().expect("well-formed") {
+            return frame;
+        }
+        let mut bytes = [0; 65_536];
+        let count = stream.read(&mut bytes).expect("open");
+        assert_ne!(count, 0, "the edge closed");
+        reader.buffer.extend_from_slice(&bytes[..count]);
+    }
+}
+
+#[test]
+fn strangers_are_sent_away_in_words_and_agents_still_get_in() {
+    let lab = edge(false, "");
+    let mut browser = connect(&lab);
+    browser.write_all(b"GET / HTTP/1.1\r\nHost: edge\r\n\r\n").expect("open");
+    assert_eq!(rest(browser), b"");
+    wait(&lab, "connection refused", "not an agent's");
+    drop(connect(&lab));
+    wait(&lab, "connection refused", "before it had said");
+    for (preamble, answer, says) in [
+        (&b"MARM\x07\x09\x00\x00"[..], &b"MARM\x01\x01\x01\x00"[..], "upgrade the older"),
+        (b"MARM\x01\x01\x00\x01", b"MARM\x03\x01\x01\x00", "cannot encrypt"),
+        (b"MARM\x01\x01\x00\x02", b"MARM\x05\x01\x01\x00", "no token to compare"),
+    ] {
+        let mut stream = connect(&lab);
+        stream.write_all(preamble).expect("open");
+        assert_eq!(rest(stream), answer);
+        wait(&lab, "connection refused", says);
+    }
+    let (mut stream, mut reader) = agent(&lab);
+    stream.write_all(&Frame::from(Ping { stamp: 7 }).to_bytes()).expect("open");
+    let pong = next(&mut stream, &mut reader);
+    assert!(matches!(&pong, Frame::Pong(pong) if pong.stamp == 7), "{pong:?}");
+}
+
+#[test]
+fn an_edge_with_a_token_lets_nobody_in_without() {
+    let lab = edge(true, "");
+    let mut stream = connect(&lab);
+    stream.write_all(PREAMBLE).expect("open");
+    assert_eq!(rest(stream), b"MARM\x04\x01\x01\x00");
+    wait(&lab, "connection refused", "wants to see a token");
+    // A token, but a wrong one: without TLS, the proof is a digest over two nonces.
+    let mut stream = connect(&lab);
+    stream.write_all(b"MARM\x01\x01\x00\x02").expect("open");
+    stream.write_all(&[1; 32]).expect("open");
+    let mut answer = [0; 8 + 64];
+    stream.read_exact(&mut answer).expect("an answer and the edge's proof");
+    stream.write_all(&[1; 33]).expect("open");
+    assert_eq!(rest(stream), b"");
+    wait(&lab, "wire refused", "different tokens");
+}
+
+#[test]
+fn frames_that_are_none_end_the_wire() {
+    let lab = edge(false, "");
+    for (bytes, says) in [
+        (&[0xff, 0xff, 0xff, 0x7f][..], "claims to be larger"),
+        (&[3, 0xee, 1, 2], "cannot be decoded"),
+        (&[0], "cannot be decoded"),
+    ] {
+        let (mut stream, _) = agent(&lab);
+        stream.write_all(bytes).expect("open");
+        assert_eq!(rest(stream), b"", "{says}");
+        wait(&lab, "wire failed", says);
+    }
+    agent(&lab);
+}
+
+#[test]
+fn the_silent_are_sent_away_after_a_time_and_when_they_are_many() {
+    let lab = edge(false, "[limits]\nhandshake = \"2s\"\nhalf_open = 3\n");
+    let mut silent: Vec<_> = (0..4).map(|_| connect(&lab)).collect();
+    let oldest = silent.remove(0);
+    assert_eq!(rest(oldest), b"");
+    wait(&lab, "connection refused", "it was the oldest");
+    silent[0].write_all(b"MAR").expect("open");
+    for stream in silent {
+        assert_eq!(rest(stream), b"");
+    }
+    wait(&lab, "connection refused", "in time");
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_not_read_from() {
+    let lab = edge(false, "");
+    let (mut stream, mut reader) = agent(&lab);
+    // The edge answers each of these with as many bytes; once 8 MiB of answers wait, it stops reading, and the kernel's
+    // buffers fill. Nothing can be said about how soon, so writing goes on until it has been stuck for a while.
+    stream.set_write_timeout(Some(Duration::from_secs(2))).expect("a socket");
+    let mut pings = BytesMut::new();
+    let per_batch = 8192;
+    (0..per_batch).for_each(|_| pings.extend_from_slice(&Frame::from(Ping { stamp: u64::MAX }).to_bytes()));
+    let (mut sent, limit) = (0, 128 << 20);
+    loop {
+        match stream.write(&pings[sent % pings.len()..]) {
+            Ok(count) => sent += count,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < limit, "the edge has taken {sent} bytes whose answers nobody reads");
+    }
+    // Once they are read, everything comes, and nothing was lost meanwhile.
+    let size = pings.len() / per_batch;
+    for _ in 0..sent / size {
+        let pong = next(&mut stream, &mut reader);
+        assert!(matches!(&pong, Frame::Pong(pong) if pong.stamp == u64::MAX), "{pong:?}");
+    }
+}
