@@ -1,4 +1,5 @@
 //! What operators write, and what they are told when it is wrong.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use marram::config::agent::{self, Side};
 use marram::config::edge;

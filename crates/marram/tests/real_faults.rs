@@ -2,6 +2,7 @@
 //! and neither program may notice.
 //!
 //! `MARRAM_FAULTS` says how many (20 if not set), `MARRAM_SEED` which ones.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 
@@ -30,8 +31,9 @@ fn orphans(lab: &Lab, at: Instant) -> usize {
 /// How many sessions each edge owns, as the client's agent sees it.
 fn owned(lab: &Lab, index: usize) -> usize {
     let mut owners = BTreeMap::new();
-    let about =
-        |event: &Event| Lab::is_report(Side::Client, "owned", event) || Lab::is_report(Side::Client, "ended", event);
+    let about = |event: &Event| {
+        Lab::is_report(Side::Client, "owned", event) || Lab::is_report(Side::Client, "ended", event)
+    };
     for event in lab.journal.all(0, about) {
         let owner = if event.name() == "owned" { event.text("edge").to_owned() } else { String::new() };
         owners.insert(event.text("session").to_owned(), owner);
@@ -97,7 +99,7 @@ fn stop(lab: &mut Lab, done: &mut Done) {
 fn kills_and_stops_lose_nothing() {
     let faults = support::amount("MARRAM_FAULTS", 20);
     let seed = support::amount("MARRAM_SEED", 1) as u64;
-    let mut lab = support::lab("faults", 3, 1);
+    let mut lab = support::lab_with("faults", |layout| (layout.edges, layout.namespaces) = (3, true));
     lab.start_edges("").unwrap();
     let edges = lab.edge_addresses();
     let mut traffic = Traffic::new();
@@ -117,7 +119,9 @@ fn kills_and_stops_lose_nothing() {
     }
     let (sessions, bytes) = traffic.finish();
     let zombies = lab.journal.count(0, |event| event.name() == "zombie_refused");
-    println!("seed {seed}: {done:?}, {sessions} sessions, {bytes} bytes, {zombies} frames of replaced edges refused");
+    println!(
+        "seed {seed}: {done:?}, {sessions} sessions, {bytes} bytes, {zombies} frames of replaced edges refused"
+    );
     assert!(sessions > 0, "traffic flowed");
     assert!(done.stops == 0 || zombies > 0, "woken edges spoke, and were refused");
 }

@@ -23,7 +23,11 @@ pub(super) struct Chain {
 
 impl Chain {
     /// Starts a chain to `server`; nothing where neither program is installed.
-    pub(super) fn start(server: SocketAddr, place: &Place, journal: &Journal) -> anyhow::Result<Option<Self>> {
+    pub(super) fn start(
+        server: SocketAddr,
+        place: &Place,
+        journal: &Journal,
+    ) -> anyhow::Result<Option<Self>> {
         if runs("haproxy", "-v") {
             return Self::build(server, place, journal, "haproxy", haproxy).map(Some);
         }
@@ -88,7 +92,9 @@ fn haproxy(_: &Place, _: usize, listen: SocketAddr, next: SocketAddr) -> String 
 
 /// Debian keeps it apart from the program.
 fn stream_module() -> Option<&'static str> {
-    ["/usr/lib/nginx/modules/ngx_stream_module.so"].into_iter().find(|path| std::path::Path::new(path).exists())
+    ["/usr/lib/nginx/modules/ngx_stream_module.so"]
+        .into_iter()
+        .find(|path| std::path::Path::new(path).exists())
 }
 
 fn nginx_config(place: &Place, hop: usize, listen: SocketAddr, next: SocketAddr) -> String {

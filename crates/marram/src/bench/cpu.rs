@@ -16,7 +16,8 @@ impl OneCore {
     /// If the kernel does not allow it.
     pub(super) fn enter() -> anyhow::Result<Self> {
         let before = sched_getaffinity(None)?;
-        let last = (0..CpuSet::MAX_CPU).rev().find(|core| before.is_set(*core)).context("there is no core")?;
+        let last =
+            (0..CpuSet::MAX_CPU).rev().find(|core| before.is_set(*core)).context("there is no core")?;
         let mut one = CpuSet::new();
         one.set(last);
         sched_setaffinity(None, &one)?;

@@ -46,7 +46,9 @@ fn lab(plan: &Plan) -> anyhow::Result<Lab> {
     let mut lab = Lab::new(plan.layout("bench-forward", 1, ""), |place| {
         // Other quotas, so that the two are images of their own.
         let manifest = |name: &str, protect: &str, scratch: &str| {
-            let rest = format!("server = \"{SERVER}\"\nprotect = \"{protect}\"\n[quotas]\nscratch = \"{scratch}\"\n");
+            let rest = format!(
+                "server = \"{SERVER}\"\nprotect = \"{protect}\"\n[quotas]\nscratch = \"{scratch}\"\n"
+            );
             plan.cells.manifest(place, name, "forward", &rest)
         };
         Ok(vec![manifest(PROTECTED, "endpoints", "16MiB")?, manifest(BARE, "none", "15MiB")?])
@@ -120,7 +122,9 @@ fn latency(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<
     report_latency(&blocks, &relays, report);
     match chain {
         Some(chain) => report.baseline(&chain.name, &chain.command),
-        None => report.note("no relay to compare with: install haproxy, or nginx's stream module (libnginx-mod-stream)"),
+        None => report.note(
+            "no relay to compare with: install haproxy, or nginx's stream module (libnginx-mod-stream)",
+        ),
     }
     Ok(())
 }
@@ -136,8 +140,9 @@ fn report_latency(blocks: &[Vec<Block>; 2], relays: &[f64], report: &mut Report)
     let cpu = paired(|block| block.cpu_us);
     report.metric_with_bar("added_cpu_us_per_message", cpu.middle, Bar::Most(3.0));
     report.metric("added_cpu_ci95_us", vec![cpu.low, cpu.high]);
-    let [protected, bare] =
-        [0, 1].map(|variant: usize| stats::median(&blocks[variant].iter().map(|b| b.round_trip_us).collect::<Vec<_>>()));
+    let [protected, bare] = [0, 1].map(|variant: usize| {
+        stats::median(&blocks[variant].iter().map(|b| b.round_trip_us).collect::<Vec<_>>())
+    });
     report.metric("endpoints_round_trip_p50_us", protected);
     report.metric("none_round_trip_p50_us", bare);
     if !relays.is_empty() {
@@ -145,7 +150,9 @@ fn report_latency(blocks: &[Vec<Block>; 2], relays: &[f64], report: &mut Report)
         report.metric("relay_round_trip_p50_us", relay);
         report.metric_with_bar("endpoints_vs_relay_p50", protected / relay, Bar::Most(1.5));
     }
-    report.note("added_p50_us is for a whole round trip, which passes the cell twice; all processes share one core");
+    report.note(
+        "added_p50_us is for a whole round trip, which passes the cell twice; all processes share one core",
+    );
 }
 
 /// Large messages, as many in flight as fit, on all cores.

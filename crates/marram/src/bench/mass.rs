@@ -44,7 +44,8 @@ pub(super) fn run(plan: &Plan, sessions: usize, report: &mut Report) -> anyhow::
 async fn connect(address: SocketAddr, sessions: usize) -> anyhow::Result<Vec<TcpStream>> {
     let mut clients = Vec::with_capacity(sessions);
     for number in 0..sessions {
-        let mut stream = TcpStream::connect(address).await.context("the client's agent takes no connection")?;
+        let mut stream =
+            TcpStream::connect(address).await.context("the client's agent takes no connection")?;
         stream.set_nodelay(true)?;
         ask(&mut stream, number as u64).await?;
         clients.push(stream);

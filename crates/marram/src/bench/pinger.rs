@@ -31,7 +31,8 @@ pub(super) fn ask(stream: &mut TcpStream, op: u8, a: u64, b: u64) -> anyhow::Res
     let mut answer = [0; SIZE];
     stream.read_exact(&mut answer).context("the cell did not answer")?;
     anyhow::ensure!(answer[0] == op, "the cell answered {:#04x} to {op:#04x}", answer[0]);
-    let word = |from: usize| answer[from..from + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    let word =
+        |from: usize| answer[from..from + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     Ok((word(1), word(9)))
 }
 

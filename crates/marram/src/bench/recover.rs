@@ -33,7 +33,10 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     replay(plan, &mut report)?;
     remote(plan, if plan.quick { 2 } else { 10 }, &mut report)?;
     mass::run(plan, if plan.quick { 50 } else { 1000 }, &mut report)?;
-    report.baseline("CESSNA", "the paper's figures: 46 ms (10 MB), 83 ms (43 MB, local), 183 ms (43 MB, same region)");
+    report.baseline(
+        "CESSNA",
+        "the paper's figures: 46 ms (10 MB), 83 ms (43 MB, local), 183 ms (43 MB, same region)",
+    );
     report.note("a client that asks every millisecond; the gap is the longest time between two answers");
     Ok(report)
 }
@@ -83,7 +86,9 @@ impl Scene {
 
 pub(super) fn lab(plan: &Plan, keep: &str) -> anyhow::Result<Lab> {
     Lab::new(plan.layout("bench-recover", 2, ""), |place| {
-        let rest = format!("server = \"{SERVER}\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"64MiB\"\n[keep]\n{keep}\n");
+        let rest = format!(
+            "server = \"{SERVER}\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"64MiB\"\n[keep]\n{keep}\n"
+        );
         Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?])
     })
 }

@@ -28,7 +28,14 @@ impl Report {
     /// Nothing measured yet.
     #[must_use]
     pub(super) fn new(bench: &'static str) -> Self {
-        Self { bench, metrics: Map::new(), bars: Vec::new(), baselines: Vec::new(), notes: Vec::new(), lost: None }
+        Self {
+            bench,
+            metrics: Map::new(),
+            bars: Vec::new(),
+            baselines: Vec::new(),
+            notes: Vec::new(),
+            lost: None,
+        }
     }
 
     /// Adds a figure; `name` may be `group.key`.

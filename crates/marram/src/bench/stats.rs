@@ -10,7 +10,11 @@ pub(super) fn percentile(values: &[f64], percent: f64) -> f64 {
     sorted.sort_by(f64::total_cmp);
     #[expect(clippy::cast_precision_loss, reason = "counts of measurements are small")]
     let rank = (percent / 100.0 * sorted.len() as f64).ceil();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rank between 0 and the count")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rank between 0 and the count"
+    )]
     let index = (rank as usize).clamp(1, sorted.len().max(1)) - 1;
     sorted.get(index).copied().unwrap_or(0.0)
 }
@@ -42,14 +46,9 @@ pub(super) fn estimate(values: &[f64]) -> Estimate {
         let index = usize::try_from(state >> 33).unwrap_or(0) % values.len().max(1);
         values.get(index).copied().unwrap_or(0.0)
     };
-    let medians: Vec<f64> = (0..RESAMPLES)
-        .map(|_| median(&(0..values.len()).map(|_| draw()).collect::<Vec<_>>()))
-        .collect();
-    Estimate {
-        middle: median(values),
-        low: percentile(&medians, 2.5),
-        high: percentile(&medians, 97.5),
-    }
+    let medians: Vec<f64> =
+        (0..RESAMPLES).map(|_| median(&(0..values.len()).map(|_| draw()).collect::<Vec<_>>())).collect();
+    Estimate { middle: median(values), low: percentile(&medians, 2.5), high: percentile(&medians, 97.5) }
 }
 
 #[cfg(test)]

@@ -31,8 +31,11 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
     start_logging(config.log, arguments.log);
     let (client, channel) = edge::admin_channel();
     let listen = config.admin.listen;
-    let listener = TcpListener::bind(listen)
-        .with_context(|| format!("cannot listen on {listen} for operators: choose another `admin.listen`, or stop what uses it"))?;
+    let listener = TcpListener::bind(listen).with_context(|| {
+        format!(
+            "cannot listen on {listen} for operators: choose another `admin.listen`, or stop what uses it"
+        )
+    })?;
     admin::start(listener, Desk::new(&config, client)).context("the admin API cannot start")?;
     tracing::info!(address = %listen, "listening for operators");
     Ok(edge::run_supervisor(&config.edge, channel)?)
@@ -117,5 +120,8 @@ where
     B: std::str::FromStr<Err: ToString>,
 {
     let (a, b) = text.split_once('=').ok_or("there is no `=` in it")?;
-    Ok((a.parse().map_err(|error: A::Err| error.to_string())?, b.parse().map_err(|error: B::Err| error.to_string())?))
+    Ok((
+        a.parse().map_err(|error: A::Err| error.to_string())?,
+        b.parse().map_err(|error: B::Err| error.to_string())?,
+    ))
 }

@@ -55,7 +55,9 @@ impl Config {
     /// If the token cannot be read, or something is missing for the side.
     pub fn from_flags(flags: Flags, side: Side) -> Result<Self, Problem> {
         let source = Source::new("the command line", String::new());
-        let token = flags.token_file.map(|path| shared::token(&source, &Spanned::new(0..0, path.display().to_string())));
+        let token = flags
+            .token_file
+            .map(|path| shared::token(&source, &Spanned::new(0..0, path.display().to_string())));
         let agent = agent::Options {
             listen: flags.listen.into_iter().map(|(address, app)| (address, app.0)).collect(),
             edges: flags.edges.into_iter().map(|edge| edge.0).collect(),
@@ -70,7 +72,9 @@ impl Config {
         };
         let missing = match side {
             Side::Client if agent.listen.is_empty() => Some("a client's agent needs --listen ADDRESS=APP"),
-            Side::Server if agent.servers.is_empty() => Some("a server's agent needs --server NAME=HOST:PORT"),
+            Side::Server if agent.servers.is_empty() => {
+                Some("a server's agent needs --server NAME=HOST:PORT")
+            }
             Side::Client | Side::Server => None,
         };
         match missing {

@@ -57,6 +57,12 @@ impl Edge {
         self.address
     }
 
+    /// Where its operators connect.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
     /// What it calls itself: its name and which life this is.
     #[must_use]
     pub fn who(&self) -> String {
@@ -127,10 +133,13 @@ impl Edge {
     /// If it does not in time, or ends.
     pub fn wait_ready(&mut self, journal: &Journal, start: usize) -> anyhow::Result<()> {
         let (who, apps) = (self.who(), self.settings.apps.len());
-        let mut deployed = 0;
+        let (mut listens, mut deployed) = (false, 0);
         let found = journal.wait(start, START_PATIENCE, |event| {
-            deployed += usize::from(*event.who == *who && event.name() == "deployed");
-            deployed >= apps
+            if *event.who == *who {
+                listens |= event.text("message") == "listening for operators";
+                deployed += usize::from(event.name() == "deployed");
+            }
+            listens && deployed >= apps
         });
         let said = || format!("{who} is not ready; the last lines of all processes:\n{}", journal.tail(20));
         found.map(drop).with_context(said)

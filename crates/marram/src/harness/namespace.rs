@@ -25,7 +25,8 @@ impl Namespace {
         let name = format!("marram-{id}-{index}");
         // 10.N.M.0/24 with N and M from the process: two runs at a time have different networks.
         let [_, _, high, low] = id.to_be_bytes();
-        let network = |host: u8| Ipv4Addr::new(10, 64 | (high & 0x3f), low, index.wrapping_mul(4).wrapping_add(host));
+        let network =
+            |host: u8| Ipv4Addr::new(10, 64 | (high & 0x3f), low, index.wrapping_mul(4).wrapping_add(host));
         let (near, far) = (format!("mn{id}x{index}"), format!("mf{id}x{index}"));
         ip(&["netns", "add", &name])?;
         let made = Self { name, address: network(2) };

@@ -23,8 +23,9 @@ impl Lab {
     pub fn owner(&self) -> anyhow::Result<usize> {
         let owned = self.journal.last(|event| Self::is_report(Side::Client, "owned", event));
         let owned = owned.context("no edge owns the session")?;
-        self.edge_at(Side::Client, owned.text("edge"))
-            .with_context(|| format!("the agent reports an owner at {}, where no edge is", owned.text("edge")))
+        self.edge_at(Side::Client, owned.text("edge")).with_context(|| {
+            format!("the agent reports an owner at {}, where no edge is", owned.text("edge"))
+        })
     }
 
     /// Waits until the client's agent reports an owner; `start` is where the journal was when the fault happened.
@@ -34,8 +35,9 @@ impl Lab {
     pub fn wait_for_owner(&self, start: usize) -> anyhow::Result<Event> {
         let owned = |event: &Event| Self::is_report(Side::Client, "owned", event);
         let found = self.journal.wait(start, PATIENCE, owned);
-        let found =
-            found.with_context(|| format!("no edge recovered the session; the last lines:\n{}", self.journal.tail(30)));
+        let found = found.with_context(|| {
+            format!("no edge recovered the session; the last lines:\n{}", self.journal.tail(30))
+        });
         found.map(|(_, event)| event)
     }
 
@@ -50,7 +52,9 @@ impl Lab {
             let address = self.address_for(side, index);
             let up = |event: &Event| Self::is_report(side, "edge_up", event) && event.text("edge") == address;
             let found = self.journal.wait(start, PATIENCE, up);
-            found.with_context(|| format!("the {} does not find the new edge {}", side.agent(), self.edges[index].who()))?;
+            found.with_context(|| {
+                format!("the {} does not find the new edge {}", side.agent(), self.edges[index].who())
+            })?;
         }
         Ok(())
     }
@@ -70,7 +74,8 @@ impl Lab {
             let mut up = self.journal.last(news).is_some_and(|event| event.name() == "edge_up");
             while !up {
                 let found = self.journal.wait(start, PATIENCE, news);
-                let (next, event) = found.with_context(|| format!("the {} does not come back", side.agent()))?;
+                let (next, event) =
+                    found.with_context(|| format!("the {} does not come back", side.agent()))?;
                 (start, up) = (next, event.name() == "edge_up");
             }
         }

@@ -17,10 +17,10 @@ const PACE: Duration = Duration::from_millis(2);
 
 /// A generator (SplitMix64): the same numbers for the same seed.
 #[derive(Clone)]
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,7 +28,7 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 }
@@ -99,7 +99,10 @@ fn send(stream: &mut TcpStream, seed: u64, total: u64) -> Result<(), String> {
 fn receive(stream: &mut TcpStream, seed: u64, total: u64) -> Result<(), String> {
     let (mut expected, mut buffer, mut got) = (Stream::new(seed), vec![0; 64 << 10], 0);
     loop {
-        match stream.read(&mut buffer).map_err(|error| format!("receiving after {got} of {total}: {error}"))? {
+        match stream
+            .read(&mut buffer)
+            .map_err(|error| format!("receiving after {got} of {total}: {error}"))?
+        {
             0 if got == total => return Ok(()),
             0 => return Err(format!("the stream ended after {got} of {total} bytes")),
             len => {
@@ -137,15 +140,15 @@ struct Shared {
 }
 
 /// A server, and clients that open session after session.
-pub struct Traffic {
-    pub server: SocketAddr,
+pub(crate) struct Traffic {
+    pub(crate) server: SocketAddr,
     shared: Arc<Shared>,
     clients: Vec<JoinHandle<()>>,
 }
 
 impl Traffic {
     /// Starts the server.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let server = listener.local_addr().unwrap();
         let shared = Arc::new(Shared::default());
@@ -164,7 +167,7 @@ impl Traffic {
     }
 
     /// Starts `count` clients, each with a new session whenever its last one is done; at most `bytes_max` each way.
-    pub fn start(&mut self, address: SocketAddr, count: u64, bytes_max: u64, seed: u64) {
+    pub(crate) fn start(&mut self, address: SocketAddr, count: u64, bytes_max: u64, seed: u64) {
         for client in 0..count {
             let shared = Arc::clone(&self.shared);
             self.clients.push(thread::spawn(move || {
@@ -176,7 +179,11 @@ impl Traffic {
                         down: random.below(bytes_max),
                     };
                     if let Err(why) = converse(address, &hello) {
-                        shared.wrong.lock().unwrap().push(format!("client {client}, {:#x}: {why}", hello.seed));
+                        shared
+                            .wrong
+                            .lock()
+                            .unwrap()
+                            .push(format!("client {client}, {:#x}: {why}", hello.seed));
                         return;
                     }
                     shared.sessions.fetch_add(1, Ordering::Relaxed);
@@ -187,12 +194,12 @@ impl Traffic {
     }
 
     /// What went wrong so far.
-    pub fn wrong(&self) -> Vec<String> {
+    pub(crate) fn wrong(&self) -> Vec<String> {
         self.shared.wrong.lock().unwrap().clone()
     }
 
     /// Lets every client finish its session; how many sessions and bytes there were.
-    pub fn finish(mut self) -> (u64, u64) {
+    pub(crate) fn finish(mut self) -> (u64, u64) {
         self.shared.stop.store(true, Ordering::Relaxed);
         for client in self.clients.drain(..) {
             client.join().unwrap();

@@ -1,0 +1,109 @@
+//! The command line as people meet it: exit codes, and messages that name the fault and the fix.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::Lab;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn marram(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap()
+}
+
+/// Runs, and checks the exit code and that each of the words is said on standard error or output.
+fn check(arguments: &[&str], code: i32, words: &[&str]) -> Output {
+    let output = marram(arguments);
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{arguments:?} does not say {word:?}: {said}");
+    }
+    output
+}
+
+#[test]
+fn the_limits_page_is_what_the_program_prints() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/limits.md");
+    let written = std::fs::read_to_string(page).unwrap();
+    let printed = String::from_utf8(marram(&["limits"]).stdout).unwrap();
+    assert!(written == printed, "run `marram limits > docs/limits.md`");
+}
+
+#[test]
+fn wrong_flags_and_files_are_usage_errors() {
+    check(&["agent", "client", "--edge", "nowhere"], 2, &["expected an address"]);
+    check(&["agent", "client", "--edge", "a:1"], 2, &["--listen ADDRESS=APP"]);
+    check(&["agent", "server", "--edge", "a:1"], 2, &["--server NAME=HOST:PORT"]);
+    check(&["agent", "client"], 2, &["--edge"]);
+    check(&["edge", "--config", "/nowhere.toml"], 2, &["/nowhere.toml", "cannot be read"]);
+    check(&["deploy", "/nowhere"], 2, &["/nowhere", "cannot be read"]);
+    check(&["ps", "--edge", "ftp://a"], 2, &["http://HOST:PORT"]);
+    check(&["config", "check", "manifest", "/nowhere.toml"], 2, &["cannot be read"]);
+}
+
+#[test]
+fn nobody_there_has_an_exit_code_of_its_own() {
+    // Port 1 is nobody's.
+    check(&["ps", "--edge", "http://127.0.0.1:1"], 4, &["127.0.0.1:1", "is the edge running"]);
+}
+
+/// One edge with `forward`, in this namespace.
+fn edge() -> (Lab, String) {
+    let mut lab = support::lab("cli", 1, 1);
+    lab.start_edges("").unwrap();
+    let admin = lab.edges[0].admin().to_string();
+    (lab, admin)
+}
+
+#[test]
+fn an_app_comes_and_goes() {
+    let (lab, admin) = edge();
+    check(&["apps", "--edge", &admin], 0, &["forward", "endpoints", "peer"]);
+    check(&["ps", "--edge", &admin, "--json"], 0, &["\"sessions\":[]"]);
+    let manifest = support::cells().manifest(&lab.place, "again", "counter", "protect = \"none\"\n").unwrap();
+    let manifest = manifest.display().to_string();
+    check(&["config", "check", "manifest", &manifest], 0, &["in order"]);
+    check(&["deploy", &manifest, "--edge", &admin], 0, &["again", "survive nothing"]);
+    check(&["apps", "--edge", &admin], 0, &["again", "forward"]);
+    let unknown = "0".repeat(32);
+    check(&["inspect", &unknown, "--edge", &admin], 3, &["no such app or session"]);
+    check(&["kill", &unknown, "--edge", &admin], 3, &["no such app or session"]);
+    check(&["inspect", "xyz", "--edge", &admin], 3, &["32 hexadecimal digits"]);
+}
+
+#[test]
+fn a_bad_app_is_refused_with_the_reason() {
+    let (lab, admin) = edge();
+    lab.place.write("bad/module.wasm", b"\x7fELF and so on").unwrap();
+    let bad = |rest: &str| {
+        let text = format!("name = \"bad\"\nmodule = \"module.wasm\"\n{rest}");
+        lab.place.write("bad/marram.toml", text).unwrap().parent().unwrap().display().to_string()
+    };
+    check(&["deploy", &bad(""), "--edge", &admin], 3, &["not a WebAssembly module"]);
+    check(&["deploy", &bad("protect = \"epoch\""), "--edge", &admin], 2, &["marram.toml:3", "planned"]);
+    check(&["deploy", &bad("[keep]\ncheckpoint = \"server\""), "--edge", &admin], 2, &["`keep.checkpoint`"]);
+    check(&["deploy", &bad("[quotas]\nmemory = 7"), "--edge", &admin], 2, &["`quotas.memory`", "16MiB"]);
+}
+
+#[test]
+fn an_edge_refuses_promises_that_its_own_ends_would_break() {
+    let tables = "[servers]\npeer = \"127.0.0.1:9\"\n";
+    let layout = support::layout("cli-gates", |layout| layout.edge_tables = tables.into());
+    let mut lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
+    lab.start_edges("").unwrap();
+    let admin = lab.edges[0].admin().to_string();
+    let deploy = |rest: &str| {
+        let manifest = support::cells().manifest(&lab.place, "gated", "forward", rest).unwrap();
+        manifest.display().to_string()
+    };
+    let promise = deploy("server = \"peer\"\nprotect = \"endpoints\"\n");
+    check(
+        &["deploy", &promise, "--edge", &admin],
+        3,
+        &["server ends are in this edge", "marram agent server"],
+    );
+    let modest = deploy("server = \"peer\"\nprotect = \"none\"\n");
+    check(&["deploy", &modest, "--edge", &admin], 0, &["survive nothing"]);
+}

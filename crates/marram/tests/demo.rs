@@ -1,0 +1,33 @@
+//! `marram demo`, small: it must hold, and with a bit flipped on purpose it must not.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::process::Command;
+
+fn demo(arguments: &[&str]) -> (Option<i32>, String) {
+    // Fails with words if the cells are not built.
+    support::cells();
+    let cells = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cells");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
+    let output =
+        command.args(["demo", "--mebibytes", "16", "--rate", "4", "--cells", cells]).args(arguments).output();
+    let output = output.unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), said)
+}
+
+#[test]
+fn every_byte_is_right() {
+    let (code, said) = demo(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("every byte was right"), "{said}");
+}
+
+#[test]
+fn the_check_bites() {
+    let (code, said) = demo(&["--sabotage"]);
+    assert_eq!(code, Some(5), "{said}");
+    assert!(said.contains("the check bites"), "{said}");
+}

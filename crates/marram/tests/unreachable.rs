@@ -1,0 +1,69 @@
+//! Nobody to talk to: the connection waits, then fails, and the log says why.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Connects and waits for the end: nothing may come before it.
+fn fails(address: SocketAddr) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut buffer = [0; 16];
+    match stream.read(&mut buffer) {
+        Ok(0) => {}
+        Ok(len) => panic!("{len} bytes from nobody"),
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+    }
+}
+
+#[test]
+fn with_every_edge_down_a_connection_waits_and_then_fails_in_words() {
+    let mut lab = support::lab_with("no-edge", |layout| {
+        layout.agent_tables = "[patience]\nno_edge = \"300ms\"\n".into()
+    });
+    // Never started: its address answers nobody.
+    let edges = lab.edge_addresses();
+    let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+    fails(address);
+    let ended =
+        lab.journal.wait(0, PATIENCE, |event| event.name() == "ended").expect("the agent reports it").1;
+    assert_eq!(ended.text("code"), "NoEdge", "{}", ended.fields);
+    assert!(!ended.text("reason").is_empty(), "{}", ended.fields);
+}
+
+#[test]
+fn with_the_server_down_a_connection_fails_in_words() {
+    let mut lab = support::lab("no-server", 1, 1);
+    lab.start_edges("").unwrap();
+    let edges = lab.edge_addresses();
+    // Nobody listens on port 1.
+    lab.start_server_agent(&edges, &[("peer", "127.0.0.1:1".parse().unwrap())]).unwrap();
+    let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+    fails(address);
+    let ended =
+        lab.journal.wait(0, PATIENCE, |event| event.name() == "ended").expect("the agents report it").1;
+    assert!(!ended.text("reason").is_empty(), "{}", ended.fields);
+}
+
+#[test]
+fn an_app_that_no_edge_has_fails_in_words() {
+    let mut lab = support::lab_with("no-app", |layout| {
+        layout.agent_tables = "[patience]\nno_edge = \"300ms\"\n".into()
+    });
+    lab.start_edges("").unwrap();
+    let edges = lab.edge_addresses();
+    let address = lab.start_client_agent(&edges, &["nonsuch"]).unwrap()[0].address;
+    fails(address);
+    let ended =
+        lab.journal.wait(0, PATIENCE, |event| event.name() == "ended").expect("the agent reports it").1;
+    assert!(
+        ended.text("reason").contains("nonsuch") || ended.text("code").contains("App"),
+        "{}",
+        ended.fields
+    );
+}
