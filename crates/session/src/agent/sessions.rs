@@ -285,9 +285,14 @@ impl Agent {
         {
             wire.channels.remove(&channel);
         }
-        if session.attached.is_some() {
-            // It has an owner; nothing is lost.
+        if let Some((owner, _)) = session.attached {
+            // It has an owner; nothing is lost. If that one is about to go, another has to be asked in time.
             session.lead_ns = None;
+            if self.wires.get(&owner).is_some_and(|wire| wire.draining) {
+                session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
+                let at_ns = now_ns + session.retry_ns;
+                self.lead_at(id, at_ns);
+            }
             return;
         }
         session.rejected.retain(|(at, _)| *at != target);

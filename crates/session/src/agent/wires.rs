@@ -179,11 +179,15 @@ impl Agent {
     }
 
     fn drain_edge(&mut self, now_ns: u64, id: WireId, out: &mut Vec<Out>) {
-        let Some(wire) = self.wires.get_mut(&id) else { return };
-        wire.draining = true;
-        let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
-        for session in sessions {
-            self.leave(now_ns, session, id, out);
+        let Some(edge) = self.wires.get(&id).map(|wire| wire.target.edge) else { return };
+        // It is the edge that goes, so none of its other shards is a place to go to.
+        let mut sessions = Vec::new();
+        for (id, wire) in self.wires.iter_mut().filter(|(_, wire)| wire.target.edge == edge) {
+            wire.draining = true;
+            sessions.extend(wire.channels.values().map(|bound| (bound.session, *id)));
+        }
+        for (session, wire) in sessions {
+            self.leave(now_ns, session, wire, out);
         }
     }
 
