@@ -28,11 +28,8 @@ pub(crate) fn all() -> Result<()> {
 
 /// Every workspace, as rustfmt.toml says.
 fn format() -> Result<()> {
-    run(project::cargo("fmt").args(["--all", "--check"]))?;
-    let others = project::SIDE_MANIFESTS.into_iter().chain(["fuzz/Cargo.toml"]);
-    others
-        .into_iter()
-        .try_for_each(|manifest| run(project::side_cargo("fmt", manifest).args(["--all", "--check"])))
+    let check = |manifest| run(project::cargo("fmt").args(["--manifest-path", manifest, "--all", "--check"]));
+    project::manifests().into_iter().try_for_each(check)
 }
 
 fn clippy() -> Result<()> {

@@ -1,6 +1,8 @@
 //! Licences and sources of what we build on. `cargo deny` where it is installed; otherwise the part of it that needs no
 //! database, over `cargo metadata`, and a plain statement of what was not checked.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, bail};
 
 use crate::{
@@ -9,19 +11,28 @@ use crate::{
     shell::{installed, run, say},
 };
 
-/// Checks the main workspace.
+/// Checks every workspace, each with its own lockfile.
 pub(crate) fn check() -> Result<()> {
+    let manifests = project::manifests();
     if installed("cargo-deny") {
-        return run(project::cargo("deny").args(["--locked", "check"]));
+        let deny =
+            |manifest| run(project::cargo("deny").args(["--locked", "--manifest-path", manifest, "check"]));
+        return manifests.into_iter().try_for_each(deny);
     }
     let allowed =
         allowed(&project::read("deny.toml".as_ref())?).context("deny.toml has no `allow = [..]`")?;
-    let packages = Metadata::load("Cargo.toml")?.packages;
-    let wrong: Vec<_> = packages.iter().filter_map(|package| complaint(package, &allowed)).collect();
-    if !wrong.is_empty() {
-        bail!("{} packages must not be used:\n  {}", wrong.len(), wrong.join("\n  "));
+    let mut wrong = BTreeSet::new();
+    let mut count = 0;
+    for manifest in manifests {
+        let packages = Metadata::load(manifest)?.packages;
+        count += packages.len();
+        wrong.extend(packages.iter().filter_map(|package| complaint(package, &allowed)));
     }
-    say(format!("{} packages have licences and sources that deny.toml allows", packages.len()));
+    if !wrong.is_empty() {
+        let list: Vec<_> = wrong.iter().map(String::as_str).collect();
+        bail!("{} packages must not be used:\n  {}", wrong.len(), list.join("\n  "));
+    }
+    say(format!("{count} packages have licences and sources that deny.toml allows"));
     say(
         "ADVISORIES WERE NOT CHECKED: that needs the advisory database. `cargo install cargo-deny` and run this again.",
     );

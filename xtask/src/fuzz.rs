@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     options::Options,
-    project,
+    project, setup,
     shell::{run, say},
 };
 
@@ -83,8 +83,10 @@ fn run_some(targets: Vec<String>, seconds: u64) -> Result<()> {
 }
 
 fn build(targets: &[String]) -> Result<()> {
+    setup::ensure(setup::FUZZ)?;
     let mut command = project::cargo("build");
-    command.args(["--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
+    // Not `--locked`: this lockfile follows the crates of the main workspace, whose own is.
+    command.args(["--release", "--manifest-path", project::FUZZ_MANIFEST]);
     command.arg("--target-dir").arg(folder().join("build"));
     targets.iter().for_each(|name| _ = command.args(["--bin", name]));
     let this = std::env::current_exe().context("cannot find this program")?;

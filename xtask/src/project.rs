@@ -27,6 +27,14 @@ pub(crate) fn cell_modules() -> PathBuf {
 pub(crate) const SIDE_MANIFESTS: [&str; 3] =
     ["sdk/rust/Cargo.toml", "cells/Cargo.toml", "xtask/mutants/Cargo.toml"];
 
+/// The fuzz targets, which are built with flags of their own.
+pub(crate) const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
+
+/// Every workspace of the repository.
+pub(crate) fn manifests() -> Vec<&'static str> {
+    ["Cargo.toml", FUZZ_MANIFEST].into_iter().chain(SIDE_MANIFESTS).collect()
+}
+
 /// The cargo that runs us, in the repository's root.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -39,10 +47,7 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
 /// profiles and flags.
 pub(crate) fn side_cargo(subcommand: &str, manifest: &str) -> Command {
     let mut command = cargo(subcommand);
-    command.args(["--manifest-path", manifest]);
-    if subcommand != "fmt" {
-        command.arg("--locked").arg("--target-dir").arg(target().join("side"));
-    }
+    command.args(["--manifest-path", manifest, "--locked", "--target-dir"]).arg(target().join("side"));
     command
 }
 

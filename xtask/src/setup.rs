@@ -20,15 +20,16 @@ pub(crate) struct Program {
 }
 
 /// What building needs.
-pub(crate) const BUILD: &[Program] = &[
-    Program {
-        name: "cc",
-        package: "gcc libc6-dev",
-        purpose: "linking, and the C in dependencies",
-        folder: "",
-    },
-    Program { name: "c++", package: "g++", purpose: "the fuzzer's driver", folder: "" },
-];
+pub(crate) const BUILD: &[Program] = &[Program {
+    name: "cc",
+    package: "gcc libc6-dev",
+    purpose: "linking, and the C in dependencies",
+    folder: "",
+}];
+
+/// What the fuzz targets need on top.
+pub(crate) const FUZZ: &[Program] =
+    &[Program { name: "c++", package: "g++", purpose: "libFuzzer, which is C++", folder: "" }];
 
 /// What the tests start beside our own programs.
 pub(crate) const TEST: &[Program] = &[
@@ -54,8 +55,7 @@ pub(crate) const DEMO: &[Program] = &[
 
 /// Installs everything that any command needs.
 pub(crate) fn everything() -> Result<()> {
-    ensure(BUILD)?;
-    ensure(TEST)?;
+    [BUILD, FUZZ, TEST].into_iter().try_for_each(ensure)?;
     ensure_components()?;
     wish(DEMO);
     Toolchain::ensure().map(drop)

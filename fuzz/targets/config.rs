@@ -1,0 +1,17 @@
+//! Configurations of edges and agents: understood, or refused with a complaint that can be shown.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use marram::config::{agent, edge, source::Source};
+
+fuzz_target!(|text: &str| {
+    let source = Source::new("config.toml", text.to_owned());
+    let problems = [
+        edge::Config::parse(&source).err(),
+        agent::Config::parse(&source, agent::Side::Client).err(),
+        agent::Config::parse(&source, agent::Side::Server).err(),
+    ];
+    for problem in problems.into_iter().flatten() {
+        assert!(problem.to_string().starts_with("config.toml"));
+    }
+});

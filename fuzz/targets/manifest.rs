@@ -1,0 +1,11 @@
+//! A manifest as anybody may write it: understood, or refused with a complaint that can be shown.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use marram::{config::source::Source, manifest::Manifest};
+
+fuzz_target!(|text: &str| {
+    if let Err(problem) = Manifest::parse(&Source::new("marram.toml", text.to_owned())) {
+        assert!(problem.to_string().starts_with("marram.toml"));
+    }
+});
