@@ -53,7 +53,12 @@ impl Shard {
             return self.again(now, id, count, out);
         }
         if self.sessions.get(&id).is_some_and(|session| session.owner.phase() == Phase::Adrift) {
-            self.tell_former(id, Code::Superseded, "the attempt to own the session anew came to nothing", out);
+            self.tell_former(
+                id,
+                Code::Superseded,
+                "the attempt to own the session anew came to nothing",
+                out,
+            );
         }
         self.count_recovery(now, id);
         self.rearm(now, id);
