@@ -1,12 +1,13 @@
 //! Many sessions at once, and much through one: what is bounded stays bounded, and nobody is forgotten.
 //!
-//! `MARRAM_SESSIONS` says how many sessions lose their edge at once (200 if not set), `MARRAM_MEGABYTES` how much goes
-//! through the one session (200 if not set).
+//! `MARRAM_SESSIONS` says how many sessions lose their edge at once (1,000 if not set), `MARRAM_MEGABYTES` how much
+//! goes through the one session (10,000 if not set).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 
 use marram::harness::{Event, Lab, Side};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -58,7 +59,9 @@ fn hear(stream: &mut TcpStream, words: &[u8]) {
 
 #[test]
 fn many_sessions_lose_one_edge_at_once_and_the_next_stays_responsive() {
-    let count = support::amount("MARRAM_SESSIONS", 200);
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+    let count = support::amount("MARRAM_SESSIONS", 1_000);
     let mut lab = support::lab("many", 2, 1);
     // The second edge comes when all sessions are at the first.
     lab.start_edge(0, "").unwrap();
@@ -114,7 +117,7 @@ fn members(group: u32) -> Vec<u32> {
 fn much_through_one_session_leaves_nothing_behind() {
     /// More than every window, buffer and checkpoint that one session may have, and the program itself.
     const RESIDENT_MIB_MAX: u64 = 192;
-    let megabytes = support::amount("MARRAM_MEGABYTES", 200);
+    let megabytes = support::amount("MARRAM_MEGABYTES", 10_000);
     let mut lab = support::lab("much", 1, 1);
     lab.start_edges("").unwrap();
     let edges = lab.edge_addresses();
@@ -131,13 +134,13 @@ fn much_through_one_session_leaves_nothing_behind() {
     for got in 0..megabytes {
         receiving.read_exact(&mut buffer).unwrap();
         assert!(buffer.iter().all(|byte| *byte == 0x5a), "megabyte {got}");
-        if got % 50 == 49 {
+        if got % 500 == 499 {
             let resident = lab.groups().into_iter().flat_map(members).map(resident_mib);
             most.push(resident.max().unwrap_or(0));
         }
     }
     sender.join().unwrap();
-    println!("largest process, MiB, every 50 MB: {most:?}");
+    println!("largest process, MiB, every 500 MB: {most:?}");
     let largest = most.iter().max().copied().unwrap_or(0);
     assert!(largest <= RESIDENT_MIB_MAX, "a process holds {largest} MiB");
     let list = lab.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();

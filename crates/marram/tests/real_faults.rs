@@ -1,7 +1,7 @@
 //! Real processes, killed and stopped at random moments while both sides talk. Not a byte may be lost, repeated or changed,
 //! and neither program may notice.
 //!
-//! `MARRAM_FAULTS` says how many (20 if not set), `MARRAM_SEED` which ones.
+//! `MARRAM_FAULTS` says how many (200 if not set), `MARRAM_SEED` which ones.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -97,7 +97,7 @@ fn stop(lab: &mut Lab, done: &mut Done) {
 
 #[test]
 fn kills_and_stops_lose_nothing() {
-    let faults = support::amount("MARRAM_FAULTS", 20);
+    let faults = support::amount("MARRAM_FAULTS", 200);
     let seed = support::amount("MARRAM_SEED", 1) as u64;
     let mut lab = support::lab_with("faults", |layout| (layout.edges, layout.namespaces) = (3, true));
     lab.start_edges("").unwrap();

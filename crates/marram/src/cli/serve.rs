@@ -29,6 +29,7 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
     let source = Source::read(&arguments.config).map_err(usage)?;
     let config = config::edge::Config::parse(&source).map_err(usage)?;
     start_logging(config.log, arguments.log);
+    raise_descriptor_limit();
     let (client, channel) = edge::admin_channel();
     let listen = config.admin.listen;
     let listener = TcpListener::bind(listen).with_context(|| {
@@ -90,6 +91,7 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
         None => config::agent::Config::from_flags(flags(arguments), side).map_err(usage)?,
     };
     start_logging(config.log, arguments.log);
+    raise_descriptor_limit();
     let stop = Stop::on_signals().context("signals cannot be caught")?;
     Ok(agent::run(&config.agent, stop)?)
 }
@@ -107,6 +109,14 @@ fn flags(arguments: &AgentArguments) -> Flags {
 pub(super) fn shard() -> Result<(), Failure> {
     logging::start_from_environment();
     Ok(edge::run_shard()?)
+}
+
+/// A socket a session, and then some: takes all descriptors that this process may have.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Refused only where something else than the hard limit forbids it; then the old one holds.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 fn start_logging(configured: logging::Options, format: Option<logging::Format>) {

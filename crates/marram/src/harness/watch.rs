@@ -16,16 +16,17 @@ impl Lab {
         event.name() == name && *event.who == *side.agent()
     }
 
-    /// The edge that owns the only session now, as its client's agent sees it.
+    /// The edge that owns the only session now, as its client's agent sees it. Waits for the first report: bytes may reach
+    /// the client before the agent's lines reach the journal.
     ///
     /// # Errors
     /// If none does.
     pub fn owner(&self) -> anyhow::Result<usize> {
+        self.wait_for_owner(0)?;
         let owned = self.journal.last(|event| Self::is_report(Side::Client, "owned", event));
-        let owned = owned.context("no edge owns the session")?;
-        self.edge_at(Side::Client, owned.text("edge")).with_context(|| {
-            format!("the agent reports an owner at {}, where no edge is", owned.text("edge"))
-        })
+        let owned = owned.context("an owner was reported a moment ago")?;
+        self.edge_at(Side::Client, owned.text("edge"))
+            .with_context(|| format!("the agent reports an owner at {}, where no edge is", owned.text("edge")))
     }
 
     /// Waits until the client's agent reports an owner; `start` is where the journal was when the fault happened.
