@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             median(bench::handlers(&images, bytes, 500)?)
         );
     }
+    println!("dirty pages by {}", bench::Workload::new(&images, 1 << 20)?.tracking());
     for (mib, pages) in [(1, 1), (1, 16), (10, 1), (10, 16), (10, 256), (64, 1), (64, 16), (64, 256)] {
         let pauses = bench::checkpoint_pauses(&images, mib << 20, pages, 300)?;
         println!("pause, {pages} pages of {mib} MiB: {:.1} us", median(pauses));

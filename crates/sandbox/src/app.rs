@@ -95,7 +95,8 @@ pub(crate) fn hash_of(encoded: &[u8]) -> ImageHash {
     ImageHash(blake3::derive_key("marram image hash 1", encoded))
 }
 
-fn check_files(files: &[ImageFile]) -> Result<(), String> {
+/// Why these files cannot be an app's, if they cannot: paths out of order, or a file that is also a directory.
+pub(crate) fn check_files(files: &[ImageFile]) -> Result<(), String> {
     if files.len() > IMAGE_FILES_MAX {
         return Err(format!("{} files; the most is {IMAGE_FILES_MAX}", files.len()));
     }

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const HUGE: usize = 2 << 20;
 /// Buffers below this come from the allocator's own stock without faulting.
 const LARGE: usize = 128 << 10;
-/// Buffers that are kept for the next snapshot, and the most that one of them may hold.
-const SPARES_MAX: usize = 4;
-const SPARE_BYTES_MAX: usize = 16 << 20;
+/// Bytes that are kept in buffers for the next snapshots.
+const SPARE_BYTES_MAX: usize = 64 << 20;
 
 /// An empty buffer with room for `len` bytes, in huge pages where it is large enough.
 pub(crate) fn roomy(len: usize) -> Vec<u8> {
@@ -51,20 +50,21 @@ impl Spares {
         roomy(len)
     }
 
-    /// Keeps a buffer, or a smaller one's place, for later.
+    /// Keeps a buffer for later. The largest ones stay: they cost the most faults.
     pub(crate) fn give(&self, mut buffer: Vec<u8>) {
-        if !(LARGE..=SPARE_BYTES_MAX).contains(&buffer.capacity()) {
+        if buffer.capacity() < LARGE {
             return;
         }
         buffer.clear();
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < SPARES_MAX {
-            kept.push(buffer);
-        } else if let Some(smallest) = kept.iter_mut().min_by_key(|kept| kept.capacity())
-            && smallest.capacity() < buffer.capacity()
-        {
-            *smallest = buffer;
-        }
+        kept.push(buffer);
+        kept.sort_unstable_by_key(|buffer| std::cmp::Reverse(buffer.capacity()));
+        let mut left = SPARE_BYTES_MAX;
+        kept.retain(|buffer| {
+            let fits = buffer.capacity() <= left;
+            left -= if fits { buffer.capacity() } else { 0 };
+            fits
+        });
     }
 }
 
@@ -75,16 +75,21 @@ mod tests {
     #[test]
     fn spares_are_bounded_and_come_back_empty() {
         let spares = Spares::default();
-        for n in 1..10 {
-            let mut buffer = Vec::with_capacity(n * LARGE);
+        let sixteenth = SPARE_BYTES_MAX / 16;
+        for n in [1, 16, 3, 4, 5, 6, 17, 0] {
+            let mut buffer = Vec::with_capacity((n * sixteenth).max(1));
             buffer.push(1);
             spares.give(buffer);
         }
-        spares.give(Vec::with_capacity(2 * SPARE_BYTES_MAX));
-        spares.give(Vec::with_capacity(1));
-        let kept: Vec<_> = (0..5).map(|_| spares.take(LARGE)).collect();
-        assert_eq!(kept.iter().filter(|buffer| buffer.capacity() >= 6 * LARGE).count(), 4);
-        assert!(kept.iter().all(Vec::is_empty));
+        assert_eq!(spares.0.lock().unwrap().iter().map(Vec::capacity).collect::<Vec<_>>(), [16 * sixteenth]);
+        let large = spares.take(2 * sixteenth);
+        assert!(large.is_empty() && large.capacity() == 16 * sixteenth);
+        for n in [1, 5, 3] {
+            spares.give(Vec::with_capacity(n * sixteenth));
+        }
+        assert_eq!(spares.take(4 * sixteenth).capacity(), 5 * sixteenth);
+        assert_eq!(spares.take(4 * sixteenth).capacity(), 4 * sixteenth);
+        assert_eq!(spares.0.lock().unwrap().len(), 2);
     }
 
     #[test]

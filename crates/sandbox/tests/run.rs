@@ -308,3 +308,27 @@ fn a_trap_names_the_function_as_its_author_wrote_it() {
     let Stop::Trap(reason) = stop(&mut start(&image), message(b"")) else { panic!("a trap") };
     assert!(reason.contains("unreachable") && reason.contains("in shop::cart::add < plain < "), "{reason:?}");
 }
+
+#[test]
+fn a_full_house_lives_and_is_checkpointed() {
+    let image = deploy(&echo());
+    let slots = 1500;
+    let mut cells =
+        marram_sandbox::Cells::new(CellsConfig { slots, ..CellsConfig::default() }).expect("room");
+    for n in 0..u64::from(slots) {
+        start_in(&mut cells, CellId(n), &image);
+        assert_eq!(ask_at(&mut cells, CellId(n), &n.to_le_bytes(), 0), [n.to_le_bytes()]);
+    }
+    for n in 0..u64::from(slots) {
+        cells.snapshot(CellId(n), marram_session::cell::Base::Image).unwrap();
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let resident = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap_or_default().trim();
+    println!("{maps} mappings, {resident} resident");
+    assert!(maps < 5 * slots as usize + 1000, "{maps}");
+    for n in 0..u64::from(slots) {
+        assert_eq!(ask_at(&mut cells, CellId(n), &n.to_le_bytes(), 0), [n.to_le_bytes()]);
+        cells.remove(CellId(n));
+    }
+}

@@ -25,7 +25,7 @@ pub enum Reset {
 /// How many cells a process may have, and how their memory is managed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CellsConfig {
-    /// Cells that can live at once. Each reserves 4 GiB of address space and takes about six of the mappings that the
+    /// Cells that can live at once. Each reserves 4 GiB of address space and takes about four of the mappings that the
     /// kernel grants a process (65,530 unless `vm.max_map_count` says otherwise).
     pub slots: u32,
     /// How dirty pages are found.

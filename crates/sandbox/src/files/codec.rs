@@ -5,7 +5,7 @@ use super::Files;
 use super::arena::{Arena, Page};
 use super::descriptors::{Descriptor, Descriptors, Open};
 use super::tree::{Entry, Inode, Node, ROOT, Tree};
-use crate::app::ImageFile;
+use crate::app::{ImageFile, check_files};
 use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
 use crate::limits::{IMAGE_FILES_MAX, INODE_MAX, NAME_BYTES_MAX, PAGE, SCRATCH_MAX};
 use std::collections::BTreeMap;
@@ -176,6 +176,7 @@ impl Files {
             let path = std::str::from_utf8(reader.bytes()?).ok()?.to_owned();
             image.push(ImageFile { path, contents: reader.bytes()?.to_vec() });
         }
+        check_files(&image).ok()?;
         let mut files = Self::new(image.into(), reader.u64()?);
         files.restore_directory(reader.bytes()?).ok()?;
         files.restore_descriptors(reader.bytes()?).ok()?;

@@ -1,0 +1,110 @@
+//! A recorded session replays from every checkpoint to the same state in other processes: their own engines, slots and
+//! pauses, with images read from the disk.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use marram_sandbox::{Cells, CellsConfig, Decoded, Images, Progress, Quotas, Reset, Tracking};
+use marram_session::cell::{Base, CellId, Run};
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+use support::{CELL, Dir, guest, message, mixer, start_in};
+
+/// Where a child finds the session, and what it is to do with it.
+const FOLDER: &str = "MARRAM_TEST_REPLAY_FOLDER";
+const VARIANT: &str = "MARRAM_TEST_REPLAY_VARIANT";
+const STEPS: usize = 12;
+
+fn input(n: usize) -> Vec<u8> {
+    [&b"gfzx"[n % 4..=n % 4], format!(" message {n}").as_bytes()].concat()
+}
+
+/// One step of the session; between its slices another cell spins, `pauses` times each.
+fn step(cells: &mut Cells, n: usize, pauses: usize) {
+    let spinner = CellId(99);
+    let mut progress =
+        cells.run(Run { cell: CELL, input: message(&input(n)), now_ns: 1000 + i64::try_from(n).unwrap() });
+    while matches!(progress, Progress::Pending) {
+        for _ in 0..pauses {
+            assert!(matches!(cells.poll(spinner), Progress::Pending));
+        }
+        progress = cells.poll(CELL);
+    }
+}
+
+fn hex(hash: Option<[u8; 32]>) -> String {
+    hash.unwrap().iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
+#[test]
+fn every_process_computes_the_same() {
+    let dir = Dir::new();
+    let images = Images::open(&dir.0).unwrap();
+    let session = images.deploy(&mixer(), &[], &Quotas::default()).unwrap().hash;
+    let spin = guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#);
+    let spinner = Quotas { handler_time_ns: u64::MAX, ..Quotas::default() };
+    let spinner = images.deploy(&spin, &[], &spinner).unwrap().hash;
+    std::fs::write(dir.0.join("images"), [session.0, spinner.0].concat()).unwrap();
+
+    let mut cells = support::cells();
+    start_in(&mut cells, CELL, &images.load(session).unwrap());
+    for n in 0..STEPS {
+        let base = if n == 0 { Base::Image } else { Base::Previous };
+        std::fs::write(dir.0.join(format!("checkpoint{n}")), cells.snapshot(CELL, base).unwrap().encode())
+            .unwrap();
+        step(&mut cells, n, 0);
+    }
+    let expected = hex(cells.state_hash(CELL));
+    for variant in 0..6 {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "replay_in_a_child", "--nocapture"])
+            .env(FOLDER, &dir.0)
+            .env(VARIANT, variant.to_string())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            text.matches(&expected).count(),
+            STEPS.div_ceil(5),
+            "variant {variant}: not {expected} but {text}"
+        );
+    }
+}
+
+/// What a child does; by itself there is no session to replay.
+#[test]
+fn replay_in_a_child() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let folder = Path::new(&folder);
+    let variant: usize = std::env::var(VARIANT).unwrap().parse().unwrap();
+    let images = Images::open(folder).unwrap();
+    let hashes = std::fs::read(folder.join("images")).unwrap();
+    let load =
+        |at: usize| images.load(marram_wire::id::ImageHash(hashes[at..at + 32].try_into().unwrap())).unwrap();
+    let (session, spinner) = (load(0), load(32));
+    assert_eq!(session.rebuilt(), None);
+    for from in (0..STEPS).step_by(5) {
+        let config = CellsConfig {
+            slots: 4 + u32::try_from(variant).unwrap(),
+            tracking: if variant.is_multiple_of(2) { Tracking::Auto } else { Tracking::Compare },
+            reset: if variant < 3 { Reset::Rewrite } else { Reset::Discard },
+            ..CellsConfig::default()
+        };
+        let mut cells = Cells::new(config).unwrap();
+        start_in(&mut cells, CellId(99), &spinner);
+        let spin = Run { cell: CellId(99), input: message(b""), now_ns: 0 };
+        assert!(matches!(cells.run(spin), Progress::Pending));
+        let chain: Vec<_> =
+            (0..=from).map(|n| std::fs::read(folder.join(format!("checkpoint{n}"))).unwrap()).collect();
+        cells.restore(CELL, &session, &Decoded::decode(&chain).unwrap()).unwrap();
+        for n in from..STEPS {
+            step(&mut cells, n, variant % 3);
+        }
+        println!("{}", hex(cells.state_hash(CELL)));
+    }
+}
