@@ -155,6 +155,7 @@ impl Owner {
         for (side, state) in self.sides.iter_mut().zip(header.ports) {
             side.restore(state);
         }
+        self.restored_from(self.digest.tag());
         self.verify(now, out);
     }
 
@@ -347,6 +348,7 @@ impl Owner {
         self.phase = Phase::Running;
         self.live = Some(self.generation);
         self.replay = None;
+        self.tell_covered(out);
         self.begin(now, out);
     }
 }

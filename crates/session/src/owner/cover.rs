@@ -44,6 +44,15 @@ struct Taken {
     full: bool,
 }
 
+/// What a checkpoint that an end holds covers: the ends may forget it.
+#[derive(Debug)]
+struct Covered {
+    log_offset: u64,
+    tag: [u8; 8],
+    /// Messages consumed, by port.
+    took: Vec<u64>,
+}
+
 /// Checkpoints of one owner.
 #[derive(Debug, Default)]
 pub(super) struct Cover {
@@ -55,6 +64,7 @@ pub(super) struct Cover {
     copied: Option<Name>,
     /// The newest checkpoint that every holder has.
     held: Option<Name>,
+    covered: Option<Covered>,
     deltas: usize,
     full_size: u64,
     delta_size: u64,
@@ -81,6 +91,7 @@ impl Cover {
     pub(super) fn restored(&mut self, chain: &[SealedCheckpoint], agreed: bool) {
         self.copied = chain.last().map(|checkpoint| (checkpoint.meta.generation, checkpoint.meta.number));
         self.held = self.copied.filter(|_| agreed);
+        self.covered = None;
         self.deltas = chain.len().saturating_sub(1);
         self.full_size = chain.first().map_or(0, |checkpoint| checkpoint.meta.size);
         self.delta_size = chain.iter().skip(1).map(|checkpoint| checkpoint.meta.size).sum();
@@ -269,13 +280,28 @@ impl Owner {
             self.cover.delta_size += sending.meta.size;
         }
         self.log.truncate(taken.log_offset);
-        for (index, side) in self.sides.iter_mut().enumerate() {
-            side.uncovered -= taken.uncovered.get(index).copied().unwrap_or(0).min(side.uncovered);
+        for (side, uncovered) in self.sides.iter_mut().zip(&taken.uncovered) {
+            side.uncovered = side.uncovered.saturating_sub(*uncovered);
+        }
+        let Taken { log_offset, tag, took, .. } = taken;
+        self.cover.covered = Some(Covered { log_offset, tag, took });
+        self.tell_covered(out);
+    }
+
+    /// The cell stands where a checkpoint that an end holds left it.
+    pub(super) fn restored_from(&mut self, tag: [u8; 8]) {
+        let took = self.sides.iter().map(|side| side.took).collect();
+        self.cover.covered = Some(Covered { log_offset: self.log.floor, tag, took });
+    }
+
+    /// Lets the ends forget what is covered; after a recovery once more, for an end that was away meanwhile.
+    pub(super) fn tell_covered(&mut self, out: &mut Vec<Effect>) {
+        let Some(covered) = &self.cover.covered else { return };
+        for (side, sent) in self.sides.iter_mut().zip(&covered.took) {
             let Some(channel) = side.channel else { continue };
-            side.known = side.known.max(taken.log_offset);
-            let sent = taken.took.get(index).copied().unwrap_or(0);
-            let truncate = Truncate { channel, log_offset: taken.log_offset, tag: taken.tag, sent };
-            out.push(Effect::Send(side.port, truncate.into()));
+            side.known = side.known.max(covered.log_offset);
+            let Covered { log_offset, tag, .. } = *covered;
+            out.push(Effect::Send(side.port, Truncate { channel, log_offset, tag, sent: *sent }.into()));
         }
     }
 }
