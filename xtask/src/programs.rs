@@ -24,6 +24,7 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     const ALL: [&str; 3] = ["forward", "recover", "checkpoint"];
     setup::ensure(setup::BUILD)?;
     setup::wish(setup::DEMO);
+    setup::wish(setup::BENCH);
     cells::build()?;
     let (flags, names): (Vec<_>, Vec<_>) = arguments.iter().partition(|argument| argument.starts_with('-'));
     let names = if names.is_empty() { ALL.to_vec() } else { names.into_iter().map(String::as_str).collect() };

@@ -53,11 +53,20 @@ pub(crate) const DEMO: &[Program] = &[
     },
 ];
 
+/// What `bench forward` is compared with; it copes without and says so.
+pub(crate) const BENCH: &[Program] = &[Program {
+    name: "haproxy",
+    package: "haproxy",
+    purpose: "relays to compare with; `systemctl disable --now haproxy` stops the service that Debian makes of it",
+    folder: "/usr/sbin",
+}];
+
 /// Installs everything that any command needs.
 pub(crate) fn everything() -> Result<()> {
     [BUILD, FUZZ, TEST].into_iter().try_for_each(ensure)?;
     ensure_components()?;
     wish(DEMO);
+    wish(BENCH);
     Toolchain::ensure().map(drop)
 }
 
