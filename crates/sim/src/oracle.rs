@@ -10,6 +10,7 @@ use crate::{
     program::Program,
 };
 use marram_chain_algo::{Peer, Record, Stream};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What one program received, in records.
 struct Received<'a> {
@@ -35,12 +36,30 @@ pub(crate) fn judge(plan: &Plan, programs: &[Program], violations: &mut Vec<Stri
     for one in &received {
         one.judge_alone(violations);
     }
-    let (clients, servers): (Vec<_>, Vec<_>) =
-        received.iter().partition(|one| one.program.peer == Peer::Client);
-    for client in clients {
-        let server = servers.iter().copied().find(|server| client.talks_to(server));
+    let pairs = pairs(&received);
+    for client in received.iter().filter(|one| one.program.peer == Peer::Client) {
+        let server = pairs.get(&client.index).map(|server| &received[*server]);
         judge_session(plan, client, server, violations);
     }
+}
+
+/// Which server talked to which client's cell, by their places: the strongest evidence first, each program once.
+fn pairs(received: &[Received<'_>]) -> BTreeMap<usize, usize> {
+    let mut evidence = Vec::new();
+    for client in received.iter().filter(|one| one.program.service.is_some_and(Service::has_server)) {
+        for server in received.iter().filter(|one| one.program.peer == Peer::Server) {
+            evidence.push((client.evidence(server), client.index, server.index));
+        }
+    }
+    evidence.sort_unstable_by(|a, b| b.cmp(a));
+    let mut pairs = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for (strength, client, server) in evidence {
+        if strength > 0 && !pairs.contains_key(&client) && taken.insert(server) {
+            pairs.insert(client, server);
+        }
+    }
+    pairs
 }
 
 /// Whether so much of what a program wrote has this hash.
@@ -57,18 +76,19 @@ impl Received<'_> {
         self.records.last().map(|record| &record.streams[peer as usize]).filter(|stream| stream.bytes > 0)
     }
 
-    /// Whether the two received from one cell: either names bytes of the other, or one's record follows upon the other's.
-    fn talks_to(&self, server: &Self) -> bool {
-        if let Some(stream) = server.last_stream(Peer::Client) {
-            return vouches(stream, self.program);
-        }
-        if let Some(stream) = self.last_stream(Peer::Server) {
-            return vouches(stream, server.program);
-        }
-        let follows = |one: &Self, other: &Self| {
-            one.records.iter().any(|record| other.records.iter().any(|next| next.previous == record.digest()))
+    /// How much speaks for it that the two received from one cell: bytes of either that the other's records name, and above
+    /// all records that follow one upon the other. Short streams may look alike by chance.
+    fn evidence(&self, server: &Self) -> u64 {
+        let named = |by: &Self, of: &Self| match by.last_stream(of.program.peer) {
+            Some(stream) if vouches(stream, of.program) => stream.bytes,
+            _ => 0,
         };
-        follows(self, server) || follows(server, self)
+        let follows = |one: &Self, other: &Self| {
+            let digests: BTreeSet<u64> = one.records.iter().map(Record::digest).collect();
+            other.records.iter().any(|next| digests.contains(&next.previous))
+        };
+        let linked = follows(self, server) || follows(server, self);
+        named(server, self) + named(self, server) + if linked { 1 << 40 } else { 0 }
     }
 
     /// Records come in order, and each says of this program's own bytes what it really wrote, in its order.

@@ -32,6 +32,12 @@ impl Service {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Paired, Self::Alone, Self::Bare];
 
+    /// Whether the app has a server.
+    #[must_use]
+    pub fn has_server(self) -> bool {
+        self != Self::Alone
+    }
+
     /// What the app runs: each its own, though all are the same chain.
     #[must_use]
     pub fn image(self) -> ImageHash {
@@ -242,7 +248,7 @@ fn apps(random: &mut Random, linger_ms: u64) -> Vec<App> {
         name: service.name().into(),
         image: service.image(),
         protect: if service == Service::Bare { Protect::None } else { Protect::Endpoints },
-        server: (service != Service::Alone).then(|| SERVER.into()),
+        server: service.has_server().then(|| SERVER.into()),
         keep: if service == Service::Alone { Keep::Client } else { keep },
         recovery_target_ns,
         linger_ms: u32::try_from(linger_ms).unwrap_or(u32::MAX),

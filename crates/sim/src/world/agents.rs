@@ -49,7 +49,8 @@ impl AgentNode {
             backoff_min_ns: 10 * MS,
             backoff_max_ns: 500 * MS,
             linger_ns: 20 * S,
-            connect_timeout_ns: S,
+            // Longer than any process stands still.
+            connect_timeout_ns: 10 * S,
         };
         Self {
             config,
