@@ -231,7 +231,7 @@ record! {
         uncovered_bytes: u64,
         /// Checkpoints that an end has stored.
         checkpoints: u64,
-        /// Generations opened for it here.
+        /// Generations opened for it before this one, anywhere.
         recoveries: u64,
         /// When it was opened here, Unix time in milliseconds.
         since_ms: u64,

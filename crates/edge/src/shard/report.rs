@@ -93,7 +93,7 @@ impl Shard {
             log_bytes,
             uncovered_bytes,
             checkpoints: totals.checkpoints,
-            recoveries: totals.generations,
+            recoveries: owner.generation().count.saturating_sub(1),
             since_ms: session.since_ms,
         }
     }

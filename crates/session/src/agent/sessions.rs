@@ -30,6 +30,8 @@ pub(super) struct Session {
     pub(super) asking: Option<(WireId, Channel)>,
     /// Channels of older generations, whose owners may still speak.
     pub(super) stale: Vec<(WireId, Channel)>,
+    /// Whether anybody ever did own it.
+    had_owner: bool,
     /// Since when nobody owns it.
     orphaned_ns: Option<u64>,
     /// When to ask for a generation (again).
@@ -52,6 +54,7 @@ impl Session {
             attached: None,
             asking: None,
             stale: Vec::new(),
+            had_owner: false,
             orphaned_ns: Some(now_ns),
             lead_ns: None,
             retry_ns: RETRY_MIN_NS,
@@ -268,7 +271,9 @@ impl Agent {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
         let generation = session.end.promised();
-        let gap_ns = session.orphaned_ns.take().map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+        let since_ns = session.orphaned_ns.take().filter(|_| session.had_owner);
+        let gap_ns = since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+        session.had_owner = true;
         session.retry_ns = RETRY_MIN_NS;
         session.rejected.clear();
         let app = session.end.app().to_string();
