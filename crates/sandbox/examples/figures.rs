@@ -12,6 +12,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("marram-figures-{}", std::process::id()));
     let images = Images::open(&dir)?;
     println!("activate, open, first message: {:.2} us", median(bench::activations(&images, 5000)?));
+    for checkpointed in [false, true] {
+        let lives = median(bench::lives(&images, checkpointed, 3000)?);
+        println!("a whole life, {}checkpointed: {lives:.2} us", if checkpointed { "" } else { "not " });
+    }
     for bytes in [64, 1024, 65_536] {
         println!(
             "a message of {bytes} B there and back: {:.2} us",

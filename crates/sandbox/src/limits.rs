@@ -1,16 +1,15 @@
 //! Every maximum that the sandbox enforces, in one place. Changing one that a guest can observe changes what a replay
 //! computes, so those are covered by [`DETERMINISM_VERSION`].
 
-/// Names the rules by which a cell computes. Part of every image hash: a session never resumes under other rules.
-pub const DETERMINISM_VERSION: u32 = 1;
+pub use marram_wire::limits::DETERMINISM_VERSION;
 
 /// Bytes of a WebAssembly page.
 pub const WASM_PAGE: usize = 65_536;
 /// Bytes of the pages that are tracked, saved and restored.
 pub const PAGE: usize = 4_096;
 
-/// Bytes of one message, either way.
-pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of one message, either way: what fits a frame.
+pub const MESSAGE_BYTES_MAX: usize = marram_wire::limits::MESSAGE_SIZE_MAX;
 /// Messages and closes that one handler may send.
 pub const OUTPUTS_PER_HANDLER_MAX: usize = 16_384;
 /// Bytes that one handler may send.
@@ -21,6 +20,8 @@ pub const TIMER_CHANGES_PER_HANDLER_MAX: usize = 16_384;
 pub const RANDOM_BYTES_MAX: usize = 65_536;
 /// Bytes of one printed text; the rest is cut off.
 pub const PRINT_BYTES_MAX: usize = 8_192;
+/// Bytes of the reason for which a cell stopped: function names are the guest's, and may be of any length.
+pub const REASON_BYTES_MAX: usize = 480;
 /// Texts that one handler may print; the rest is dropped.
 pub const PRINTS_PER_HANDLER_MAX: usize = 256;
 /// Ports that a cell can have had in its life.
@@ -85,6 +86,11 @@ const _: () = assert!(
     OUTPUT_BYTES_PER_HANDLER_MAX >= MESSAGE_BYTES_MAX,
     "a handler can answer the largest message with one as large"
 );
+const _: () = assert!(
+    OUTPUTS_PER_HANDLER_MAX <= marram_wire::limits::OUTPUTS_MAX,
+    "what a handler may send can be told to the ends"
+);
 const _: () = assert!(STACK_BYTES >= 2 * WASM_STACK_BYTES, "host calls need room above the guest's stack");
 const _: () = assert!(WASM_PAGE.is_multiple_of(PAGE), "memory grows by whole tracked pages");
+const _: () = assert!(REASON_BYTES_MAX <= marram_wire::limits::TEXT_MAX, "a reason fits a frame");
 const _: () = assert!(IO_BYTES_MAX <= u32::MAX as usize, "lengths that a guest is told fit its 32 bits");

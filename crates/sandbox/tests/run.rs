@@ -307,6 +307,13 @@ fn a_trap_names_the_function_as_its_author_wrote_it() {
     ));
     let Stop::Trap(reason) = stop(&mut start(&image), message(b"")) else { panic!("a trap") };
     assert!(reason.contains("unreachable") && reason.contains("in shop::cart::add < plain < "), "{reason:?}");
+
+    let long = "ü".repeat(100_000);
+    let image = deploy(&guest(&format!(
+        r#"(func $"{long}" unreachable) (func (export "marram_recv") (param i32 i32 i32) (call $"{long}"))"#
+    )));
+    let Stop::Trap(reason) = stop(&mut start(&image), message(b"")) else { panic!("a trap") };
+    assert!(reason.len() <= limits::REASON_BYTES_MAX, "{}", reason.len());
 }
 
 #[test]

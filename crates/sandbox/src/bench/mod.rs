@@ -205,6 +205,29 @@ pub fn activations(images: &Images, repeats: usize) -> Result<Vec<u64>, BenchErr
         .collect()
 }
 
+/// Nanoseconds of a whole life: started, opened, one message, with `checkpointed` a full checkpoint and a delta, removed;
+/// `repeats` times.
+///
+/// # Errors
+/// If the cell cannot be set up.
+pub fn lives(images: &Images, checkpointed: bool, repeats: usize) -> Result<Vec<u64>, BenchError> {
+    let mut echo = Echo::new(images, 64)?;
+    (0..repeats)
+        .map(|_| {
+            let begun = Instant::now();
+            echo.start()?;
+            echo.message()?;
+            if checkpointed {
+                for base in [Base::Image, Base::Previous] {
+                    echo.cells.snapshot(CELL, base).map_err(|error| BenchError(error.to_string()))?;
+                }
+            }
+            echo.cells.remove(CELL);
+            Ok(nanoseconds(begun))
+        })
+        .collect()
+}
+
 /// Nanoseconds of a handler that sends its message of `payload_bytes` back: copied in, called, copied out. `repeats`
 /// means of a hundred each.
 ///
@@ -246,6 +269,7 @@ mod tests {
         assert_eq!(delta.pages, 17);
         workload.restore(&[bytes, more]).unwrap();
         assert_eq!(activations(&images, 3).unwrap().len(), 3);
+        assert_eq!(lives(&images, true, 3).unwrap().len(), 3);
         assert_eq!(handlers(&images, 64, 3).unwrap().len(), 3);
         assert_eq!(checkpoint_pauses(&images, 1 << 20, 1, 3).unwrap().len(), 3);
         std::fs::remove_dir_all(&dir).unwrap();

@@ -15,7 +15,7 @@ use crate::dirty::{Method, Tracker};
 use crate::engine::config as engine_config;
 use crate::host::{Host, Print, linker};
 use crate::image::Image;
-use crate::limits::SLICE_CHARGE_NS_MAX;
+use crate::limits::{REASON_BYTES_MAX, SLICE_CHARGE_NS_MAX};
 use bound::Bound;
 use live::{Desk, Live, Task};
 use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
@@ -259,6 +259,7 @@ pub(crate) fn reason(error: &wasmtime::Error) -> String {
             None => text.push_str(&format!("function {}", frame.func_index())),
         }
     }
+    text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
     text
 }
 

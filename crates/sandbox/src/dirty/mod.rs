@@ -108,33 +108,34 @@ impl Tracker {
     /// [`Base::Previous`]; the first call always answers as for [`Base::Image`].
     ///
     /// # Errors
-    /// If the kernel refuses; nothing may be concluded then, and the cell's next checkpoint must be a full one.
+    /// If the kernel refuses. The cell's next checkpoint must be a full one; it is found by comparing.
     pub(crate) fn take(
         &mut self,
         memory: &[u8],
         image: &InitialMemory,
         base: Base,
     ) -> io::Result<Vec<Range<u32>>> {
-        match &mut self.state {
-            State::Asleep(method) => {
-                let (state, runs) = match method {
-                    Method::Kernel(kernel) => {
-                        let armed = Armed::new(Rc::clone(kernel), memory)?;
-                        let runs = armed.ever.runs();
-                        (State::Kernel(armed), runs)
-                    }
-                    Method::Compare => {
-                        let mut shadow = Shadow::default();
-                        let runs = shadow.take(memory, image, Base::Image);
-                        (State::Compare(shadow), runs)
-                    }
-                };
-                self.state = state;
-                Ok(runs)
-            }
-            State::Kernel(armed) => armed.take(memory, base),
-            State::Compare(shadow) => Ok(shadow.take(memory, image, base)),
+        if let State::Asleep(Method::Kernel(kernel)) = &self.state
+            && let Ok(armed) = Armed::new(Rc::clone(kernel), memory)
+        {
+            let runs = armed.ever.runs();
+            self.state = State::Kernel(armed);
+            return Ok(runs);
         }
+        if let State::Kernel(armed) = &mut self.state {
+            let taken = armed.take(memory, base);
+            if taken.is_err() {
+                self.state = State::Compare(Shadow::default());
+            }
+            return taken;
+        }
+        if let State::Compare(shadow) = &mut self.state {
+            return Ok(shadow.take(memory, image, base));
+        }
+        let mut shadow = Shadow::default();
+        let runs = shadow.take(memory, image, Base::Image);
+        self.state = State::Compare(shadow);
+        Ok(runs)
     }
 }
 
