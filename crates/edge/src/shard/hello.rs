@@ -72,15 +72,16 @@ impl Shard {
         if self.draining {
             return refuse(Code::Busy, "the edge is shutting down");
         }
+        let port = if hello.server { Port::SERVER } else { Port::CLIENT };
         if let Some(session) = self.sessions.get(&hello.session)
             && hello.promised < session.owner.generation()
+            && session.links[index(port)].is_some_and(|(linked, _)| linked == wire)
         {
-            // Crossed with the promise that this shard asked of the same end.
+            // Crossed with the promise that this shard asked of the same end, over this very wire.
             return Ok(());
         }
         let app = self.app_of(hello)?;
         let host = self.wires.get(&wire).and_then(|wire| wire.host).unwrap_or_default();
-        let port = if hello.server { Port::SERVER } else { Port::CLIENT };
         let known = self.sessions.get(&hello.session).and_then(|session| session.owner.host(port));
         if known.is_some_and(|known| known != host) {
             return refuse(Code::Superseded, "the session's end is at another agent");

@@ -345,7 +345,7 @@ impl Agent {
             // Promised and let down: do not ask in a tight circle.
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
-        session.attached = None;
+        let former = session.attached.take();
         session.end.drift();
         if session.orphaned_ns.is_none() {
             session.orphaned_ns = Some(now_ns);
@@ -353,6 +353,11 @@ impl Agent {
         }
         let keeps = session.end.terms().is_none_or(|terms| terms.keep);
         if !keeps {
+            if let Some((wire, channel)) = former.filter(|(wire, _)| self.wires.contains_key(wire)) {
+                // The owner may live behind the silence: it is to end the session for the other end as well.
+                let ended = Ended { channel, code: Code::Lost, reason: reason.to_string() };
+                out.push(Out::Send { wire, frame: ended.into() });
+            }
             return self.end_session(now_ns, id, Code::Lost, reason.to_string(), out);
         }
         if session.asking.is_none() {
