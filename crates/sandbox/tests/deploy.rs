@@ -246,3 +246,30 @@ fn the_hash_names_module_and_quotas() {
         assert_eq!(support::ask_at(&mut cells, cell, b"x", 0), [b"x"]);
     }
 }
+
+/// Whatever was uploaded: it is refused, or it is a cell that runs or traps.
+#[test]
+fn damaged_modules_never_hurt_the_host() {
+    let whole = support::mixer();
+    let quotas = Quotas { handler_time_ns: 5_000_000, ..Quotas::default() };
+    let dir = Dir::new();
+    let images = Images::open(&dir.0).unwrap().with_initialise_ms_max(50);
+    let mut cells = cells();
+    let (mut refused, mut deployed) = (0, 0);
+    for at in (8..whole.len()).step_by(3) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        let Ok(info) = images.deploy(&damaged, &[], &quotas) else {
+            refused += 1;
+            continue;
+        };
+        deployed += 1;
+        cells.start(CELL, &images.load(info.hash).unwrap(), support::SEED).unwrap();
+        for input in [support::message(b"g"), marram_session::cell::Input::Timer { token: 1 }] {
+            let _ = support::run(&mut cells, CELL, input, 0);
+        }
+        cells.remove(CELL);
+        images.remove(info.hash).unwrap();
+    }
+    assert!(refused > 50 && deployed > 30, "{refused} refused, {deployed} deployed");
+}
