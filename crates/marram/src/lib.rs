@@ -13,4 +13,5 @@ pub mod edge;
 pub mod harness;
 pub mod logging;
 pub mod manifest;
+pub mod memory;
 pub mod net;

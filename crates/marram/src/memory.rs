@@ -1,0 +1,24 @@
+//! How the process's allocator treats memory that messages and checkpoints come and go in. Knows neither.
+
+/// Freed memory up to this stays with the process, in bytes.
+const KEPT: core::ffi::c_int = 256 << 20;
+/// Allocations from this size on get a mapping of their own, in bytes.
+const MAPPED: core::ffi::c_int = 32 << 20;
+
+/// Keeps freed memory instead of giving it back to the kernel at once.
+///
+/// An end keeps megabytes of messages and drops them together when a checkpoint covers them. With glibc's defaults each
+/// such wave is given back and faulted in again, page by page, which costs about as much as copying the messages.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub fn keep_freed() {
+    // SAFETY: `mallopt` only sets parameters of the allocator and may be called at any time; it is called once, before
+    // there are other threads. There is no safe interface to it.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED);
+    }
+}
+
+/// Other allocators are left alone.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub fn keep_freed() {}
