@@ -1,169 +1,214 @@
-//! Local connections: what clients and servers that know nothing of Marram speak to.
-//!
-//! Bytes and the ways in which a TCP connection ends, passed on faithfully; knows no session.
+//! All local connections of an agent: which may have something to read, which have something to write, which take too long
+//! to be made.
 
-use crate::net::Socket;
-use bytes::{Buf, Bytes, BytesMut};
+use super::local::Local;
+use crate::net::{Socket, token};
+use bytes::BytesMut;
 use marram_session::agent::{ConnectionId, In};
-use marram_wire::limits::STREAM_CUT;
+use mio::{Interest, Registry};
 use std::{
-    collections::VecDeque,
-    io::{self, IoSlice, Write},
+    collections::{BTreeMap, VecDeque},
+    io,
+    time::{Duration, Instant},
 };
 
-/// Slices in one write.
-const SLICES: usize = 32;
-/// A read that fills at least so much of its buffer keeps it; a shorter one is copied, so that what is retained does not
-/// hold much more memory than it has bytes.
-const KEEP: usize = STREAM_CUT / 4 * 3;
+/// Connections at a time; more wait in the listeners' queues.
+const LOCALS_MAX: usize = 32_768;
+/// Those that the agent asked for have it, those that were accepted do not.
+const ASKED: u64 = 1 << 63;
+/// Poll tokens of connections that were accepted.
+pub(super) const ACCEPTED: u64 = 3;
+/// Poll tokens of connections that the agent asked for.
+pub(super) const CONNECTED: u64 = 4;
 
-/// One local connection.
-pub(super) struct Local {
-    id: ConnectionId,
-    pub(super) socket: Socket,
-    /// Still being made.
-    pub(super) connecting: bool,
-    /// Whether the agent wants to hear from it.
-    reading: bool,
-    /// Whether the socket may have something.
-    readable: bool,
-    /// Whether the peer has closed, so that a short read is not the last.
-    peer_closed: bool,
-    /// Nothing more will be read.
-    input_ended: bool,
-    waiting: VecDeque<Bytes>,
-    /// After what waits, say that no more will come.
-    shutdown: bool,
-    /// After what waits, close.
-    closing: bool,
+/// All local connections of an agent.
+pub(super) struct Locals {
+    all: BTreeMap<ConnectionId, Local>,
+    /// May have something to read.
+    ready: VecDeque<ConnectionId>,
+    /// May have something to write.
+    dirty: Vec<ConnectionId>,
+    /// In order of their deadlines, which all lie equally far ahead.
+    deadlines: VecDeque<(Instant, ConnectionId)>,
+    connect_timeout: Duration,
+    next_accepted: u64,
+    /// What the next read goes to.
+    buffer: BytesMut,
 }
 
-impl Local {
-    /// A connection that is there, or that is being made.
-    pub(super) fn new(id: ConnectionId, socket: Socket, connecting: bool) -> Self {
+impl Locals {
+    /// None. Those that the agent asks for may take `connect_timeout`.
+    pub(super) fn new(connect_timeout: Duration) -> Self {
         Self {
-            id,
-            socket,
-            connecting,
-            reading: true,
-            readable: false,
-            peer_closed: false,
-            input_ended: false,
-            waiting: VecDeque::new(),
-            shutdown: false,
-            closing: false,
+            all: BTreeMap::new(),
+            ready: VecDeque::new(),
+            dirty: Vec::new(),
+            deadlines: VecDeque::new(),
+            connect_timeout,
+            next_accepted: 0,
+            buffer: BytesMut::new(),
         }
     }
 
-    /// Notes what the poll said.
-    pub(super) fn ready(&mut self, readable: bool, peer_closed: bool) {
-        self.readable |= readable;
-        self.peer_closed |= peer_closed;
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
-    /// Whether [`Self::read`] may bring something.
-    pub(super) fn wants_read(&self) -> bool {
-        self.readable && self.reading && !self.connecting && !self.input_ended && !self.closing
+    /// Whether one more can be accepted.
+    pub(super) fn has_room(&self) -> bool {
+        self.all.len() < LOCALS_MAX
     }
 
-    /// Stops or resumes reading.
-    pub(super) fn set_reading(&mut self, on: bool) {
-        self.reading = on;
+    /// Whether [`Self::next_input`] may have something without another poll.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.ready.is_empty()
     }
 
-    /// Adds bytes to what will be written.
-    pub(super) fn push(&mut self, bytes: Bytes) {
-        if !bytes.is_empty() {
-            self.waiting.push_back(bytes);
-        }
+    /// Takes in a connection that was accepted, and names it.
+    pub(super) fn accept(&mut self, registry: &Registry, mut socket: Socket) -> io::Result<ConnectionId> {
+        let number = self.next_accepted;
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        registry.register(&mut socket, token::token(ACCEPTED, number), interests)?;
+        self.next_accepted += 1;
+        let connection = ConnectionId(number);
+        self.all.insert(connection, Local::new(connection, socket, false));
+        Ok(connection)
     }
 
-    /// After what waits, say that no more will come.
-    pub(super) fn shutdown(&mut self) {
-        self.shutdown = true;
+    /// Takes in a connection that is being made.
+    pub(super) fn connect(
+        &mut self,
+        registry: &Registry,
+        connection: ConnectionId,
+        mut socket: Socket,
+        now: Instant,
+    ) -> io::Result<()> {
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        registry.register(&mut socket, token::token(CONNECTED, connection.0 & !ASKED), interests)?;
+        self.all.insert(connection, Local::new(connection, socket, true));
+        self.deadlines.push_back((now + self.connect_timeout, connection));
+        Ok(())
     }
 
-    /// After what waits, close.
-    pub(super) fn close(&mut self) {
-        self.closing = true;
-    }
-
-    /// Whether it is closing and everything is written: it can be dropped.
-    pub(super) fn is_over(&self) -> bool {
-        self.closing && self.waiting.is_empty()
-    }
-
-    /// Reads once, at most one cut of the stream, into `buffer`, which is empty before and after.
-    pub(super) fn read(&mut self, buffer: &mut BytesMut) -> Option<In> {
-        debug_assert!(buffer.is_empty(), "each read is taken out");
-        let connection = self.id;
-        if buffer.capacity() != STREAM_CUT {
-            *buffer = BytesMut::with_capacity(STREAM_CUT);
-        }
-        match self.socket.read_into(buffer) {
-            Ok(0) => {
-                self.input_ended = true;
-                Some(In::EndOfInput { connection })
-            }
-            Ok(count) => {
-                self.readable = count == STREAM_CUT || self.peer_closed;
-                let bytes = if count >= KEEP {
-                    std::mem::take(buffer).freeze()
-                } else {
-                    let bytes = Bytes::copy_from_slice(buffer);
-                    buffer.clear();
-                    bytes
-                };
-                Some(In::Received { connection, bytes })
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.readable = false;
-                None
-            }
-            Err(_) => {
-                self.input_ended = true;
-                self.waiting.clear();
-                Some(In::Broken { connection })
+    /// Notes what the poll said of token `number` of `kind`; what follows from it at once, if something does.
+    pub(super) fn on_event(&mut self, kind: u64, number: u64, event: &mio::event::Event) -> Option<In> {
+        let connection = ConnectionId(if kind == CONNECTED { number | ASKED } else { number });
+        let local = self.all.get_mut(&connection)?;
+        let mut input = None;
+        if local.connecting {
+            match local.socket.connected() {
+                Ok(false) => return None,
+                Ok(true) => {
+                    local.connecting = false;
+                    input = Some(In::Connected { connection });
+                }
+                Err(error) => {
+                    self.all.remove(&connection);
+                    let reason = format!("cannot connect to the server: {error}");
+                    return Some(In::ConnectFailed { connection, reason });
+                }
             }
         }
+        if event.is_error() && local.input_ended() {
+            self.all.remove(&connection);
+            return Some(In::Broken { connection });
+        }
+        let closed = event.is_read_closed() || event.is_error();
+        local.ready(event.is_readable() || closed, closed);
+        if local.wants_read() {
+            self.ready.push_back(connection);
+        }
+        if event.is_writable() {
+            self.dirty.push(connection);
+        }
+        input
     }
 
-    /// Writes what waits, as far as the socket takes it; how many bytes it took.
-    pub(super) fn flush(&mut self) -> io::Result<u64> {
-        let mut total = 0;
-        if self.connecting {
-            return Ok(total);
-        }
-        while !self.waiting.is_empty() {
-            match self.write_once() {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => total += count as u64,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(total),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if std::mem::take(&mut self.shutdown) {
-            // A peer that has reset the connection meanwhile is found out by the next read.
-            let _ = self.socket.shutdown_write();
-        }
-        Ok(total)
+    /// When the next connection attempt is overdue.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadlines.front().map(|(deadline, _)| *deadline)
     }
 
-    fn write_once(&mut self) -> io::Result<usize> {
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        let count =
-            slices.iter_mut().zip(&self.waiting).map(|(slice, part)| *slice = IoSlice::new(part)).count();
-        let written = self.socket.write_vectored(&slices[..count])?;
-        let mut left = written;
-        while let Some(part) = self.waiting.front_mut() {
-            if left < part.len() {
-                part.advance(left);
-                break;
+    /// Gives up one connection attempt that takes too long, if there is one.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<In> {
+        while let Some((_, connection)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
+            if self.all.get(&connection).is_some_and(|local| local.connecting) {
+                self.all.remove(&connection);
+                let reason = "the server did not answer in time".to_string();
+                return Some(In::ConnectFailed { connection, reason });
             }
-            left -= part.len();
-            self.waiting.pop_front();
         }
-        Ok(written)
+        None
+    }
+
+    /// Reads from the next one that has something.
+    pub(super) fn next_input(&mut self) -> Option<In> {
+        while let Some(connection) = self.ready.pop_front() {
+            let Some(local) = self.all.get_mut(&connection).filter(|local| local.wants_read()) else {
+                continue;
+            };
+            let input = local.read(&mut self.buffer);
+            if local.wants_read() {
+                self.ready.push_back(connection);
+            }
+            if matches!(input, Some(In::Broken { .. })) {
+                self.all.remove(&connection);
+            }
+            if input.is_some() {
+                return input;
+            }
+        }
+        None
+    }
+
+    /// Changes one, and has it written to at the next flush.
+    pub(super) fn change(&mut self, connection: ConnectionId, change: impl FnOnce(&mut Local)) {
+        if let Some(local) = self.all.get_mut(&connection) {
+            change(local);
+            if self.dirty.last() != Some(&connection) {
+                self.dirty.push(connection);
+            }
+        }
+    }
+
+    /// Stops or resumes reading from one.
+    pub(super) fn set_reading(&mut self, connection: ConnectionId, on: bool) {
+        if let Some(local) = self.all.get_mut(&connection) {
+            local.set_reading(on);
+            if local.wants_read() {
+                self.ready.push_back(connection);
+            }
+        }
+    }
+
+    /// Closes one so that its program learns that it failed.
+    pub(super) fn reset(&mut self, connection: ConnectionId) {
+        if let Some(local) = self.all.remove(&connection) {
+            // It is closed either way; at worst the program is told of an end where there was a failure.
+            let _ = local.socket.reset_on_close();
+        }
+    }
+
+    /// Writes what waits on all, as far as their sockets take it, and says how much that was.
+    pub(super) fn flush(&mut self, inputs: &mut VecDeque<In>) {
+        for connection in std::mem::take(&mut self.dirty) {
+            let Some(local) = self.all.get_mut(&connection) else { continue };
+            let over = match local.flush() {
+                Ok(bytes) => {
+                    if bytes > 0 {
+                        inputs.push_back(In::Written { connection, bytes });
+                    }
+                    local.is_over()
+                }
+                Err(_) => {
+                    inputs.push_back(In::Broken { connection });
+                    true
+                }
+            };
+            if over {
+                self.all.remove(&connection);
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod edges;
 mod events;
+mod local;
 mod locals;
 mod reach;
 mod reports;

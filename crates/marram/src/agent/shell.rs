@@ -2,41 +2,36 @@
 
 use super::{
     Options,
-    locals::Local,
+    local::Local,
+    locals::{ACCEPTED, CONNECTED, Locals},
     reach::{Begun, Reach, Reacher},
     reports::Reports,
 };
 use crate::net::{Happened, Limiter, Socket, Stop, Table, Wire, random, token};
 use anyhow::Context;
-use bytes::BytesMut;
 use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Target, WireId};
 use marram_wire::id::HostId;
 use mio::{
-    Events, Interest, Poll, Token, Waker,
+    Events, Interest, Poll, Waker,
     net::{TcpListener, TcpStream, UnixStream},
 };
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     io,
     sync::Arc,
     time::{Duration, Instant},
 };
 use tracing::{info, warn};
 
-/// Local connections at a time; more wait in the listeners' queues.
-const LOCALS_MAX: usize = 32_768;
 /// Inputs taken before what they led to is written.
 const BATCH: usize = 256;
 const EVENTS: usize = 1024;
 /// A poll that returns so much later than it should is no accident of scheduling: the process was stopped, or starved.
 const STALL: Duration = Duration::from_millis(20);
-/// Connections that the agent asked for have it, those that were accepted do not.
-const ASKED: u64 = 1 << 63;
 
 const LISTENER: u64 = 1;
 const WIRE: u64 = 2;
-const ACCEPTED: u64 = 3;
-const CONNECTED: u64 = 4;
+const _: () = assert!(LISTENER != ACCEPTED && WIRE != ACCEPTED && LISTENER != CONNECTED && WIRE != CONNECTED);
 
 /// An agent with its sockets.
 pub(crate) struct Shell {
@@ -49,15 +44,11 @@ pub(crate) struct Shell {
     /// Whether a listener may have more connections than were taken.
     accepting: Vec<bool>,
     table: Table<Target>,
-    locals: BTreeMap<ConnectionId, Local>,
-    ready: VecDeque<ConnectionId>,
-    dirty: Vec<ConnectionId>,
-    connect_deadlines: VecDeque<(Instant, ConnectionId)>,
-    connect_timeout: Duration,
+    locals: Locals,
+    /// Whether local connections are asked before wires for the next input.
+    locals_first: bool,
     reports: Reports,
     accept_errors: Limiter,
-    next_local: u64,
-    buffer: BytesMut,
     started: Instant,
     now: Instant,
     /// Time in which this process could not run, which the agent's clock leaves out: an edge is not silent because we
@@ -72,11 +63,6 @@ pub(crate) struct Shell {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn local_token(connection: ConnectionId) -> Token {
-    let kind = if connection.0 & ASKED != 0 { CONNECTED } else { ACCEPTED };
-    token::token(kind, connection.0 & !ASKED)
 }
 
 impl Shell {
@@ -108,15 +94,10 @@ impl Shell {
             accepting: vec![false; listeners.len()],
             listeners,
             table: Table::new(options.patience.dial, false),
-            locals: BTreeMap::new(),
-            ready: VecDeque::new(),
-            dirty: Vec::new(),
-            connect_deadlines: VecDeque::new(),
-            connect_timeout: options.patience.connect,
+            locals: Locals::new(options.patience.connect),
+            locals_first: false,
             reports: Reports::new(edges, now),
             accept_errors: Limiter::new(now),
-            next_local: 0,
-            buffer: BytesMut::new(),
             started: now,
             now,
             stalled: Duration::ZERO,
@@ -166,13 +147,15 @@ impl Shell {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let listeners_wait = self.accepting.contains(&true) && self.locals.len() < LOCALS_MAX;
-        if self.table.is_busy() || !self.ready.is_empty() || !self.inputs.is_empty() || listeners_wait {
+        let listeners_wait = self.accepting.contains(&true) && self.locals.has_room();
+        if self.table.is_busy() || self.locals.is_busy() || !self.inputs.is_empty() || listeners_wait {
             return Some(Duration::ZERO);
         }
         let wake = self.wake_at.map(|at| self.started + self.stalled + Duration::from_nanos(at));
-        let connect = self.connect_deadlines.front().map(|(deadline, _)| *deadline);
-        let next = [wake, connect, self.table.deadline(), self.drain_deadline].into_iter().flatten().min();
+        let next = [wake, self.locals.deadline(), self.table.deadline(), self.drain_deadline]
+            .into_iter()
+            .flatten()
+            .min();
         next.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
@@ -185,34 +168,7 @@ impl Shell {
                 self.accepting.get_mut(index).into_iter().for_each(|accepting| *accepting = true);
             }
             (_, (WIRE, number)) => self.table.on_event(number, event),
-            (_, (CONNECTED, number)) => self.local_event(ConnectionId(number | ASKED), event),
-            (_, (_, number)) => self.local_event(ConnectionId(number), event),
-        }
-    }
-
-    fn local_event(&mut self, connection: ConnectionId, event: &mio::event::Event) {
-        let Some(local) = self.locals.get_mut(&connection) else { return };
-        if local.connecting {
-            match local.socket.connected() {
-                Ok(false) => return,
-                Ok(true) => {
-                    local.connecting = false;
-                    self.inputs.push_back(In::Connected { connection });
-                }
-                Err(error) => {
-                    self.locals.remove(&connection);
-                    let reason = format!("cannot connect to the server: {error}");
-                    return self.inputs.push_back(In::ConnectFailed { connection, reason });
-                }
-            }
-        }
-        let closed = event.is_read_closed() || event.is_error();
-        local.ready(event.is_readable() || closed, closed);
-        if local.wants_read() {
-            self.ready.push_back(connection);
-        }
-        if event.is_writable() {
-            self.dirty.push(connection);
+            (_, (kind, number)) => self.inputs.extend(self.locals.on_event(kind, number, event)),
         }
     }
 
@@ -231,7 +187,7 @@ impl Shell {
     /// Takes connections from listeners that have some, while there is room.
     fn accept(&mut self) {
         for index in 0..self.listeners.len() {
-            while self.accepting[index] && self.locals.len() < LOCALS_MAX {
+            while self.accepting[index] && self.locals.has_room() {
                 match self.listeners[index].0.accept() {
                     Ok((stream, _)) => self.accepted(stream, index),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.accepting[index] = false,
@@ -248,39 +204,20 @@ impl Shell {
     }
 
     fn accepted(&mut self, stream: TcpStream, index: usize) {
-        let connection = ConnectionId(self.next_local);
-        self.next_local += 1;
-        let app = self.listeners[index].1.clone();
-        let inserted = Socket::tcp(stream).and_then(|socket| self.insert_local(connection, socket, false));
-        if inserted.is_ok() {
+        let registry = self.poll.registry();
+        // Fails if the client is gone already, or the system is out of memory; the client sees its connection close.
+        let accepted = Socket::tcp(stream).and_then(|socket| self.locals.accept(registry, socket));
+        if let Ok(connection) = accepted {
+            let app = self.listeners[index].1.clone();
             self.inputs.push_back(In::Accepted { connection, app });
         }
-    }
-
-    fn insert_local(
-        &mut self,
-        connection: ConnectionId,
-        mut socket: Socket,
-        connecting: bool,
-    ) -> io::Result<()> {
-        let interests = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(&mut socket, local_token(connection), interests)?;
-        self.locals.insert(connection, Local::new(connection, socket, connecting));
-        Ok(())
     }
 
     /// Gives up what takes too long.
     fn expire(&mut self) {
         self.table.expire(self.now);
-        let now = self.now;
-        while let Some((_, connection)) =
-            self.connect_deadlines.pop_front_if(|(deadline, _)| *deadline <= now)
-        {
-            if self.locals.get(&connection).is_some_and(|local| local.connecting) {
-                self.locals.remove(&connection);
-                let reason = "the server did not answer in time".to_string();
-                self.inputs.push_back(In::ConnectFailed { connection, reason });
-            }
+        while let Some(input) = self.locals.expire(self.now) {
+            self.inputs.push_back(input);
         }
     }
 
@@ -296,7 +233,7 @@ impl Shell {
             self.step(In::Wake);
         }
         // Writing to local sockets gives credit back, which then leaves with the rest.
-        self.flush_locals();
+        self.locals.flush(&mut self.inputs);
         while let Some(input) = self.inputs.pop_front() {
             self.step(input);
         }
@@ -307,25 +244,18 @@ impl Shell {
         if let Some(input) = self.inputs.pop_front() {
             return Some(input);
         }
-        if let Some((id, happened)) = self.table.next_happened() {
-            return Some(self.happened(WireId(id), happened));
+        // In turn, so that neither side waits for the other to have nothing to say.
+        self.locals_first = !self.locals_first;
+        if self.locals_first {
+            self.locals.next_input().or_else(|| self.next_from_wires())
+        } else {
+            self.next_from_wires().or_else(|| self.locals.next_input())
         }
-        while let Some(connection) = self.ready.pop_front() {
-            let Some(local) = self.locals.get_mut(&connection).filter(|local| local.wants_read()) else {
-                continue;
-            };
-            let input = local.read(&mut self.buffer);
-            if local.wants_read() {
-                self.ready.push_back(connection);
-            }
-            if matches!(input, Some(In::Broken { .. })) {
-                self.locals.remove(&connection);
-            }
-            if input.is_some() {
-                return input;
-            }
-        }
-        None
+    }
+
+    fn next_from_wires(&mut self) -> Option<In> {
+        let (id, happened) = self.table.next_happened()?;
+        Some(self.happened(WireId(id), happened))
     }
 
     fn happened(&mut self, wire: WireId, happened: Happened<Target>) -> In {
@@ -335,24 +265,6 @@ impl Shell {
             Happened::Down { error, stood: true, .. } => In::WireDown { wire, reason: error.to_string() },
             Happened::Down { error, stood: false, meta: target } => {
                 In::DialFailed { target, reason: error.to_string() }
-            }
-        }
-    }
-
-    fn flush_locals(&mut self) {
-        for connection in std::mem::take(&mut self.dirty) {
-            let Some(local) = self.locals.get_mut(&connection) else { continue };
-            match local.flush() {
-                Ok(0) => {}
-                Ok(bytes) => self.inputs.push_back(In::Written { connection, bytes }),
-                Err(_) => {
-                    self.locals.remove(&connection);
-                    self.inputs.push_back(In::Broken { connection });
-                    continue;
-                }
-            }
-            if local.is_over() {
-                self.locals.remove(&connection);
             }
         }
     }
@@ -369,23 +281,11 @@ impl Shell {
     fn perform(&mut self, out: Out) {
         match out {
             Out::Send { wire, frame } => self.table.send(wire.0, frame),
-            Out::Write { connection, bytes } => self.with_local(connection, |local| local.push(bytes)),
-            Out::Shutdown { connection } => self.with_local(connection, Local::shutdown),
-            Out::Reading { connection, on } => {
-                if let Some(local) = self.locals.get_mut(&connection) {
-                    local.set_reading(on);
-                    if local.wants_read() {
-                        self.ready.push_back(connection);
-                    }
-                }
-            }
-            Out::Close { connection, reset: false } => self.with_local(connection, Local::close),
-            Out::Close { connection, reset: true } => {
-                if let Some(local) = self.locals.remove(&connection) {
-                    // It is closed either way; at worst the peer is told of an end where there was a failure.
-                    let _ = local.socket.reset_on_close();
-                }
-            }
+            Out::Write { connection, bytes } => self.locals.change(connection, |local| local.push(bytes)),
+            Out::Shutdown { connection } => self.locals.change(connection, Local::shutdown),
+            Out::Reading { connection, on } => self.locals.set_reading(connection, on),
+            Out::Close { connection, reset: false } => self.locals.change(connection, Local::close),
+            Out::Close { connection, reset: true } => self.locals.reset(connection),
             Out::Dial { target } => self.dial(target),
             Out::CloseWire { wire, .. } => {
                 self.table.close(wire.0);
@@ -393,16 +293,6 @@ impl Shell {
             Out::Connect { connection, server } => self.connect(connection, &server),
             Out::WakeAt { now_ns } => self.wake_at = Some(now_ns),
             Out::Report(report) => self.reports.write(&report, self.now),
-        }
-    }
-
-    /// Changes a local connection, and has it written to at the end of the batch.
-    fn with_local(&mut self, connection: ConnectionId, change: impl FnOnce(&mut Local)) {
-        if let Some(local) = self.locals.get_mut(&connection) {
-            change(local);
-            if self.dirty.last() != Some(&connection) {
-                self.dirty.push(connection);
-            }
         }
     }
 
@@ -433,13 +323,12 @@ impl Shell {
     }
 
     fn connecting(&mut self, connection: ConnectionId, socket: anyhow::Result<Socket>) {
-        let inserted = socket.and_then(|socket| Ok(self.insert_local(connection, socket, true)?));
-        match inserted {
-            Ok(()) => self.connect_deadlines.push_back((self.now + self.connect_timeout, connection)),
-            Err(error) => {
-                let reason = format!("cannot connect to the server: {error:#}");
-                self.inputs.push_back(In::ConnectFailed { connection, reason });
-            }
+        let registry = self.poll.registry();
+        let begun =
+            socket.and_then(|socket| Ok(self.locals.connect(registry, connection, socket, self.now)?));
+        if let Err(error) = begun {
+            let reason = format!("cannot connect to the server: {error:#}");
+            self.inputs.push_back(In::ConnectFailed { connection, reason });
         }
     }
 

@@ -1,0 +1,174 @@
+//! One local connection: what a client or server that knows nothing of Marram speaks to.
+//!
+//! Bytes and the ways in which a TCP connection ends, passed on faithfully; knows no session.
+
+use crate::net::Socket;
+use bytes::{Buf, Bytes, BytesMut};
+use marram_session::agent::{ConnectionId, In};
+use marram_wire::limits::STREAM_CUT;
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice, Write},
+};
+
+/// Slices in one write.
+const SLICES: usize = 32;
+/// A read that fills at least so much of its buffer keeps it; a shorter one is copied, so that what is retained does not
+/// hold much more memory than it has bytes.
+const KEEP: usize = STREAM_CUT / 4 * 3;
+
+/// One local connection.
+pub(super) struct Local {
+    id: ConnectionId,
+    pub(super) socket: Socket,
+    /// Still being made.
+    pub(super) connecting: bool,
+    /// Whether the agent wants to hear from it.
+    reading: bool,
+    /// Whether the socket may have something.
+    readable: bool,
+    /// Whether the peer has closed, so that a short read is not the last.
+    peer_closed: bool,
+    /// Nothing more will be read.
+    input_ended: bool,
+    waiting: VecDeque<Bytes>,
+    /// After what waits, say that no more will come.
+    shutdown: bool,
+    /// After what waits, close.
+    closing: bool,
+}
+
+impl Local {
+    /// A connection that is there, or that is being made.
+    pub(super) fn new(id: ConnectionId, socket: Socket, connecting: bool) -> Self {
+        Self {
+            id,
+            socket,
+            connecting,
+            reading: true,
+            readable: false,
+            peer_closed: false,
+            input_ended: false,
+            waiting: VecDeque::new(),
+            shutdown: false,
+            closing: false,
+        }
+    }
+
+    /// Whether nothing more will be read, so that a failure has to be found otherwise.
+    pub(super) fn input_ended(&self) -> bool {
+        self.input_ended
+    }
+
+    /// Notes what the poll said.
+    pub(super) fn ready(&mut self, readable: bool, peer_closed: bool) {
+        self.readable |= readable;
+        self.peer_closed |= peer_closed;
+    }
+
+    /// Whether [`Self::read`] may bring something.
+    pub(super) fn wants_read(&self) -> bool {
+        self.readable && self.reading && !self.connecting && !self.input_ended && !self.closing
+    }
+
+    /// Stops or resumes reading.
+    pub(super) fn set_reading(&mut self, on: bool) {
+        self.reading = on;
+    }
+
+    /// Adds bytes to what will be written.
+    pub(super) fn push(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.waiting.push_back(bytes);
+        }
+    }
+
+    /// After what waits, say that no more will come.
+    pub(super) fn shutdown(&mut self) {
+        self.shutdown = true;
+    }
+
+    /// After what waits, close.
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Whether it is closing and everything is written: it can be dropped.
+    pub(super) fn is_over(&self) -> bool {
+        self.closing && self.waiting.is_empty()
+    }
+
+    /// Reads once, at most one cut of the stream, into `buffer`, which is empty before and after.
+    pub(super) fn read(&mut self, buffer: &mut BytesMut) -> Option<In> {
+        debug_assert!(buffer.is_empty(), "each read is taken out");
+        let connection = self.id;
+        if buffer.capacity() != STREAM_CUT {
+            *buffer = BytesMut::with_capacity(STREAM_CUT);
+        }
+        match self.socket.read_into(buffer) {
+            Ok(0) => {
+                self.input_ended = true;
+                Some(In::EndOfInput { connection })
+            }
+            Ok(count) => {
+                self.readable = count == STREAM_CUT || self.peer_closed;
+                let bytes = if count >= KEEP {
+                    std::mem::take(buffer).freeze()
+                } else {
+                    let bytes = Bytes::copy_from_slice(buffer);
+                    buffer.clear();
+                    bytes
+                };
+                Some(In::Received { connection, bytes })
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.readable = false;
+                None
+            }
+            Err(_) => {
+                self.input_ended = true;
+                self.waiting.clear();
+                Some(In::Broken { connection })
+            }
+        }
+    }
+
+    /// Writes what waits, as far as the socket takes it; how many bytes it took.
+    pub(super) fn flush(&mut self) -> io::Result<u64> {
+        let mut total = 0;
+        if self.connecting {
+            return Ok(total);
+        }
+        while !self.waiting.is_empty() {
+            match self.write_once() {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => total += count as u64,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(total),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if std::mem::take(&mut self.shutdown) {
+            // A peer that has reset the connection meanwhile is found out by the next read.
+            let _ = self.socket.shutdown_write();
+        }
+        Ok(total)
+    }
+
+    fn write_once(&mut self) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let count =
+            slices.iter_mut().zip(&self.waiting).map(|(slice, part)| *slice = IoSlice::new(part)).count();
+        let written = self.socket.write_vectored(&slices[..count])?;
+        let mut left = written;
+        while let Some(part) = self.waiting.front_mut() {
+            if left < part.len() {
+                part.advance(left);
+                break;
+            }
+            left -= part.len();
+            self.waiting.pop_front();
+        }
+        Ok(written)
+    }
+}
