@@ -2,28 +2,54 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::{
-    cells, deny, project, purity, setup,
+    cells, deny,
+    options::Options,
+    project, purity, setup,
     shell::{run, step},
     suite, tidy,
 };
 
-/// Everything, stopping at the first step that fails.
-pub(crate) fn all() -> Result<()> {
-    step("set-up for building", || {
-        setup::ensure(setup::BUILD)?;
-        setup::ensure_components()
-    })?;
-    step("format", format)?;
-    step("tidy", tidy::check)?;
-    step("deny", deny::check)?;
-    step("cells", cells::build)?;
-    step("purity", purity::check)?;
-    step("clippy", clippy)?;
-    step("docs", docs)?;
-    step("test", || suite::test(&[]))
+/// The steps, in order.
+const STEPS: [(&str, fn() -> Result<()>); 9] = [
+    ("set-up for building", set_up),
+    ("format", format),
+    ("tidy", tidy::check),
+    ("deny", deny::check),
+    ("cells", cells::build),
+    ("purity", purity::check),
+    ("clippy", clippy),
+    ("docs", docs),
+    ("test", || suite::test(&[])),
+];
+
+/// `cargo xtask ci [--keep-going]`: stops at the first step that fails, or goes on and says at the end which did.
+pub(crate) fn all(arguments: &[String]) -> Result<()> {
+    let mut options = Options::new(arguments);
+    let keep_going = options.flag("--keep-going");
+    options.finish()?;
+    let mut failed = Vec::new();
+    for (name, action) in STEPS {
+        match step(name, action) {
+            Ok(()) => {}
+            Err(error) if keep_going => {
+                println!("{error:#}");
+                failed.push(name);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn set_up() -> Result<()> {
+    setup::ensure(setup::BUILD)?;
+    setup::ensure_components()
 }
 
 /// Every workspace, as rustfmt.toml says.

@@ -38,7 +38,12 @@ const TASKS: &[Task] = &[
         WithArguments(programs::demo),
     ),
     Task("test", "[--fuzz-seconds N]", "every test there is", WithArguments(suite::test)),
-    Task("ci", "", "what must hold before anything lands; ends in `test`", Plain(ci::all)),
+    Task(
+        "ci",
+        "[--keep-going]",
+        "what must hold before anything lands; ends in `test`",
+        WithArguments(ci::all),
+    ),
     Task("cells", "", "build the cells to target/cells/NAME.wasm", Plain(cells::build)),
     Task(
         "sim",

@@ -23,6 +23,12 @@ impl Options {
         value.parse().map(Some).with_context(|| format!("{name} needs a number, not `{value}`"))
     }
 
+    /// Takes `--name` out, and says whether it was there.
+    pub(crate) fn flag(&mut self, name: &str) -> bool {
+        let at = self.words.iter().position(|word| word == name);
+        at.map(|at| self.words.remove(at)).is_some()
+    }
+
     /// Takes the next plain word, if one is left.
     pub(crate) fn word(&mut self) -> Option<String> {
         let at = self.words.iter().position(|word| !word.starts_with('-'))?;
@@ -55,6 +61,8 @@ mod tests {
         assert!(words("--seconds").number("--seconds").is_err());
         assert!(words("--seconds five").number("--seconds").is_err());
         assert!(words("--unknown").finish().is_err());
+        let mut options = words("--keep-going");
+        assert!(options.flag("--keep-going") && !options.flag("--keep-going"));
         assert_eq!(words("frame").number("--seconds").unwrap(), None);
     }
 }
