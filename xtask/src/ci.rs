@@ -12,8 +12,11 @@ use crate::{
     suite, tidy,
 };
 
-/// The steps, in order.
-const STEPS: [(&str, fn() -> Result<()>); 9] = [
+/// A step: its name, and what it does.
+type Step = (&'static str, fn() -> Result<()>);
+
+/// All of them, in order.
+const STEPS: [Step; 9] = [
     ("set-up for building", set_up),
     ("format", format),
     ("tidy", tidy::check),
