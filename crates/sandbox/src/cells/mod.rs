@@ -20,9 +20,11 @@ use bound::Bound;
 use live::{Desk, Live, Task};
 use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
 use marram_wire::id::ImageHash;
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -166,8 +168,12 @@ impl Cells {
         };
         self.ticker.running();
         let begun = Instant::now();
-        // The task never ends; whether the handler did is on the desk.
-        let _ = entry.task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        // The task never ends; whether the handler did is on the desk. A panic in an import is our bug, found by one guest:
+        // it ends that guest and not the process, or the message that found it would take one edge after another.
+        let resume = || entry.task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(resume)) {
+            return self.end(cell, Stop::Kill(bug(&*panic)), spent);
+        }
         let slice = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let spent = spent + slice.min(SLICE_CHARGE_NS_MAX);
         match entry.desk.answer() {
@@ -248,6 +254,14 @@ fn stopped(cell: CellId, stop: Stop, cost_ns: u64) -> Ran {
     Ran { cell, outcome, clock_read: false, outputs: Vec::new(), timers: Vec::new(), cost_ns }
 }
 
+/// What to tell people about a panic of our own.
+fn bug(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    let mut text = format!("the host has a bug, please report it: {}", text.unwrap_or("no message"));
+    text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
+    text
+}
+
 /// What to tell people about an error that ended a guest: the cause, and in which function.
 pub(crate) fn reason(error: &wasmtime::Error) -> String {
     let mut text = error.root_cause().to_string();
@@ -301,3 +315,46 @@ impl fmt::Display for StartError {
 }
 
 impl std::error::Error for StartError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::Images;
+    use crate::quotas::Quotas;
+    use marram_session::cell::Input;
+    use marram_wire::id::Port;
+
+    #[test]
+    fn a_bug_of_ours_ends_one_cell_and_names_itself() {
+        let module = wat::parse_str(
+            r#"(module (import "marram_v1" "close" (func $close (param i32)))
+                 (memory (export "memory") 1)
+                 (func (export "marram_alloc") (param i32) (result i32) (i32.const 0))
+                 (func (export "marram_recv") (param i32 i32 i32)
+                   (if (local.get 2) (then (call $close (i32.const 0))))))"#,
+        )
+        .unwrap();
+        let dir = std::env::temp_dir().join(format!("marram-cells-bug-{}", std::process::id()));
+        let images = Images::open(&dir).unwrap();
+        let image = images.load(images.deploy(&module, &[], &Quotas::default()).unwrap().hash).unwrap();
+        let mut cells = Cells::new(CellsConfig { slots: 2, ..CellsConfig::default() }).unwrap();
+        cells.linker.allow_shadowing(true);
+        cells
+            .linker
+            .func_wrap(crate::host::ABI_MODULE, "close", |_: u32| -> () { panic!("planted") })
+            .unwrap();
+        for cell in [CellId(1), CellId(2)] {
+            cells.start(cell, &image, Seed([0; 32])).unwrap();
+        }
+        let message = |bytes: &'static [u8]| Input::Message { port: Port::CLIENT, payload: bytes.into() };
+        let mut run = |cell, input| match cells.run(Run { cell, input, now_ns: 0 }) {
+            Progress::Done(ran) => ran.outcome,
+            Progress::Pending => panic!("it does nothing that takes long"),
+        };
+        let Outcome::Stopped(Stop::Kill(reason)) = run(CellId(1), message(b"x")) else { panic!("a kill") };
+        assert!(reason.contains("bug") && reason.contains("planted"), "{reason:?}");
+        assert_eq!(run(CellId(2), message(b"")), Outcome::Idle);
+        assert_eq!(cells.len(), 1);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

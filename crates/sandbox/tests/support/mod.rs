@@ -105,7 +105,12 @@ pub fn run(cells: &mut Cells, cell: CellId, input: Input, now_ns: i64) -> Ran {
     let mut progress = cells.run(Run { cell, input, now_ns });
     loop {
         match progress {
-            Progress::Done(ran) => return ran,
+            Progress::Done(ran) => {
+                if let Outcome::Stopped(Stop::Kill(reason)) = &ran.outcome {
+                    assert!(!reason.contains("bug"), "{reason}");
+                }
+                return ran;
+            }
             Progress::Pending => progress = cells.poll(cell),
         }
     }
