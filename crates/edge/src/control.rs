@@ -173,7 +173,7 @@ impl Control {
         match input {
             In::ShardUp { shard } => self.shard_up(shard, out),
             In::ShardDown { shard } => self.shard_down(shard, out),
-            In::FromShard { shard, message } => self.from_shard(shard, message, out),
+            In::FromShard { shard, message } => self.heard(shard, message, out),
             In::Gate { host } => {
                 self.gate = Some(host);
                 let up: Vec<u8> = self.up.iter().copied().collect();
@@ -229,7 +229,7 @@ impl Control {
         }
     }
 
-    fn from_shard(&mut self, shard: u8, message: FromShard, out: &mut Vec<Out>) {
+    fn heard(&mut self, shard: u8, message: FromShard, out: &mut Vec<Out>) {
         match message {
             FromShard::Ready => {}
             FromShard::Rows(rows) => {

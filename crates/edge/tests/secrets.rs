@@ -65,6 +65,9 @@ struct World {
     tamper: fn(&mut Frame),
 }
 
+/// What is altered, the app's recovery target in nanoseconds, and how.
+type Attack = (&'static str, u64, fn(&mut Frame));
+
 fn secret() -> DomainSecret {
     DomainSecret::from_material(b"the domain's")
 }
@@ -269,7 +272,7 @@ fn an_altered_log_message_or_checkpoint_is_refused() {
         }
         altered.into()
     }
-    let attacks: [(&str, u64, fn(&mut Frame)); 6] = [
+    let attacks: [Attack; 6] = [
         ("log", u64::MAX, |frame| {
             if let Frame::LogPart(part) = frame {
                 part.bytes = flip(&part.bytes);

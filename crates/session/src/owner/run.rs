@@ -196,7 +196,10 @@ impl Owner {
 
     /// Takes in what a handler did. False if it has too many timers.
     pub(super) fn apply(&mut self, now_ns: i64, ran: &Ran) -> bool {
-        let fit = ran.timers.iter().fold(true, |fit, change| self.timers.change(now_ns, *change) && fit);
+        let mut fit = true;
+        for change in &ran.timers {
+            fit &= self.timers.change(now_ns, *change);
+        }
         for made in &ran.outputs {
             let (port, close, payload) = match made {
                 Made::Message { port, payload } => (*port, false, payload.clone()),
