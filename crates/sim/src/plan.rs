@@ -138,6 +138,8 @@ pub struct Plan {
     pub shards: Vec<u8>,
     /// Typical delay between an agent and an edge, in nanoseconds.
     pub delay_ns: Vec<Vec<u64>>,
+    /// By direction, how many times longer: frames that cross on different wires arrive in any order.
+    pub skew: [Vec<Vec<u64>>; 2],
     /// The apps, in the order of [`Service::ALL`].
     pub apps: Vec<App>,
     load: Load,
@@ -183,6 +185,7 @@ impl Plan {
             clients,
             servers,
             delay_ns: delays(random, clients + servers, shards.len()),
+            skew: skew(seed, clients + servers, shards.len()),
             shards,
             apps: apps(random, linger_ms),
             load,
@@ -239,6 +242,15 @@ fn delays(random: &mut Random, agents: usize, edges: usize) -> Vec<Vec<u64>> {
         }
     };
     (0..agents).map(|_| (0..edges).map(|_| delay()).collect()).collect()
+}
+
+/// In a quarter of all seeds every direction of every pair has a pace of its own.
+fn skew(seed: u64, agents: usize, edges: usize) -> [Vec<Vec<u64>>; 2] {
+    let mut random = Random::new(seed, 8);
+    let skewed = random.percent(25);
+    let mut factor = || if skewed && random.percent(50) { random.magnitude(2, 200) } else { 1 };
+    let mut way = || (0..agents).map(|_| (0..edges).map(|_| factor()).collect()).collect();
+    [way(), way()]
 }
 
 fn apps(random: &mut Random, linger_ms: u64) -> Vec<App> {

@@ -75,8 +75,9 @@ impl Wire {
 }
 
 impl World {
-    fn delay_ns(&mut self, agent: usize, edge: usize) -> u64 {
-        let base = self.plan.delay_ns[agent][edge];
+    fn delay_ns(&mut self, way: Way, agent: usize, edge: usize) -> u64 {
+        // However far, an answer comes long before an edge is suspected.
+        let base = (self.plan.delay_ns[agent][edge] * self.plan.skew[way as usize][agent][edge]).min(40 * MS);
         let jitter = if self.chance.percent(3) { 8 * base } else { base };
         base / 2 + self.chance.below(jitter)
     }
@@ -84,7 +85,7 @@ impl World {
     /// An agent dials: its first packet reaches the edge, or nothing does.
     pub(crate) fn dial(&mut self, agent: usize, target: agent::Target) {
         let life = self.agents[agent].life;
-        let delay_ns = self.delay_ns(agent, usize::from(target.edge)) + 10 * US;
+        let delay_ns = self.delay_ns(Way::Up, agent, usize::from(target.edge)) + 10 * US;
         self.queue.after(delay_ns, Event::Dialled { agent, life, target });
     }
 
@@ -95,7 +96,7 @@ impl World {
         let seat = Seat { edge, shard };
         let silent = self.silent(Way::Up, agent, edge) || self.silent(Way::Down, agent, edge);
         let refused = node.is_up() && !node.shards[shard].is_up();
-        let answer_ns = self.delay_ns(agent, edge);
+        let answer_ns = self.delay_ns(Way::Down, agent, edge);
         let fail = |reason: &str| agent::In::DialFailed { target, reason: reason.into() };
         if silent || !self.edges[edge].is_up() || self.is_frozen(seat) {
             self.queue.after(CONNECT_TIMEOUT_NS, Event::Agent(agent, life, fail("timed out")));
@@ -137,7 +138,7 @@ impl World {
             return;
         }
         let bytes = frame.to_bytes();
-        let delay_ns = self.delay_ns(agent, edge);
+        let delay_ns = self.delay_ns(way, agent, edge);
         let base_ns = self.plan.delay_ns[agent][edge];
         let mut at_ns = self.queue.now_ns() + delay_ns;
         let lane = &mut self.wires[wire].lanes[way as usize];
@@ -203,7 +204,7 @@ impl World {
         for wire in 0..self.wires.len() {
             let of = &self.wires[wire];
             if of.agent == agent && of.seat.edge == edge && !of.lanes[way as usize].held.is_empty() {
-                let delay_ns = self.delay_ns(agent, edge);
+                let delay_ns = self.delay_ns(way, agent, edge);
                 self.queue.after(delay_ns, Event::Flush(wire, way));
             }
         }
@@ -274,7 +275,7 @@ impl World {
             Way::Down => self.agents[of.agent].is_up(),
         };
         if up && matches!(item, Item::Frame(_)) && of.is_open(way.back()) {
-            let delay_ns = self.delay_ns(of.agent, of.seat.edge);
+            let delay_ns = self.delay_ns(way.back(), of.agent, of.seat.edge);
             self.break_wire(wire, way.back(), delay_ns);
         }
     }
