@@ -43,6 +43,7 @@ fn world(edges: usize, manifest: &str) -> (Lab, SocketAddr) {
         edge_tables: String::new(),
         agent_tables: String::new(),
         namespaces: false,
+        admin: String::new(),
     };
     let cells = Cells::find(None).expect("built by `cargo xtask cells`");
     let manifest = format!("server = \"web\"\n{manifest}");
@@ -180,6 +181,7 @@ fn peers_without_agents_come_through_gates() {
         edge_tables: String::new(),
         agent_tables: String::new(),
         namespaces: false,
+        admin: String::new(),
     };
     let gate = marram::harness::free_address().expect("a port");
     let tables =

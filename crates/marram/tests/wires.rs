@@ -28,6 +28,7 @@ fn edge(encrypted: bool, tables: &str) -> Lab {
         edge_tables: tables.into(),
         agent_tables: String::new(),
         namespaces: false,
+        admin: String::new(),
     };
     let mut lab = Lab::new(layout, |_| Ok(Vec::new())).expect("a directory");
     lab.start_edge(0, "").expect("it starts");

@@ -32,6 +32,7 @@ impl World {
             edge_tables: String::new(),
             agent_tables: format!("[patience]\nno_edge = {:?}\n", no_edge.unwrap_or("60s")),
             namespaces: false,
+            admin: String::new(),
         };
         let cells = Cells::find(None).expect("built by `cargo xtask cells`");
         let manifest = "server = \"web\"\nprotect = \"endpoints\"\n";

@@ -13,7 +13,7 @@ mod report;
 mod stats;
 
 use crate::cli::Failure;
-use crate::harness::{Cells, Layout};
+use crate::harness::{self, Cells, Layout};
 use anyhow::Context;
 use report::Report;
 use std::path::PathBuf;
@@ -61,6 +61,7 @@ impl Plan {
             shards: 1,
             encrypted: false,
             namespaces: false,
+            admin: String::new(),
             edge_tables: String::new(),
             agent_tables: agent_tables.to_owned(),
         }
@@ -72,6 +73,7 @@ impl Plan {
 /// # Errors
 /// If a process cannot be started or does not do its part; [`Failure::Check`] if bytes were lost or repeated.
 pub fn run(options: &Options) -> Result<(), Failure> {
+    harness::end_on_interrupt()?;
     let plan = Plan {
         program: std::env::current_exe().context("the program's own path is unknown")?,
         cells: Cells::find(options.cells.as_deref())?,

@@ -8,7 +8,7 @@ mod report;
 mod web;
 
 use crate::cli::Failure;
-use crate::harness::{Cells, Lab, Layout};
+use crate::harness::{self, Cells, Lab, Layout};
 use anyhow::Context;
 use curl::Curl;
 use data::Data;
@@ -44,6 +44,7 @@ pub struct Options {
 /// # Errors
 /// If a process cannot be started or a fault does not show its effect; [`Failure::Check`] if a byte was wrong.
 pub fn run(options: &Options) -> Result<(), Failure> {
+    harness::end_on_interrupt()?;
     let timeline = Timeline::start();
     let outcome = play(options, &timeline)?;
     print!("{}", outcome.table());
@@ -68,6 +69,7 @@ fn play(options: &Options, timeline: &Timeline) -> anyhow::Result<Outcome> {
         shards: 1,
         encrypted: true,
         namespaces: false,
+        admin: String::new(),
         edge_tables: String::new(),
         agent_tables: String::new(),
     };

@@ -25,8 +25,8 @@ pub(super) struct Settings {
     pub(super) shards: u8,
     /// Further lines of its configuration: a whole table, or several.
     pub(super) tables: String,
-    /// Further lines before the first table.
-    pub(super) fields: String,
+    /// Further lines of the table `[admin]`.
+    pub(super) admin: String,
 }
 
 /// An edge: an address that stays, and a process that comes and goes.
@@ -113,11 +113,11 @@ impl Edge {
         let mut text = String::new();
         writeln!(text, "name = {:?}\nstate = \"state\"\nlisten = [\"{}\"]", self.who_ascii(), self.address)?;
         writeln!(text, "secret_file = {:?}\napps = {apps:?}", root.join("secret").display().to_string())?;
-        writeln!(text, "shards = {}\n{}\n{extra}", self.settings.shards, self.settings.fields)?;
+        writeln!(text, "shards = {}\n{extra}", self.settings.shards)?;
         writeln!(
             text,
-            "[admin]\nlisten = \"{}\"\n[log]\nformat = \"json\"\n{}",
-            self.admin, self.settings.tables
+            "[admin]\nlisten = \"{}\"\n{}[log]\nformat = \"json\"\n{}",
+            self.admin, self.settings.admin, self.settings.tables
         )?;
         Ok(text)
     }

@@ -31,6 +31,8 @@ pub struct Layout {
     pub encrypted: bool,
     /// Whether each edge runs in a network namespace of its own, where that is possible.
     pub namespaces: bool,
+    /// Further lines of the `[admin]` table of each edge's configuration.
+    pub admin: String,
     /// Further lines of each edge's configuration, after its last table.
     pub edge_tables: String,
     /// Further lines of each agent's configuration, after its last table.
@@ -120,7 +122,7 @@ impl Lab {
             apps: apps(&place)?,
             shards: layout.shards,
             tables,
-            fields: String::new(),
+            admin: layout.admin.clone(),
         };
         let name = |index: usize| char::from(b'A' + u8::try_from(index % 26).unwrap_or(0)).to_string();
         let apart = layout.namespaces && Namespace::possible();

@@ -5,6 +5,7 @@
 
 mod cells;
 mod edge;
+mod interrupt;
 mod journal;
 mod lab;
 mod namespace;
@@ -15,6 +16,7 @@ mod watch;
 
 pub use cells::Cells;
 pub use edge::Edge;
+pub use interrupt::end_on_interrupt;
 pub use journal::{Event, Journal};
 pub use lab::{Lab, Layout, Listen, Side};
 pub use place::{Place, free_address};

@@ -1,5 +1,6 @@
 //! A directory for one run, and addresses that nobody uses.
 
+use super::interrupt;
 use anyhow::Context;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ impl Place {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("marram-{purpose}-{}-{count}", std::process::id()));
         std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        interrupt::made(&path);
         Ok(Self { path })
     }
 
@@ -48,6 +50,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         // What cannot be removed is left to whoever empties the temporary directory.
         let _ = std::fs::remove_dir_all(&self.path);
+        interrupt::removed(&self.path);
     }
 }
 

@@ -1,5 +1,6 @@
 //! One process with everything that it started: its lines go to the journal, its signals to the whole group.
 
+use super::interrupt;
 use super::journal::Journal;
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -35,6 +36,7 @@ impl Process {
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
         let group = Pid::from_child(&child);
+        interrupt::started(group);
         let lines = BufReader::new(child.stdout.take().expect("it is piped"));
         let (who, journal): (Arc<str>, _) = (who.into(), journal.clone());
         let name = Arc::clone(&who);
@@ -62,15 +64,15 @@ impl Process {
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// Kills the whole group and waits until it is gone.
+    /// Kills the whole group and waits until it is gone. A second call does nothing: the group's number may be another's.
     pub fn kill(&mut self) {
+        let Some(reader) = self.reader.take() else { return };
         self.signal(Signal::KILL);
+        interrupt::ended(self.group);
         // Fails only if somebody else has waited for it, and then it is gone.
         let _ = self.child.wait();
-        if let Some(reader) = self.reader.take() {
-            // The thread only reads lines: it has nothing to panic about, and nothing to give.
-            let _ = reader.join();
-        }
+        // The thread only reads lines: it has nothing to panic about, and nothing to give.
+        let _ = reader.join();
     }
 
     /// Waits until the process has ended by itself.

@@ -25,8 +25,9 @@ impl Lab {
         self.wait_for_owner(0)?;
         let owned = self.journal.last(|event| Self::is_report(Side::Client, "owned", event));
         let owned = owned.context("an owner was reported a moment ago")?;
-        self.edge_at(Side::Client, owned.text("edge"))
-            .with_context(|| format!("the agent reports an owner at {}, where no edge is", owned.text("edge")))
+        self.edge_at(Side::Client, owned.text("edge")).with_context(|| {
+            format!("the agent reports an owner at {}, where no edge is", owned.text("edge"))
+        })
     }
 
     /// Waits until the client's agent reports an owner; `start` is where the journal was when the fault happened.

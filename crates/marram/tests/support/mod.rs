@@ -41,6 +41,7 @@ pub(crate) fn layout(purpose: &'static str, change: impl FnOnce(&mut Layout)) ->
         shards: 1,
         encrypted: true,
         namespaces: false,
+        admin: String::new(),
         edge_tables: String::new(),
         agent_tables: String::new(),
     };

@@ -1,0 +1,87 @@
+//! Ctrl-C ends a run with everything that it started: the processes are in groups of their own, which a terminal's signals
+//! do not reach.
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What shells report for a program that an interrupt ended.
+const EXIT_STATUS: i32 = 130;
+/// How often to try to remove a directory that somebody still writes to, and how long to wait between.
+const REMOVALS: usize = 50;
+const BETWEEN_REMOVALS: Duration = Duration::from_millis(20);
+
+/// What is to be ended and removed.
+#[derive(Default)]
+struct Remains {
+    groups: BTreeSet<i32>,
+    directories: BTreeSet<PathBuf>,
+}
+
+static REMAINS: Mutex<Option<Remains>> = Mutex::new(None);
+
+fn remains() -> MutexGuard<'static, Option<Remains>> {
+    // Sets of plain values are whole after any panic.
+    REMAINS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on an interrupt (SIGINT, SIGTERM) kills every process of every run, removes their directories and ends this
+/// program. For programs that are runs, not for tests.
+///
+/// # Errors
+/// If the operating system has no thread or descriptor left.
+pub fn end_on_interrupt() -> anyhow::Result<()> {
+    let (sender, mut receiver) = UnixStream::pair()?;
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
+    }
+    std::thread::Builder::new().name("interrupt".into()).spawn(move || {
+        // The sender stays open as long as the signals are registered: for ever.
+        if receiver.read(&mut [0; 1]).is_ok() {
+            clean();
+            std::process::exit(EXIT_STATUS);
+        }
+    })?;
+    Ok(())
+}
+
+fn clean() {
+    let Some(remains) = remains().take() else { return };
+    for group in remains.groups.into_iter().filter_map(Pid::from_raw) {
+        // One that is gone already is as it should be.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    for directory in remains.directories {
+        // What was just killed may still be on its way out.
+        for _ in 0..REMOVALS {
+            if std::fs::remove_dir_all(&directory).is_ok() {
+                break;
+            }
+            std::thread::sleep(BETWEEN_REMOVALS);
+        }
+    }
+}
+
+/// Remembers a process group until it is [`ended`].
+pub(super) fn started(group: Pid) {
+    remains().get_or_insert_default().groups.insert(group.as_raw_nonzero().get());
+}
+
+/// The group is gone; its number may be another's soon.
+pub(super) fn ended(group: Pid) {
+    remains().get_or_insert_default().groups.remove(&group.as_raw_nonzero().get());
+}
+
+/// Remembers a directory until it is [`removed`].
+pub(super) fn made(directory: &Path) {
+    remains().get_or_insert_default().directories.insert(directory.to_owned());
+}
+
+/// The directory is gone.
+pub(super) fn removed(directory: &Path) {
+    remains().get_or_insert_default().directories.remove(directory);
+}
