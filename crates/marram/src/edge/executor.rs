@@ -121,8 +121,13 @@ impl Executor {
         self.expected.insert(cell);
         self.prepare(image);
         self.worker.urgent(move |_| {
+            let (started, size) =
+                (Instant::now(), sealed.iter().map(|sealed| sealed.bytes.len()).sum::<usize>());
             let result = checkpoints::open(session, image, &keys, sealed).and_then(|opened| {
+                let opened_us = started.elapsed().as_micros();
                 let decoded = Decoded::decode(&opened.sections).map_err(|error| unrestorable(&error))?;
+                let decoded_us = started.elapsed().as_micros();
+                debug!(%session, size, opened_us, decoded_us, "checkpoints opened");
                 Ok(Box::new(Restored { header: opened.header, decoded }))
             });
             Answer::Opened { cell, image, result }

@@ -30,6 +30,9 @@ use bytes::{Bytes, BytesMut};
 /// Names a channel on its wire: even when the agent opened it (with [`Hello`]), odd when the edge did (with [`Promise`]).
 pub type Channel = u32;
 
+/// The kind of [`CheckpointPart`], whose bytes are not copied when it is written.
+const CHECKPOINT_PART: u8 = 20;
+
 macro_rules! frames {
     ($($(#[$meta:meta])* $kind:literal $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* })*) => {
         $(record! { $(#[$meta])* $name { $($(#[$field_meta])* $field: $type,)* } })*
@@ -453,7 +456,16 @@ impl Frame {
         // Most frames are short: reserve a length of one byte and move the body only when it needs more.
         let start = out.len();
         out.extend_from_slice(&[0]);
-        let payload = self.put_body(out);
+        let payload = match self {
+            // Ends in its bytes as a message does, and there are many of them when a recovery is under way.
+            Self::CheckpointPart(part) => {
+                out.extend_from_slice(&[CHECKPOINT_PART]);
+                part.channel.put(out);
+                (part.bytes.len() as u64).put(out);
+                part.bytes.clone()
+            }
+            _ => self.put_body(out),
+        };
         let len = (out.len() - start - 1 + payload.len()) as u64;
         match u8::try_from(len) {
             Ok(short) if short < 0x80 => out[start] = short,

@@ -47,6 +47,7 @@ fn samples() -> Vec<Frame> {
             payload: Bytes::from_static(&[4; 70_000]),
         }
         .into(),
+        CheckpointPart { channel: 7, bytes: Bytes::from_static(&[6; 100]) }.into(),
         Ended { channel: 4, code: Code::Guest, reason: "x".repeat(600) }.into(),
     ]
 }
