@@ -14,10 +14,10 @@ use marram_wire::{
 };
 
 impl Shard {
-    pub(super) fn perform(&mut self, now: Now, id: SessionId, effects: Vec<Effect>, out: &mut Vec<Out>) {
+    pub(super) fn perform(&mut self, now: Now, id: SessionId, mut effects: Vec<Effect>, out: &mut Vec<Out>) {
         let mut over = None;
         let mut again = None;
-        for effect in effects {
+        for effect in effects.drain(..) {
             match effect {
                 Effect::Send(port, frame) => self.send(id, port, frame, out),
                 Effect::Start(image, seed) => {
@@ -46,6 +46,7 @@ impl Shard {
                 Effect::Over(code, reason) => over = Some((code, reason)),
             }
         }
+        self.effects = effects;
         if let Some((code, reason)) = over {
             return self.forget(id, code, &reason, out);
         }

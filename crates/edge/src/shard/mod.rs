@@ -76,6 +76,8 @@ pub struct Shard {
     silence_checked_ns: u64,
     wake_ns: Option<u64>,
     counters: Counters,
+    /// Empty between steps; kept so that a message allocates no list of effects.
+    effects: Vec<Effect>,
 }
 
 impl Shard {
@@ -109,6 +111,7 @@ impl Shard {
             silence_checked_ns: 0,
             wake_ns: None,
             counters: Counters::default(),
+            effects: Vec::new(),
         }
     }
 
@@ -188,7 +191,7 @@ impl Shard {
         call: impl FnOnce(&mut Owner, &mut Vec<Effect>),
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let mut effects = Vec::new();
+        let mut effects = core::mem::take(&mut self.effects);
         call(&mut session.owner, &mut effects);
         self.perform(now, id, effects, out);
     }

@@ -124,8 +124,8 @@ impl Agent {
         bytes: Bytes,
         out: &mut Vec<Out>,
     ) {
+        let mut effects = core::mem::take(&mut self.effects);
         let Some((id, session)) = self.by_connection(connection) else { return };
-        let mut effects = Vec::new();
         session.end.send(bytes, &mut effects);
         if !session.local.paused && !session.end.readable() {
             session.local.paused = true;
@@ -135,8 +135,8 @@ impl Agent {
     }
 
     pub(super) fn local_end(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<Out>) {
+        let mut effects = core::mem::take(&mut self.effects);
         let Some((id, session)) = self.by_connection(connection) else { return };
-        let mut effects = Vec::new();
         session.end.close(&mut effects);
         self.perform(now_ns, id, effects, out);
     }
@@ -188,17 +188,17 @@ impl Agent {
         if taken > 0
             && let Some(session) = self.sessions.get_mut(&id)
         {
-            let mut effects = Vec::new();
+            let mut effects = core::mem::take(&mut self.effects);
             session.end.taken(taken, &mut effects);
             self.perform(now_ns, id, effects, out);
         }
     }
 
     /// Does what an end wants done.
-    pub(super) fn perform(&mut self, now_ns: u64, id: EndId, effects: Vec<Effect>, out: &mut Vec<Out>) {
+    pub(super) fn perform(&mut self, now_ns: u64, id: EndId, mut effects: Vec<Effect>, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let mut taken = 0;
-        for effect in effects {
+        for effect in effects.drain(..) {
             match effect {
                 Effect::Send(frame) => {
                     if let Some((wire, _)) = session.attached {
@@ -211,6 +211,7 @@ impl Agent {
                 }
             }
         }
+        self.effects = effects;
         if session.local.paused && session.end.readable() {
             session.local.paused = false;
             if let Some(connection) = session.local.id {

@@ -10,6 +10,7 @@ mod wires;
 
 pub use api::{Config, ConnectionId, In, Out, Report, Target, WireId};
 
+use crate::end::Effect;
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     vec::Vec,
@@ -49,6 +50,8 @@ pub struct Agent {
     buried: VecDeque<(u64, SessionId)>,
     buried_ids: BTreeSet<SessionId>,
     wake_ns: Option<u64>,
+    /// Empty between steps; kept so that a message allocates no list of effects.
+    effects: Vec<Effect>,
 }
 
 impl Agent {
@@ -69,6 +72,7 @@ impl Agent {
             buried: VecDeque::new(),
             buried_ids: BTreeSet::new(),
             wake_ns: None,
+            effects: Vec::new(),
         }
     }
 

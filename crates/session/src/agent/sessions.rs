@@ -162,7 +162,7 @@ impl Agent {
             let ended = Ended { channel: ask.channel, code: Code::Forgotten, reason };
             return out.push(Out::Send { wire: wire_id, frame: ended.into() });
         };
-        let mut effects = Vec::new();
+        let mut effects = core::mem::take(&mut self.effects);
         if let Err(refusal) = session.end.promise(ask, &mut effects) {
             let frame = refuse(ask.channel, &refusal);
             return out.push(Out::Send { wire: wire_id, frame });
@@ -244,7 +244,7 @@ impl Agent {
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let before = session.end.phase();
-        let mut effects = Vec::new();
+        let mut effects = core::mem::take(&mut self.effects);
         if let Err(violation) = session.end.receive(frame, &mut effects) {
             let reason = violation.0.to_string();
             let ended = Ended { channel, code: Code::Protocol, reason: reason.clone() };
@@ -383,7 +383,7 @@ impl Agent {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.acknowledging {
             session.acknowledging = false;
-            let mut effects = Vec::new();
+            let mut effects = core::mem::take(&mut self.effects);
             session.end.acknowledge(&mut effects);
             self.perform(now_ns, id, effects, out);
         }
