@@ -18,13 +18,19 @@ const NAMED_SEEDS: u64 = 20_000;
 /// As above, mechanical.
 const MECHANICAL_SEEDS: u64 = 6_000;
 
-/// One change of one file.
+/// A change under a name.
 #[derive(Clone, Debug)]
 pub struct Mutation {
     /// For people; unique.
     pub name: String,
+    edits: Vec<Edit>,
+}
+
+/// One change of one file; no two of a mutation are in the same.
+#[derive(Clone, Debug)]
+struct Edit {
     /// Relative to the workspace.
-    pub file: String,
+    file: String,
     /// Where in the file, in bytes, the text begins that is replaced.
     at: usize,
     /// What is replaced.
@@ -33,7 +39,7 @@ pub struct Mutation {
     to: String,
 }
 
-impl Mutation {
+impl Edit {
     fn apply(&self, source: &str) -> Option<String> {
         let tail = source.get(self.at..)?.strip_prefix(self.from.as_str())?;
         Some(format!("{}{}{tail}", &source[..self.at], self.to))

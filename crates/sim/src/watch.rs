@@ -169,6 +169,10 @@ impl Watch {
         let track = self.sessions.entry(session).or_default();
         let ends = if promise.peer.is_some() { 2 } else { 1 };
         if let Some(attempt) = track.attempts.get_mut(&generation) {
+            if attempt.dead || attempt.seat != Some(seat) {
+                // Both would seal other texts under one key.
+                self.bounds.broken = Some(format!("generation {generation} was opened twice"));
+            }
             attempt.ends = attempt.ends.max(ends);
             return;
         }

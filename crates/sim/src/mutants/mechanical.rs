@@ -2,7 +2,7 @@
 //!
 //! The sources are formatted by rustfmt, so an operator is a word between spaces and a statement is often a line.
 
-use super::Mutation;
+use super::{Edit, Mutation};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -74,7 +74,7 @@ fn of_file(file: &str, source: &str, all: &mut Vec<Mutation>) {
         let mut add = |from: &str, column: usize, to: &str| {
             let name = format!("{file}:{number}:{} `{}` -> `{}`", column + 1, from.trim(), to.trim());
             let (from, to) = (from.to_owned(), to.to_owned());
-            all.push(Mutation { name, file: file.into(), at: at + column, from, to });
+            all.push(Mutation { name, edits: vec![Edit { file: file.into(), at: at + column, from, to }] });
         };
         of_line(code_of(line), &mut add);
         at += line.len();

@@ -8,9 +8,11 @@
 //! text as it stands in the file, exactly once
 //! -- to
 //! what stands there instead
+//! -- and
+//! file: ... another file, if one is not enough
 //! ```
 
-use super::Mutation;
+use super::{Edit, Mutation};
 use std::{fs, io, path::Path};
 
 /// All of them, each with its place in the sources under `root`.
@@ -20,8 +22,13 @@ pub(super) fn parse(text: &str, root: &Path) -> io::Result<Vec<Mutation>> {
 
 fn one(entry: &str, root: &Path) -> io::Result<Mutation> {
     let name = entry.lines().next().unwrap_or_default().trim();
+    let edits = entry.split("\n-- and\n").map(|part| edit(name, part, root)).collect::<io::Result<_>>()?;
+    Ok(Mutation { name: name.into(), edits })
+}
+
+fn edit(name: &str, part: &str, root: &Path) -> io::Result<Edit> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("mutation `{name}`: {what}"));
-    let (head, texts) = entry.split_once("\n-- from\n").ok_or_else(|| wrong("`-- from` is missing"))?;
+    let (head, texts) = part.split_once("\n-- from\n").ok_or_else(|| wrong("`-- from` is missing"))?;
     let (from, to) = texts.split_once("\n-- to\n").ok_or_else(|| wrong("`-- to` is missing"))?;
     let file = head
         .lines()
@@ -33,11 +40,5 @@ fn one(entry: &str, root: &Path) -> io::Result<Mutation> {
     if places.next().is_some() {
         return Err(wrong("its text stands in the file more than once: make it longer"));
     }
-    Ok(Mutation {
-        name: name.into(),
-        file: file.into(),
-        at,
-        from: from.into(),
-        to: to.trim_end_matches('\n').into(),
-    })
+    Ok(Edit { file: file.into(), at, from: from.into(), to: to.trim_end_matches('\n').into() })
 }

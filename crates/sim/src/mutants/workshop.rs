@@ -1,7 +1,7 @@
 //! A copy of the crates that the simulation needs, in a workspace of its own under `target/mutants`, where they are
 //! broken, built and run. The sources themselves are never touched.
 
-use super::Mutation;
+use super::{Edit, Mutation};
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
@@ -41,7 +41,6 @@ impl fmt::Display for Verdict {
 /// The place where mutants are made.
 #[derive(Debug)]
 pub(super) struct Workshop {
-    root: PathBuf,
     copy: PathBuf,
 }
 
@@ -52,10 +51,11 @@ impl Workshop {
         fs::create_dir_all(&copy)?;
         for member in MEMBERS {
             copy_tree(&root.join(member), &copy.join(member))?;
+            copy_tree(&root.join(member), &copy.join("original").join(member))?;
         }
         fs::copy(root.join("Cargo.lock"), copy.join("Cargo.lock"))?;
         fs::write(copy.join("Cargo.toml"), manifest(&fs::read_to_string(root.join("Cargo.toml"))?))?;
-        let workshop = Self { root: root.into(), copy };
+        let workshop = Self { copy };
         if !workshop.build()? {
             return Err(io::Error::other("the unbroken copy does not build; see target/mutants"));
         }
@@ -67,14 +67,22 @@ impl Workshop {
 
     /// Breaks one file, builds, runs seeds until one fails, and mends the file.
     pub(super) fn try_mutation(&self, mutation: &Mutation, seeds: u64) -> io::Result<Verdict> {
-        let source = fs::read_to_string(self.root.join(&mutation.file))?;
-        let broken =
-            mutation.apply(&source).ok_or_else(|| io::Error::other("the sources changed meanwhile"))?;
-        let place = self.copy.join(&mutation.file);
-        fs::write(&place, broken)?;
+        for edit in &mutation.edits {
+            // From the copy: the sources may be worked on meanwhile.
+            let source = fs::read_to_string(self.original(edit))?;
+            let broken =
+                edit.apply(&source).ok_or_else(|| io::Error::other("the sources changed meanwhile"))?;
+            fs::write(self.copy.join(&edit.file), broken)?;
+        }
         let verdict = if self.build()? { self.run(seeds) } else { Ok(Verdict::Unviable) };
-        fs::write(&place, source)?;
+        for edit in &mutation.edits {
+            fs::copy(self.original(edit), self.copy.join(&edit.file))?;
+        }
         verdict
+    }
+
+    fn original(&self, edit: &Edit) -> PathBuf {
+        self.copy.join("original").join(&edit.file)
     }
 
     fn build(&self) -> io::Result<bool> {

@@ -23,7 +23,7 @@ struct Flow {
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     flows: BTreeMap<(usize, u32), Flow>,
-    broken: Option<String>,
+    pub(super) broken: Option<String>,
     /// How often an end's window was full.
     pub(super) full: u64,
 }
