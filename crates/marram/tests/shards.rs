@@ -171,6 +171,19 @@ fn an_edge_that_is_told_to_stop_moves_its_sessions_and_exits_in_order() {
 }
 
 #[test]
+fn an_operator_can_stop_an_edge_too() {
+    let (mut lab, address) = world(2, "protect = \"endpoints\"\n");
+    let mut clients: Vec<_> = (0..4).map(|_| Client::connect(address)).collect();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_marram"));
+    let admin = lab.edges[0].admin();
+    let status = command.arg("drain").arg("--edge").arg(format!("http://{admin}")).status().expect("it runs");
+    assert!(status.success(), "{status}");
+    let status = lab.edges[0].process().expect("it ran").wait().expect("a status");
+    assert_eq!(status.code(), Some(0));
+    clients.iter_mut().for_each(Client::talk);
+}
+
+#[test]
 fn peers_without_agents_come_through_gates() {
     let layout = Layout {
         purpose: "gates",

@@ -252,7 +252,7 @@ impl Process {
             (peer, socket.and_then(|socket| self.door.accept(socket, tls)))
         };
         if self.table.handshakes() >= HANDSHAKES_MAX {
-            return self.log_end(&WireError::Overdue, false, peer);
+            return self.log_end(&WireError::Crowded, false, peer);
         }
         let inserted = wire.and_then(|wire| {
             let token = |id| token::token(WIRE, id);

@@ -36,8 +36,18 @@ const SHARD: u64 = 2;
 const GUEST: u64 = 3;
 /// Accepted before others have their turn.
 const ACCEPTS: usize = 64;
+/// How long the answer to a drain has to reach whoever asked for it.
+const ANSWER_TIME: Duration = Duration::from_millis(500);
 /// The supervisor's own question when it is told to stop; those of operators count from 1.
 const OWN_TAG: u64 = 0;
+
+/// When an edge that was told to stop does.
+struct Drain {
+    /// If no session is left.
+    earliest: Instant,
+    /// In any case.
+    latest: Instant,
+}
 
 /// Everything that the supervisor's thread holds.
 pub(super) struct Supervisor {
@@ -59,7 +69,7 @@ pub(super) struct Supervisor {
     stop: UnixStream,
     stops: usize,
     drain_limit: Duration,
-    drain_deadline: Option<Instant>,
+    drain: Option<Drain>,
     drained: bool,
     now: Instant,
 }
@@ -110,7 +120,7 @@ impl Supervisor {
             stop,
             stops: 0,
             drain_limit: options.limits.drain,
-            drain_deadline: None,
+            drain: None,
             drained: false,
             now,
             poll,
@@ -146,14 +156,15 @@ impl Supervisor {
     }
 
     fn is_over(&self) -> bool {
-        let overdue = self.drain_deadline.is_some_and(|deadline| self.now >= deadline);
-        self.stops > 1 || (self.stops == 1 && (self.drained || overdue))
+        let over = |drain: &Drain| self.now >= if self.drained { drain.earliest } else { drain.latest };
+        self.stops > 1 || self.drain.as_ref().is_some_and(over)
     }
 
     fn timeout(&self) -> Option<Duration> {
         let due = self.processes.iter().filter_map(Process::due).min();
         let overdue = self.overdue.iter().map(|(deadline, _)| *deadline).min();
-        let next = [due, overdue, self.lobby.deadline(), self.drain_deadline].into_iter().flatten().min();
+        let drain = self.drain.as_ref().map(|drain| if self.drained { drain.earliest } else { drain.latest });
+        let next = [due, overdue, self.lobby.deadline(), drain].into_iter().flatten().min();
         next.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
@@ -271,6 +282,10 @@ impl Supervisor {
             self.next_tag += 1;
             self.replies.insert(tag, reply);
             self.overdue.push_back((self.now + patience, tag));
+            if request == Request::Drain {
+                // Whoever asks is told so before the process ends.
+                self.begin_drain(ANSWER_TIME);
+            }
             self.step(control::In::Request { tag, request });
         }
         while let Some((shard, socket)) = self.gate.as_ref().and_then(|gate| gate.sockets.try_recv().ok()) {
@@ -285,14 +300,22 @@ impl Supervisor {
     fn stopping(&mut self) {
         let wishes = Stop::take(&mut self.stop);
         if wishes > 0 && self.stops == 0 {
-            info!("stopping: agents are asked to move their sessions");
-            self.drain_deadline = Some(self.now + self.drain_limit);
-            if let Some(gate) = &self.gate {
-                gate.stop();
-            }
+            self.begin_drain(Duration::ZERO);
             self.step(control::In::Request { tag: OWN_TAG, request: Request::Drain });
         }
         self.stops += wishes;
+    }
+
+    fn begin_drain(&mut self, at_least: Duration) {
+        if self.drain.is_some() {
+            return;
+        }
+        info!("stopping: agents are asked to move their sessions");
+        let (earliest, latest) = (self.now + at_least, self.now + self.drain_limit.max(at_least));
+        self.drain = Some(Drain { earliest, latest });
+        if let Some(gate) = &self.gate {
+            gate.stop();
+        }
     }
 
     fn expire(&mut self) {

@@ -25,6 +25,8 @@ pub(crate) enum WireError {
     NotRead,
     /// The handshake took too long.
     Overdue,
+    /// Too many others are in their handshake.
+    Crowded,
 }
 
 impl From<io::Error> for WireError {
@@ -61,6 +63,9 @@ impl fmt::Display for WireError {
             Self::Frame(error) => write!(f, "{error}"),
             Self::NotRead => f.write_str("the peer does not read what it is sent"),
             Self::Overdue => f.write_str("the handshake took too long"),
+            Self::Crowded => {
+                f.write_str("too many connections are in their handshake; it can be tried again")
+            }
         }
     }
 }
