@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn one_wrong_byte_spoils_the_rest() {
-        let cases: [(&str, fn(&mut Vec<u8>)); 4] = [
+        type Case = (&'static str, fn(&mut Vec<u8>));
+        let cases: [Case; 4] = [
             ("flipped", |bytes| bytes[2_048] ^= 1),
             ("lost", |bytes| _ = bytes.remove(2_048)),
             ("repeated", |bytes| bytes.insert(2_048, bytes[2_048])),
