@@ -23,14 +23,13 @@ const LINES_SHOWN: usize = 80;
 const FAILURES_MAX: usize = 20;
 
 const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--first] [--verbose]
-       marram-sim mutants [--only TEXT | --mechanical N [--from SEED]]
+       marram-sim mutants [--only TEXT]
   without arguments: the saved seeds and 20,000 more
   SEED               that seed alone, with everything that happened
   --from --count     so many seeds from that one on
   --first            stop at the first failure
   --verbose          of one seed, all events; of many, what each failed seed did last
-  mutants            every named mutation of the protocol must be caught
-  --mechanical       so many drawn from the sources, of which 90 % must be caught";
+  mutants            every named mutation of the protocol must be caught";
 
 /// What to run.
 #[derive(Debug, Default)]
@@ -42,7 +41,6 @@ struct Arguments {
     verbose: bool,
     mutants: bool,
     only: Option<String>,
-    mechanical: Option<u64>,
 }
 
 fn main() -> ExitCode {
@@ -77,7 +75,6 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--verbose" => arguments.verbose = true,
             "mutants" => arguments.mutants = true,
             "--only" => arguments.only = words.next(),
-            "--mechanical" => arguments.mechanical = Some(number(words.next())?),
             _ => arguments.seed = Some(number(Some(word))?),
         }
     }
@@ -86,14 +83,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
 
 /// Breaks the protocol and sees that it is noticed.
 fn mutate(arguments: &Arguments) -> bool {
-    let enough = match arguments.mechanical {
-        Some(count) => {
-            let count = usize::try_from(count).unwrap_or(usize::MAX);
-            mutants::run_mechanical(count, arguments.from.unwrap_or(0))
-        }
-        None => mutants::run_named(arguments.only.as_deref()),
-    };
-    enough.unwrap_or_else(|error| {
+    mutants::run_named(arguments.only.as_deref()).unwrap_or_else(|error| {
         eprintln!("mutations: {error}");
         false
     })
