@@ -11,7 +11,7 @@ fn demo(arguments: &[&str]) -> (Option<i32>, String) {
     let cells = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cells");
     let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
     let output =
-        command.args(["demo", "--mebibytes", "16", "--rate", "4", "--cells", cells]).args(arguments).output();
+        command.args(["demo", "--mebibytes", "32", "--rate", "8", "--cells", cells]).args(arguments).output();
     let output = output.unwrap();
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -27,7 +27,7 @@ fn every_byte_is_right() {
 
 #[test]
 fn the_check_bites() {
-    let (code, said) = demo(&["--sabotage"]);
+    let (code, said) = demo(&["--sabotage", "--bundled-server"]);
     assert_eq!(code, Some(5), "{said}");
-    assert!(said.contains("the check bites"), "{said}");
+    assert!(said.contains("the check bites") && said.contains("the bundled file server"), "{said}");
 }

@@ -3,7 +3,7 @@
 
 use super::pinger::{self, Pinger};
 use super::report::{Bar, Report};
-use super::{Plan, mass, peer, progress, stats};
+use super::{Plan, cpu, mass, peer, progress, stats};
 use crate::admin::client::Client;
 use crate::harness::{Lab, Relay};
 use anyhow::Context;
@@ -62,14 +62,20 @@ impl Scene {
         Ok(Self { lab, pinger: Pinger::start(stream), _relays: relays })
     }
 
-    /// Kills the owner; the client's wait in milliseconds. The edge is back, empty, afterwards.
-    fn kill(&mut self) -> anyhow::Result<f64> {
+    /// Kills the owner. The edge is back, empty, afterwards.
+    fn kill(&mut self) -> anyhow::Result<Recovery> {
         let (index, start) = (self.lab.owner()?, self.lab.journal.end());
+        let other = self.lab.other(index).context("there is another edge")?;
+        let group =
+            self.lab.edges[other].process().map(|process| process.id()).into_iter().collect::<Vec<_>>();
+        let before = cpu::spent_ns(&group);
         let edge = &mut self.lab.edges[index];
-        let gap = self.pinger.longest_wait_ms(|| edge.kill())?;
+        let gap_ms = self.pinger.longest_wait_ms(|| edge.kill())?;
+        #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one recovery")]
+        let cpu_ms = cpu::spent_ns(&group).saturating_sub(before) as f64 / 1e6;
         self.lab.wait_for_owner(start)?;
         self.lab.respawn(index)?;
-        Ok(gap)
+        Ok(Recovery { gap_ms, cpu_ms })
     }
 
     /// Stops the owner until the session has moved.
@@ -82,6 +88,15 @@ impl Scene {
         self.lab.respawn(index)?;
         Ok(gap)
     }
+}
+
+/// What one recovery showed.
+struct Recovery {
+    /// What the client waited.
+    gap_ms: f64,
+    /// Processor time of the edge that took over, some answers included: what the wait would be made of if nothing else
+    /// ran on the machine.
+    cpu_ms: f64,
 }
 
 pub(super) fn lab(plan: &Plan, keep: &str) -> anyhow::Result<Lab> {
@@ -147,10 +162,12 @@ fn local(
 ) -> anyhow::Result<()> {
     progress(&format!("recover: {name}"));
     let mut scene = Scene::new(plan, bytes, None)?;
-    let (mut gaps, mut edge) = (Vec::new(), Vec::new());
+    let (mut gaps, mut cpus, mut edge) = (Vec::new(), Vec::new(), Vec::new());
     for kill in 0..kills {
         progress(&format!("recover: {name}, kill {} of {kills}", kill + 1));
-        gaps.push(scene.kill()?);
+        let recovery = scene.kill()?;
+        gaps.push(recovery.gap_ms);
+        cpus.push(recovery.cpu_ms);
         edge.extend(recovery_ms(&scene.lab)?);
     }
     let p50 = format!("{name}.client_gap_p50_ms");
@@ -159,6 +176,7 @@ fn local(
         None => report.metric(&p50, stats::median(&gaps)),
     }
     report.metric(&format!("{name}.client_gap_p99_ms"), stats::percentile(&gaps, 99.0));
+    report.metric(&format!("{name}.edge_cpu_p50_ms"), stats::median(&cpus));
     if !edge.is_empty() {
         report.metric(&format!("{name}.edge_p50_ms"), stats::median(&edge));
     }
@@ -235,7 +253,7 @@ fn remote(plan: &Plan, kills: usize, report: &mut Report) -> anyhow::Result<()> 
     let mut gaps = Vec::new();
     for kill in 0..kills {
         progress(&format!("recover: remote, kill {} of {kills}", kill + 1));
-        gaps.push(scene.kill()?);
+        gaps.push(scene.kill()?.gap_ms);
     }
     report.metric("remote_10mib.client_gap_p50_ms", stats::median(&gaps));
     report.metric("remote_10mib.client_gap_p99_ms", stats::percentile(&gaps, 99.0));

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// How long any one thing may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What a woken edge has to say, it says within this time.
+const ZOMBIE_PATIENCE: Duration = Duration::from_secs(2);
 /// Recoveries are quick: how often to try to kill an edge within one.
 const ATTEMPTS: usize = 30;
 
@@ -40,10 +42,10 @@ pub(super) fn play(lab: &mut Lab, curl: &Curl, size: u64, timeline: &Timeline) -
     curl.wait_for(size / 5, PATIENCE)?;
     kill_the_owner(lab, curl, timeline)?;
     curl.wait_for(size * 2 / 5, PATIENCE)?;
-    stop_the_owner(lab, curl, timeline)?;
+    faults.stops = stop_the_owner(lab, curl, timeline)?;
     curl.wait_for(size * 3 / 5, PATIENCE)?;
     faults.kills = 1 + kill_within_a_recovery(lab, curl, timeline)?;
-    (faults.stops, faults.kills_in_recovery) = (1, 1);
+    faults.kills_in_recovery = 1;
     curl.wait_for(size, PATIENCE)?;
     let owned = lab.journal.all(0, |event| Lab::is_report(Side::Client, "owned", event));
     let gap_ms = |event: &Event| std::time::Duration::from_micros(event.number("gap_us")).as_secs_f64() * 1e3;
@@ -69,23 +71,33 @@ fn kill_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Re
     respawn(lab, index, timeline)
 }
 
-fn stop_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<()> {
-    let (index, start) = (lab.owner()?, lab.journal.end());
-    let who = lab.edges[index].who();
-    timeline.fault(&format!("SIGSTOP to edge {who}, which owns the session"), curl.bytes());
-    lab.edges[index].stop();
-    lab.wait_for_owner(start)?;
-    anyhow::ensure!(lab.owner()? != index, "the session did not leave the stopped edge");
-    let start = lab.journal.end();
-    timeline.fault(&format!("SIGCONT to edge {who}: it does not know that it was replaced"), curl.bytes());
-    lab.edges[index].wake();
-    let refused = |event: &Event| event.name() == "zombie_refused";
-    lab.journal
-        .wait(start, PATIENCE, refused)
-        .context("the woken edge said nothing that had to be refused")?;
-    timeline.say(&format!("frames of edge {who} are refused: its generation is over"));
-    // Its wires may have been given up meanwhile: the next fault needs it as a place to recover to.
-    lab.wait_until_usable(index)
+/// Stops the owner until the session has moved, and wakes it, until it says something that must be refused: an edge that
+/// was stopped between two messages has nothing to say. Returns how many stops it took.
+fn stop_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<usize> {
+    for stops in 1..=ATTEMPTS {
+        // In the middle of the flow, not in one of curl's pauses.
+        curl.wait_for(curl.bytes() + 1, PATIENCE)?;
+        let (index, start) = (lab.owner()?, lab.journal.end());
+        let who = lab.edges[index].who();
+        lab.edges[index].stop();
+        timeline.fault(&format!("SIGSTOP to edge {who}, which owns the session"), curl.bytes());
+        lab.wait_for_owner(start)?;
+        anyhow::ensure!(lab.owner()? != index, "the session did not leave the stopped edge");
+        let start = lab.journal.end();
+        timeline
+            .fault(&format!("SIGCONT to edge {who}: it does not know that it was replaced"), curl.bytes());
+        lab.edges[index].wake();
+        let refused = |event: &Event| event.name() == "zombie_refused";
+        let heard = lab.journal.wait(start, ZOMBIE_PATIENCE, refused).is_some();
+        // The next fault needs it as a place to recover to.
+        lab.wait_until_usable(index)?;
+        if heard {
+            timeline.say(&format!("frames of edge {who} are refused: its generation is over"));
+            return Ok(stops);
+        }
+        timeline.say(&format!("edge {who} had nothing to say: once more"));
+    }
+    bail!("{ATTEMPTS} times the woken edge said nothing that had to be refused")
 }
 
 /// Kills the owner, then the edge that recovers the session, before it has. Returns how many edges it took.

@@ -34,6 +34,9 @@ pub struct Options {
     /// What curl reads a second, in MiB: slow enough that the faults fall into the download.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub rate: u64,
+    /// Serve the file with the bundled server, even where nginx is installed.
+    #[arg(long)]
+    pub bundled_server: bool,
     /// Directory of the built cells.
     #[arg(long, value_name = "DIR")]
     pub cells: Option<PathBuf>,
@@ -77,7 +80,7 @@ fn play(options: &Options, timeline: &Timeline) -> anyhow::Result<Outcome> {
     let mut lab = Lab::new(layout, |place| Ok(vec![cells.manifest(place, APP, APP, &manifest)?]))?;
     let data = Data::write(&lab.place, options.mebibytes << 20)?;
     timeline.say(&format!("{} MiB of incompressible bytes, scrambled with a running key", options.mebibytes));
-    let web = Web::start(&lab.place, &lab.journal, timeline)?;
+    let web = Web::start(options.bundled_server, &lab.place, &lab.journal, timeline)?;
     let extra = if options.sabotage { format!("sabotage = {SABOTAGED_OUTPUT}") } else { String::new() };
     lab.start_edges(&extra)?;
     timeline.say("edges A and B are up, each with an empty directory");

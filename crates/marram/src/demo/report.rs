@@ -111,7 +111,7 @@ impl Outcome {
             row(&format!("requests logged by {}", self.web), "1".into(), self.requests.to_string()),
             row("edges killed", "3 or more".into(), faults.kills.to_string()),
             row("  of them within a recovery", "1".into(), faults.kills_in_recovery.to_string()),
-            row("edges stopped and woken", "1".into(), faults.stops.to_string()),
+            row("edges stopped and woken", "1 or more".into(), faults.stops.to_string()),
             row("recoveries", "3 or more".into(), faults.recoveries.to_string()),
             row("frames of replaced edges refused", "1 or more".into(), faults.zombies_refused.to_string()),
             row("time without an owner, ms", String::new(), gaps.join(", ")),

@@ -28,8 +28,13 @@ enum Kind {
 }
 
 impl Web {
-    /// Serves `www/`.
-    pub(super) fn start(place: &Place, journal: &Journal, timeline: &Timeline) -> anyhow::Result<Self> {
+    /// Serves `www/`; with `bundled`, without nginx.
+    pub(super) fn start(
+        bundled: bool,
+        place: &Place,
+        journal: &Journal,
+        timeline: &Timeline,
+    ) -> anyhow::Result<Self> {
         let program = ["nginx", "/usr/sbin/nginx"].into_iter().find(|program| {
             Command::new(program).arg("-v").output().is_ok_and(|output| output.status.success())
         });
@@ -93,7 +98,7 @@ impl Web {
     pub(super) fn name(&self) -> &'static str {
         match self.kind {
             Kind::Nginx { .. } => "nginx",
-            Kind::Bundled { .. } => "the bundled file server (nginx is not installed)",
+            Kind::Bundled { .. } => "the bundled file server (not nginx)",
         }
     }
 
