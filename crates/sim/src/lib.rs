@@ -2,7 +2,7 @@
 //!
 //! The machines of `marram-session` and `marram-edge` are driven only by their `step`; everything around them (sockets,
 //! clocks, sandboxes, programs, operators) is simulated here and drawn from the seed. What the programs received is
-//! judged by an oracle that knows nothing of the protocol ([`oracle`]).
+//! judged by an oracle that knows nothing of the protocol (`oracle`).
 
 pub mod batch;
 mod executor;
