@@ -62,7 +62,7 @@ record! {
         produced: u64,
         /// Whether the last one was the close.
         output_closed: bool,
-        /// The last ones of them, as far as not acknowledged **[M]**.
+        /// The last ones of them, as far as not acknowledged **\[M\]**.
         outbox: Many<Unacknowledged>,
     }
 }

@@ -223,7 +223,7 @@ impl End {
         }
     }
 
-    /// Promises, and hands over what is kept. From here on every older generation is refused **[M]**.
+    /// Promises, and hands over what is kept. From here on every older generation is refused **\[M\]**.
     ///
     /// # Errors
     /// If the promise is not given; nothing has changed then.

@@ -27,7 +27,7 @@ pub struct Attempt<'a> {
 }
 
 impl Owner {
-    /// Asks every end for its promise. From here on nothing is released until all have given it and a log is chosen **[M]**.
+    /// Asks every end for its promise. From here on nothing is released until all have given it and a log is chosen **\[M\]**.
     pub fn open(&mut self, attempt: &Attempt<'_>, out: &mut Vec<Effect>) {
         self.generation = attempt.generation;
         self.seal = self.keys.seal(attempt.generation);
