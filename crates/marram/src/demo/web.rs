@@ -35,7 +35,7 @@ impl Web {
         journal: &Journal,
         timeline: &Timeline,
     ) -> anyhow::Result<Self> {
-        let program = ["nginx", "/usr/sbin/nginx"].into_iter().find(|program| {
+        let program = ["nginx", "/usr/sbin/nginx"].into_iter().filter(|_| !bundled).find(|program| {
             Command::new(program).arg("-v").output().is_ok_and(|output| output.status.success())
         });
         let web = match program {
