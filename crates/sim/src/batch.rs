@@ -35,6 +35,8 @@ pub struct Tally {
     pub passed: u64,
     /// Events in all of them.
     pub events: u64,
+    /// Answers of the Wasm machine that were compared with the fake's.
+    pub compared: u64,
     /// Seeds that were run twice.
     pub twice: u64,
     /// The others, in order of seed.
@@ -47,6 +49,7 @@ impl Tally {
     fn merge(&mut self, other: Self) {
         self.passed += other.passed;
         self.events += other.events;
+        self.compared += other.compared;
         self.twice += other.twice;
         self.failures.extend(other.failures);
         self.counts.merge(&other.counts);
@@ -101,6 +104,7 @@ fn work(
         at.store(seed, Ordering::Relaxed);
         let mut outcome = run(seed, false);
         tally.events += outcome.events;
+        tally.compared += outcome.compared;
         tally.counts.merge(&outcome.watch.counts);
         if seed.is_multiple_of(TWICE) && outcome.violations.is_empty() {
             tally.twice += 1;

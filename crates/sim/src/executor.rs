@@ -19,14 +19,38 @@ const FULL: u8 = 0;
 const DELTA: u8 = 1;
 
 /// What was run before, anywhere: tells replay from first runs without asking the edges.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Past {
     /// By the cell's seed, the chain's hash after each event.
     hashes: BTreeMap<[u8; 32], Vec<u64>>,
     /// Events at which a poison that strikes once has struck.
     struck: BTreeSet<[u8; 32]>,
+    /// Wasm twins of all cells, where asked for.
+    #[cfg(feature = "wasm")]
+    pub(crate) twins: Option<crate::twin::Twins>,
     /// What no executor should ever be asked.
     pub(crate) violations: Vec<String>,
+}
+
+impl Past {
+    /// Nothing was run yet; with twins if their image is deployed.
+    pub(crate) fn new() -> Self {
+        Self {
+            hashes: BTreeMap::new(),
+            struck: BTreeSet::new(),
+            #[cfg(feature = "wasm")]
+            twins: crate::twin::Twins::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    /// How many answers of Wasm twins were compared.
+    pub(crate) fn compared(&self) -> u64 {
+        #[cfg(feature = "wasm")]
+        return self.twins.as_ref().map_or(0, |twins| twins.compared);
+        #[cfg(not(feature = "wasm"))]
+        0
+    }
 }
 
 /// How a run relates to what was run before.
@@ -59,6 +83,8 @@ struct Cell {
     /// The last time that a handler read: the next may not be earlier.
     clock_ns: i64,
     events: u64,
+    #[cfg(feature = "wasm")]
+    twin: Option<CellId>,
     /// The checkpoint taken or restored last.
     saved: Option<[u8; STATE_SIZE]>,
 }
@@ -81,12 +107,26 @@ impl Cells {
     ///
     /// # Errors
     /// If there is no such image.
-    pub(crate) fn start(&mut self, id: CellId, image: ImageHash, seed: Seed) -> Result<(), CellError> {
+    pub(crate) fn start(
+        &mut self,
+        id: CellId,
+        (image, seed): (ImageHash, Seed),
+        past: &mut Past,
+    ) -> Result<(), CellError> {
         if !Service::ALL.iter().any(|service| service.image() == image) {
             return Err(CellError { code: Code::UnknownImage, reason: format!("no image {image}") });
         }
-        let cell =
-            Cell { chain: Chain::default(), seed, drawn: 0, clock_ns: i64::MIN, events: 0, saved: None };
+        let cell = Cell {
+            chain: Chain::default(),
+            seed,
+            drawn: 0,
+            clock_ns: i64::MIN,
+            events: 0,
+            #[cfg(feature = "wasm")]
+            twin: past.twins.as_mut().map(|twins| twins.start(seed)),
+            saved: None,
+        };
+        let _ = past;
         assert!(self.cells.insert(id, cell).is_none(), "cell {id:?} was started twice");
         Ok(())
     }
@@ -109,6 +149,8 @@ impl Cells {
         }
         let drawn = cell.drawn;
         cell.run(run, &mut ran, past);
+        #[cfg(feature = "wasm")]
+        cell.compare(run, &ran, past);
         let hashes = past.hashes.entry(cell.seed.0).or_default();
         let place = usize::try_from(cell.events - 1).expect("a short history");
         let replayed = hashes.get(place) == Some(&cell.chain.hash());
@@ -128,12 +170,12 @@ impl Cells {
         &mut self,
         id: CellId,
         base: Base,
-        header: &Header,
-        seal: &Seal,
+        (header, seal): (&Header, &Seal),
+        past: &mut Past,
     ) -> Result<Bytes, String> {
         let cell = self.cells.get_mut(&id).ok_or("the cell is gone")?;
         let state = cell.save();
-        let sections = match (base, cell.saved) {
+        let mut sections = match (base, cell.saved) {
             (Base::Previous, Some(saved)) => {
                 let mut sections = vec![DELTA];
                 sections.extend_from_slice(&fingerprint(&saved));
@@ -149,6 +191,9 @@ impl Cells {
             }
         };
         cell.saved = Some(state);
+        #[cfg(feature = "wasm")]
+        cell.save_twin(base, &mut sections, past);
+        let _ = (&mut sections, past);
         Ok(seal.seal_checkpoint(header.number, &header::join(header, &sections)).into())
     }
 
@@ -162,10 +207,13 @@ impl Cells {
         (session, image): (SessionId, ImageHash),
         keys: &SessionKeys,
         checkpoints: &[SealedCheckpoint],
+        past: &mut Past,
     ) -> Result<Box<Header>, CellError> {
         let tampered = |reason: &str| CellError { code: Code::Tampered, reason: reason.into() };
         let mut state: Option<[u8; STATE_SIZE]> = None;
         let mut last: Option<Header> = None;
+        #[cfg(feature = "wasm")]
+        let mut twin_parts: Vec<Bytes> = Vec::new();
         for sealed in checkpoints {
             let (meta, seal) = (&sealed.meta, keys.seal(sealed.meta.generation));
             let plain = seal
@@ -183,17 +231,33 @@ impl Cells {
             if !fits {
                 return Err(tampered("a checkpoint is not the one that its place names"));
             }
+            #[cfg(feature = "wasm")]
+            twin_parts.push(sections.clone());
             state = Some(apply(state, &sections).map_err(tampered)?);
             last = Some(header);
         }
         let (Some(state), Some(header)) = (state, last) else { return Err(tampered("no checkpoint")) };
-        assert!(self.cells.insert(id, Cell::load(state)).is_none(), "cell {id:?} was started twice");
+        #[cfg_attr(not(feature = "wasm"), expect(unused_mut, reason = "only a twin is put in"))]
+        let mut cell = Cell::load(state);
+        #[cfg(feature = "wasm")]
+        cell.restore_twin(&twin_parts, past);
+        let _ = past;
+        assert!(self.cells.insert(id, cell).is_none(), "cell {id:?} was started twice");
         Ok(Box::new(header))
     }
 
     /// Forgets a cell.
-    pub(crate) fn remove(&mut self, id: CellId) {
-        self.cells.remove(&id);
+    pub(crate) fn remove(&mut self, id: CellId, past: &mut Past) {
+        #[cfg_attr(
+            not(feature = "wasm"),
+            expect(unused_variables, reason = "only a twin is removed as well")
+        )]
+        let cell = self.cells.remove(&id);
+        #[cfg(feature = "wasm")]
+        if let (Some(twins), Some(twin)) = (&mut past.twins, cell.and_then(|cell| cell.twin)) {
+            twins.remove(twin);
+        }
+        let _ = past;
     }
 }
 
@@ -276,8 +340,41 @@ impl Cell {
             drawn,
             clock_ns,
             events: u64::from_le_bytes(word),
+            #[cfg(feature = "wasm")]
+            twin: None,
             saved: Some(bytes),
         }
+    }
+}
+
+#[cfg(feature = "wasm")]
+impl Cell {
+    fn compare(&self, run: &Run, ran: &Ran, past: &mut Past) {
+        if let (Some(twins), Some(twin)) = (&mut past.twins, self.twin) {
+            past.violations.extend(twins.run(twin, run, ran));
+            past.violations.extend(twins.look(twin, self.seed, self.events, self.chain.hash()));
+        }
+    }
+
+    /// The twin's part goes behind the fake's, its size last.
+    fn save_twin(&self, base: Base, sections: &mut Vec<u8>, past: &mut Past) {
+        if let (Some(twins), Some(twin)) = (&mut past.twins, self.twin) {
+            let part = twins.save(twin, base);
+            sections.extend_from_slice(&part);
+            sections.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        }
+    }
+
+    fn restore_twin(&mut self, parts: &[Bytes], past: &mut Past) {
+        let Some(twins) = &mut past.twins else { return };
+        let part = |sections: &Bytes| {
+            let (rest, size) = sections.split_last_chunk::<8>().expect("a twin was saved");
+            let size = usize::try_from(u64::from_le_bytes(*size)).expect("a checkpoint fits memory");
+            sections.slice(rest.len() - size..rest.len())
+        };
+        let parts: Vec<Bytes> = parts.iter().map(part).collect();
+        let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
+        self.twin = Some(twins.restore(&parts));
     }
 }
 

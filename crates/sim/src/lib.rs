@@ -13,6 +13,8 @@ mod program;
 mod queue;
 mod random;
 mod trace;
+#[cfg(feature = "wasm")]
+pub mod twin;
 pub mod watch;
 mod world;
 
@@ -33,6 +35,6 @@ pub fn run(seed: u64, verbose: bool) -> Outcome {
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
             .unwrap_or_else(|| "without words".into());
         let violations = vec![format!("a machine panicked: {text}")];
-        Outcome { violations, hash: 0, events: 0, watch: Watch::default(), lines: Vec::new() }
+        Outcome { violations, hash: 0, events: 0, compared: 0, watch: Watch::default(), lines: Vec::new() }
     })
 }

@@ -29,6 +29,7 @@ const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--first] 
   --from --count     so many seeds from that one on
   --first            stop at the first failure
   --verbose          of one seed, all events; of many, what each failed seed did last
+  --wasm             with the Wasm machine beside the fake (feature `wasm`)
   mutants            every named mutation of the protocol must be caught";
 
 /// What to run.
@@ -73,6 +74,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--count" => arguments.count = Some(number(words.next())?),
             "--first" => arguments.first = true,
             "--verbose" => arguments.verbose = true,
+            #[cfg(feature = "wasm")]
+            "--wasm" => {
+                let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cells/chain.wasm");
+                marram_sim::twin::deploy(module.as_ref()).map_err(|error| format!("{module}: {error}"))?;
+            }
             "mutants" => arguments.mutants = true,
             "--only" => arguments.only = words.next(),
             _ => arguments.seed = Some(number(Some(word))?),
@@ -138,6 +144,9 @@ fn report(tally: &Tally, count: u64, took: Duration) -> bool {
         if count >= FRESH { if enough { "yes" } else { "NO" } } else { "not asked" },
         took.as_secs_f64()
     );
+    if tally.compared > 0 {
+        println!("{} answers of the Wasm machine compared with the fake's", tally.compared);
+    }
     println!("{} passed, {} failed", tally.passed, tally.failures.len());
     enough && tally.failures.is_empty()
 }

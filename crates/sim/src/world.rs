@@ -106,6 +106,8 @@ pub struct Outcome {
     pub hash: u64,
     /// How many events there were.
     pub events: u64,
+    /// How many answers of the Wasm machine were compared with the fake's.
+    pub compared: u64,
     /// Rare states reached.
     pub watch: Watch,
     /// What happened, if it was asked for.
@@ -129,7 +131,7 @@ impl World {
             ambushes: Vec::new(),
             strikes: 0,
             watch: Watch::default(),
-            past: Past::default(),
+            past: Past::new(),
             trace: Trace::new(verbose),
             violations: Vec::new(),
             plan,
@@ -180,8 +182,9 @@ impl World {
             oracle::judge(&self.plan, &self.programs, &mut self.violations);
         }
         let (hash, events) = (self.trace.hash(), self.trace.events());
+        let compared = self.past.compared();
         let (violations, watch) = (self.violations, self.watch);
-        Outcome { violations, hash, events, watch, lines: self.trace.into_lines() }
+        Outcome { violations, hash, events, compared, watch, lines: self.trace.into_lines() }
     }
 
     /// Every program has come to its end, and the seed has had its due of faults.

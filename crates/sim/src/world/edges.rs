@@ -354,11 +354,11 @@ impl World {
         let cells = &mut self.edges[seat.edge].shards[seat.shard].cells;
         match out {
             Out::Start { cell, image, seed } => {
-                let result = cells.start(cell, image, seed);
+                let result = cells.start(cell, (image, seed), &mut self.past);
                 self.answer(seat, cell, In::Started { cell, result });
             }
             Out::Restore { cell, session, image, keys, checkpoints } => {
-                let result = cells.restore(cell, (session, image), &keys, &checkpoints);
+                let result = cells.restore(cell, (session, image), &keys, &checkpoints, &mut self.past);
                 self.watch.restored(seat, cell, session, checkpoints.len());
                 self.answer(seat, cell, In::Restored { cell, result });
             }
@@ -371,7 +371,7 @@ impl World {
                 self.answer(seat, run.cell, In::Ran(ran));
             }
             Out::Checkpoint { cell, base, header, seal } => {
-                let result = cells.checkpoint(cell, base, &header, &seal);
+                let result = cells.checkpoint(cell, base, (&header, &seal), &mut self.past);
                 self.watch.see(Moment::Checkpoint, Some(seat.edge));
                 let number = header.number;
                 let delay_ns = self.chance.below(20 * self.plan.handler_ns);
@@ -380,7 +380,7 @@ impl World {
                 self.queue.after(delay_ns, Event::Shard(seat, life, Box::new(input)));
             }
             Out::Remove { cell } => {
-                cells.remove(cell);
+                cells.remove(cell, &mut self.past);
                 self.shard_mut(seat).answers_ns.remove(&cell);
             }
             Out::Send { .. } | Out::CloseWire { .. } | Out::WakeAt { .. } | Out::Control(_) => {}
