@@ -27,9 +27,16 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
         step(&format!("tests of {manifest}"), || run(&mut side_tests(manifest)))?;
     }
     step("tests of the workspace", || {
-        run(project::cargo("test").args(["--release", "--locked", "--workspace"]))
+        run(project::cargo("test").args([
+            "--release",
+            "--locked",
+            "--workspace",
+            "--features",
+            "marram-sim/wasm",
+        ]))
     })?;
     step("simulation", || programs::sim(&[]))?;
+    step("named mutations of the protocol", || programs::sim(&["mutants".into()]))?;
     if fuzz_seconds > 0 {
         step("fuzz", || fuzz::run_all(fuzz_seconds))?;
     }
