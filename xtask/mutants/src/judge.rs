@@ -18,7 +18,7 @@ use crate::mutate::Mutant;
 /// How a mutant fared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// The crate's own tests failed.
+    /// The tests of the crate, or of the edge that is made of it, failed.
     UnitTests,
     /// A simulated history was wrong.
     Simulation,
@@ -47,7 +47,9 @@ pub(crate) struct Judge {
 impl Judge {
     /// Builds the changed tree and makes sure that, with no mutant chosen, all is well.
     pub(crate) fn build(folder: &Path, name: &str) -> Result<Self> {
-        let tests = executables(folder, &["test", "--no-run", "--package", &format!("marram-{name}")])?;
+        let own = format!("marram-{name}");
+        let packages = ["test", "--no-run", "--package", own.as_str(), "--package", "marram-edge"];
+        let tests = executables(folder, &packages)?;
         let simulators = executables(folder, &["build", "--package", "marram-sim", "--bins"])?;
         let [simulator] = simulators.as_slice() else {
             bail!("marram-sim has not one program but {simulators:?}")
