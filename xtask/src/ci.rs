@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::{
     cells, deny,
     options::Options,
-    programs, project, purity, setup,
+    project, purity, setup,
     shell::{run, step},
     suite, tidy,
 };
@@ -16,7 +16,7 @@ use crate::{
 type Step = (&'static str, fn() -> Result<()>);
 
 /// All of them, in order.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 9] = [
     ("set-up for building", set_up),
     ("format", format),
     ("tidy", tidy::check),
@@ -25,7 +25,6 @@ const STEPS: [Step; 10] = [
     ("purity", purity::check),
     ("clippy", clippy),
     ("docs", docs),
-    ("mutations", mutations),
     ("test", || suite::test(&[])),
 ];
 
@@ -49,11 +48,6 @@ pub(crate) fn all(arguments: &[String]) -> Result<()> {
         bail!("failed: {}", failed.join(", "));
     }
     Ok(())
-}
-
-/// Each rule of the protocol, left out, must be noticed by the simulation.
-fn mutations() -> Result<()> {
-    programs::sim(&["mutants".to_owned()])
 }
 
 fn set_up() -> Result<()> {
