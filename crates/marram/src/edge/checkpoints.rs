@@ -154,7 +154,7 @@ mod tests {
             (vec![], "no checkpoint"),
             (vec![flipped], "altered"),
             (vec![full(), renamed], "covering something else"),
-            (vec![promoted], "covering something else"),
+            (vec![promoted], "builds on another"),
             (vec![delta()], "covering something else"),
             (vec![full(), skipping], "builds on another"),
             (vec![full(), full()], "covering something else"),
