@@ -63,7 +63,7 @@ fn format() -> Result<()> {
 
 fn clippy() -> Result<()> {
     const DENY: [&str; 3] = ["--", "-D", "warnings"];
-    let flags = ["--release", "--locked", "--workspace", "--all-targets"];
+    let flags = ["--release", "--locked", "--workspace", "--all-targets", "--features", "marram-sim/wasm"];
     run(project::cargo("clippy").args(flags).args(DENY))?;
     let side = |manifest| {
         run(project::side_cargo("clippy", manifest)
