@@ -53,6 +53,7 @@ impl Workshop {
             copy_tree(&root.join(member), &copy.join(member))?;
             copy_tree(&root.join(member), &copy.join("original").join(member))?;
         }
+        without_wasm(&copy.join("crates/sim/Cargo.toml"))?;
         fs::copy(root.join("Cargo.lock"), copy.join("Cargo.lock"))?;
         fs::write(copy.join("Cargo.toml"), manifest(&fs::read_to_string(root.join("Cargo.toml"))?))?;
         let workshop = Self { copy };
@@ -136,6 +137,14 @@ fn manifest(original: &str) -> String {
     out.push_str("debug = false\n[profile.release.package.blake3]\nopt-level = 3\n");
     out.push_str("[profile.release.package.chacha20]\nopt-level = 3\n");
     out
+}
+
+/// The copy has no sandbox, and mutants need none: the feature stays, its dependency goes.
+fn without_wasm(manifest: &Path) -> io::Result<()> {
+    let original = fs::read_to_string(manifest)?;
+    let kept = original.lines().filter(|line| !line.starts_with("marram-sandbox"));
+    let kept = kept.map(|line| if line.starts_with("wasm = ") { "wasm = []" } else { line });
+    fs::write(manifest, kept.collect::<Vec<_>>().join("\n"))
 }
 
 fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
