@@ -1,6 +1,6 @@
 //! Local connections: what programs say and are told.
 
-use super::{ACK_DELAY_NS, Agent, ConnectionId, EndId, Out, Report, sessions::Session};
+use super::{ACK_DELAY_NS, Agent, ConnectionId, EndId, Out, Report, sessions::Session, wires::unbind};
 use crate::end::{Effect, End};
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use bytes::Bytes;
@@ -246,10 +246,8 @@ impl Agent {
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));
         }
-        for (wire, channel) in session.attached.into_iter().chain(session.asking).chain(session.stale) {
-            if let Some(wire) = self.wires.get_mut(&wire) {
-                wire.channels.remove(&channel);
-            }
+        for bound in session.attached.into_iter().chain(session.asking).chain(session.stale) {
+            unbind(&mut self.wires, Some(bound));
         }
         if let Some(connection) = session.local.id {
             self.connections.remove(&connection);

@@ -1,6 +1,10 @@
 //! Sessions of an agent: who owns them, who should, and what happens when nobody does.
 
-use super::{Agent, EndId, Out, Report, Target, WireId, local::Local, wires::Bound};
+use super::{
+    Agent, EndId, Out, Report, Target, WireId,
+    local::Local,
+    wires::{Bound, unbind},
+};
 use crate::end::{End, Phase, Refusal};
 use alloc::{
     string::{String, ToString},
@@ -86,11 +90,7 @@ impl Agent {
             // A wire that becomes usable will lead.
             return self.arm_deadline(now_ns, id);
         };
-        if let Some((wire, channel)) = session.asking.take()
-            && let Some(wire) = self.wires.get_mut(&wire)
-        {
-            wire.channels.remove(&channel);
-        }
+        unbind(&mut self.wires, session.asking.take());
         let Some(wire) = self.wires.get_mut(&wire_id) else { return };
         let Some(welcome) = &wire.welcome else { return };
         let challenge = welcome.challenge;
@@ -169,12 +169,8 @@ impl Agent {
         }
         // The channel on which this end asked, if it is another, is answered by this promise as well; so is a stale owner,
         // whose channel stays bound to its older generation until it speaks.
-        if let Some((wire, channel)) = session.asking.take()
-            && (wire, channel) != (wire_id, ask.channel)
-            && let Some(wire) = self.wires.get_mut(&wire)
-        {
-            wire.channels.remove(&channel);
-        }
+        let asking = session.asking.take().filter(|asking| *asking != (wire_id, ask.channel));
+        unbind(&mut self.wires, asking);
         let stale = session.attached.replace((wire_id, ask.channel));
         if let Some((wire, channel)) = stale.filter(|(wire, _)| self.wires.contains_key(wire)) {
             // An owner that lives learns of it at once; one that sleeps is refused when it wakes.
@@ -285,11 +281,7 @@ impl Agent {
         let usable = self.candidates(id).len();
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        if let Some((wire, channel)) = session.asking.take()
-            && let Some(wire) = self.wires.get_mut(&wire)
-        {
-            wire.channels.remove(&channel);
-        }
+        unbind(&mut self.wires, session.asking.take());
         if let Some((owner, _)) = session.attached {
             // It has an owner; nothing is lost. If that one is about to go, another has to be asked in time.
             session.lead_ns = None;

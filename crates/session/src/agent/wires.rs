@@ -62,6 +62,15 @@ impl Wire {
     }
 }
 
+/// Forgets what a channel belongs to, if there is one and its wire is still there.
+pub(super) fn unbind(wires: &mut BTreeMap<WireId, Wire>, at: Option<(WireId, Channel)>) {
+    if let Some((wire, channel)) = at
+        && let Some(wire) = wires.get_mut(&wire)
+    {
+        wire.channels.remove(&channel);
+    }
+}
+
 impl Agent {
     pub(super) fn dial_all(&mut self, now_ns: u64, out: &mut Vec<Out>) {
         for edge in 0..self.config.edges {
