@@ -87,7 +87,9 @@ impl Shard {
         if session.owner.recovering() {
             return;
         }
-        if let Some(asked_ns) = session.asked_ns.take()
+        let asked_ns = session.asked_ns.take();
+        self.place_free |= asked_ns.is_some();
+        if let Some(asked_ns) = asked_ns
             && !session.fresh
         {
             self.counters.recoveries += 1;
@@ -140,6 +142,7 @@ impl Shard {
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
         let Some(session) = self.sessions.remove(&id) else { return };
+        self.place_free = true;
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));
         }

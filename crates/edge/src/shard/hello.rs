@@ -49,12 +49,13 @@ impl Shard {
 
     /// Lets waiting recoveries in.
     pub(super) fn admit(&mut self, now: Now, out: &mut Vec<Out>) {
-        if self.waiting.is_empty() {
+        // Counting goes through every session, so it is done when the count can have fallen and not at every step.
+        if !core::mem::take(&mut self.place_free) || self.waiting.is_empty() {
             return;
         }
         let limit = self.config.recoveries_max as usize;
-        let places = if limit == 0 { self.waiting.len() } else { limit.saturating_sub(self.recovering()) };
-        for _ in 0..places {
+        // One that is rejected leaves its place to the next.
+        while limit == 0 || self.recovering() < limit {
             let Some((wire, hello)) = self.waiting.pop_front() else { return };
             self.hello(now, wire, hello, out);
         }

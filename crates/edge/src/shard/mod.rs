@@ -72,6 +72,8 @@ pub struct Shard {
     cells_made: u64,
     /// Hellos that wait for a place among the recoveries (DESIGN.md section 5.8).
     waiting: VecDeque<(WireId, Hello)>,
+    /// Whether a recovery came to its end since places were counted.
+    place_free: bool,
     timers: BTreeSet<(u64, SessionId)>,
     silence_checked_ns: u64,
     wake_ns: Option<u64>,
@@ -107,6 +109,7 @@ impl Shard {
             cells: BTreeMap::new(),
             cells_made: 0,
             waiting: VecDeque::new(),
+            place_free: false,
             timers: BTreeSet::new(),
             silence_checked_ns: 0,
             wake_ns: None,
