@@ -53,7 +53,7 @@ const TASKS: &[Task] = &[
     ),
     Task(
         "mutants",
-        "[--every N] [--from K] [--crate NAME]",
+        "[--file TEXT] [--quick] [--every N] ...",
         "change the protocol by rule; do the tests notice?",
         WithArguments(programs::mutants),
     ),

@@ -1,7 +1,7 @@
 //! Runs the tests against one mutant after the other, cheapest first.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::{
         Mutex,
@@ -11,9 +11,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::mutate::Mutant;
+use crate::{mutate::Mutant, programs::Programs};
 
 /// How a mutant fared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,39 +32,53 @@ const SEEDS: u32 = 3_000;
 /// The histories begin here, beside those of CI.
 const SEED_FROM: u32 = 1_000_000;
 
-/// A mutant that hangs is caught.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// A mutant that hangs is caught: one that takes so many times what the tests take without it, and so long on top.
+const SLOWER_MAX: u32 = 8;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A mutant that eats memory is caught before the machine suffers. Without one, a tenth of it is enough.
+const MEMORY_MAX: u64 = 2 << 30;
 
 /// How often a running program is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// The programs to run.
+/// Progress is told after so many mutants.
+const TELL_EVERY: usize = 50;
+
+/// The programs to run, and how patiently.
 pub(crate) struct Judge {
-    unit_tests: Vec<PathBuf>,
-    simulator: PathBuf,
+    programs: Programs,
+    /// Without the simulation, which takes a thousand times as long.
+    quick: bool,
+    unit_tests_max: Duration,
+    simulation_max: Duration,
 }
 
 impl Judge {
-    /// Builds the changed tree and makes sure that, with no mutant chosen, all is well.
-    pub(crate) fn build(folder: &Path, name: &str) -> Result<Self> {
-        let own = format!("marram-{name}");
-        let packages = ["test", "--no-run", "--package", own.as_str(), "--package", "marram-edge"];
-        let tests = executables(folder, &packages)?;
-        let simulators = executables(folder, &["build", "--package", "marram-sim", "--bins"])?;
-        let [simulator] = simulators.as_slice() else {
-            bail!("marram-sim has not one program but {simulators:?}")
-        };
-        let judge = Self { unit_tests: tests, simulator: simulator.clone() };
-        match judge.verdict(0)? {
-            Verdict::Survived => Ok(judge),
-            other => bail!("the tests fail without any mutant: {other:?}"),
+    /// Makes sure that, with no mutant chosen, all is well.
+    pub(crate) fn new(programs: Programs, quick: bool) -> Result<Self> {
+        // Holds for this process from here on, and so for whatever it starts.
+        let limit = Rlimit { current: Some(MEMORY_MAX), ..getrlimit(Resource::Data) };
+        setrlimit(Resource::Data, limit).context("cannot limit the memory of what is tried")?;
+        let first = Duration::from_secs(600);
+        let mut judge = Self { programs, quick, unit_tests_max: first, simulation_max: first };
+        let started = Instant::now();
+        if !judge.unit_tests_pass(0)? {
+            bail!("the unit tests fail without any mutant");
         }
+        judge.unit_tests_max = PATIENCE + started.elapsed() * SLOWER_MAX;
+        let started = Instant::now();
+        if !quick && !judge.simulation_passes(0)? {
+            bail!("the simulation fails without any mutant");
+        }
+        judge.simulation_max = PATIENCE + started.elapsed() * SLOWER_MAX;
+        Ok(judge)
     }
 
     /// Tries them on all cores; the answers come in the order of the questions.
     pub(crate) fn try_all<'a>(&self, mutants: &[&'a Mutant]) -> Result<Vec<(&'a Mutant, Verdict)>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let (next, started, found) = (AtomicUsize::new(0), Instant::now(), Mutex::new(Vec::new()));
         let work = || -> Result<()> {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
@@ -72,8 +86,11 @@ impl Judge {
                 let verdict = self.verdict(mutant.number)?;
                 let mut found = found.lock().expect("no thread panics while it holds the list");
                 found.push((index, verdict));
-                if verdict == Verdict::Survived || found.len() % 50 == 0 {
-                    println!("{}/{}: {verdict:?}: {mutant}", found.len(), mutants.len());
+                if verdict == Verdict::Survived {
+                    println!("survived: {mutant}");
+                }
+                if found.len() % TELL_EVERY == 0 {
+                    println!("{}", progress(&found, mutants.len(), started.elapsed()));
                 }
             }
         };
@@ -87,24 +104,49 @@ impl Judge {
     }
 
     fn verdict(&self, number: u32) -> Result<Verdict> {
-        for program in &self.unit_tests {
-            if !passes(Command::new(program).arg("--test-threads=1"), number)? {
-                return Ok(Verdict::UnitTests);
+        Ok(if !self.unit_tests_pass(number)? {
+            Verdict::UnitTests
+        } else if self.quick || self.simulation_passes(number)? {
+            Verdict::Survived
+        } else {
+            Verdict::Simulation
+        })
+    }
+
+    fn unit_tests_pass(&self, number: u32) -> Result<bool> {
+        for program in &self.programs.unit_tests {
+            if !passes(command(program).arg("--test-threads=1"), number, self.unit_tests_max)? {
+                return Ok(false);
             }
         }
-        let mut simulation = Command::new(&self.simulator);
+        Ok(true)
+    }
+
+    fn simulation_passes(&self, number: u32) -> Result<bool> {
+        let mut simulation = command(&self.programs.simulator);
         simulation.args(["--from", &SEED_FROM.to_string(), "--count", &SEEDS.to_string(), "--first"]);
-        let survived = passes(&mut simulation, number)?;
-        Ok(if survived { Verdict::Survived } else { Verdict::Simulation })
+        passes(&mut simulation, number, self.simulation_max)
     }
 }
 
-/// Whether a program succeeds, in time, with a mutant.
-fn passes(command: &mut Command, number: u32) -> Result<bool> {
-    command.env("MARRAM_MUTANT", number.to_string()).env("RUST_BACKTRACE", "0");
+fn progress(found: &[(usize, Verdict)], all: usize, elapsed: Duration) -> String {
+    let survived = found.iter().filter(|(_, verdict)| *verdict == Verdict::Survived).count();
+    let left_s = elapsed.as_secs_f64() / found.len() as f64 * (all - found.len()) as f64;
+    format!("{} of {all} tried, {survived} survived, about {left_s:.0} s left", found.len())
+}
+
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.env("RUST_BACKTRACE", "0");
+    command
+}
+
+/// Whether a program succeeds, in time, with a mutant.
+fn passes(command: &mut Command, number: u32, patience: Duration) -> Result<bool> {
+    command.env("MARRAM_MUTANT", number.to_string());
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait()? {
             return Ok(status.success());
@@ -119,28 +161,4 @@ fn end(child: &mut Child) -> Result<()> {
     child.kill().context("cannot end a mutant that hangs")?;
     child.wait().context("cannot wait for a mutant that hangs")?;
     Ok(())
-}
-
-/// What a cargo command builds, by its own account.
-fn executables(folder: &Path, arguments: &[&str]) -> Result<Vec<PathBuf>> {
-    let mut command = Command::new("cargo");
-    command.current_dir(folder.join("tree")).args(arguments);
-    command.args(["--release", "--locked", "--quiet", "--message-format", "json"]);
-    // Half of the conditions are strange now; that is not worth a word.
-    command.arg("--target-dir").arg(folder.join("build")).env("RUSTFLAGS", "-Awarnings");
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stdout);
-        let errors = text.lines().filter_map(|line| {
-            let message = serde_json::from_str::<Value>(line).ok()?;
-            message["message"]["rendered"].as_str().map(str::to_owned)
-        });
-        bail!("the changed tree does not build:\n{}", errors.collect::<String>());
-    }
-    let text = String::from_utf8(output.stdout).context("cargo wrote no UTF-8")?;
-    let programs = text.lines().filter_map(|line| {
-        let message = serde_json::from_str::<Value>(line).ok()?;
-        message["executable"].as_str().map(PathBuf::from)
-    });
-    Ok(programs.collect())
 }

@@ -6,6 +6,7 @@
 
 mod judge;
 mod mutate;
+mod programs;
 mod tree;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -14,6 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use judge::{Judge, Verdict};
 use mutate::Mutant;
+use programs::Programs;
 
 /// At least so many in a hundred must be caught.
 const CAUGHT_PERCENT_MIN: usize = 90;
@@ -24,16 +26,21 @@ const SURVIVORS: &str = "xtask/mutants/survivors.txt";
 /// Begins the reason of a survivor that no test should catch.
 const HARMLESS: &str = "harmless: ";
 
-const USAGE: &str = "usage: cargo xtask mutants [--crate NAME] [--every N] [--from K] [--list]
+const USAGE: &str =
+    "usage: cargo xtask mutants [--crate NAME] [--file TEXT] [--every N] [--from K] [--quick] [--list]
   --crate NAME   whose code is changed (session)
+  --file TEXT    try mutants of files only whose path has this in it
   --every N      try each N-th mutant only (1)
   --from K       beginning with the K-th (1)
+  --quick        ask the unit tests only, not the simulation
   --list         name the mutants and try none";
 
 struct Arguments {
     name: String,
+    file: String,
     every: usize,
     from: usize,
+    quick: bool,
     list: bool,
 }
 
@@ -52,16 +59,19 @@ fn run() -> Result<bool> {
     let arguments = parse(std::env::args().skip(1))?;
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     let folder = root.join("target/mechanical");
+    let lock = programs::lock(&folder)?;
     let mutants = tree::write(&root, &folder.join("tree"), &arguments.name)?;
-    let chosen: Vec<_> =
-        mutants.iter().skip(arguments.from.saturating_sub(1)).step_by(arguments.every).collect();
+    let in_files = mutants.iter().filter(|mutant| mutant.file.contains(&arguments.file));
+    let chosen: Vec<_> = in_files.skip(arguments.from.saturating_sub(1)).step_by(arguments.every).collect();
     println!("{} mutants of marram-{}, {} chosen", mutants.len(), arguments.name, chosen.len());
     if arguments.list {
         chosen.iter().for_each(|mutant| println!("{mutant}"));
         return Ok(true);
     }
+    let programs = Programs::build(&folder, &arguments.name)?;
+    drop(lock);
     let known = std::fs::read_to_string(root.join(SURVIVORS)).context(SURVIVORS)?;
-    let judge = Judge::build(&folder, &arguments.name)?;
+    let judge = Judge::new(programs, arguments.quick)?;
     let verdicts = judge.try_all(&chosen)?;
     report(&verdicts, &known)
 }
@@ -87,13 +97,16 @@ fn report(verdicts: &[(&Mutant, Verdict)], known: &str) -> Result<bool> {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments> {
-    let mut arguments = Arguments { name: "session".to_owned(), every: 1, from: 1, list: false };
+    let (name, file) = ("session".to_owned(), String::new());
+    let mut arguments = Arguments { name, file, every: 1, from: 1, quick: false, list: false };
     while let Some(word) = words.next() {
         let mut value = || words.next().with_context(|| format!("{word} needs a value after it\n{USAGE}"));
         match word.as_str() {
             "--crate" => arguments.name = value()?,
+            "--file" => arguments.file = value()?,
             "--every" => arguments.every = value()?.parse().ok().filter(|every| *every > 0).context(USAGE)?,
             "--from" => arguments.from = value()?.parse().ok().context(USAGE)?,
+            "--quick" => arguments.quick = true,
             "--list" => arguments.list = true,
             _ => bail!("`{word}` is not understood\n{USAGE}"),
         }

@@ -26,7 +26,8 @@ use syn::{
 pub(crate) struct Mutant {
     /// Which the switch asks for.
     pub(crate) number: u32,
-    file: String,
+    /// Where it is, from the repository's root.
+    pub(crate) file: String,
     line: usize,
     function: String,
     rule: String,

@@ -1,6 +1,7 @@
 //! A copy of the repository in which one crate is changed. Knows nothing of what the changes are.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -24,25 +25,23 @@ pub fn mutant(number: u32) -> bool {
 }
 "#;
 
-/// Writes the copy and returns the changes in it.
+/// Writes the copy and returns the changes in it. What is not to be there any more is removed.
 pub(crate) fn write(root: &Path, tree: &Path, name: &str) -> Result<Vec<Mutant>> {
-    for part in PARTS {
-        copy(&root.join(part), &tree.join(part))?;
-    }
     let source = Path::new("crates").join(name).join("src");
-    let mut mutants = Vec::new();
-    for file in files(&root.join(&source))? {
-        let relative = file.strip_prefix(root).context("below the root")?;
-        if is_test(relative) {
-            continue;
+    let (mut mutants, mut written) = (Vec::new(), BTreeSet::new());
+    for part in PARTS {
+        for file in files(&root.join(part))? {
+            let relative = file.strip_prefix(root).context("below the root")?;
+            let mut bytes = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+            if relative.starts_with(&source) && !is_test(relative) {
+                bytes = change(&bytes, relative, relative == source.join("lib.rs"), &mut mutants)?;
+            }
+            write_if_changed(&tree.join(relative), &bytes)?;
+            written.insert(tree.join(relative));
         }
-        let text = read(&file)?;
-        let mut changed = mutate::file(&text, &relative.display().to_string(), &mut mutants)
-            .with_context(|| format!("cannot parse {}", relative.display()))?;
-        if relative == source.join("lib.rs") {
-            changed.push_str(SWITCH);
-        }
-        write_if_changed(&tree.join(relative), changed.as_bytes())?;
+    }
+    for file in files(tree)?.iter().filter(|file| !written.contains(*file)) {
+        fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;
     }
     if mutants.is_empty() {
         bail!("nothing to change in {}", source.display());
@@ -50,22 +49,26 @@ pub(crate) fn write(root: &Path, tree: &Path, name: &str) -> Result<Vec<Mutant>>
     Ok(mutants)
 }
 
+fn change(bytes: &[u8], file: &Path, is_root: bool, mutants: &mut Vec<Mutant>) -> Result<Vec<u8>> {
+    let name = file.display().to_string();
+    let text = str::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))?;
+    let mut changed = mutate::file(text, &name, mutants).with_context(|| format!("cannot parse {name}"))?;
+    if is_root {
+        changed.push_str(SWITCH);
+    }
+    Ok(changed.into_bytes())
+}
+
 fn is_test(file: &Path) -> bool {
     file.file_stem().is_some_and(|stem| stem == "tests")
         || file.components().any(|part| part.as_os_str() == "tests")
 }
 
-/// Copies a file or folder; files that did not change keep their time, so that cargo builds only what must be.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    if from.is_file() {
-        let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
-        return write_if_changed(to, &bytes);
-    }
-    files(from)?.iter().try_for_each(|file| copy(file, &to.join(file.strip_prefix(from)?)))
-}
-
-/// Every file below a folder, in order, without build products.
+/// The file itself, or every file below a folder, in order, without build products.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    if folder.is_file() {
+        return Ok(vec![folder.to_path_buf()]);
+    }
     let mut found = Vec::new();
     let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     for entry in entries {
@@ -80,10 +83,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn read(file: &Path) -> Result<String> {
-    fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
-}
-
+/// Files that did not change keep their time, so that cargo builds only what must be.
 fn write_if_changed(file: &Path, bytes: &[u8]) -> Result<()> {
     if fs::read(file).is_ok_and(|old| old == bytes) {
         return Ok(());

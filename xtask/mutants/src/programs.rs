@@ -1,0 +1,101 @@
+//! Builds the changed tree and sets the programs aside, so that other runs of this tool can build theirs meanwhile.
+//! Knows nothing of what was changed.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// So many runs at once.
+const RUNS_MAX: u32 = 16;
+
+/// What judges mutants, cheapest first.
+pub(crate) struct Programs {
+    /// The tests of the changed crate and of the edge that is made of it.
+    pub(crate) unit_tests: Vec<PathBuf>,
+    /// Simulates histories.
+    pub(crate) simulator: PathBuf,
+    /// The folder of the copies is this run's as long as this is open.
+    _lock: File,
+}
+
+/// Waits until no other run writes the tree or builds; none will until the file is closed.
+pub(crate) fn lock(folder: &Path) -> Result<File> {
+    let file = lock_file(folder)?;
+    file.lock().with_context(|| format!("cannot lock {}", folder.display()))?;
+    Ok(file)
+}
+
+impl Programs {
+    /// Builds `folder/tree`, in which the crate marram-`name` was changed.
+    pub(crate) fn build(folder: &Path, name: &str) -> Result<Self> {
+        let own = format!("marram-{name}");
+        let packages = ["test", "--no-run", "--package", own.as_str(), "--package", "marram-edge"];
+        let tests = executables(folder, &packages)?;
+        let simulators = executables(folder, &["build", "--package", "marram-sim", "--bins"])?;
+        let [simulator] = simulators.as_slice() else {
+            bail!("marram-sim has not one program but {simulators:?}")
+        };
+        let (aside, lock) = free(folder)?;
+        let copy = |program: &PathBuf| -> Result<PathBuf> {
+            let name = program.file_name().context("a program has a name")?;
+            let copy = aside.join(name);
+            fs::copy(program, &copy).with_context(|| format!("cannot write {}", copy.display()))?;
+            Ok(copy)
+        };
+        let unit_tests = tests.iter().map(copy).collect::<Result<_>>()?;
+        Ok(Self { unit_tests, simulator: copy(simulator)?, _lock: lock })
+    }
+}
+
+/// An empty folder that no other run uses. One that ended, however it did, has given its lock back.
+fn free(folder: &Path) -> Result<(PathBuf, File)> {
+    for number in 0..RUNS_MAX {
+        let aside = folder.join(format!("run-{number}"));
+        let file = lock_file(&aside)?;
+        if file.try_lock().is_ok() {
+            let programs = aside.join("programs");
+            if programs.exists() {
+                fs::remove_dir_all(&programs)
+                    .with_context(|| format!("cannot empty {}", programs.display()))?;
+            }
+            fs::create_dir(&programs).with_context(|| format!("cannot create {}", programs.display()))?;
+            return Ok((programs, file));
+        }
+    }
+    bail!("{RUNS_MAX} runs are under way already; wait for one of them")
+}
+
+fn lock_file(folder: &Path) -> Result<File> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let path = folder.join("lock");
+    File::create(&path).with_context(|| format!("cannot create {}", path.display()))
+}
+
+/// What a cargo command builds, by its own account.
+fn executables(folder: &Path, arguments: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut command = Command::new("cargo");
+    command.current_dir(folder.join("tree")).args(arguments);
+    command.args(["--release", "--locked", "--quiet", "--message-format", "json"]);
+    // Half of the conditions are strange now; that is not worth a word.
+    command.arg("--target-dir").arg(folder.join("build")).env("RUSTFLAGS", "-Awarnings");
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = text.lines().filter_map(|line| {
+            let message = serde_json::from_str::<Value>(line).ok()?;
+            message["message"]["rendered"].as_str().map(str::to_owned)
+        });
+        bail!("the changed tree does not build:\n{}", errors.collect::<String>());
+    }
+    let text = String::from_utf8(output.stdout).context("cargo wrote no UTF-8")?;
+    let programs = text.lines().filter_map(|line| {
+        let message = serde_json::from_str::<Value>(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    Ok(programs.collect())
+}
