@@ -22,7 +22,7 @@ fn step(cells: &mut Cells, cell: CellId, n: usize) -> Vec<Vec<u8>> {
     let now = 1000 + n as i64;
     let mut outputs = ask_at(cells, cell, INPUTS[n % INPUTS.len()], now);
     if n.is_multiple_of(3) {
-        outputs.extend(support::payloads(&run(cells, cell, Input::Timer { token: n as u64 }, now)));
+        outputs.extend(support::payloads(&run(cells, cell, Input::Timer { stage: 0, token: n as u64 }, now)));
     }
     outputs
 }

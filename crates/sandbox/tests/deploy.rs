@@ -265,7 +265,7 @@ fn damaged_modules_never_hurt_the_host() {
         };
         deployed += 1;
         cells.start(CELL, &images.load(info.hash).unwrap(), support::SEED).unwrap();
-        for input in [support::message(b"g"), marram_session::cell::Input::Timer { token: 1 }] {
+        for input in [support::message(b"g"), marram_session::cell::Input::Timer { stage: 0, token: 1 }] {
             let _ = support::run(&mut cells, CELL, input, 0);
         }
         cells.remove(CELL);

@@ -50,12 +50,12 @@ fn handlers_see_time_timers_and_ports_and_say_what_they_did() {
     assert_eq!(
         ran.timers,
         [
-            TimerChange::Set { token: 1, delay_ns: 0 },
-            TimerChange::Set { token: u64::MAX, delay_ns: 7 },
-            TimerChange::Cancel { token: 1 },
+            TimerChange::Set { stage: 0, token: 1, delay_ns: 0 },
+            TimerChange::Set { stage: 0, token: u64::MAX, delay_ns: 7 },
+            TimerChange::Cancel { stage: 0, token: 1 },
         ]
     );
-    let ran = run(&mut cells, CELL, Input::Timer { token: 5 }, 100);
+    let ran = run(&mut cells, CELL, Input::Timer { stage: 0, token: 5 }, 100);
     assert_eq!(
         ran.outputs,
         [Output::Message { port: Port::CLIENT, payload: 5_u64.to_le_bytes().to_vec().into() }]
@@ -72,7 +72,7 @@ fn handlers_see_time_timers_and_ports_and_say_what_they_did() {
 #[test]
 fn optional_handlers_may_be_missing() {
     let mut cells = start(&deploy(&echo()));
-    for input in [Input::Timer { token: 1 }, Input::Close { port: Port::CLIENT }] {
+    for input in [Input::Timer { stage: 0, token: 1 }, Input::Close { port: Port::CLIENT }] {
         let ran = run(&mut cells, CELL, input, 0);
         assert_eq!((ran.outcome, ran.outputs.len()), (Outcome::Idle, 0));
     }

@@ -2,6 +2,10 @@
 //!
 //! A cell is a deterministic machine `(state, input) -> (state', outputs)`. Everything here is plain data: no Wasm, no
 //! memory pages, no clock. An executor answers these requests; the simulator's executor is a hash chain.
+//!
+//! What is called a cell here may be a chain: several stages wired one behind the other, run to quiescence for each
+//! input. Only its outside is seen here, and nothing but a timer names a stage: stage 0 is next to the client, and the
+//! only one of a cell that is no chain.
 
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
@@ -58,6 +62,8 @@ pub enum Input {
     },
     /// A timer fired: `marram_timer(token)`.
     Timer {
+        /// The stage that set it.
+        stage: u8,
         /// The token it was set with.
         token: u64,
     },
@@ -91,11 +97,13 @@ pub enum Output {
     },
 }
 
-/// A change to the cell's timers, in call order. There is one timer a token: setting it again replaces it.
+/// A change to the cell's timers, in call order. There is one timer a stage and token: setting it again replaces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimerChange {
     /// `timer(delay_ns, token)`: fire `delay_ns` after this handler's `now_ns`. Negative delays count as 0.
     Set {
+        /// Whose it is.
+        stage: u8,
         /// The guest's name for it.
         token: u64,
         /// From the handler's `now_ns`.
@@ -103,6 +111,8 @@ pub enum TimerChange {
     },
     /// `timer_cancel(token)`; unknown tokens are ignored.
     Cancel {
+        /// Whose it is.
+        stage: u8,
         /// The guest's name for it.
         token: u64,
     },

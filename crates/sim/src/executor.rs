@@ -295,7 +295,7 @@ impl Cell {
             Input::Open { port, .. } => Event::Open(peer(*port)),
             Input::Message { port, payload } => Event::Message(peer(*port), payload),
             Input::Close { port } => Event::Close(peer(*port)),
-            Input::Timer { token } => Event::Timer(*token),
+            Input::Timer { token, .. } => Event::Timer(*token),
         };
         self.events += 1;
         let mut chain = self.chain.clone();
@@ -411,10 +411,10 @@ impl Host for Door<'_> {
 
     fn set_timer(&mut self, delay_ns: i64, token: u64) {
         self.ran.clock_read = true;
-        self.ran.timers.push(TimerChange::Set { token, delay_ns });
+        self.ran.timers.push(TimerChange::Set { stage: 0, token, delay_ns });
     }
 
     fn cancel_timer(&mut self, token: u64) {
-        self.ran.timers.push(TimerChange::Cancel { token });
+        self.ran.timers.push(TimerChange::Cancel { stage: 0, token });
     }
 }

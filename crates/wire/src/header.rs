@@ -13,7 +13,8 @@ use crate::{
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
 
-const VERSION: u8 = 1;
+/// 2: timers name their stage.
+const VERSION: u8 = 2;
 
 /// A list as long as its bytes allow; for sealed headers, whose author is an edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +71,8 @@ record! {
 record! {
     /// A timer of the cell.
     Timer {
+        /// The stage of the chain that set it.
+        stage: u8,
         /// The guest's name for it.
         token: u64,
         /// Session time at which it fires, in nanoseconds.

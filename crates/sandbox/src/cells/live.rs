@@ -109,7 +109,7 @@ impl Live {
                 Some(close) => close.call_async(&mut *store, *port).await,
                 None => Ok(()),
             },
-            Input::Timer { token } => match &self.handlers.timer {
+            Input::Timer { token, .. } => match &self.handlers.timer {
                 Some(timer) => timer.call_async(&mut *store, *token).await,
                 None => Ok(()),
             },

@@ -101,12 +101,14 @@ fn timer(mut caller: Caller<'_, Host>, delay_ns: i64, token: u64) -> Result<()> 
     caller.data().only_when_running("timer")?;
     // The instant at which it fires is made of the handler's time.
     caller.data_mut().clock_read = true;
-    change_timer(caller.data_mut(), TimerChange::Set { token, delay_ns: delay_ns.max(0) })
+    let stage = caller.data().stage;
+    change_timer(caller.data_mut(), TimerChange::Set { stage, token, delay_ns: delay_ns.max(0) })
 }
 
 fn timer_cancel(mut caller: Caller<'_, Host>, token: u64) -> Result<()> {
     caller.data().only_when_running("timer_cancel")?;
-    change_timer(caller.data_mut(), TimerChange::Cancel { token })
+    let stage = caller.data().stage;
+    change_timer(caller.data_mut(), TimerChange::Cancel { stage, token })
 }
 
 fn change_timer(host: &mut Host, change: TimerChange) -> Result<()> {

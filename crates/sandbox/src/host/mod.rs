@@ -58,6 +58,8 @@ pub(crate) struct Host {
     /// The guest's memory, once it is instantiated.
     pub(crate) memory: Option<Memory>,
     pub(crate) phase: Phase,
+    /// Its place in its chain, counted from the client.
+    pub(crate) stage: u8,
     /// What `now` answers throughout the present handler.
     pub(crate) now_ns: i64,
     /// Whether the present handler observed `now_ns`.
@@ -78,6 +80,7 @@ impl Host {
         Self {
             memory: None,
             phase,
+            stage: 0,
             now_ns: 0,
             clock_read: false,
             outputs: Vec::new(),

@@ -261,7 +261,7 @@ impl Owner {
                 let message = self.sides[index].take_input()?;
                 alloc::vec![input_of(port, message)]
             }
-            Event::Timer => alloc::vec![Input::Timer { token: self.timers.fire()? }],
+            Event::Timer => alloc::vec![self.timers.fire()?],
             Event::Start { .. } => self.opens(),
         })
     }

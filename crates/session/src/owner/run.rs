@@ -106,8 +106,8 @@ impl Owner {
         let waits = self.sides.iter().any(|side| !side.inputs.is_empty());
         self.timed = due && !(self.timed && waits);
         let (event, message, input) = if self.timed {
-            let Some(token) = self.timers.fire() else { return };
-            (Event::Timer, None, Input::Timer { token })
+            let Some(input) = self.timers.fire() else { return };
+            (Event::Timer, None, input)
         } else {
             let Some((port, message)) = self.next_message() else { return };
             (Event::Message(port), Some(message.clone()), input_of(port, message))

@@ -1,16 +1,19 @@
-//! The cell's timers: one a token, fired in the order in which they are due.
+//! The cell's timers: one a stage and token, fired in the order in which they are due.
 
-use crate::cell::TimerChange;
+use crate::cell::{Input, TimerChange};
 use alloc::{collections::BTreeMap, vec::Vec};
 use marram_wire::{
     header::{Many, Timer},
     limits::TIMERS_MAX,
 };
 
+/// Which timer: the stage that set it and its token.
+type Name = (u8, u64);
+
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    by_due: BTreeMap<(i64, u64), u64>,
-    by_token: BTreeMap<u64, (i64, u64)>,
+    by_due: BTreeMap<(i64, u64), Name>,
+    by_name: BTreeMap<Name, (i64, u64)>,
     /// How many were ever set: orders those that are due at one time.
     set: u64,
 }
@@ -19,20 +22,21 @@ impl Timers {
     /// False if there are too many.
     pub(super) fn change(&mut self, now_ns: i64, change: TimerChange) -> bool {
         match change {
-            TimerChange::Set { token, delay_ns } => {
-                self.cancel(token);
+            TimerChange::Set { stage, token, delay_ns } => {
+                let name = (stage, token);
+                self.cancel(name);
                 let key = (now_ns.saturating_add(delay_ns.max(0)), self.set);
                 self.set += 1;
-                self.by_due.insert(key, token);
-                self.by_token.insert(token, key);
+                self.by_due.insert(key, name);
+                self.by_name.insert(name, key);
             }
-            TimerChange::Cancel { token } => self.cancel(token),
+            TimerChange::Cancel { stage, token } => self.cancel((stage, token)),
         }
         self.by_due.len() <= TIMERS_MAX
     }
 
-    fn cancel(&mut self, token: u64) {
-        if let Some(key) = self.by_token.remove(&token) {
+    fn cancel(&mut self, name: Name) {
+        if let Some(key) = self.by_name.remove(&name) {
             self.by_due.remove(&key);
         }
     }
@@ -42,11 +46,12 @@ impl Timers {
         self.by_due.first_key_value().map(|((due_ns, _), _)| *due_ns)
     }
 
-    /// Takes the one due first.
-    pub(super) fn fire(&mut self) -> Option<u64> {
-        let (_, token) = self.by_due.pop_first()?;
-        self.by_token.remove(&token);
-        Some(token)
+    /// Takes the one due first, as the input that it is.
+    pub(super) fn fire(&mut self) -> Option<Input> {
+        let (_, name) = self.by_due.pop_first()?;
+        self.by_name.remove(&name);
+        let (stage, token) = name;
+        Some(Input::Timer { stage, token })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -57,7 +62,7 @@ impl Timers {
         let timers: Vec<Timer> = self
             .by_due
             .iter()
-            .map(|((due_ns, order), token)| Timer { token: *token, due_ns: *due_ns, order: *order })
+            .map(|(&(due_ns, order), &(stage, token))| Timer { stage, token, due_ns, order })
             .collect();
         (self.set, Many(timers))
     }
@@ -65,8 +70,9 @@ impl Timers {
     pub(super) fn restore(set: u64, timers: &Many<Timer>) -> Self {
         let mut restored = Self { set, ..Self::default() };
         for timer in &timers.0 {
-            restored.by_due.insert((timer.due_ns, timer.order), timer.token);
-            restored.by_token.insert(timer.token, (timer.due_ns, timer.order));
+            let (key, name) = ((timer.due_ns, timer.order), (timer.stage, timer.token));
+            restored.by_due.insert(key, name);
+            restored.by_name.insert(name, key);
         }
         restored
     }
@@ -77,17 +83,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timers_fire_in_order_and_one_a_token() {
+    fn timers_fire_in_order_and_one_a_stage_and_token() {
         let mut timers = Timers::default();
-        for (token, delay_ns) in [(1, 50), (2, 10), (3, 10), (1, 5), (4, -7)] {
-            assert!(timers.change(100, TimerChange::Set { token, delay_ns }));
+        for (stage, token, delay_ns) in
+            [(0, 1, 50), (0, 2, 10), (0, 3, 10), (1, 3, 10), (0, 1, 5), (2, 1, 50), (0, 4, -7)]
+        {
+            assert!(timers.change(100, TimerChange::Set { stage, token, delay_ns }));
         }
-        assert!(timers.change(100, TimerChange::Cancel { token: 3 }));
+        assert!(timers.change(100, TimerChange::Cancel { stage: 0, token: 3 }));
         let (set, saved) = timers.to_header();
         let mut timers = Timers::restore(set, &saved);
         assert_eq!(timers.due_ns(), Some(100));
-        let fired: Vec<u64> = core::iter::from_fn(|| timers.fire()).collect();
-        assert_eq!(fired, [4, 1, 2]);
+        let fired: Vec<Input> = core::iter::from_fn(|| timers.fire()).collect();
+        let timer = |(stage, token)| Input::Timer { stage, token };
+        assert_eq!(fired, [(0, 4), (0, 1), (0, 2), (1, 3), (2, 1)].map(timer));
         assert!(timers.is_empty());
     }
 }
