@@ -84,6 +84,7 @@ fn app(recovery_target_ns: u64) -> App {
         messages_per_s: 0,
         log_bytes_per_s: 0,
         sessions_max: 0,
+        shared: false,
     }
 }
 

@@ -60,6 +60,12 @@ pub enum Input {
         /// Whose input ended.
         port: Port,
     },
+    /// The peer of a shared cell's port is gone and its number may be another's from now on. Runs nothing in the guest; what
+    /// is sent there meanwhile reaches nobody.
+    Gone {
+        /// Whose port.
+        port: Port,
+    },
     /// A timer fired: `marram_timer(token)`.
     Timer {
         /// The stage that set it.

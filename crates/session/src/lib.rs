@@ -10,3 +10,4 @@ pub mod agent;
 pub mod cell;
 pub mod end;
 pub mod owner;
+pub mod shared;

@@ -85,8 +85,10 @@ struct Cell {
     events: u64,
     #[cfg(feature = "wasm")]
     twin: Option<CellId>,
-    /// The checkpoint taken or restored last.
+    /// The state copied or restored last.
     saved: Option<[u8; STATE_SIZE]>,
+    /// Sections of the last copy, until they are sealed.
+    copied: Option<Vec<u8>>,
 }
 
 /// The cells of one shard.
@@ -162,18 +164,9 @@ impl Cells {
         Some((ran, Seen { replayed, timer, random: cell.drawn > drawn }))
     }
 
-    /// Saves a cell as an end will keep it.
-    ///
-    /// # Errors
-    /// If the cell is gone.
-    pub(crate) fn checkpoint(
-        &mut self,
-        id: CellId,
-        base: Base,
-        (header, seal): (&Header, &Seal),
-        past: &mut Past,
-    ) -> Result<Bytes, String> {
-        let cell = self.cells.get_mut(&id).ok_or("the cell is gone")?;
+    /// Saves a cell, to be sealed later.
+    pub(crate) fn copy(&mut self, id: CellId, base: Base, past: &mut Past) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
         let state = cell.save();
         let mut sections = match (base, cell.saved) {
             (Base::Previous, Some(saved)) => {
@@ -182,7 +175,10 @@ impl Cells {
                 sections.extend(state.iter().zip(saved).map(|(now, then)| now ^ then));
                 sections
             }
-            (Base::Previous, None) => return Err("there is no checkpoint to build on".into()),
+            (Base::Previous, None) => {
+                past.violations.push(format!("{id:?} has no checkpoint for a delta to build on"));
+                return;
+            }
             (Base::Image, _) => {
                 let mut sections = vec![FULL];
                 sections.extend_from_slice(&state);
@@ -193,7 +189,16 @@ impl Cells {
         cell.saved = Some(state);
         #[cfg(feature = "wasm")]
         cell.save_twin(base, &mut sections, past);
-        let _ = (&mut sections, past);
+        cell.copied = Some(sections);
+    }
+
+    /// Seals what was copied as an end will keep it.
+    ///
+    /// # Errors
+    /// If nothing was, or the cell is gone.
+    pub(crate) fn checkpoint(&mut self, id: CellId, header: &Header, seal: &Seal) -> Result<Bytes, String> {
+        let copied = self.cells.get_mut(&id).and_then(|cell| cell.copied.take());
+        let sections = copied.ok_or("there is no copy of the cell")?;
         Ok(seal.seal_checkpoint(header.number, &header::join(header, &sections)).into())
     }
 
@@ -295,6 +300,7 @@ impl Cell {
             Input::Open { port, .. } => Event::Open(peer(*port)),
             Input::Message { port, payload } => Event::Message(peer(*port), payload),
             Input::Close { port } => Event::Close(peer(*port)),
+            Input::Gone { .. } => return,
             Input::Timer { token, .. } => Event::Timer(*token),
         };
         self.events += 1;

@@ -267,6 +267,7 @@ fn apps(random: &mut Random, linger_ms: u64) -> Vec<App> {
         messages_per_s: 0,
         log_bytes_per_s: 0,
         sessions_max: 0,
+        shared: false,
     };
     Service::ALL.into_iter().map(app).collect()
 }

@@ -9,6 +9,7 @@ pub(super) fn app(app: &App, manifest: Option<String>) -> Value {
     json!({
         "name": app.name,
         "image": app.image.to_string(),
+        "cell": if app.shared { "shared" } else { "client" },
         "protect": protect(app.protect),
         "server": app.server,
         "keep": match app.keep {

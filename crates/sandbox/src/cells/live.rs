@@ -109,6 +109,10 @@ impl Live {
                 Some(close) => close.call_async(&mut *store, *port).await,
                 None => Ok(()),
             },
+            Input::Gone { port } => {
+                store.data_mut().ports.forget(*port);
+                Ok(())
+            }
             Input::Timer { token, .. } => match &self.handlers.timer {
                 Some(timer) => timer.call_async(&mut *store, *token).await,
                 None => Ok(()),

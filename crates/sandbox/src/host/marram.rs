@@ -40,6 +40,7 @@ fn send(mut caller: Caller<'_, Host>, port: u32, ptr: u32, len: u32) -> Result<(
     host.only_when_running("send")?;
     match host.ports.state(Port(port)) {
         PortState::Open => {}
+        PortState::Gone => return Ok(()),
         PortState::Closed => return Err(guest_error(format!("send: the cell has closed port {port}"))),
         PortState::Unknown => return Err(guest_error(format!("send: port {port} was never opened"))),
     }
@@ -76,7 +77,7 @@ fn close(mut caller: Caller<'_, Host>, port: u32) -> Result<()> {
             host.outputs.push(Output::Close { port: Port(port) });
             Ok(())
         }
-        PortState::Closed => Ok(()),
+        PortState::Closed | PortState::Gone => Ok(()),
         PortState::Unknown => Err(guest_error(format!("close: port {port} was never opened"))),
     }
 }

@@ -8,6 +8,8 @@ use marram_wire::id::Port;
 pub(crate) struct Ports {
     /// Number, and whether the cell may still send there. Sorted by number; seldom more than two.
     list: Vec<(Port, bool)>,
+    /// Of the ports with lower numbers at least one is gone.
+    past: u32,
 }
 
 /// What became of an attempt to use a port.
@@ -17,6 +19,8 @@ pub(crate) enum PortState {
     Open,
     /// The cell has closed it.
     Closed,
+    /// Its peer is gone: what is sent there reaches nobody.
+    Gone,
     /// It was never opened.
     Unknown,
 }
@@ -37,7 +41,16 @@ impl Ports {
         match self.find(port) {
             Ok(at) if self.list[at].1 => PortState::Open,
             Ok(_) => PortState::Closed,
+            Err(_) if port.0 < self.past => PortState::Gone,
             Err(_) => PortState::Unknown,
+        }
+    }
+
+    /// Forgets a port whose peer is gone; its number may be opened again.
+    pub(crate) fn forget(&mut self, port: Port) {
+        if let Ok(at) = self.find(port) {
+            self.list.remove(at);
+            self.past = self.past.max(port.0.saturating_add(1));
         }
     }
 
@@ -58,7 +71,7 @@ impl Ports {
     /// From what [`Ports::list`] gave; refuses disorder.
     pub(crate) fn from_list(list: Vec<(Port, bool)>) -> Option<Self> {
         let ordered = list.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        (ordered && list.len() <= PORTS_MAX).then_some(Self { list })
+        (ordered && list.len() <= PORTS_MAX).then_some(Self { list, past: 0 })
     }
 
     fn find(&self, port: Port) -> Result<usize, usize> {
@@ -75,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_go_from_unknown_to_open_to_closed_and_never_back() {
+    fn ports_go_from_unknown_to_open_to_closed_and_back_only_when_gone() {
         let mut ports = Ports::default();
         assert_eq!(ports.state(Port::CLIENT), PortState::Unknown);
         assert_eq!(ports.close(Port::CLIENT), PortState::Unknown);
@@ -87,7 +100,12 @@ mod tests {
         assert_eq!(ports.close(Port::CLIENT), PortState::Closed);
         assert_eq!(ports.open(Port::CLIENT), Ok(()));
         assert_eq!(ports.state(Port::CLIENT), PortState::Closed);
-        assert_eq!(Ports::from_list(ports.list().to_vec()), Some(ports));
+        assert_eq!(Ports::from_list(ports.list().to_vec()).as_ref(), Some(&ports));
+        ports.forget(Port::CLIENT);
+        assert_eq!(ports.state(Port::CLIENT), PortState::Gone);
+        assert_eq!(ports.open(Port::CLIENT), Ok(()));
+        assert_eq!(ports.state(Port::CLIENT), PortState::Open);
+        assert_eq!(ports.state(Port(2)), PortState::Unknown);
         assert_eq!(Ports::from_list(vec![(Port(1), true), (Port(1), true)]), None);
     }
 }

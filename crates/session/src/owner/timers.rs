@@ -11,7 +11,7 @@ use marram_wire::{
 type Name = (u8, u64);
 
 #[derive(Debug, Default)]
-pub(super) struct Timers {
+pub(crate) struct Timers {
     by_due: BTreeMap<(i64, u64), Name>,
     by_name: BTreeMap<Name, (i64, u64)>,
     /// How many were ever set: orders those that are due at one time.
@@ -20,7 +20,7 @@ pub(super) struct Timers {
 
 impl Timers {
     /// False if there are too many.
-    pub(super) fn change(&mut self, now_ns: i64, change: TimerChange) -> bool {
+    pub(crate) fn change(&mut self, now_ns: i64, change: TimerChange) -> bool {
         match change {
             TimerChange::Set { stage, token, delay_ns } => {
                 let name = (stage, token);
@@ -42,23 +42,23 @@ impl Timers {
     }
 
     /// When the next one is due, in session time.
-    pub(super) fn due_ns(&self) -> Option<i64> {
+    pub(crate) fn due_ns(&self) -> Option<i64> {
         self.by_due.first_key_value().map(|((due_ns, _), _)| *due_ns)
     }
 
     /// Takes the one due first, as the input that it is.
-    pub(super) fn fire(&mut self) -> Option<Input> {
+    pub(crate) fn fire(&mut self) -> Option<Input> {
         let (_, name) = self.by_due.pop_first()?;
         self.by_name.remove(&name);
         let (stage, token) = name;
         Some(Input::Timer { stage, token })
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_due.is_empty()
     }
 
-    pub(super) fn to_header(&self) -> (u64, Many<Timer>) {
+    pub(crate) fn to_header(&self) -> (u64, Many<Timer>) {
         let timers: Vec<Timer> = self
             .by_due
             .iter()
@@ -67,7 +67,7 @@ impl Timers {
         (self.set, Many(timers))
     }
 
-    pub(super) fn restore(set: u64, timers: &Many<Timer>) -> Self {
+    pub(crate) fn restore(set: u64, timers: &Many<Timer>) -> Self {
         let mut restored = Self { set, ..Self::default() };
         for timer in &timers.0 {
             let (key, name) = ((timer.due_ns, timer.order), (timer.stage, timer.token));

@@ -401,6 +401,8 @@ pub enum Code {
     Waiting = 15,
     /// The program at one end reset its connection: final.
     Reset = 16,
+    /// The cell that the session is to share is on another shard of this edge: try those.
+    Elsewhere = 17,
 }
 
 impl Code {
@@ -415,6 +417,7 @@ impl Code {
                 | Self::Busy
                 | Self::Superseded
                 | Self::Waiting
+                | Self::Elsewhere
         )
     }
 }
@@ -443,6 +446,7 @@ impl Field for Code {
             NoEdge,
             Waiting,
             Reset,
+            Elsewhere,
         ];
         all.get(usize::from(u8::take(from)?)).copied().ok_or(Error::Unknown)
     }

@@ -1,0 +1,262 @@
+//! One cell that many sessions share: each client has a port of its own, and whatever any of them does is handled in turn.
+//!
+//! To its owner every member looks like a session with a cell to itself: it names that cell with a [`CellId`] of its own, asks
+//! for one handler at a time, and is answered. This machine stands between those and the one cell that there is. Nothing
+//! of it is logged: a shared cell is not protected yet (DESIGN.md section 5.1).
+
+use crate::cell::{CellId, Input, Outcome, Output, Ran, Run, Stop};
+use crate::owner::{Now, Timers};
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    string::String,
+    vec::Vec,
+};
+use marram_wire::id::Port;
+
+/// What a shared cell wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Run a handler of the cell.
+    Run(Run),
+    /// A member's cell is there.
+    Started(CellId),
+    /// The answer to a member's run.
+    Ran(Ran),
+    /// The cell sent this to a member in a handler that another input ran.
+    Deliver(CellId, Vec<Output>),
+    /// The cell was stopped: it is gone, and what its members ran there with it.
+    Stopped(Vec<CellId>, String),
+}
+
+/// Which input a handler is given, and for whom.
+#[derive(Debug)]
+struct Turn {
+    /// The member that waits for the answer; none for a timer, and for a member that has left.
+    member: Option<CellId>,
+    input: Input,
+}
+
+/// A cell that many sessions share.
+#[derive(Debug)]
+pub struct Shared {
+    cell: CellId,
+    ready: bool,
+    members: BTreeMap<CellId, Seat>,
+    by_port: BTreeMap<Port, CellId>,
+    /// Ports that were a member's and can be another's.
+    free: BTreeSet<Port>,
+    /// Every port from this one on was never anybody's.
+    unused: u32,
+    turns: VecDeque<Turn>,
+    running: Option<Turn>,
+    timers: Timers,
+    /// Whether the last handler was a timer's: then a member goes first.
+    timed: bool,
+    /// Session time minus monotonic time, in nanoseconds.
+    clock_offset_ns: i64,
+    last_ns: i64,
+}
+
+/// A member's place.
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    port: Port,
+    /// Whether the cell was told of it, or is about to be.
+    opened: bool,
+    /// Whether the cell was told that no more comes from it.
+    closed: bool,
+}
+
+impl Shared {
+    /// A shared cell that was asked for under this name and has not started yet.
+    #[must_use]
+    pub fn new(now: Now, cell: CellId) -> Self {
+        let mono_ns = i64::try_from(now.mono_ns).unwrap_or(i64::MAX);
+        Self {
+            cell,
+            ready: false,
+            members: BTreeMap::new(),
+            by_port: BTreeMap::new(),
+            free: BTreeSet::new(),
+            unused: 0,
+            turns: VecDeque::new(),
+            running: None,
+            timers: Timers::default(),
+            timed: false,
+            clock_offset_ns: now.unix_ns.saturating_sub(mono_ns),
+            last_ns: 0,
+        }
+    }
+
+    /// The one cell.
+    #[must_use]
+    pub fn cell(&self) -> CellId {
+        self.cell
+    }
+
+    /// Sessions that share it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether nobody shares it now.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// A session joins; `member` is what it calls its cell. It is told [`Effect::Started`] when the cell is there.
+    pub fn join(&mut self, member: CellId, out: &mut Vec<Effect>) {
+        let port = self.free_port();
+        self.by_port.insert(port, member);
+        self.members.insert(member, Seat { port, opened: false, closed: false });
+        if self.ready {
+            out.push(Effect::Started(member));
+        }
+    }
+
+    /// The lowest number that is free: a cell may keep a table by port. The server's stays the server's.
+    fn free_port(&mut self) -> Port {
+        self.free.pop_first().unwrap_or_else(|| {
+            if Port(self.unused) == Port::SERVER {
+                self.unused += 1;
+            }
+            self.unused += 1;
+            Port(self.unused - 1)
+        })
+    }
+
+    /// The cell has started.
+    pub fn started(&mut self, now: Now, out: &mut Vec<Effect>) {
+        self.ready = true;
+        out.extend(self.members.keys().copied().map(Effect::Started));
+        self.pump(now, out);
+    }
+
+    /// A member's owner wants a handler run.
+    pub fn run(&mut self, now: Now, run: Run, out: &mut Vec<Effect>) {
+        let Some(seat) = self.members.get_mut(&run.cell) else { return };
+        seat.opened |= matches!(run.input, Input::Open { .. });
+        seat.closed |= matches!(run.input, Input::Close { .. });
+        let input = at_port(run.input, seat.port);
+        self.turns.push_back(Turn { member: Some(run.cell), input });
+        self.pump(now, out);
+    }
+
+    /// A member's session is over: the cell learns that the client is gone, and its port is free again after that.
+    pub fn leave(&mut self, now: Now, member: CellId, out: &mut Vec<Effect>) {
+        let Some(Seat { port, opened, closed }) = self.members.remove(&member) else { return };
+        self.by_port.remove(&port);
+        // What it asked for before is handled, but nobody waits for the answer.
+        let turns = self.turns.iter_mut().chain(&mut self.running);
+        turns.filter(|turn| turn.member == Some(member)).for_each(|turn| turn.member = None);
+        if !opened {
+            self.free.insert(port);
+            return;
+        }
+        if !closed {
+            self.turns.push_back(Turn { member: None, input: Input::Close { port } });
+        }
+        // The cell may believe in the port until it is told of this.
+        self.turns.push_back(Turn { member: None, input: Input::Gone { port } });
+        self.pump(now, out);
+    }
+
+    /// The answer to [`Effect::Run`].
+    pub fn ran(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
+        let Some(turn) = self.running.take() else { return };
+        if let Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)) = ran.outcome {
+            let members = self.members.keys().copied().collect();
+            return out.push(Effect::Stopped(members, reason));
+        }
+        if let Input::Gone { port } = turn.input {
+            self.free.insert(port);
+        }
+        let mut fit = true;
+        for change in &ran.timers {
+            fit &= self.timers.change(self.last_ns, *change);
+        }
+        if !fit {
+            let members = self.members.keys().copied().collect();
+            let reason = "the cell has more timers than the limit".into();
+            return out.push(Effect::Stopped(members, reason));
+        }
+        self.distribute(turn.member, ran, out);
+        self.pump(now, out);
+    }
+
+    /// Gives every member what was sent to its port; the one whose input it was, as the answer.
+    fn distribute(&mut self, member: Option<CellId>, ran: Ran, out: &mut Vec<Effect>) {
+        let mut answer = Vec::new();
+        let mut others: Vec<(CellId, Vec<Output>)> = Vec::new();
+        for output in ran.outputs {
+            let (Output::Message { port, .. } | Output::Close { port }) = &output;
+            let Some(to) = self.by_port.get(port).copied() else { continue };
+            let output = to_client(output);
+            if Some(to) == member {
+                answer.push(output);
+            } else if let Some((_, outputs)) = others.last_mut().filter(|(last, _)| *last == to) {
+                outputs.push(output);
+            } else {
+                others.push((to, alloc::vec![output]));
+            }
+        }
+        if let Some(cell) = member {
+            out.push(Effect::Ran(Ran { cell, outputs: answer, timers: Vec::new(), ..ran }));
+        }
+        out.extend(others.into_iter().map(|(to, outputs)| Effect::Deliver(to, outputs)));
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Now, out: &mut Vec<Effect>) {
+        self.pump(now, out);
+    }
+
+    /// When the next timer is due, on the monotonic clock.
+    #[must_use]
+    pub fn due_ns(&self) -> Option<u64> {
+        if !self.ready || self.running.is_some() {
+            return None;
+        }
+        let due_ns = self.timers.due_ns()?.saturating_sub(self.clock_offset_ns);
+        Some(u64::try_from(due_ns).unwrap_or(0))
+    }
+
+    /// Members in the order in which they asked; timers first, but not twice in a row while a member waits.
+    fn pump(&mut self, now: Now, out: &mut Vec<Effect>) {
+        if !self.ready || self.running.is_some() {
+            return;
+        }
+        let mono_ns = i64::try_from(now.mono_ns).unwrap_or(i64::MAX);
+        let now_ns = mono_ns.saturating_add(self.clock_offset_ns).max(self.last_ns);
+        let due = self.timers.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        self.timed = due && !(self.timed && !self.turns.is_empty());
+        let turn = if self.timed {
+            self.timers.fire().map(|input| Turn { member: None, input })
+        } else {
+            self.turns.pop_front()
+        };
+        let Some(turn) = turn else { return };
+        self.last_ns = now_ns;
+        out.push(Effect::Run(Run { cell: self.cell, input: turn.input.clone(), now_ns }));
+        self.running = Some(turn);
+    }
+}
+
+/// A member knows one port, its client's; the cell knows it by another.
+fn at_port(input: Input, port: Port) -> Input {
+    match input {
+        Input::Open { kind, .. } => Input::Open { port, kind },
+        Input::Message { payload, .. } => Input::Message { port, payload },
+        Input::Close { .. } => Input::Close { port },
+        other @ (Input::Gone { .. } | Input::Timer { .. }) => other,
+    }
+}
+
+fn to_client(output: Output) -> Output {
+    match output {
+        Output::Message { payload, .. } => Output::Message { port: Port::CLIENT, payload },
+        Output::Close { .. } => Output::Close { port: Port::CLIENT },
+    }
+}

@@ -1,0 +1,226 @@
+//! A cell that many sessions share: who gets which port, whose turn it is, and who hears what.
+
+use bytes::Bytes;
+use marram_session::{
+    cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TimerChange},
+    owner::Now,
+    shared::{Effect, Shared},
+};
+use marram_wire::id::Port;
+
+const CELL: CellId = CellId(1);
+const ANNA: CellId = CellId(10);
+const BELA: CellId = CellId(11);
+const CORA: CellId = CellId(12);
+
+fn at(mono_ns: u64) -> Now {
+    Now { mono_ns, unix_ns: 1_000 + i64::try_from(mono_ns).unwrap() }
+}
+
+/// A shared cell with what it asked for since last looked at.
+struct Bench {
+    shared: Shared,
+    out: Vec<Effect>,
+    now: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut bench = Self { shared: Shared::new(at(0), CELL), out: Vec::new(), now: 0 };
+        bench.shared.started(at(0), &mut bench.out);
+        bench
+    }
+
+    /// With these members, their ports open.
+    fn of(members: &[CellId]) -> Self {
+        let mut bench = Self::new();
+        for member in members {
+            bench.shared.join(*member, &mut bench.out);
+            bench.ask(*member, open());
+            bench.answer(&[]);
+        }
+        bench.out.clear();
+        bench
+    }
+
+    fn ask(&mut self, member: CellId, input: Input) {
+        self.shared.run(at(self.now), Run { cell: member, input, now_ns: 0 }, &mut self.out);
+    }
+
+    fn say(&mut self, member: CellId, text: &'static str) {
+        self.ask(member, message(Port::CLIENT, text));
+    }
+
+    fn answer(&mut self, outputs: &[Output]) {
+        self.answer_with(outputs, &[]);
+    }
+
+    fn answer_with(&mut self, outputs: &[Output], timers: &[TimerChange]) {
+        let ran = Ran { outputs: outputs.to_vec(), timers: timers.to_vec(), ..idle(CELL) };
+        self.shared.ran(at(self.now), ran, &mut self.out);
+    }
+
+    fn seen(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// The inputs that the cell was given since last looked at.
+    fn inputs(&mut self) -> Vec<Input> {
+        let run = |effect| if let Effect::Run(run) = effect { Some(run.input) } else { None };
+        self.seen().into_iter().filter_map(run).collect()
+    }
+}
+
+fn open() -> Input {
+    Input::Open { port: Port::CLIENT, kind: PortKind::Client }
+}
+
+fn message(port: Port, text: &'static str) -> Input {
+    Input::Message { port, payload: Bytes::from_static(text.as_bytes()) }
+}
+
+fn sent(port: Port, text: &'static str) -> Output {
+    Output::Message { port, payload: Bytes::from_static(text.as_bytes()) }
+}
+
+fn idle(cell: CellId) -> Ran {
+    let (outputs, timers) = (Vec::new(), Vec::new());
+    Ran { cell, outcome: Outcome::Idle, clock_read: false, outputs, timers, cost_ns: 0 }
+}
+
+#[test]
+fn members_wait_for_the_cell_and_are_told_when_it_is_there() {
+    let mut shared = Shared::new(at(0), CELL);
+    let mut out = Vec::new();
+    shared.join(ANNA, &mut out);
+    assert_eq!(out, []);
+    shared.started(at(1), &mut out);
+    shared.join(BELA, &mut out);
+    assert_eq!(out, [Effect::Started(ANNA), Effect::Started(BELA)]);
+}
+
+#[test]
+fn each_member_has_a_port_of_its_own_and_none_is_the_server_s() {
+    let mut bench = Bench::new();
+    for member in [ANNA, BELA, CORA] {
+        bench.shared.join(member, &mut Vec::new());
+        bench.ask(member, open());
+        bench.answer(&[]);
+    }
+    let ports: Vec<_> = bench
+        .inputs()
+        .into_iter()
+        .map(|input| if let Input::Open { port, kind } = input { (port.0, kind) } else { panic!("{input:?}") })
+        .collect();
+    assert_eq!(ports, [(0, PortKind::Client), (2, PortKind::Client), (3, PortKind::Client)]);
+}
+
+#[test]
+fn one_handler_at_a_time_in_the_order_of_asking() {
+    let mut bench = Bench::of(&[ANNA, BELA]);
+    bench.say(ANNA, "a");
+    bench.say(BELA, "b");
+    assert_eq!(bench.inputs(), [message(Port(0), "a")]);
+    bench.answer(&[]);
+    assert_eq!(bench.inputs(), [message(Port(2), "b")]);
+}
+
+#[test]
+fn outputs_go_to_whom_they_are_for_and_the_asker_s_are_its_answer() {
+    let mut bench = Bench::of(&[ANNA, BELA]);
+    bench.say(ANNA, "hello all");
+    bench.seen();
+    bench.answer(&[sent(Port(0), "ok"), sent(Port(2), "one"), sent(Port(2), "two"), sent(Port(9), "nobody")]);
+    assert_eq!(
+        bench.seen(),
+        [
+            Effect::Ran(Ran { outputs: vec![sent(Port::CLIENT, "ok")], ..idle(ANNA) }),
+            Effect::Deliver(BELA, vec![sent(Port::CLIENT, "one"), sent(Port::CLIENT, "two")]),
+        ]
+    );
+}
+
+#[test]
+fn a_member_that_leaves_is_announced_and_its_port_is_free_after_that() {
+    let mut bench = Bench::of(&[ANNA, BELA]);
+    bench.say(ANNA, "last words");
+    bench.shared.leave(at(0), ANNA, &mut bench.out);
+    assert_eq!(bench.inputs(), [message(Port(0), "last words")]);
+    // Nobody hears the answer.
+    bench.answer(&[sent(Port(0), "lost")]);
+    assert_eq!(bench.inputs(), [Input::Close { port: Port(0) }]);
+    bench.shared.join(CORA, &mut bench.out);
+    bench.answer(&[]);
+    assert_eq!(bench.inputs(), [Input::Gone { port: Port(0) }]);
+    bench.answer(&[]);
+    bench.ask(CORA, open());
+    assert_eq!(bench.inputs(), [Input::Open { port: Port(3), kind: PortKind::Client }]);
+    bench.answer(&[]);
+    bench.shared.join(ANNA, &mut bench.out);
+    bench.ask(ANNA, open());
+    assert_eq!(bench.inputs(), [Input::Open { port: Port(0), kind: PortKind::Client }]);
+}
+
+#[test]
+fn a_member_that_said_that_it_is_done_is_not_closed_twice() {
+    let mut bench = Bench::of(&[ANNA]);
+    bench.ask(ANNA, Input::Close { port: Port::CLIENT });
+    bench.answer(&[]);
+    bench.seen();
+    bench.shared.leave(at(0), ANNA, &mut bench.out);
+    assert_eq!(bench.inputs(), [Input::Gone { port: Port(0) }]);
+}
+
+#[test]
+fn one_that_never_opened_leaves_without_a_trace() {
+    let mut bench = Bench::new();
+    bench.shared.join(ANNA, &mut bench.out);
+    bench.seen();
+    bench.shared.leave(at(0), ANNA, &mut bench.out);
+    assert_eq!(bench.seen(), []);
+    assert!(bench.shared.is_empty());
+}
+
+#[test]
+fn timers_belong_to_the_cell_and_take_turns_with_members() {
+    let mut bench = Bench::of(&[ANNA]);
+    bench.say(ANNA, "set");
+    let again = TimerChange::Set { stage: 0, token: 7, delay_ns: 0 };
+    bench.answer_with(&[], &[TimerChange::Set { stage: 0, token: 7, delay_ns: 50 }]);
+    bench.seen();
+    assert_eq!(bench.shared.due_ns(), Some(50));
+    bench.now = 50;
+    bench.shared.tick(at(50), &mut bench.out);
+    bench.say(ANNA, "x");
+    bench.answer_with(&[], &[again]);
+    bench.answer(&[]);
+    // A cell that is always due still hears its members.
+    let timer = || Input::Timer { stage: 0, token: 7 };
+    assert_eq!(bench.inputs(), [timer(), message(Port(0), "x"), timer()]);
+}
+
+#[test]
+fn the_cell_s_clock_never_runs_backwards() {
+    let mut bench = Bench::of(&[ANNA]);
+    let mut times = Vec::new();
+    for mono_ns in [500, 200, 700] {
+        bench.now = mono_ns;
+        bench.say(ANNA, "x");
+        times.extend(bench.seen().into_iter().filter_map(|effect| match effect {
+            Effect::Run(run) => Some(run.now_ns),
+            _ => None,
+        }));
+        bench.answer(&[]);
+    }
+    assert_eq!(times, [1_500, 1_500, 1_700]);
+}
+
+#[test]
+fn a_cell_that_is_stopped_takes_all_members_with_it() {
+    let mut bench = Bench::of(&[ANNA, BELA]);
+    bench.say(BELA, "poison");
+    bench.seen();
+    let outcome = Outcome::Stopped(Stop::Trap("unreachable".into()));
+    bench.shared.ran(at(0), Ran { outcome, ..idle(CELL) }, &mut bench.out);
+    assert_eq!(bench.seen(), [Effect::Stopped(vec![ANNA, BELA], "unreachable".into())]);
+}
