@@ -108,6 +108,7 @@ impl Shard {
             gauge("sessions", self.sessions.len()),
             gauge("sessions_recovering", self.sessions.values().filter(|s| s.owner.recovering()).count()),
             gauge("recoveries_waiting", self.waiting.len()),
+            gauge("shared_cells", self.shared.len()),
             gauge("wires", self.wires.len()),
             gauge("held_bytes", usize::try_from(self.held_bytes()).unwrap_or(usize::MAX)),
             count("inputs_consumed_total", totals.consumed),

@@ -1,0 +1,277 @@
+//! A cell that all clients of an app share: one on an edge of several shards, wherever they knock.
+//!
+//! One agent, two shards and a cell that tells everybody what anybody says, driven by hand.
+
+use bytes::Bytes;
+use marram_edge::{
+    api::{App, CellError, Configure, In as ShardIn, Keep, Now, Out as ShardOut, Protect, ToShard, WireId},
+    shard::Shard,
+};
+use marram_session::{
+    agent::{Agent, Config, ConnectionId, In, Out, Report, Target, WireId as AgentWire},
+    cell::{CellId, Input, Outcome, Output, Ran, Run, Stop},
+};
+use marram_wire::{
+    frame::Code,
+    id::{HostId, ImageHash, Port},
+    seal::DomainSecret,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+const SHARDS: u8 = 2;
+
+/// What is under way between the agent and the shards.
+enum Event {
+    Agent(In),
+    Shard(usize, ShardIn),
+}
+
+struct World {
+    agent: Agent,
+    shards: Vec<Shard>,
+    /// The cells that live: on which shard, and which ports are open there.
+    cells: BTreeMap<(usize, CellId), BTreeSet<Port>>,
+    started: usize,
+    received: BTreeMap<u64, String>,
+    closed: BTreeSet<u64>,
+    ended: Vec<Code>,
+    events: VecDeque<Event>,
+    /// Cells cannot be started.
+    full: bool,
+}
+
+fn hall(image: u8) -> App {
+    App {
+        name: "hall".into(),
+        image: ImageHash([image; 32]),
+        protect: Protect::None,
+        server: None,
+        keep: Keep::Client,
+        recovery_target_ns: 1,
+        linger_ms: 1_000,
+        messages_per_s: 0,
+        log_bytes_per_s: 0,
+        sessions_max: 0,
+        shared: true,
+    }
+}
+
+fn configure(shard: u8) -> ToShard {
+    ToShard::Configure(Configure { shard, shards: SHARDS, ..Configure::default() })
+}
+
+impl World {
+    fn new() -> Self {
+        let config = Config {
+            host: HostId([9; 16]),
+            servers: Vec::new(),
+            edges: 1,
+            heartbeat_interval_ns: 1 << 40,
+            heartbeat_timeout_ns: 1 << 50,
+            patience_ns: 1 << 50,
+            backoff_min_ns: 1,
+            backoff_max_ns: 1,
+            linger_ns: 1 << 50,
+            connect_timeout_ns: 1,
+        };
+        let secret = || DomainSecret::from_material(b"the domain's");
+        let mut world = Self {
+            agent: Agent::new(config, [1; 32]),
+            shards: (0..SHARDS).map(|shard| Shard::new(secret(), [shard + 2; 32])).collect(),
+            cells: BTreeMap::new(),
+            started: 0,
+            received: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            ended: Vec::new(),
+            events: VecDeque::new(),
+            full: false,
+        };
+        for shard in 0..SHARDS {
+            world.tell(shard, configure(shard));
+            world.tell(shard, ToShard::Deploy(hall(7)));
+            let wire = u64::from(shard);
+            world.events.push_back(Event::Shard(usize::from(shard), ShardIn::WireUp { wire: WireId(wire) }));
+            let target = Target { edge: 0, shard };
+            world.agent(In::WireUp { wire: AgentWire(wire), target });
+        }
+        world
+    }
+
+    fn tell(&mut self, shard: u8, message: ToShard) {
+        self.events.push_back(Event::Shard(usize::from(shard), ShardIn::Control(message)));
+        self.settle();
+    }
+
+    fn agent(&mut self, input: In) {
+        self.events.push_back(Event::Agent(input));
+        self.settle();
+    }
+
+    fn connect(&mut self, client: u64) {
+        self.agent(In::Accepted { connection: ConnectionId(client), app: "hall".into() });
+        self.say(client, "hi");
+    }
+
+    fn say(&mut self, client: u64, text: &'static str) {
+        self.agent(In::Received { connection: ConnectionId(client), bytes: Bytes::from_static(text.as_bytes()) });
+    }
+
+    fn received(&mut self, client: u64) -> String {
+        self.received.remove(&client).unwrap_or_default()
+    }
+
+    /// Runs everything until nobody has anything left to do.
+    fn settle(&mut self) {
+        while let Some(event) = self.events.pop_front() {
+            match event {
+                Event::Agent(input) => {
+                    let mut out = Vec::new();
+                    self.agent.step(1_000_000_000, input, &mut out);
+                    out.into_iter().for_each(|out| self.deliver(out));
+                }
+                Event::Shard(shard, input) => {
+                    let mut out = Vec::new();
+                    let now = Now { mono_ns: 1_000_000_000, unix_ns: 5_000_000_000 };
+                    self.shards[shard].step(now, input, &mut out);
+                    out.into_iter().for_each(|out| self.perform(shard, out));
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, out: Out) {
+        match out {
+            Out::Send { wire, frame } => {
+                let shard = usize::try_from(wire.0).unwrap();
+                self.events.push_back(Event::Shard(shard, ShardIn::Frame { wire: WireId(wire.0), frame }));
+            }
+            Out::Write { connection, bytes } => {
+                self.received.entry(connection.0).or_default().push_str(str::from_utf8(&bytes).unwrap());
+                let bytes = bytes.len() as u64;
+                self.events.push_back(Event::Agent(In::Written { connection, bytes }));
+            }
+            Out::Close { connection, .. } => {
+                self.closed.insert(connection.0);
+            }
+            Out::Report(Report::Ended { code, .. }) => self.ended.push(code),
+            _ => {}
+        }
+    }
+
+    fn perform(&mut self, shard: usize, out: ShardOut) {
+        match out {
+            ShardOut::Send { wire, frame } => {
+                self.events.push_back(Event::Agent(In::Frame { wire: AgentWire(wire.0), frame }));
+            }
+            ShardOut::Start { cell, .. } => {
+                let error = || CellError { code: Code::Guest, reason: "no".into() };
+                let result = if self.full { Err(error()) } else { Ok(()) };
+                if result.is_ok() {
+                    self.started += 1;
+                    self.cells.insert((shard, cell), BTreeSet::new());
+                }
+                self.events.push_back(Event::Shard(shard, ShardIn::Started { cell, result }));
+            }
+            ShardOut::Run(run) => {
+                let ran = self.run(shard, run);
+                self.events.push_back(Event::Shard(shard, ShardIn::Ran(ran)));
+            }
+            ShardOut::Remove { cell } => {
+                self.cells.remove(&(shard, cell)).expect("only cells that live are removed");
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells everybody what anybody says, with the number of the port that it came from.
+    fn run(&mut self, shard: usize, Run { cell, input, .. }: Run) -> Ran {
+        let ports = self.cells.get_mut(&(shard, cell)).expect("it was started");
+        let mut outputs = Vec::new();
+        let mut outcome = Outcome::Idle;
+        match input {
+            Input::Open { port, .. } => assert!(ports.insert(port), "{port:?} is free"),
+            Input::Message { payload, .. } if payload == "poison" => {
+                outcome = Outcome::Stopped(Stop::Trap("unreachable".into()));
+                self.cells.remove(&(shard, cell));
+            }
+            Input::Message { port, payload } => {
+                let text = format!("{}:{} ", port.0, str::from_utf8(&payload).unwrap());
+                let tell = |to: &Port| Output::Message { port: *to, payload: text.clone().into() };
+                outputs.extend(ports.iter().map(tell));
+            }
+            Input::Close { port } => outputs.push(Output::Close { port }),
+            Input::Gone { port } => assert!(ports.remove(&port), "{port:?} was open"),
+            Input::Timer { .. } => panic!("it sets none"),
+        }
+        Ran { cell, outcome, clock_read: false, outputs, timers: Vec::new(), cost_ns: 1_000 }
+    }
+}
+
+#[test]
+fn all_clients_share_one_cell_wherever_they_knock() {
+    let mut world = World::new();
+    // Session ids are random: some knock at the shard that does not have the cell.
+    (1..=8).for_each(|client| world.connect(client));
+    assert_eq!((world.started, world.cells.len()), (1, 1));
+    (1..=8).for_each(|client| drop(world.received(client)));
+    world.say(3, "all");
+    let heard: BTreeSet<String> = (1..=8).map(|client| world.received(client)).collect();
+    assert_eq!(heard, BTreeSet::from(["3:all ".to_string()]));
+}
+
+#[test]
+fn who_leaves_is_not_missed_and_the_next_has_its_port() {
+    let mut world = World::new();
+    (1..=3).for_each(|client| world.connect(client));
+    world.agent(In::EndOfInput { connection: ConnectionId(2) });
+    assert_eq!(world.ended, [Code::Finished]);
+    assert!(world.closed.contains(&2));
+    (1..=3).for_each(|client| drop(world.received(client)));
+    world.connect(4);
+    world.say(4, "new");
+    assert_eq!(world.received(1), "2:hi 2:new ");
+    world.agent(In::Broken { connection: ConnectionId(1) });
+    world.say(4, "alone");
+    assert_eq!(world.received(1), "");
+    assert_eq!(world.received(3), "2:hi 2:new 2:alone ");
+    // What nobody uses stays: its state is the app's, not a client's.
+    for connection in [ConnectionId(3), ConnectionId(4)] {
+        world.agent(In::EndOfInput { connection });
+    }
+    assert_eq!(world.cells.values().next(), Some(&BTreeSet::new()));
+}
+
+#[test]
+fn a_stop_ends_all_its_sessions_and_the_next_client_has_a_new_cell() {
+    let mut world = World::new();
+    (1..=3).for_each(|client| world.connect(client));
+    world.say(2, "poison");
+    assert_eq!(world.ended, [Code::Guest; 3]);
+    assert_eq!(world.cells.len(), 0);
+    world.connect(4);
+    assert_eq!((world.received(4).as_str(), world.started), ("0:hi ", 2));
+}
+
+#[test]
+fn a_cell_that_cannot_start_says_so_to_all_who_wait() {
+    let mut world = World::new();
+    world.full = true;
+    world.connect(1);
+    assert_eq!(world.ended, [Code::Guest]);
+    world.full = false;
+    world.connect(2);
+    assert_eq!(world.received(2), "0:hi ");
+}
+
+#[test]
+fn another_version_has_a_cell_of_its_own_and_the_old_one_goes_with_its_last_client() {
+    let mut world = World::new();
+    world.connect(1);
+    (0..SHARDS).for_each(|shard| world.tell(shard, ToShard::Deploy(hall(8))));
+    world.connect(2);
+    assert_eq!((world.received(2).as_str(), world.cells.len()), ("0:hi ", 2));
+    world.agent(In::EndOfInput { connection: ConnectionId(1) });
+    assert_eq!(world.cells.len(), 1);
+    world.agent(In::EndOfInput { connection: ConnectionId(2) });
+    assert_eq!(world.cells.len(), 1, "the current one stays");
+}
