@@ -71,9 +71,11 @@ impl Owner {
     }
 
     pub(super) fn promised(&mut self, now: Now, index: usize, promised: Promised, out: &mut Vec<Effect>) {
+        let asked_live = self.live.is_some();
         let side = &mut self.sides[index];
         let log = promised.log_end.checked_sub(promised.log_start);
-        let sound = log.is_some_and(|size| size <= LOG_SIZE_MAX)
+        let sound = (asked_live || !promised.live)
+            && log.is_some_and(|size| size <= LOG_SIZE_MAX)
             && promised.log_end < LOG_OFFSET_MAX
             && promised.sent_start <= promised.sent_end
             && promised.checkpoints.len() <= DELTAS_MAX + 1
@@ -138,13 +140,16 @@ impl Owner {
 
     /// A message from an end: kept while asking, else for the cell.
     pub(super) fn input(&mut self, now: Now, index: usize, input: Input, out: &mut Vec<Effect>) {
+        let asking = self.phase == Phase::Asking;
         let side = &mut self.sides[index];
         let bound = RETAINED_MAX + INPUT_WINDOW + charge(0);
-        if side.inputs_charge + charge(input.payload.len()) > bound || (side.promised.is_none()) {
+        // Until a log is chosen, an end sends what it announced and no more.
+        let announced = side.promised.as_ref().is_some_and(|it| !asking || side.next < it.sent_end);
+        if side.inputs_charge + charge(input.payload.len()) > bound || !announced {
             return self.over(Code::Protocol, "an end sends more than it was granted".into(), out);
         }
         side.push_input(Message { close: input.close, payload: input.payload });
-        if self.phase == Phase::Asking {
+        if asking {
             return self.choose_if_complete(now, out);
         }
         if input.ack > 0 {
