@@ -110,13 +110,17 @@ pub enum Out {
     },
     /// Run one handler; answered by [`In::Ran`], at once or after other steps.
     Run(Run),
-    /// Copy what changed (now, before any later run of this cell), then, in no hurry: encode it, join it with the header, seal
-    /// it. Answered by [`In::Checkpointed`].
-    Checkpoint {
+    /// Copy what changed, now, before any later run of this cell. Kept until [`Out::Checkpoint`] or the next copy. Not answered.
+    Copy {
         /// Of which cell.
         cell: CellId,
         /// What to copy.
         base: Base,
+    },
+    /// In no hurry: encode what was copied last, join it with the header, seal it. Answered by [`In::Checkpointed`].
+    Checkpoint {
+        /// Of which cell.
+        cell: CellId,
         /// What goes in front.
         header: Box<Header>,
         /// Seals it under the header's number.

@@ -10,7 +10,7 @@ use marram_edge::{
 };
 use marram_session::{
     agent::{Agent, Config, ConnectionId, In, Out, Report, Target, WireId},
-    cell::{Base, Input, Outcome, Output, Ran},
+    cell::{Input, Outcome, Output, Ran},
 };
 use marram_wire::{
     frame::{Code, Frame},
@@ -55,6 +55,8 @@ struct World {
     agent: Agent,
     shard: Shard,
     cell: Cell,
+    /// Its state as it was copied last.
+    copied: Vec<u8>,
     target: u16,
     /// Everything that the client's program was given, and how the session ended.
     received: Vec<u8>,
@@ -106,6 +108,7 @@ impl World {
             agent: Agent::new(config, [1; 32]),
             shard: Shard::new(secret(), [2; 32]),
             cell: Cell::default(),
+            copied: Vec::new(),
             target: 0,
             received: Vec::new(),
             ended: None,
@@ -192,9 +195,10 @@ impl World {
                 };
                 to_shard.push_back(ShardIn::Ran(ran));
             }
-            ShardOut::Checkpoint { cell, base: Base::Image | Base::Previous, header, seal } => {
+            ShardOut::Copy { .. } => self.copied = self.cell.save(),
+            ShardOut::Checkpoint { cell, header, seal } => {
                 let number = header.number;
-                let sealed = seal.seal_checkpoint(number, &header::join(&header, &self.cell.save()));
+                let sealed = seal.seal_checkpoint(number, &header::join(&header, &self.copied));
                 to_shard.push_back(ShardIn::Checkpointed { cell, number, result: Ok(sealed.into()) });
             }
             ShardOut::Restore { cell, keys, checkpoints, .. } => {

@@ -127,6 +127,7 @@ impl Cells {
             #[cfg(feature = "wasm")]
             twin: past.twins.as_mut().map(|twins| twins.start(seed)),
             saved: None,
+            copied: None,
         };
         let _ = past;
         assert!(self.cells.insert(id, cell).is_none(), "cell {id:?} was started twice");
@@ -189,6 +190,7 @@ impl Cells {
         cell.saved = Some(state);
         #[cfg(feature = "wasm")]
         cell.save_twin(base, &mut sections, past);
+        let _ = &mut sections;
         cell.copied = Some(sections);
     }
 
@@ -349,6 +351,7 @@ impl Cell {
             #[cfg(feature = "wasm")]
             twin: None,
             saved: Some(bytes),
+            copied: None,
         }
     }
 }

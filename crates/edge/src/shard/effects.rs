@@ -35,9 +35,8 @@ impl Shard {
                     self.counters.runs += 1;
                     out.push(Out::Run(run));
                 }
-                Effect::Checkpoint(cell, base, header, seal) => {
-                    out.push(Out::Checkpoint { cell, base, header, seal });
-                }
+                Effect::Copy(cell, base) => out.push(Out::Copy { cell, base }),
+                Effect::Checkpoint(cell, header, seal) => out.push(Out::Checkpoint { cell, header, seal }),
                 Effect::Remove(cell) => {
                     self.cells.remove(&cell);
                     out.push(Out::Remove { cell });

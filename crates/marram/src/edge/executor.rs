@@ -8,7 +8,8 @@ use anyhow::Context;
 use bytes::Bytes;
 use marram_edge::api::{CellError, In, SealedCheckpoint};
 use marram_sandbox::{
-    Cells, CellsConfig, Decoded, Image, Images, Level, LoadError, Progress, RestoreError, StartError,
+    Cells, CellsConfig, Decoded, Image, Images, Level, LoadError, Progress, RestoreError, Snapshot,
+    SnapshotError, StartError,
 };
 use marram_session::cell::{Base, CellId, Ran, Run, Seed};
 use marram_wire::{
@@ -60,6 +61,8 @@ pub(super) struct Executor {
     preempted: VecDeque<CellId>,
     /// Cells that are asked for and not there yet; one that is removed meanwhile must not come to life.
     expected: BTreeSet<CellId>,
+    /// States that were copied and are still to be sealed, one a cell at the most.
+    copies: BTreeMap<CellId, Result<Snapshot, SnapshotError>>,
     worker: Worker<Answer>,
     prints: Limiter,
 }
@@ -79,6 +82,7 @@ impl Executor {
             images: BTreeMap::new(),
             preempted: VecDeque::new(),
             expected: BTreeSet::new(),
+            copies: BTreeMap::new(),
             worker,
             prints: Limiter::new(Instant::now()),
         })
@@ -147,17 +151,21 @@ impl Executor {
         }
     }
 
-    /// Copies a cell's state now; the worker encodes and seals it when nothing more urgent is there.
+    /// Copies a cell's state now.
+    pub(super) fn copy(&mut self, cell: CellId, base: Base) {
+        self.copies.insert(cell, self.cells.snapshot(cell, base));
+    }
+
+    /// Has what was copied encoded and sealed by the worker, when nothing more urgent is there.
     pub(super) fn checkpoint(
         &mut self,
         cell: CellId,
-        base: Base,
         header: Box<Header>,
         seal: Seal,
         inputs: &mut VecDeque<In>,
     ) {
         let number = header.number;
-        match self.cells.snapshot(cell, base) {
+        match self.copies.remove(&cell).unwrap_or(Err(SnapshotError::NotIdle)) {
             Ok(snapshot) => self.worker.lazy(move |_| {
                 let plain = header::join(&header, &snapshot.encode());
                 Answer::Sealed { cell, number, bytes: seal.seal_checkpoint(number, &plain).into() }
@@ -214,6 +222,7 @@ impl Executor {
     pub(super) fn remove(&mut self, cell: CellId) {
         self.cells.remove(cell);
         self.expected.remove(&cell);
+        self.copies.remove(&cell);
         self.preempted.retain(|other| *other != cell);
     }
 

@@ -290,8 +290,9 @@ impl Process {
             Out::Restore { cell, session, image, keys, checkpoints } => {
                 self.executor.restore(cell, session, image, keys, checkpoints);
             }
-            Out::Checkpoint { cell, base, header, seal } => {
-                self.executor.checkpoint(cell, base, header, seal, &mut self.inputs);
+            Out::Copy { cell, base } => self.executor.copy(cell, base),
+            Out::Checkpoint { cell, header, seal } => {
+                self.executor.checkpoint(cell, header, seal, &mut self.inputs);
             }
             Out::Remove { cell } => self.executor.remove(cell),
             Out::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),

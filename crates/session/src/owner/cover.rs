@@ -1,4 +1,8 @@
 //! Covering: a checkpoint travels to an end in small pieces; once it is held there, ends forget what it covers.
+//!
+//! A checkpoint holds every output that its end has not acknowledged **[M]**: no replay brings back what was produced before
+//! its position. The cell is copied at the position, but sealed only when the outputs that were on their way are acknowledged:
+//! an end that has acknowledged one will never need it again, and in a stream a megabyte is on its way at any time.
 
 use super::{Effect, Holder, Owner, Phase};
 use crate::cell::{Base, CellId, SealedCheckpoint};
@@ -42,6 +46,17 @@ struct Taken {
     /// Charges consumed and not covered, by port, at that time.
     uncovered: Vec<u64>,
     full: bool,
+    /// Until it is sealed.
+    waits: Option<Waits>,
+}
+
+/// A copied cell that waits to be sealed.
+#[derive(Debug)]
+struct Waits {
+    /// Outputs are still to be put in.
+    header: Box<Header>,
+    /// By port, how many outputs the end will have acknowledged when all that was on its way has arrived.
+    settled: Vec<u64>,
 }
 
 /// What a checkpoint that an end holds covers: the ends may forget it.
@@ -131,13 +146,18 @@ impl Owner {
     /// Takes a checkpoint when replaying what none covers would take too long, or an end keeps too much.
     pub(super) fn cover_if_due(&mut self, out: &mut Vec<Effect>) {
         let uncovered = self.sides.iter().map(|side| side.uncovered).max().unwrap_or(0);
-        let due = self.cover.spent_ns > self.policy.recovery_target_ns
-            || uncovered >= COVER_BYTES
-            || self.log.bytes.len() as u64 >= COVER_LOG;
+        let due = self.is_much(uncovered, self.log.bytes.len() as u64);
         let busy = self.cover.taken.is_some() || self.cover.sending.is_some() || self.running.is_some();
         if due && !busy && self.policy.keep {
             self.cover(out);
         }
+        self.seal_if_settled(out);
+    }
+
+    /// Whether what the cell did since the last copy took too long to be done again, or messages of this charge, or a log
+    /// of this size, are more than ends should keep.
+    fn is_much(&self, charge: u64, log_size: u64) -> bool {
+        self.cover.spent_ns > self.policy.recovery_target_ns || charge >= COVER_BYTES || log_size >= COVER_LOG
     }
 
     fn cover(&mut self, out: &mut Vec<Effect>) {
@@ -172,11 +192,35 @@ impl Owner {
             took: self.sides.iter().map(|side| side.took).collect(),
             uncovered: self.sides.iter().map(|side| side.uncovered).collect(),
             full,
+            waits: Some(Waits {
+                header: Box::new(header),
+                settled: self.sides.iter().map(super::Side::settled).collect(),
+            }),
         });
         self.cover.copied = Some((self.generation, number));
         self.cover.spent_ns = 0;
-        let base = if full { Base::Image } else { Base::Previous };
-        out.push(Effect::Checkpoint(cell, base, Box::new(header), self.seal.clone()));
+        out.push(Effect::Copy(cell, if full { Base::Image } else { Base::Previous }));
+    }
+
+    /// Has the copy sealed once the outputs that were on their way have arrived, or too much has happened meanwhile.
+    pub(super) fn seal_if_settled(&mut self, out: &mut Vec<Effect>) {
+        let (Some(cell), Some(taken)) = (self.cell, &self.cover.taken) else { return };
+        let Some(waits) = &taken.waits else { return };
+        let mut settled = self.sides.iter().zip(&waits.settled);
+        let charges = self.sides.iter().zip(&taken.uncovered);
+        let charge = charges.map(|(side, then)| side.uncovered.saturating_sub(*then)).max().unwrap_or(0);
+        let late = self.is_much(charge, self.log.end() - taken.log_offset);
+        if !late && settled.any(|(side, count)| side.acknowledged() < *count) {
+            return;
+        }
+        let Some(Waits { mut header, .. }) = self.cover.taken.as_mut().and_then(|taken| taken.waits.take())
+        else {
+            return;
+        };
+        for (side, port) in self.sides.iter().zip(&mut header.ports) {
+            port.outbox = side.unacknowledged(port.produced);
+        }
+        out.push(Effect::Checkpoint(cell, header, self.seal.clone()));
     }
 
     /// The answer to [`Effect::Checkpoint`].
@@ -252,7 +296,7 @@ impl Owner {
         let Some(progress) = sending.holders.iter_mut().find(|progress| progress.index == index) else {
             return;
         };
-        progress.stored += bytes;
+        progress.stored = progress.stored.saturating_add(bytes);
         if progress.stored > progress.sent {
             return self.over(Code::Protocol, "an end stored more than it was sent".into(), out);
         }

@@ -78,8 +78,10 @@ pub enum Effect {
     Restore(Image, Vec<SealedCheckpoint>),
     /// Run a handler.
     Run(Run),
-    /// Copy, encode and seal the cell's state behind this header.
-    Checkpoint(CellId, Base, Box<Header>, Seal),
+    /// Copy the cell's state, as it is now.
+    Copy(CellId, Base),
+    /// Encode what was copied last and seal it behind this header.
+    Checkpoint(CellId, Box<Header>, Seal),
     /// The cell is not needed any more.
     Remove(CellId),
     /// Open another generation, newer than this count: another attempt was in the way, or the cell cannot be kept.

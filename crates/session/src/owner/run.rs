@@ -282,6 +282,7 @@ impl Owner {
             return self.over(Code::Protocol, "an end acknowledges what it was not sent".into(), out);
         }
         if self.phase == Phase::Running {
+            self.seal_if_settled(out);
             self.release(out);
             self.pump(now, out);
         }

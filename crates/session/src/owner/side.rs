@@ -184,6 +184,18 @@ impl Side {
         Some(message.clone())
     }
 
+    /// How many outputs the end will have acknowledged when all that is on its way has arrived.
+    pub(super) fn settled(&self) -> u64 {
+        self.acknowledged() + self.sent as u64
+    }
+
+    /// Of the first `produced` outputs those that the end has not acknowledged.
+    pub(super) fn unacknowledged(&self, produced: u64) -> Many<Message> {
+        let count = produced.saturating_sub(self.acknowledged());
+        Many(self.outbox.iter().take(usize::try_from(count).unwrap_or(usize::MAX)).cloned().collect())
+    }
+
+    /// As it stands, but without outputs: which are needed is known when the checkpoint is sealed.
     pub(super) fn to_header(&self) -> PortState {
         PortState {
             port: self.port,
@@ -191,7 +203,7 @@ impl Side {
             input_closed: self.input_closed,
             produced: self.produced,
             output_closed: self.output_closed,
-            outbox: Many(self.outbox.iter().cloned().collect()),
+            outbox: Many::default(),
         }
     }
 

@@ -344,6 +344,7 @@ impl World {
             Out::Start { .. }
             | Out::Restore { .. }
             | Out::Run(_)
+            | Out::Copy { .. }
             | Out::Checkpoint { .. }
             | Out::Remove { .. } => self.execute(seat, out),
         }
@@ -370,8 +371,9 @@ impl World {
                 self.watch.ran(seat, run.cell, &ran, seen);
                 self.answer(seat, run.cell, In::Ran(ran));
             }
-            Out::Checkpoint { cell, base, header, seal } => {
-                let result = cells.checkpoint(cell, base, (&header, &seal), &mut self.past);
+            Out::Copy { cell, base } => cells.copy(cell, base, &mut self.past),
+            Out::Checkpoint { cell, header, seal } => {
+                let result = cells.checkpoint(cell, &header, &seal);
                 self.watch.see(Moment::Checkpoint, Some(seat.edge));
                 let number = header.number;
                 let delay_ns = self.chance.below(20 * self.plan.handler_ns);
