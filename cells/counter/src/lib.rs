@@ -14,6 +14,7 @@
 //! | `x` | cancels the timer | |
 //! | `s` | sends the reply to the server as well | |
 //! | `p` | prints a line of 100 bytes | |
+//! | `w` | reads the next line of the file `/etc/words`, which stays open | ` word=` and the line, or what went wrong |
 //! | `m` | takes another MiB and keeps it | ` kept=` and MiB |
 //! | `q` | closes the client's port after the reply | |
 //! | `!` | panics | |
@@ -21,11 +22,21 @@
 //! | `/` | recurses for ever | |
 
 use core::{fmt::Write, hint::black_box, time::Duration};
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader},
+};
 
 use marram_sdk::{Cell, Context, Level, Port, cell};
 
 /// The only timer.
 const TICK: u64 = 1;
+
+/// A file that an app with this cell may bring.
+const WORDS: &str = "/etc/words";
+
+/// Less than most lines have, so that the file's position moves with every line.
+const WORDS_BUFFER: usize = 8;
 
 /// Between ticks.
 const TICK_EVERY: Duration = Duration::from_millis(10);
@@ -37,11 +48,12 @@ pub struct Counter {
     ticking: bool,
     float: f64,
     kept: Vec<Vec<u8>>,
+    words: Option<BufReader<File>>,
 }
 
 impl Default for Counter {
     fn default() -> Self {
-        Self { messages: 0, ticks: 0, ticking: false, float: 1.0, kept: Vec::new() }
+        Self { messages: 0, ticks: 0, ticking: false, float: 1.0, kept: Vec::new(), words: None }
     }
 }
 
@@ -66,6 +78,10 @@ impl Counter {
                 self.kept.push(vec![command; 1 << 20]);
                 add(reply, format_args!(" kept={}", self.kept.len()));
             }
+            b'w' => match self.word() {
+                Ok(word) => add(reply, format_args!(" word={}", word.trim_end())),
+                Err(error) => add(reply, format_args!(" word={:?}", error.kind())),
+            },
             b'!' => panic!("told to panic"),
             b'@' => loop {
                 black_box(&mut self.float);
@@ -73,6 +89,16 @@ impl Counter {
             b'/' => add(reply, format_args!("{}", recurse(self.messages))),
             _ => {}
         }
+    }
+
+    fn word(&mut self) -> io::Result<String> {
+        let file = match self.words.take() {
+            Some(file) => file,
+            None => BufReader::with_capacity(WORDS_BUFFER, File::open(WORDS)?),
+        };
+        let mut line = String::new();
+        self.words.insert(file).read_line(&mut line)?;
+        Ok(line)
     }
 
     fn tick(&mut self, context: &mut Context, again: bool) {

@@ -1,6 +1,10 @@
 //! An app's manifest, `marram.toml`: as written and as resolved. Refuses promises that nobody could keep; whether *this*
 //! edge can keep them is the admin desk's question.
 
+mod files;
+
+pub use files::{TreeFile, read_all};
+
 use crate::config::source::{Problem, Source};
 use crate::config::units::{Name, Size, Time};
 use marram_edge::api::{App, Keep, Protect};
@@ -28,6 +32,8 @@ pub struct Manifest {
     pub name: String,
     /// The module's file.
     pub module: PathBuf,
+    /// Read-only files that its cells see.
+    pub files: Vec<TreeFile>,
     /// How sessions are protected.
     pub protect: Protect,
     /// The server's name, where the app has one.
@@ -100,6 +106,8 @@ struct Written {
     quotas: WrittenQuotas,
     #[serde(default)]
     keep: WrittenKeep,
+    #[serde(default)]
+    files: Vec<files::Written>,
 }
 
 #[derive(Deserialize, Default)]
@@ -146,6 +154,7 @@ impl Written {
             linger: self.keep.linger.map_or(LINGER, |time| time.0),
             quotas: self.quotas.resolve(source)?,
             module: source.path(&self.module),
+            files: files::resolve(source, self.files)?,
             server: self.server.map(|name| name.0),
             name: self.name.0,
         })
@@ -238,7 +247,8 @@ mod tests {
             SAMPLE.lines().map(|line| setting(line).unwrap_or_else(|| line.to_owned()) + "\n").collect();
         let all = parse(&all).unwrap();
         let quotas = Quotas { messages_per_s: 0, log_bytes_per_s: 0, ..all.quotas };
-        assert_eq!(Manifest { server: None, quotas, ..all }, written);
+        assert_eq!(all.files.len(), 1);
+        assert_eq!(Manifest { server: None, files: Vec::new(), quotas, ..all }, written);
     }
 
     #[test]

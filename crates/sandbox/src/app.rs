@@ -1,7 +1,9 @@
 //! What was deployed: a module, its files and its quotas. Its digest names the image, on every machine alike.
 
 use crate::bytes_io::{Reader, put_bytes, put_u32};
-use crate::limits::{DETERMINISM_VERSION, IMAGE_FILES_BYTES_MAX, IMAGE_FILES_MAX, PATH_BYTES_MAX};
+use crate::limits::{
+    DETERMINISM_VERSION, IMAGE_FILES_BYTES_MAX, IMAGE_FILES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX,
+};
 use crate::quotas::{QUOTAS_BYTES, Quotas};
 use marram_wire::id::ImageHash;
 
@@ -12,6 +14,15 @@ pub struct ImageFile {
     pub path: String,
     /// What.
     pub contents: Vec<u8>,
+}
+
+impl ImageFile {
+    /// Whether this can be a file's path: names from the root on, with one slash between two of them.
+    #[must_use]
+    pub fn is_path(path: &str) -> bool {
+        let name = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= NAME_BYTES_MAX;
+        path.len() <= PATH_BYTES_MAX && !path.contains('\0') && path.split('/').all(name)
+    }
 }
 
 /// Begins every stored app.
@@ -104,10 +115,7 @@ pub(crate) fn check_files(files: &[ImageFile]) -> Result<(), String> {
         return Err(format!("they have more than {IMAGE_FILES_BYTES_MAX} bytes together"));
     }
     for file in files {
-        let parts_ok = file.path.split('/').all(|part| {
-            !part.is_empty() && part != "." && part != ".." && part.len() <= crate::limits::NAME_BYTES_MAX
-        });
-        if !parts_ok || file.path.len() > PATH_BYTES_MAX || file.path.contains('\0') {
+        if !ImageFile::is_path(&file.path) {
             return Err(format!(
                 "`{}` is no path from the root; write it as `dir/name`",
                 file.path.escape_debug()

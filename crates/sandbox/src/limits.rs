@@ -29,8 +29,8 @@ pub const PORTS_MAX: usize = 1_024;
 
 /// Bytes of a module at deployment.
 pub const MODULE_BYTES_MAX: usize = 256 << 20;
-/// Bytes of one image file's contents, and of all of them together.
-pub const IMAGE_FILES_BYTES_MAX: usize = 256 << 20;
+/// Bytes of an app's files together. Every shard holds them in memory.
+pub const IMAGE_FILES_BYTES_MAX: usize = 64 << 20;
 /// Image files that an app may bring.
 pub const IMAGE_FILES_MAX: usize = 4_096;
 /// Span of initialised memory, from its first to its last non-zero byte's page. The engine maps an image only if it is

@@ -1,25 +1,42 @@
 //! Deploying and forgetting apps: the manifest against this edge, the module into an image, both into the state
 //! directory so that a restarted edge has them again.
 
+use super::body::Upload;
 use super::desk::Desk;
 use super::routes::{Refusal, ask};
 use crate::config::source::Source;
-use crate::manifest::{self, Manifest};
+use crate::manifest::{self, Manifest, TreeFile};
+use bytes::Bytes;
 use hyper::StatusCode;
 use marram_edge::api::Protect;
 use marram_edge::control::{Answer, Request};
-use marram_sandbox::{DeployError, Images, Quotas};
+use marram_sandbox::{DeployError, ImageFile, Images, Quotas};
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
 
-/// Deploys a module under a manifest.
-pub(super) fn deploy(desk: &Desk, text: &str, module: &[u8]) -> Result<Value, Refusal> {
-    let manifest = read(desk, text)?;
+/// Deploys a module and its files under a manifest.
+pub(super) fn deploy(desk: &Desk, upload: &Upload) -> Result<Value, Refusal> {
+    let manifest = read(desk, &upload.manifest)?;
+    let files = tree(&manifest, &upload.files)?;
     let images = open(desk)?;
-    let info = images.deploy(module, &[], &quotas(&manifest.quotas)).map_err(|error| refused(&error))?;
-    announce(desk, &manifest, text, info.hash)
+    let info =
+        images.deploy(&upload.module, &files, &quotas(&manifest.quotas)).map_err(|error| refused(&error))?;
+    announce(desk, &manifest, &upload.manifest, info.hash)
+}
+
+/// The files where the manifest wants them.
+fn tree(manifest: &Manifest, contents: &[Bytes]) -> Result<Vec<ImageFile>, Refusal> {
+    if manifest.files.len() != contents.len() {
+        let what = format!("the manifest names {} files, and {} came", manifest.files.len(), contents.len());
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, what, "send the app with `marram deploy`"));
+    }
+    let file = |(named, contents): (&TreeFile, &Bytes)| ImageFile {
+        path: named.path.clone(),
+        contents: contents.to_vec(),
+    };
+    Ok(manifest.files.iter().zip(contents).map(file).collect())
 }
 
 /// Deploys an image that is in the cache already, or that another edge gave.
@@ -134,7 +151,7 @@ fn refused(error: &DeployError) -> Refusal {
         _ => Refusal::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             error.to_string(),
-            "change the module and deploy again",
+            "change the app and deploy again",
         ),
     }
 }

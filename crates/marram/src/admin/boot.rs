@@ -21,9 +21,8 @@ pub(super) fn deploy_all(desk: &Desk) {
         }
     }
     for path in &desk.start {
-        let deployed = load(path).and_then(|upload| {
-            apps::deploy(desk, &upload.manifest, &upload.module).map_err(|refusal| refusal.to_string())
-        });
+        let deployed =
+            load(path).and_then(|upload| apps::deploy(desk, &upload).map_err(|refusal| refusal.to_string()));
         if let Err(why) = deployed {
             tracing::error!(path = %path.display(), "an app of the configuration is not deployed: {why}");
         }
@@ -38,7 +37,7 @@ pub(super) fn deploy_all(desk: &Desk) {
 /// Reads an app from its manifest, or from the directory that holds it.
 ///
 /// # Errors
-/// In words, if the manifest is wrong or a file cannot be read.
+/// In words, if the manifest is wrong or a file that it names cannot be read.
 pub fn load(path: &Path) -> Result<Upload, String> {
     let path: PathBuf = if path.is_dir() { path.join(manifest::FILE_NAME) } else { path.into() };
     let source = Source::read(&path).map_err(|problem| problem.to_string())?;
@@ -50,7 +49,9 @@ pub fn load(path: &Path) -> Result<Upload, String> {
             manifest.module.display()
         )
     })?;
-    Ok(Upload { manifest: source.text().to_owned(), module: module.into() })
+    let files = manifest::read_all(&source, &manifest.files).map_err(|problem| problem.to_string())?;
+    let files = files.into_iter().map(Into::into).collect();
+    Ok(Upload { manifest: source.text().to_owned(), module: module.into(), files })
 }
 
 /// Takes every app that a peer has and this edge has not.

@@ -156,7 +156,7 @@ fn one_app(desk: &Desk, name: &str) -> Result<Answer, Refusal> {
 fn deploy(desk: &Desk, body: &Bytes) -> Result<Answer, Refusal> {
     let upload = Upload::decode(body.clone())
         .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, "send it with `marram deploy`"))?;
-    let deployed = apps::deploy(desk, &upload.manifest, &upload.module)?;
+    let deployed = apps::deploy(desk, &upload)?;
     Ok(Answer::json(&deployed))
 }
 

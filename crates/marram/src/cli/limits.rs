@@ -123,6 +123,8 @@ fn in_a_cell() -> Vec<Row> {
 fn at_deployment() -> Vec<Row> {
     vec![
         ("module", size(sandbox::MODULE_BYTES_MAX), "refused"),
+        ("files of an app (m)", sandbox::IMAGE_FILES_MAX.to_string(), "refused"),
+        ("bytes of an app's files together", size(sandbox::IMAGE_FILES_BYTES_MAX), "refused"),
         ("memory that a manifest may grant", size64(sandbox::MEMORY_MAX), "refused"),
         ("initialisation", time(Duration::from_millis(sandbox::INITIALISE_MS_MAX)), "refused"),
         ("span of initialised memory", size(sandbox::IMAGE_SPAN_MAX), "refused"),

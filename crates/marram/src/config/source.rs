@@ -80,6 +80,12 @@ impl Source {
         self.directory.join(written)
     }
 
+    /// The folder that relative paths start at.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        if self.directory.as_os_str().is_empty() { Path::new(".") } else { &self.directory }
+    }
+
     /// Parses the text.
     ///
     /// # Errors
