@@ -53,6 +53,14 @@ pub(crate) const DEMO: &[Program] = &[
     },
 ];
 
+/// What cells are compared with in their tests; these are skipped without, and say so.
+pub(crate) const COMPARE: &[Program] = &[Program {
+    name: "memcached",
+    package: "memcached",
+    purpose: "the cache that the cell `memcached` must agree with; `systemctl disable --now memcached` stops the service that Debian makes of it",
+    folder: "/usr/bin",
+}];
+
 /// What `bench forward` is compared with; it copes without and says so.
 pub(crate) const BENCH: &[Program] = &[Program {
     name: "haproxy",
@@ -66,6 +74,7 @@ pub(crate) fn everything() -> Result<()> {
     [BUILD, FUZZ, TEST].into_iter().try_for_each(ensure)?;
     ensure_components()?;
     wish(DEMO);
+    wish(COMPARE);
     wish(BENCH);
     Toolchain::ensure().map(drop)
 }

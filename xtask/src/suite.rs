@@ -20,6 +20,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
         setup::ensure(setup::BUILD)?;
         setup::ensure(setup::TEST)?;
         setup::wish(setup::DEMO);
+        setup::wish(setup::COMPARE);
         Ok(())
     })?;
     step("cells", cells::build)?;

@@ -139,14 +139,19 @@ impl<T: Cell> Session<T> {
         self.context.host.timers.keys().copied()
     }
 
+    /// A peer is there, on any port.
+    pub fn open(&mut self, port: Port, kind: PortKind) -> Vec<Output> {
+        self.handle(|cell, context| cell.opened(context, port, kind))
+    }
+
     /// The client is there.
     pub fn open_client(&mut self) -> Vec<Output> {
-        self.handle(|cell, context| cell.opened(context, Port::CLIENT, PortKind::Client))
+        self.open(Port::CLIENT, PortKind::Client)
     }
 
     /// The server is there.
     pub fn open_server(&mut self) -> Vec<Output> {
-        self.handle(|cell, context| cell.opened(context, Port::SERVER, PortKind::Server))
+        self.open(Port::SERVER, PortKind::Server)
     }
 
     /// A message from a peer.

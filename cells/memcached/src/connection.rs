@@ -1,0 +1,251 @@
+//! One client's stream of requests, however it is cut, turned into requests to the server. Knows lines, values and
+//! where one ends and the next begins; nothing of ports, or of what the requests do.
+
+use crate::{
+    clock::{Expiry, Seconds},
+    command::{self, Incoming, Request},
+    reply::Reply,
+    server::{Next, Server},
+    store::{Draft, Mode},
+};
+
+/// A longer line than this is no command, unless it is one that names keys.
+const LINE_BYTES_MAX: usize = 2048;
+
+/// The longest line that names keys.
+const KEYS_LINE_BYTES_MAX: usize = 1 << 20;
+
+/// With more of a reply than this, the requests behind wait until it is gone: a short request can ask for much.
+/// A reply is at most this and one item long.
+pub const REPLY_BYTES_PAUSE: usize = 256 << 10;
+
+/// Most bytes that wait behind a reply that is too long. A client that sends on regardless is cut off.
+const WAITING_BYTES_MAX: usize = 4 << 20;
+
+/// A buffer that became larger than this is given back when it is empty.
+const BUFFER_KEPT_BYTES_MAX: usize = 4 << 10;
+
+/// What a connection needs next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// More bytes from its client.
+    Waiting,
+    /// Its reply taken away, and to be resumed.
+    Paused,
+    /// Nothing: it is over.
+    Closed,
+}
+
+/// Where in its client's stream a connection is.
+#[derive(Default)]
+pub struct Connection {
+    place: Place,
+    /// What has arrived and was not dealt with.
+    unread: Vec<u8>,
+    /// Of the first bytes of `unread`, this many hold no end of a line.
+    searched: usize,
+}
+
+#[derive(Default)]
+enum Place {
+    /// Before a command.
+    #[default]
+    Line,
+    /// Within the line of a `get`: bytes of it before its end, and of its end.
+    Keys { left: usize, end: usize, with_cas: bool, touch: Option<Expiry> },
+    /// Within a value, or its end.
+    Value { draft: Draft, left: usize, mode: Mode, noreply: bool },
+    /// Within a value that nobody wants, or its end.
+    Unwanted { left: usize },
+    /// Behind everything.
+    Closed,
+}
+
+/// How far a step came.
+enum Step {
+    /// It is done with this many bytes.
+    Took(usize),
+    /// It needs more than there are.
+    Starved,
+    /// It is done with the connection.
+    Over,
+}
+
+impl Connection {
+    /// Deals with bytes that arrived; answers are added to `out`.
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        server: &mut Server,
+        now: Seconds,
+        out: &mut Vec<u8>,
+    ) -> Progress {
+        server.counters.bytes_read += bytes.len() as u64;
+        if self.unread.is_empty() {
+            let (progress, took) = self.run(bytes, server, now, out);
+            self.unread.extend_from_slice(&bytes[took..]);
+            return self.checked(progress, server);
+        }
+        self.unread.extend_from_slice(bytes);
+        self.resume(server, now, out)
+    }
+
+    /// Goes on where the reply had become too long.
+    pub fn resume(&mut self, server: &mut Server, now: Seconds, out: &mut Vec<u8>) -> Progress {
+        let mut unread = std::mem::take(&mut self.unread);
+        let (progress, took) = self.run(&unread, server, now, out);
+        unread.drain(..took);
+        if !unread.is_empty() || unread.capacity() <= BUFFER_KEPT_BYTES_MAX {
+            self.unread = unread;
+        }
+        self.checked(progress, server)
+    }
+
+    /// Gives back what the connection holds of the server's memory.
+    pub fn close(&mut self, server: &mut Server) {
+        if let Place::Value { draft, .. } = std::mem::replace(&mut self.place, Place::Closed) {
+            server.store.discard(draft);
+        }
+        self.unread = Vec::new();
+    }
+
+    /// Whether no request is half there.
+    #[must_use]
+    pub fn is_between_requests(&self) -> bool {
+        matches!(self.place, Place::Line) && self.unread.is_empty()
+    }
+
+    fn checked(&mut self, progress: Progress, server: &mut Server) -> Progress {
+        if progress == Progress::Closed || self.unread.len() > WAITING_BYTES_MAX {
+            self.close(server);
+            return Progress::Closed;
+        }
+        progress
+    }
+
+    /// As many steps as there are bytes for; says how many bytes they took.
+    fn run(
+        &mut self,
+        bytes: &[u8],
+        server: &mut Server,
+        now: Seconds,
+        out: &mut Vec<u8>,
+    ) -> (Progress, usize) {
+        let mut at = 0;
+        loop {
+            let rest = &bytes[at..];
+            if rest.is_empty() && !matches!(self.place, Place::Closed) {
+                return (Progress::Waiting, at);
+            }
+            if out.len() >= REPLY_BYTES_PAUSE {
+                return (Progress::Paused, at);
+            }
+            match self.step(rest, server, now, out) {
+                Step::Took(count) => at += count,
+                Step::Starved => return (Progress::Waiting, at),
+                Step::Over => return (Progress::Closed, at),
+            }
+        }
+    }
+
+    fn step(&mut self, bytes: &[u8], server: &mut Server, now: Seconds, out: &mut Vec<u8>) -> Step {
+        match &mut self.place {
+            Place::Line => self.line(bytes, server, now, out),
+            Place::Keys { left, end, with_cas, touch } => {
+                if bytes.len() < *left + *end {
+                    return Step::Starved;
+                }
+                let line = &bytes[..*left];
+                let Some(key) = command::words_of(line).next() else {
+                    let took = *left + *end;
+                    self.place = Place::Line;
+                    Reply::new(out, false).line("END");
+                    return Step::Took(took);
+                };
+                server.look_up(key, *touch, *with_cas, now, &mut Reply::new(out, false));
+                let spaces = line.iter().take_while(|byte| **byte == b' ').count();
+                *left -= spaces + key.len();
+                Step::Took(spaces + key.len())
+            }
+            Place::Value { draft, left, .. } if *left > 0 => {
+                let took = server.store.fill(draft, bytes);
+                *left -= took;
+                Step::Took(took)
+            }
+            Place::Value { .. } => self.value_end(bytes, server, now, out),
+            Place::Unwanted { left } => {
+                let took = bytes.len().min(*left);
+                *left -= took;
+                if *left == 0 {
+                    self.place = Place::Line;
+                }
+                Step::Took(took)
+            }
+            Place::Closed => Step::Over,
+        }
+    }
+
+    /// A command, if its line is complete.
+    fn line(&mut self, bytes: &[u8], server: &mut Server, now: Seconds, out: &mut Vec<u8>) -> Step {
+        let searched = std::mem::take(&mut self.searched);
+        let Some(end) = bytes[searched..].iter().position(|byte| *byte == b'\n') else {
+            self.searched = bytes.len();
+            return if is_too_long(bytes) { Step::Over } else { Step::Starved };
+        };
+        let end = searched + end;
+        let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+        let command::Line { request, noreply } = command::parse(line);
+        let mut reply = Reply::new(out, noreply);
+        match request {
+            Err(error) => reply.line(error),
+            Ok(Request::Get { with_cas, touch, keys }) => {
+                let touch = touch.map(|exptime| Expiry::from_protocol(exptime, now));
+                self.place =
+                    Place::Keys { left: line.len() - keys, end: end + 1 - line.len(), with_cas, touch };
+                return Step::Took(keys);
+            }
+            Ok(Request::Store(incoming)) => {
+                let draft = server.receive(&incoming, now, &mut reply);
+                self.place = Place::value(draft, &incoming, noreply);
+            }
+            Ok(request) => {
+                if let Next::Close = server.execute(&request, now, &mut reply) {
+                    return Step::Over;
+                }
+            }
+        }
+        Step::Took(end + 1)
+    }
+
+    /// The two bytes behind a value, which make it one.
+    fn value_end(&mut self, bytes: &[u8], server: &mut Server, now: Seconds, out: &mut Vec<u8>) -> Step {
+        let Some(end) = bytes.get(..2) else { return Step::Starved };
+        if let Place::Value { draft, mode, noreply, .. } = std::mem::take(&mut self.place) {
+            let mut reply = Reply::new(out, noreply);
+            if end == b"\r\n" {
+                server.received(draft, mode, now, &mut reply);
+            } else {
+                server.store.discard(draft);
+                reply.line("CLIENT_ERROR bad data chunk");
+            }
+        }
+        Step::Took(2)
+    }
+}
+
+impl Place {
+    fn value(draft: Option<Draft>, incoming: &Incoming<'_>, noreply: bool) -> Self {
+        match draft {
+            Some(draft) => Self::Value { draft, left: incoming.len, mode: incoming.mode, noreply },
+            None => Self::Unwanted { left: incoming.len + 2 },
+        }
+    }
+}
+
+/// Whether this beginning of a line cannot become a command.
+fn is_too_long(line: &[u8]) -> bool {
+    let start = line.iter().position(|byte| *byte != b' ').unwrap_or(line.len());
+    let names_keys =
+        [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|name| line[start..].starts_with(name));
+    line.len() > if names_keys { KEYS_LINE_BYTES_MAX } else { LINE_BYTES_MAX }
+}

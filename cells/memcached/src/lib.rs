@@ -1,0 +1,134 @@
+//! A cache that speaks the text protocol of memcached, on any number of ports: each client port is a connection, all of
+//! them share one store. Knows ports and time; the rest is in the modules, which know neither.
+//!
+//! Where it differs from memcached 1.6: there are no slabs (`stats slabs` is empty), so memory is counted in chunks of
+//! 128 bytes and the oldest items go whatever their size; flags beyond 32 bits are refused rather than cut; a line of
+//! keys may be 1 MiB long; the binary and meta protocols are not spoken.
+
+pub mod clock;
+mod command;
+mod config;
+pub mod connection;
+mod reply;
+pub mod server;
+mod stats;
+pub mod store;
+pub mod udp;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use marram_sdk::{Cell, Context, MESSAGE_BYTES_MAX, Port, PortKind, Time, cell};
+
+use crate::{
+    clock::Seconds,
+    connection::{Connection, Progress},
+    server::Server,
+};
+
+/// More than this for one client in one handler, and the others get their turn first.
+const HANDLER_REPLY_BYTES_MAX: usize = 4 << 20;
+
+/// The cell: a server once a first client is there, and its connections by port.
+pub struct Memcached {
+    memory_bytes: usize,
+    server: Option<Server>,
+    connections: BTreeMap<Port, Client>,
+    /// Kept between messages so that answering allocates nothing.
+    out: Vec<u8>,
+}
+
+/// One client.
+#[derive(Default)]
+struct Client {
+    connection: Connection,
+    /// It will send no more, and is gone once it has its answers.
+    is_finishing: bool,
+}
+
+impl Default for Memcached {
+    /// Reads the image's configuration, so that a wrong one is refused at deployment.
+    fn default() -> Self {
+        let text = std::fs::read_to_string(config::PATH).unwrap_or_default();
+        let memory_bytes = config::memory_bytes(&text).unwrap_or_else(|error| panic!("{error}"));
+        Self { memory_bytes, server: None, connections: BTreeMap::new(), out: Vec::new() }
+    }
+}
+
+impl Memcached {
+    /// Lets a connection run, with `start` first, and sends what comes out.
+    fn run(
+        &mut self,
+        context: &mut Context,
+        port: Port,
+        start: impl FnOnce(&mut Connection, &mut Server, Seconds, &mut Vec<u8>) -> Progress,
+    ) {
+        let (Some(client), Some(server)) = (self.connections.get_mut(&port), &mut self.server) else {
+            return;
+        };
+        let now = seconds(context.now());
+        let mut sent = 0;
+        let mut progress = start(&mut client.connection, server, now, &mut self.out);
+        loop {
+            self.out.chunks(MESSAGE_BYTES_MAX).for_each(|piece| context.send(port, piece));
+            server.wrote(self.out.len());
+            sent += self.out.len();
+            self.out.clear();
+            if progress != Progress::Paused || sent >= HANDLER_REPLY_BYTES_MAX {
+                break;
+            }
+            progress = client.connection.resume(server, now, &mut self.out);
+        }
+        match progress {
+            Progress::Paused => context.set_timer(Duration::ZERO, u64::from(port.0)),
+            Progress::Waiting if !client.is_finishing => {}
+            Progress::Waiting | Progress::Closed => self.drop_client(context, port),
+        }
+    }
+
+    fn drop_client(&mut self, context: &mut Context, port: Port) {
+        if let (Some(mut client), Some(server)) = (self.connections.remove(&port), &mut self.server) {
+            client.connection.close(server);
+            server.disconnected();
+            context.cancel_timer(u64::from(port.0));
+            context.close(port);
+        }
+    }
+}
+
+impl Cell for Memcached {
+    fn opened(&mut self, context: &mut Context, port: Port, kind: PortKind) {
+        if kind != PortKind::Client {
+            return;
+        }
+        let now = seconds(context.now());
+        let server = self.server.get_or_insert_with(|| {
+            let mut hash_key = [0; 16];
+            context.fill_random(&mut hash_key);
+            Server::new(self.memory_bytes, hash_key, now)
+        });
+        server.connected();
+        self.connections.insert(port, Client::default());
+    }
+
+    fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
+        self.run(context, port, |connection, server, now, out| connection.receive(payload, server, now, out));
+    }
+
+    fn timer(&mut self, context: &mut Context, token: u64) {
+        let Ok(port) = u32::try_from(token).map(Port) else { return };
+        self.run(context, port, Connection::resume);
+    }
+
+    fn closed(&mut self, context: &mut Context, port: Port) {
+        if let Some(client) = self.connections.get_mut(&port) {
+            client.is_finishing = true;
+            self.run(context, port, Connection::resume);
+        }
+    }
+}
+
+cell!(Memcached);
+
+fn seconds(now: Time) -> Seconds {
+    Seconds(u32::try_from(now.nanoseconds / 1_000_000_000).unwrap_or(0))
+}

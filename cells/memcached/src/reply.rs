@@ -1,0 +1,84 @@
+//! Bytes for one client, and whether it wants them. Knows how lines, numbers and values are written.
+
+/// Where the answer to one request goes.
+pub(crate) struct Reply<'a> {
+    out: &'a mut Vec<u8>,
+    silent: bool,
+}
+
+impl<'a> Reply<'a> {
+    /// An answer to be added to `out`; a silent one is not.
+    pub(crate) fn new(out: &'a mut Vec<u8>, silent: bool) -> Self {
+        Self { out, silent }
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        if !self.silent {
+            self.out.extend_from_slice(bytes);
+        }
+    }
+
+    pub(crate) fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    /// Text and the end of the line.
+    pub(crate) fn line(&mut self, text: &str) {
+        self.text(text);
+        self.bytes(b"\r\n");
+    }
+
+    /// In decimal. By hand, since every hit writes two or three.
+    pub(crate) fn number(&mut self, mut number: u64) {
+        let mut digits = [0; 20];
+        let mut start = digits.len();
+        loop {
+            start -= 1;
+            digits[start] = b'0' + u8::try_from(number % 10).expect("one digit");
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        self.bytes(&digits[start..]);
+    }
+
+    /// The line before a value.
+    pub(crate) fn value_head(&mut self, key: &[u8], flags: u32, len: usize, cas: Option<u64>) {
+        self.text("VALUE ");
+        self.bytes(key);
+        for number in [Some(u64::from(flags)), Some(len as u64), cas].into_iter().flatten() {
+            self.bytes(b" ");
+            self.number(number);
+        }
+        self.bytes(b"\r\n");
+    }
+
+    /// One line of statistics.
+    pub(crate) fn stat(&mut self, name: &str, value: impl std::fmt::Display) {
+        self.line(&format!("STAT {name} {value}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_the_standard_library_does() {
+        for number in [0, 9, 10, 99, 100, 12_345, u64::MAX - 1, u64::MAX] {
+            let mut out = Vec::new();
+            Reply::new(&mut out, false).number(number);
+            assert_eq!(out, number.to_string().into_bytes());
+        }
+    }
+
+    #[test]
+    fn a_silent_reply_says_nothing() {
+        let mut out = Vec::new();
+        Reply::new(&mut out, true).value_head(b"k", 1, 2, Some(3));
+        assert!(out.is_empty());
+        Reply::new(&mut out, false).value_head(b"k", 1, 2, Some(3));
+        assert_eq!(out, b"VALUE k 1 2 3\r\n");
+    }
+}
