@@ -4,7 +4,18 @@
 
 use marram_session::cell::Seed;
 
-/// The generator of one cell: the stream and how much of it was drawn.
+/// The seed of a stage of a chain: no stage can tell what another draws. The first one's, often the only one's, is the
+/// cell's own.
+pub(crate) fn of_stage(seed: Seed, stage: u8) -> Seed {
+    if stage == 0 {
+        return seed;
+    }
+    let mut hasher = blake3::Hasher::new_keyed(&seed.0);
+    hasher.update(b"marram stage seed 1").update(&[stage]);
+    Seed(*hasher.finalize().as_bytes())
+}
+
+/// The generator of one stage of a cell: the stream and how much of it was drawn.
 #[derive(Clone)]
 pub(crate) struct Generator {
     seed: Seed,

@@ -1,4 +1,5 @@
-//! An image: the frozen state of an app after initialisation with its compiled code, and how it is kept in a file.
+//! A stage's image: the frozen state of a module after initialisation with its compiled code, and how it is kept in a
+//! file. What a session names, one stage or several, is `chain`'s.
 
 use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
 use crate::deploy::GlobalValue;
@@ -106,10 +107,10 @@ impl InitialMemory {
     }
 }
 
-/// What a deployed app starts its cells from. Shared by all of them, and good on this machine only: another machine
-/// makes its own from the app.
+/// What one stage of a cell starts from; most cells have only one. Shared by all of them, and good on this machine only:
+/// another machine makes its own from the app.
 #[derive(Debug)]
-pub struct Image {
+pub(crate) struct StageImage {
     pub(crate) hash: ImageHash,
     pub(crate) quotas: Quotas,
     /// The engine version and settings that `code` is good for.
@@ -124,28 +125,9 @@ pub struct Image {
     pub(crate) rebuilt: Option<ImageFault>,
 }
 
-impl Image {
-    /// The image's name.
-    #[must_use]
-    pub fn hash(&self) -> ImageHash {
-        self.hash
-    }
-
-    /// What its cells may use.
-    #[must_use]
-    pub fn quotas(&self) -> &Quotas {
-        &self.quotas
-    }
-
-    /// Why the image had to be compiled again when it was loaded, if it had to.
-    #[must_use]
-    pub fn rebuilt(&self) -> Option<&ImageFault> {
-        self.rebuilt.as_ref()
-    }
-
+impl StageImage {
     /// What the operator wants to know of it.
-    #[must_use]
-    pub fn info(&self) -> ImageInfo {
+    pub(crate) fn info(&self) -> ImageInfo {
         ImageInfo {
             hash: self.hash,
             memory_bytes: self.memory.len(),
@@ -213,7 +195,7 @@ const VERSION: u32 = 1;
 ///       | memory length 8 | run count 4 | (offset 4 | length 4 | pages)* |
 ///       | global count 4 | (type 1 | bits 16)* | files, as in `files/codec.rs` | code: the rest |
 /// ```
-impl Image {
+impl StageImage {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(self.memory.bytes() + self.code.len() + 256);
         put_u64(&mut body, self.compatibility);

@@ -2,8 +2,9 @@
 //! image that cannot be used is made again from its app.
 
 use crate::app::{App, ImageFile, hash_of};
+use crate::chain::{self, Chain, Image, Stage};
 use crate::deploy::{self, DeployError};
-use crate::image::{Image, ImageFault, ImageInfo};
+use crate::image::{ImageFault, ImageInfo, StageImage};
 use crate::limits::INITIALISE_MS_MAX;
 use crate::quotas::Quotas;
 use marram_wire::id::ImageHash;
@@ -70,14 +71,51 @@ impl Images {
         Ok(image.info())
     }
 
-    /// Gives an image to start cells from. One that is damaged, or from another engine version, is made again; its
-    /// [`Image::rebuilt`] then says why.
+    /// Keeps a chain of apps that are here, under the name that its sessions give it.
     ///
     /// # Errors
-    /// If the app is not here, or cannot be made into an image any more.
+    /// If a stage is not here, or is no app, or the disk is full.
+    pub fn deploy_chain(&self, chain: &Chain) -> Result<ImageHash, LoadError> {
+        for (_, stage) in chain.stages() {
+            if Chain::is_chain(&self.app(*stage)?) {
+                let why = "it is a chain, and a stage is one app; name that chain's stages instead";
+                return Err(LoadError::App { hash: *stage, why: why.into() });
+            }
+        }
+        let encoded = chain.encode();
+        let hash = chain::hash_of(&encoded);
+        self.write(&chain_name(hash), &encoded)
+            .map_err(|error| LoadError::Build(DeployError::Store(error)))?;
+        Ok(hash)
+    }
+
+    /// Gives an image to start cells from, with all of its stages. A stage that is damaged, or from another engine version,
+    /// is made again; [`Image::rebuilt`] then says why.
+    ///
+    /// # Errors
+    /// If the app, or the chain or one of its stages, is not here, or cannot be made into an image any more.
     pub fn load(&self, hash: ImageHash) -> Result<Arc<Image>, LoadError> {
+        match self.chain(hash)? {
+            Some(chain) => self.load_chain(hash, &chain).map(Arc::new),
+            None => self.load_stage(hash).map(|image| Arc::new(Image::single(image))),
+        }
+    }
+
+    fn load_chain(&self, hash: ImageHash, chain: &Chain) -> Result<Image, LoadError> {
+        let mut stages: Vec<Stage> = Vec::with_capacity(chain.stages().len());
+        for (name, hash) in chain.stages() {
+            let image = match stages.iter().find(|stage| stage.image.hash == *hash) {
+                Some(twice) => Arc::clone(&twice.image),
+                None => Arc::new(self.load_stage(*hash)?),
+            };
+            stages.push(Stage { name: name.as_str().into(), image });
+        }
+        Ok(Image { hash, stages, server: chain.has_server() })
+    }
+
+    fn load_stage(&self, hash: ImageHash) -> Result<StageImage, LoadError> {
         let fault = match self.read_image(hash) {
-            Ok(image) => return Ok(Arc::new(image)),
+            Ok(image) => return Ok(image),
             Err(fault) => fault,
         };
         let app = self.app(hash)?;
@@ -89,14 +127,33 @@ impl Images {
             Ok(()) => fault,
             Err(error) => ImageFault::Unreadable(format!("{fault}; and it could not be kept: {error}")),
         });
-        Ok(Arc::new(image))
+        Ok(image)
     }
 
-    /// The app behind an image, to be given to another machine's [`Images::insert`].
+    /// The chain that a name stands for, if it stands for one.
+    ///
+    /// # Errors
+    /// If its file cannot be read, or is damaged.
+    pub fn chain(&self, hash: ImageHash) -> Result<Option<Chain>, LoadError> {
+        let bad = |why: String| LoadError::App { hash, why };
+        match fs::read(self.dir.join(chain_name(hash))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(bad(error.to_string())),
+            Ok(bytes) if chain::hash_of(&bytes) != hash => {
+                Err(bad("its bytes are not what its name says; check the disk".into()))
+            }
+            Ok(bytes) => Chain::decode(&bytes).map(Some).map_err(bad),
+        }
+    }
+
+    /// The app or the chain behind an image, to be given to another machine's [`Images::insert`].
     ///
     /// # Errors
     /// If it is not here, or its bytes are damaged.
     pub fn app(&self, hash: ImageHash) -> Result<Vec<u8>, LoadError> {
+        if let Some(chain) = self.chain(hash)? {
+            return Ok(chain.encode());
+        }
         let bytes = match fs::read(self.dir.join(app_name(hash))) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(LoadError::Unknown(hash)),
@@ -111,11 +168,16 @@ impl Images {
         Ok(bytes)
     }
 
-    /// Takes an app from another machine and makes its image. The bytes prove themselves: their digest is `hash`.
+    /// Takes an app from another machine and makes its image, or a chain whose stages are here. The bytes prove themselves:
+    /// their digest is `hash`.
     ///
     /// # Errors
-    /// If they are something else, or cannot be made into an image here.
+    /// If they are something else, or cannot be made into an image here; [`LoadError::Unknown`] names a chain's stage that
+    /// is to be inserted first.
     pub fn insert(&self, hash: ImageHash, app: &[u8]) -> Result<Arc<Image>, LoadError> {
+        if Chain::is_chain(app) {
+            return self.insert_chain(hash, app);
+        }
         if hash_of(app) != hash {
             return Err(LoadError::App {
                 hash,
@@ -127,15 +189,29 @@ impl Images {
         self.write(&app_name(hash), app).map_err(|error| LoadError::Build(DeployError::Store(error)))?;
         self.write(&image_name(hash), &image.encode())
             .map_err(|error| LoadError::Build(DeployError::Store(error)))?;
-        Ok(Arc::new(image))
+        Ok(Arc::new(Image::single(image)))
     }
 
-    /// Removes an app and its image, when no session names them any more. Unknown ones are ignored.
+    fn insert_chain(&self, hash: ImageHash, bytes: &[u8]) -> Result<Arc<Image>, LoadError> {
+        let chain = Chain::decode(bytes).map_err(|why| LoadError::App { hash, why })?;
+        if chain.hash() != hash {
+            let why = "the bytes that came are another chain's; fetch it elsewhere".into();
+            return Err(LoadError::App { hash, why });
+        }
+        self.deploy_chain(&chain)?;
+        self.load(hash)
+    }
+
+    /// Removes a chain, or an app and its image, when no session names them any more. Unknown ones are ignored, and an app
+    /// that a chain has as a stage stays.
     ///
     /// # Errors
     /// If a file is there and cannot be removed.
     pub fn remove(&self, hash: ImageHash) -> Result<(), StoreError> {
-        for name in [image_name(hash), app_name(hash)] {
+        if self.is_stage(hash).map_err(|error| StoreError::new(&self.dir, &error))? {
+            return Ok(());
+        }
+        for name in [chain_name(hash), image_name(hash), app_name(hash)] {
             let path = self.dir.join(name);
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -147,19 +223,33 @@ impl Images {
         Ok(())
     }
 
+    /// Whether a chain that is here names it. One that cannot be read names nothing: nobody can use it.
+    fn is_stage(&self, hash: ImageHash) -> io::Result<bool> {
+        for entry in fs::read_dir(&self.dir)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == CHAIN)
+                && let Ok(Ok(chain)) = fs::read(&path).map(|bytes| Chain::decode(&bytes))
+                && chain.stages().iter().any(|(_, stage)| *stage == hash)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Where an image's compiled code is kept, for an operator or a test to look at.
     #[must_use]
     pub fn image_path(&self, hash: ImageHash) -> PathBuf {
         self.dir.join(image_name(hash))
     }
 
-    fn read_image(&self, hash: ImageHash) -> Result<Image, ImageFault> {
+    fn read_image(&self, hash: ImageHash) -> Result<StageImage, ImageFault> {
         let bytes = match fs::read(self.image_path(hash)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ImageFault::Missing),
             Err(error) => return Err(ImageFault::Unreadable(error.to_string())),
         };
-        Image::decode(&bytes, hash, self.compatibility)
+        StageImage::decode(&bytes, hash, self.compatibility)
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
@@ -169,6 +259,13 @@ impl Images {
 
 fn app_name(hash: ImageHash) -> String {
     format!("{hash}.app")
+}
+
+/// What a chain's file name ends in.
+const CHAIN: &str = "chain";
+
+fn chain_name(hash: ImageHash) -> String {
+    format!("{hash}.{CHAIN}")
 }
 
 fn image_name(hash: ImageHash) -> String {

@@ -27,6 +27,15 @@ pub const PRINTS_PER_HANDLER_MAX: usize = 256;
 /// Ports that a cell can have had in its life.
 pub const PORTS_MAX: usize = 1_024;
 
+/// Stages of a chain.
+pub const STAGES_MAX: usize = 16;
+/// Bytes of a stage's name.
+pub const STAGE_NAME_BYTES_MAX: usize = 64;
+/// Handlers that one input may run in all stages of a chain together: stages that answer each other without end.
+pub const HANDLERS_PER_INPUT_MAX: u32 = 65_536;
+/// Bytes that may wait between the stages of a chain.
+pub const BETWEEN_STAGES_BYTES_MAX: u64 = 128 << 20;
+
 /// Bytes of a module at deployment.
 pub const MODULE_BYTES_MAX: usize = 256 << 20;
 /// Bytes of an app's files together. Every shard holds them in memory.
@@ -90,6 +99,14 @@ const _: () = assert!(
     OUTPUTS_PER_HANDLER_MAX <= marram_wire::limits::OUTPUTS_MAX,
     "what a handler may send can be told to the ends"
 );
+const _: () = assert!(
+    BETWEEN_STAGES_BYTES_MAX
+        >= OUTPUT_BYTES_PER_HANDLER_MAX as u64
+            + OUTPUTS_PER_HANDLER_MAX as u64 * marram_wire::limits::charge(0),
+    "a stage can pass on the most that a handler may send"
+);
+const _: () =
+    assert!(STAGES_MAX <= u8::MAX as usize, "a stage's number is a byte wherever it is written down");
 const _: () = assert!(STACK_BYTES >= 2 * WASM_STACK_BYTES, "host calls need room above the guest's stack");
 const _: () = assert!(WASM_PAGE.is_multiple_of(PAGE), "memory grows by whole tracked pages");
 const _: () = assert!(REASON_BYTES_MAX <= marram_wire::limits::TEXT_MAX, "a reason fits a frame");

@@ -165,7 +165,7 @@ fn initialisation_is_frozen_into_the_image() {
              (i32.store (i32.const 42) (i32.reinterpret_f32 (global.get $f)))
              (call $send (local.get $port) (i32.const 8) (i32.const 38)))"#,
     ));
-    assert_eq!(image.info().globals, 2);
+    assert_eq!(image.info().next().unwrap().globals, 2);
     let mut cells = cells();
     start_in(&mut cells, CELL, &image);
     let mut expected = [0; 38];

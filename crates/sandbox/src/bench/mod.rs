@@ -5,7 +5,7 @@ mod guests;
 
 use crate::cells::{Cells, CellsConfig, Progress};
 use crate::checkpoint::{Decoded, Snapshot};
-use crate::image::Image;
+use crate::chain::Image;
 use crate::images::Images;
 use crate::quotas::Quotas;
 use bytes::Bytes;

@@ -2,23 +2,27 @@
 
 use crate::deploy::global_name;
 use crate::host::Host;
-use crate::image::Image;
+use crate::image::StageImage;
 use crate::quotas::Quotas;
 use std::sync::Arc;
 use wasmtime::{Engine, InstancePre, Linker, Module, ModuleExport};
 
 /// An image that cells of this process can start from.
 pub(crate) struct Bound {
-    pub(crate) image: Arc<Image>,
+    pub(crate) image: Arc<StageImage>,
     pub(crate) pre: InstancePre<Host>,
     pub(crate) globals: Vec<ModuleExport>,
     pub(crate) quotas: Quotas,
 }
 
 impl Bound {
-    pub(crate) fn new(engine: &Engine, linker: &Linker<Host>, image: &Arc<Image>) -> wasmtime::Result<Self> {
-        // SAFETY: the code must be what this engine's own compiler produced. An `Image` comes from `deploy::build`,
-        // which just compiled it, or from `Image::decode`, which checked a digest over all of its bytes and that
+    pub(crate) fn new(
+        engine: &Engine,
+        linker: &Linker<Host>,
+        image: &Arc<StageImage>,
+    ) -> wasmtime::Result<Self> {
+        // SAFETY: the code must be what this engine's own compiler produced. A `StageImage` comes from `deploy::build`,
+        // which just compiled it, or from `StageImage::decode`, which checked a digest over all of its bytes and that
         // exactly this engine version and these settings wrote it; the directory is this program's own. A safe way
         // would compile every image in every process.
         let module = unsafe { Module::deserialize(engine, &image.code)? };

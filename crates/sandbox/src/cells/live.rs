@@ -1,4 +1,4 @@
-//! One live cell: its instance, its handlers, and the task that runs them on a stack of their own.
+//! One stage of a live cell: its instance, its handlers, and the task that runs them on a stack of their own.
 
 use super::bound::Bound;
 use super::reason;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use wasmtime::{Global, Instance, Memory, Store, TypedFunc, UpdateDeadline};
 
-/// One live cell's instance. Fields drop in this order: the memory is no longer tracked when its slot is cleaned,
+/// The instance of a live stage. Fields drop in this order: the memory is no longer tracked when its slot is cleaned,
 /// or the slot's next cell could see this one's pages.
 pub(crate) struct Live {
     pub(crate) tracker: Tracker,
@@ -46,9 +46,10 @@ struct Handlers {
 
 impl Live {
     /// Takes a slot and gives it the image's state.
-    pub(crate) fn start(bound: &Bound, seed: Seed, tracker: Tracker) -> wasmtime::Result<Self> {
+    pub(crate) fn start(bound: &Bound, stage: u8, seed: Seed, tracker: Tracker) -> wasmtime::Result<Self> {
         let files = bound.image.files.clone();
-        let host = Host::new(Phase::Running, seed, files, bound.quotas.memory_max);
+        let mut host = Host::new(Phase::Running, seed, files, bound.quotas.memory_max);
+        host.stage = stage;
         let mut store = Store::new(bound.pre.module().engine(), host);
         store.limiter(|host| host);
         // A handler may run to the end of the slice that is under way; then it yields, slice after slice.

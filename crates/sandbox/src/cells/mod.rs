@@ -1,34 +1,34 @@
-//! The live cells of one process: started from images, run one handler at a time, preempted, killed, removed.
+//! The live cells of one process: started from images, run one input at a time, preempted, killed, removed.
 //!
 //! Refuses to know sessions, logs and clocks: what time it is comes with each [`Run`].
 
 mod bound;
 mod config;
 mod live;
+mod stages;
 mod state;
 mod ticker;
 
 pub use config::{CellsConfig, Reset, Tracking};
 
 use crate::buffers::Spares;
+use crate::chain::Image;
 use crate::dirty::{Method, Tracker};
 use crate::engine::config as engine_config;
 use crate::host::{Host, Print, linker};
-use crate::image::Image;
-use crate::limits::{REASON_BYTES_MAX, SLICE_CHARGE_NS_MAX};
+use crate::generator::of_stage;
+use crate::image::StageImage;
+use crate::limits::REASON_BYTES_MAX;
 use bound::Bound;
-use live::{Desk, Live, Task};
+use live::Live;
 use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
 use marram_wire::id::ImageHash;
 use std::any::Any;
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Waker};
-use std::time::Instant;
+use stages::{Failure, Stage, Stages};
 use ticker::Ticker;
 use wasmtime::{Engine, InstanceAllocationStrategy, Linker};
 
@@ -36,7 +36,7 @@ use wasmtime::{Engine, InstanceAllocationStrategy, Linker};
 /// so there is one of these a shard, and a process a shard.
 pub struct Cells {
     /// Before the engine, so that every instance is gone when the pool goes.
-    cells: HashMap<CellId, Entry>,
+    cells: HashMap<CellId, Stages>,
     bound: HashMap<ImageHash, Rc<Bound>>,
     linker: Linker<Host>,
     engine: Engine,
@@ -45,16 +45,6 @@ pub struct Cells {
     spares: Spares,
     /// What the cell that stopped last had printed until then.
     last_words: Option<(CellId, Vec<Print>)>,
-}
-
-struct Entry {
-    /// Before `live`: a handler that is under way lets go of the instance first.
-    task: Task,
-    live: Rc<RefCell<Live>>,
-    desk: Rc<Desk>,
-    bound: Rc<Bound>,
-    /// Nanoseconds that the handler under way has run; `None` between handlers.
-    spent_ns: Option<u64>,
 }
 
 /// How far a handler came.
@@ -96,15 +86,15 @@ impl Cells {
         self.method.describe()
     }
 
-    /// Maps an image's code ahead of its first cell. Starting a cell does it too.
+    /// Maps the code of an image's stages ahead of its first cell. Starting a cell does it too.
     ///
     /// # Errors
     /// If the engine refuses the code.
     pub fn prepare(&mut self, image: &Arc<Image>) -> Result<(), StartError> {
-        self.bind(image).map(|_| ())
+        image.stages.iter().try_for_each(|stage| self.bind(&stage.image).map(|_| ()))
     }
 
-    fn bind(&mut self, image: &Arc<Image>) -> Result<Rc<Bound>, StartError> {
+    fn bind(&mut self, image: &Arc<StageImage>) -> Result<Rc<Bound>, StartError> {
         if let Some(bound) = self.bound.get(&image.hash) {
             return Ok(Rc::clone(bound));
         }
@@ -115,12 +105,14 @@ impl Cells {
         Ok(bound)
     }
 
-    /// Forgets an image's code; cells that run keep it until they end.
-    pub fn forget(&mut self, image: ImageHash) {
-        self.bound.remove(&image);
+    /// Forgets the code of an image's stages; cells that run keep it until they end.
+    pub fn forget(&mut self, image: &Image) {
+        for stage in &image.stages {
+            self.bound.remove(&stage.image.hash);
+        }
     }
 
-    /// Starts a cell from an image, in microseconds.
+    /// Starts a cell from an image, in microseconds: all of its stages or none.
     ///
     /// # Errors
     /// If all slots are taken, the number is, or the engine refuses the image.
@@ -128,81 +120,60 @@ impl Cells {
         if self.cells.contains_key(&cell) {
             return Err(StartError::Taken(cell));
         }
-        let bound = self.bind(image)?;
-        let tracker = Tracker::new(&self.method);
-        let live =
-            Live::start(&bound, seed, tracker).map_err(|error| StartError::Slot(format!("{error:#}")))?;
-        let live = Rc::new(RefCell::new(live));
-        let desk = Rc::new(Desk::default());
-        let task = live::task(Rc::clone(&live), Rc::clone(&desk));
-        self.cells.insert(cell, Entry { task, live, desk, bound, spent_ns: None });
+        let mut stages = Vec::with_capacity(image.stages.len());
+        for (at, stage) in (0..).zip(&image.stages) {
+            let bound = self.bind(&stage.image)?;
+            let tracker = Tracker::new(&self.method);
+            let live = Live::start(&bound, at, of_stage(seed, at), tracker)
+                .map_err(|error| StartError::Slot(format!("{error:#}")))?;
+            stages.push(Stage::new(live, bound, &stage.name));
+        }
+        self.cells.insert(cell, Stages::new(stages, image.server));
         Ok(())
     }
 
-    /// Begins a handler and runs it for at most the rest of a slice.
+    /// Gives a cell an input and runs its handlers, of all stages that have one to run, for at most the rest of a slice.
     ///
-    /// A cell that is unknown, or still in a handler, answers with a kill: the caller's books are wrong about it.
+    /// A cell that is unknown, or not done with its last input, answers with a kill: the caller's books are wrong about it.
     /// After any [`Outcome::Stopped`] the cell is gone.
     pub fn run(&mut self, run: Run) -> Progress {
         match self.cells.get_mut(&run.cell) {
             None => Progress::Done(stopped(run.cell, Stop::Kill("there is no such cell".into()), 0)),
-            Some(entry) if entry.spent_ns.is_some() => {
+            Some(stages) if !stages.are_quiet() => {
                 self.end(run.cell, Stop::Kill("it was given an input in the middle of a handler".into()), 0)
             }
-            Some(entry) => {
-                entry.live.borrow_mut().store.data_mut().begin(run.now_ns);
-                entry.desk.put(run.input);
-                entry.spent_ns = Some(0);
-                self.poll(run.cell)
+            Some(stages) => {
+                let cell = run.cell;
+                stages.begin(run);
+                self.poll(cell)
             }
         }
     }
 
-    /// Lets a preempted handler run for another slice.
+    /// Lets a preempted cell run for another slice.
     pub fn poll(&mut self, cell: CellId) -> Progress {
-        let Some(entry) = self.cells.get_mut(&cell) else {
+        let Some(stages) = self.cells.get_mut(&cell) else {
             return Progress::Done(stopped(cell, Stop::Kill("there is no such cell".into()), 0));
         };
-        let Some(spent) = entry.spent_ns else {
+        if stages.are_quiet() {
             return self.end(cell, Stop::Kill("it was resumed between handlers".into()), 0);
-        };
-        self.ticker.running();
-        let begun = Instant::now();
-        // The task never ends; whether the handler did is on the desk. A panic in an import is our bug, found by one guest:
-        // it ends that guest and not the process, or the message that found it would take one edge after another.
-        let resume = || entry.task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(resume)) {
-            return self.end(cell, Stop::Kill(bug(&*panic)), spent);
         }
-        let slice = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let spent = spent + slice.min(SLICE_CHARGE_NS_MAX);
-        match entry.desk.answer() {
-            Some(Outcome::Idle) => {
-                entry.spent_ns = None;
-                Progress::Done(entry.ran(cell, spent))
-            }
-            Some(Outcome::Stopped(stop)) => self.end(cell, stop, spent),
-            None if spent > entry.bound.quotas.handler_time_ns => {
-                let ms = entry.bound.quotas.handler_time_ns / 1_000_000;
-                self.end(cell, Stop::Kill(format!("a handler ran longer than handler_time, {ms} ms")), spent)
-            }
-            None => {
-                entry.spent_ns = Some(spent);
-                Progress::Pending
-            }
+        self.ticker.running();
+        match stages.resume() {
+            Ok(Some(ran)) => Progress::Done(ran),
+            Ok(None) => Progress::Pending,
+            Err(Failure { stop, spent_ns }) => self.end(cell, stop, spent_ns),
         }
     }
 
     fn end(&mut self, cell: CellId, stop: Stop, spent_ns: u64) -> Progress {
-        if let Some(Entry { task, live, .. }) = self.cells.remove(&cell) {
-            // A handler that was under way lets go of the instance.
-            drop(task);
-            self.last_words = Some((cell, std::mem::take(&mut live.borrow_mut().store.data_mut().prints)));
+        if let Some(stages) = self.cells.remove(&cell) {
+            self.last_words = Some((cell, stages.end()));
         }
         Progress::Done(stopped(cell, stop, spent_ns))
     }
 
-    /// Ends a cell and frees its slot, also in the middle of a handler. Unknown cells are ignored.
+    /// Ends a cell and frees its slots, also in the middle of a handler. Unknown cells are ignored.
     pub fn remove(&mut self, cell: CellId) {
         self.cells.remove(&cell);
     }
@@ -222,30 +193,15 @@ impl Cells {
     /// Takes what the cell printed since this was last asked. Of cells that stopped, the last one can still be asked:
     /// what it printed is often why.
     pub fn take_prints(&mut self, cell: CellId) -> Vec<Print> {
-        if let Some(live) = self.idle(cell) {
-            return std::mem::take(&mut live.borrow_mut().store.data_mut().prints);
+        if let Some(stages) = self.cells.get_mut(&cell).filter(|stages| stages.are_quiet()) {
+            return stages.take_prints();
         }
         self.last_words.take_if(|(stopped, _)| *stopped == cell).map(|(_, prints)| prints).unwrap_or_default()
     }
 
-    /// The instance of a cell that is between handlers.
-    fn idle(&self, cell: CellId) -> Option<&Rc<RefCell<Live>>> {
-        self.cells.get(&cell).filter(|entry| entry.spent_ns.is_none()).map(|entry| &entry.live)
-    }
-}
-
-impl Entry {
-    fn ran(&self, cell: CellId, cost_ns: u64) -> Ran {
-        let mut live = self.live.borrow_mut();
-        let host = live.store.data_mut();
-        Ran {
-            cell,
-            outcome: Outcome::Idle,
-            clock_read: host.clock_read,
-            outputs: std::mem::take(&mut host.outputs),
-            timers: std::mem::take(&mut host.timers),
-            cost_ns,
-        }
+    /// The stages of a cell that is between inputs.
+    fn quiet(&self, cell: CellId) -> Option<&[Stage]> {
+        self.cells.get(&cell).filter(|stages| stages.are_quiet()).map(Stages::list)
     }
 }
 

@@ -3,11 +3,12 @@
 use super::live::Live;
 use super::{Cells, StartError};
 use crate::buffers::{Spares, populate};
+use crate::chain::Image;
 use crate::checkpoint::{CheckpointId, Decoded, Parsed, RestoreError, Snapshot, SnapshotError, image_id};
 use crate::deploy::GlobalValue;
 use crate::files::{Files, Page};
 use crate::generator::Generator;
-use crate::image::Image;
+use crate::image::StageImage;
 use crate::limits::{PAGE, WASM_PAGE};
 use marram_session::cell::{Base, CellId};
 use std::sync::Arc;
@@ -18,9 +19,9 @@ impl Cells {
     /// # Errors
     /// If the cell is not between handlers, or a delta has nothing to build on. The cell goes on either way.
     pub fn snapshot(&mut self, cell: CellId, base: Base) -> Result<Snapshot, SnapshotError> {
-        let entry =
-            self.cells.get(&cell).filter(|entry| entry.spent_ns.is_none()).ok_or(SnapshotError::NotIdle)?;
-        entry.live.borrow_mut().snapshot(&entry.bound.image, base, &self.spares)
+        let stages = self.quiet(cell).ok_or(SnapshotError::NotIdle)?;
+        let [stage] = stages else { return Err(SnapshotError::Chain) };
+        stage.live.borrow_mut().snapshot(&stage.bound.image, base, &self.spares)
     }
 
     /// Makes a cell from checkpoints: it continues as the one that they were taken of would have.
@@ -31,10 +32,12 @@ impl Cells {
         if from.image() != image.hash {
             return Err(RestoreError::Image { found: from.image(), expected: image.hash });
         }
-        fits(image, from)?;
-        let files = restored_files(image, from)?;
+        let [stage] = &image.stages[..] else { return Err(RestoreError::Misfit("it is of one stage")) };
+        fits(&stage.image, from)?;
+        let files = restored_files(&stage.image, from)?;
         self.start(cell, image, from.last().seed).map_err(RestoreError::Start)?;
-        let live = self.cells.get(&cell).map(|entry| entry.live.borrow_mut().restore(image, from, files));
+        let live = self.quiet(cell).and_then(<[_]>::first);
+        let live = live.map(|live| live.live.borrow_mut().restore(&stage.image, from, files));
         match live {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => {
@@ -49,21 +52,27 @@ impl Cells {
     /// came about. Reads all of memory. `None` if the cell is gone or in the middle of a handler.
     #[must_use]
     pub fn state_hash(&self, cell: CellId) -> Option<[u8; 32]> {
-        self.idle(cell).map(|live| live.borrow_mut().hash())
+        let stages = self.quiet(cell)?;
+        if let [only] = stages {
+            return Some(only.live.borrow_mut().hash());
+        }
+        let mut hasher = blake3::Hasher::new_derive_key("marram chain state 1");
+        for stage in stages {
+            hasher.update(&stage.live.borrow_mut().hash());
+        }
+        Some(*hasher.finalize().as_bytes())
     }
 
-    /// Bytes of linear memory that the cell has now. `None` if it is gone or in the middle of a handler.
+    /// Bytes of linear memory that the cell has now, in all of its stages. `None` if it is gone or in the middle of a handler.
     #[must_use]
     pub fn memory_bytes(&self, cell: CellId) -> Option<usize> {
-        self.idle(cell).map(|live| {
-            let live = live.borrow();
-            live.memory.data_size(&live.store)
-        })
+        let bytes = |live: &Live| live.memory.data_size(&live.store);
+        Some(self.quiet(cell)?.iter().map(|stage| bytes(&stage.live.borrow())).sum())
     }
 }
 
 /// What can be refused before a slot is taken.
-fn fits(image: &Image, from: &Decoded) -> Result<(), RestoreError> {
+fn fits(image: &StageImage, from: &Decoded) -> Result<(), RestoreError> {
     let last = from.last();
     if last.memory_len < image.memory.len() || last.memory_len as u64 > image.quotas.memory_max {
         return Err(RestoreError::Misfit("its memory is smaller than the image's or larger than the quota"));
@@ -82,7 +91,7 @@ fn fits(image: &Image, from: &Decoded) -> Result<(), RestoreError> {
     Ok(())
 }
 
-fn restored_files(image: &Image, from: &Decoded) -> Result<Files, RestoreError> {
+fn restored_files(image: &StageImage, from: &Decoded) -> Result<Files, RestoreError> {
     let mut files = image.files.clone();
     let misfit = |error: crate::files::FilesError| RestoreError::Misfit(error.0);
     for (index, parsed) in from.chain.iter().enumerate() {
@@ -112,7 +121,7 @@ fn to_page(bytes: &[u8]) -> Option<Page> {
 impl Live {
     fn snapshot(
         &mut self,
-        image: &Arc<Image>,
+        image: &Arc<StageImage>,
         base: Base,
         spares: &Spares,
     ) -> Result<Snapshot, SnapshotError> {
@@ -194,7 +203,7 @@ impl Live {
         values
     }
 
-    fn restore(&mut self, image: &Image, from: &Decoded, files: Files) -> Result<(), RestoreError> {
+    fn restore(&mut self, image: &StageImage, from: &Decoded, files: Files) -> Result<(), RestoreError> {
         let last = from.last();
         let have = self.memory.data_size(&self.store);
         if last.memory_len > have {

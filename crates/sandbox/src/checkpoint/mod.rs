@@ -14,7 +14,7 @@ use crate::buffers::Spares;
 use crate::deploy::GlobalValue;
 use crate::files::FilesChange;
 use crate::host::Ports;
-use crate::image::Image;
+use crate::image::StageImage;
 use marram_session::cell::Seed;
 use marram_wire::id::ImageHash;
 use std::fmt;
@@ -65,7 +65,7 @@ impl Kind {
 
 /// A cell's state at one position, copied out and not yet encoded. Encode it on any thread.
 pub struct Snapshot {
-    pub(crate) image: Arc<Image>,
+    pub(crate) image: Arc<StageImage>,
     /// The checkpoint that this one builds on; `None` if it stands alone on the image.
     pub(crate) base: Option<CheckpointId>,
     pub(crate) id: CheckpointId,
@@ -120,6 +120,8 @@ pub(crate) fn image_id(image: ImageHash) -> CheckpointId {
 pub enum SnapshotError {
     /// No such cell, or it is in the middle of a handler.
     NotIdle,
+    /// The cell is a chain.
+    Chain,
     /// A delta was asked for, and there is no checkpoint for it to build on: ask for a full one.
     NoBase,
     /// The kernel could not say which pages were written: ask for a full one, which looks at all of them.
@@ -129,6 +131,7 @@ pub enum SnapshotError {
 impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Chain => f.write_str("a chain cannot be saved; protect it with \"none\""),
             Self::NotIdle => {
                 f.write_str("the cell is gone or in the middle of a handler; ask between handlers")
             }

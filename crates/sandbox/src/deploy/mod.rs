@@ -12,14 +12,14 @@ pub(crate) use rewrite::{GlobalValue, global_name};
 
 use crate::app::App;
 use crate::engine::{compatibility, config};
-use crate::image::Image;
+use crate::image::StageImage;
 use rewrite::{Baked, rewrite};
 use wasmtime::{Engine, Module};
 
 /// Makes the image of an app. Takes tens of milliseconds to seconds: compiling is most of it.
 ///
 /// `initialise_ms_max` bounds initialisation alone.
-pub(crate) fn build(app: &App, initialise_ms_max: u64) -> Result<Image, DeployError> {
+pub(crate) fn build(app: &App, initialise_ms_max: u64) -> Result<StageImage, DeployError> {
     if let Some(problem) = app.quotas.problem() {
         return Err(DeployError::Quotas(problem));
     }
@@ -37,7 +37,7 @@ pub(crate) fn build(app: &App, initialise_ms_max: u64) -> Result<Image, DeployEr
     let module = rewrite(&app.module, &facts.globals, Some(&baked))
         .map_err(|e| DeployError::Invalid(e.to_string()))?;
     let code = engine.precompile_module(&module).map_err(|error| compile_error(&error))?;
-    Ok(Image {
+    Ok(StageImage {
         hash: app.hash(),
         quotas: app.quotas,
         compatibility: base_compatibility()?,

@@ -38,6 +38,8 @@ pub enum Level {
 /// A text that a guest printed. It has no effect on the cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Print {
+    /// Which stage of its cell printed it; 0 where there is only one.
+    pub stage: u8,
     /// How urgent it is.
     pub level: Level,
     /// What it says; invalid UTF-8 is replaced, and what is too long is cut.
@@ -113,7 +115,8 @@ impl Host {
     pub(crate) fn print(&mut self, level: Level, bytes: &[u8]) {
         if self.prints.len() < PRINTS_PER_HANDLER_MAX {
             let cut = &bytes[..bytes.len().min(PRINT_BYTES_MAX)];
-            self.prints.push(Print { level, text: String::from_utf8_lossy(cut).into_owned() });
+            let stage = self.stage;
+            self.prints.push(Print { stage, level, text: String::from_utf8_lossy(cut).into_owned() });
         }
     }
 

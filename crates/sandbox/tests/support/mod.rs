@@ -4,7 +4,7 @@
 pub mod wasi;
 
 use bytes::Bytes;
-use marram_sandbox::{Cells, CellsConfig, DeployError, Image, ImageFile, Images, Progress, Quotas};
+use marram_sandbox::{Cells, CellsConfig, Chain, DeployError, Image, ImageFile, Images, Progress, Quotas};
 use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Seed, Stop};
 use marram_wire::id::Port;
 use std::path::PathBuf;
@@ -76,6 +76,22 @@ pub fn deploy_with(module: &[u8], quotas: &Quotas, files: &[ImageFile]) -> Arc<I
     let images = Images::open(&dir.0).expect("the temporary directory can be used");
     let info = images.deploy(module, files, quotas).unwrap_or_else(|error| panic!("{error}"));
     images.load(info.hash).expect("what was deployed can be loaded")
+}
+
+/// Deploys a chain for sessions with a server, its stages named by their letters.
+pub fn deploy_chain(stages: &[(&str, Vec<u8>)]) -> Arc<Image> {
+    chain_with(true, &Quotas::default(), stages)
+}
+
+pub fn chain_with(server: bool, quotas: &Quotas, stages: &[(&str, Vec<u8>)]) -> Arc<Image> {
+    let dir = Dir::new();
+    let images = Images::open(&dir.0).unwrap();
+    let stages = stages
+        .iter()
+        .map(|(name, module)| ((*name).to_owned(), images.deploy(module, &[], quotas).unwrap().hash))
+        .collect();
+    let hash = images.deploy_chain(&Chain::new(server, stages).unwrap()).unwrap();
+    images.load(hash).unwrap()
 }
 
 pub fn cells() -> Cells {

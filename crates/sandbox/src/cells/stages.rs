@@ -1,0 +1,339 @@
+//! The stages of one cell, wired one behind the other: an input goes in at one end, and they run until all are quiet.
+//!
+//! What a stage sends to its server is the next stage's input from its client, and the other way round; only the first
+//! stage reaches the client, and only the last one the server. Knows no peers but these: nothing but what passes through
+//! here connects two stages.
+
+use super::bound::Bound;
+use super::bug;
+use super::live::{Desk, Live, Task};
+use crate::host::Print;
+use crate::limits::{
+    BETWEEN_STAGES_BYTES_MAX, HANDLERS_PER_INPUT_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX,
+    REASON_BYTES_MAX, SLICE_CHARGE_NS_MAX, SLICE_MS, TIMER_CHANGES_PER_HANDLER_MAX,
+};
+use marram_session::cell::{Input, Outcome, Output, PortKind, Ran, Run, Stop};
+use marram_wire::{id::Port, limits::charge};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Instant;
+
+/// One stage.
+pub(super) struct Stage {
+    /// Before `live`: a handler that is under way lets go of the instance first.
+    task: Task,
+    pub(super) live: Rc<RefCell<Live>>,
+    desk: Rc<Desk>,
+    pub(super) bound: Rc<Bound>,
+    name: Box<str>,
+    /// Nanoseconds that it has run for the present input.
+    spent_ns: u64,
+}
+
+impl Stage {
+    pub(super) fn new(live: Live, bound: Rc<Bound>, name: &str) -> Self {
+        let (live, desk) = (Rc::new(RefCell::new(live)), Rc::new(Desk::default()));
+        let task = super::live::task(Rc::clone(&live), Rc::clone(&desk));
+        Self { task, live, desk, bound, name: name.into(), spent_ns: 0 }
+    }
+
+    /// Runs its handler until it ends or a slice is used up, from `now` on; says whether it ended.
+    fn run(&mut self, now: &mut Instant) -> Result<bool, Stop> {
+        // The task never ends; whether the handler did is on the desk. A panic in an import is our bug, found by one guest:
+        // it ends that guest and not the process, or the message that found it would take one edge after another.
+        let resume = || self.task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(resume)) {
+            return Err(Stop::Kill(bug(&*panic)));
+        }
+        let before = std::mem::replace(now, Instant::now());
+        let slice_ns = u64::try_from((*now - before).as_nanos()).unwrap_or(u64::MAX);
+        self.spent_ns += slice_ns.min(SLICE_CHARGE_NS_MAX);
+        match self.desk.answer() {
+            Some(Outcome::Idle) => Ok(true),
+            Some(Outcome::Stopped(stop)) => Err(stop),
+            None if self.spent_ns > self.bound.quotas.handler_time_ns => Err(self.too_long()),
+            None => Ok(false),
+        }
+    }
+
+    fn too_long(&self) -> Stop {
+        let ms = self.bound.quotas.handler_time_ns / 1_000_000;
+        Stop::Kill(format!("a handler ran longer than handler_time, {ms} ms"))
+    }
+}
+
+/// The stages of one cell, and what is on its way between them.
+pub(super) struct Stages {
+    list: Vec<Stage>,
+    /// Whether there is a server: then the stages meet when its port opens, else with the client's.
+    server: bool,
+    /// First in, first out: what stages wait to be given.
+    waiting: VecDeque<(usize, Input)>,
+    /// What that costs memory, in bytes.
+    waiting_charge: u64,
+    underway: Option<Underway>,
+}
+
+/// An input from outside that the stages are not done with.
+struct Underway {
+    /// What goes out in answer, so far.
+    ran: Ran,
+    now_ns: i64,
+    output_bytes: usize,
+    handlers: u32,
+    /// The stage in the middle of a handler.
+    at: Option<usize>,
+}
+
+/// Which stage a cell ends for, and why.
+type Blamed = (usize, Stop);
+
+/// Why the cell ends, and what it had cost until then.
+pub(super) struct Failure {
+    pub(super) stop: Stop,
+    pub(super) spent_ns: u64,
+}
+
+impl Stages {
+    pub(super) fn new(list: Vec<Stage>, server: bool) -> Self {
+        Self { list, server, waiting: VecDeque::new(), waiting_charge: 0, underway: None }
+    }
+
+    /// Whether no stage has anything to do.
+    pub(super) fn are_quiet(&self) -> bool {
+        self.underway.is_none()
+    }
+
+    pub(super) fn list(&self) -> &[Stage] {
+        &self.list
+    }
+
+    /// Takes an input from outside; [`Self::resume`] runs it.
+    pub(super) fn begin(&mut self, run: Run) {
+        let ran = Ran {
+            cell: run.cell,
+            outcome: Outcome::Idle,
+            clock_read: false,
+            outputs: Vec::new(),
+            timers: Vec::new(),
+            cost_ns: 0,
+        };
+        self.underway = Some(Underway { ran, now_ns: run.now_ns, output_bytes: 0, handlers: 0, at: None });
+        self.list.iter_mut().for_each(|stage| stage.spent_ns = 0);
+        self.accept(run.input);
+    }
+
+    /// Puts an input from outside to the stage that it is for.
+    fn accept(&mut self, input: Input) {
+        let last = self.list.len() - 1;
+        let at = match &input {
+            Input::Message { port, .. }
+            | Input::Open { port, .. }
+            | Input::Close { port }
+            | Input::Gone { port } => {
+                if *port == Port::SERVER {
+                    last
+                } else {
+                    0
+                }
+            }
+            Input::Timer { stage, .. } => usize::from(*stage),
+        };
+        let strangers = last > 0 && !self.neighbours_met();
+        let client = matches!(input, Input::Open { kind, .. } if kind.is_client());
+        if strangers && !client {
+            self.introduce();
+        }
+        self.wait(at, input);
+        // Where there is a server, its port opens next: no stage is sent anything before all of its ports are there.
+        if strangers && client && !self.server {
+            self.introduce();
+        }
+    }
+
+    fn wait(&mut self, at: usize, input: Input) {
+        self.waiting_charge += charge_of(&input);
+        self.waiting.push_back((at, input));
+    }
+
+    /// Whether the ports between stages are open: all are, or none.
+    fn neighbours_met(&self) -> bool {
+        let last = self.list.last().expect("there is a stage").live.borrow();
+        last.store.data().ports.list().iter().any(|(port, _)| *port == Port::CLIENT)
+    }
+
+    /// Opens the ports between stages, stage after stage from the client on, before any of them is sent a message.
+    fn introduce(&mut self) {
+        for at in 1..self.list.len() {
+            self.wait(at - 1, Input::Open { port: Port::SERVER, kind: PortKind::Server });
+            self.wait(at, Input::Open { port: Port::CLIENT, kind: PortKind::Client });
+        }
+    }
+
+    /// Runs handlers until all stages are quiet, or a slice is used up: then there is no answer yet.
+    pub(super) fn resume(&mut self) -> Result<Option<Ran>, Failure> {
+        match self.run_on() {
+            Ok(false) => Ok(None),
+            Ok(true) => {
+                let cost_ns = self.spent_ns();
+                Ok(self.underway.take().map(|underway| Ran { cost_ns, ..underway.ran }))
+            }
+            Err((at, stop)) => Err(Failure { stop: self.blame(at, stop), spent_ns: self.spent_ns() }),
+        }
+    }
+
+    /// Whether all stages came to rest; else a slice was used up.
+    fn run_on(&mut self) -> Result<bool, Blamed> {
+        let begun = Instant::now();
+        let mut now = begun;
+        loop {
+            let at = match self.underway.as_mut().and_then(|underway| underway.at.take()) {
+                Some(at) => at,
+                None => match self.hand_over()? {
+                    Some(at) => at,
+                    None => return Ok(true),
+                },
+            };
+            if !self.list[at].run(&mut now).map_err(|stop| (at, stop))? {
+                self.underway.as_mut().expect("a handler runs").at = Some(at);
+                return Ok(false);
+            }
+            self.pass_on(at)?;
+            if !self.waiting.is_empty() && (now - begun).as_millis() >= u128::from(SLICE_MS) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Gives the next waiting input to its stage; says which that is.
+    fn hand_over(&mut self) -> Result<Option<usize>, Blamed> {
+        let Some((at, input)) = self.waiting.pop_front() else { return Ok(None) };
+        self.waiting_charge -= charge_of(&input);
+        let underway = self.underway.as_mut().expect("what waits comes of an input from outside");
+        underway.handlers += 1;
+        if underway.handlers > HANDLERS_PER_INPUT_MAX {
+            let why = format!("one input ran more than {HANDLERS_PER_INPUT_MAX} handlers of its chain");
+            return Err((at, Stop::Kill(why)));
+        }
+        let Some(stage) = self.list.get_mut(at) else {
+            return Err((at, Stop::Kill("a timer fired of a stage that the chain does not have".into())));
+        };
+        if stage.spent_ns > stage.bound.quotas.handler_time_ns {
+            return Err((at, stage.too_long()));
+        }
+        stage.live.borrow_mut().store.data_mut().begin(underway.now_ns);
+        stage.desk.put(input);
+        Ok(Some(at))
+    }
+
+    /// Takes what a stage's handler did: on to its neighbours, or out.
+    fn pass_on(&mut self, at: usize) -> Result<(), Blamed> {
+        let (first, last) = (at == 0, at + 1 == self.list.len());
+        let underway = self.underway.as_mut().expect("a handler ran");
+        let mut live = self.list[at].live.borrow_mut();
+        let host = live.store.data_mut();
+        underway.ran.clock_read |= host.clock_read;
+        if first && last {
+            // Everything goes out: the lists change hands instead of their items.
+            underway.ran.outputs = std::mem::take(&mut host.outputs);
+            underway.ran.timers = std::mem::take(&mut host.timers);
+            return Ok(());
+        }
+        underway.ran.timers.append(&mut host.timers);
+        for output in host.outputs.drain(..) {
+            let (Output::Message { port, .. } | Output::Close { port }) = &output;
+            let (neighbour, port) = match *port {
+                Port::SERVER if !last => (at + 1, Port::CLIENT),
+                Port::CLIENT if !first => (at - 1, Port::SERVER),
+                _ => {
+                    underway.put_out(output);
+                    continue;
+                }
+            };
+            let input = match output {
+                Output::Message { payload, .. } => Input::Message { port, payload },
+                Output::Close { .. } => Input::Close { port },
+            };
+            self.waiting_charge += charge_of(&input);
+            self.waiting.push_back((neighbour, input));
+        }
+        underway.excess(self.waiting_charge).map_or(Ok(()), |why| Err((at, Stop::Kill(why))))
+    }
+
+    fn spent_ns(&self) -> u64 {
+        self.list.iter().map(|stage| stage.spent_ns).sum()
+    }
+
+    /// Says which stage it was, where there are several.
+    fn blame(&self, at: usize, stop: Stop) -> Stop {
+        if self.list.len() == 1 {
+            return stop;
+        }
+        let name = self.list.get(at).map_or("", |stage| &stage.name);
+        let blame = |why: String| {
+            let mut text = format!("stage {at} ({name}): {why}");
+            text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
+            text
+        };
+        match stop {
+            Stop::Trap(why) => Stop::Trap(blame(why)),
+            Stop::Kill(why) => Stop::Kill(blame(why)),
+        }
+    }
+
+    /// What the stages printed since this was last asked.
+    pub(super) fn take_prints(&mut self) -> Vec<Print> {
+        let mut prints = Vec::new();
+        for stage in &self.list {
+            prints.append(&mut stage.live.borrow_mut().store.data_mut().prints);
+        }
+        prints
+    }
+
+    /// Ends all stages; what they had printed until then is often why.
+    pub(super) fn end(self) -> Vec<Print> {
+        let mut prints = Vec::new();
+        for Stage { task, live, .. } in self.list {
+            // A handler that was under way lets go of the instance.
+            drop(task);
+            prints.append(&mut live.borrow_mut().store.data_mut().prints);
+        }
+        prints
+    }
+}
+
+impl Underway {
+    fn put_out(&mut self, output: Output) {
+        if let Output::Message { payload, .. } = &output {
+            self.output_bytes += payload.len();
+        }
+        self.ran.outputs.push(output);
+    }
+
+    /// What one input has caused too much of, if it has: what bounds one handler bounds all of a chain's together.
+    fn excess(&self, waiting_charge: u64) -> Option<String> {
+        let why = if waiting_charge > BETWEEN_STAGES_BYTES_MAX {
+            format!("more than {BETWEEN_STAGES_BYTES_MAX} bytes wait between stages")
+        } else if self.ran.outputs.len() > OUTPUTS_PER_HANDLER_MAX {
+            format!("one input brought more than {OUTPUTS_PER_HANDLER_MAX} outputs out of its chain")
+        } else if self.output_bytes > OUTPUT_BYTES_PER_HANDLER_MAX {
+            format!("one input brought more than {OUTPUT_BYTES_PER_HANDLER_MAX} bytes out of its chain")
+        } else if self.ran.timers.len() > TIMER_CHANGES_PER_HANDLER_MAX {
+            format!("one input changed more than {TIMER_CHANGES_PER_HANDLER_MAX} timers of its chain")
+        } else {
+            return None;
+        };
+        Some(why)
+    }
+}
+
+/// What an input costs while it waits, in bytes.
+fn charge_of(input: &Input) -> u64 {
+    match input {
+        Input::Message { payload, .. } => charge(payload.len()),
+        _ => charge(0),
+    }
+}

@@ -1,0 +1,223 @@
+//! What a session names: one stage, or several wired one behind the other, and how the list of them is kept in a file.
+//!
+//! Refuses to know how stages run; `cells` does.
+
+use crate::bytes_io::Reader;
+use crate::image::{ImageFault, ImageInfo, StageImage};
+use crate::limits::{STAGE_NAME_BYTES_MAX, STAGES_MAX};
+use crate::quotas::Quotas;
+use marram_wire::id::ImageHash;
+use std::sync::Arc;
+
+/// What cells start from: the stages of a chain in order, the one next to the client first. Most have one.
+#[derive(Debug)]
+pub struct Image {
+    pub(crate) hash: ImageHash,
+    pub(crate) stages: Vec<Stage>,
+    /// Whether the last stage waits for a server before the stages meet.
+    pub(crate) server: bool,
+}
+
+/// One stage of an image.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    /// For people; empty where there is only one.
+    pub(crate) name: Box<str>,
+    pub(crate) image: Arc<StageImage>,
+}
+
+impl Image {
+    /// The image of an app that is no chain.
+    pub(crate) fn single(image: StageImage) -> Self {
+        let hash = image.hash;
+        // Nobody has to meet.
+        Self { hash, stages: vec![Stage { name: "".into(), image: Arc::new(image) }], server: false }
+    }
+
+    /// The image's name.
+    #[must_use]
+    pub fn hash(&self) -> ImageHash {
+        self.hash
+    }
+
+    /// How many stages a cell of it has: at least one.
+    #[must_use]
+    pub fn stage_count(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// What each stage of a cell may use.
+    pub fn quotas(&self) -> impl Iterator<Item = &Quotas> {
+        self.stages.iter().map(|stage| &stage.image.quotas)
+    }
+
+    /// What the operator wants to know of each stage.
+    pub fn info(&self) -> impl Iterator<Item = ImageInfo> {
+        self.stages.iter().map(|stage| stage.image.info())
+    }
+
+    /// Why a stage had to be compiled again when it was loaded, if one had to.
+    #[must_use]
+    pub fn rebuilt(&self) -> Option<&ImageFault> {
+        self.stages.iter().find_map(|stage| stage.image.rebuilt.as_ref())
+    }
+}
+
+/// Begins every stored list of stages.
+const MAGIC: [u8; 4] = *b"MRCN";
+/// Version of the layout below.
+const VERSION: u8 = 1;
+
+/// A chain as it is deployed: two stages or more, each an app of its own that is deployed as well. Encoded:
+///
+/// ```text
+/// | magic 4 | version 1 | has server 1 | stage count 1 | (name length 1 | name | image hash 32)* |
+/// ```
+///
+/// The chain's image hash is a digest of exactly these bytes, so they need no checksum of their own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chain {
+    server: bool,
+    stages: Vec<(String, ImageHash)>,
+}
+
+impl Chain {
+    /// A chain of these stages, each with the name that reasons and logs give it. `server` says whether its sessions have a
+    /// server: then stages meet when the server's port opens, so that each has all of its ports before its first message.
+    ///
+    /// # Errors
+    /// In words, if there are too few or too many, or a name is empty, too long, or has control characters.
+    pub fn new(server: bool, stages: Vec<(String, ImageHash)>) -> Result<Self, String> {
+        if !(2..=STAGES_MAX).contains(&stages.len()) {
+            return Err(format!("a chain of {} stages; it takes 2 to {STAGES_MAX}", stages.len()));
+        }
+        let bad = |name: &str| {
+            name.is_empty() || name.len() > STAGE_NAME_BYTES_MAX || name.chars().any(char::is_control)
+        };
+        match stages.iter().find(|(name, _)| bad(name)) {
+            Some((name, _)) => Err(format!(
+                "a stage is called `{}`; give it a name of 1 to {STAGE_NAME_BYTES_MAX} bytes",
+                name.escape_debug()
+            )),
+            None => Ok(Self { server, stages }),
+        }
+    }
+
+    /// The stages with their names, the one next to the client first.
+    #[must_use]
+    pub fn stages(&self) -> &[(String, ImageHash)] {
+        &self.stages
+    }
+
+    /// Whether its sessions have a server.
+    #[must_use]
+    pub fn has_server(&self) -> bool {
+        self.server
+    }
+
+    /// Whether bytes that an edge gave as an image are a chain's.
+    #[must_use]
+    pub fn is_chain(bytes: &[u8]) -> bool {
+        bytes.starts_with(&MAGIC)
+    }
+
+    /// Names the image that this chain is.
+    #[must_use]
+    pub fn hash(&self) -> ImageHash {
+        hash_of(&self.encode())
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let count = u8::try_from(self.stages.len()).expect("checked against STAGES_MAX");
+        let mut out = [&MAGIC[..], &[VERSION, u8::from(self.server), count]].concat();
+        for (name, hash) in &self.stages {
+            out.push(u8::try_from(name.len()).expect("checked against STAGE_NAME_BYTES_MAX"));
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(&hash.0);
+        }
+        out
+    }
+
+    /// Reads a chain's list of stages.
+    ///
+    /// # Errors
+    /// In words, if the bytes are anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let mut reader = Reader::new(bytes);
+        if reader.take(4) != Some(&MAGIC) {
+            return Err("it does not begin as a chain".into());
+        }
+        if reader.u8() != Some(VERSION) {
+            return Err("it has another format version".into());
+        }
+        let cut = "it is cut short";
+        let server = match reader.u8().ok_or(cut)? {
+            flag @ (0 | 1) => flag == 1,
+            _ => return Err("it is not clear whether it has a server".into()),
+        };
+        let count = reader.u8().ok_or(cut)?;
+        let mut stages = Vec::new();
+        for _ in 0..count {
+            let len = reader.u8().ok_or(cut)?;
+            let name = reader.take(len.into()).ok_or(cut)?;
+            let name = std::str::from_utf8(name).map_err(|_| "a name is no text")?;
+            stages.push((name.to_owned(), ImageHash(reader.array().ok_or(cut)?)));
+        }
+        if !reader.is_empty() {
+            return Err("there are bytes behind it".into());
+        }
+        Self::new(server, stages)
+    }
+}
+
+/// The image hash of an encoded chain: under a key of its own, so that no app and no chain have one name.
+pub(crate) fn hash_of(encoded: &[u8]) -> ImageHash {
+    ImageHash(blake3::derive_key("marram chain hash 1", encoded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain() -> Chain {
+        let stage = |name: &str, byte| (name.to_owned(), ImageHash([byte; 32]));
+        Chain::new(true, vec![stage("firewall", 1), stage("shop", 2), stage("firewall", 1)]).unwrap()
+    }
+
+    #[test]
+    fn a_chain_survives_and_a_damaged_one_is_refused() {
+        let bytes = chain().encode();
+        assert!(Chain::is_chain(&bytes));
+        assert_eq!(Chain::decode(&bytes), Ok(chain()));
+        for end in 0..bytes.len() {
+            assert!(Chain::decode(&bytes[..end]).is_err(), "{end}");
+        }
+        for (at, byte) in [(0, b'X'), (4, 2), (5, 2), (6, 1), (6, 4), (7, 0), (7, 9), (8, 0xff), (8, 0)] {
+            let mut other = bytes.clone();
+            other[at] = byte;
+            assert!(Chain::decode(&other).is_err(), "byte {at} = {byte}");
+        }
+        assert!(Chain::decode(&[&bytes[..], b"x"].concat()).is_err());
+    }
+
+    #[test]
+    fn the_order_and_the_names_of_stages_name_the_image() {
+        let mut swapped = chain();
+        swapped.stages.swap(0, 1);
+        let mut renamed = chain();
+        renamed.stages[1].0 = "store".into();
+        let mut alone = chain();
+        alone.server = false;
+        for other in [swapped, renamed, alone] {
+            assert_ne!(other.hash(), chain().hash(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn chains_of_one_or_too_many_stages_are_refused() {
+        for count in [0, 1, STAGES_MAX + 1] {
+            let error = Chain::new(false, vec![("a".into(), ImageHash([0; 32])); count]).unwrap_err();
+            assert!(error.contains(&format!("{count} stages")), "{error}");
+        }
+    }
+}

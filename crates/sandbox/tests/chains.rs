@@ -1,0 +1,395 @@
+//! Chains: several stages behind one pair of ports, run to quiescence for each input, each in a world of its own.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use marram_sandbox::{Cells, CellsConfig, Image, Progress, Quotas, StartError};
+use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TimerChange};
+use marram_wire::id::Port;
+use std::sync::Arc;
+use support::{
+    CELL, SEED, ask_at, cells, chain_with, deploy_chain, echo, guest, message, payloads, run, start,
+    start_in, stop,
+};
+
+/// Adds its letter to each message and passes it on, and a close as well.
+fn relay(letter: char) -> Vec<u8> {
+    let letter = u32::from(letter);
+    guest(&format!(
+        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (i32.store8 (i32.add (local.get $ptr) (local.get $len)) (i32.const {letter}))
+             (call $send (i32.sub (i32.const 1) (local.get $port)) (local.get $ptr)
+                         (i32.add (local.get $len) (i32.const 1))))
+           (func (export "marram_close") (param $port i32)
+             (call $close (i32.sub (i32.const 1) (local.get $port))))"#
+    ))
+}
+
+/// What goes in, and the handlers' outputs in words: `c` to the client, `s` to the server.
+fn words(ran: &Ran) -> Vec<String> {
+    assert_eq!(ran.outcome, Outcome::Idle);
+    let side = |port: Port| if port == Port::CLIENT { 'c' } else { 's' };
+    let word = |output: &Output| match output {
+        Output::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
+        Output::Close { port } => format!("{} ends", side(*port)),
+    };
+    ran.outputs.iter().map(word).collect()
+}
+
+fn from_server(payload: &'static [u8]) -> Input {
+    Input::Message { port: Port::SERVER, payload: payload.into() }
+}
+
+fn relays() -> Arc<Image> {
+    deploy_chain(&[("a", relay('a')), ("b", relay('b')), ("c", relay('c'))])
+}
+
+#[test]
+fn messages_and_closes_pass_every_stage_in_order() {
+    let mut cells = start(&relays());
+    for (input, expected) in [
+        (message(b"x"), "s:xabc"),
+        (from_server(b"y"), "c:ycba"),
+        (Input::Close { port: Port::CLIENT }, "s ends"),
+        (from_server(b""), "c:cba"),
+        (Input::Close { port: Port::SERVER }, "c ends"),
+    ] {
+        assert_eq!(words(&run(&mut cells, CELL, input, 0)), [expected]);
+    }
+}
+
+#[test]
+fn what_waits_between_stages_is_first_in_first_out() {
+    // Doubles what comes from the client, passes on what comes from the server.
+    let double = guest(
+        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (if (local.get $port)
+               (then (call $send (i32.const 0) (local.get $ptr) (local.get $len)))
+               (else
+                 (call $send (i32.const 1) (local.get $ptr) (local.get $len))
+                 (i32.store8 (local.get $ptr) (i32.add (i32.load8_u (local.get $ptr)) (i32.const 1)))
+                 (call $send (i32.const 1) (local.get $ptr) (local.get $len)))))"#,
+    );
+    // Says it to both sides.
+    let both = guest(
+        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
+             (call $send (i32.const 0) (local.get $ptr) (local.get $len))
+             (call $send (i32.const 1) (local.get $ptr) (local.get $len)))"#,
+    );
+    let mut cells = start(&deploy_chain(&[("double", double), ("both", both)]));
+    // The second stage hears both messages before the first one hears an answer.
+    let ran = run(&mut cells, CELL, message(b"1"), 0);
+    assert_eq!(words(&ran), ["s:1", "s:2", "c:1", "c:2"]);
+    // All is quiet before the next input.
+    assert_eq!(words(&run(&mut cells, CELL, message(b"5"), 0)), ["s:5", "s:6", "c:5", "c:6"]);
+}
+
+/// Tells its client at once which of its ports has opened, and of what kind.
+fn herald(letter: char) -> Vec<u8> {
+    let letter = u32::from(letter);
+    let relay = r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+         (call $send (i32.sub (i32.const 1) (local.get $port)) (local.get $ptr) (local.get $len)))"#;
+    guest(&format!(
+        r#"(func (export "marram_open") (param $port i32) (param $kind i32)
+             (i32.store8 (i32.const 0) (i32.const {letter}))
+             (i32.store8 (i32.const 1) (i32.add (local.get $port) (i32.const 48)))
+             (i32.store8 (i32.const 2) (i32.add (local.get $kind) (i32.const 48)))
+             (call $print (i32.const 2) (i32.const 0) (i32.const 3))
+             (call $send (local.get $port) (i32.const 0) (i32.const 3)))
+           {relay}"#
+    ))
+}
+
+#[test]
+fn every_stage_has_its_ports_before_its_first_message() {
+    let stages = [("a", herald('a')), ("b", herald('b'))];
+    let open = |port, kind| Input::Open { port, kind };
+    let (client, server) = (open(Port::CLIENT, PortKind::Client), open(Port::SERVER, PortKind::Server));
+    let mut cells = cells();
+    cells.start(CELL, &chain_with(true, &Quotas::default(), &stages), SEED).unwrap();
+    // The greetings of stages reach each other, and through each other the peers, only when all ports are open.
+    assert_eq!(words(&run(&mut cells, CELL, client.clone(), 0)), ["c:a00"]);
+    assert_eq!(words(&run(&mut cells, CELL, server, 0)), ["s:b11", "s:a11", "c:b00"]);
+    let prints = |cells: &mut Cells| -> Vec<_> {
+        cells.take_prints(CELL).into_iter().map(|print| (print.stage, print.text)).collect()
+    };
+    let text = |stage, text: &str| (stage, text.to_owned());
+    assert_eq!(prints(&mut cells), [text(0, "a00"), text(0, "a11"), text(1, "b00"), text(1, "b11")]);
+    cells.remove(CELL);
+    // Without a server the last stage has none, and is not sent what only it could pass on.
+    let quiet = guest(r#"(func (export "marram_recv") (param i32 i32 i32))"#);
+    let stages = [("a", herald('a')), ("b", quiet)];
+    cells.start(CELL, &chain_with(false, &Quotas::default(), &stages), SEED).unwrap();
+    assert_eq!(words(&run(&mut cells, CELL, client, 0)), ["c:a00"]);
+    assert_eq!(prints(&mut cells), [text(0, "a00"), text(0, "a11")]);
+}
+
+#[test]
+fn stages_that_answer_each_other_for_ever_are_killed() {
+    let to_server = guest(
+        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
+             (call $send (i32.const 1) (local.get $ptr) (local.get $len)))"#,
+    );
+    let mut cells = start(&deploy_chain(&[("eager", to_server), ("echo", echo())]));
+    let Stop::Kill(reason) = stop(&mut cells, message(b"ping")) else { panic!("a kill") };
+    assert!(reason.contains("65536 handlers") && reason.contains("stage "), "{reason}");
+    assert!(cells.is_empty());
+
+    let twice = guest(
+        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
+             (call $send (i32.const 1) (local.get $ptr) (local.get $len))
+             (call $send (i32.const 1) (local.get $ptr) (local.get $len)))"#,
+    );
+    let mut cells = start(&deploy_chain(&[("growing", twice), ("echo", echo())]));
+    let Stop::Kill(reason) = stop(&mut cells, message(&[1; 1 << 20])) else { panic!("a kill") };
+    assert!(reason.contains("bytes wait between stages"), "{reason}");
+}
+
+#[test]
+fn no_flood_leaves_a_chain() {
+    // A hundred messages for each.
+    let flood = |size: u32| {
+        guest(&format!(
+            r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32) (local $n i32)
+                 (local.set $n (i32.const 200))
+                 (loop $l
+                   (call $send (i32.const 1) (local.get $ptr) (i32.const {size}))
+                   (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))"#
+        ))
+    };
+    for (size, says) in [(1, "16384 outputs"), (8_192, "67108864 bytes out")] {
+        let mut cells = start(&deploy_chain(&[("flood", flood(1)), ("flood", flood(size))]));
+        let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
+        assert!(reason.contains(says) && reason.contains("stage 1 (flood)"), "{reason}");
+    }
+    let timers = guest(
+        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32) (local $n i32)
+             (local.set $n (i32.const 10000))
+             (loop $l
+               (call $timer (i64.const 1) (i64.extend_i32_u (local.get $n)))
+               (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))"#,
+    );
+    let mut cells = start(&deploy_chain(&[("flood", flood(1)), ("clock", timers)]));
+    let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
+    assert!(reason.contains("16384 timers") && reason.contains("stage 1 (clock)"), "{reason}");
+}
+
+/// Computes for tens of milliseconds before it passes a message on, or for ever if it begins with `!`.
+fn busy() -> Vec<u8> {
+    guest(
+        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32) (local $n i32)
+             (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 33)) (then (loop $forever (br $forever))))
+             (local.set $n (i32.const 40000000))
+             (loop $l (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+             (call $send (i32.sub (i32.const 1) (local.get $port)) (local.get $ptr) (local.get $len)))"#,
+    )
+}
+
+#[test]
+fn a_paused_stage_pauses_its_chain_and_no_other() {
+    let image = deploy_chain(&[("a", relay('a')), ("busy", busy()), ("c", relay('c'))]);
+    let (mut cells, other) = (start(&image), CellId(2));
+    start_in(&mut cells, other, &relays());
+    let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 });
+    let mut slices = 0;
+    let ran = loop {
+        match progress {
+            Progress::Done(ran) => break ran,
+            Progress::Pending => {
+                assert_eq!(cells.state_hash(CELL), None, "it is not quiet");
+                assert_eq!(ask_at(&mut cells, other, b"y", 0), [b"yabc"]);
+                slices += 1;
+                progress = cells.poll(CELL);
+            }
+        }
+    };
+    assert!(slices > 0, "it was preempted");
+    assert_eq!(words(&ran), ["s:xac"]);
+}
+
+#[test]
+fn many_short_handlers_are_preempted_too() {
+    // Counts messages down, back and forth.
+    let down = |to: u32| {
+        guest(&format!(
+            r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+                 (i32.store (local.get $ptr) (i32.sub (i32.load (local.get $ptr)) (i32.const 1)))
+                 (if (i32.load (local.get $ptr))
+                   (then (call $send (i32.const {to}) (local.get $ptr) (local.get $len)))))"#
+        ))
+    };
+    let mut cells = start(&deploy_chain(&[("there", down(1)), ("back", down(0))]));
+    let mut progress = cells.run(Run { cell: CELL, input: message(&60_000_u32.to_le_bytes()), now_ns: 0 });
+    let mut slices = 0;
+    while let Progress::Pending = progress {
+        slices += 1;
+        progress = cells.poll(CELL);
+    }
+    let Progress::Done(ran) = progress else { panic!("it is done") };
+    assert_eq!((ran.outcome, ran.outputs.len()), (Outcome::Idle, 0));
+    assert!(slices > 0, "60,000 handlers take longer than a slice");
+}
+
+#[test]
+fn a_stage_that_computes_too_long_is_named() {
+    let quotas = Quotas { handler_time_ns: 5_000_000, ..Quotas::default() };
+    let image = chain_with(true, &quotas, &[("a", relay('a')), ("busy", busy())]);
+    let mut cells = start(&image);
+    let Stop::Kill(reason) = stop(&mut cells, message(b"!")) else { panic!("a kill") };
+    assert_eq!(reason, "stage 1 (busy): a handler ran longer than handler_time, 5 ms");
+    // In one go or in many: for one input a stage has this much time.
+    let stages = [("three", relay('a')), ("busy", busy())];
+    let quotas = Quotas { handler_time_ns: 1_000_000, ..Quotas::default() };
+    let mut cells = start(&chain_with(true, &quotas, &stages));
+    let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
+    assert!(reason.contains("stage 1 (busy)"), "{reason}");
+}
+
+#[test]
+fn a_trap_ends_the_chain_and_names_the_stage() {
+    let trap = guest(r#"(func (export "marram_recv") (param i32 i32 i32) unreachable)"#);
+    let mut cells = Cells::new(CellsConfig { slots: 3, ..CellsConfig::default() }).unwrap();
+    let image = deploy_chain(&[("a", relay('a')), ("bad", trap), ("c", relay('c'))]);
+    for _ in 0..3 {
+        // Every time all three slots are free again.
+        start_in(&mut cells, CELL, &image);
+        let Outcome::Stopped(Stop::Trap(reason)) = run(&mut cells, CELL, message(b"x"), 0).outcome else {
+            panic!("a trap")
+        };
+        assert!(reason.starts_with("stage 1 (bad): ") && reason.contains("unreachable"), "{reason}");
+        assert!(cells.is_empty());
+    }
+}
+
+#[test]
+fn all_stages_start_or_none() {
+    let mut cells = Cells::new(CellsConfig { slots: 3, ..CellsConfig::default() }).unwrap();
+    start_in(&mut cells, CELL, &relays());
+    let short = deploy_chain(&[("a", relay('a')), ("b", relay('b'))]);
+    assert!(matches!(cells.start(CellId(2), &short, SEED), Err(StartError::Slot(_))));
+    cells.remove(CELL);
+    assert!(cells.is_empty());
+    start_in(&mut cells, CellId(2), &short);
+    assert_eq!(ask_at(&mut cells, CellId(2), b"x", 0), [b"xab"]);
+}
+
+/// Sends each message to the port that its first byte names.
+fn sender() -> Vec<u8> {
+    guest(
+        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
+             (call $send (i32.sub (i32.load8_u (local.get $ptr)) (i32.const 48)) (local.get $ptr) (local.get $len)))"#,
+    )
+}
+
+#[test]
+fn no_stage_can_pass_another_by() {
+    let nothing = || guest(r#"(func (export "marram_recv") (param i32 i32 i32))"#);
+    let mut cells = start(&deploy_chain(&[("sender", sender()), ("wall", nothing())]));
+    assert_eq!(words(&run(&mut cells, CELL, message(b"1 to the server"), 0)), [""; 0]);
+    assert_eq!(words(&run(&mut cells, CELL, from_server(b"y"), 0)), [""; 0]);
+    for port in [b"2", b"3", b"9", b"/"] {
+        let mut cells = start(&deploy_chain(&[("sender", sender()), ("wall", nothing())]));
+        let Stop::Trap(reason) = stop(&mut cells, message(port)) else { panic!("a trap") };
+        assert!(reason.contains("stage 0 (sender)") && reason.contains("never opened"), "{reason}");
+    }
+    let mut cells = start(&deploy_chain(&[("wall", nothing()), ("sender", sender())]));
+    assert_eq!(words(&run(&mut cells, CELL, from_server(b"0 to the client"), 0)), [""; 0]);
+    assert_eq!(words(&run(&mut cells, CELL, from_server(b"1 back"), 0)), ["s:1 back"]);
+}
+
+#[test]
+fn neighbours_see_nothing_of_each_other_but_messages() {
+    // Told `k`, keeps a secret in memory and a global; asked anything else, says what is there.
+    let keeper = || {
+        guest(
+            r#"(global $g (mut i64) (i64.const 0))
+               (func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+                 (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 107))
+                   (then
+                     (i64.store (i32.const 0x5000) (i64.const 0x7ec4e7))
+                     (global.set $g (i64.const 0x7ec4e7)))
+                   (else
+                     (i64.store (i32.const 0) (i64.load (i32.const 0x5000)))
+                     (i64.store (i32.const 8) (global.get $g))
+                     (call $send (local.get $port) (i32.const 0) (i32.const 16)))))"#,
+        )
+    };
+    // Two stages of one image, so that they would share whatever stages can share.
+    let mut cells = start(&deploy_chain(&[("left", keeper()), ("right", keeper())]));
+    run(&mut cells, CELL, message(b"k"), 0);
+    assert_eq!(payloads(&run(&mut cells, CELL, from_server(b"?"), 0)), [[0; 16]]);
+    assert_ne!(payloads(&run(&mut cells, CELL, message(b"?"), 0)), [[0; 16]]);
+}
+
+#[test]
+fn each_stage_draws_its_own_randomness_and_all_see_one_time() {
+    // Adds eight random bytes and the time to a message and passes it on.
+    let draw = || {
+        guest(
+            r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+                 (local $end i32)
+                 (local.set $end (i32.add (local.get $ptr) (local.get $len)))
+                 (call $random (local.get $end) (i32.const 8))
+                 (i64.store (i32.add (local.get $end) (i32.const 8)) (call $now))
+                 (call $send (i32.sub (i32.const 1) (local.get $port)) (local.get $ptr)
+                             (i32.add (local.get $len) (i32.const 16))))"#,
+        )
+    };
+    let image = deploy_chain(&[("a", draw()), ("b", draw()), ("c", draw())]);
+    let ran = run(&mut start(&image), CELL, message(b""), 77);
+    assert!(ran.clock_read);
+    let words: Vec<i64> =
+        payloads(&ran)[0].as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect();
+    let [a, 77, b, 77, c, 77] = words[..] else { panic!("{words:?}") };
+    assert!(a != b && a != c && b != c, "{words:?}");
+    // A cell of one stage and the first stage of a chain draw alike, and a second run draws the same.
+    let mut alone = start(&support::deploy(&draw()));
+    assert_eq!(payloads(&run(&mut alone, CELL, message(b""), 77))[0][..8], a.to_le_bytes());
+    assert_eq!(payloads(&run(&mut start(&image), CELL, message(b""), 77)), payloads(&ran));
+}
+
+#[test]
+fn a_timer_is_its_stage_s_own() {
+    // Sets a timer of the token that it is sent; says the token to the server when it fires.
+    let clock = || {
+        guest(
+            r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
+                 (call $timer (i64.const 5) (i64.load8_u (local.get $ptr)))
+                 (if (i32.eqz (i64.eqz (i64.load8_u (local.get $ptr))))
+                   (then (call $send (i32.const 1) (local.get $ptr) (local.get $len)))))
+               (func (export "marram_timer") (param $token i64)
+                 (i64.store8 (i32.const 0) (local.get $token))
+                 (call $send (i32.const 0) (i32.const 0) (i32.const 1)))"#,
+        )
+    };
+    let mut cells = start(&deploy_chain(&[("a", clock()), ("b", clock())]));
+    let ran = run(&mut cells, CELL, message(b"7"), 0);
+    let set = |stage| TimerChange::Set { stage, token: 55, delay_ns: 5 };
+    assert_eq!(ran.timers, [set(0), set(1)]);
+    assert_eq!(words(&run(&mut cells, CELL, Input::Timer { stage: 0, token: 55 }, 5)), ["c:7"]);
+    // The second one's client is the first, which sets its timer anew and passes the message back.
+    let ran = run(&mut cells, CELL, Input::Timer { stage: 1, token: 0 }, 5);
+    assert_eq!(
+        (ran.outputs.len(), &ran.timers[..]),
+        (0, &[TimerChange::Set { stage: 0, token: 0, delay_ns: 5 }][..])
+    );
+    let Stop::Kill(reason) = stop(&mut cells, Input::Timer { stage: 2, token: 1 }) else { panic!("a kill") };
+    assert!(reason.contains("stage 2") && reason.contains("does not have"), "{reason}");
+}
+
+#[test]
+fn equal_inputs_leave_equal_chains() {
+    let hash = |image: &Arc<Image>, inputs: &[Input]| {
+        let mut cells = start(image);
+        inputs.iter().for_each(|input| {
+            run(&mut cells, CELL, input.clone(), 3);
+        });
+        cells.state_hash(CELL).unwrap()
+    };
+    let image = relays();
+    let inputs = [message(b"x"), from_server(b"yy")];
+    assert_eq!(hash(&image, &inputs), hash(&image, &inputs));
+    assert_ne!(hash(&image, &inputs), hash(&image, &inputs[..1]));
+    let other = deploy_chain(&[("a", relay('a')), ("c", relay('c')), ("b", relay('b'))]);
+    assert_ne!(hash(&image, &inputs), hash(&other, &inputs));
+}
