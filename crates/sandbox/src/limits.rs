@@ -24,8 +24,8 @@ pub const PRINT_BYTES_MAX: usize = 8_192;
 pub const REASON_BYTES_MAX: usize = 480;
 /// Texts that one handler may print; the rest is dropped.
 pub const PRINTS_PER_HANDLER_MAX: usize = 256;
-/// Ports that a cell can have had in its life.
-pub const PORTS_MAX: usize = 1_024;
+/// Ports that a cell can have at a time.
+pub const PORTS_MAX: usize = 65_536;
 
 /// Stages of a chain.
 pub const STAGES_MAX: usize = 16;
@@ -35,6 +35,13 @@ pub const STAGE_NAME_BYTES_MAX: usize = 64;
 pub const HANDLERS_PER_INPUT_MAX: u32 = 65_536;
 /// Bytes that may wait between the stages of a chain.
 pub const BETWEEN_STAGES_BYTES_MAX: u64 = 128 << 20;
+
+/// Cells that are started ahead of their clients for each image at first, and at most when clients come in numbers.
+pub const READY_MIN: usize = 8;
+/// See [`READY_MIN`].
+pub const READY_MAX: usize = 512;
+/// One slot in so many may hold a cell that is nobody's yet.
+pub const READY_SHARE: usize = 4;
 
 /// Bytes of a module at deployment.
 pub const MODULE_BYTES_MAX: usize = 256 << 20;

@@ -94,17 +94,24 @@ fn no_cell_sees_what_was_in_its_slot() {
     for reset in [Reset::Rewrite, Reset::Discard] {
         for tracking in [Tracking::Auto, Tracking::Compare] {
             for keep_resident in [0, 64 << 10, 1 << 20, 64 << 20] {
-                let config = CellsConfig { slots: 1, tracking, reset, keep_resident };
-                let mut cells = Cells::new(config).unwrap();
-                for round in 0..12 {
-                    let life = lives[round % lives.len()];
-                    let old = &images[round / 2 % 2];
-                    live(&mut cells, old, CELL, life);
-                    let new = &images[round % 2];
-                    start_in(&mut cells, CellId(2), new);
-                    let seen = ask_at(&mut cells, CellId(2), b"?", 0);
-                    assert_eq!(seen, [0_i64.to_le_bytes()], "{config:?} {life:?} round {round}");
-                    cells.remove(CellId(2));
+                // One slot, that every cell has in turn; or several, with cells started ahead in those that were used.
+                for slots in [1, 8] {
+                    let config = CellsConfig { slots, tracking, reset, keep_resident };
+                    let mut cells = Cells::new(config).unwrap();
+                    if slots > 1 {
+                        images.iter().for_each(|image| cells.expect(image));
+                    }
+                    for round in 0..12 {
+                        let life = lives[round % lives.len()];
+                        let old = &images[round / 2 % 2];
+                        live(&mut cells, old, CELL, life);
+                        let new = &images[round % 2];
+                        start_in(&mut cells, CellId(2), new);
+                        let seen = ask_at(&mut cells, CellId(2), b"?", 0);
+                        assert_eq!(seen, [0_i64.to_le_bytes()], "{config:?} {life:?} round {round}");
+                        cells.remove(CellId(2));
+                        while cells.stock_one() {}
+                    }
                 }
             }
         }

@@ -51,6 +51,18 @@ pub(super) fn echo() -> Vec<u8> {
     module(32, 65_536, true, &recv)
 }
 
+/// A guest that writes a word on each of eight pages and sends the message back: what the first message of a small service
+/// costs in page faults.
+pub(super) fn visitor() -> Vec<u8> {
+    let mut recv = Function::new([]);
+    let mut code = recv.instructions();
+    for page in 1..=8 {
+        code.i32_const(page * 4096).local_get(2).i32_store(MemArg { offset: 0, align: 2, memory_index: 0 });
+    }
+    code.local_get(0).local_get(1).local_get(2).call(0).end();
+    module(16, 65_536, true, &recv)
+}
+
 /// A guest that takes `| count 4 | stride 4 |` and fills that many pages with a stream that does not compress.
 pub(super) fn writer(wasm_pages: u32) -> Vec<u8> {
     module(wasm_pages, 16, false, &fill_pages())

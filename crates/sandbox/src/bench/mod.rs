@@ -2,6 +2,9 @@
 //! the caller chooses the statistics.
 
 mod guests;
+mod start;
+
+pub use start::Nursery;
 
 use crate::cells::{Cells, CellsConfig, Progress};
 use crate::checkpoint::{Decoded, Snapshot};
@@ -272,6 +275,12 @@ mod tests {
         assert_eq!(lives(&images, true, 3).unwrap().len(), 3);
         assert_eq!(handlers(&images, 64, 3).unwrap().len(), 3);
         assert_eq!(checkpoint_pauses(&images, 1 << 20, 1, 3).unwrap().len(), 3);
+        let mut nursery = Nursery::new(&images, 2, 1, 8).unwrap();
+        let (cell, _) = nursery.activate(0).unwrap();
+        nursery.message(cell).unwrap();
+        nursery.end(cell);
+        nursery.live(1).unwrap();
+        Nursery::new(&images, 1, 3, 8).unwrap().activate(0).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -5,30 +5,33 @@
 mod bound;
 mod config;
 mod live;
+mod ready;
 mod stages;
 mod state;
 mod ticker;
 
 pub use config::{CellsConfig, Reset, Tracking};
+pub use ready::ReadyStats;
 
 use crate::buffers::Spares;
 use crate::chain::Image;
 use crate::dirty::{Method, Tracker};
 use crate::engine::config as engine_config;
-use crate::host::{Host, Print, linker};
 use crate::generator::of_stage;
+use crate::host::{Host, Print, linker};
 use crate::image::StageImage;
-use crate::limits::REASON_BYTES_MAX;
+use crate::limits::{READY_SHARE, REASON_BYTES_MAX};
 use bound::Bound;
 use live::Live;
 use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
 use marram_wire::id::ImageHash;
+use ready::Ready;
+use stages::{Failure, Stage, Stages};
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
-use stages::{Failure, Stage, Stages};
 use ticker::Ticker;
 use wasmtime::{Engine, InstanceAllocationStrategy, Linker};
 
@@ -37,6 +40,7 @@ use wasmtime::{Engine, InstanceAllocationStrategy, Linker};
 pub struct Cells {
     /// Before the engine, so that every instance is gone when the pool goes.
     cells: HashMap<CellId, Stages>,
+    ready: Ready,
     bound: HashMap<ImageHash, Rc<Bound>>,
     linker: Linker<Host>,
     engine: Engine,
@@ -70,6 +74,7 @@ impl Cells {
         let method = Method::choose(config.tracking);
         Ok(Self {
             cells: HashMap::new(),
+            ready: Ready::new(config.slots as usize / READY_SHARE),
             bound: HashMap::new(),
             linker,
             engine,
@@ -110,6 +115,39 @@ impl Cells {
         for stage in &image.stages {
             self.bound.remove(&stage.image.hash);
         }
+        self.ready.forget(image.hash());
+    }
+
+    /// Clients are expected for this image: [`Self::stock_one`] will start cells ahead of them.
+    pub fn expect(&mut self, image: &Arc<Image>) {
+        self.ready.expect(image);
+    }
+
+    /// Starts one cell ahead of its client, where one is lacking. Called when there is nothing better to do; says whether there
+    /// is more to start.
+    pub fn stock_one(&mut self) -> bool {
+        let Some(image) = self.ready.lacking() else { return false };
+        match self.stages(&image, Seed([0; 32])) {
+            Ok(stages) => self.ready.put(image.hash(), stages),
+            Err(_) => self.ready.give_up(image.hash()),
+        }
+        true
+    }
+
+    /// Gives up cells that were started ahead and not needed lately. Called now and then.
+    pub fn tend(&mut self) {
+        self.ready.tend();
+    }
+
+    /// Gives up all cells that were started ahead, for the memory and the slots that they take; says how many that were.
+    pub fn reclaim(&mut self) -> usize {
+        self.ready.clear()
+    }
+
+    /// What became of cells that were started ahead.
+    #[must_use]
+    pub fn ready_stats(&self) -> ReadyStats {
+        self.ready.stats()
     }
 
     /// Starts a cell from an image, in microseconds: all of its stages or none.
@@ -120,6 +158,20 @@ impl Cells {
         if self.cells.contains_key(&cell) {
             return Err(StartError::Taken(cell));
         }
+        let stages = match self.ready.take(image.hash(), seed) {
+            Some(stages) => stages,
+            None => match self.stages(image, seed) {
+                // Cells that are nobody's go before a client is refused.
+                Err(StartError::Slot(_)) if self.reclaim() > 0 => self.stages(image, seed)?,
+                other => other?,
+            },
+        };
+        self.cells.insert(cell, stages);
+        Ok(())
+    }
+
+    /// All stages of a new cell, in slots of their own.
+    fn stages(&mut self, image: &Image, seed: Seed) -> Result<Stages, StartError> {
         let mut stages = Vec::with_capacity(image.stages.len());
         for (at, stage) in (0..).zip(&image.stages) {
             let bound = self.bind(&stage.image)?;
@@ -128,8 +180,7 @@ impl Cells {
                 .map_err(|error| StartError::Slot(format!("{error:#}")))?;
             stages.push(Stage::new(live, bound, &stage.name));
         }
-        self.cells.insert(cell, Stages::new(stages, image.server));
-        Ok(())
+        Ok(Stages::new(stages, image.server))
     }
 
     /// Gives a cell an input and runs its handlers, of all stages that have one to run, for at most the rest of a slice.
