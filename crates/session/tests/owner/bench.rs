@@ -1,0 +1,336 @@
+//! An owner on a bench: what ends, cells and clocks do is done by hand, and what the owner wants comes out as lines of text.
+//!
+//! The ends are only a memory of what they were sent ([`Kept`]); tests change it at will before a next owner asks for it.
+
+use crate::{kept::Kept, show};
+use bytes::Bytes;
+use marram_session::{
+    cell::{Base, CellId, Outcome, Output, Ran, Run, Seed, TimerChange},
+    owner::{Attempt, Effect, Holder, Now, Owner, Phase, Policy},
+};
+use marram_wire::{
+    frame::{Credit, Frame, Input, Stored},
+    header::Header,
+    id::{Generation, HostId, ImageHash, Port, SessionId},
+    limits::charge,
+    seal::{DomainSecret, SessionKeys},
+};
+
+pub(crate) const SESSION: SessionId = SessionId([7; 16]);
+pub(crate) const IMAGE: ImageHash = ImageHash([8; 32]);
+pub(crate) const HOSTS: [HostId; 2] = [HostId([1; 16]), HostId([2; 16])];
+pub(crate) const SEED: Seed = Seed([9; 32]);
+pub(crate) const CLIENT: Port = Port::CLIENT;
+pub(crate) const SERVER: Port = Port::SERVER;
+/// Session time begins at the wall clock's.
+pub(crate) const START: Now = Now { mono_ns: 5_000, unix_ns: 1_000_000 };
+
+/// What most tests ask of their sessions: the client keeps checkpoints, and none is due unless a handler says it was dear.
+pub(crate) fn policy() -> Policy {
+    Policy {
+        app: "app".into(),
+        server: Some("database".into()),
+        keep: true,
+        holder: Holder::Client,
+        recovery_target_ns: 1_000,
+        linger_ms: 77,
+        messages_per_s: 0,
+        log_bytes_per_s: 0,
+        shared: false,
+    }
+}
+
+/// What a handler costs that makes a checkpoint due by [`policy`].
+pub(crate) const DEAR: u64 = 1_001;
+
+/// What the ends are told of what they keep when it does not fit together; then the cell is gone.
+pub(crate) const TAMPERED: [&str; 4] =
+    ["client: ended Tampered", "server: ended Tampered", "remove 1", "over Tampered"];
+
+pub(crate) fn zeros(size: u64) -> Bytes {
+    vec![0; usize::try_from(size).expect("it fits memory")].into()
+}
+
+/// A payload that is charged as much.
+pub(crate) fn charged(bytes: u64) -> Bytes {
+    zeros(bytes - charge(0))
+}
+
+pub(crate) fn message(port: Port, payload: impl Into<Bytes>) -> Output {
+    Output::Message { port, payload: payload.into() }
+}
+
+pub(crate) fn set(token: u64, delay_ns: i64) -> TimerChange {
+    TimerChange::Set { stage: 0, token, delay_ns }
+}
+
+pub(crate) fn keys() -> SessionKeys {
+    SessionKeys::derive(&DomainSecret::from_material(b"bench"), SESSION)
+}
+
+/// One owner, and what its surroundings remember.
+pub(crate) struct Bench {
+    pub(crate) owner: Owner,
+    /// What the ends have, client first; they outlive owners.
+    pub(crate) kept: Vec<Kept>,
+    pub(crate) now: Now,
+    pub(crate) generation: Generation,
+    /// The handler that runs.
+    pub(crate) run: Option<Run>,
+    /// What the cell was copied as, last.
+    pub(crate) copied: Option<Base>,
+    /// The checkpoint that is to be sealed.
+    pub(crate) taken: Option<Header>,
+    /// Headers by checkpoint, as an executor would open them.
+    headers: Vec<Header>,
+    cells: u64,
+    lines: Vec<String>,
+}
+
+impl Bench {
+    /// An owner that has asked nobody, of a client's and a server's end that know nothing.
+    pub(crate) fn new(policy: Policy) -> Self {
+        let ends = if policy.server.is_some() { 2 } else { 1 };
+        Self {
+            owner: Self::owner(policy, ends),
+            kept: (0..ends).map(|_| Kept::default()).collect(),
+            now: START,
+            generation: Generation::NONE,
+            run: None,
+            copied: None,
+            taken: None,
+            headers: Vec::new(),
+            cells: 0,
+            lines: Vec::new(),
+        }
+    }
+
+    fn owner(policy: Policy, ends: usize) -> Owner {
+        Owner::new(SESSION, IMAGE, keys(), policy, &HOSTS[..ends], SEED)
+    }
+
+    /// A session that has begun: both peers' ports are open, nothing was said.
+    pub(crate) fn begun(policy: Policy) -> Self {
+        let mut bench = Self::new(policy);
+        bench.open();
+        bench.hand_over();
+        bench.started();
+        bench.opened();
+        bench.look();
+        bench
+    }
+
+    /// Another edge, which knows nothing yet, with the same ends.
+    pub(crate) fn fail_over(&mut self) {
+        let policy = self.owner.policy().clone();
+        self.owner = Self::owner(policy, self.kept.len());
+        (self.run, self.copied, self.taken, self.cells) = (None, None, None, 0);
+        self.look();
+    }
+
+    /// What the owner wanted since the last look.
+    pub(crate) fn look(&mut self) -> Vec<String> {
+        core::mem::take(&mut self.lines)
+    }
+
+    /// Does something to the owner, and takes in what it wants.
+    pub(crate) fn step(&mut self, does: impl FnOnce(&mut Owner, Now, &mut Vec<Effect>)) {
+        let mut effects = Vec::new();
+        does(&mut self.owner, self.now, &mut effects);
+        for effect in effects {
+            let line = match &effect {
+                Effect::Send(port, frame) => {
+                    let kept = &mut self.kept[usize::from(*port == SERVER)];
+                    format!("{}: {}", show::port(*port), kept.take_in(self.generation, frame))
+                }
+                other => show::effect(other),
+            };
+            self.lines.push(line);
+            match effect {
+                Effect::Start(..) | Effect::Restore(..) => {
+                    self.cells += 1;
+                    self.owner.name_cell(CellId(self.cells));
+                }
+                Effect::Run(run) => assert!(self.run.replace(run).is_none(), "one handler at a time"),
+                Effect::Copy(_, base) => self.copied = Some(base),
+                Effect::Checkpoint(_, header, _) => {
+                    self.headers.push((*header).clone());
+                    self.taken = Some(*header);
+                }
+                Effect::Remove(_) => self.run = None,
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks all ends for a new generation, on channels 1 and 2.
+    pub(crate) fn open(&mut self) {
+        self.open_with(&[1, 2]);
+    }
+
+    pub(crate) fn open_with(&mut self, channels: &[u32]) {
+        self.generation = Generation { count: self.generation.count + 1, opener: 40 };
+        let generation = self.generation;
+        let channels = &channels[..self.kept.len().min(channels.len())];
+        self.step(|owner, _, out| {
+            let hosts = &HOSTS[..channels.len()];
+            owner.open(&Attempt { generation, channels, hosts, fresh: true, proven: true }, out);
+        });
+    }
+
+    /// Asks all ends, which promise and hand over what they keep.
+    pub(crate) fn ask(&mut self) {
+        self.open();
+        self.look();
+        self.hand_over();
+    }
+
+    /// All ends promise, and hand over what they keep.
+    pub(crate) fn hand_over(&mut self) {
+        (0..self.kept.len()).for_each(|index| self.hand_over_of(index));
+    }
+
+    pub(crate) fn hand_over_of(&mut self, index: usize) {
+        let channel = u32::from(index == 1) + 1;
+        for frame in self.kept[index].handed_over(channel) {
+            self.frame([CLIENT, SERVER][index], frame);
+        }
+    }
+
+    pub(crate) fn frame(&mut self, port: Port, frame: impl Into<Frame>) {
+        self.step(|owner, now, out| owner.receive(now, port, frame.into(), out));
+    }
+
+    /// The end at a port sends a message of its program.
+    pub(crate) fn say(&mut self, port: Port, payload: impl Into<Bytes>) {
+        self.input(port, Some(payload.into()), 0);
+    }
+
+    /// The end at a port says that its program will send no more.
+    pub(crate) fn close(&mut self, port: Port) {
+        self.input(port, None, 0);
+    }
+
+    pub(crate) fn input(&mut self, port: Port, payload: Option<Bytes>, ack: u64) {
+        self.kept[usize::from(port == SERVER)].sent.push(payload.clone());
+        let close = payload.is_none();
+        let channel = port.0 + 1;
+        self.frame(port, Input { channel, ack, close, payload: payload.unwrap_or_default() });
+    }
+
+    /// The end at a port has received outputs, and will take more bytes.
+    pub(crate) fn credit(&mut self, port: Port, received: u64, bytes: u64) {
+        self.frame(port, Credit { channel: port.0 + 1, received, bytes });
+    }
+
+    pub(crate) fn stored(&mut self, port: Port, bytes: u64, complete: Option<u32>) {
+        let kept = &mut self.kept[usize::from(port == SERVER)];
+        kept.unstored = kept.unstored.saturating_sub(bytes);
+        self.frame(port, Stored { channel: port.0 + 1, bytes, complete });
+    }
+
+    pub(crate) fn unlinked(&mut self, port: Port) {
+        self.step(|owner, _, out| owner.unlinked(port, out));
+    }
+
+    /// The executor has the cell.
+    pub(crate) fn started(&mut self) {
+        let cell = CellId(self.cells);
+        self.step(|owner, now, out| owner.started(now, cell, Ok(()), out));
+    }
+
+    /// The executor has the cell, as the last of the chosen checkpoints left it.
+    pub(crate) fn restored(&mut self, log_offset: u64) {
+        let header = self.headers.iter().rfind(|header| header.log_offset == log_offset);
+        let header = header.expect("such a checkpoint was taken").clone();
+        self.restored_as(header);
+    }
+
+    pub(crate) fn restored_as(&mut self, header: Header) {
+        let cell = CellId(self.cells);
+        self.step(|owner, now, out| owner.restored(now, cell, Ok(Box::new(header)), out));
+    }
+
+    /// The handler that runs returns, having sent this.
+    pub(crate) fn ran(&mut self, outputs: &[(Port, &'static str)]) {
+        self.ran_with(|ran| {
+            ran.outputs = outputs.iter().map(|(port, text)| message(*port, *text)).collect();
+        });
+    }
+
+    /// The handler that runs returns, having done this.
+    pub(crate) fn ran_with(&mut self, does: impl FnOnce(&mut Ran)) {
+        let run = self.run.take().expect("a handler runs");
+        let mut ran = Ran {
+            cell: run.cell,
+            outcome: Outcome::Idle,
+            clock_read: false,
+            outputs: Vec::new(),
+            timers: Vec::new(),
+            cost_ns: 0,
+        };
+        does(&mut ran);
+        self.step(|owner, now, out| owner.ran(now, ran, out));
+    }
+
+    /// Every handler that runs returns at once, having sent nothing, until none runs.
+    pub(crate) fn idle(&mut self) {
+        while self.run.is_some() {
+            self.ran(&[]);
+        }
+    }
+
+    /// The handlers of the first entry return.
+    pub(crate) fn opened(&mut self) {
+        (0..self.kept.len()).for_each(|_| self.ran(&[]));
+    }
+
+    /// Messages whose handlers read the clock, so that their entries are long, until the log is no less than this.
+    pub(crate) fn fill_log(&mut self, size: u64) {
+        while self.log_end() < size {
+            self.say(CLIENT, "");
+            self.now.mono_ns += 1 << 40;
+            self.ran_with(|ran| ran.clock_read = true);
+        }
+    }
+
+    /// One message through the cell, which answers nothing but says what replaying it will cost.
+    pub(crate) fn consume(&mut self, port: Port, payload: impl Into<Bytes>, cost_ns: u64) {
+        self.say(port, payload);
+        self.ran_with(|ran| ran.cost_ns = cost_ns);
+    }
+
+    /// The executor has encoded the checkpoint that it was asked for.
+    pub(crate) fn checkpointed(&mut self, sealed: impl Into<Bytes>) -> Option<String> {
+        let taken = self.taken.take().expect("a checkpoint was asked for");
+        let (cell, number) = (self.owner.cell().expect("a cell"), taken.number);
+        let mut complaint = None;
+        self.step(|owner, _, out| complaint = owner.checkpointed(cell, number, Ok(sealed.into()), out));
+        complaint
+    }
+
+    /// A message makes a checkpoint due, which is encoded, sent and stored at once by those who hold it.
+    pub(crate) fn cover(&mut self, sealed: &'static [u8]) {
+        self.consume(CLIENT, "dear", self.owner.policy().recovery_target_ns + 1);
+        let number = self.taken.as_ref().expect("a checkpoint is due").number;
+        assert_eq!(self.checkpointed(sealed), None);
+        let held = [Holder::Client, Holder::Server].map(|one| {
+            let holder = self.owner.policy().holder;
+            holder == one || holder == Holder::Both
+        });
+        for (port, held) in [CLIENT, SERVER].into_iter().zip(held) {
+            if held {
+                self.stored(port, sealed.len() as u64, Some(number));
+            }
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.owner.phase()
+    }
+
+    /// Where the log ends.
+    pub(crate) fn log_end(&self) -> u64 {
+        self.owner.log_bytes().0
+    }
+}

@@ -1,0 +1,190 @@
+//! What an end keeps, written down from the frames that it is sent. Knows nothing of `end`, so that each judges the other.
+
+use crate::{bench, show};
+use bytes::Bytes;
+use marram_session::cell::SealedCheckpoint;
+use marram_wire::{
+    frame::{CheckpointBegin, CheckpointMeta, CheckpointPart, Failure, Frame, Input, LogPart, Promised},
+    id::Generation,
+    limits::PART_SIZE,
+};
+
+/// One end's memory. The log is in plain text: the bench has the keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) previous: Generation,
+    pub(crate) live: bool,
+    pub(crate) log_start: u64,
+    pub(crate) log: Vec<u8>,
+    pub(crate) tag: [u8; 8],
+    pub(crate) received: u64,
+    pub(crate) window: u64,
+    pub(crate) sent_start: u64,
+    /// Messages; none for the close.
+    pub(crate) sent: Vec<Option<Bytes>>,
+    pub(crate) checkpoints: Vec<SealedCheckpoint>,
+    arriving: Option<(CheckpointMeta, Vec<u8>)>,
+    /// Bytes of checkpoint parts that came and that the owner was not told of.
+    pub(crate) unstored: u64,
+    pub(crate) failed: Option<Failure>,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self {
+            previous: Generation::NONE,
+            live: false,
+            log_start: 0,
+            log: Vec::new(),
+            tag: [0; 8],
+            received: 0,
+            window: 1 << 20,
+            sent_start: 0,
+            sent: Vec::new(),
+            checkpoints: Vec::new(),
+            arriving: None,
+            unstored: 0,
+            failed: None,
+        }
+    }
+}
+
+impl Kept {
+    pub(crate) fn log_end(&self) -> u64 {
+        self.log_start + self.log.len() as u64
+    }
+
+    /// Sends all of it from now on as one that knows that its owner's cell lives.
+    pub(crate) fn live_at(&mut self, took: u64) {
+        self.live = true;
+        let behind = usize::try_from(took - self.sent_start).expect("a short session");
+        self.sent.drain(..behind);
+        self.sent_start = took;
+    }
+
+    pub(crate) fn promised(&self, channel: u32) -> Promised {
+        Promised {
+            channel,
+            previous: self.previous,
+            live: self.live,
+            log_start: self.log_start,
+            log_end: self.log_end(),
+            tag: self.tag,
+            received: self.received,
+            window: self.window,
+            sent_start: self.sent_start,
+            sent_end: self.sent_start + self.sent.len() as u64,
+            checkpoints: self.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect(),
+            failed: self.failed.clone(),
+            datagrams: false,
+        }
+    }
+
+    /// The promise and what it announces. The log is sealed as if the generation before had sent it all.
+    pub(crate) fn handed_over(&self, channel: u32) -> Vec<Frame> {
+        let generation = self.previous;
+        let mut frames = vec![Frame::Promised(self.promised(channel))];
+        if !self.live {
+            for SealedCheckpoint { meta, bytes } in &self.checkpoints {
+                frames.push(CheckpointBegin { channel, meta: meta.clone() }.into());
+                frames.push(CheckpointPart { channel, bytes: bytes.clone() }.into());
+            }
+            let mut offset = self.log_start;
+            for part in self.log.chunks(PART_SIZE) {
+                let mut bytes = part.to_vec();
+                bench::keys().seal(generation).log(offset, &mut bytes);
+                frames.push(LogPart { channel, generation, offset, bytes: bytes.into() }.into());
+                offset += part.len() as u64;
+            }
+        }
+        for message in &self.sent {
+            let (close, payload) = (message.is_none(), message.clone().unwrap_or_default());
+            frames.push(Input { channel, ack: 0, close, payload }.into());
+        }
+        frames
+    }
+
+    /// Takes in a frame from the owner of `generation`; returns what people should know of it.
+    pub(crate) fn take_in(&mut self, generation: Generation, frame: &Frame) -> String {
+        match frame {
+            Frame::Promise(_) => {}
+            Frame::LogPart(part) => {
+                let from = self.log_end();
+                self.jump(part.offset);
+                self.append(generation, &part.bytes, self.tag);
+                return format!("log part {from}..{}", self.log_end());
+            }
+            Frame::Chosen(chosen) => {
+                (self.previous, self.live) = (generation, false);
+                let from = self.log_end();
+                self.jump(chosen.log_offset);
+                self.append(generation, &chosen.log, chosen.tag);
+                return format!("chosen {from}..{} credit {}", self.log_end(), chosen.credit);
+            }
+            Frame::Output(output) => {
+                let from = self.log_end();
+                if let Some(increment) = &output.increment {
+                    self.append(generation, &increment.entries, increment.tag);
+                }
+                self.received += 1;
+                return show::output(output, from..self.log_end());
+            }
+            Frame::LogOnly(log) => {
+                let from = self.log_end();
+                self.append(generation, &log.entries, log.tag);
+                return format!("log {from}..{}", self.log_end());
+            }
+            Frame::CheckpointBegin(begin) => self.arriving = Some((begin.meta.clone(), Vec::new())),
+            Frame::CheckpointPart(part) => self.part(&part.bytes),
+            Frame::Truncate(truncate) => {
+                self.truncate(truncate.log_offset, truncate.tag);
+                let gone = usize::try_from(truncate.sent.saturating_sub(self.sent_start)).expect("small");
+                self.sent.drain(..gone);
+                self.sent_start = self.sent_start.max(truncate.sent);
+            }
+            Frame::Failed(failed) => self.failed = Some(failed.failure.clone()),
+            _ => {}
+        }
+        show::frame(frame)
+    }
+
+    /// Takes up a log that continues beyond what this end has: a checkpoint covers what is between.
+    fn jump(&mut self, offset: u64) {
+        if offset > self.log_end() {
+            self.log.clear();
+            self.log_start = offset;
+        }
+        assert_eq!(offset, self.log_end(), "no byte of log is sent twice");
+    }
+
+    fn append(&mut self, generation: Generation, sealed: &[u8], tag: [u8; 8]) {
+        let mut bytes = sealed.to_vec();
+        bench::keys().seal(generation).log(self.log_end(), &mut bytes);
+        self.log.extend_from_slice(&bytes);
+        self.tag = tag;
+    }
+
+    fn truncate(&mut self, offset: u64, tag: [u8; 8]) {
+        if offset >= self.log_end() {
+            (self.log_start, self.tag) = (offset, tag);
+            self.log.clear();
+        } else if offset > self.log_start {
+            self.log.drain(..usize::try_from(offset - self.log_start).expect("small"));
+            self.log_start = offset;
+        }
+    }
+
+    fn part(&mut self, bytes: &[u8]) {
+        self.unstored += bytes.len() as u64;
+        let (meta, mut whole) = self.arriving.take().expect("a part belongs to a checkpoint");
+        whole.extend_from_slice(bytes);
+        if (whole.len() as u64) < meta.size {
+            self.arriving = Some((meta, whole));
+            return;
+        }
+        if meta.full {
+            self.checkpoints.clear();
+        }
+        self.checkpoints.push(SealedCheckpoint { meta, bytes: whole.into() });
+    }
+}

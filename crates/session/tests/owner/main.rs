@@ -1,0 +1,14 @@
+//! The owner's behaviour, told by the frames and effects that go in and come out.
+
+mod bench;
+mod covering;
+mod ending;
+mod kept;
+mod live;
+mod opening;
+mod quotas;
+mod recovery;
+mod restoring;
+mod running;
+mod show;
+mod taking;

@@ -1,0 +1,92 @@
+//! Frames and effects as lines that a test can compare: what matters of them, and no sealed bytes.
+
+use bytes::Bytes;
+use core::ops::Range;
+use marram_session::{
+    cell::{Base, Input},
+    owner::Effect,
+};
+use marram_wire::{
+    frame::{Frame, Output, Promise},
+    id::Port,
+};
+
+pub(crate) fn port(port: Port) -> &'static str {
+    if port == Port::CLIENT { "client" } else { "server" }
+}
+
+/// Text, or the size of what is no short text.
+fn payload(bytes: &Bytes) -> String {
+    match core::str::from_utf8(bytes) {
+        Ok(text) if text.len() <= 20 => text.into(),
+        _ => format!("{} bytes", bytes.len()),
+    }
+}
+
+pub(crate) fn output(output: &Output, log: Range<u64>) -> String {
+    let what = if output.close { "close".into() } else { format!("output {}", payload(&output.payload)) };
+    if output.increment.is_some() { format!("{what} with log {}..{}", log.start, log.end) } else { what }
+}
+
+fn promise(promise: &Promise) -> String {
+    let mut line = format!("promise {}", promise.generation.count);
+    if let Some(peer) = &promise.peer {
+        line += &format!(" beside {}", peer.0[0]);
+    }
+    if !promise.server.is_empty() {
+        line += &format!(" to {}", promise.server);
+    }
+    if let Some(live) = &promise.live {
+        line += &format!(" live since {} took {}", live.generation.count, live.took);
+    }
+    line
+}
+
+pub(crate) fn frame(frame: &Frame) -> String {
+    match frame {
+        Frame::Promise(frame) => promise(frame),
+        Frame::CheckpointBegin(begin) => {
+            let kind = if begin.meta.full { "full" } else { "delta" };
+            format!(
+                "checkpoint {} {kind} at {} of {}",
+                begin.meta.number, begin.meta.log_offset, begin.meta.size
+            )
+        }
+        Frame::CheckpointPart(part) => format!("part of {}", part.bytes.len()),
+        Frame::Truncate(truncate) => format!("forget log {} sent {}", truncate.log_offset, truncate.sent),
+        Frame::Credit(credit) => format!("credit {}", credit.bytes),
+        Frame::Reject(reject) => format!("reject {:?}", reject.code),
+        Frame::Ended(ended) => format!("ended {:?}", ended.code),
+        Frame::Failed(failed) => format!("failed {} at {}", failed.failure.input, failed.failure.log_offset),
+        Frame::Finish(_) => "finish".into(),
+        other => panic!("an owner does not send {other:?}"),
+    }
+}
+
+fn input(input: &Input) -> String {
+    match input {
+        Input::Open { port: at, kind } => format!("open {} as {kind:?}", port(*at)),
+        Input::Message { port: from, payload: bytes } => format!("{} of {}", payload(bytes), port(*from)),
+        Input::Close { port: at } => format!("close {}", port(*at)),
+        Input::Gone { port: at } => format!("gone {}", port(*at)),
+        Input::Timer { token, .. } => format!("timer {token}"),
+    }
+}
+
+/// Anything but a frame.
+pub(crate) fn effect(effect: &Effect) -> String {
+    match effect {
+        Effect::Send(..) => panic!("frames are shown by whom they reach"),
+        Effect::Start(..) => "start".into(),
+        Effect::Restore(_, checkpoints) => {
+            let numbers: Vec<String> = checkpoints.iter().map(|one| one.meta.number.to_string()).collect();
+            format!("restore {}", numbers.join(" "))
+        }
+        Effect::Run(run) => format!("run {}", input(&run.input)),
+        Effect::Copy(_, base) => if *base == Base::Image { "copy full" } else { "copy delta" }.into(),
+        Effect::Checkpoint(_, header, _) => format!("seal {} at {}", header.number, header.log_offset),
+        Effect::Remove(cell) => format!("remove {}", cell.0),
+        Effect::Again(count) => format!("again {count}"),
+        Effect::Over(code, _) => format!("over {code:?}"),
+    }
+}
