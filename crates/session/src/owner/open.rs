@@ -37,7 +37,6 @@ impl Owner {
         self.cover.abandon();
         if self.live.is_none() {
             out.extend(self.cell.take().map(Effect::Remove));
-            self.running = None;
         }
         for (index, side) in self.sides.iter_mut().enumerate() {
             side.ask(attempt.channels.get(index).copied());

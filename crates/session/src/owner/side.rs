@@ -216,7 +216,6 @@ impl Side {
         self.outbox = state.outbox.0.into();
         self.outbox_charge = self.outbox.iter().map(|message| charge(message.payload.len())).sum();
         self.sent = 0;
-        self.unsent_charge = self.outbox_charge;
         self.uncovered = 0;
     }
 
