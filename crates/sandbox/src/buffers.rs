@@ -34,6 +34,16 @@ pub(crate) fn populate(target: &mut [u8]) {
     }
 }
 
+/// Gives the pages under a cell's `memory` back to the kernel: it has the image's contents again, and zeros.
+pub(crate) fn discard(memory: &mut [u8]) {
+    let start = memory.as_ptr() as usize;
+    if !memory.is_empty() && start.is_multiple_of(PAGE) {
+        // SAFETY: the range is an exclusive borrow of a cell's linear memory, a private mapping of its image or of nothing,
+        // whose pages may have any contents. What this does is what the pool does when it cleans a slot.
+        let _ = unsafe { libc::madvise(start as *mut libc::c_void, memory.len(), libc::MADV_DONTNEED) };
+    }
+}
+
 /// Buffers that went through a checkpoint and wait for the next. Shared by a cell's thread and those that encode.
 #[derive(Clone, Default)]
 pub(crate) struct Spares(Arc<Mutex<Vec<Vec<u8>>>>);

@@ -7,8 +7,8 @@ mod start;
 pub use start::Nursery;
 
 use crate::cells::{Cells, CellsConfig, Progress};
-use crate::checkpoint::{Decoded, Snapshot};
 use crate::chain::Image;
+use crate::checkpoint::{Decoded, Snapshot};
 use crate::images::Images;
 use crate::quotas::Quotas;
 use bytes::Bytes;

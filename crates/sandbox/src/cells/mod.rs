@@ -9,6 +9,7 @@ mod ready;
 mod stages;
 mod state;
 mod ticker;
+mod trim;
 
 pub use config::{CellsConfig, Reset, Tracking};
 pub use ready::ReadyStats;
@@ -139,11 +140,6 @@ impl Cells {
         self.ready.tend();
     }
 
-    /// Gives up all cells that were started ahead, for the memory and the slots that they take; says how many that were.
-    pub fn reclaim(&mut self) -> usize {
-        self.ready.clear()
-    }
-
     /// What became of cells that were started ahead.
     #[must_use]
     pub fn ready_stats(&self) -> ReadyStats {
@@ -162,7 +158,7 @@ impl Cells {
             Some(stages) => stages,
             None => match self.stages(image, seed) {
                 // Cells that are nobody's go before a client is refused.
-                Err(StartError::Slot(_)) if self.reclaim() > 0 => self.stages(image, seed)?,
+                Err(StartError::Slot(_)) if self.ready.clear() > 0 => self.stages(image, seed)?,
                 other => other?,
             },
         };
