@@ -11,13 +11,14 @@ use crate::{
     shell::{installed, run, say},
 };
 
+/// Where advisories are published; no package registry carries them.
+const DATABASE: &str = "github.com/RustSec/advisory-db";
+
 /// Checks every workspace, each with its own lockfile.
 pub(crate) fn check() -> Result<()> {
     let manifests = project::manifests();
     if installed("cargo-deny") {
-        let deny =
-            |manifest| run(project::cargo("deny").args(["--locked", "--manifest-path", manifest, "check"]));
-        return manifests.into_iter().try_for_each(deny);
+        return manifests.into_iter().try_for_each(check_all);
     }
     let allowed =
         allowed(&project::read("deny.toml".as_ref())?).context("deny.toml has no `allow = [..]`")?;
@@ -33,10 +34,30 @@ pub(crate) fn check() -> Result<()> {
         bail!("{} packages must not be used:\n  {}", wrong.len(), list.join("\n  "));
     }
     say(format!("{count} packages have licences and sources that deny.toml allows"));
-    say(
-        "ADVISORIES WERE NOT CHECKED: that needs the advisory database. `cargo install cargo-deny` and run this again.",
-    );
+    say(unchecked());
     Ok(())
+}
+
+/// What needs no network first, so that its verdict does not depend on it.
+fn check_all(manifest: &str) -> Result<()> {
+    let deny = |what: &[&str]| {
+        run(project::cargo("deny").args(["--locked", "--manifest-path", manifest, "check"]).args(what))
+    };
+    deny(&["bans", "licenses", "sources"])?;
+    deny(&["advisories"]).with_context(|| {
+        format!(
+            "advisories of {manifest}: update the dependencies that are named above; if none is, {DATABASE} could not be \
+             fetched: run this where it can, or clone it there and copy it to `db-path` of deny.toml's [advisories]"
+        )
+    })
+}
+
+/// What a run without `cargo deny` leaves open, and how to close it.
+fn unchecked() -> String {
+    format!(
+        "NOT CHECKED: advisories (known vulnerabilities), yanked and duplicate versions. They take `cargo install --locked \
+         cargo-deny` and a machine that can fetch {DATABASE}; there, `cargo xtask deny` checks them too."
+    )
 }
 
 /// The licences between the brackets of `allow = [ ... ]`.
@@ -153,6 +174,32 @@ mod tests {
         let text = "[graph]\nall = true\n[licenses]\nallow = [\n  \"MIT\", # free\n  # \"GPL\"\n  \"ISC\",\n]\n[bans]\n";
         assert_eq!(allowed(text).unwrap(), ["MIT", "ISC"]);
         assert_eq!(allowed("[bans]\n"), None);
+    }
+
+    #[test]
+    fn a_package_without_a_permitted_licence_is_named() {
+        let allowed = allowed(&project::read("deny.toml".as_ref()).unwrap()).unwrap();
+        for (license, refused) in [
+            (None, true),
+            (Some("GPL-3.0-only"), true),
+            (Some("AGPL-3.0-or-later"), true),
+            (Some("MIT AND LGPL-2.1-only"), true),
+            (Some("MIT OR LGPL-2.1-only"), false),
+            (Some("Apache-2.0"), false),
+        ] {
+            let name = "some-package".to_owned();
+            let package = Package { name, license: license.map(str::to_owned), ..Package::default() };
+            let complaint = complaint(&package, &allowed);
+            assert_eq!(complaint.is_some(), refused, "{license:?}");
+            assert!(complaint.is_none_or(|text| text.contains("some-package")), "{license:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_checked_is_said_with_what_to_do() {
+        for words in ["NOT CHECKED", "advisories", "cargo install", DATABASE, "cargo xtask deny"] {
+            assert!(unchecked().contains(words), "{words}");
+        }
     }
 
     #[test]
