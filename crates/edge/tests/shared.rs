@@ -108,7 +108,7 @@ impl World {
     }
 
     fn connect(&mut self, client: u64) {
-        self.agent(In::Accepted { connection: ConnectionId(client), app: "hall".into() });
+        self.agent(In::Accepted { connection: ConnectionId(client), app: "hall".into(), datagrams: false });
         self.say(client, "hi");
     }
 

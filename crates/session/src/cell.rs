@@ -36,6 +36,30 @@ pub enum PortKind {
     Client = 0,
     /// The session's server.
     Server = 1,
+    /// The session's client, which speaks in datagrams: each is one message, and so is each message sent to it.
+    ClientDatagrams = 2,
+    /// The session's server, which does.
+    ServerDatagrams = 3,
+}
+
+impl PortKind {
+    /// The client's kind.
+    #[must_use]
+    pub fn client(datagrams: bool) -> Self {
+        if datagrams { Self::ClientDatagrams } else { Self::Client }
+    }
+
+    /// The server's kind.
+    #[must_use]
+    pub fn server(datagrams: bool) -> Self {
+        if datagrams { Self::ServerDatagrams } else { Self::Server }
+    }
+
+    /// Whether it is a client, however it speaks.
+    #[must_use]
+    pub fn is_client(self) -> bool {
+        matches!(self, Self::Client | Self::ClientDatagrams)
+    }
 }
 
 /// One input event. Together with the image and the seed, the sequence of these determines the cell.

@@ -2,10 +2,13 @@
 //! does, and nothing of sessions beyond the names that checkpoints carry.
 
 use crate::plan::{Poison, Service};
+use crate::program::LENGTH;
 use bytes::Bytes;
 use marram_chain_algo::{Chain, Event, Host, Peer, Record};
 use marram_edge::api::{CellError, SealedCheckpoint};
-use marram_session::cell::{Base, CellId, Input, Outcome, Output, Ran, Run, Seed, Stop, TimerChange};
+use marram_session::cell::{
+    Base, CellId, Input, Outcome, Output, PortKind, Ran, Run, Seed, Stop, TimerChange,
+};
 use marram_wire::{
     frame::Code,
     header::{self, Header},
@@ -62,6 +65,8 @@ pub(crate) struct Seen {
     pub(crate) timer: bool,
     /// It drew random bytes.
     pub(crate) random: bool,
+    /// It was given a datagram.
+    pub(crate) datagram: bool,
 }
 
 /// What cells have in common in one seed.
@@ -73,6 +78,8 @@ pub(crate) struct Habits {
     pub(crate) ballast: usize,
     /// What a handler claims that replay costs, in nanoseconds.
     pub(crate) cost_ns: u64,
+    /// Whether clients, and whether servers, speak in datagrams.
+    pub(crate) datagrams: [bool; 2],
 }
 
 #[derive(Clone, Debug)]
@@ -151,6 +158,7 @@ impl Cells {
             return Some((ran, Seen::default()));
         }
         let drawn = cell.drawn;
+        let datagram = judge_datagrams(&run.input, self.habits.datagrams, past);
         cell.run(run, &mut ran, past);
         #[cfg(feature = "wasm")]
         cell.compare(run, &ran, past);
@@ -162,7 +170,7 @@ impl Cells {
             hashes.push(cell.chain.hash());
         }
         let timer = matches!(run.input, Input::Timer { .. });
-        Some((ran, Seen { replayed, timer, random: cell.drawn > drawn }))
+        Some((ran, Seen { replayed, timer, random: cell.drawn > drawn, datagram }))
     }
 
     /// Saves a cell, to be sealed later.
@@ -265,6 +273,33 @@ impl Cells {
             twins.remove(twin);
         }
         let _ = past;
+    }
+}
+
+/// A cell sees how its peers speak, and every message of one that speaks in datagrams is a whole one: it says how long it is.
+fn judge_datagrams(input: &Input, datagrams: [bool; 2], past: &mut Past) -> bool {
+    match input {
+        Input::Open { port, kind } => {
+            let expected = match *port {
+                Port::CLIENT => PortKind::client(datagrams[0]),
+                _ => PortKind::server(datagrams[1]),
+            };
+            if *kind != expected {
+                past.violations.push(format!("{port:?} opened as {kind:?}, and its peer is {expected:?}"));
+            }
+            false
+        }
+        Input::Message { port, payload } if datagrams[usize::from(*port != Port::CLIENT)] => {
+            let length = payload.first_chunk::<LENGTH>().map(|length| u32::from_le_bytes(*length) as usize);
+            if length != Some(payload.len()) {
+                past.violations.push(format!(
+                    "a datagram of {length:?} B reached the cell merged or cut, as {} B",
+                    payload.len()
+                ));
+            }
+            true
+        }
+        _ => false,
     }
 }
 

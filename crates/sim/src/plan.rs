@@ -143,6 +143,8 @@ pub struct Plan {
     /// The apps, in the order of [`Service::ALL`].
     pub apps: Vec<App>,
     load: Load,
+    /// Whether the clients, and whether the servers, speak in datagrams.
+    pub datagrams: [bool; 2],
     /// The clients.
     pub visits: Vec<Visit>,
     /// What goes wrong.
@@ -189,6 +191,7 @@ impl Plan {
             shards,
             apps: apps(random, linger_ms),
             load,
+            datagrams: datagrams(seed, load),
             visits,
             faults,
             handler_ns: random.magnitude(US, 200 * US),
@@ -251,6 +254,14 @@ fn skew(seed: u64, agents: usize, edges: usize) -> [Vec<Vec<u64>>; 2] {
     let mut factor = || if skewed && random.percent(50) { random.magnitude(2, 200) } else { 1 };
     let mut way = || (0..agents).map(|_| (0..edges).map(|_| factor()).collect()).collect();
     [way(), way()]
+}
+
+/// Programs that may not wait until there is room for what they say would see some of it dropped, which is no fault: so only
+/// where they say little.
+fn datagrams(seed: u64, load: Load) -> [bool; 2] {
+    let mut random = Random::new(seed, 9);
+    let mut draw = || random.percent(20) && load == Load::Usual;
+    [draw(), draw()]
 }
 
 fn apps(random: &mut Random, linger_ms: u64) -> Vec<App> {

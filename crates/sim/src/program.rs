@@ -8,6 +8,12 @@ use bytes::Bytes;
 use marram_chain_algo::Peer;
 use marram_session::agent::ConnectionId;
 use marram_wire::limits::STREAM_CUT;
+use std::collections::VecDeque;
+
+/// Bytes at the beginning of each datagram: its length.
+pub(crate) const LENGTH: usize = 4;
+/// What else a datagram of a program holds, at most.
+const REST_MAX: usize = 60_000;
 
 /// What a program or its socket does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +45,10 @@ pub(crate) struct Program {
     pub(crate) service: Option<Service>,
     script: Script,
     random: Random,
+    /// Whether it speaks in datagrams: then each chunk is one, and says in its first bytes how long it is.
+    pub(crate) datagrams: bool,
+    /// Sizes of those that the agent has not read.
+    cuts: VecDeque<usize>,
     next_chunk: usize,
     /// Everything that it has written.
     pub(crate) written: Vec<u8>,
@@ -80,16 +90,16 @@ impl Program {
     pub(crate) fn client(plan: &Plan, visit: usize, life: u32, connection: ConnectionId) -> Self {
         let Some(of) = plan.visits.get(visit) else { unreachable!("visits are counted by the plan") };
         let random = Random::new(plan.seed ^ ((visit as u64) << 32), 3);
-        let mut program = Self::new(Peer::Client, of.agent, life, connection, of.script.clone(), random);
-        program.service = Some(of.service);
-        program
+        let program = Self::new(Peer::Client, of.agent, life, connection, of.script.clone(), random);
+        Self { service: Some(of.service), datagrams: plan.datagrams[Peer::Client as usize], ..program }
     }
 
     /// The `nth` server that some agent connects to.
     #[must_use]
     pub(crate) fn server(plan: &Plan, nth: u64, agent: usize, life: u32, connection: ConnectionId) -> Self {
         let random = Random::new(plan.seed ^ (nth << 32), 4);
-        Self::new(Peer::Server, agent, life, connection, plan.server_script(nth), random)
+        let program = Self::new(Peer::Server, agent, life, connection, plan.server_script(nth), random);
+        Self { datagrams: plan.datagrams[Peer::Server as usize], ..program }
     }
 
     fn new(
@@ -108,6 +118,8 @@ impl Program {
             service: None,
             script,
             random,
+            datagrams: false,
+            cuts: VecDeque::new(),
             next_chunk: 0,
             written: Vec::new(),
             taken: 0,
@@ -137,13 +149,27 @@ impl Program {
             return None;
         };
         let start = self.written.len();
-        self.written.resize(start + chunk.size, 0);
+        let size = if self.datagrams { LENGTH + chunk.size.min(REST_MAX) } else { chunk.size };
+        self.written.resize(start + size, 0);
         self.random.fill(&mut self.written[start..]);
+        if self.datagrams {
+            let length = u32::try_from(size).expect("a datagram is short").to_le_bytes();
+            self.written[start..start + LENGTH].copy_from_slice(&length);
+            self.cuts.push_back(size);
+        }
         self.next_chunk += 1;
         Some(self.script.chunks.get(self.next_chunk).map_or(self.script.close_after_ns, |next| next.after_ns))
     }
 
-    /// The agent reads: as much as it likes, cut anywhere.
+    /// The agent will take no more of a conversation in datagrams: what it has not read belongs to another.
+    pub(crate) fn answered(&mut self) {
+        self.written.truncate(self.taken);
+        self.cuts.clear();
+        (self.script.chunks, self.script.resets) = (Vec::new(), false);
+        (self.ended, self.end_taken) = (true, true);
+    }
+
+    /// The agent reads: as much as it likes, cut anywhere; or one datagram.
     pub(crate) fn take(&mut self, chance: &mut Random) -> Taken {
         let ready = &self.written[self.taken..];
         if !self.reading || self.end_taken || self.closed.is_some() {
@@ -154,7 +180,8 @@ impl Program {
             return if self.ended { Taken::End } else { Taken::Nothing };
         }
         let most = ready.len().min(STREAM_CUT);
-        let size = if chance.percent(80) { most } else { 1 + chance.index(most) };
+        let cut = if chance.percent(80) { most } else { 1 + chance.index(most) };
+        let size = self.cuts.pop_front().unwrap_or(cut);
         let bytes = Bytes::copy_from_slice(&ready[..size]);
         self.taken += size;
         Taken::Bytes(bytes)

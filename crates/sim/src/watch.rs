@@ -260,6 +260,7 @@ impl Watch {
         self.see(Moment::Replay, Some(seat.edge));
         self.counts.add(Rare::TimerReplayed, u64::from(seen.timer));
         self.counts.add(Rare::RandomReplayed, u64::from(seen.random));
+        self.counts.add(Rare::DatagramReplayed, u64::from(seen.datagram));
         // A cell that was started is known only once it is named; then it is the one session that this shard rebuilds.
         let named = self.cells.get(&(seat, cell)).copied();
         let session = named.or_else(|| self.only_rebuilt_at(seat));

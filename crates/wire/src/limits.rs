@@ -13,6 +13,10 @@ pub const MESSAGE_SIZE_MAX: usize = 1 << 20;
 pub const FRAME_SIZE_MAX: usize = MESSAGE_SIZE_MAX + (1 << 16);
 /// How an agent cuts a byte stream: no message is longer, in bytes.
 pub const STREAM_CUT: usize = 64 << 10;
+/// Largest datagram that a cell can send to a peer that speaks in datagrams: what fits a packet of IPv4, in bytes.
+pub const DATAGRAM_SIZE_MAX: usize = 65_507;
+/// Bytes of datagrams that an end keeps for a session that has not begun. More are dropped, before they are numbered.
+pub const DATAGRAMS_WAITING_MAX: u64 = 256 << 10;
 /// Payload of one part of a checkpoint or log on the wire, in bytes.
 pub const PART_SIZE: usize = 64 << 10;
 /// Plaintext bytes under one authentication tag of a sealed checkpoint.
@@ -52,6 +56,7 @@ pub const fn charge(payload: usize) -> u64 {
 }
 
 const _: () = assert!(FRAME_SIZE_MAX > MESSAGE_SIZE_MAX, "a frame holds a whole message and its increment");
+const _: () = assert!(DATAGRAM_SIZE_MAX <= STREAM_CUT, "every datagram is a legal message");
 const _: () = assert!(STREAM_CUT <= MESSAGE_SIZE_MAX, "every cut of a stream is a legal message");
 const _: () = assert!(
     COVER_BYTES + INPUT_WINDOW < RETAINED_MAX,

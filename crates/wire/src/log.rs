@@ -1,7 +1,8 @@
 //! The interleave log's entries: which input a cell consumed, when it asked what time it was, and nothing else.
 //!
 //! ```text
-//! entry := kind (bits 0-2) | has time (bit 3)  [| seed (32) | has server (1)]  [| time]
+//! entry := kind (bits 0-2) | has time (bit 3)  [| seed (32) | peers (1)]  [| time]
+//! peers := has server (bit 0) | client by datagrams (bit 1) | server by datagrams (bit 2)
 //! time  := nanoseconds since the last logged time (LEB128); in a start entry absolute (8 bytes, little endian)
 //! ```
 //!
@@ -15,6 +16,40 @@ use crate::{
 use bytes::{Bytes, BytesMut};
 
 const TIMED: u8 = 8;
+const SERVER: u8 = 1;
+const CLIENT_DATAGRAMS: u8 = 2;
+const SERVER_DATAGRAMS: u8 = 4;
+
+/// Whom a session's cell talks to, and how they speak: what opens its ports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Peers {
+    /// Whether there is a server.
+    pub server: bool,
+    /// Whether the client speaks in datagrams: a message each, never cut and never merged.
+    pub client_datagrams: bool,
+    /// Whether the server does.
+    pub server_datagrams: bool,
+}
+
+impl Field for Peers {
+    fn put(&self, out: &mut BytesMut) {
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        let bits = bit(self.server, SERVER)
+            | bit(self.client_datagrams, CLIENT_DATAGRAMS)
+            | bit(self.server_datagrams, SERVER_DATAGRAMS);
+        bits.put(out);
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        let bits = u8::take(from)?;
+        let server = bits & SERVER != 0;
+        let known = bits & !(SERVER | CLIENT_DATAGRAMS | SERVER_DATAGRAMS) == 0;
+        let server_datagrams = bits & SERVER_DATAGRAMS != 0;
+        if !known || (server_datagrams && !server) {
+            return Err(Error::Unknown);
+        }
+        Ok(Self { server, client_datagrams: bits & CLIENT_DATAGRAMS != 0, server_datagrams })
+    }
+}
 
 /// One input event that a cell consumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,8 +62,8 @@ pub enum Event {
     Start {
         /// Seeds the cell's random generator.
         seed: [u8; 32],
-        /// Whether there is a server.
-        server: bool,
+        /// Whose ports open.
+        peers: Peers,
     },
 }
 
@@ -59,9 +94,9 @@ impl Cursor {
         };
         let timed = if entry.now_ns.is_some() { TIMED } else { 0 };
         (kind | timed).put(out);
-        if let Event::Start { seed, server } = entry.event {
+        if let Event::Start { seed, peers } = entry.event {
             seed.put(out);
-            server.put(out);
+            peers.put(out);
         }
         if let Some(now_ns) = entry.now_ns {
             if kind == 3 {
@@ -85,7 +120,7 @@ impl Cursor {
             0 => Event::Message(Port::CLIENT),
             1 => Event::Message(Port::SERVER),
             2 => Event::Timer,
-            3 => Event::Start { seed: Field::take(from)?, server: Field::take(from)? },
+            3 => Event::Start { seed: Field::take(from)?, peers: Field::take(from)? },
             _ => return Err(Error::Unknown),
         };
         let now_ns = if head & TIMED == 0 {
@@ -109,7 +144,7 @@ mod tests {
     fn entries_survive_and_a_plain_message_is_one_byte() {
         let entries = [
             Entry {
-                event: Event::Start { seed: [9; 32], server: true },
+                event: Event::Start { seed: [9; 32], peers: Peers { server: true, ..Peers::default() } },
                 now_ns: Some(1_700_000_000_000_000_000),
             },
             Entry { event: Event::Message(Port::CLIENT), now_ns: None },
@@ -127,6 +162,17 @@ mod tests {
         }
         assert!(bytes.is_empty());
         assert_eq!(reader, writer);
+    }
+
+    #[test]
+    fn every_pair_of_peers_has_a_byte_of_its_own_and_no_other_byte_has_a_meaning() {
+        let meanings = (0..=255).filter_map(|byte| Peers::take(&mut Bytes::copy_from_slice(&[byte])).ok());
+        let bytes = meanings.map(|peers| {
+            let mut out = BytesMut::new();
+            peers.put(&mut out);
+            out[0]
+        });
+        assert_eq!(bytes.collect::<alloc::vec::Vec<u8>>(), [0, 1, 2, 3, 5, 7]);
     }
 
     #[test]

@@ -41,6 +41,11 @@ pub enum PortKind {
     Client,
     /// The session's server.
     Server,
+    /// The session's client, which speaks in datagrams: each is one message, and so is each message sent to it. A message of
+    /// more than 65,507 bytes ends the session.
+    ClientDatagrams,
+    /// The session's server, which does.
+    ServerDatagrams,
     /// A kind that this SDK is too old to name.
     Unknown(u32),
 }
@@ -52,8 +57,22 @@ impl PortKind {
         match number {
             0 => Self::Client,
             1 => Self::Server,
+            2 => Self::ClientDatagrams,
+            3 => Self::ServerDatagrams,
             other => Self::Unknown(other),
         }
+    }
+
+    /// Whether it is a client, however it speaks.
+    #[must_use]
+    pub const fn is_client(self) -> bool {
+        matches!(self, Self::Client | Self::ClientDatagrams)
+    }
+
+    /// Whether the peer speaks in datagrams: messages are never cut and never merged.
+    #[must_use]
+    pub const fn is_datagrams(self) -> bool {
+        matches!(self, Self::ClientDatagrams | Self::ServerDatagrams)
     }
 }
 

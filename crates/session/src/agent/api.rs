@@ -24,13 +24,22 @@ pub struct Target {
     pub shard: u8,
 }
 
+/// A server that an agent can reach.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Server {
+    /// By the name that manifests use.
+    pub name: String,
+    /// Whether it speaks in datagrams.
+    pub datagrams: bool,
+}
+
 /// What an agent is and how patient it is. All times in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// This agent process; random.
     pub host: HostId,
-    /// Servers that this agent can reach, by the names that manifests use; empty for a client's agent.
-    pub servers: Vec<String>,
+    /// Servers that this agent can reach; empty for a client's agent.
+    pub servers: Vec<Server>,
     /// How many edges there are to choose from.
     pub edges: u16,
     /// How often a wire is asked whether its edge is there.
@@ -84,8 +93,10 @@ pub enum In {
     Accepted {
         /// Its connection.
         connection: ConnectionId,
-        /// The app that its listener is for.
+        /// The app that its route leads to.
         app: String,
+        /// Whether it is no connection but the datagrams between one address and a listener.
+        datagrams: bool,
     },
     /// A connection asked for by [`Out::Connect`] is there.
     Connected {
@@ -99,7 +110,8 @@ pub enum In {
         /// For people.
         reason: String,
     },
-    /// Bytes from a local connection, at most [`marram_wire::limits::STREAM_CUT`] at a time.
+    /// Bytes from a local connection, at most [`marram_wire::limits::STREAM_CUT`] at a time; where it speaks in datagrams,
+    /// exactly one.
     Received {
         /// Which.
         connection: ConnectionId,
@@ -158,14 +170,16 @@ pub enum Out {
         /// Which server.
         server: String,
     },
-    /// Write to a local connection; acknowledged by [`In::Written`] as the socket takes it.
+    /// Write to a local connection; acknowledged by [`In::Written`] as the socket takes it. Where it speaks in datagrams, these
+    /// bytes are exactly one, perhaps an empty one.
     Write {
         /// Which.
         connection: ConnectionId,
         /// What.
         bytes: Bytes,
     },
-    /// After what was written, say that no more will come (half-close).
+    /// After what was written, say that no more will come (half-close). Where it speaks in datagrams, nobody can be told, and
+    /// what comes from the same address now belongs to another conversation.
     Shutdown {
         /// Which.
         connection: ConnectionId,

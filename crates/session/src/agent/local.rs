@@ -1,6 +1,8 @@
 //! Local connections: what programs say and are told.
 
-use super::{ACK_DELAY_NS, Agent, ConnectionId, EndId, Out, Report, sessions::Session, wires::unbind};
+use super::{
+    ACK_DELAY_NS, Agent, ConnectionId, EndId, Out, Report, datagrams::oversize, sessions::Session, wires::unbind,
+};
 use crate::end::{Effect, End};
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use bytes::Bytes;
@@ -15,6 +17,8 @@ use marram_wire::{
 pub(super) struct Local {
     pub(super) id: Option<ConnectionId>,
     pub(super) open: bool,
+    /// Whether the program speaks in datagrams: even an empty message is one.
+    pub(super) datagrams: bool,
     /// What the program is to be told once the connection is open.
     waiting: Vec<Option<Bytes>>,
     /// Sizes of what was written and not yet taken by the socket, and how much of the first was.
@@ -26,8 +30,8 @@ pub(super) struct Local {
 }
 
 impl Local {
-    pub(super) fn open(id: ConnectionId) -> Self {
-        Self { id: Some(id), open: true, ..Self::default() }
+    pub(super) fn new(datagrams: bool) -> Self {
+        Self { datagrams, ..Self::default() }
     }
 
     /// The charge of outputs that the socket has now taken whole.
@@ -45,7 +49,7 @@ impl Local {
     fn deliver(&mut self, bytes: Option<Bytes>, out: &mut Vec<Out>) -> u64 {
         match (self.id.filter(|_| self.broken.is_none()), bytes) {
             (Some(connection), Some(bytes)) if self.open => {
-                if bytes.is_empty() {
+                if bytes.is_empty() && !self.datagrams {
                     return charge(0);
                 }
                 self.writing.push_back(bytes.len());
@@ -67,14 +71,16 @@ impl Agent {
         now_ns: u64,
         connection: ConnectionId,
         app: String,
+        datagrams: bool,
         out: &mut Vec<Out>,
     ) {
         if self.draining {
             return out.push(Out::Close { connection, reset: true });
         }
         let id = EndId { session: SessionId(self.random.bytes()), server: false };
-        let mut session = Session::new(End::new(id.session, false, app), now_ns);
-        session.local = Local::open(connection);
+        let end = End::new(id.session, false, app).with_datagrams(datagrams);
+        let mut session = Session::new(end, now_ns);
+        (session.local.id, session.local.open) = (Some(connection), true);
         self.connections.insert(connection, id);
         self.sessions.insert(id, session);
         self.lead(now_ns, id, out);
@@ -100,8 +106,12 @@ impl Agent {
         session.connect_by_ns = None;
         session.local.open = true;
         let waiting = core::mem::take(&mut session.local.waiting);
+        let answered = session.local.datagrams && waiting.contains(&None);
         let taken = waiting.into_iter().map(|bytes| session.local.deliver(bytes, out)).sum();
         self.taken(now_ns, id, taken, out);
+        if answered {
+            self.answered(now_ns, id, out);
+        }
     }
 
     pub(super) fn connect_failed(
@@ -126,8 +136,12 @@ impl Agent {
     ) {
         let mut effects = core::mem::take(&mut self.effects);
         let Some((id, session)) = self.by_connection(connection) else { return };
+        if Self::drops(&session.end, &bytes) {
+            self.datagrams_dropped += 1;
+            return;
+        }
         session.end.send(bytes, &mut effects);
-        if !session.local.paused && !session.end.readable() {
+        if !session.local.paused && !session.local.datagrams && !session.end.readable() {
             session.local.paused = true;
             out.push(Out::Reading { connection, on: false });
         }
@@ -197,7 +211,8 @@ impl Agent {
     /// Does what an end wants done.
     pub(super) fn perform(&mut self, now_ns: u64, id: EndId, mut effects: Vec<Effect>, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let mut taken = 0;
+        let datagrams = session.local.datagrams;
+        let (mut taken, mut answered, mut overflow) = (0, false, None);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(frame) => {
@@ -205,10 +220,24 @@ impl Agent {
                         out.push(Out::Send { wire, frame });
                     }
                 }
-                Effect::Deliver(bytes) => taken += session.local.deliver(Some(bytes), out),
+                Effect::Deliver(bytes) => {
+                    overflow = overflow.or_else(|| oversize(&bytes).filter(|_| datagrams));
+                    if overflow.is_none() {
+                        taken += session.local.deliver(Some(bytes), out);
+                    }
+                    // What waits for the connection is still to be given to it.
+                    answered = datagrams && session.local.open;
+                }
                 Effect::DeliverClose => {
                     session.local.deliver(None, out);
                 }
+        if let Some(reason) = overflow {
+            return self.overflowed(now_ns, id, reason, out);
+        }
+        if answered {
+            self.answered(now_ns, id, out);
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
             }
         }
         self.effects = effects;

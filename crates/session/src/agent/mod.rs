@@ -4,11 +4,12 @@
 //! connections; a server's agent takes them up and connects to the server. Either may lead a recovery (DESIGN.md section 5.7).
 
 mod api;
+mod datagrams;
 mod local;
 mod sessions;
 mod wires;
 
-pub use api::{Config, ConnectionId, In, Out, Report, Target, WireId};
+pub use api::{Config, ConnectionId, In, Out, Report, Server, Target, WireId};
 
 use crate::end::Effect;
 use alloc::{
@@ -51,6 +52,7 @@ pub struct Agent {
     buried_ids: BTreeSet<SessionId>,
     wake_ns: Option<u64>,
     /// Empty between steps; kept so that a message allocates no list of effects.
+    datagrams_dropped: u64,
     effects: Vec<Effect>,
 }
 
@@ -73,6 +75,7 @@ impl Agent {
             buried_ids: BTreeSet::new(),
             wake_ns: None,
             effects: Vec::new(),
+            datagrams_dropped: 0,
         }
     }
 
@@ -87,7 +90,9 @@ impl Agent {
             In::DialFailed { target, reason } => self.dial_failed(now_ns, target, reason, out),
             In::WireDown { wire, reason } => self.wire_down(now_ns, wire, reason, out),
             In::Frame { wire, frame } => self.frame(now_ns, wire, frame, out),
-            In::Accepted { connection, app } => self.accepted(now_ns, connection, app, out),
+            In::Accepted { connection, app, datagrams } => {
+                self.accepted(now_ns, connection, app, datagrams, out);
+            }
             In::Connected { connection } => self.connected(now_ns, connection, out),
             In::ConnectFailed { connection, reason } => self.connect_failed(now_ns, connection, reason, out),
             In::Received { connection, bytes } => self.local_bytes(now_ns, connection, bytes, out),

@@ -53,9 +53,9 @@ impl Session {
     pub(super) fn new(end: End, now_ns: u64) -> Self {
         Self {
             end,
-            local: Local::default(),
             server: String::new(),
             attached: None,
+            local: Local::new(end.datagrams()),
             asking: None,
             stale: Vec::new(),
             had_owner: false,
@@ -152,8 +152,10 @@ impl Agent {
     pub(super) fn promise(&mut self, now_ns: u64, wire_id: WireId, ask: &Promise, out: &mut Vec<Out>) {
         let id = EndId { session: ask.session, server: !ask.server.is_empty() };
         let new = !self.sessions.contains_key(&id) && !self.buried_ids.contains(&id.session);
-        if new && ask.fresh && self.config.servers.contains(&ask.server) {
-            let mut session = Session::new(End::new(id.session, true, ask.app.clone()), now_ns);
+        let server = self.config.servers.iter().find(|server| server.name == ask.server);
+        if let Some(server) = server.filter(|_| new && ask.fresh) {
+            let end = End::new(id.session, true, ask.app.clone()).with_datagrams(server.datagrams);
+            let mut session = Session::new(end, now_ns);
             session.server.clone_from(&ask.server);
             self.sessions.insert(id, session);
         }

@@ -99,7 +99,7 @@ impl Agent {
             version_oldest: WIRE_VERSION_OLDEST,
             version_newest: WIRE_VERSION,
             host: self.config.host,
-            servers: self.config.servers.clone(),
+            servers: self.config.servers.iter().map(|server| server.name.clone()).collect(),
         };
         out.push(Out::Send { wire: id, frame: greet.into() });
         out.push(Out::Send { wire: id, frame: Ping { stamp: now_ns }.into() });

@@ -16,7 +16,7 @@ use marram_wire::{
         Promised,
     },
     id::{Generation, HostId, ImageHash, SessionId},
-    limits::{OUTPUT_WINDOW, PART_SIZE, RETAINED_MAX, charge},
+    limits::{DATAGRAMS_WAITING_MAX, OUTPUT_WINDOW, PART_SIZE, RETAINED_MAX, charge},
     seal,
 };
 
@@ -81,6 +81,7 @@ pub enum Phase {
 pub struct End {
     session: SessionId,
     server: bool,
+    datagrams: bool,
     app: String,
     terms: Option<Terms>,
     promised: Generation,
@@ -120,6 +121,7 @@ impl End {
         Self {
             session,
             server,
+            datagrams: false,
             app,
             terms: None,
             promised: Generation::NONE,
@@ -139,6 +141,19 @@ impl End {
             finishing: false,
             failed: None,
         }
+    }
+
+    /// Says how the program at this end speaks: in datagrams, each one message, or in a stream, cut anywhere. Before the first
+    /// promise.
+    #[must_use]
+    pub fn with_datagrams(self, datagrams: bool) -> Self {
+        Self { datagrams, ..self }
+    }
+
+    /// Whether the program at this end speaks in datagrams.
+    #[must_use]
+    pub fn datagrams(&self) -> bool {
+        self.datagrams
     }
 
     /// Which session.
@@ -193,6 +208,14 @@ impl End {
     #[must_use]
     pub fn readable(&self) -> bool {
         self.sent.charge() + charge(marram_wire::limits::STREAM_CUT) <= RETAINED_MAX
+    }
+
+    /// Whether a datagram of this length has a place: one that has none is dropped before it is numbered. A session that has
+    /// not begun keeps few, since anybody can send a first one.
+    #[must_use]
+    pub fn has_place(&self, len: usize) -> bool {
+        let bound = if self.begun { RETAINED_MAX } else { DATAGRAMS_WAITING_MAX };
+        !self.sent.closed() && self.sent.charge() + charge(len) <= bound
     }
 
     /// Bytes kept for the session: messages, log, checkpoints.
@@ -279,6 +302,7 @@ impl End {
             sent_end: self.sent.end(),
             checkpoints: self.checkpoints.metas(),
             failed: self.failed.clone(),
+            datagrams: self.datagrams,
         })));
         if live.is_none() {
             self.hand_over(out);

@@ -12,7 +12,7 @@ use marram_wire::{
     header::Header,
     id::Port,
     limits::{INPUT_WINDOW, PART_SIZE},
-    log::{Cursor, Entry, Event},
+    log::{Cursor, Entry, Event, Peers},
     seal::Digest,
 };
 
@@ -262,13 +262,26 @@ impl Owner {
                 alloc::vec![input_of(port, message)]
             }
             Event::Timer => alloc::vec![self.timers.fire()?],
-            Event::Start { .. } => self.opens(),
+            Event::Start { peers, .. } => self.opens(peers),
         })
     }
 
+    /// Who the ends of a session that begins now said they speak for.
+    pub(super) fn peers(&self) -> Peers {
+        let datagrams = |port: Port| {
+            let side = self.sides.iter().find(|side| side.port == port);
+            side.and_then(|side| side.promised.as_ref()).is_some_and(|promised| promised.datagrams)
+        };
+        Peers {
+            server: self.sides.len() > 1,
+            client_datagrams: datagrams(Port::CLIENT),
+            server_datagrams: datagrams(Port::SERVER),
+        }
+    }
+
     /// The ports open, client first; the list is taken from its end.
-    pub(super) fn opens(&self) -> Vec<Input> {
-        let kinds = [PortKind::Client, PortKind::Server];
+    pub(super) fn opens(&self, peers: Peers) -> Vec<Input> {
+        let kinds = [PortKind::client(peers.client_datagrams), PortKind::server(peers.server_datagrams)];
         self.sides.iter().zip(kinds).map(|(side, kind)| Input::Open { port: side.port, kind }).rev().collect()
     }
 

@@ -76,9 +76,10 @@ impl Owner {
             self.cover_if_due(out);
             return self.pump(now, out);
         }
-        let event = Event::Start { seed: self.seed.0, server: self.sides.len() > 1 };
+        let peers = self.peers();
+        let event = Event::Start { seed: self.seed.0, peers };
         let now_ns = self.session_ns(now);
-        let rest = self.opens();
+        let rest = self.opens(peers);
         self.opened = true;
         self.running = Some(Running { event, now_ns, message: None, rest, clock_read: true });
         self.run_next(out);

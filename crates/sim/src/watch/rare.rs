@@ -52,11 +52,13 @@ pub enum Rare {
     EdgeDrained,
     /// A handler was stopped.
     HandlerStopped,
+    /// A datagram was consumed in replay.
+    DatagramReplayed,
 }
 
 impl Rare {
     /// All of them, in order.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -81,6 +83,7 @@ impl Rare {
         Self::WindowFull,
         Self::EdgeDrained,
         Self::HandlerStopped,
+        Self::DatagramReplayed,
     ];
 }
 

@@ -8,7 +8,8 @@ use crate::{
     watch::{Rare, Side},
 };
 use bytes::Bytes;
-use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report};
+use marram_chain_algo::Record;
+use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report, Server};
 use marram_wire::{frame::Code, id::SessionId};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,7 +42,10 @@ impl AgentNode {
         let serves = agent >= plan.clients;
         let config = Config {
             host: super::host(chance),
-            servers: if serves { vec![SERVER.into()] } else { Vec::new() },
+            servers: serves
+                .then(|| Server { name: SERVER.into(), datagrams: plan.datagrams[1] })
+                .into_iter()
+                .collect(),
             edges: u16::try_from(plan.shards.len()).expect("a few edges"),
             heartbeat_interval_ns: 100 * MS,
             heartbeat_timeout_ns: 400 * MS,
@@ -152,6 +156,9 @@ impl World {
             self.trace.say(now_ns, || format!("A{agent} <- {input:?}"));
         }
         machine.step(now_ns + node.origin_ns, input, &mut out);
+        if machine.datagrams_dropped() > 0 {
+            self.violations.push(format!("A{agent} dropped a datagram that it had room for"));
+        }
         for out in out {
             self.agent_out(agent, out);
         }
@@ -172,6 +179,9 @@ impl World {
             Out::Shutdown { connection } => {
                 if let Some(program) = self.connected(agent, connection) {
                     program.end_received = true;
+                    if program.datagrams {
+                        program.answered();
+                    }
                 }
             }
             Out::Close { connection, reset } => self.close_program(agent, connection, reset),
@@ -266,7 +276,7 @@ impl World {
         let Some(&program) = self.agents[agent].connections.get(&connection) else { return };
         let of = &mut self.programs[program];
         let now_ns = self.queue.now_ns();
-        let after_end = of.end_received;
+        let (after_end, torn) = (of.end_received, of.datagrams && bytes.len() != Record::SIZE);
         of.received.extend_from_slice(bytes);
         if of.took_ns == 0 {
             of.took_ns = now_ns + of.stall_ns();
@@ -276,6 +286,9 @@ impl World {
         self.note(&[3, program as u64], bytes, || format!("P{program} receives {} B", bytes.len()));
         if after_end {
             self.violations.push(format!("program {program} was written to after its end of input"));
+        }
+        if torn {
+            self.violations.push(format!("program {program} received outputs merged or cut: {} B", bytes.len()));
         }
     }
 
@@ -289,7 +302,8 @@ impl World {
         match act {
             Act::Accept => {
                 let service = of.service.expect("only clients are accepted");
-                self.give_agent(agent, In::Accepted { connection, app: service.name().into() });
+                let (app, datagrams) = (service.name().into(), of.datagrams);
+                self.give_agent(agent, In::Accepted { connection, app, datagrams });
             }
             Act::Answer(true) => {
                 let first_ns = of.first_write_ns();

@@ -81,7 +81,12 @@ pub(crate) struct EdgeNode {
 
 impl EdgeNode {
     pub(crate) fn new(plan: &Plan, edge: usize, chance: &mut Random) -> Self {
-        let habits = Habits { poison: plan.poison, ballast: plan.ballast, cost_ns: plan.cost_ns };
+        let habits = Habits {
+            poison: plan.poison,
+            ballast: plan.ballast,
+            cost_ns: plan.cost_ns,
+            datagrams: plan.datagrams,
+        };
         let shard = |_| ShardNode {
             machine: None,
             life: 0,

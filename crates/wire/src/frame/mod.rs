@@ -199,6 +199,8 @@ frames! {
         checkpoints: Vec<CheckpointMeta>,
         /// Where a handler was stopped before, if it was.
         failed: Option<Failure>,
+        /// Whether the program at this end speaks in datagrams. Says how its port opens, if the session begins now.
+        datagrams: bool,
     }
     /// End to edge, or in [`Chosen`]'s wake: a part of the log as one generation sealed it.
     19 LogPart {

@@ -36,6 +36,7 @@ fn samples() -> Vec<Frame> {
             sent_end: 4,
             checkpoints: vec![meta.clone(), meta],
             failed: Some(failure),
+            datagrams: true,
         }
         .into(),
         Input { channel: 1, ack: 0, close: false, payload: Bytes::from_static(&[4; 64]) }.into(),

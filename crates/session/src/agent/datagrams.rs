@@ -1,0 +1,50 @@
+//! What is different for programs that speak in datagrams: when one is dropped, when one is too large, and how such a
+//! conversation ends, which no datagram says.
+//!
+//! A datagram may be dropped before an end has numbered it, never after (DESIGN.md section 5.10).
+
+use super::{Agent, EndId, Out};
+use crate::end::{Effect, End};
+use alloc::{string::String, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{frame::Code, limits::DATAGRAM_SIZE_MAX};
+
+/// Why an output cannot be given to a program that speaks in datagrams, if it cannot.
+pub(super) fn oversize(bytes: &Bytes) -> Option<String> {
+    (bytes.len() > DATAGRAM_SIZE_MAX).then(|| {
+        alloc::format!(
+            "the cell sent a message of {} bytes to a peer that speaks in datagrams, which hold at most {DATAGRAM_SIZE_MAX}",
+            bytes.len()
+        )
+    })
+}
+
+impl Agent {
+    /// Datagrams that were dropped because their session had no place for them, or had ended its input.
+    #[must_use]
+    pub fn datagrams_dropped(&self) -> u64 {
+        self.datagrams_dropped
+    }
+
+    /// Whether what came from the program at this end is to be dropped.
+    pub(super) fn drops(end: &End, bytes: &Bytes) -> bool {
+        end.datagrams() && !end.has_place(bytes.len())
+    }
+
+    /// The cell will send no more: there is nothing to wait for from a program that cannot say that it is done.
+    pub(super) fn answered(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
+        let mut effects: Vec<Effect> = core::mem::take(&mut self.effects);
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.end.close(&mut effects);
+        self.perform(now_ns, id, effects, out);
+    }
+
+    /// The cell sent what no datagram holds: its session cannot go on, here or after a recovery.
+    pub(super) fn overflowed(&mut self, now_ns: u64, id: EndId, reason: String, out: &mut Vec<Out>) {
+        if let Some(connection) = self.sessions.get_mut(&id).and_then(|session| session.local.id.take()) {
+            self.connections.remove(&connection);
+            out.push(Out::Close { connection, reset: true });
+        }
+        self.give_up(now_ns, id, Code::Guest, reason, out);
+    }
+}
