@@ -2,11 +2,11 @@
 //!
 //! Handlers run on the calling thread. Loading images, sealing and opening checkpoints happen on the worker.
 
-use super::{checkpoints, setup::Setup, worker::Worker};
+use super::{checkpoints, pressure, setup::Setup, worker::Worker};
 use crate::net::Limiter;
 use anyhow::Context;
 use bytes::Bytes;
-use marram_edge::api::{CellError, In, SealedCheckpoint};
+use marram_edge::api::{CellError, Counter, In, SealedCheckpoint};
 use marram_sandbox::{
     Cells, CellsConfig, Decoded, Image, Images, Level, LoadError, Progress, RestoreError, Snapshot,
     SnapshotError, StartError,
@@ -21,9 +21,12 @@ use marram_wire::{
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tracing::{debug, error, info, warn};
+
+/// How often what is kept ahead of clients is looked at.
+const TEND_EVERY: Duration = Duration::from_secs(2);
 
 /// What a cell is to begin with.
 enum Beginning {
@@ -57,6 +60,8 @@ enum Answer {
 pub(super) struct Executor {
     cells: Cells,
     images: BTreeMap<ImageHash, Loaded>,
+    /// What new clients will ask for, by app.
+    deployed: BTreeMap<String, ImageHash>,
     /// Handlers that used up their slice, in turn.
     preempted: VecDeque<CellId>,
     /// Cells that are asked for and not there yet; one that is removed meanwhile must not come to life.
@@ -65,6 +70,11 @@ pub(super) struct Executor {
     copies: BTreeMap<CellId, Result<Snapshot, SnapshotError>>,
     worker: Worker<Answer>,
     prints: Limiter,
+    /// Whether a cell may have to be started ahead of its client.
+    stocking: bool,
+    /// When to look again at what is kept ahead, and at the machine's memory.
+    tend_at: Instant,
+    reclaims: u64,
 }
 
 impl Executor {
@@ -80,17 +90,99 @@ impl Executor {
         Ok(Self {
             cells,
             images: BTreeMap::new(),
+            deployed: BTreeMap::new(),
             preempted: VecDeque::new(),
             expected: BTreeSet::new(),
             copies: BTreeMap::new(),
             worker,
             prints: Limiter::new(Instant::now()),
+            stocking: false,
+            tend_at: Instant::now() + TEND_EVERY,
+            reclaims: 0,
         })
     }
 
     /// Whether a preempted handler waits for its turn.
     pub(super) fn is_busy(&self) -> bool {
         !self.preempted.is_empty()
+    }
+
+    /// Whether [`Self::stock_one`] may have something to do.
+    pub(super) fn is_stocking(&self) -> bool {
+        self.stocking
+    }
+
+    /// Starts one cell ahead of its client; for when there is nothing better to do.
+    pub(super) fn stock_one(&mut self) {
+        self.stocking = self.cells.stock_one();
+    }
+
+    /// Gives back what was kept ahead and not needed; all of it when the machine is short of memory.
+    pub(super) fn tend(&mut self, now: Instant) {
+        if now < self.tend_at {
+            return;
+        }
+        self.tend_at = now + TEND_EVERY;
+        if pressure::is_short() {
+            let (cells, slots) = self.cells.reclaim();
+            let images = self.drop_idle_images();
+            self.reclaims += 1;
+            self.stocking = false;
+            warn!(
+                cells,
+                slots, images, "the machine is short of memory: gave up what was kept ahead of clients"
+            );
+        } else {
+            self.cells.tend();
+        }
+    }
+
+    /// Images that no cell runs now are loaded again when one is asked for.
+    fn drop_idle_images(&mut self) -> usize {
+        let idle = |loaded: &Loaded| matches!(loaded, Loaded::Here(image) if !self.cells.runs(image));
+        let hashes: Vec<ImageHash> =
+            self.images.iter().filter(|(_, loaded)| idle(loaded)).map(|(hash, _)| *hash).collect();
+        for hash in &hashes {
+            if let Some(Loaded::Here(image)) = self.images.remove(hash) {
+                self.cells.forget(&image);
+            }
+        }
+        hashes.len()
+    }
+
+    /// What the operator may want to know of cells, slots and images, beside what the shard counts.
+    pub(super) fn counters(&self) -> Vec<Counter> {
+        let counter = |name: &str, value: u64, gauge| Counter { name: name.to_string(), value, gauge };
+        let stats = self.cells.ready_stats();
+        vec![
+            counter("cells", self.cells.len() as u64, true),
+            counter("cells_ready", stats.ready as u64, true),
+            counter("cells_ready_found_total", stats.found, false),
+            counter("cells_ready_missed_total", stats.missed, false),
+            counter("cells_ready_reclaimed_total", stats.reclaimed, false),
+            counter("slots_warm", self.cells.warm_slots() as u64, true),
+            counter("images_loaded", self.images.len() as u64, true),
+            counter("memory_reclaims_total", self.reclaims, false),
+        ]
+    }
+
+    /// New clients of an app will ask for this image, or for none any more.
+    pub(super) fn deployed(&mut self, app: &str, image: Option<ImageHash>) {
+        let before = match image {
+            Some(image) => self.deployed.insert(app.to_owned(), image),
+            None => self.deployed.remove(app),
+        };
+        if let Some(before) = before.filter(|before| !self.deployed.values().any(|other| other == before)) {
+            self.cells.expect_no_more(before);
+        }
+        let Some(image) = image else { return };
+        match self.images.get(&image) {
+            Some(Loaded::Here(loaded)) => {
+                self.cells.expect(loaded);
+                self.stocking = true;
+            }
+            _ => self.prepare(image),
+        }
     }
 
     /// Loads an image ahead of its first cell.
@@ -110,6 +202,7 @@ impl Executor {
         inputs: &mut VecDeque<In>,
     ) {
         self.expected.insert(cell);
+        self.stocking = true;
         self.begin(cell, image, Beginning::Seed(seed), inputs);
     }
 
@@ -252,6 +345,10 @@ impl Executor {
             Ok(image) => {
                 if let Err(error) = self.cells.prepare(&image) {
                     warn!(image = %hash, %error, "an image cannot be mapped ahead of its first cell");
+                }
+                if self.deployed.values().any(|deployed| *deployed == hash) {
+                    self.cells.expect(&image);
+                    self.stocking = true;
                 }
                 self.images.insert(hash, Loaded::Here(image));
                 waiting.into_iter().for_each(|(cell, beginning)| self.begin(cell, hash, beginning, inputs));

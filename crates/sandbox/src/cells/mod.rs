@@ -124,6 +124,11 @@ impl Cells {
         self.ready.expect(image);
     }
 
+    /// No more clients are expected for this image; those that come wait for their cells to be started.
+    pub fn expect_no_more(&mut self, image: ImageHash) {
+        self.ready.forget(image);
+    }
+
     /// Starts one cell ahead of its client, where one is lacking. Called when there is nothing better to do; says whether there
     /// is more to start.
     pub fn stock_one(&mut self) -> bool {
@@ -176,7 +181,7 @@ impl Cells {
                 .map_err(|error| StartError::Slot(format!("{error:#}")))?;
             stages.push(Stage::new(live, bound, &stage.name));
         }
-        Ok(Stages::new(stages, image.server))
+        Ok(Stages::new(image, stages))
     }
 
     /// Gives a cell an input and runs its handlers, of all stages that have one to run, for at most the rest of a slice.
@@ -229,6 +234,12 @@ impl Cells {
     #[must_use]
     pub fn len(&self) -> usize {
         self.cells.len()
+    }
+
+    /// Whether a cell of this image lives.
+    #[must_use]
+    pub fn runs(&self, image: &Image) -> bool {
+        self.cells.values().any(|stages| stages.image() == image.hash())
     }
 
     /// Whether no cell lives.

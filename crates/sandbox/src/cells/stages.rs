@@ -7,13 +7,17 @@
 use super::bound::Bound;
 use super::bug;
 use super::live::{Desk, Live, Task};
+use crate::chain::Image;
 use crate::host::Print;
 use crate::limits::{
     BETWEEN_STAGES_BYTES_MAX, HANDLERS_PER_INPUT_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX,
     REASON_BYTES_MAX, SLICE_CHARGE_NS_MAX, SLICE_MS, TIMER_CHANGES_PER_HANDLER_MAX,
 };
 use marram_session::cell::{Input, Outcome, Output, PortKind, Ran, Run, Stop};
-use marram_wire::{id::Port, limits::charge};
+use marram_wire::{
+    id::{ImageHash, Port},
+    limits::charge,
+};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -67,6 +71,7 @@ impl Stage {
 
 /// The stages of one cell, and what is on its way between them.
 pub(super) struct Stages {
+    image: ImageHash,
     list: Vec<Stage>,
     /// Whether there is a server: then the stages meet when its port opens, else with the client's.
     server: bool,
@@ -98,13 +103,19 @@ pub(super) struct Failure {
 }
 
 impl Stages {
-    pub(super) fn new(list: Vec<Stage>, server: bool) -> Self {
-        Self { list, server, waiting: VecDeque::new(), waiting_charge: 0, underway: None }
+    pub(super) fn new(image: &Image, list: Vec<Stage>) -> Self {
+        let (image, server) = (image.hash(), image.server);
+        Self { image, list, server, waiting: VecDeque::new(), waiting_charge: 0, underway: None }
     }
 
     /// Whether no stage has anything to do.
     pub(super) fn are_quiet(&self) -> bool {
         self.underway.is_none()
+    }
+
+    /// What it was started from.
+    pub(super) fn image(&self) -> ImageHash {
+        self.image
     }
 
     pub(super) fn list(&self) -> &[Stage] {
