@@ -1,7 +1,8 @@
 //! Local connections: what programs say and are told.
 
 use super::{
-    ACK_DELAY_NS, Agent, ConnectionId, EndId, Out, Report, datagrams::oversize, sessions::Session, wires::unbind,
+    ACK_DELAY_NS, Agent, ConnectionId, EndId, Out, Report, datagrams::oversize, sessions::Session,
+    wires::unbind,
 };
 use crate::end::{Effect, End};
 use alloc::{collections::VecDeque, string::String, vec::Vec};
@@ -92,8 +93,8 @@ impl Agent {
         self.connections_made += 1;
         let connection = ConnectionId(self.connections_made | 1 << 63);
         session.local.id = Some(connection);
-        session.connect_by_ns = Some(now_ns + self.config.connect_timeout_ns);
         let by_ns = now_ns + self.config.connect_timeout_ns;
+        session.connect_by_ns = Some(by_ns);
         out.push(Out::Connect { connection, server: session.server.clone() });
         self.connections.insert(connection, id);
         self.arm(id, by_ns);
@@ -199,13 +200,10 @@ impl Agent {
     }
 
     pub(super) fn taken(&mut self, now_ns: u64, id: EndId, taken: u64, out: &mut Vec<Out>) {
-        if taken > 0
-            && let Some(session) = self.sessions.get_mut(&id)
-        {
-            let mut effects = core::mem::take(&mut self.effects);
-            session.end.taken(taken, &mut effects);
-            self.perform(now_ns, id, effects, out);
-        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let mut effects = core::mem::take(&mut self.effects);
+        session.end.taken(taken, &mut effects);
+        self.perform(now_ns, id, effects, out);
     }
 
     /// Does what an end wants done.
@@ -225,12 +223,15 @@ impl Agent {
                     if overflow.is_none() {
                         taken += session.local.deliver(Some(bytes), out);
                     }
-                    // What waits for the connection is still to be given to it.
-                    answered = datagrams && session.local.open;
                 }
                 Effect::DeliverClose => {
                     session.local.deliver(None, out);
+                    // What waits for the connection is still to be given to it.
+                    answered = datagrams && session.local.open;
                 }
+            }
+        }
+        self.effects = effects;
         if let Some(reason) = overflow {
             return self.overflowed(now_ns, id, reason, out);
         }
@@ -238,9 +239,6 @@ impl Agent {
             self.answered(now_ns, id, out);
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
-            }
-        }
-        self.effects = effects;
         if session.local.paused && session.end.readable() {
             session.local.paused = false;
             if let Some(connection) = session.local.id {
@@ -275,8 +273,9 @@ impl Agent {
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));
         }
-        for bound in session.attached.into_iter().chain(session.asking).chain(session.stale) {
-            unbind(&mut self.wires, Some(bound));
+        let channels = [session.attached, session.asking, session.silent];
+        for bound in channels.into_iter().chain(session.stale.into_iter().map(Some)) {
+            unbind(&mut self.wires, bound);
         }
         if let Some(connection) = session.local.id {
             self.connections.remove(&connection);

@@ -7,6 +7,8 @@ mod api;
 mod datagrams;
 mod local;
 mod sessions;
+#[cfg(test)]
+mod tests;
 mod wires;
 
 pub use api::{Config, ConnectionId, In, Out, Report, Server, Target, WireId};
@@ -50,9 +52,9 @@ pub struct Agent {
     /// Sessions whose server's end ended here, in the order in which they may be forgotten.
     buried: VecDeque<(u64, SessionId)>,
     buried_ids: BTreeSet<SessionId>,
+    datagrams_dropped: u64,
     wake_ns: Option<u64>,
     /// Empty between steps; kept so that a message allocates no list of effects.
-    datagrams_dropped: u64,
     effects: Vec<Effect>,
 }
 
@@ -73,9 +75,9 @@ impl Agent {
             timers: BTreeSet::new(),
             buried: VecDeque::new(),
             buried_ids: BTreeSet::new(),
+            datagrams_dropped: 0,
             wake_ns: None,
             effects: Vec::new(),
-            datagrams_dropped: 0,
         }
     }
 
@@ -83,7 +85,7 @@ impl Agent {
     pub fn step(&mut self, now_ns: u64, input: In, out: &mut Vec<Out>) {
         if !self.started {
             self.started = true;
-            self.dial_all(now_ns, out);
+            self.dial_all(now_ns);
         }
         match input {
             In::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),

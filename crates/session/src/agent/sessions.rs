@@ -3,7 +3,7 @@
 use super::{
     Agent, EndId, Out, Report, Target, WireId,
     local::Local,
-    wires::{Bound, unbind},
+    wires::{Bound, is_bound, unbind},
 };
 use crate::end::{End, Phase, Refusal};
 use alloc::{
@@ -32,7 +32,9 @@ pub(super) struct Session {
     pub(super) attached: Option<(WireId, Channel)>,
     /// The channel on which a generation was asked for.
     pub(super) asking: Option<(WireId, Channel)>,
-    /// Channels of older generations, whose owners may still speak.
+    /// The channel of an owner that fell silent: it may live, and is to learn of its successor.
+    pub(super) silent: Option<(WireId, Channel)>,
+    /// Channels of older generations, whose owners know and may still speak.
     pub(super) stale: Vec<(WireId, Channel)>,
     /// Whether anybody ever did own it.
     had_owner: bool,
@@ -43,6 +45,8 @@ pub(super) struct Session {
     retry_ns: u64,
     /// Targets that rejected it lately, and why.
     rejected: Vec<(Target, Code)>,
+    /// What the last one of them said, until an edge takes it.
+    refusal: Option<(Code, String)>,
     pub(super) connect_by_ns: Option<u64>,
     pub(super) acknowledging: bool,
     pub(super) timer_ns: Option<u64>,
@@ -52,17 +56,19 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(end: End, now_ns: u64) -> Self {
         Self {
+            local: Local::new(end.datagrams()),
             end,
             server: String::new(),
             attached: None,
-            local: Local::new(end.datagrams()),
             asking: None,
+            silent: None,
             stale: Vec::new(),
             had_owner: false,
             orphaned_ns: Some(now_ns),
             lead_ns: None,
             retry_ns: RETRY_MIN_NS,
             rejected: Vec::new(),
+            refusal: None,
             connect_by_ns: None,
             acknowledging: false,
             timer_ns: None,
@@ -81,16 +87,26 @@ impl Agent {
         let candidates = self.candidates(id);
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.lead_ns = None;
+        let asked = session.asking.take();
+        if let Some(wire) = asked.and_then(|(wire, _)| self.wires.get(&wire)) {
+            // It had its time, and says as good as that it wants more.
+            session.rejected.push((wire.target, Code::Waiting));
+        }
+        unbind(&mut self.wires, asked);
         let open = |wire: &&WireId| {
             self.wires
                 .get(wire)
                 .is_some_and(|wire| !session.rejected.iter().any(|(at, _)| *at == wire.target))
         };
-        let Some(wire_id) = candidates.iter().find(open).or(candidates.first()).copied() else {
+        let open = candidates.iter().find(open).copied();
+        if open.is_none() {
+            // None is left that was not asked lately: from the nearest on again.
+            session.rejected.clear();
+        }
+        let Some(wire_id) = open.or(candidates.first().copied()) else {
             // A wire that becomes usable will lead.
             return self.arm_deadline(now_ns, id);
         };
-        unbind(&mut self.wires, session.asking.take());
         let Some(wire) = self.wires.get_mut(&wire_id) else { return };
         let Some(welcome) = &wire.welcome else { return };
         let challenge = welcome.challenge;
@@ -173,8 +189,8 @@ impl Agent {
         // whose channel stays bound to its older generation until it speaks.
         let asking = session.asking.take().filter(|asking| *asking != (wire_id, ask.channel));
         unbind(&mut self.wires, asking);
-        let stale = session.attached.replace((wire_id, ask.channel));
-        if let Some((wire, channel)) = stale.filter(|(wire, _)| self.wires.contains_key(wire)) {
+        let former = session.attached.replace((wire_id, ask.channel)).or(session.silent.take());
+        if let Some((wire, channel)) = former.filter(|former| is_bound(&self.wires, *former)) {
             // An owner that lives learns of it at once; one that sleeps is refused when it wakes.
             let superseded = Superseded { channel, promised: ask.generation };
             out.push(Out::Send { wire, frame: superseded.into() });
@@ -223,6 +239,10 @@ impl Agent {
             out.push(Out::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
             let generation = bound.generation;
             return out.push(Out::Report(Report::ZombieRefused { session: id.session, generation }));
+        }
+        if matches!(frame, Frame::Reject(_) | Frame::Failed(_)) {
+            // The last that is said on it.
+            wire.channels.remove(&channel);
         }
         match frame {
             Frame::Ended(ended) => self.end_session(now_ns, id, ended.code, ended.reason, out),
@@ -274,6 +294,7 @@ impl Agent {
         session.had_owner = true;
         session.retry_ns = RETRY_MIN_NS;
         session.rejected.clear();
+        session.refusal = None;
         let app = session.end.app().to_string();
         out.push(Out::Report(Report::Owned { session: id.session, app, generation, target, gap_ns }));
     }
@@ -284,18 +305,14 @@ impl Agent {
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
         let Some(session) = self.sessions.get_mut(&id) else { return };
         unbind(&mut self.wires, session.asking.take());
-        if let Some((owner, _)) = session.attached {
-            // It has an owner; nothing is lost. If that one is about to go, another has to be asked in time.
-            session.lead_ns = None;
-            if self.wires.get(&owner).is_some_and(|wire| wire.draining) {
-                session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
-                let at_ns = now_ns + session.retry_ns;
-                self.lead_at(id, at_ns);
-            }
-            return;
+        if session.attached.is_some() {
+            // It has an owner; nothing is lost. But that one is about to go, so another has to be asked in time.
+            session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
+            let at_ns = now_ns + session.retry_ns;
+            return self.lead_at(id, at_ns);
         }
-        session.rejected.retain(|(at, _)| *at != target);
         session.rejected.push((target, reject.code));
+        session.refusal = Some((reject.code, reject.reason.clone()));
         let everywhere = session.rejected.len() >= usable;
         let unknown = session.rejected.iter().all(|(_, code)| *code == Code::UnknownApp);
         if !reject.code.retry() || (everywhere && unknown && !session.end.begun()) {
@@ -339,7 +356,7 @@ impl Agent {
             // Promised and let down: do not ask in a tight circle.
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
-        let former = session.attached.take();
+        let former = session.attached.take().filter(|former| is_bound(&self.wires, *former));
         session.end.drift();
         if session.orphaned_ns.is_none() {
             session.orphaned_ns = Some(now_ns);
@@ -347,13 +364,15 @@ impl Agent {
         }
         let keeps = session.end.terms().is_none_or(|terms| terms.keep);
         if !keeps {
-            if let Some((wire, channel)) = former.filter(|(wire, _)| self.wires.contains_key(wire)) {
+            if let Some((wire, channel)) = former {
                 // The owner may live behind the silence: it is to end the session for the other end as well.
                 let ended = Ended { channel, code: Code::Lost, reason: reason.to_string() };
                 out.push(Out::Send { wire, frame: ended.into() });
             }
+            unbind(&mut self.wires, former);
             return self.end_session(now_ns, id, Code::Lost, reason.to_string(), out);
         }
+        session.silent = former;
         if session.asking.is_none() {
             let grace_ns = if session.is_server() { self.config.heartbeat_timeout_ns } else { 0 };
             let at_ns = if grace_ns == 0 { session.retry_ns - RETRY_MIN_NS } else { grace_ns };
@@ -406,11 +425,11 @@ impl Agent {
     fn expire(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.lingered = true;
-        let last = session.rejected.last().map(|(_, code)| *code);
-        let (code, reason) = if session.end.finishing() || session.end.complete() {
+        let last = session.refusal.take();
+        let (code, reason) = if session.end.complete() {
             (Code::Finished, "everything was received; the owner's last word never came".to_string())
-        } else if let Some(code) = last {
-            (code, alloc::format!("no edge took the session in time; the last one said: {code:?}"))
+        } else if let Some((code, reason)) = last {
+            (code, alloc::format!("no edge took the session in time; the last one said: {reason}"))
         } else {
             (Code::NoEdge, "no edge could be reached in time; is one running, and listed here?".to_string())
         };

@@ -71,12 +71,17 @@ pub(super) fn unbind(wires: &mut BTreeMap<WireId, Wire>, at: Option<(WireId, Cha
     }
 }
 
+/// Whether a channel still belongs to something.
+pub(super) fn is_bound(wires: &BTreeMap<WireId, Wire>, (wire, channel): (WireId, Channel)) -> bool {
+    wires.get(&wire).is_some_and(|wire| wire.channels.contains_key(&channel))
+}
+
 impl Agent {
-    pub(super) fn dial_all(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+    /// The first shard of each edge is to be dialled; its welcome tells of the others.
+    pub(super) fn dial_all(&mut self, now_ns: u64) {
         for edge in 0..self.config.edges {
             self.dials.insert(Target { edge, shard: 0 }, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
         }
-        self.wires_due(now_ns, out);
     }
 
     pub(super) fn wire_up(&mut self, now_ns: u64, id: WireId, target: Target, out: &mut Vec<Out>) {

@@ -1,0 +1,110 @@
+//! What an agent does when an edge, or the agent itself, is about to go.
+
+use super::{
+    super::In,
+    Stage, chosen, promise,
+    stage::{MS, config, only},
+};
+use alloc::{string::String, vec::Vec};
+use marram_wire::frame::{Code, Drain, Promise};
+
+#[test]
+fn an_agent_that_drains_takes_no_new_connections_and_serves_the_others() {
+    let mut stage = Stage::owned(1);
+    assert_eq!(stage.step(In::Drain), [""; 0]);
+    assert_eq!(stage.accept(2), ["p2 is reset"]);
+    assert_eq!(stage.agent.session_count(), 1);
+    assert_eq!(stage.hear(1, "still here"), ["w1 input c2 'still here'"]);
+    stage.wire_down(1);
+    assert_eq!(stage.edge(2, 0), ["w2 hello c2 s1 after g1"]);
+}
+
+#[test]
+fn a_session_leaves_an_edge_that_drains_and_stays_until_another_takes_it() {
+    let mut stage = Stage::owned(2);
+    assert_eq!(stage.frame(1, Drain {}), ["w2 hello c2 s1 after g1"]);
+    assert_eq!(stage.frame(1, Drain {}), [""; 0], "it is on its way");
+    assert_eq!(stage.output(1, 2, "meanwhile"), ["p1 is given 'meanwhile'"]);
+    stage.wait(5);
+    let expected =
+        ["w1 superseded c2 by g2", "w2 promised c2 after g1", "s1 of app owned by g2 at 1.0 after 0 ms"];
+    assert_eq!(stage.own(2, 2, 2), expected);
+    assert_eq!(stage.wire_down(1), [""; 0]);
+}
+
+#[test]
+fn sessions_of_all_shards_leave_since_the_edge_goes() {
+    let mut stage = Stage::new(config(2, &[]), 1);
+    for (wire, edge, shard) in [(1, 0, 0), (2, 0, 1)] {
+        stage.shard(wire, edge, shard, 2);
+    }
+    let mut asked: Vec<String> = Vec::new();
+    for connection in 1..=8 {
+        asked.extend(stage.accept(connection));
+    }
+    assert!(
+        asked.iter().any(|line| line.starts_with("w1")) && asked.iter().any(|line| line.starts_with("w2"))
+    );
+    for number in 1..=8 {
+        let (wire, channel) = ask_of(&asked[number - 1]);
+        stage.frame(wire, promise(stage.session(number), channel, 1));
+        stage.frame(wire, chosen(channel));
+    }
+    stage.edge(3, 1);
+    let hellos = stage.frame(1, Drain {});
+    assert_eq!(hellos.len(), 8);
+    assert_eq!(only(hellos, "w3 hello").len(), 8);
+}
+
+/// The wire and channel of a line like `w2 hello c4 ..`.
+fn ask_of(line: &str) -> (u64, u32) {
+    let mut words = line.split(' ');
+    let mut number = |prefix| words.find_map(|word| word.strip_prefix(prefix)?.parse::<u32>().ok()).unwrap();
+    (u64::from(number('w')), number('c'))
+}
+
+#[test]
+fn sessions_of_other_edges_stay() {
+    let mut stage = Stage::owned(3);
+    assert_eq!(stage.frame(2, Drain {}), [""; 0]);
+    assert_eq!(only(stage.accept(2), "hello"), ["w1 hello c4 s2 fresh"]);
+    // One that has left for another edge does not leave again, though its old owner may still speak.
+    let mut stage = Stage::owned(3);
+    stage.own(2, 1, 2);
+    assert_eq!(stage.frame(1, Drain {}), [""; 0]);
+}
+
+#[test]
+fn a_session_with_nowhere_to_go_stays() {
+    let mut stage = Stage::owned(1);
+    assert_eq!(stage.frame(1, Drain {}), [""; 0]);
+    assert_eq!(stage.output(1, 2, "on"), ["p1 is given 'on'"]);
+    assert_eq!(stage.wait(60_000), ["5 w1 credit c2 received 1 taken 0"]);
+}
+
+#[test]
+fn a_servers_session_leaves_it_to_the_client() {
+    let mut stage = Stage::serving(2);
+    assert_eq!(stage.frame(1, Drain {}), [""; 0]);
+}
+
+#[test]
+fn a_session_that_nobody_keeps_stays() {
+    let mut stage = Stage::client(2);
+    stage.accept(1);
+    stage.frame(1, Promise { keep: false, ..promise(stage.session(1), 2, 1) });
+    stage.frame(1, chosen(2));
+    assert_eq!(stage.frame(1, Drain {}), [""; 0]);
+}
+
+#[test]
+fn a_session_that_is_rejected_elsewhere_stays_and_asks_again_ever_later() {
+    let mut stage = Stage::owned(2);
+    stage.frame(1, Drain {});
+    for (channel, waited_ms) in (2..).step_by(2).zip([20, 40, 80, 160, 320, 500, 500]) {
+        assert_eq!(stage.reject(2, channel, Code::Guest), [""; 0]);
+        let next = alloc::format!("w2 hello c{} s1 after g1", channel + 2);
+        assert_eq!(stage.wait_for(&next, 1_000), waited_ms * MS);
+    }
+    assert_eq!(stage.output(1, 2, "on"), ["p1 is given 'on'"]);
+}

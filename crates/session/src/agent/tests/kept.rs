@@ -1,0 +1,42 @@
+//! What must hold between the parts of an agent after every step: nothing is kept of a session that is over, and
+//! everything that waits for a time has asked for it.
+
+use super::super::{Agent, EndId, WireId};
+use alloc::collections::{BTreeMap, BTreeSet};
+use marram_wire::frame::Channel;
+
+/// Panics if a part of the agent remembers what another part has forgotten.
+pub(super) fn check(agent: &Agent) {
+    let sessions = &agent.sessions;
+    let timers = sessions.iter().filter_map(|(id, session)| Some((session.timer_ns?, *id)));
+    assert_eq!(agent.timers, timers.collect(), "timers are those of sessions");
+    let connections = sessions.iter().filter_map(|(id, session)| Some((session.local.id?, *id)));
+    assert_eq!(
+        agent.connections,
+        connections.collect::<BTreeMap<_, _>>(),
+        "connections are those of sessions"
+    );
+    let buried = agent.buried.iter().map(|(_, session)| *session);
+    assert_eq!(agent.buried_ids, buried.collect(), "what is buried is on the list");
+    channels(agent);
+}
+
+/// Channels belong to sessions, and sessions have the channels that they speak on.
+fn channels(agent: &Agent) {
+    let bound: BTreeSet<(WireId, Channel, EndId)> = agent
+        .wires
+        .iter()
+        .flat_map(|(wire, state)| {
+            state.channels.iter().map(|(channel, bound)| (*wire, *channel, bound.session))
+        })
+        .collect();
+    let of = |at: Option<(WireId, Channel)>, id: EndId| at.map(|(wire, channel)| (wire, channel, id));
+    let (mut spoken, mut stale) = (BTreeSet::new(), BTreeSet::new());
+    for (id, session) in &agent.sessions {
+        spoken.extend([session.attached, session.asking].into_iter().filter_map(|at| of(at, *id)));
+        stale.extend(session.stale.iter().copied().chain(session.silent).filter_map(|at| of(Some(at), *id)));
+    }
+    assert!(spoken.is_subset(&bound), "{spoken:?} are not all bound: {bound:?}");
+    let known: BTreeSet<_> = spoken.union(&stale).copied().collect();
+    assert!(bound.is_subset(&known), "{bound:?} are bound, and known are only {known:?}");
+}

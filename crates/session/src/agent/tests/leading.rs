@@ -1,0 +1,137 @@
+//! When an end asks for a generation, and how long it waits for an answer.
+
+use super::{
+    Stage, chosen, promise,
+    stage::{PATIENCE, SERVED, TIMEOUT, config, only},
+};
+use marram_wire::frame::{Code, Drain, Pong};
+
+#[test]
+fn a_connection_begins_a_session_at_once() {
+    let mut stage = Stage::client(1);
+    assert_eq!(stage.accept(1), ["w1 hello c2 s1 fresh"]);
+    assert_eq!(stage.accept(2), ["w1 hello c4 s2 fresh"], "on a channel of its own");
+    assert_eq!(stage.frame(1, promise(stage.session(1), 2, 1)), ["w1 promised c2 after g0"]);
+    assert_eq!(stage.frame(1, chosen(2)), ["s1 of app owned by g1 at 0.0 after 0 ms"]);
+    assert_eq!(stage.wait(60_000)[0], "5000 w1 hello c6 s2 fresh", "the first is content, the second is not");
+}
+
+#[test]
+fn a_connection_waits_for_the_first_edge() {
+    let mut stage = Stage::new(config(1, &[]), 1);
+    assert_eq!(stage.accept(1), [""; 0]);
+    assert_eq!(stage.wait(1_000), [""; 0]);
+    assert_eq!(only(stage.edge(1, 0), "hello"), ["w1 hello c2 s1 fresh"]);
+    stage.own(1, 2, 1);
+    assert_eq!(stage.edge(2, 1), [""; 0], "another edge changes nothing for a session that has an owner");
+}
+
+#[test]
+fn when_an_edge_says_nothing_to_a_hello_the_next_one_is_asked() {
+    let mut stage = Stage::owned(3);
+    stage.wire_down(1);
+    let next = |wire, channel| alloc::format!("5000 w{wire} hello c{channel} s1 after g1");
+    for (wire, channel) in [(3, 2), (2, 4), (3, 4), (2, 6)] {
+        assert_eq!(stage.wait(5_000), [next(wire, channel)]);
+    }
+}
+
+#[test]
+fn the_only_edge_is_asked_again_when_it_says_nothing_to_a_hello() {
+    let mut stage = Stage::client(1);
+    stage.accept(1);
+    assert_eq!(stage.wait(9_999), ["5000 w1 hello c4 s1 fresh"]);
+    assert_eq!(stage.reject(1, 2, Code::Guest), [""; 0], "an answer to the first question comes too late");
+    assert_eq!(stage.frame(1, promise(stage.session(1), 4, 1)), ["w1 promised c4 after g0"]);
+}
+
+#[test]
+fn a_promise_is_answer_enough_to_a_hello() {
+    let mut stage = Stage::client(1);
+    stage.accept(1);
+    stage.frame(1, promise(stage.session(1), 2, 1));
+    assert_eq!(stage.wait(PATIENCE - 1), [""; 0]);
+}
+
+#[test]
+fn a_session_that_was_asked_for_over_a_wire_that_breaks_is_asked_for_elsewhere() {
+    let mut stage = Stage::client(2);
+    stage.accept(1);
+    assert_eq!(stage.wire_down(1), ["w2 hello c2 s1 fresh"]);
+    assert_eq!(stage.wire_down(2), [""; 0]);
+    assert_eq!(stage.edge(3, 0), ["w3 hello c2 s1 fresh"]);
+}
+
+#[test]
+fn a_wire_that_breaks_is_nothing_to_sessions_elsewhere() {
+    let mut stage = Stage::client(2);
+    stage.accept(1);
+    assert_eq!(stage.wire_down(2), [""; 0], "asked for at edge 0");
+    stage.own(1, 2, 1);
+    stage.edge(3, 1);
+    assert_eq!(stage.wire_down(3), [""; 0], "owned at edge 0");
+}
+
+#[test]
+fn a_clients_session_without_an_owner_asks_another_edge_at_once() {
+    let mut stage = Stage::owned(2);
+    assert_eq!(stage.wire_down(1), ["s1 orphaned: it broke", "w2 hello c2 s1 after g1"]);
+    stage.wait(40);
+    assert_eq!(stage.own(2, 2, 2), ["w2 promised c2 after g1", "s1 of app owned by g2 at 1.0 after 40 ms"]);
+}
+
+#[test]
+fn a_clients_session_of_a_silent_owner_asks_another_edge_as_soon_as_it_is_suspected() {
+    let mut stage = Stage::owned(2);
+    stage.silence(1);
+    let expected = ["2000 s1 orphaned: no word from the edge for 2000 ms", "2000 w2 hello c2 s1 after g1"];
+    assert_eq!(stage.wait(TIMEOUT), expected);
+}
+
+#[test]
+fn a_clients_session_of_a_silent_owner_asks_it_again_when_it_is_heard() {
+    let mut stage = Stage::owned(1);
+    stage.silence(1);
+    assert_eq!(stage.wait(TIMEOUT), ["2000 s1 orphaned: no word from the edge for 2000 ms"]);
+    assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns }), ["w1 hello c4 s1 after g1"]);
+    assert_eq!(stage.frame(1, Pong { stamp: stage.now_ns }), [""; 0], "once");
+}
+
+#[test]
+fn a_servers_session_leaves_it_to_the_client_for_a_timeout() {
+    let mut stage = Stage::serving(2);
+    assert_eq!(stage.wire_down(1), ["s1 orphaned: it broke"]);
+    assert_eq!(stage.wait(2 * TIMEOUT), ["2000 w2 hello c2 s1 by the server's end after g1"]);
+}
+
+#[test]
+fn a_servers_session_without_an_edge_leaves_it_to_the_client_when_there_is_one() {
+    let mut stage = Stage::serving(1);
+    stage.wire_down(1);
+    assert_eq!(stage.wait(2 * TIMEOUT), [""; 0]);
+    assert_eq!(stage.edge(2, 0), [""; 0]);
+    stage.wait(TIMEOUT / 2);
+    assert_eq!(stage.edge(3, 1), [""; 0], "that begins no new wait");
+    assert_eq!(stage.wait(TIMEOUT), ["1000 w2 hello c2 s1 by the server's end after g1"]);
+}
+
+#[test]
+fn a_servers_session_does_not_ask_when_the_client_did() {
+    let mut stage = Stage::serving(2);
+    stage.wire_down(1);
+    stage.wait(TIMEOUT / 2);
+    let next = marram_wire::frame::Promise { server: "db".into(), ..promise(SERVED, 1, 2) };
+    assert_eq!(stage.frame(2, next), ["w2 promised c1 after g1"]);
+    assert_eq!(stage.frame(2, chosen(1)), ["s1 of app owned by g2 at 1.0 after 1000 ms"]);
+    assert_eq!(stage.wait(5 * TIMEOUT), [""; 0]);
+}
+
+#[test]
+fn an_edge_that_may_be_asked_again_is_asked_by_those_only_who_need_it() {
+    let mut stage = Stage::owned(2);
+    stage.frame(2, Drain {});
+    stage.wire_down(2);
+    stage.accept(2);
+    // The first session has an owner, the second asks one already.
+    assert_eq!(stage.edge(3, 1), [""; 0]);
+}

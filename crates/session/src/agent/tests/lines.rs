@@ -1,0 +1,96 @@
+//! What an agent asks for, as a line of text.
+
+use super::super::{ConnectionId, Out, Report};
+use alloc::{
+    format,
+    string::{String, ToString},
+};
+use bytes::Bytes;
+use marram_wire::{frame::Frame, id::SessionId};
+
+/// Connections that the agent named have the top bit set.
+const ASKED_FOR: u64 = 1 << 63;
+
+/// `p1` for an accepted connection, `q1` for one that the agent asked for.
+fn program(connection: ConnectionId) -> String {
+    match connection.0 & ASKED_FOR {
+        0 => format!("p{}", connection.0),
+        _ => format!("q{}", connection.0 ^ ASKED_FOR),
+    }
+}
+
+/// The text of short payloads, the size of long ones.
+fn payload(bytes: &Bytes) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) if text.len() < 20 => format!("'{text}'"),
+        _ => format!("{} bytes", bytes.len()),
+    }
+}
+
+/// One line for whatever the agent asks for; `name` names sessions.
+pub(super) fn line(out: &Out, name: &mut impl FnMut(SessionId) -> String) -> String {
+    match out {
+        Out::Dial { target } => format!("dial {}.{}", target.edge, target.shard),
+        Out::CloseWire { wire, reason } => format!("w{} closes: {reason}", wire.0),
+        Out::Send { wire, frame } => format!("w{} {}", wire.0, sent(frame, name)),
+        Out::Connect { connection, server } => format!("{} connects to {server}", program(*connection)),
+        Out::Write { connection, bytes } => format!("{} is given {}", program(*connection), payload(bytes)),
+        Out::Shutdown { connection } => format!("{} will be given no more", program(*connection)),
+        Out::Close { connection, reset: false } => format!("{} is closed", program(*connection)),
+        Out::Close { connection, reset: true } => format!("{} is reset", program(*connection)),
+        Out::Reading { connection, on: true } => format!("{} is read", program(*connection)),
+        Out::Reading { connection, on: false } => format!("{} is not read", program(*connection)),
+        Out::WakeAt { now_ns } => format!("wake at {now_ns}"),
+        Out::Report(report) => reported(report, name),
+    }
+}
+
+fn sent(frame: &Frame, name: &mut impl FnMut(SessionId) -> String) -> String {
+    match frame {
+        Frame::Greet(f) => {
+            format!("greet versions {} to {}, servers {:?}", f.version_oldest, f.version_newest, f.servers)
+        }
+        Frame::Goodbye(f) => format!("goodbye: {}", f.reason),
+        Frame::Ping(_) => "ping".to_string(),
+        Frame::Pong(f) => format!("pong {}", f.stamp),
+        Frame::Hello(f) => {
+            let who = if f.server { " by the server's end" } else { "" };
+            let what = if f.fresh { "fresh".to_string() } else { format!("after g{}", f.promised.count) };
+            format!("hello c{} {}{who} {what}", f.channel, name(f.session))
+        }
+        Frame::Promised(f) => format!("promised c{} after g{}", f.channel, f.previous.count),
+        Frame::Superseded(f) => format!("superseded c{} by g{}", f.channel, f.promised.count),
+        Frame::Ended(f) => format!("ended c{} {:?}: {}", f.channel, f.code, f.reason),
+        Frame::Finished(f) => format!("finished c{}", f.channel),
+        Frame::Credit(f) => format!("credit c{} received {} taken {}", f.channel, f.received, f.bytes),
+        Frame::Input(f) => {
+            let what = if f.close { "close".to_string() } else { payload(&f.payload) };
+            let ack = if f.ack > 0 { format!(" ack {}", f.ack) } else { String::new() };
+            format!("input c{} {what}{ack}", f.channel)
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn reported(report: &Report, name: &mut impl FnMut(SessionId) -> String) -> String {
+    match report {
+        Report::EdgeUp { target, name } => format!("edge {}.{} is {name}", target.edge, target.shard),
+        Report::EdgeDown { target, reason, suspected } => {
+            let how = if *suspected { "suspected" } else { "down" };
+            format!("edge {}.{} {how}: {reason}", target.edge, target.shard)
+        }
+        Report::Owned { session, app, generation, target, gap_ns } => {
+            let (session, gap) = (name(*session), super::stage::milliseconds(*gap_ns));
+            let at = format!("{}.{}", target.edge, target.shard);
+            format!("{session} of {app} owned by g{} at {at} after {gap} ms", generation.count)
+        }
+        Report::Orphaned { session, reason } => format!("{} orphaned: {reason}", name(*session)),
+        Report::ZombieRefused { session, generation } => {
+            format!("{} refused g{}", name(*session), generation.count)
+        }
+        Report::Ended { session, code, reason, lingered } => {
+            let how = if *lingered { " (lingered)" } else { "" };
+            format!("{} over, {code:?}: {reason}{how}", name(*session))
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! What an agent does, told as conversations: an event goes in, and lines like `w1 hello c2 fresh` come out.
+
+mod choice;
+mod dialling;
+mod draining;
+mod forgetting;
+mod heartbeat;
+mod kept;
+mod leading;
+mod lines;
+mod local;
+mod owners;
+mod patience;
+mod promises;
+mod rejection;
+mod stage;
+
+use stage::{Stage, chosen, promise};

@@ -1,0 +1,242 @@
+//! What an end takes from its owner, and refuses from everybody else.
+
+use super::{
+    Stage, chosen, promise,
+    stage::{SERVED, TIMEOUT, asked, only, output},
+};
+use crate::agent::In;
+use alloc::{string::ToString, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{
+    frame::{
+        CheckpointPart, Code, Credit, Drain, Ended, Failed, Failure, Finish, Frame, LogOnly, LogPart,
+        Promise, Reject, Truncate,
+    },
+    id::Generation,
+};
+
+fn ended(channel: u32, code: Code) -> Ended {
+    Ended { channel, code, reason: "so it is".to_string() }
+}
+
+fn failed(channel: u32) -> Failed {
+    let failure = Failure { log_offset: 0, input: 0, reason: "unreachable".to_string() };
+    Failed { channel, failure }
+}
+
+fn log_part(channel: u32) -> LogPart {
+    LogPart { channel, generation: Generation::NONE, offset: 0, bytes: Bytes::from_static(b"log") }
+}
+
+/// Every frame that an owner may send on a channel, but its last words.
+fn from_owners(channel: u32) -> [Frame; 8] {
+    let (bytes, tag) = (Bytes::new(), [0; 8]);
+    [
+        output(channel, bytes.clone()).into(),
+        LogOnly { channel, entries: bytes.clone(), tag }.into(),
+        Credit { channel, received: 0, bytes: 0 }.into(),
+        chosen(channel).into(),
+        log_part(channel).into(),
+        CheckpointPart { channel, bytes }.into(),
+        Truncate { channel, log_offset: 0, tag, sent: 0 }.into(),
+        Finish { channel }.into(),
+    ]
+}
+
+fn last_words(channel: u32) -> [Frame; 3] {
+    let reject = Reject { channel, code: Code::Busy, reason: "no".to_string() };
+    [ended(channel, Code::Killed).into(), reject.into(), failed(channel).into()]
+}
+
+#[test]
+fn an_owner_is_told_of_once_however_much_it_says() {
+    let mut stage = Stage::client(1);
+    stage.accept(1);
+    let lines = stage.own(1, 2, 1);
+    assert_eq!(lines, ["w1 promised c2 after g0", "s1 of app owned by g1 at 0.0 after 0 ms"]);
+    assert_eq!(stage.output(1, 2, "one"), ["p1 is given 'one'"]);
+    assert_eq!(stage.output(1, 2, "two"), ["p1 is given 'two'"]);
+}
+
+#[test]
+fn an_older_owner_learns_of_its_successor_at_once_and_is_refused() {
+    for frame in from_owners(2).into_iter().chain(last_words(2)) {
+        let mut stage = Stage::owned(2);
+        let lines = stage.frame(2, promise(stage.session(1), 1, 2));
+        assert_eq!(lines, ["w1 superseded c2 by g2", "w2 promised c1 after g1"]);
+        let refused = stage.frame(1, frame.clone());
+        assert_eq!(refused, ["w1 superseded c2 by g2", "s1 refused g1"], "{frame:?}");
+        stage.frame(2, chosen(1));
+        assert_eq!(stage.output(2, 1, "on"), ["p1 is given 'on'"], "after {frame:?}");
+    }
+}
+
+#[test]
+fn an_older_owner_is_refused_on_the_wire_of_the_newer_one_too() {
+    let mut stage = Stage::owned(1);
+    assert_eq!(stage.own(1, 1, 2)[0], "w1 superseded c2 by g2");
+    assert_eq!(stage.output(1, 1, "new"), ["p1 is given 'new'"]);
+    assert_eq!(stage.output(1, 2, "old"), ["w1 superseded c2 by g2", "s1 refused g1"]);
+}
+
+#[test]
+fn an_owner_behind_a_silence_learns_of_its_successor_at_once() {
+    let mut stage = Stage::owned(2);
+    stage.silence(1);
+    stage.wait(TIMEOUT);
+    let lines = stage.frame(2, promise(stage.session(1), 2, 2));
+    assert_eq!(lines, ["w1 superseded c2 by g2", "w2 promised c2 after g1"]);
+    assert_eq!(stage.output(1, 2, "old"), ["w1 superseded c2 by g2", "s1 refused g1"]);
+}
+
+#[test]
+fn an_owner_behind_a_silence_is_refused_while_there_is_no_other() {
+    let mut stage = Stage::owned(1);
+    stage.silence(1);
+    stage.wait(TIMEOUT);
+    let lines = stage.output(1, 2, "old");
+    assert_eq!(lines, ["w1 hello c4 s1 after g1", "w1 superseded c2 by g1", "s1 refused g1"]);
+}
+
+#[test]
+fn an_owner_of_a_session_that_is_over_must_not_wait_for_it() {
+    let mut stage = Stage::owned(1);
+    stage.broken(1);
+    for frame in from_owners(2) {
+        assert_eq!(stage.frame(1, frame.clone()), ["w1 superseded c2 by g0"], "{frame:?}");
+    }
+    for frame in last_words(2) {
+        assert_eq!(stage.frame(1, frame.clone()), [""; 0], "{frame:?} needs no answer");
+    }
+}
+
+#[test]
+fn what_no_edge_sends_is_not_answered() {
+    let mut stage = Stage::owned(1);
+    stage.hear(1, "hello");
+    let end = stage.agent.end(stage.session(1), false).unwrap();
+    let hello: Frame = end.hello(2, &[0; 16]).into();
+    assert_eq!(stage.frame(1, hello), [""; 0]);
+    assert_eq!(stage.frame(7, chosen(2)), [""; 0], "there is no such wire");
+    assert_eq!(stage.output(1, 2, "on"), ["p1 is given 'on'"]);
+}
+
+#[test]
+fn what_comes_instead_of_an_answer_to_a_hello_is_ignored() {
+    let mut stage = Stage::client(1);
+    stage.accept(1);
+    for frame in from_owners(2) {
+        assert_eq!(stage.frame(1, frame.clone()), [""; 0], "{frame:?}");
+    }
+    let lines = stage.frame(1, ended(2, Code::Killed));
+    assert_eq!(lines, ["p1 is reset", "s1 over, Killed: so it is"]);
+}
+
+#[test]
+fn an_owner_ends_the_session() {
+    let mut stage = Stage::owned(1);
+    let lines = stage.frame(1, ended(2, Code::Killed));
+    assert_eq!(lines, ["p1 is reset", "s1 over, Killed: so it is"]);
+    assert_eq!(stage.wait(60_000), [""; 0]);
+    assert_eq!(stage.hear(1, "anybody?"), [""; 0]);
+}
+
+#[test]
+fn an_owner_that_breaks_the_protocol_is_told_and_the_session_is_over() {
+    let mut stage = Stage::client(1);
+    stage.accept(1);
+    stage.frame(1, promise(stage.session(1), 2, 1));
+    let expected = [
+        "w1 ended c2 Protocol: a frame came out of turn",
+        "p1 is reset",
+        "s1 over, Protocol: a frame came out of turn",
+    ];
+    assert_eq!(stage.output(1, 2, "too early"), expected);
+}
+
+#[test]
+fn a_session_whose_handler_was_stopped_is_tried_once_more() {
+    let mut stage = Stage::owned(1);
+    let expected = ["s1 orphaned: a handler was stopped", "w1 hello c4 s1 after g1"];
+    assert_eq!(stage.frame(1, failed(2)), expected);
+    assert_eq!(stage.output(1, 2, "late"), ["w1 superseded c2 by g0"], "its channel is closed");
+}
+
+#[test]
+fn an_owner_that_gives_a_session_up_is_followed_by_another() {
+    let mut stage = Stage::owned(2);
+    stage.frame(1, Drain {});
+    stage.reject(2, 2, Code::Busy);
+    assert_eq!(stage.reject(1, 2, Code::Busy)[0], "s1 orphaned: no");
+    stage.wait_for("w2 hello c4 s1 after g1", 50);
+}
+
+#[test]
+fn a_session_that_nobody_keeps_is_lost_with_its_owner() {
+    let lost = ["w1 ended c2 Lost: no word from the edge for 2000 ms", "p1 is reset"];
+    let over = |reason: &str| alloc::format!("s1 over, Lost: {reason}");
+    let none = || {
+        let mut stage = Stage::client(2);
+        stage.accept(1);
+        stage.frame(1, Promise { keep: false, ..promise(stage.session(1), 2, 1) });
+        stage.frame(1, chosen(2));
+        stage
+    };
+    let mut stage = none();
+    stage.silence(1);
+    let lines: Vec<_> = stage.wait(TIMEOUT).iter().map(|line| line.replacen("2000 ", "", 1)).collect();
+    let orphaned = "s1 orphaned: no word from the edge for 2000 ms";
+    let reason = over("no word from the edge for 2000 ms");
+    assert_eq!(lines, [orphaned, lost[0], lost[1], &reason], "the owner may live behind the silence");
+    let mut stage = none();
+    assert_eq!(stage.wire_down(1), ["s1 orphaned: it broke", "p1 is reset", &over("it broke")]);
+}
+
+fn serve(stage: &mut Stage, wire: u64, channel: u32, count: u64) -> Vec<alloc::string::String> {
+    stage.frame(wire, Promise { server: "db".to_string(), ..promise(SERVED, channel, count) })
+}
+
+#[test]
+fn a_server_is_connected_to_when_the_log_is_chosen_and_once() {
+    let mut stage = Stage::server(1);
+    assert_eq!(serve(&mut stage, 1, 1, 1), ["w1 promised c1 after g0"]);
+    assert_eq!(stage.frame(1, log_part(1)), [""; 0]);
+    let chosen_log = marram_wire::frame::Chosen { log_offset: 3, ..chosen(1) };
+    let owned = "s1 of app owned by g1 at 0.0 after 0 ms";
+    assert_eq!(stage.frame(1, chosen_log), [owned, "q1 connects to db"]);
+    assert_eq!(stage.step(In::Connected { connection: asked(1) }), [""; 0]);
+    serve(&mut stage, 1, 3, 2);
+    let chosen_log = marram_wire::frame::Chosen { log_offset: 3, ..chosen(3) };
+    assert_eq!(stage.frame(1, chosen_log), ["s1 of app owned by g2 at 0.0 after 0 ms"]);
+    assert_eq!(stage.output(1, 3, "query"), ["q1 is given 'query'"]);
+}
+
+#[test]
+fn each_session_has_a_connection_of_its_own_to_the_server() {
+    let mut stage = Stage::serving(1);
+    let session = marram_wire::id::SessionId([9; 16]);
+    stage.frame(1, Promise { server: "db".to_string(), ..promise(session, 3, 1) });
+    assert_eq!(only(stage.frame(1, chosen(3)), "connects"), ["q2 connects to db"]);
+    stage.step(In::Connected { connection: asked(2) });
+    assert_eq!(stage.output(1, 1, "one"), ["q1 is given 'one'"]);
+    assert_eq!(stage.output(1, 3, "two"), ["q2 is given 'two'"]);
+}
+
+#[test]
+fn a_program_that_is_done_is_not_replaced_when_another_edge_takes_its_session() {
+    let mut stage = Stage::serving(2);
+    stage.step(In::EndOfInput { connection: asked(1) });
+    stage.output_close(1, 1);
+    assert_eq!(stage.step(In::Broken { connection: asked(1) }), [""; 0]);
+    stage.wire_down(1);
+    serve(&mut stage, 2, 1, 2);
+    assert_eq!(stage.frame(2, chosen(1))[0], "s1 of app owned by g2 at 1.0 after 0 ms");
+    let mut stage = Stage::owned(2);
+    stage.end_of_input(1);
+    stage.output_close(1, 2);
+    assert_eq!(stage.broken(1), [""; 0]);
+    stage.wire_down(1);
+    let expected =
+        ["w2 promised c2 after g1", "w2 input c2 close", "s1 of app owned by g2 at 1.0 after 0 ms"];
+    assert_eq!(stage.own(2, 2, 2), expected);
+}
