@@ -6,6 +6,7 @@ use marram_wire::{
     frame::CheckpointMeta,
     id::Generation,
     limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, LOG_SIZE_MAX, charge},
+    seal::LOG_OFFSET_MAX,
 };
 
 /// One message of this end.
@@ -138,7 +139,8 @@ impl Log {
             Some((at, part)) => offset == at + part.len() as u64,
             None => offset >= self.end,
         };
-        let fits = follows && (held + bytes.len()) as u64 <= LOG_SIZE_MAX;
+        let end = offset.saturating_add(bytes.len() as u64);
+        let fits = follows && end <= LOG_OFFSET_MAX && (held + bytes.len()) as u64 <= LOG_SIZE_MAX;
         if fits {
             self.chosen.push((offset, bytes));
         }
@@ -218,7 +220,7 @@ impl Checkpoints {
     /// Begins to receive. False if it does not fit what is there.
     pub(super) fn begin(&mut self, meta: CheckpointMeta) -> bool {
         let deltas_fit = meta.full || (!self.chain.is_empty() && self.chain.len() <= DELTAS_MAX);
-        if !deltas_fit || self.size() + meta.size > CHECKPOINT_SIZE_MAX {
+        if !deltas_fit || self.size().saturating_add(meta.size) > CHECKPOINT_SIZE_MAX {
             return false;
         }
         self.incoming = Some((meta, BytesMut::new()));

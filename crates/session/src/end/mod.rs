@@ -307,7 +307,6 @@ impl End {
         if live.is_none() {
             self.hand_over(out);
         }
-        self.credit = 0;
         self.sent.rewind(from);
         while let Some(message) = self.sent.next(None) {
             self.send_input(message, out);

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{Chosen, Finished, Frame, Increment, Output, Stored},
     limits::charge,
+    seal::LOG_OFFSET_MAX,
 };
 
 /// Parts of a checkpoint are acknowledged after so many bytes.
@@ -41,6 +42,7 @@ impl End {
             }
             (Frame::CheckpointPart(part), Phase::Owned) => self.checkpoint_part(&part.bytes, out),
             (Frame::Truncate(truncate), Phase::Owned) => {
+                check(truncate.log_offset < LOG_OFFSET_MAX, "a checkpoint covers more than there can be")?;
                 self.log.truncate(truncate.log_offset, truncate.tag);
                 self.sent.truncate(truncate.sent);
                 check(truncate.sent <= self.sent.end(), "a checkpoint covers more than was sent")

@@ -97,7 +97,7 @@ impl Owner {
     fn resume_live(&mut self, now: Now, out: &mut Vec<Effect>) -> bool {
         let all_live =
             self.sides.iter().all(|side| side.promised.as_ref().is_some_and(|promised| promised.live));
-        if !all_live || self.cell.is_none() {
+        if !all_live {
             return false;
         }
         let log_end = self.log.end();
@@ -360,7 +360,6 @@ impl Owner {
         }
         self.phase = Phase::Running;
         self.live = Some(self.generation);
-        self.replay = None;
         self.tell_covered(out);
         self.begin(now, out);
     }

@@ -127,12 +127,12 @@ impl Owner {
         side.got_parts.extend_from_slice(bytes);
         let got = side.got_parts.len() as u64;
         match meta {
+            Some(meta) if got < meta.size => {}
             Some(meta) if got == meta.size => {
                 let bytes = core::mem::take(&mut side.got_parts).freeze();
                 side.got_checkpoints.push(SealedCheckpoint { meta, bytes });
                 self.choose_if_complete(now, out);
             }
-            Some(meta) if got < meta.size => {}
             _ => self.over(Code::Protocol, "an end sends more of a checkpoint than it announced".into(), out),
         }
     }

@@ -98,5 +98,20 @@ mod tests {
         let timer = |(stage, token)| Input::Timer { stage, token };
         assert_eq!(fired, [(0, 4), (0, 1), (0, 2), (1, 3), (2, 1)].map(timer));
         assert!(timers.is_empty());
+        assert!(timers.by_name.is_empty(), "a name is not remembered longer than its timer");
+    }
+
+    #[test]
+    fn restored_timers_are_told_apart_by_name() {
+        let mut timers = Timers::default();
+        for token in [1, 2, 3] {
+            assert!(timers.change(0, TimerChange::Set { stage: 0, token, delay_ns: 10 }));
+        }
+        let (set, saved) = timers.to_header();
+        let mut timers = Timers::restore(set, &saved);
+        assert!(timers.change(0, TimerChange::Set { stage: 0, token: 1, delay_ns: 20 }));
+        assert!(timers.change(0, TimerChange::Cancel { stage: 0, token: 2 }));
+        let fired: Vec<Input> = core::iter::from_fn(|| timers.fire()).collect();
+        assert_eq!(fired, [3, 1].map(|token| Input::Timer { stage: 0, token }));
     }
 }

@@ -27,6 +27,7 @@ pub(crate) struct Kept {
     /// Bytes of checkpoint parts that came and that the owner was not told of.
     pub(crate) unstored: u64,
     pub(crate) failed: Option<Failure>,
+    pub(crate) datagrams: bool,
 }
 
 impl Default for Kept {
@@ -45,6 +46,7 @@ impl Default for Kept {
             arriving: None,
             unstored: 0,
             failed: None,
+            datagrams: false,
         }
     }
 }
@@ -76,7 +78,7 @@ impl Kept {
             sent_end: self.sent_start + self.sent.len() as u64,
             checkpoints: self.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect(),
             failed: self.failed.clone(),
-            datagrams: false,
+            datagrams: self.datagrams,
         }
     }
 

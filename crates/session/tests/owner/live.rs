@@ -167,6 +167,25 @@ fn an_owner_that_begins_again_lets_ends_forget_nothing_that_it_does_not_know_cov
 }
 
 #[test]
+fn a_session_of_which_no_end_was_told_begins_anew() {
+    let mut bench = Bench::begun(policy());
+    bench.say(CLIENT, "a");
+    bench.ran_with(|ran| (ran.clock_read, ran.timers) = (true, vec![set(1, 10)]));
+    break_links(&mut bench);
+    bench.open();
+    bench.hand_over();
+    bench.now.unix_ns -= 1_000;
+    bench.ask();
+    bench.started();
+    let lines = ["start", "client: chosen 0..0 credit 1114112", "server: chosen 0..0 credit 1114112"];
+    assert_eq!(bench.look()[..3], lines);
+    assert_eq!(bench.run.as_ref().map(|run| run.now_ns), Some(999_000), "nobody has seen a later time");
+    bench.opened();
+    bench.ran(&[]);
+    assert_eq!(bench.owner.due_ns(), None);
+}
+
+#[test]
 fn what_is_consumed_again_is_kept_once() {
     let mut bench = Bench::begun(policy());
     let eighth = charged(COVER_BYTES / 8);

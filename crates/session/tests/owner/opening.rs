@@ -80,6 +80,23 @@ fn an_app_without_a_server_has_one_end() {
 }
 
 #[test]
+fn a_port_opens_as_its_program_speaks() {
+    for (client, server) in [(true, false), (false, true)] {
+        let mut bench = Bench::new(policy());
+        (bench.kept[0].datagrams, bench.kept[1].datagrams) = (client, server);
+        bench.ask();
+        bench.started();
+        bench.ran(&[]);
+        let kind = |datagrams| if datagrams { "Datagrams" } else { "" };
+        let opens = [
+            format!("run open client as Client{}", kind(client)),
+            format!("run open server as Server{}", kind(server)),
+        ];
+        assert_eq!(bench.look()[3..], opens);
+    }
+}
+
+#[test]
 fn an_attempt_before_the_choice_leaves_nothing_to_the_next() {
     let mut bench = asking();
     bench.hand_over();

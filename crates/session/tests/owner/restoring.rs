@@ -211,6 +211,7 @@ fn deltas_go_on_where_every_holder_has_the_same() {
     assert_eq!(bench.look()[1], "copy delta");
     let header = &bench.taken.as_ref().expect("a checkpoint");
     assert_eq!((header.base_generation, header.base_number), (first, 2));
+    assert_eq!(bench.owner.held_bytes(), 1, "what the ends handed over is not kept");
 }
 
 #[test]
