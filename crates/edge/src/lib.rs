@@ -8,3 +8,4 @@ extern crate alloc;
 pub mod api;
 pub mod control;
 pub mod shard;
+pub mod turns;

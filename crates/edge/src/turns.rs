@@ -1,0 +1,268 @@
+//! Whose handler runs next: what has a priority first, then tenants by the time that they had, then each tenant's cells in
+//! turn. Knows neither clocks nor cells: it is told what a turn cost.
+//!
+//! Among `fair` work this is stride scheduling: a tenant's pass grows by what its handlers cost divided by its weight, and
+//! the lowest pass goes next. A tenant that had nothing to do does not save up: it starts at the lowest pass of those that
+//! have, so it is next, and no more. A handler that is preempted queues again behind its tenant's other cells.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    vec::Vec,
+};
+
+/// Names a tenant: its place in whatever list the caller keeps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Tenant(pub u32);
+
+/// How urgent work is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Class {
+    /// Before all fair work and all lower priorities; first come, first served among its own.
+    Priority(u8),
+    /// In turn, weighted by tenant, then by cell.
+    Fair,
+}
+
+/// What a tenant has to run.
+#[derive(Debug)]
+struct Line<T> {
+    pass: u64,
+    weight: u32,
+    work: VecDeque<T>,
+}
+
+/// Work that waits for its turn.
+#[derive(Debug)]
+pub struct Turns<T> {
+    /// By priority, highest first.
+    urgent: BTreeMap<core::cmp::Reverse<u8>, VecDeque<T>>,
+    tenants: Vec<Line<T>>,
+    /// Tenants that have fair work, the one whose turn it is first.
+    order: BTreeSet<(u64, Tenant)>,
+    /// Where tenants start that had nothing to do.
+    pass: u64,
+    len: usize,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self { urgent: BTreeMap::new(), tenants: Vec::new(), order: BTreeSet::new(), pass: 0, len: 0 }
+    }
+}
+
+/// Nanoseconds of a turn at least: one that costs next to nothing still is one.
+const TURN_NS_MIN: u64 = 500;
+/// What a pass is counted in, so that weights divide it without loss that matters.
+const SCALE: u64 = 1_000;
+/// The weight of a tenant of whom nothing else is said.
+pub const WEIGHT: u32 = 100;
+
+impl<T> Turns<T> {
+    /// Work that waits.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Sets what a tenant's time is worth; 100 unless it is said, and at least 1.
+    pub fn weigh(&mut self, tenant: Tenant, weight: u32) {
+        self.line(tenant).weight = weight.max(1);
+    }
+
+    fn line(&mut self, tenant: Tenant) -> &mut Line<T> {
+        let index = tenant.0 as usize;
+        while self.tenants.len() <= index {
+            self.tenants.push(Line { pass: 0, weight: WEIGHT, work: VecDeque::new() });
+        }
+        &mut self.tenants[index]
+    }
+
+    /// Adds work.
+    pub fn push(&mut self, tenant: Tenant, class: Class, work: T) {
+        self.len += 1;
+        if let Class::Priority(level) = class {
+            return self.urgent.entry(core::cmp::Reverse(level)).or_default().push_back(work);
+        }
+        let now = self.pass;
+        let line = self.line(tenant);
+        if line.work.is_empty() {
+            line.pass = line.pass.max(now);
+            let pass = line.pass;
+            line.work.push_back(work);
+            self.order.insert((pass, tenant));
+        } else {
+            line.work.push_back(work);
+        }
+    }
+
+    /// Takes the work whose turn it is.
+    pub fn pop(&mut self) -> Option<T> {
+        if let Some(mut urgent) = self.urgent.first_entry() {
+            let work = urgent.get_mut().pop_front();
+            if urgent.get().is_empty() {
+                urgent.remove();
+            }
+            self.len -= usize::from(work.is_some());
+            return work;
+        }
+        let (pass, tenant) = self.order.pop_first()?;
+        self.pass = pass;
+        let line = self.line(tenant);
+        let work = line.work.pop_front()?;
+        if !line.work.is_empty() {
+            self.order.insert((pass, tenant));
+        }
+        self.len -= 1;
+        Some(work)
+    }
+
+    /// A tenant's fair turn took so long, in nanoseconds.
+    pub fn charge(&mut self, tenant: Tenant, spent_ns: u64) {
+        let line = self.line(tenant);
+        let before = line.pass;
+        line.pass =
+            before.saturating_add(spent_ns.max(TURN_NS_MIN).saturating_mul(SCALE) / u64::from(line.weight));
+        let after = line.pass;
+        if self.order.remove(&(before, tenant)) {
+            self.order.insert((after, tenant));
+        }
+    }
+
+    /// Drops work that is not wanted any more.
+    pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
+        for urgent in self.urgent.values_mut() {
+            urgent.retain(&mut wanted);
+        }
+        self.urgent.retain(|_, urgent| !urgent.is_empty());
+        for (tenant, line) in (0..).map(Tenant).zip(&mut self.tenants) {
+            let before = line.work.len();
+            line.work.retain(&mut wanted);
+            if before > 0 && line.work.is_empty() {
+                self.order.remove(&(line.pass, tenant));
+            }
+        }
+        let urgent: usize = self.urgent.values().map(VecDeque::len).sum();
+        self.len = urgent + self.tenants.iter().map(|line| line.work.len()).sum::<usize>();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    const A: Tenant = Tenant(0);
+    const B: Tenant = Tenant(1);
+
+    /// Runs `turns` turns of tenants that always have work again; what each had, in microseconds.
+    fn run(turns: &mut Turns<Tenant>, count: usize, cost_ns: impl Fn(Tenant) -> u64) -> [u64; 2] {
+        let mut had = [0; 2];
+        for _ in 0..count {
+            let tenant = turns.pop().expect("there is always work");
+            had[tenant.0 as usize] += cost_ns(tenant) / 1_000;
+            turns.charge(tenant, cost_ns(tenant));
+            turns.push(tenant, Class::Fair, tenant);
+        }
+        had
+    }
+
+    #[test]
+    fn tenants_get_equal_time_however_they_cut_it() {
+        let mut turns = Turns::default();
+        // One has many cells and long handlers, the other one cell and short ones.
+        for _ in 0..50 {
+            turns.push(A, Class::Fair, A);
+        }
+        turns.push(B, Class::Fair, B);
+        let had = run(&mut turns, 50_000, |tenant| if tenant == A { 1_000_000 } else { 10_000 });
+        let ratio = had[0] * 100 / had[1];
+        assert!((95..=105).contains(&ratio), "{had:?}");
+    }
+
+    #[test]
+    fn weight_is_a_share() {
+        let mut turns = Turns::default();
+        turns.weigh(A, 300);
+        turns.push(A, Class::Fair, A);
+        turns.push(B, Class::Fair, B);
+        let had = run(&mut turns, 4_000, |_| 10_000);
+        assert_eq!(had[0], 3 * had[1]);
+    }
+
+    #[test]
+    fn who_was_idle_is_next_but_saves_nothing_up() {
+        let mut turns = Turns::default();
+        turns.push(A, Class::Fair, A);
+        run(&mut turns, 1_000, |_| 1_000_000);
+        turns.push(B, Class::Fair, B);
+        assert_eq!(turns.pop(), Some(B));
+        turns.charge(B, 1_000_000);
+        turns.push(B, Class::Fair, B);
+        // From here on they take turns.
+        let had = run(&mut turns, 100, |_| 1_000_000);
+        assert_eq!(had, [50_000, 50_000]);
+    }
+
+    #[test]
+    fn a_turn_is_never_free() {
+        let mut turns = Turns::default();
+        turns.push(A, Class::Fair, A);
+        turns.push(B, Class::Fair, B);
+        // A flood of handlers that cost nothing does not keep the other from its turn.
+        let had = run(&mut turns, 10_000, |tenant| if tenant == A { 0 } else { 1_000 });
+        assert!(had[1] > 3_000, "{had:?}");
+    }
+
+    #[test]
+    fn a_tenant_s_cells_take_turns() {
+        let mut turns = Turns::default();
+        for cell in 0..3 {
+            turns.push(A, Class::Fair, cell);
+        }
+        let mut order = Vec::new();
+        for _ in 0..6 {
+            let cell = turns.pop().expect("there is always work");
+            order.push(cell);
+            turns.charge(A, 10);
+            turns.push(A, Class::Fair, cell);
+        }
+        assert_eq!(order, [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn priorities_go_first_and_by_level() {
+        let mut turns = Turns::default();
+        for (class, work) in [
+            (Class::Fair, "fair"),
+            (Class::Priority(1), "low"),
+            (Class::Priority(9), "high"),
+            (Class::Priority(9), "high too"),
+        ] {
+            turns.push(A, class, work);
+        }
+        let order: Vec<_> = core::iter::from_fn(|| turns.pop()).collect();
+        assert_eq!(order, ["high", "high too", "low", "fair"]);
+        assert!(turns.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_dropped() {
+        let mut turns = Turns::default();
+        for work in 0..4 {
+            turns.push(A, Class::Fair, work);
+        }
+        turns.push(B, Class::Fair, 4);
+        turns.push(B, Class::Priority(0), 5);
+        turns.retain(|work| *work % 2 == 1);
+        assert_eq!(turns.len(), 3);
+        assert_eq!(core::iter::from_fn(|| turns.pop()).collect::<Vec<_>>(), vec![5, 1, 3]);
+        turns.retain(|_| false);
+        assert!(turns.is_empty());
+    }
+}
