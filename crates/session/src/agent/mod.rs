@@ -6,6 +6,7 @@
 mod api;
 mod datagrams;
 mod local;
+pub mod routes;
 mod sessions;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,50 @@
+//! The first bytes of a connection, as routes read them: what is decided stays decided whatever comes behind, and nothing is
+//! waited for beyond what is held.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use marram_session::agent::routes::{
+    Action, Arrival, Decision, HELD_MAX, Protocol, Rule, ServerName, Sni, Table, server_name,
+};
+
+fn rule(name: &str, sni: Option<&str>, first_bytes: Option<&[u8]>) -> Rule {
+    Rule {
+        name: name.into(),
+        priority: 0,
+        listener: None,
+        client: None,
+        client_port: None,
+        protocol: None,
+        sni: sni.and_then(ServerName::parse),
+        first_bytes: first_bytes.map(<[u8]>::to_vec),
+        action: Action::App(name.into()),
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut table = Table::new(vec![
+        rule("text", None, Some(b"SSH-")),
+        rule("both", Some("*.example.org"), Some(&[22, 3])),
+        rule("named", Some("a"), None),
+    ])
+    .expect("the rules are right");
+    let arrival = Arrival {
+        listener: "l",
+        local: ([127, 0, 0, 1], 1).into(),
+        client: ([127, 0, 0, 1], 2).into(),
+        protocol: Protocol::Tcp,
+    };
+    let whole = server_name(data);
+    let decided = format!("{:?}", table.decide(&arrival, data, false));
+    // Every cut of a long input would take for ever.
+    for upto in (0..data.len()).step_by(1 + data.len() / 64) {
+        let first = &data[..upto];
+        let name = server_name(first);
+        assert!(name == Sni::More || name == whole, "{name:?} became {whole:?}");
+        let early = table.decide(&arrival, first, false);
+        assert!(early == Decision::More || format!("{early:?}") == decided);
+    }
+    // Records of one byte each have heads of five.
+    assert!(data.len() <= 6 * HELD_MAX || whole != Sni::More, "waits for more than can be");
+    assert_ne!(table.decide(&arrival, data, true), Decision::More);
+});
