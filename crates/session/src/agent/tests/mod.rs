@@ -1,6 +1,7 @@
 //! What an agent does, told as conversations: an event goes in, and lines like `w1 hello c2 fresh` come out.
 
 mod choice;
+mod datagrams;
 mod dialling;
 mod draining;
 mod forgetting;

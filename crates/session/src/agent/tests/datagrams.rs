@@ -1,0 +1,101 @@
+//! Programs that speak in datagrams: nothing is merged, cut or lost once it has a number, and silence ends what no
+//! datagram can.
+
+use super::{
+    super::{ConnectionId, In},
+    Stage, chosen, promise,
+    stage::{SERVED, asked, config, only, output},
+};
+use alloc::{string::ToString, vec, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{
+    frame::{Code, Ended, Promise},
+    limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_WAITING_MAX, RETAINED_MAX},
+};
+
+fn accept(stage: &mut Stage) -> Vec<alloc::string::String> {
+    stage.step(In::Accepted { connection: ConnectionId(1), app: "app".to_string(), datagrams: true })
+}
+
+/// A client's agent whose program is connection 1 and whose session is owned on channel 2 of wire 1.
+fn owned() -> Stage {
+    let mut stage = Stage::client(1);
+    accept(&mut stage);
+    stage.own(1, 2, 1);
+    stage
+}
+
+/// A server's agent with a session on channel 1 of wire 1 whose server is about to be connection `q1`.
+fn connecting() -> Stage {
+    let mut stage = Stage::new(config(1, &["udp-db"]), 1);
+    stage.edge(1, 0);
+    stage.frame(1, Promise { server: "udp-db".to_string(), ..promise(SERVED, 1, 1) });
+    stage.frame(1, chosen(1));
+    stage
+}
+
+#[test]
+fn an_empty_datagram_is_one() {
+    let mut stage = owned();
+    assert_eq!(stage.hear(1, ""), ["w1 input c2 ''"]);
+    assert_eq!(stage.output(1, 2, ""), ["p1 is given ''"]);
+    assert_eq!(stage.output(1, 2, "x"), ["p1 is given 'x'"]);
+    stage.written(1, 0);
+    stage.written(1, 1);
+    assert_eq!(only(stage.wait(5), "taken"), ["5 w1 credit c2 received 2 taken 129"]);
+}
+
+#[test]
+fn the_last_output_ends_the_conversation() {
+    let mut stage = owned();
+    assert_eq!(stage.output_close(1, 2)[..2], ["p1 will be given no more", "w1 input c2 close ack 1"]);
+    assert_eq!(stage.hear(1, "late"), [""; 0], "it belongs to another conversation");
+    assert_eq!(stage.agent.datagrams_dropped(), 1);
+    let ended = Ended { channel: 2, code: Code::Finished, reason: "done".to_string() };
+    assert_eq!(stage.frame(1, ended), ["p1 is closed", "s1 over, Finished: done"]);
+}
+
+#[test]
+fn a_server_is_given_what_came_before_it_was_there_before_its_conversation_ends() {
+    let mut stage = connecting();
+    for text in ["one", "", "two"] {
+        assert_eq!(stage.output(1, 1, text), [""; 0]);
+    }
+    assert_eq!(only(stage.output_close(1, 1), "close"), [""; 0]);
+    let lines = stage.step(In::Connected { connection: asked(1) });
+    let given = ["q1 is given 'one'", "q1 is given ''", "q1 is given 'two'", "q1 will be given no more"];
+    assert_eq!(lines[..4], given);
+    assert_eq!(lines[4..], ["w1 input c1 close ack 4"]);
+}
+
+#[test]
+fn what_has_no_place_is_dropped_before_it_has_a_number() {
+    let datagram = Bytes::from(vec![7; 936]);
+    let cost = datagram.len() as u64 + 64;
+    let count = |stage: &mut Stage, most: u64| {
+        let mut kept = 0;
+        while kept < most && stage.agent.datagrams_dropped() == 0 {
+            let received = In::Received { connection: ConnectionId(1), bytes: datagram.clone() };
+            assert_eq!(only(stage.step(received), "read"), [""; 0], "nobody is asked to wait");
+            kept += 1;
+        }
+        kept - 1
+    };
+    let mut stage = Stage::client(1);
+    accept(&mut stage);
+    assert_eq!(count(&mut stage, u64::MAX), DATAGRAMS_WAITING_MAX / cost, "it has not begun");
+    assert_eq!(count(&mut owned(), u64::MAX), RETAINED_MAX / cost);
+}
+
+#[test]
+fn an_output_that_no_datagram_holds_ends_the_session_and_says_so() {
+    let mut stage = owned();
+    let fits = output(2, Bytes::from(vec![0; DATAGRAM_SIZE_MAX]));
+    assert_eq!(stage.frame(1, fits), ["p1 is given 65507 bytes"]);
+    let lines = stage.frame(1, output(2, Bytes::from(vec![0; DATAGRAM_SIZE_MAX + 1])));
+    assert_eq!(lines[0], "p1 is reset");
+    let why =
+        "the cell sent a message of 65508 bytes to a peer that speaks in datagrams, which hold at most 65507";
+    assert!(lines[1].starts_with("w1 ended c2") && lines[1].contains(why), "{lines:?}");
+    assert_eq!(lines[2..], [alloc::format!("s1 over, Guest: {why}")]);
+}
