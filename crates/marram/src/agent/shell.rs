@@ -9,7 +9,7 @@ use super::{
 };
 use crate::net::{Happened, Limiter, Socket, Stop, Table, Wire, random, token};
 use anyhow::Context;
-use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Target, WireId};
+use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Server, Target, WireId};
 use marram_wire::id::HostId;
 use mio::{
     Events, Interest, Poll, Waker,
@@ -209,7 +209,7 @@ impl Shell {
         let accepted = Socket::tcp(stream).and_then(|socket| self.locals.accept(registry, socket));
         if let Ok(connection) = accepted {
             let app = self.listeners[index].1.clone();
-            self.inputs.push_back(In::Accepted { connection, app });
+            self.inputs.push_back(In::Accepted { connection, app, datagrams: false });
         }
     }
 
@@ -347,7 +347,7 @@ fn config(options: &Options, host: HostId, edges: u16) -> Config {
     let patience = &options.patience;
     Config {
         host,
-        servers: options.servers.iter().map(|(name, _)| name.clone()).collect(),
+        servers: options.servers.iter().map(|(name, _)| Server { name: name.clone(), datagrams: false }).collect(),
         edges,
         heartbeat_interval_ns: nanos(patience.heartbeat_interval),
         heartbeat_timeout_ns: nanos(patience.heartbeat_timeout),
