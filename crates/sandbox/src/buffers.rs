@@ -11,7 +11,8 @@ const LARGE: usize = 128 << 10;
 const SPARE_BYTES_MAX: usize = 64 << 20;
 
 /// An empty buffer with room for `len` bytes, in huge pages where it is large enough.
-pub(crate) fn roomy(len: usize) -> Vec<u8> {
+#[must_use]
+pub fn roomy(len: usize) -> Vec<u8> {
     let buffer = Vec::with_capacity(len);
     let start = (buffer.as_ptr() as usize).next_multiple_of(HUGE);
     let end = buffer.as_ptr() as usize + buffer.capacity();

@@ -22,6 +22,7 @@ pub mod limits;
 mod quotas;
 
 pub use app::ImageFile;
+pub use buffers::roomy;
 pub use cells::{Cells, CellsConfig, Progress, ReadyStats, Reset, StartError, Tracking};
 pub use chain::{Chain, Image};
 pub use checkpoint::{Decoded, RestoreError, Snapshot, SnapshotError};

@@ -214,7 +214,12 @@ impl Live {
         }
         let memory = self.memory.data_mut(&mut self.store);
         for parsed in &from.chain {
-            put_pages(memory, parsed);
+            // Decoding checked that runs end within this checkpoint's memory, and memory never shrinks along a chain.
+            parsed.memory.put(memory, |run| {
+                if run.len() >= POPULATED {
+                    populate(run);
+                }
+            });
         }
         for (global, value) in self.globals.iter().zip(&last.globals) {
             global
@@ -255,24 +260,5 @@ impl Live {
     }
 }
 
-/// Pages of a run from which on one call that makes them present pays.
-const POPULATED_RUN: usize = 16;
-
-/// Writes whole runs at once where a checkpoint has contents.
-fn put_pages(memory: &mut [u8], parsed: &Parsed) {
-    let mut contents = parsed.memory.bytes.as_slice();
-    for (run, data) in &parsed.memory.runs {
-        // Decoding checked that runs end within this checkpoint's memory, and memory never shrinks along a chain.
-        let target = &mut memory[run.start as usize * PAGE..run.end as usize * PAGE];
-        if *data {
-            let (pages, rest) = contents.split_at(target.len());
-            if run.len() >= POPULATED_RUN {
-                populate(target);
-            }
-            target.copy_from_slice(pages);
-            contents = rest;
-        } else {
-            target.fill(0);
-        }
-    }
-}
+/// Bytes of a run from which on one call that makes its pages present pays.
+const POPULATED: usize = 16 * PAGE;

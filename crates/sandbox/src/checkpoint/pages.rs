@@ -1,9 +1,9 @@
 //! Pages as a section holds them: runs of page numbers, then the pages that are not zero, in chunks that are compressed
 //! where that helps.
 
-use crate::buffers::roomy;
 use crate::bytes_io::{Reader, put_u32};
 use crate::limits::PAGE;
+use bytes::Bytes;
 use std::ops::Range;
 
 /// Bytes that are compressed together.
@@ -18,18 +18,50 @@ const DATA: u8 = 1;
 pub(crate) struct Pages {
     /// Runs in order, and whether they have contents.
     pub(crate) runs: Vec<(Range<u32>, bool)>,
-    /// Contents, one page after the other.
-    pub(crate) bytes: Vec<u8>,
+    /// Contents, one page after the other, some pages to a chunk. What was not compressed is where it was read.
+    pub(crate) chunks: Vec<Bytes>,
 }
 
 impl Pages {
+    /// Bytes of contents.
+    pub(crate) fn size(&self) -> usize {
+        self.chunks.iter().map(Bytes::len).sum()
+    }
+
     /// Every page with its contents; `None` for zero.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Option<&[u8]>)> {
-        let mut contents = self.bytes.chunks_exact(PAGE);
+        let mut contents = self.chunks.iter().flat_map(|chunk| chunk.chunks_exact(PAGE));
         self.runs
             .iter()
             .flat_map(|(run, data)| run.clone().map(move |page| (page, *data)))
             .map(move |(page, data)| (page, if data { contents.next() } else { None }))
+    }
+
+    /// Copies all pages to where they belong in `memory`, whole runs and chunks at a time; `prepare` is told of each run
+    /// that is about to be written.
+    ///
+    /// # Panics
+    /// If a run lies beyond the end of `memory`.
+    pub(crate) fn put(&self, memory: &mut [u8], prepare: impl Fn(&mut [u8])) {
+        let mut chunks = self.chunks.iter();
+        let mut chunk: &[u8] = &[];
+        for (run, data) in &self.runs {
+            let mut target = &mut memory[run.start as usize * PAGE..run.end as usize * PAGE];
+            if !data {
+                target.fill(0);
+                continue;
+            }
+            prepare(target);
+            while !target.is_empty() {
+                if chunk.is_empty() {
+                    chunk = chunks.next().expect("reading checked that there are contents for every page");
+                }
+                let (now, later) = chunk.split_at(chunk.len().min(target.len()));
+                let (front, rest) = target.split_at_mut(now.len());
+                front.copy_from_slice(now);
+                (chunk, target) = (later, rest);
+            }
+        }
     }
 }
 
@@ -94,9 +126,9 @@ fn shrinks(page: &[u8], buffer: &mut [u8]) -> bool {
 }
 
 /// Reads what [`Writer::write`] wrote, of pages below `end`.
-pub(super) fn read(bytes: &[u8], end: u64) -> Result<Pages, &'static str> {
+pub(super) fn read(section: &Bytes, end: u64) -> Result<Pages, &'static str> {
     let cut = "a page section is cut short";
-    let mut reader = Reader::new(bytes);
+    let mut reader = Reader::new(section);
     let count = reader.u32().ok_or(cut)?;
     let mut pages = Pages::default();
     let mut next = 0;
@@ -119,12 +151,10 @@ pub(super) fn read(bytes: &[u8], end: u64) -> Result<Pages, &'static str> {
         }
     }
     let mut left = data_pages * PAGE;
-    // A chunk costs at least four bytes, so what is reserved is bounded by what arrived.
-    pages.bytes = roomy(left.min(bytes.len().saturating_mul(CHUNK / 4)));
     while left > 0 {
         let raw_len = left.min(CHUNK);
         left -= raw_len;
-        read_chunk(&mut reader, raw_len, &mut pages.bytes)?;
+        pages.chunks.push(read_chunk(&mut reader, raw_len, section)?);
     }
     if !reader.is_empty() {
         return Err("a page section is too long");
@@ -132,20 +162,18 @@ pub(super) fn read(bytes: &[u8], end: u64) -> Result<Pages, &'static str> {
     Ok(pages)
 }
 
-fn read_chunk(reader: &mut Reader<'_>, raw_len: usize, out: &mut Vec<u8>) -> Result<(), &'static str> {
+fn read_chunk(reader: &mut Reader<'_>, raw_len: usize, section: &Bytes) -> Result<Bytes, &'static str> {
     let header = reader.u32().ok_or("a chunk of pages is cut short")?;
     let stored = reader.take((header & !RAW) as usize).ok_or("a chunk of pages is cut short")?;
     if header & RAW != 0 {
         if stored.len() != raw_len {
             return Err("a chunk of pages has a wrong length");
         }
-        out.extend_from_slice(stored);
-        return Ok(());
+        return Ok(section.slice_ref(stored));
     }
-    let start = out.len();
-    out.resize(start + raw_len, 0);
-    match lz4_flex::block::decompress_into(stored, &mut out[start..]) {
-        Ok(len) if len == raw_len => Ok(()),
+    let mut chunk = vec![0; raw_len];
+    match lz4_flex::block::decompress_into(stored, &mut chunk) {
+        Ok(len) if len == raw_len => Ok(chunk.into()),
         _ => Err("a chunk of pages does not decompress"),
     }
 }
@@ -176,11 +204,17 @@ mod tests {
         let mut pages: Vec<(u32, Option<&[u8]>)> =
             vec![(0, Some(&noise)), (1, Some(&text)), (5, None), (6, Some(&zero))];
         pages.extend((8..40).map(|index| (index, Some(if index % 3 == 0 { &noise[..] } else { &text[..] }))));
-        let bytes = written(&pages);
-        let read = read(&bytes, 40).unwrap();
+        let read = read(&written(&pages).into(), 40).unwrap();
         let expected: Vec<_> =
             pages.iter().map(|(index, page)| (*index, page.filter(|page| *page != zero))).collect();
         assert_eq!(read.iter().collect::<Vec<_>>(), expected);
+        let mut memory = vec![9; 40 * PAGE];
+        read.put(&mut memory, |_| {});
+        for (index, contents) in (0..).zip(memory.chunks_exact(PAGE)) {
+            let page = expected.iter().find(|(page, _)| *page == index);
+            let page = page.map_or(&[9; PAGE][..], |(_, page)| page.unwrap_or(&zero));
+            assert!(contents == page, "page {index}");
+        }
         assert!(written(&[(0, Some(&text))]).len() < 100);
         assert!(written(&[(0, Some(&noise))]).len() < PAGE + 32);
     }
@@ -190,15 +224,15 @@ mod tests {
         let (noise, text) = (noise(2), vec![7; PAGE]);
         let bytes = written(&[(1, Some(&noise)), (2, Some(&text)), (9, None)]);
         for end in 0..bytes.len() {
-            assert!(read(&bytes[..end], 10).is_err(), "{end}");
+            assert!(read(&Bytes::copy_from_slice(&bytes[..end]), 10).is_err(), "{end}");
         }
-        assert!(read(&bytes, 9).is_err());
+        assert!(read(&bytes.clone().into(), 9).is_err());
         for at in 0..60.min(bytes.len()) {
             for bit in 0..8 {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
                 // Either refused, or other pages of the right number: the checksum outside decides.
-                let _ = read(&flipped, 10);
+                let _ = read(&flipped.into(), 10);
             }
         }
     }
