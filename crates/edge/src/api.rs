@@ -3,12 +3,9 @@
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_session::cell::{Base, CellId, Ran, Run, Seed};
-pub use marram_session::{
-    cell::{CellError, SealedCheckpoint},
-    owner::Now,
-};
+pub use marram_session::{cell::CellError, owner::Now};
 use marram_wire::{
-    frame::Frame,
+    frame::{CheckpointMeta, Frame},
     header::Header,
     id::{Generation, HostId, ImageHash, SessionId},
     record,
@@ -94,8 +91,9 @@ pub enum Out {
         /// Seeds its generator.
         seed: Seed,
     },
-    /// Start a cell from an image and checkpoints: open each, split it, check that its header names this session, image and its
-    /// place in the list (`meta` and base), apply its sections in order. Answered by [`In::Restored`] with the last header.
+    /// Start a cell from an image and checkpoints, whose bytes follow: open each, split it, check that its header names this
+    /// session, image and its place in the list (`meta` and base), apply its sections in order. Answered by [`In::Restored`]
+    /// with the last header once every bit of all of them has been authenticated.
     Restore {
         /// Its name from now on.
         cell: CellId,
@@ -106,7 +104,14 @@ pub enum Out {
         /// Opens the checkpoints.
         keys: SessionKeys,
         /// A full one and its deltas, in order.
-        checkpoints: Vec<SealedCheckpoint>,
+        checkpoints: Vec<CheckpointMeta>,
+    },
+    /// The next bytes of the checkpoints that a cell is restored from. No piece is of two of them.
+    Part {
+        /// Which cell.
+        cell: CellId,
+        /// Sealed.
+        bytes: Bytes,
     },
     /// Run one handler; answered by [`In::Ran`], at once or after other steps.
     Run(Run),

@@ -13,7 +13,7 @@ use marram_session::{
     cell::{Input, Outcome, Output, Ran},
 };
 use marram_wire::{
-    frame::{Code, Frame},
+    frame::{CheckpointMeta, Code, Frame},
     header,
     id::{HostId, ImageHash, Port, SessionId},
     seal::{DomainSecret, SessionKeys},
@@ -63,6 +63,8 @@ struct World {
     ended: Option<Code>,
     session: Option<SessionId>,
     seeds: Vec<[u8; 32]>,
+    /// The checkpoints that the shard's cell is restored from: their keys, those to come, and what arrived of the next.
+    restoring: Option<(SessionKeys, VecDeque<CheckpointMeta>, Vec<u8>)>,
     /// What a hostile client does to the frames of its agent.
     tamper: fn(&mut Frame),
 }
@@ -114,6 +116,7 @@ impl World {
             ended: None,
             session: None,
             seeds: Vec::new(),
+            restoring: None,
             tamper: |_| {},
         };
         world.connect(recovery_target_ns, secret());
@@ -201,11 +204,20 @@ impl World {
                 let sealed = seal.seal_checkpoint(number, &header::join(&header, &self.copied));
                 to_shard.push_back(ShardIn::Checkpointed { cell, number, result: Ok(sealed.into()) });
             }
-            ShardOut::Restore { cell, keys, checkpoints, .. } => {
-                let last = checkpoints.last().expect("at least one");
-                let opened =
-                    keys.seal(last.meta.generation).open_checkpoint(last.meta.number, last.bytes.to_vec());
-                let result = match opened {
+            ShardOut::Restore { keys, checkpoints, .. } => {
+                self.restoring = Some((keys, checkpoints.into(), Vec::new()));
+            }
+            ShardOut::Part { cell, bytes } => {
+                let (keys, expected, arriving) = self.restoring.as_mut().expect("a cell is restored");
+                arriving.extend_from_slice(&bytes);
+                if arriving.len() as u64 != expected[0].size {
+                    return;
+                }
+                let (meta, sealed) = (expected.pop_front().expect("looked at"), std::mem::take(arriving));
+                if !expected.is_empty() {
+                    return;
+                }
+                let result = match keys.seal(meta.generation).open_checkpoint(meta.number, &sealed) {
                     Ok(plain) => {
                         let (header, sections) = header::split(plain.into()).expect("what was sealed");
                         self.cell = Cell::restore(&sections);

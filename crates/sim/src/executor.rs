@@ -5,17 +5,18 @@ use crate::plan::{Poison, Service};
 use crate::program::LENGTH;
 use bytes::Bytes;
 use marram_chain_algo::{Chain, Event, Host, Peer, Record};
-use marram_edge::api::{CellError, SealedCheckpoint};
+use marram_edge::api::CellError;
+use marram_session::cell::SealedCheckpoint;
 use marram_session::cell::{
     Base, CellId, Input, Outcome, Output, PortKind, Ran, Run, Seed, Stop, TimerChange,
 };
 use marram_wire::{
-    frame::Code,
+    frame::{CheckpointMeta, Code},
     header::{self, Header},
     id::{Generation, ImageHash, Port, SessionId},
     seal::{Seal, SessionKeys},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const STATE_SIZE: usize = Chain::SAVED_SIZE + 32 + 8 + 8;
 const FULL: u8 = 0;
@@ -98,10 +99,47 @@ struct Cell {
     copied: Option<Vec<u8>>,
 }
 
+/// A cell whose checkpoints arrive.
+#[derive(Debug)]
+pub(crate) struct Restoring {
+    pub(crate) session: SessionId,
+    image: ImageHash,
+    keys: SessionKeys,
+    expected: VecDeque<CheckpointMeta>,
+    arriving: Vec<u8>,
+    /// Those that are here.
+    pub(crate) checkpoints: Vec<SealedCheckpoint>,
+}
+
+impl Restoring {
+    /// Nothing has arrived.
+    pub(crate) fn new(
+        session: SessionId,
+        image: ImageHash,
+        keys: SessionKeys,
+        expected: Vec<CheckpointMeta>,
+    ) -> Self {
+        let (expected, arriving, checkpoints) = (expected.into(), Vec::new(), Vec::new());
+        Self { session, image, keys, expected, arriving, checkpoints }
+    }
+
+    /// Takes a part; true when nothing more is to come.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        self.arriving.extend_from_slice(bytes);
+        let arrived = self.arriving.len() as u64;
+        if let Some(meta) = self.expected.pop_front_if(|meta| meta.size == arrived) {
+            let bytes = std::mem::take(&mut self.arriving).into();
+            self.checkpoints.push(SealedCheckpoint { meta, bytes });
+        }
+        self.expected.is_empty()
+    }
+}
+
 /// The cells of one shard.
 #[derive(Debug)]
 pub(crate) struct Cells {
     cells: BTreeMap<CellId, Cell>,
+    restoring: BTreeMap<CellId, Restoring>,
     habits: Habits,
 }
 
@@ -109,7 +147,7 @@ impl Cells {
     /// None yet.
     #[must_use]
     pub(crate) fn new(habits: Habits) -> Self {
-        Self { cells: BTreeMap::new(), habits }
+        Self { cells: BTreeMap::new(), restoring: BTreeMap::new(), habits }
     }
 
     /// Starts a cell.
@@ -212,6 +250,17 @@ impl Cells {
         Ok(seal.seal_checkpoint(header.number, &header::join(header, &sections)).into())
     }
 
+    /// Gets ready for the checkpoints of a cell.
+    pub(crate) fn expect(&mut self, id: CellId, restoring: Restoring) {
+        self.restoring.insert(id, restoring);
+    }
+
+    /// Takes a part of a cell's checkpoints; returns them when all are here.
+    pub(crate) fn gather(&mut self, id: CellId, bytes: &[u8]) -> Option<Restoring> {
+        let whole = self.restoring.get_mut(&id)?.take(bytes);
+        if whole { self.restoring.remove(&id) } else { None }
+    }
+
     /// Restores a cell from checkpoints.
     ///
     /// # Errors
@@ -219,9 +268,7 @@ impl Cells {
     pub(crate) fn restore(
         &mut self,
         id: CellId,
-        (session, image): (SessionId, ImageHash),
-        keys: &SessionKeys,
-        checkpoints: &[SealedCheckpoint],
+        Restoring { session, image, keys, checkpoints, .. }: &Restoring,
         past: &mut Past,
     ) -> Result<Box<Header>, CellError> {
         let tampered = |reason: &str| CellError { code: Code::Tampered, reason: reason.into() };
@@ -232,14 +279,14 @@ impl Cells {
         for sealed in checkpoints {
             let (meta, seal) = (&sealed.meta, keys.seal(sealed.meta.generation));
             let plain = seal
-                .open_checkpoint(meta.number, sealed.bytes.to_vec())
+                .open_checkpoint(meta.number, &sealed.bytes)
                 .map_err(|error| tampered(&error.to_string()))?;
             let (header, sections) =
                 header::split(plain.into()).map_err(|error| tampered(&error.to_string()))?;
             let base = last.as_ref().filter(|_| !meta.full).map(|base| (base.generation, base.number));
             let named = (header.base_generation, header.base_number);
-            let fits = header.session == session
-                && header.image == image
+            let fits = header.session == *session
+                && header.image == *image
                 && (header.generation, header.number) == (meta.generation, meta.number)
                 && header.log_offset == meta.log_offset
                 && named == base.unwrap_or((Generation::NONE, 0));
@@ -268,6 +315,7 @@ impl Cells {
             expect(unused_variables, reason = "only a twin is removed as well")
         )]
         let cell = self.cells.remove(&id);
+        self.restoring.remove(&id);
         #[cfg(feature = "wasm")]
         if let (Some(twins), Some(twin)) = (&mut past.twins, cell.and_then(|cell| cell.twin)) {
             twins.remove(twin);

@@ -216,26 +216,86 @@ impl Seal {
     ///
     /// # Errors
     /// If one bit differs from what [`Self::seal_checkpoint`] made with this key and number.
-    pub fn open_checkpoint(&self, number: u32, mut sealed: Vec<u8>) -> Result<Vec<u8>, Broken> {
+    pub fn open_checkpoint(&self, number: u32, sealed: &[u8]) -> Result<Vec<u8>, Broken> {
+        let mut opener = self.opener(number, sealed.len() as u64, Vec::with_capacity(sealed.len()));
+        opener.push(sealed)?;
+        opener.finish()
+    }
+
+    /// Opens a sealed checkpoint of `size` bytes as it arrives, into a buffer that is empty and best has room for them.
+    #[must_use]
+    pub fn opener(&self, number: u32, size: u64, buffer: Vec<u8>) -> Opener {
         let cipher = ChaCha20Poly1305::new(&self.checkpoint.into());
-        let chunks = sealed.len().div_ceil(SEAL_CHUNK + TAG);
-        let (mut read, mut written) = (0, 0);
-        for chunk in 0..chunks {
-            let size = (sealed.len() - read).min(SEAL_CHUNK + TAG);
-            let body = size.checked_sub(TAG).ok_or(Broken)?;
-            let nonce = Self::nonce(number, chunk, chunk + 1 == chunks);
-            let (text, tag) = sealed[read..read + size].split_at_mut(body);
-            let tag = Tag::try_from(&*tag).map_err(|_| Broken)?;
-            cipher.decrypt_inout_detached(&nonce.into(), &[], text.into(), &tag).map_err(|_| Broken)?;
-            sealed.copy_within(read..read + body, written);
-            read += size;
-            written += body;
+        Opener { cipher, number, missing: size, chunk: 0, opened: buffer.len(), buffer }
+    }
+}
+
+/// A sealed checkpoint on its way. What has arrived is opened chunk by chunk, so that little is left to do when the last
+/// byte is here; the text is given out only then, whole.
+pub struct Opener {
+    cipher: ChaCha20Poly1305,
+    number: u32,
+    /// Sealed bytes that are still to come.
+    missing: u64,
+    /// Chunks opened.
+    chunk: usize,
+    /// The text, and behind it what is here of the next chunk.
+    buffer: Vec<u8>,
+    /// Where the text ends.
+    opened: usize,
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opener").field("missing", &self.missing).finish_non_exhaustive()
+    }
+}
+
+impl Opener {
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// If they are not what was sealed, or too many. Nothing can be made of the others then.
+    pub fn push(&mut self, mut sealed: &[u8]) -> Result<(), Broken> {
+        while !sealed.is_empty() {
+            let room = self.opened + SEAL_CHUNK + TAG - self.buffer.len();
+            let (now, later) = sealed.split_at(sealed.len().min(room));
+            self.missing = self.missing.checked_sub(now.len() as u64).ok_or(Broken)?;
+            self.buffer.extend_from_slice(now);
+            sealed = later;
+            if now.len() == room || self.missing == 0 {
+                self.open_chunk()?;
+            }
         }
-        if chunks == 0 {
-            return Err(Broken);
-        }
-        sealed.truncate(written);
-        Ok(sealed)
+        Ok(())
+    }
+
+    /// Whether all bytes have arrived.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.missing == 0
+    }
+
+    /// Opens the chunk at the buffer's end, where it stays; only its tag goes.
+    fn open_chunk(&mut self) -> Result<(), Broken> {
+        let nonce = Seal::nonce(self.number, self.chunk, self.missing == 0);
+        let (text, tag) = self.buffer[self.opened..].split_last_chunk_mut().ok_or(Broken)?;
+        let tag: Tag = (*tag).into();
+        let end = self.opened + text.len();
+        self.cipher.decrypt_inout_detached(&nonce.into(), &[], text.into(), &tag).map_err(|_| Broken)?;
+        self.buffer.truncate(end);
+        self.opened = end;
+        self.chunk += 1;
+        Ok(())
+    }
+
+    /// The text.
+    ///
+    /// # Errors
+    /// If a part of it was refused, or has not arrived.
+    pub fn finish(self) -> Result<Vec<u8>, Broken> {
+        let whole = self.missing == 0 && self.chunk > 0 && self.opened == self.buffer.len();
+        if whole { Ok(self.buffer) } else { Err(Broken) }
     }
 }
 
@@ -268,17 +328,45 @@ mod tests {
         for len in [0, 1, SEAL_CHUNK - 1, SEAL_CHUNK, SEAL_CHUNK + 1, 3 * SEAL_CHUNK] {
             let plain = vec![7; len];
             let sealed = seal.seal_checkpoint(4, &plain);
-            assert_eq!(seal.open_checkpoint(4, sealed.clone()), Ok(plain));
-            assert_eq!(seal.open_checkpoint(5, sealed.clone()), Err(Broken));
+            assert_eq!(seal.open_checkpoint(4, &sealed), Ok(plain));
+            assert_eq!(seal.open_checkpoint(5, &sealed), Err(Broken));
             for position in [0, sealed.len() / 2, sealed.len() - 1] {
                 let mut altered = sealed.clone();
                 altered[position] ^= 1;
-                assert_eq!(seal.open_checkpoint(4, altered), Err(Broken));
+                assert_eq!(seal.open_checkpoint(4, &altered), Err(Broken));
             }
             // Cutting whole chunks off the end is noticed by the last chunk's mark.
             let cut = sealed.len().saturating_sub(SEAL_CHUNK + TAG);
-            assert_eq!(seal.open_checkpoint(4, sealed[..cut].to_vec()), Err(Broken));
+            assert_eq!(seal.open_checkpoint(4, &sealed[..cut]), Err(Broken));
         }
+    }
+
+    #[test]
+    fn a_checkpoint_is_opened_as_it_arrives_and_given_out_whole() {
+        let seal = keys().seal(Generation { count: 1, opener: 2 });
+        let plain: Vec<u8> = (0..2 * SEAL_CHUNK + 100).map(|at| at.to_le_bytes()[0]).collect();
+        let sealed = seal.seal_checkpoint(4, &plain);
+        let opener = || seal.opener(4, sealed.len() as u64, Vec::new());
+        for piece in [1_000, TAG, SEAL_CHUNK, SEAL_CHUNK + TAG, sealed.len()] {
+            let mut whole = opener();
+            sealed.chunks(piece).for_each(|bytes| assert_eq!(whole.push(bytes), Ok(())));
+            assert_eq!(whole.finish().as_ref(), Ok(&plain), "pieces of {piece}");
+        }
+        for len in [0, 1, SEAL_CHUNK + TAG, sealed.len() - 1] {
+            let mut short = opener();
+            assert_eq!(short.push(&sealed[..len]), Ok(()));
+            assert_eq!(short.finish(), Err(Broken), "only {len} bytes");
+        }
+        // What was refused is not given out, whatever follows.
+        let mut altered = sealed.clone();
+        altered[SEAL_CHUNK] ^= 1;
+        let mut refused = opener();
+        assert_eq!(refused.push(&altered), Err(Broken));
+        let _ = refused.push(&altered[SEAL_CHUNK + TAG..]);
+        assert_eq!(refused.finish(), Err(Broken));
+        let mut more = opener();
+        assert_eq!(more.push(&sealed), Ok(()));
+        assert_eq!(more.push(&[0]), Err(Broken));
     }
 
     #[test]

@@ -35,6 +35,10 @@ impl Shard {
                     self.counters.runs += 1;
                     out.push(Out::Run(run));
                 }
+                Effect::Part(bytes) => {
+                    let cell = self.sessions.get(&id).and_then(|session| session.owner.cell());
+                    out.extend(cell.map(|cell| Out::Part { cell, bytes }));
+                }
                 Effect::Copy(cell, base) => out.push(Out::Copy { cell, base }),
                 Effect::Checkpoint(cell, header, seal) => out.push(Out::Checkpoint { cell, header, seal }),
                 Effect::Remove(cell) => {

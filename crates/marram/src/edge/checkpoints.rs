@@ -2,13 +2,17 @@
 //! is believed before the seal has been checked, and nothing of another session, image or place afterwards.
 
 use bytes::Bytes;
-use marram_edge::api::{CellError, SealedCheckpoint};
+use marram_edge::api::CellError;
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
     id::{Generation, ImageHash, SessionId},
-    seal::SessionKeys,
+    seal::{Opener, SessionKeys},
 };
+use std::collections::VecDeque;
+
+/// What is made room for at once, in bytes; an end can announce what it does not have.
+const ROOM_MAX: u64 = 64 << 20;
 
 /// Opened checkpoints: the last one's header, and the sections of each, a full one and its deltas.
 #[derive(Debug)]
@@ -19,33 +23,65 @@ pub(super) struct Opened {
     pub(super) sections: Vec<Bytes>,
 }
 
-fn tampered(reason: impl Into<String>) -> CellError {
-    CellError { code: Code::Tampered, reason: reason.into() }
+/// A full checkpoint and its deltas on their way from an end, opened as they come.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    session: SessionId,
+    /// The image that they must be of.
+    pub(super) image: ImageHash,
+    keys: SessionKeys,
+    /// Those that are not whole; the first one is being opened.
+    expected: VecDeque<CheckpointMeta>,
+    opener: Option<Opener>,
+    sections: Vec<Bytes>,
+    last: Option<Header>,
 }
 
-/// Opens a full checkpoint and its deltas.
-///
-/// # Errors
-/// If one of them was altered, or is not the one that belongs in its place.
-pub(super) fn open(
-    session: SessionId,
-    image: ImageHash,
-    keys: &SessionKeys,
-    checkpoints: Vec<SealedCheckpoint>,
-) -> Result<Opened, CellError> {
-    let mut sections = Vec::with_capacity(checkpoints.len());
-    let mut last: Option<Header> = None;
-    for SealedCheckpoint { meta, bytes } in checkpoints {
-        let plain = keys.seal(meta.generation).open_checkpoint(meta.number, bytes.into());
-        let plain = plain.map_err(|error| tampered(error.to_string()))?;
-        let (header, body) = header::split(plain.into()).map_err(|error| tampered(error.to_string()))?;
-        let base = last.as_ref().map_or((Generation::NONE, 0), |last| (last.generation, last.number));
-        check(&header, &meta, session, image, base).map_err(tampered)?;
-        sections.push(body);
-        last = Some(header);
+impl Arriving {
+    /// Nothing has arrived.
+    pub(super) fn new(
+        session: SessionId,
+        image: ImageHash,
+        keys: SessionKeys,
+        expected: Vec<CheckpointMeta>,
+    ) -> Self {
+        let (expected, sections) = (expected.into(), Vec::new());
+        Self { session, image, keys, expected, opener: None, sections, last: None }
     }
-    let header = last.ok_or_else(|| tampered("there is no checkpoint to restore"))?;
-    Ok(Opened { header: Box::new(header), sections })
+
+    /// Takes the next bytes, all of them of one checkpoint; gives the whole chain out when nothing is missing.
+    ///
+    /// # Errors
+    /// If a checkpoint was altered, or is not the one that belongs in its place. The rest is of no use then.
+    pub(super) fn push(&mut self, sealed: &[u8]) -> Result<Option<Opened>, CellError> {
+        self.take(sealed).map_err(|reason| CellError { code: Code::Tampered, reason })?;
+        let header = self.last.take_if(|_| self.expected.is_empty());
+        let opened =
+            |header| Opened { header: Box::new(header), sections: std::mem::take(&mut self.sections) };
+        Ok(header.map(opened))
+    }
+
+    fn take(&mut self, sealed: &[u8]) -> Result<(), String> {
+        let Some(meta) = self.expected.front() else { return Err("more arrives than was announced".into()) };
+        let begin = || {
+            let room = usize::try_from(meta.size.min(ROOM_MAX)).unwrap_or(0);
+            self.keys.seal(meta.generation).opener(meta.number, meta.size, marram_sandbox::roomy(room))
+        };
+        let opener = self.opener.get_or_insert_with(begin);
+        opener.push(sealed).map_err(|error| error.to_string())?;
+        if opener.is_whole()
+            && let (Some(opener), Some(meta)) = (self.opener.take(), self.expected.pop_front())
+        {
+            let plain = opener.finish().map_err(|error| error.to_string())?;
+            let (header, body) = header::split(plain.into()).map_err(|error| error.to_string())?;
+            let last = self.last.as_ref();
+            let base = last.map_or((Generation::NONE, 0), |last| (last.generation, last.number));
+            check(&header, &meta, self.session, self.image, base)?;
+            self.sections.push(body);
+            self.last = Some(header);
+        }
+        Ok(())
+    }
 }
 
 /// Whether a header is for this session, this image and this place in the chain.
@@ -77,6 +113,7 @@ fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use marram_session::cell::SealedCheckpoint;
     use marram_wire::{header::Many, seal::DomainSecret};
 
     const SESSION: SessionId = SessionId([1; 16]);
@@ -121,8 +158,20 @@ mod tests {
         sealed((FIRST, 1), (Generation::NONE, 0), |_| {})
     }
 
+    /// Hands over what was announced, in pieces.
+    fn open(checkpoints: Vec<SealedCheckpoint>, piece: usize) -> Result<Option<Opened>, CellError> {
+        let metas = checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect();
+        let mut arriving = Arriving::new(SESSION, IMAGE, keys(), metas);
+        let mut opened = None;
+        for bytes in checkpoints.iter().flat_map(|checkpoint| checkpoint.bytes.chunks(piece)) {
+            assert!(opened.is_none(), "given out before all of it is there");
+            opened = arriving.push(bytes)?;
+        }
+        Ok(opened)
+    }
+
     fn refusal(checkpoints: Vec<SealedCheckpoint>) -> String {
-        let error = open(SESSION, IMAGE, &keys(), checkpoints).expect_err("refused");
+        let error = open(checkpoints, 50).expect_err("refused");
         assert_eq!(error.code, Code::Tampered);
         error.reason
     }
@@ -131,9 +180,12 @@ mod tests {
     fn a_chain_opens_across_generations() {
         let delta = sealed((FIRST, 2), (FIRST, 1), |_| {});
         let later = sealed((SECOND, 1), (FIRST, 2), |_| {});
-        let opened = open(SESSION, IMAGE, &keys(), vec![full(), delta, later]).expect("untouched");
-        assert_eq!(opened.sections, [&[1u8][..], &[2], &[1]]);
-        assert_eq!((opened.header.generation, opened.header.number), (SECOND, 1));
+        for piece in [1, 50, 1_000] {
+            let opened = open(vec![full(), delta.clone(), later.clone()], piece).expect("untouched");
+            let opened = opened.expect("all of it was handed over");
+            assert_eq!(opened.sections, [&[1u8][..], &[2], &[1]]);
+            assert_eq!((opened.header.generation, opened.header.number), (SECOND, 1));
+        }
     }
 
     #[test]
@@ -151,7 +203,6 @@ mod tests {
         let other = sealed((FIRST, 1), (Generation::NONE, 0), |header| header.image = ImageHash([7; 32]));
         let skipping = sealed((FIRST, 3), (FIRST, 2), |_| {});
         for (checkpoints, says) in [
-            (vec![], "no checkpoint"),
             (vec![flipped], "altered"),
             (vec![full(), renamed], "covering something else"),
             (vec![promoted], "builds on another"),

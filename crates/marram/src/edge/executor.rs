@@ -2,18 +2,23 @@
 //!
 //! Handlers run on the calling thread. Loading images, sealing and opening checkpoints happen on the worker.
 
-use super::{checkpoints, pressure, setup::Setup, worker::Worker};
+use super::{
+    checkpoints::{Arriving, Opened},
+    pressure,
+    setup::Setup,
+    worker::Worker,
+};
 use crate::net::Limiter;
 use anyhow::Context;
 use bytes::Bytes;
-use marram_edge::api::{CellError, Counter, In, SealedCheckpoint};
+use marram_edge::api::{CellError, Counter, In};
 use marram_sandbox::{
     Cells, CellsConfig, Decoded, Image, Images, Level, LoadError, Progress, RestoreError, Snapshot,
     SnapshotError, StartError,
 };
 use marram_session::cell::{Base, CellId, Ran, Run, Seed};
 use marram_wire::{
-    frame::Code,
+    frame::{CheckpointMeta, Code},
     header::{self, Header},
     id::{ImageHash, SessionId},
     seal::{Seal, SessionKeys},
@@ -49,6 +54,13 @@ enum Loaded {
     Here(Arc<Image>),
 }
 
+/// What the worker has at hand.
+struct Desk {
+    images: Images,
+    /// Checkpoints that are being opened, by the cells that they are for.
+    arriving: BTreeMap<CellId, Arriving>,
+}
+
 /// What the worker brings back.
 enum Answer {
     Image(ImageHash, Result<Arc<Image>, LoadError>),
@@ -68,7 +80,7 @@ pub(super) struct Executor {
     expected: BTreeSet<CellId>,
     /// States that were copied and are still to be sealed, one a cell at the most.
     copies: BTreeMap<CellId, Result<Snapshot, SnapshotError>>,
-    worker: Worker<Answer>,
+    worker: Worker<Desk, Answer>,
     prints: Limiter,
     /// Whether a cell may have to be started ahead of its client.
     stocking: bool,
@@ -86,7 +98,7 @@ impl Executor {
         let cells = Cells::new(CellsConfig { slots: setup.cells_max, ..CellsConfig::default() })
             .context("cannot make room for cells: lower cells_max, or raise vm.max_map_count")?;
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
-        let worker = Worker::start(images, waker)?;
+        let worker = Worker::start(Desk { images, arriving: BTreeMap::new() }, waker)?;
         Ok(Self {
             cells,
             images: BTreeMap::new(),
@@ -189,7 +201,7 @@ impl Executor {
     pub(super) fn prepare(&mut self, image: ImageHash) {
         if let Entry::Vacant(entry) = self.images.entry(image) {
             entry.insert(Loaded::Underway(Vec::new()));
-            self.worker.urgent(move |images| Answer::Image(image, images.load(image)));
+            self.worker.urgent(move |desk| Some(Answer::Image(image, desk.images.load(image))));
         }
     }
 
@@ -206,28 +218,32 @@ impl Executor {
         self.begin(cell, image, Beginning::Seed(seed), inputs);
     }
 
-    /// Restores a cell: the worker opens and decodes, this thread applies.
+    /// Restores a cell from checkpoints whose bytes follow: the worker opens and decodes, this thread applies.
     pub(super) fn restore(
         &mut self,
         cell: CellId,
         session: SessionId,
         image: ImageHash,
         keys: SessionKeys,
-        sealed: Vec<SealedCheckpoint>,
+        checkpoints: Vec<CheckpointMeta>,
     ) {
         self.expected.insert(cell);
         self.prepare(image);
-        self.worker.urgent(move |_| {
-            let (started, size) =
-                (Instant::now(), sealed.iter().map(|sealed| sealed.bytes.len()).sum::<usize>());
-            let result = checkpoints::open(session, image, &keys, sealed).and_then(|opened| {
-                let opened_us = started.elapsed().as_micros();
-                let decoded = Decoded::decode(&opened.sections).map_err(|error| unrestorable(&error))?;
-                let decoded_us = started.elapsed().as_micros();
-                debug!(%session, size, opened_us, decoded_us, "checkpoints opened");
-                Ok(Box::new(Restored { header: opened.header, decoded }))
-            });
-            Answer::Opened { cell, image, result }
+        self.worker.urgent(move |desk| {
+            desk.arriving.insert(cell, Arriving::new(session, image, keys, checkpoints));
+            None
+        });
+    }
+
+    /// Has the next bytes of a cell's checkpoints opened while others are still on their way. Nothing of them reaches the
+    /// cell before all of them are there and unaltered.
+    pub(super) fn part(&self, cell: CellId, bytes: Bytes) {
+        self.worker.urgent(move |desk| {
+            let arriving = desk.arriving.get_mut(&cell)?;
+            let image = arriving.image;
+            let result = arriving.push(&bytes).transpose()?.and_then(decode);
+            desk.arriving.remove(&cell);
+            Some(Answer::Opened { cell, image, result })
         });
     }
 
@@ -261,7 +277,7 @@ impl Executor {
         match self.copies.remove(&cell).unwrap_or(Err(SnapshotError::NotIdle)) {
             Ok(snapshot) => self.worker.lazy(move |_| {
                 let plain = header::join(&header, &snapshot.encode());
-                Answer::Sealed { cell, number, bytes: seal.seal_checkpoint(number, &plain).into() }
+                Some(Answer::Sealed { cell, number, bytes: seal.seal_checkpoint(number, &plain).into() })
             }),
             Err(error) => {
                 let result = Err(error.to_string());
@@ -314,7 +330,12 @@ impl Executor {
     /// Ends a cell.
     pub(super) fn remove(&mut self, cell: CellId) {
         self.cells.remove(cell);
-        self.expected.remove(&cell);
+        if self.expected.remove(&cell) {
+            self.worker.urgent(move |desk| {
+                desk.arriving.remove(&cell);
+                None
+            });
+        }
         self.copies.remove(&cell);
         self.preempted.retain(|other| *other != cell);
     }
@@ -364,6 +385,11 @@ impl Executor {
             }
         }
     }
+}
+
+fn decode(opened: Opened) -> Result<Box<Restored>, CellError> {
+    let decoded = Decoded::decode_opened(&opened.sections).map_err(|error| unrestorable(&error))?;
+    Ok(Box::new(Restored { header: opened.header, decoded }))
 }
 
 fn bring_to_life(cells: &mut Cells, cell: CellId, image: &Arc<Image>, beginning: Beginning) -> In {

@@ -294,6 +294,7 @@ impl Process {
             Out::Checkpoint { cell, header, seal } => {
                 self.executor.checkpoint(cell, header, seal, &mut self.inputs);
             }
+            Out::Part { cell, bytes } => self.executor.part(cell, bytes),
             Out::Remove { cell } => self.executor.remove(cell),
             Out::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),
             Out::Control(message) => self.passage.send(&message.to_bytes(), None),

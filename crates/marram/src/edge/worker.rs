@@ -3,7 +3,6 @@
 //! One thread, since every further one slows the busy one down (they share an address space). What a session waits for
 //! goes before what it does not.
 
-use marram_sandbox::Images;
 use std::{
     collections::VecDeque,
     io,
@@ -14,28 +13,28 @@ use std::{
     thread,
 };
 
-/// A job: given the image cache, makes an answer.
-type Job<T> = Box<dyn FnOnce(&Images) -> T + Send>;
+/// A job: given what the thread has at hand, makes an answer, or does not yet.
+type Job<D, T> = Box<dyn FnOnce(&mut D) -> Option<T> + Send>;
 
-struct Queues<T> {
-    urgent: VecDeque<Job<T>>,
-    lazy: VecDeque<Job<T>>,
+struct Queues<D, T> {
+    urgent: VecDeque<Job<D, T>>,
+    lazy: VecDeque<Job<D, T>>,
     closed: bool,
 }
 
-struct Shared<T> {
-    queues: Mutex<Queues<T>>,
+struct Shared<D, T> {
+    queues: Mutex<Queues<D, T>>,
     some: Condvar,
 }
 
-impl<T> Shared<T> {
+impl<D, T> Shared<D, T> {
     /// Jobs run outside the lock, so nothing can panic while it is held and leave the queues half-changed.
-    fn lock(&self) -> MutexGuard<'_, Queues<T>> {
+    fn lock(&self) -> MutexGuard<'_, Queues<D, T>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the next job; `None` when there will be no more.
-    fn next(&self) -> Option<Job<T>> {
+    fn next(&self) -> Option<Job<D, T>> {
         let mut queues = self.lock();
         loop {
             if queues.closed {
@@ -51,32 +50,30 @@ impl<T> Shared<T> {
 }
 
 /// The thread and its queues. Sessions bound both: each has at most one checkpoint and one restoration under way.
-pub(super) struct Worker<T> {
-    shared: Arc<Shared<T>>,
+pub(super) struct Worker<D, T> {
+    shared: Arc<Shared<D, T>>,
     answers: Receiver<T>,
 }
 
-impl<T: Send + 'static> Worker<T> {
-    /// Starts the thread; `waker` is told of each answer.
-    pub(super) fn start(images: Images, waker: mio::Waker) -> io::Result<Self> {
+impl<D: Send + 'static, T: Send + 'static> Worker<D, T> {
+    /// Starts the thread, which has `desk` at hand; `waker` is told of each answer.
+    pub(super) fn start(desk: D, waker: mio::Waker) -> io::Result<Self> {
         let queues = Queues { urgent: VecDeque::new(), lazy: VecDeque::new(), closed: false };
         let shared = Arc::new(Shared { queues: Mutex::new(queues), some: Condvar::new() });
         let (sender, answers) = channel();
         let theirs = Arc::clone(&shared);
-        thread::Builder::new()
-            .name("worker".into())
-            .spawn(move || work(&theirs, &images, &sender, &waker))?;
+        thread::Builder::new().name("worker".into()).spawn(move || work(&theirs, desk, &sender, &waker))?;
         Ok(Self { shared, answers })
     }
 
     /// Adds a job that a session waits for.
-    pub(super) fn urgent(&self, job: impl FnOnce(&Images) -> T + Send + 'static) {
+    pub(super) fn urgent(&self, job: impl FnOnce(&mut D) -> Option<T> + Send + 'static) {
         self.shared.lock().urgent.push_back(Box::new(job));
         self.shared.some.notify_one();
     }
 
     /// Adds a job that nobody waits for.
-    pub(super) fn lazy(&self, job: impl FnOnce(&Images) -> T + Send + 'static) {
+    pub(super) fn lazy(&self, job: impl FnOnce(&mut D) -> Option<T> + Send + 'static) {
         self.shared.lock().lazy.push_back(Box::new(job));
         self.shared.some.notify_one();
     }
@@ -87,16 +84,17 @@ impl<T: Send + 'static> Worker<T> {
     }
 }
 
-impl<T> Drop for Worker<T> {
+impl<D, T> Drop for Worker<D, T> {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.some.notify_one();
     }
 }
 
-fn work<T>(shared: &Shared<T>, images: &Images, answers: &Sender<T>, waker: &mio::Waker) {
+fn work<D, T>(shared: &Shared<D, T>, mut desk: D, answers: &Sender<T>, waker: &mio::Waker) {
     while let Some(job) = shared.next() {
-        if answers.send(job(images)).is_err() || waker.wake().is_err() {
+        let Some(answer) = job(&mut desk) else { continue };
+        if answers.send(answer).is_err() || waker.wake().is_err() {
             return;
         }
     }

@@ -39,30 +39,28 @@ impl Owner {
             return out.push(Effect::Again(self.generation.count));
         }
         let Some(best) = self.longest() else { return };
-        let holder = self.best_holder();
-        let promised = self.sides[best].promised.as_ref().map(|p| (p.log_start, p.log_end, p.tag));
-        let Some((start, end, _)) = promised else { return };
-        let base =
-            holder.and_then(|at| self.sides[at].got_checkpoints.last()).map_or(0, |c| c.meta.log_offset);
-        if start > base || base > end {
-            return self.tampered("a part of the log is missing at both ends", out);
-        }
+        let checkpoints = self.source.map_or(Vec::new(), |at| self.sides[at].announced().to_vec());
+        let base = checkpoints.last().map_or(0, |checkpoint| checkpoint.log_offset);
+        let start = self.sides[best].promised.as_ref().map_or(0, |promised| promised.log_start);
         self.log.floor = base;
         self.log.bytes = self.sides[best].got_log.clone();
-        let _ = self.log.bytes.split_to(usize::try_from(base - start).unwrap_or(0));
+        // The log begins there or before: that was the first thing to be looked at.
+        let _ = self.log.bytes.split_to(usize::try_from(base.saturating_sub(start)).unwrap_or(0));
         self.log.cursor = Cursor::default();
         self.opened = self.log.end() > 0;
         self.digest = Digest::start(self.session);
         self.timers = super::Timers::default();
         self.sides.iter_mut().for_each(super::Side::reset);
         self.phase = Phase::Restoring;
-        if let Some(holder) = holder {
-            let checkpoints = core::mem::take(&mut self.sides[holder].got_checkpoints);
-            let agreed = self.holders_agree(&checkpoints);
-            self.cover.restored(&checkpoints, agreed);
-            return out.push(Effect::Restore(self.image, checkpoints));
+        let agreed = !checkpoints.is_empty() && self.holders_agree(&checkpoints);
+        self.cover.restored(&checkpoints, agreed);
+        if self.source.is_some() {
+            // The executor has all of them by now, and may have been faster than the other end's log.
+            if let Some(result) = self.early.take() {
+                self.stand_restored(now, result, out);
+            }
+            return;
         }
-        self.cover.restored(&[], false);
         if !self.log.bytes.is_empty() {
             match Cursor::default().take(&mut self.log.bytes.clone().freeze()) {
                 Ok(Entry { event: Event::Start { seed, .. }, .. }) => self.seed = Seed(seed),
@@ -77,20 +75,10 @@ impl Owner {
         self.cell = Some(cell);
     }
 
-    fn longest(&self) -> Option<usize> {
+    pub(super) fn longest(&self) -> Option<usize> {
         let ends =
             self.sides.iter().map(|side| side.promised.as_ref().map_or(0, |promised| promised.log_end));
         ends.enumerate().max_by_key(|(index, end)| (*end, core::cmp::Reverse(*index))).map(|(index, _)| index)
-    }
-
-    /// The end whose last checkpoint is newest.
-    fn best_holder(&self) -> Option<usize> {
-        let last = |side: &super::Side| {
-            side.got_checkpoints.last().map(|c| (c.meta.log_offset, c.meta.generation, c.meta.number))
-        };
-        let held =
-            self.sides.iter().enumerate().filter_map(|(index, side)| last(side).map(|key| (key, index)));
-        held.max().map(|(_, index)| index)
     }
 
     /// The cell never stopped: every end's last promise before this one was to this owner, so nobody else can have chosen.
@@ -136,9 +124,15 @@ impl Owner {
         result: Result<Box<Header>, CellError>,
         out: &mut Vec<Effect>,
     ) {
-        if self.cell != Some(cell) || self.phase != Phase::Restoring {
-            return;
+        match self.phase {
+            _ if self.cell != Some(cell) => {}
+            Phase::Asking if self.source.is_some() => self.early = Some(result),
+            Phase::Restoring => self.stand_restored(now, result, out),
+            _ => {}
         }
+    }
+
+    fn stand_restored(&mut self, now: Now, result: Result<Box<Header>, CellError>, out: &mut Vec<Effect>) {
         let header = match result {
             Ok(header) => header,
             Err(error) => return self.not_restored(error, out),
@@ -168,7 +162,7 @@ impl Owner {
         }
     }
 
-    fn tampered(&mut self, reason: &str, out: &mut Vec<Effect>) {
+    pub(super) fn tampered(&mut self, reason: &str, out: &mut Vec<Effect>) {
         self.over(Code::Tampered, reason.to_string(), out);
     }
 
@@ -356,7 +350,6 @@ impl Owner {
             out.push(Effect::Send(side.port, chosen.into()));
             side.known = end;
             side.got_log = bytes::BytesMut::new();
-            side.got_checkpoints = Vec::new();
         }
         self.phase = Phase::Running;
         self.live = Some(self.generation);

@@ -5,7 +5,7 @@
 //! an end that has acknowledged one will never need it again, and in a stream a megabyte is on its way at any time.
 
 use super::{Effect, Holder, Owner, Phase};
-use crate::cell::{Base, CellId, SealedCheckpoint};
+use crate::cell::{Base, CellId};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -103,13 +103,13 @@ impl Cover {
     }
 
     /// The cell is as these checkpoints left it; `agreed` if every holder has just these.
-    pub(super) fn restored(&mut self, chain: &[SealedCheckpoint], agreed: bool) {
-        self.copied = chain.last().map(|checkpoint| (checkpoint.meta.generation, checkpoint.meta.number));
+    pub(super) fn restored(&mut self, chain: &[CheckpointMeta], agreed: bool) {
+        self.copied = chain.last().map(|checkpoint| (checkpoint.generation, checkpoint.number));
         self.held = self.copied.filter(|_| agreed);
         self.covered = None;
         self.deltas = chain.len().saturating_sub(1);
-        self.full_size = chain.first().map_or(0, |checkpoint| checkpoint.meta.size);
-        self.delta_size = chain.iter().skip(1).map(|checkpoint| checkpoint.meta.size).sum();
+        self.full_size = chain.first().map_or(0, |checkpoint| checkpoint.size);
+        self.delta_size = chain.iter().skip(1).map(|checkpoint| checkpoint.size).sum();
         self.spent_ns = 0;
     }
 
@@ -133,13 +133,9 @@ impl Owner {
     }
 
     /// Whether a delta on the last of these would find its base at every holder.
-    pub(super) fn holders_agree(&self, chain: &[SealedCheckpoint]) -> bool {
-        let metas = || chain.iter().map(|checkpoint| &checkpoint.meta);
+    pub(super) fn holders_agree(&self, chain: &[CheckpointMeta]) -> bool {
         self.holders().iter().all(|index| {
-            self.sides[*index]
-                .promised
-                .as_ref()
-                .is_some_and(|promised| promised.checkpoints.iter().eq(metas()))
+            self.sides[*index].promised.as_ref().is_some_and(|promised| promised.checkpoints == chain)
         })
     }
 

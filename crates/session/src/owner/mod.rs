@@ -11,12 +11,12 @@ mod run;
 mod side;
 mod timers;
 
-use crate::cell::{Base, CellId, Image, Ran, Run, SealedCheckpoint, Seed};
+use crate::cell::{Base, CellError, CellId, Image, Ran, Run, Seed};
 use alloc::{boxed::Box, string::String, vec::Vec};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use cover::Cover;
 use marram_wire::{
-    frame::{Code, Ended, Failure, Frame, Reject},
+    frame::{CheckpointMeta, Code, Ended, Failure, Frame, Reject},
     header::Header,
     id::{Generation, HostId, Port, SessionId},
     log::Cursor,
@@ -74,8 +74,11 @@ pub enum Effect {
     Send(Port, Frame),
     /// Start a cell.
     Start(Image, Seed),
-    /// Start a cell from checkpoints.
-    Restore(Image, Vec<SealedCheckpoint>),
+    /// Start a cell from checkpoints: a full one and its deltas, whose bytes follow. It is not run before this is answered
+    /// and a log is chosen, and is removed if there comes to be none.
+    Restore(Image, Vec<CheckpointMeta>),
+    /// The next bytes of the checkpoints that [`Effect::Restore`] named, sealed; no piece is of two of them.
+    Part(Bytes),
     /// Run a handler.
     Run(Run),
     /// Copy the cell's state, as it is now.
@@ -157,6 +160,10 @@ pub struct Owner {
     live: Option<Generation>,
     running: Option<run::Running>,
     replay: Option<choose::Replay>,
+    /// Whose checkpoints go to the executor in this attempt, by index.
+    source: Option<usize>,
+    /// The executor's answer to [`Effect::Restore`], if it came before all of the ends' log.
+    early: Option<Result<Box<Header>, CellError>>,
     log: Log,
     /// Whether the cell's ports are open: the session's first entry is consumed, or about to be.
     opened: bool,
@@ -228,6 +235,8 @@ impl Owner {
             live: None,
             running: None,
             replay: None,
+            source: None,
+            early: None,
             log: Log::default(),
             opened: false,
             digest: Digest::start(session),
@@ -330,7 +339,7 @@ impl Owner {
             Frame::Promised(promised) if asking => self.promised(now, index, promised, out),
             Frame::LogPart(part) if asking => self.got_log(now, index, &part, out),
             Frame::CheckpointBegin(begin) if asking => self.got_checkpoint(index, begin.meta, out),
-            Frame::CheckpointPart(part) if asking => self.got_part(now, index, &part.bytes, out),
+            Frame::CheckpointPart(part) if asking => self.got_part(now, index, part.bytes, out),
             Frame::Input(input) => self.input(now, index, input, out),
             Frame::Credit(credit) => self.credit(now, index, credit.received, credit.bytes, out),
             Frame::Stored(stored) => self.stored(index, stored.bytes, stored.complete, out),

@@ -1,7 +1,6 @@
 //! Opening a generation: promises first, then what the ends keep (DESIGN.md section 5.2).
 
 use super::{Effect, Now, Owner, Phase, side::Message};
-use crate::cell::SealedCheckpoint;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
@@ -34,6 +33,8 @@ impl Owner {
         self.phase = Phase::Asking;
         self.totals.generations += 1;
         self.replay = None;
+        self.source = None;
+        self.early = None;
         self.cover.abandon();
         if self.live.is_none() {
             out.extend(self.cell.take().map(Effect::Remove));
@@ -87,7 +88,44 @@ impl Owner {
         side.next = promised.sent_start;
         side.credited_from = promised.sent_end;
         side.promised = Some(promised);
-        self.choose_if_complete(now, out);
+        if self.gather(out) {
+            self.choose_if_complete(now, out);
+        }
+    }
+
+    /// Once every end has promised, it is known whose checkpoints the cell is restored from. The executor gets them as they
+    /// come, so that they are open soon after the last part is here; nothing of them counts before a log is chosen. False
+    /// if what the ends keep cannot be put together.
+    fn gather(&mut self, out: &mut Vec<Effect>) -> bool {
+        if self.live.is_some() || self.sides.iter().any(|side| side.promised.is_none()) {
+            return true;
+        }
+        self.source = self.best_holder();
+        let base = self.source.and_then(|at| self.sides[at].announced().last()).map_or(0, |c| c.log_offset);
+        let log = self.longest().and_then(|best| self.sides[best].promised.as_ref());
+        if log.is_none_or(|log| log.log_start > base || base > log.log_end) {
+            self.tampered("a part of the log is missing at both ends", out);
+            return false;
+        }
+        if let Some(source) = self.source {
+            out.push(Effect::Restore(self.image, self.sides[source].announced().to_vec()));
+        }
+        for (index, side) in self.sides.iter_mut().enumerate() {
+            let parts = core::mem::take(&mut side.got_parts);
+            if self.source == Some(index) {
+                out.extend(parts.into_iter().map(Effect::Part));
+            }
+        }
+        true
+    }
+
+    /// The end whose last checkpoint is newest.
+    fn best_holder(&self) -> Option<usize> {
+        let last =
+            |side: &super::Side| side.announced().last().map(|c| (c.log_offset, c.generation, c.number));
+        let held =
+            self.sides.iter().enumerate().filter_map(|(index, side)| last(side).map(|key| (key, index)));
+        held.max().map(|(_, index)| index)
     }
 
     pub(super) fn got_log(&mut self, now: Now, index: usize, part: &LogPart, out: &mut Vec<Effect>) {
@@ -106,34 +144,34 @@ impl Owner {
     }
 
     pub(super) fn got_checkpoint(&mut self, index: usize, meta: CheckpointMeta, out: &mut Vec<Effect>) {
-        let side = &mut self.sides[index];
-        let at = side.got_checkpoints.len();
-        let announced = side.promised.as_ref().and_then(|promised| promised.checkpoints.get(at));
-        if announced != Some(&meta) || !side.got_parts.is_empty() || meta.size == 0 {
-            return self.over(
-                Code::Protocol,
-                "an end sends another checkpoint than it announced".into(),
-                out,
-            );
+        let side = &self.sides[index];
+        if side.arriving() != Some(&meta) || side.got_size > 0 || meta.size == 0 {
+            self.over(Code::Protocol, "an end sends another checkpoint than it announced".into(), out);
         }
-        // Read as it comes; the size is bounded by the promise's check.
-        side.got_parts.reserve(usize::try_from(meta.size).unwrap_or(0).min(64 << 20));
     }
 
-    pub(super) fn got_part(&mut self, now: Now, index: usize, bytes: &Bytes, out: &mut Vec<Effect>) {
+    pub(super) fn got_part(&mut self, now: Now, index: usize, bytes: Bytes, out: &mut Vec<Effect>) {
+        let gathered = self.source.is_some() || self.sides.iter().all(|side| side.promised.is_some());
         let side = &mut self.sides[index];
-        let at = side.got_checkpoints.len();
-        let meta = side.promised.as_ref().and_then(|promised| promised.checkpoints.get(at)).cloned();
-        side.got_parts.extend_from_slice(bytes);
-        let got = side.got_parts.len() as u64;
-        match meta {
-            Some(meta) if got < meta.size => {}
-            Some(meta) if got == meta.size => {
-                let bytes = core::mem::take(&mut side.got_parts).freeze();
-                side.got_checkpoints.push(SealedCheckpoint { meta, bytes });
-                self.choose_if_complete(now, out);
-            }
-            _ => self.over(Code::Protocol, "an end sends more of a checkpoint than it announced".into(), out),
+        let size = side.arriving().map_or(0, |meta| meta.size);
+        side.got_size += bytes.len() as u64;
+        if size == 0 || side.got_size > size {
+            let reason = "an end sends more of a checkpoint than it announced";
+            return self.over(Code::Protocol, reason.into(), out);
+        }
+        let whole = side.got_size == size;
+        if whole {
+            side.got_size = 0;
+            side.got_checkpoints += 1;
+        }
+        if self.source == Some(index) {
+            out.push(Effect::Part(bytes));
+        } else if !gathered {
+            // The size is bounded by the promise's check.
+            side.got_parts.push(bytes);
+        }
+        if whole {
+            self.choose_if_complete(now, out);
         }
     }
 

@@ -1,10 +1,9 @@
 //! What an owner knows of one end: what it sent, what it received, what it may be sent.
 
-use crate::cell::SealedCheckpoint;
 use alloc::{collections::VecDeque, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
-    frame::{Channel, Promised},
+    frame::{Channel, CheckpointMeta, Promised},
     header::{Many, PortState, Unacknowledged},
     id::{HostId, Port},
     limits::charge,
@@ -23,8 +22,12 @@ pub(super) struct Side {
     pub(super) promised: Option<Promised>,
     /// The end's log, opened, from [`Promised::log_start`].
     pub(super) got_log: BytesMut,
-    pub(super) got_checkpoints: Vec<SealedCheckpoint>,
-    pub(super) got_parts: BytesMut,
+    /// Checkpoints that arrived whole.
+    pub(super) got_checkpoints: usize,
+    /// What arrived of the next one, in bytes.
+    pub(super) got_size: u64,
+    /// Parts that arrived before it was known who needs them.
+    pub(super) got_parts: Vec<Bytes>,
     /// Messages that the cell has not consumed; the first has sequence number `took`, unless a replay consumes them.
     pub(super) inputs: VecDeque<Message>,
     pub(super) inputs_charge: u64,
@@ -62,8 +65,9 @@ impl Side {
             channel: None,
             promised: None,
             got_log: BytesMut::new(),
-            got_checkpoints: Vec::new(),
-            got_parts: BytesMut::new(),
+            got_checkpoints: 0,
+            got_size: 0,
+            got_parts: Vec::new(),
             inputs: VecDeque::new(),
             inputs_charge: 0,
             next: 0,
@@ -89,7 +93,8 @@ impl Side {
         self.channel = channel;
         self.promised = None;
         self.got_log.clear();
-        self.got_checkpoints.clear();
+        self.got_checkpoints = 0;
+        self.got_size = 0;
         self.got_parts.clear();
         self.inputs.clear();
         self.inputs_charge = 0;
@@ -97,12 +102,23 @@ impl Side {
         self.credit_due = 0;
     }
 
+    /// The checkpoints that the end has promised and hands over.
+    pub(super) fn announced(&self) -> &[CheckpointMeta] {
+        let promised = self.promised.as_ref().filter(|promised| !promised.live);
+        promised.map_or(&[], |promised| &promised.checkpoints)
+    }
+
+    /// The one of them that arrives.
+    pub(super) fn arriving(&self) -> Option<&CheckpointMeta> {
+        self.announced().get(self.got_checkpoints)
+    }
+
     /// Whether everything that the promise announced is there.
     pub(super) fn complete(&self) -> bool {
         self.promised.as_ref().is_some_and(|promised| {
             let log = promised.log_end - promised.log_start;
             let pushed =
-                self.got_checkpoints.len() == promised.checkpoints.len() && self.got_log.len() as u64 == log;
+                self.got_checkpoints == promised.checkpoints.len() && self.got_log.len() as u64 == log;
             self.next == promised.sent_end && (promised.live || pushed)
         })
     }
@@ -232,7 +248,7 @@ impl Side {
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
-        let got: usize = self.got_checkpoints.iter().map(|checkpoint| checkpoint.bytes.len()).sum();
-        self.inputs_charge + self.outbox_charge + (got + self.got_log.len() + self.got_parts.len()) as u64
+        let parts: usize = self.got_parts.iter().map(Bytes::len).sum();
+        self.inputs_charge + self.outbox_charge + (parts + self.got_log.len()) as u64
     }
 }

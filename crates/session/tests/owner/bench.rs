@@ -79,6 +79,8 @@ pub(crate) struct Bench {
     pub(crate) run: Option<Run>,
     /// What the cell was copied as, last.
     pub(crate) copied: Option<Base>,
+    /// What the executor was given of the checkpoints to restore from.
+    pub(crate) parts: Vec<u8>,
     /// The checkpoint that is to be sealed.
     pub(crate) taken: Option<Header>,
     /// Headers by checkpoint, as an executor would open them.
@@ -98,6 +100,7 @@ impl Bench {
             generation: Generation::NONE,
             run: None,
             copied: None,
+            parts: Vec::new(),
             taken: None,
             headers: Vec::new(),
             cells: 0,
@@ -138,6 +141,10 @@ impl Bench {
         let mut effects = Vec::new();
         does(&mut self.owner, self.now, &mut effects);
         for effect in effects {
+            if let Effect::Part(bytes) = effect {
+                self.parts.extend_from_slice(&bytes);
+                continue;
+            }
             let line = match &effect {
                 Effect::Send(port, frame) => {
                     let kept = &mut self.kept[usize::from(*port == SERVER)];

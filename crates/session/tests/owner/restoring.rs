@@ -182,6 +182,60 @@ fn a_restored_checkpoint_must_be_of_this_session_and_place() {
 }
 
 #[test]
+fn parts_go_to_the_executor_as_they_come_and_of_one_end_only() {
+    let mut bench = Bench::begun(Policy { holder: Holder::Both, ..policy() });
+    bench.cover(b"sealed");
+    bench.cover(b"delta");
+    bench.fail_over();
+    bench.kept[0].checkpoints.truncate(1);
+    bench.open();
+    bench.look();
+    bench.hand_over_of(0);
+    assert_eq!((bench.look().len(), bench.parts.len()), (0, 0), "the server's end may have a newer one");
+    let mut frames = bench.kept[1].handed_over(2).into_iter();
+    frames.by_ref().take(2).for_each(|frame| bench.frame(SERVER, frame));
+    assert_eq!((bench.look(), bench.parts.len()), (vec!["restore 1 2".to_string()], 0));
+    bench.frame(SERVER, frames.next().expect("the first checkpoint's only part"));
+    assert_eq!(bench.parts, b"sealed");
+    frames.for_each(|frame| bench.frame(SERVER, frame));
+    assert_eq!(bench.parts, b"sealeddelta");
+}
+
+#[test]
+fn an_executor_may_be_faster_than_the_other_ends_log() {
+    let mut bench = covered(policy());
+    bench.open();
+    bench.look();
+    bench.hand_over_of(0);
+    let mut frames = bench.kept[1].handed_over(2).into_iter();
+    bench.frame(SERVER, frames.next().expect("a promise"));
+    assert_eq!(bench.look(), ["restore 1"]);
+    bench.restored(43);
+    assert_eq!((bench.look().len(), bench.phase()), (0, Phase::Asking), "nothing is chosen yet");
+    frames.for_each(|frame| bench.frame(SERVER, frame));
+    assert_eq!(bench.look(), ["run b of client"]);
+}
+
+#[test]
+fn a_cell_that_was_to_be_restored_goes_with_its_attempt() {
+    let mut bench = covered(policy());
+    bench.open();
+    bench.look();
+    bench.hand_over_of(0);
+    let promised = bench.kept[1].promised(2);
+    bench.frame(SERVER, promised);
+    assert_eq!(bench.look(), ["restore 1"]);
+    bench.ask();
+    assert_eq!(bench.look(), ["restore 1"]);
+    bench.step(|owner, now, out| {
+        let gone = CellError { code: Code::Tampered, reason: "an answer of the attempt before".into() };
+        owner.restored(now, CellId(1), Err(gone), out);
+    });
+    bench.restored(43);
+    assert_eq!(bench.look(), ["run b of client"]);
+}
+
+#[test]
 fn the_newest_checkpoint_counts_whoever_holds_it() {
     let mut bench = Bench::begun(Policy { holder: Holder::Both, ..policy() });
     bench.cover(b"sealed");

@@ -79,9 +79,10 @@ pub(crate) fn effect(effect: &Effect) -> String {
         Effect::Send(..) => panic!("frames are shown by whom they reach"),
         Effect::Start(..) => "start".into(),
         Effect::Restore(_, checkpoints) => {
-            let numbers: Vec<String> = checkpoints.iter().map(|one| one.meta.number.to_string()).collect();
+            let numbers: Vec<String> = checkpoints.iter().map(|one| one.number.to_string()).collect();
             format!("restore {}", numbers.join(" "))
         }
+        Effect::Part(_) => panic!("the bench keeps parts"),
         Effect::Run(run) => format!("run {}", input(&run.input)),
         Effect::Copy(_, base) => if *base == Base::Image { "copy full" } else { "copy delta" }.into(),
         Effect::Checkpoint(_, header, _) => format!("seal {} at {}", header.number, header.log_offset),

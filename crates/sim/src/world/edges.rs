@@ -2,7 +2,7 @@
 
 use super::{Event, Way, World};
 use crate::{
-    executor::{Cells, Habits},
+    executor::{Cells, Habits, Restoring},
     plan::{MS, Moment, Plan, S, US},
     random::Random,
     watch::{Rare, Side},
@@ -348,6 +348,7 @@ impl World {
             }
             Out::Start { .. }
             | Out::Restore { .. }
+            | Out::Part { .. }
             | Out::Run(_)
             | Out::Copy { .. }
             | Out::Checkpoint { .. }
@@ -364,9 +365,14 @@ impl World {
                 self.answer(seat, cell, In::Started { cell, result });
             }
             Out::Restore { cell, session, image, keys, checkpoints } => {
-                let result = cells.restore(cell, (session, image), &keys, &checkpoints, &mut self.past);
-                self.watch.restored(seat, cell, session, checkpoints.len());
-                self.answer(seat, cell, In::Restored { cell, result });
+                cells.expect(cell, Restoring::new(session, image, keys, checkpoints));
+            }
+            Out::Part { cell, bytes } => {
+                if let Some(restoring) = cells.gather(cell, &bytes) {
+                    let result = cells.restore(cell, &restoring, &mut self.past);
+                    self.watch.restored(seat, cell, restoring.session, restoring.checkpoints.len());
+                    self.answer(seat, cell, In::Restored { cell, result });
+                }
             }
             Out::Run(run) => {
                 let Some((ran, seen)) = cells.run(&run, &mut self.past) else { return };
