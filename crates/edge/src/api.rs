@@ -254,6 +254,10 @@ pub enum ToShard {
     Configure(Configure),
     /// Sessions may name this app, and new ones run this image.
     Deploy(App),
+    /// Sessions that began with this app's image may go on here; new ones may not begin with it.
+    Know(App),
+    /// The answer to [`FromShard::Want`], if the image cannot be had; [`ToShard::Know`] is the other one.
+    Missing(Missing),
     /// New sessions of this app are refused; old ones run on.
     Undeploy(Name),
     /// Take no new sessions; ask agents to move the others.
@@ -279,6 +283,8 @@ pub enum FromShard {
     Killed(Killed),
     /// No session is left, after a drain.
     Drained,
+    /// A session names an image that is not here: peers may have it.
+    Want(Want),
 }
 
 record! {
@@ -296,8 +302,45 @@ record! {
         sessions_max: u32,
         /// Recoveries at a time (DESIGN.md section 5.8); 0 for no limit.
         recoveries_max: u32,
+        /// Whether there are peers to ask for images that are missing.
+        peers: bool,
         /// Flip one bit of the n-th output (counting from 1); 0 for never. For `marram demo --sabotage`.
         sabotage: u64,
+    }
+}
+
+impl Default for Configure {
+    /// The only shard of an edge without limits.
+    fn default() -> Self {
+        Self {
+            edge: "edge".into(),
+            shard: 0,
+            shards: 1,
+            gate: None,
+            sessions_max: 0,
+            recoveries_max: 0,
+            peers: false,
+            sabotage: 0,
+        }
+    }
+}
+
+record! {
+    /// An image that a session names.
+    Want {
+        /// Which.
+        image: ImageHash,
+        /// The session's app, for people.
+        app: String,
+    }
+}
+record! {
+    /// Why an image cannot be had from peers.
+    Missing {
+        /// Which.
+        image: ImageHash,
+        /// For people.
+        why: String,
     }
 }
 record! {
@@ -420,6 +463,8 @@ messages!(ToShard {
     3u8 Drain,
     4u8 Kill(Kill),
     5u8 List(Tag),
+    6u8 Know(App),
+    7u8 Missing(Missing),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -428,4 +473,5 @@ messages!(FromShard {
     3u8 Note(Note),
     4u8 Killed(Killed),
     5u8 Drained,
+    6u8 Want(Want),
 });

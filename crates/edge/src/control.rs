@@ -1,12 +1,15 @@
 //! The control of one edge: apps, shards, questions about sessions. Knows no HTTP and no process.
 
-use crate::api::{App, Configure, FromShard, Keep, Name, Protect, Row, Tag, ToShard};
+use crate::api::{App, Configure, FromShard, Keep, Missing, Name, Protect, Row, Tag, ToShard, Want};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     string::{String, ToString},
     vec::Vec,
 };
 use marram_wire::id::{HostId, ImageHash, SessionId};
+
+/// Images that peers are asked for at a time. Whoever needs one more asks again later.
+pub const FETCHES_MAX: usize = 4;
 
 /// Something happened to the control.
 #[derive(Clone, PartialEq, Debug)]
@@ -40,6 +43,13 @@ pub enum In {
         /// What is asked.
         request: Request,
     },
+    /// The answer to [`Out::Fetch`].
+    Fetched {
+        /// Which image.
+        image: ImageHash,
+        /// Its app, with the image on disk; or why nobody gives it.
+        result: Result<App, String>,
+    },
     /// An answer is overdue: give what is there. Sent by the shell some time after a request.
     Overdue {
         /// Of which request.
@@ -56,6 +66,8 @@ pub enum Request {
     Undeploy(String),
     /// The apps deployed now.
     Apps,
+    /// The app of an image that sessions here may run, deployed now or once.
+    Image(ImageHash),
     /// All sessions.
     Sessions,
     /// One session.
@@ -104,6 +116,11 @@ pub enum Out {
         /// The answer.
         answer: Answer,
     },
+    /// Ask the peers for an image and what was promised of its app; answered by [`In::Fetched`].
+    Fetch {
+        /// Which.
+        image: ImageHash,
+    },
     /// A line for the log: 0 error, 1 warning, 2 info, 3 debug.
     Log(u8, String),
     /// Every shard is empty after a drain: the process can stop.
@@ -121,6 +138,8 @@ pub struct Config {
     pub sessions_max: u32,
     /// Recoveries at a time on one shard; 0 for no limit.
     pub recoveries_max: u32,
+    /// Whether there are peers to ask for images.
+    pub peers: bool,
     /// See [`crate::api::Configure::sabotage`].
     pub sabotage: u64,
 }
@@ -142,8 +161,10 @@ pub struct Control {
     gate: Option<HostId>,
     /// What new sessions of an app run.
     apps: BTreeMap<String, App>,
-    /// Everything deployed since the edge started: sessions may name an image long after its app was deployed anew.
+    /// Everything deployed or fetched since the edge started: sessions may name an image long after its app was deployed anew.
     images: BTreeMap<ImageHash, App>,
+    /// Images that peers are being asked for, and the shards that want them.
+    fetching: BTreeMap<ImageHash, BTreeSet<u8>>,
     up: BTreeSet<u8>,
     drained: BTreeSet<u8>,
     draining: bool,
@@ -160,6 +181,7 @@ impl Control {
             gate: None,
             apps: BTreeMap::new(),
             images: BTreeMap::new(),
+            fetching: BTreeMap::new(),
             up: BTreeSet::new(),
             drained: BTreeSet::new(),
             draining: false,
@@ -180,6 +202,7 @@ impl Control {
                 up.into_iter().for_each(|shard| self.configure(shard, out));
             }
             In::Request { tag, request } => self.request(tag, request, out),
+            In::Fetched { image, result } => self.fetched(image, result, out),
             In::Overdue { tag } => self.answer(tag, out),
         }
     }
@@ -192,6 +215,7 @@ impl Control {
             gate: self.gate,
             sessions_max: self.config.sessions_max,
             recoveries_max: self.config.recoveries_max,
+            peers: self.config.peers,
             sabotage: self.config.sabotage,
         };
         out.push(Out::ToShard { shard, message: ToShard::Configure(configure) });
@@ -200,14 +224,9 @@ impl Control {
     fn shard_up(&mut self, shard: u8, out: &mut Vec<Out>) {
         self.up.insert(shard);
         self.configure(shard, out);
-        // Old images first, so that each app's current one is deployed last.
         let current: BTreeSet<ImageHash> = self.apps.values().map(|app| app.image).collect();
         for app in self.images.values().filter(|app| !current.contains(&app.image)) {
-            out.push(Out::ToShard { shard, message: ToShard::Deploy(app.clone()) });
-            if !self.apps.contains_key(&app.name) {
-                let name = Name { name: app.name.clone() };
-                out.push(Out::ToShard { shard, message: ToShard::Undeploy(name) });
-            }
+            out.push(Out::ToShard { shard, message: ToShard::Know(app.clone()) });
         }
         for app in self.apps.values() {
             out.push(Out::ToShard { shard, message: ToShard::Deploy(app.clone()) });
@@ -257,6 +276,47 @@ impl Control {
                 out.push(Out::Log(note.level, alloc::format!("shard {shard}: {about}{}", note.text)));
             }
             FromShard::Drained => self.drained(shard, out),
+            FromShard::Want(want) => self.want(shard, &want, out),
+        }
+    }
+
+    fn want(&mut self, shard: u8, want: &Want, out: &mut Vec<Out>) {
+        let image = want.image;
+        if let Some(app) = self.images.get(&image) {
+            // The shard's word and a deployment have crossed.
+            return out.push(Out::ToShard { shard, message: ToShard::Know(app.clone()) });
+        }
+        if self.fetching.len() >= FETCHES_MAX && !self.fetching.contains_key(&image) {
+            let why = "it asks its peers for as many other images as it may".to_string();
+            return out.push(Out::ToShard { shard, message: ToShard::Missing(Missing { image, why }) });
+        }
+        let new = !self.fetching.contains_key(&image);
+        self.fetching.entry(image).or_default().insert(shard);
+        if new {
+            let text =
+                alloc::format!("a session runs image {image} of `{}`: asking the peers for it", want.app);
+            out.push(Out::Log(2, text));
+            out.push(Out::Fetch { image });
+        }
+    }
+
+    fn fetched(&mut self, image: ImageHash, result: Result<App, String>, out: &mut Vec<Out>) {
+        let shards = self.fetching.remove(&image).unwrap_or_default();
+        match result {
+            Ok(app) => {
+                let text =
+                    alloc::format!("image {image} of `{}` is fetched: its sessions can go on here", app.name);
+                out.push(Out::Log(2, text));
+                self.images.insert(image, app.clone());
+                self.tell_all(&ToShard::Know(app), out);
+            }
+            Err(why) => {
+                out.push(Out::Log(1, alloc::format!("image {image} cannot be fetched: {why}")));
+                for shard in shards.intersection(&self.up) {
+                    let missing = Missing { image, why: why.clone() };
+                    out.push(Out::ToShard { shard: *shard, message: ToShard::Missing(missing) });
+                }
+            }
         }
     }
 
@@ -276,6 +336,10 @@ impl Control {
                 if known { Answer::Done } else { Answer::NotFound }
             }
             Request::Apps => Answer::Apps(self.apps.values().cloned().collect()),
+            Request::Image(image) => match self.images.get(&image) {
+                Some(app) => Answer::Apps(alloc::vec![app.clone()]),
+                None => Answer::NotFound,
+            },
             Request::Drain => {
                 self.draining = true;
                 self.tell_all(&ToShard::Drain, out);
@@ -407,8 +471,8 @@ mod tests {
     }
 
     fn control() -> Control {
-        let config = Config { edge: "e".into(), shards: 2, sessions_max: 0, recoveries_max: 0, sabotage: 0 };
-        Control::new(config)
+        let (sessions_max, recoveries_max, peers, sabotage) = (0, 0, true, 0);
+        Control::new(Config { edge: "e".into(), shards: 2, sessions_max, recoveries_max, peers, sabotage })
     }
 
     fn step(control: &mut Control, input: In) -> Vec<Out> {
@@ -418,19 +482,77 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_comes_back_is_told_every_image_and_the_current_apps_last() {
+    fn a_shard_that_comes_back_is_told_every_image_and_which_are_current() {
         let mut control = control();
-        for image in [1, 2] {
-            step(&mut control, In::Request { tag: 0, request: Request::Deploy(app("a", image)) });
+        for (name, image) in [("a", 2), ("a", 1), ("gone", 3)] {
+            step(&mut control, In::Request { tag: 0, request: Request::Deploy(app(name, image)) });
         }
-        let told: Vec<u8> = step(&mut control, In::ShardUp { shard: 0 })
+        step(&mut control, In::Request { tag: 0, request: Request::Undeploy("gone".into()) });
+        let told: Vec<ToShard> = step(&mut control, In::ShardUp { shard: 0 })
             .into_iter()
             .filter_map(|out| match out {
-                Out::ToShard { message: ToShard::Deploy(app), .. } => Some(app.image.0[0]),
+                Out::ToShard { message: ToShard::Configure(_), .. } => None,
+                Out::ToShard { message, .. } => Some(message),
                 _ => None,
             })
             .collect();
-        assert_eq!(told, [1, 2]);
+        let (old, gone, current) = (app("a", 2), app("gone", 3), app("a", 1));
+        assert_eq!(told, [ToShard::Know(old), ToShard::Know(gone), ToShard::Deploy(current)]);
+    }
+
+    fn want(control: &mut Control, shard: u8, image: u8) -> Vec<Out> {
+        let want = Want { image: ImageHash([image; 32]), app: "a".into() };
+        let mut out = step(control, In::FromShard { shard, message: FromShard::Want(want) });
+        out.retain(|out| !matches!(out, Out::Log(..)));
+        out
+    }
+
+    fn fetched(control: &mut Control, image: u8, result: Result<App, &str>) -> Vec<(u8, ToShard)> {
+        let fetched = In::Fetched { image: ImageHash([image; 32]), result: result.map_err(Into::into) };
+        let told = step(control, fetched).into_iter();
+        told.filter_map(|out| match out {
+            Out::ToShard { shard, message } => Some((shard, message)),
+            _ => None,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn an_image_that_several_shards_want_is_fetched_once_and_told_to_all() {
+        let mut control = control();
+        (0..3).for_each(|shard| drop(step(&mut control, In::ShardUp { shard })));
+        let fetch = Out::Fetch { image: ImageHash([7; 32]) };
+        assert_eq!(want(&mut control, 0, 7), [fetch.clone()]);
+        assert_eq!(want(&mut control, 1, 7), []);
+        let missing = ToShard::Missing(Missing { image: ImageHash([7; 32]), why: "nobody".into() });
+        let told = fetched(&mut control, 7, Err("nobody"));
+        assert_eq!(told, [(0, missing.clone()), (1, missing)], "the third did not ask");
+        assert_eq!(want(&mut control, 1, 7), [fetch]);
+        let know = ToShard::Know(app("a", 7));
+        let told = fetched(&mut control, 7, Ok(app("a", 7)));
+        assert_eq!(told, [0, 1, 2].map(|shard| (shard, know.clone())));
+        let told = want(&mut control, 2, 7);
+        assert_eq!(told, [Out::ToShard { shard: 2, message: know }], "it asked before it was told");
+        // New sessions do not begin with it, and peers that ask are given it.
+        let request = Request::Image(ImageHash([7; 32]));
+        let answers = step(&mut control, In::Request { tag: 1, request });
+        assert_eq!(answers, [Out::Answer { tag: 1, answer: Answer::Apps(alloc::vec![app("a", 7)]) }]);
+        let answers = step(&mut control, In::Request { tag: 2, request: Request::Apps });
+        assert_eq!(answers, [Out::Answer { tag: 2, answer: Answer::Apps(Vec::new()) }]);
+    }
+
+    #[test]
+    fn only_so_many_images_are_fetched_at_a_time() {
+        let mut control = control();
+        step(&mut control, In::ShardUp { shard: 0 });
+        let fetches = |out: Vec<Out>| matches!(out[..], [Out::Fetch { .. }]);
+        for image in 1..=u8::try_from(FETCHES_MAX).unwrap() {
+            assert!(fetches(want(&mut control, 0, image)));
+        }
+        let out = want(&mut control, 0, 99);
+        assert!(matches!(&out[..], [Out::ToShard { message: ToShard::Missing(_), .. }]), "{out:?}");
+        fetched(&mut control, 1, Err("nobody"));
+        assert!(fetches(want(&mut control, 0, 99)));
     }
 
     #[test]

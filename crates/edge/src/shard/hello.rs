@@ -12,7 +12,7 @@ use marram_session::{
 };
 use marram_wire::{
     frame::{Channel, Code, Hello, Reject},
-    id::{Generation, HostId, ImageHash, Port, SessionId},
+    id::{Generation, HostId, Port, SessionId},
     seal::{self, SessionKeys},
 };
 
@@ -81,7 +81,7 @@ impl Shard {
             // Crossed with the promise that this shard asked of the same end, over this very wire.
             return Ok(());
         }
-        let app = self.app_of(hello)?;
+        let app = self.app_of(now, hello, proven, out)?;
         let host = self.wires.get(&wire).and_then(|wire| wire.host).unwrap_or_default();
         let known = self.sessions.get(&hello.session).and_then(|session| session.owner.host(port));
         if known.is_some_and(|known| known != host) {
@@ -138,7 +138,7 @@ impl Shard {
         }
     }
 
-    fn app_of(&self, hello: &Hello) -> Result<App, Refusal> {
+    fn app_of(&mut self, now: Now, hello: &Hello, proven: bool, out: &mut Vec<Out>) -> Result<App, Refusal> {
         let image = match hello.image {
             Some(image) => image,
             None => match self.apps.get(&hello.app) {
@@ -153,7 +153,10 @@ impl Shard {
         // Two apps may run one image: the name decides between them as long as it runs that image.
         match self.apps.get(&hello.app).filter(|app| app.image == image).or(self.images.get(&image)) {
             Some(app) => Ok(app.clone()),
-            None => refuse(Code::UnknownImage, unknown_image(&hello.app, image)),
+            // Peers are not troubled for whoever has proved nothing.
+            None if !proven => refuse(Code::UnknownImage, "no session here has ever run that image"),
+            // The end asks again, here too if it finds no other edge that has the image.
+            None => refuse(Code::UnknownImage, self.want(now, &hello.app, image, out)),
         }
     }
 
@@ -266,10 +269,4 @@ impl Shard {
             }),
         }
     }
-}
-
-fn unknown_image(app: &str, image: ImageHash) -> String {
-    alloc::format!(
-        "the session runs image {image} of `{app}`, which this edge does not have: deploy that version here too"
-    )
 }

@@ -3,7 +3,10 @@
 mod effects;
 mod hello;
 mod report;
+mod wanted;
 mod wires;
+
+pub use wanted::{REST_MAX_NS, REST_MIN_NS, WANTED_MAX};
 
 use crate::api::{App, Configure, FromShard, In, Keep, Now, Out, Protect, ToShard, WireId};
 use alloc::{
@@ -22,6 +25,7 @@ use marram_wire::{
     seal::DomainSecret,
 };
 use report::Counters;
+use wanted::Wanted;
 use wires::Wire;
 
 /// One session of this shard.
@@ -65,6 +69,8 @@ pub struct Shard {
     apps: BTreeMap<alloc::string::String, App>,
     /// What sessions of an image are promised; kept after the app was deployed anew.
     images: BTreeMap<ImageHash, App>,
+    /// What sessions named and is not among them.
+    wanted: Wanted,
     wires: BTreeMap<WireId, Wire>,
     hosts: BTreeMap<HostId, WireId>,
     sessions: BTreeMap<SessionId, Session>,
@@ -86,23 +92,15 @@ impl Shard {
     /// `entropy` seeds openers, seeds and challenges: 32 random bytes.
     #[must_use]
     pub fn new(secret: DomainSecret, entropy: [u8; 32]) -> Self {
-        let config = Configure {
-            edge: "edge".to_string(),
-            shard: 0,
-            shards: 1,
-            gate: None,
-            sessions_max: 0,
-            recoveries_max: 0,
-            sabotage: 0,
-        };
         Self {
             secret,
             random: Random::new(entropy),
-            config,
+            config: Configure::default(),
             draining: false,
             drained: false,
             apps: BTreeMap::new(),
             images: BTreeMap::new(),
+            wanted: Wanted::default(),
             wires: BTreeMap::new(),
             hosts: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -207,8 +205,10 @@ impl Shard {
             }
             ToShard::Deploy(app) => {
                 self.apps.insert(app.name.clone(), app.clone());
-                self.images.insert(app.image, app);
+                self.know(app);
             }
+            ToShard::Know(app) => self.know(app),
+            ToShard::Missing(missing) => self.missing(now, missing),
             ToShard::Undeploy(name) => {
                 self.apps.remove(&name.name);
             }
@@ -227,6 +227,11 @@ impl Shard {
             }
             ToShard::List(tag) => self.list(tag.tag, out),
         }
+    }
+
+    fn know(&mut self, app: App) {
+        self.wanted.found(app.image);
+        self.images.insert(app.image, app);
     }
 
     fn timers_due(&mut self, now: Now, out: &mut Vec<Out>) {

@@ -1,15 +1,10 @@
 //! What an edge deploys at its start: what it had, what its configuration names, what its peers have. A failure is
 //! logged and costs that app only: the others are worth having.
 
-use super::client::{Client, ClientError};
 use super::desk::Desk;
-use super::view::parse_hex;
-use super::{apps, body::Upload};
+use super::{apps, body::Upload, peers};
 use crate::config::source::Source;
 use crate::manifest::{self, Manifest};
-use hyper::Method;
-use marram_wire::id::ImageHash;
-use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +23,7 @@ pub(super) fn deploy_all(desk: &Desk) {
         }
     }
     for peer in &desk.peers {
-        if let Err(error) = copy_from(desk, peer) {
+        if let Err(error) = peers::copy_from(desk, peer) {
             tracing::warn!(peer, "apps could not be fetched: {error:#}");
         }
     }
@@ -52,33 +47,4 @@ pub fn load(path: &Path) -> Result<Upload, String> {
     let files = manifest::read_all(&source, &manifest.files).map_err(|problem| problem.to_string())?;
     let files = files.into_iter().map(Into::into).collect();
     Ok(Upload { manifest: source.text().to_owned(), module: module.into(), files })
-}
-
-/// Takes every app that a peer has and this edge has not.
-fn copy_from(desk: &Desk, peer: &str) -> anyhow::Result<()> {
-    let client = Client::new(peer, desk.token.clone()).map_err(anyhow::Error::msg)?;
-    let list = client.json(Method::GET, "/v1/apps")?;
-    let apps = list["apps"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for app in apps {
-        if let Err(error) = copy_app(desk, &client, app) {
-            tracing::warn!(peer, app = %app["name"], "an app could not be fetched: {error:#}");
-        }
-    }
-    Ok(())
-}
-
-fn copy_app(desk: &Desk, client: &Client, app: &Value) -> anyhow::Result<()> {
-    let text =
-        |field: &str| app[field].as_str().ok_or_else(|| anyhow::anyhow!("the peer did not give its {field}"));
-    let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
-    if apps::kept_manifest(desk, name).is_some() {
-        return Ok(());
-    }
-    let image =
-        ImageHash(parse_hex(hash).ok_or_else(|| anyhow::anyhow!("the peer's image name is no digest"))?);
-    let bytes = client.call(Method::GET, &format!("/v1/images/{hash}"), bytes::Bytes::new());
-    let bytes = bytes.map_err(|error: ClientError| anyhow::Error::new(error))?;
-    apps::deploy_image(desk, manifest, image, Some(&bytes))
-        .map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
-    Ok(())
 }

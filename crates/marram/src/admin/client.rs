@@ -41,6 +41,14 @@ pub enum ClientError {
     NotUnderstood(String),
 }
 
+impl ClientError {
+    /// Whether the edge is there and does not know what was asked for.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { status: 404, .. })
+    }
+}
+
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -10,7 +10,8 @@
 //! | `GET /v1/sessions`, `/v1/sessions/ID` | | sessions; one, with what it survives, in words |
 //! | `DELETE /v1/sessions/ID` | ends it for good | |
 //! | `POST /v1/drain` | moves everything away, takes nothing new | |
-//! | `GET /v1/images/HASH` | | the app behind an image, for another edge |
+//! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
+//! | `GET /v1/images/HASH/app` | | what its app promises, deployed now or once, for another edge |
 //!
 //! Answers are JSON where nothing else is said. A refusal is `{"error": what happened, "fix": who can do what}`.
 
@@ -19,10 +20,12 @@ pub mod body;
 mod boot;
 pub mod client;
 mod desk;
+mod peers;
 mod routes;
 mod server;
 mod view;
 
 pub use boot::load;
 pub use desk::Desk;
+pub use peers::fetch;
 pub use server::{BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, start};

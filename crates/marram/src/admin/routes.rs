@@ -88,6 +88,7 @@ pub(super) fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "sessions", id]) if method == delete => kill(desk, id),
         (method, ["v1", "drain"]) if method == post => done(ask(desk, Request::Drain)?),
         (method, ["v1", "images", hash]) if method == get => image(desk, hash),
+        (method, ["v1", "images", hash, "app"]) if method == get => image_app(desk, hash),
         (method, _) => {
             let what = format!("there is no {method} {}", call.path);
             Err(Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating.md lists the admin API"))
@@ -201,6 +202,17 @@ fn image(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
         Err(error) => {
             Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), "deploy the app again"))
         }
+    }
+}
+
+fn image_app(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
+    match ask(desk, Request::Image(ImageHash(bytes_of(hash)?)))? {
+        control::Answer::Apps(apps) if !apps.is_empty() => Ok(Answer::json(&view::app(&apps[0], None))),
+        _ => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            format!("no app of this edge runs or ran image {hash}"),
+            "ask an edge that has it deployed",
+        )),
     }
 }
 

@@ -28,9 +28,8 @@ pub const BODY_PATIENCE: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// If the operating system has no thread or descriptor left.
-pub fn start(listener: TcpListener, desk: Desk) -> io::Result<()> {
+pub fn start(listener: TcpListener, desk: Arc<Desk>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    let desk = Arc::new(desk);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(ANSWERS_MAX)

@@ -1,6 +1,7 @@
 //! How apps, sessions and counters look outside.
 
 use marram_edge::api::{App, Keep, Protect, Row};
+use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -23,6 +24,37 @@ pub(super) fn app(app: &App, manifest: Option<String>) -> Value {
         "log_bytes_per_s": app.log_bytes_per_s,
         "sessions_max": app.sessions_max,
         "manifest": manifest,
+    })
+}
+
+/// Reads what [`app`] says, as a peer of this version does.
+pub(super) fn read_app(value: &Value) -> Option<App> {
+    let text = |field: &str| value[field].as_str();
+    let number = |field: &str| value[field].as_u64();
+    let narrow = |field: &str| number(field).and_then(|number| u32::try_from(number).ok());
+    Some(App {
+        name: text("name")?.to_owned(),
+        image: ImageHash(parse_hex(text("image")?)?),
+        protect: match text("protect")? {
+            "none" => Protect::None,
+            "endpoints" => Protect::Endpoints,
+            _ => return None,
+        },
+        server: match &value["server"] {
+            Value::Null => None,
+            server => Some(server.as_str()?.to_owned()),
+        },
+        keep: match text("keep")? {
+            "client" => Keep::Client,
+            "server" => Keep::Server,
+            "both" => Keep::Both,
+            _ => return None,
+        },
+        recovery_target_ns: number("recovery_target_ns")?,
+        linger_ms: narrow("linger_ms")?,
+        messages_per_s: narrow("messages_per_s")?,
+        log_bytes_per_s: narrow("log_bytes_per_s")?,
+        sessions_max: narrow("sessions_max")?,
     })
 }
 
@@ -88,6 +120,36 @@ mod tests {
         assert_eq!(parse_hex("00ff7a"), Some([0, 0xff, 0x7a]));
         for text in ["", "00ff7", "00ff7g", "+0ff7a", "00ff7a00"] {
             assert_eq!(parse_hex::<3>(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_app_is_read_as_it_is_shown_and_not_if_a_word_is_missing_or_unknown() {
+        for (protect, keep, server) in [
+            (Protect::Endpoints, Keep::Both, Some("web".to_owned())),
+            (Protect::None, Keep::Client, None),
+            (Protect::Endpoints, Keep::Server, Some("web".to_owned())),
+        ] {
+            let shown = App {
+                name: "forward".into(),
+                image: ImageHash([0xa7; 32]),
+                protect,
+                server,
+                keep,
+                recovery_target_ns: 5_000_000,
+                linger_ms: 60_000,
+                messages_per_s: 7,
+                log_bytes_per_s: u32::MAX,
+                sessions_max: 9,
+            };
+            let value = app(&shown, None);
+            assert_eq!(read_app(&value), Some(shown));
+            for field in value.as_object().unwrap().keys() {
+                let mut other = value.clone();
+                other[field] = json!(["another version's"]);
+                let ignored = field == "manifest";
+                assert_eq!(read_app(&other).is_some(), ignored, "{field}");
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::config::units::Size;
 use crate::{admin, agent, config, edge};
+use marram_edge::{control, shard};
 use marram_sandbox::limits as sandbox;
 use marram_wire::limits as wire;
 use std::fmt::Write;
@@ -88,6 +89,8 @@ fn on_an_edge() -> Vec<Row> {
         ("recoveries at a time on a shard (c)", or_none(limits.recoveries_max), "the others wait their turn"),
         ("cells on a shard (c)", limits.cells_max.to_string(), "new sessions go to another edge"),
         ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),
+        ("images asked of peers at a time", control::FETCHES_MAX.to_string(), "the end asks again later"),
+        ("missing images that a shard remembers", shard::WANTED_MAX.to_string(), "as above"),
         ("messages not covered by a checkpoint", size64(wire::COVER_BYTES), "one is taken"),
         ("log not covered by a checkpoint", size64(wire::COVER_LOG), "one is taken"),
     ]
@@ -155,6 +158,16 @@ fn waiting() -> Vec<Row> {
             "a session that cannot be resumed (c, m)",
             time(patience.linger),
             "the end forgets it and reports so",
+        ),
+        (
+            "before peers are asked for an image again",
+            time(Duration::from_nanos(shard::REST_MIN_NS)),
+            "doubles with each failure",
+        ),
+        (
+            "before peers are asked for an image again, at most",
+            time(Duration::from_nanos(shard::REST_MAX_NS)),
+            "",
         ),
         ("an agent's proof (c)", time(limits.handshake), "the connection is closed"),
         ("draining (c)", time(limits.drain), "the process stops; what is left recovers elsewhere"),

@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// `marram edge`
 #[derive(Args)]
@@ -37,9 +38,14 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
             "cannot listen on {listen} for operators: choose another `admin.listen`, or stop what uses it"
         )
     })?;
-    admin::start(listener, Desk::new(&config, client)).context("the admin API cannot start")?;
+    let desk = Arc::new(Desk::new(&config, client));
+    admin::start(listener, Arc::clone(&desk)).context("the admin API cannot start")?;
     tracing::info!(address = %listen, "listening for operators");
-    Ok(edge::run_supervisor(&config.edge, channel)?)
+    let fetch = (!desk.peers.is_empty()).then(|| {
+        let fetch: edge::Fetch = Arc::new(move |image| admin::fetch(&desk, image));
+        fetch
+    });
+    Ok(edge::run_supervisor(&config.edge, channel, fetch)?)
 }
 
 /// `marram agent`

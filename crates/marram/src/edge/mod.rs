@@ -4,6 +4,7 @@
 mod admin_channel;
 mod checkpoints;
 mod executor;
+mod fetcher;
 mod gate;
 mod lobby;
 mod processes;
@@ -13,6 +14,7 @@ mod supervisor;
 mod worker;
 
 pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
+pub use fetcher::Fetch;
 
 use crate::{
     agent::Patience,
@@ -79,12 +81,12 @@ impl Default for Limits {
 }
 
 /// Runs an edge until SIGTERM or SIGINT: then agents are asked to move their sessions, and it returns when none is left or
-/// the time for that is over. Answers operators through `admin`.
+/// the time for that is over. Answers operators through `admin`, and asks peers for images by `fetch`, where there are any.
 ///
 /// # Errors
 /// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
-pub fn run_supervisor(options: &Options, admin: AdminChannel) -> anyhow::Result<()> {
-    supervisor::Supervisor::new(options, admin, Stop::on_signals()?)?.run()
+pub fn run_supervisor(options: &Options, admin: AdminChannel, fetch: Option<Fetch>) -> anyhow::Result<()> {
+    supervisor::Supervisor::new(options, admin, fetch, Stop::on_signals()?)?.run()
 }
 
 /// Runs a shard process, for the hidden command `marram shard`: the supervisor starts it with a socket as its standard

@@ -225,7 +225,7 @@ impl Process {
         while let Some((body, descriptor)) = self.passage.next_message() {
             match (ToProcess::decode(body)?, descriptor) {
                 (ToProcess::Control(message), _) => {
-                    if let ToShard::Deploy(app) = &message {
+                    if let ToShard::Deploy(app) | ToShard::Know(app) = &message {
                         self.executor.prepare(app.image);
                     }
                     self.inputs.push_back(In::Control(message));

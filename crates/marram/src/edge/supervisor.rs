@@ -2,8 +2,9 @@
 //! what dies. Runs no cell and reads no frame: it stays responsive whatever guests do.
 
 use super::{
-    AdminChannel, Options,
+    AdminChannel, Fetch, Options,
     admin_channel::Question,
+    fetcher::Fetcher,
     gate::Gate,
     lobby::{Introduced, Lobby, Outcome, Rejected},
     processes::Process,
@@ -24,7 +25,7 @@ use std::{
     io::{self, Write},
     net::SocketAddr,
     os::fd::OwnedFd,
-    sync::mpsc::SyncSender,
+    sync::{Arc, mpsc::SyncSender},
     thread,
     time::{Duration, Instant},
 };
@@ -60,6 +61,7 @@ pub(super) struct Supervisor {
     lobby: Lobby,
     processes: Vec<Process>,
     admin: AdminChannel,
+    fetcher: Fetcher,
     replies: BTreeMap<u64, SyncSender<control::Answer>>,
     overdue: VecDeque<(Instant, u64)>,
     next_tag: u64,
@@ -82,7 +84,12 @@ fn shards(options: &Options) -> u8 {
 
 impl Supervisor {
     /// Binds everything and plans the shards.
-    pub(super) fn new(options: &Options, admin: AdminChannel, stop: Stop) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        options: &Options,
+        admin: AdminChannel,
+        fetch: Option<Fetch>,
+        stop: Stop,
+    ) -> anyhow::Result<Self> {
         ensure!(options.secret.len() >= 16, "the edge's secret has less than 16 bytes: give it a longer one");
         let security = EdgeDoor::complete(&options.security)?;
         let poll = Poll::new()?;
@@ -93,11 +100,13 @@ impl Supervisor {
         let now = Instant::now();
         let shards = shards(options);
         let token = |shard: u8| token::token(SHARD, shard.into());
+        let fetcher = Fetcher::new(fetch, Arc::clone(&admin.waker));
         let control = Control::new(control::Config {
             edge: options.name.clone(),
             shards,
             sessions_max: options.limits.sessions_max,
             recoveries_max: options.limits.recoveries_max,
+            peers: fetcher.has_peers(),
             sabotage: options.sabotage,
         });
         let mut supervisor = Self {
@@ -112,6 +121,7 @@ impl Supervisor {
                 .collect(),
             gate: None,
             admin,
+            fetcher,
             replies: BTreeMap::new(),
             overdue: VecDeque::new(),
             next_tag: OWN_TAG + 1,
@@ -275,7 +285,7 @@ impl Supervisor {
         }
     }
 
-    /// Operators have questions, or the gate wants sockets passed on.
+    /// Operators have questions, peers have answered, or the gate wants sockets passed on.
     fn woken(&mut self) {
         while let Ok(Question { request, patience, reply }) = self.admin.questions.try_recv() {
             let tag = self.next_tag;
@@ -287,6 +297,9 @@ impl Supervisor {
                 self.begin_drain(ANSWER_TIME);
             }
             self.step(control::In::Request { tag, request });
+        }
+        while let Some((image, result)) = self.fetcher.take() {
+            self.step(control::In::Fetched { image, result });
         }
         while let Some((shard, socket)) = self.gate.as_ref().and_then(|gate| gate.sockets.try_recv().ok()) {
             let index = usize::from(shard) % self.processes.len();
@@ -353,6 +366,7 @@ impl Supervisor {
                     let _ = reply.try_send(answer);
                 }
             }
+            control::Out::Fetch { image } => self.fetcher.start(image),
             control::Out::Log(0, text) => error!("{text}"),
             control::Out::Log(1, text) => warn!("{text}"),
             control::Out::Log(2, text) => info!("{text}"),

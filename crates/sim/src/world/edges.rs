@@ -102,6 +102,7 @@ impl EdgeNode {
             shards: plan.shards[edge],
             sessions_max: 0,
             recoveries_max: plan.recoveries_max,
+            peers: false,
             sabotage: 0,
         };
         let shards = (0..plan.shards[edge]).map(shard).collect();
@@ -253,6 +254,7 @@ impl World {
             match out {
                 control::Out::ToShard { shard, message } => self.tell_shard(edge, shard, &message),
                 control::Out::Answer { tag, answer } => self.answered(edge, tag, answer),
+                control::Out::Fetch { image } => unreachable!("nobody is there to ask for {image}"),
                 control::Out::Log(level, text) => {
                     self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level}: {text}"));
                 }

@@ -1,0 +1,145 @@
+//! Images that sessions name and this edge does not have: when to ask for one, and what a session is told meanwhile. Knows
+//! neither peers nor sessions.
+
+use super::Shard;
+use crate::api::{FromShard, Missing, Now, Out, Want};
+use alloc::{
+    collections::BTreeMap,
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_wire::id::ImageHash;
+
+/// How long one answer "nobody has it" stands before peers are asked again; doubles with each further one.
+pub const REST_MIN_NS: u64 = 500_000_000;
+/// The longest rest: a peer may be given the image at any time.
+pub const REST_MAX_NS: u64 = 30_000_000_000;
+/// An ask without an answer for so long was lost with whoever was to answer it.
+const ANSWER_NS: u64 = 600_000_000_000;
+/// Images asked for or resting at a time. Only ends that have proved their session can have one asked for.
+pub const WANTED_MAX: usize = 64;
+
+/// One image that is not here.
+#[derive(Debug)]
+struct Entry {
+    /// When peers may be asked (again).
+    again_ns: u64,
+    failures: u32,
+    /// Why the last ask brought nothing; none while peers are being asked.
+    why: Option<String>,
+}
+
+/// What a session that names a missing image is to be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// Peers are to be asked now.
+    Ask,
+    /// Peers are being asked.
+    Asked,
+    /// Peers were asked a moment ago, in vain.
+    Resting(String),
+    /// Too many other images are asked for.
+    Full,
+}
+
+/// The images that are missing.
+#[derive(Default, Debug)]
+pub(super) struct Wanted {
+    entries: BTreeMap<ImageHash, Entry>,
+}
+
+impl Wanted {
+    fn miss(&mut self, now_ns: u64, image: ImageHash) -> Verdict {
+        if let Some(entry) = self.entries.get_mut(&image) {
+            if now_ns < entry.again_ns {
+                return entry.why.clone().map_or(Verdict::Asked, Verdict::Resting);
+            }
+            (entry.again_ns, entry.why) = (now_ns + ANSWER_NS, None);
+            return Verdict::Ask;
+        }
+        if self.entries.len() >= WANTED_MAX {
+            self.entries.retain(|_, entry| now_ns < entry.again_ns);
+        }
+        if self.entries.len() >= WANTED_MAX {
+            return Verdict::Full;
+        }
+        self.entries.insert(image, Entry { again_ns: now_ns + ANSWER_NS, failures: 0, why: None });
+        Verdict::Ask
+    }
+
+    fn failed(&mut self, now_ns: u64, image: ImageHash, why: String) {
+        // It came by another way in the meantime, or nobody asked.
+        let Some(entry) = self.entries.get_mut(&image) else { return };
+        let rest_ns = REST_MAX_NS.min(REST_MIN_NS << entry.failures.min(16));
+        entry.failures += 1;
+        (entry.again_ns, entry.why) = (now_ns + rest_ns, Some(why));
+    }
+
+    /// The image is here.
+    pub(super) fn found(&mut self, image: ImageHash) {
+        self.entries.remove(&image);
+    }
+}
+
+impl Shard {
+    /// Has peers asked for an image that a session names, and says what to tell the session.
+    pub(super) fn want(&mut self, now: Now, app: &str, image: ImageHash, out: &mut Vec<Out>) -> String {
+        let what = alloc::format!("the session runs image {image} of `{app}`, which this edge does not have");
+        if !self.config.peers {
+            return alloc::format!("{what}: deploy that version here too");
+        }
+        match self.wanted.miss(now.mono_ns, image) {
+            Verdict::Ask => {
+                let want = Want { image, app: app.to_string() };
+                out.push(Out::Control(FromShard::Want(want)));
+                alloc::format!("{what} yet: it asks its peers")
+            }
+            Verdict::Asked => alloc::format!("{what} yet: it asks its peers"),
+            Verdict::Resting(why) => alloc::format!("{what}: {why}; deploy that version here, or at a peer"),
+            Verdict::Full => alloc::format!("{what}, and it asks its peers for too many others: try again"),
+        }
+    }
+
+    /// Peers were asked in vain.
+    pub(super) fn missing(&mut self, now: Now, missing: Missing) {
+        self.wanted.failed(now.mono_ns, missing.image, missing.why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(number: usize) -> ImageHash {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        ImageHash(bytes)
+    }
+
+    #[test]
+    fn a_missing_image_is_asked_for_once_and_then_after_ever_longer_rests() {
+        let (mut wanted, mut now_ns) = (Wanted::default(), 7);
+        for rest_ms in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
+            assert_eq!(wanted.miss(now_ns, image(1)), Verdict::Ask);
+            assert_eq!(wanted.miss(now_ns + 1_000_000_000, image(1)), Verdict::Asked);
+            wanted.failed(now_ns, image(1), "nobody".into());
+            let until_ns = now_ns + rest_ms * 1_000_000;
+            assert_eq!(wanted.miss(until_ns - 1, image(1)), Verdict::Resting("nobody".into()), "{rest_ms}");
+            now_ns = until_ns;
+        }
+        wanted.miss(now_ns, image(1));
+        assert_eq!(wanted.miss(now_ns + ANSWER_NS, image(1)), Verdict::Ask, "the answer was lost");
+    }
+
+    #[test]
+    fn only_so_many_are_asked_for_at_a_time() {
+        let mut wanted = Wanted::default();
+        (0..WANTED_MAX).for_each(|number| assert_eq!(wanted.miss(0, image(number)), Verdict::Ask));
+        assert_eq!(wanted.miss(0, image(WANTED_MAX)), Verdict::Full);
+        wanted.failed(0, image(3), "nobody".into());
+        assert_eq!(wanted.miss(REST_MIN_NS - 1, image(WANTED_MAX)), Verdict::Full);
+        assert_eq!(wanted.miss(REST_MIN_NS, image(WANTED_MAX)), Verdict::Ask, "one has rested");
+        wanted.found(image(4));
+        assert_eq!(wanted.miss(0, image(WANTED_MAX + 1)), Verdict::Ask, "one is here");
+    }
+}

@@ -1,0 +1,80 @@
+//! What an edge asks of other edges: the apps that they have deployed, and single images that sessions name. What comes
+//! proves itself by its digest; what was promised of it is the peer's word.
+
+use super::apps;
+use super::client::{Client, ClientError};
+use super::desk::Desk;
+use super::view::{self, parse_hex};
+use anyhow::{Context, anyhow, ensure};
+use hyper::Method;
+use marram_edge::api::App;
+use marram_sandbox::Images;
+use marram_wire::id::ImageHash;
+use serde_json::Value;
+
+/// Takes every app that a peer has and this edge has not.
+pub(super) fn copy_from(desk: &Desk, peer: &str) -> anyhow::Result<()> {
+    let client = client(desk, peer)?;
+    let list = client.json(Method::GET, "/v1/apps")?;
+    let apps = list["apps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for app in apps {
+        if let Err(error) = copy_app(desk, &client, app) {
+            tracing::warn!(peer, app = %app["name"], "an app could not be fetched: {error:#}");
+        }
+    }
+    Ok(())
+}
+
+fn copy_app(desk: &Desk, client: &Client, app: &Value) -> anyhow::Result<()> {
+    let text =
+        |field: &str| app[field].as_str().with_context(|| format!("the peer did not give its {field}"));
+    let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
+    if apps::kept_manifest(desk, name).is_some() {
+        return Ok(());
+    }
+    let image = ImageHash(parse_hex(hash).context("the peer's image name is no digest")?);
+    let bytes = client.call(Method::GET, &format!("/v1/images/{hash}"), bytes::Bytes::new())?;
+    apps::deploy_image(desk, manifest, image, Some(&bytes)).map_err(|refusal| anyhow!("{refusal}"))?;
+    Ok(())
+}
+
+/// Brings an image into the image cache from the first peer that gives it.
+///
+/// # Errors
+/// In a few words for the session that wants it; the log has what each peer said.
+pub fn fetch(desk: &Desk, image: ImageHash) -> Result<App, String> {
+    let mut unknown = 0;
+    for peer in &desk.peers {
+        match fetch_from(desk, peer, image) {
+            Ok(app) => return Ok(app),
+            Err(error) => {
+                let refused = error.downcast_ref::<ClientError>();
+                unknown += usize::from(refused.is_some_and(ClientError::is_not_found));
+                tracing::warn!(peer, %image, "an image could not be fetched: {error:#}");
+            }
+        }
+    }
+    let peers = desk.peers.len();
+    Err(match peers - unknown {
+        0 => format!("none of its {peers} peers has it either"),
+        failed => format!("{failed} of its {peers} peers could not give it (its log says why)"),
+    })
+}
+
+fn fetch_from(desk: &Desk, peer: &str, image: ImageHash) -> anyhow::Result<App> {
+    let client = client(desk, peer)?;
+    let app = client.json(Method::GET, &format!("/v1/images/{image}/app"))?;
+    let app = view::read_app(&app).context("the peer describes the app in another version's words")?;
+    ensure!(app.image == image, "the peer describes another image");
+    let images = Images::open(&desk.images)?;
+    // What an earlier life of this edge kept need not come again.
+    if images.app(image).is_err() {
+        let bytes = client.call(Method::GET, &format!("/v1/images/{image}"), bytes::Bytes::new())?;
+        images.insert(image, &bytes)?;
+    }
+    Ok(app)
+}
+
+fn client(desk: &Desk, peer: &str) -> anyhow::Result<Client> {
+    Client::new(peer, desk.token.clone()).map_err(anyhow::Error::msg)
+}

@@ -1,0 +1,114 @@
+//! Sessions that come to an edge without their image: it asks its peers, and where nobody has it, says so.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::{Edge, Event, Lab};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Port 1 is nobody's.
+const NOBODY: &str = "http://127.0.0.1:1";
+
+/// Edges without apps, with these peers.
+fn empty(purpose: &'static str, edges: usize, peers: &[String]) -> Lab {
+    let admin = format!("peers = {peers:?}\n");
+    let layout = support::layout(purpose, |layout| (layout.edges, layout.admin) = (edges, admin));
+    let mut lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
+    lab.start_edges("").unwrap();
+    lab
+}
+
+fn url(edge: &Edge) -> String {
+    format!("http://{}", edge.admin())
+}
+
+/// Deploys the version of an app whose cells have so much room for files.
+fn deploy(lab: &Lab, scratch: &str, edges: &[&Edge]) {
+    let rest = format!("[quotas]\nscratch = \"{scratch}\"\n[keep]\nlinger = \"2s\"\n");
+    let manifest = support::cells().manifest(&lab.place, "moving", "counter", &rest).unwrap();
+    let edges = edges.iter().map(|edge| format!("--edge={}", url(edge)));
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_marram")).arg("deploy").arg(manifest).args(edges).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn image(edge: &Edge) -> String {
+    let list = edge.client().unwrap().json(hyper::Method::GET, "/v1/apps").unwrap();
+    list["apps"][0]["image"].as_str().unwrap().to_owned()
+}
+
+/// A client that counts with its cell.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn count(&mut self) -> std::io::Result<String> {
+        self.0.get_mut().write_all(b"f")?;
+        let mut line = String::new();
+        self.0.read_line(&mut line)?;
+        Ok(line.split(' ').next().unwrap_or_default().to_owned())
+    }
+}
+
+#[test]
+fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
+    let keeper = empty("fetch-keeper", 1, &[]);
+    let keeper_edge = &keeper.edges[0];
+    let mut lab = empty("fetch", 2, &[NOBODY.into(), url(keeper_edge)]);
+    deploy(&lab, "1MiB", &[&lab.edges[0], keeper_edge]);
+    let old = image(keeper_edge);
+    let addresses = lab.edge_addresses();
+    let address = lab.start_client_agent(&addresses, &["moving"]).unwrap()[0].address;
+    let mut clients: Vec<_> = (0..4).map(|_| Client::connect(address)).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.count().unwrap(), "count=1"));
+    // The other edge gets the app only now, in a version that these sessions do not run, and nobody runs theirs any more.
+    deploy(&lab, "2MiB", &[&lab.edges[0], &lab.edges[1], keeper_edge]);
+    let new = image(keeper_edge);
+    assert_ne!(old, new);
+    let start = lab.journal.end();
+    lab.edges[0].kill();
+    clients.iter_mut().for_each(|client| assert_eq!(client.count().unwrap(), "count=2"));
+    let said = |words: &'static str| {
+        lab.journal.count(start, |event| {
+            event.text("message").contains(words) && event.text("message").contains(&old)
+        })
+    };
+    assert_eq!((said("asking the peers"), said("is fetched")), (1, 1), "once for all of them");
+    assert_eq!(image(&lab.edges[1]), new, "new sessions run the version that is deployed");
+    assert_eq!(Client::connect(address).count().unwrap(), "count=1");
+    // It is now a place where others find it.
+    let path = format!("/v1/images/{old}/app");
+    let app = lab.edges[1].client().unwrap().json(hyper::Method::GET, &path).unwrap();
+    assert_eq!((app["name"].as_str(), app["image"].as_str()), (Some("moving"), Some(&*old)));
+}
+
+#[test]
+fn where_nobody_has_the_image_the_session_ends_and_says_so() {
+    let keeper = empty("fetch-none-keeper", 1, &[]);
+    let mut lab = empty("fetch-none", 2, &[url(&keeper.edges[0])]);
+    deploy(&lab, "1MiB", &[&lab.edges[0]]);
+    let addresses = lab.edge_addresses();
+    let address = lab.start_client_agent(&addresses, &["moving"]).unwrap()[0].address;
+    let mut client = Client::connect(address);
+    assert_eq!(client.count().unwrap(), "count=1");
+    lab.edges[0].kill();
+    assert!(client.count().map_or(true, |line| line.is_empty()), "nobody can go on with it");
+    let ended = |event: &Event| event.name() == "ended";
+    let (_, ended) = lab.journal.wait(0, PATIENCE, ended).expect("the agent reports it");
+    assert_eq!(ended.text("code"), "UnknownImage", "{}", ended.fields);
+    for words in ["`moving`", "none of its 1 peers has it either", "deploy that version"] {
+        assert!(ended.text("reason").contains(words), "{}", ended.fields);
+    }
+    // Its agent asked many times in these two seconds.
+    let asked = lab.journal.count(0, |event| event.text("message").contains("asking the peers"));
+    assert!((1..=4).contains(&asked), "{asked}");
+}
