@@ -1,0 +1,157 @@
+//! Sessions over encrypted wires outlive their edges as others do, and whoever listens in on the wires reads nothing.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::{Lab, Place};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What is said through the cell, and must not be seen on a wire.
+const SECRET: &[u8] = b"the tide turns at a quarter past four";
+/// How a TLS record with a handshake begins.
+const HANDSHAKE: [u8; 2] = [0x16, 0x03];
+/// Bytes of the preamble that an agent sends in the clear.
+const PREAMBLE: usize = 8;
+
+/// Passes connections on and keeps what it sees: one list of bytes a direction of each.
+#[derive(Clone, Default)]
+struct Tap {
+    seen: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Tap {
+    /// Stands before `target`.
+    fn before(&self, target: SocketAddr) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let tap = self.clone();
+        thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                // An edge that is down refuses; dropping `near` tells the agent.
+                let Ok(far) = TcpStream::connect(target) else { continue };
+                tap.copy(near.try_clone().unwrap(), far.try_clone().unwrap());
+                tap.copy(far, near);
+            }
+        });
+        address
+    }
+
+    fn copy(&self, mut from: TcpStream, mut to: TcpStream) {
+        let seen = Arc::clone(&self.seen);
+        let index = {
+            let mut seen = seen.lock().unwrap();
+            seen.push(Vec::new());
+            seen.len() - 1
+        };
+        thread::spawn(move || {
+            let mut buffer = [0; 16 << 10];
+            while let Ok(len @ 1..) = from.read(&mut buffer) {
+                seen.lock().unwrap()[index].extend_from_slice(&buffer[..len]);
+                if to.write_all(&buffer[..len]).is_err() {
+                    break;
+                }
+            }
+            // Either may be gone already.
+            let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+        });
+    }
+
+    /// Whether the bytes were seen anywhere.
+    fn saw(&self, bytes: &[u8]) -> bool {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().any(|stream| stream.windows(bytes.len()).any(|window| window == bytes))
+    }
+
+    /// How many directions began with a preamble and a TLS handshake.
+    fn handshakes(&self) -> usize {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().filter(|stream| stream.get(PREAMBLE..PREAMBLE + 2) == Some(&HANDSHAKE)).count()
+    }
+}
+
+/// A server that says back what it hears.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let (mut from, mut to) = (stream.try_clone().unwrap(), stream);
+                // The client ends it, or its agent does when the test is over.
+                let _ = std::io::copy(&mut from, &mut to);
+            });
+        }
+    });
+    address
+}
+
+fn talk(client: &mut TcpStream) {
+    client.write_all(SECRET).unwrap();
+    let mut heard = vec![0; SECRET.len()];
+    client.read_exact(&mut heard).unwrap();
+    assert_eq!(heard, SECRET);
+}
+
+/// One session through taps, whose edge is killed again and again; what the taps saw.
+fn survive(mut lab: Lab) -> Tap {
+    let tap = Tap::default();
+    lab.start_edges("").unwrap();
+    let taps: Vec<_> = lab.edge_addresses().into_iter().map(|edge| tap.before(edge)).collect();
+    lab.start_server_agent(&taps, &[("peer", echo())]).unwrap();
+    let address = lab.start_client_agent(&taps, &["forward"]).unwrap()[0].address;
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    talk(&mut client);
+    for _ in 0..4 {
+        let owner = lab.owner().unwrap();
+        let start = lab.journal.end();
+        lab.edges[owner].kill();
+        talk(&mut client);
+        assert_ne!(lab.wait_for_owner(start).unwrap().text("edge"), taps[owner].to_string());
+        lab.respawn(owner).unwrap();
+    }
+    tap
+}
+
+#[test]
+fn a_session_over_wires_with_a_token_survives_its_edges_unread() {
+    let tap = survive(support::lab("encrypted-token", 2, 1));
+    assert!(tap.handshakes() >= 8, "both agents dial both edges, and each that comes back");
+    assert!(!tap.saw(SECRET));
+    let tap = survive(support::lab_with("encrypted-not", |layout| {
+        (layout.edges, layout.encrypted) = (2, false);
+    }));
+    assert_eq!(tap.handshakes(), 0);
+    assert!(tap.saw(SECRET), "a tap sees what is not encrypted");
+}
+
+#[test]
+fn a_session_over_wires_with_certificates_survives_its_edges_unread() {
+    let place = Place::new("encrypted-certificates").unwrap();
+    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let ca = place.write("ca.pem", authority.self_signed(&key).unwrap().pem()).unwrap();
+    let issuer = rcgen::Issuer::new(authority, key);
+    // Edges are known by their address, agents by having a certificate at all.
+    let security = |name: &str| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let signed = params.signed_by(&key, &issuer).unwrap();
+        let certificate = place.write(&format!("{name}.pem"), signed.pem()).unwrap();
+        let key = place.write(&format!("{name}.key"), key.serialize_pem()).unwrap();
+        format!("[security]\nca = {ca:?}\ncertificate = {certificate:?}\nkey = {key:?}\n")
+    };
+    let tap = survive(support::lab_with("encrypted-ca", |layout| {
+        (layout.edges, layout.encrypted) = (2, false);
+        layout.edge_tables = security("127.0.0.1");
+        layout.agent_tables = security("agent");
+    }));
+    assert!(tap.handshakes() >= 8);
+    assert!(!tap.saw(SECRET));
+}
