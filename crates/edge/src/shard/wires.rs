@@ -8,7 +8,7 @@ use alloc::{
     vec::Vec,
 };
 use marram_wire::{
-    frame::{Channel, Frame, Goodbye, Greet, Pong, Welcome},
+    frame::{Channel, Frame, Goodbye, Greet, Pong, Speaker, Welcome},
     id::HostId,
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
 };
@@ -122,7 +122,7 @@ impl Shard {
 
     /// A frame on a channel. What belongs to an older attempt is dropped.
     fn session_frame(&mut self, now: Now, id: WireId, frame: Frame, out: &mut Vec<Out>) {
-        let Some(channel) = channel_of(&frame) else {
+        let Some(channel) = frame.channel(Speaker::End) else {
             return self.goodbye(id, "agents do not send such frames", out);
         };
         let Some(bound) = self.wires.get(&id).and_then(|wire| wire.channels.get(&channel)).copied() else {
@@ -174,21 +174,4 @@ impl Shard {
     pub(super) fn silence_wake_ns(&self) -> Option<u64> {
         (!self.wires.is_empty()).then_some(self.silence_checked_ns + SILENCE_CHECK_NS)
     }
-}
-
-/// The channel of a frame from an end.
-fn channel_of(frame: &Frame) -> Option<Channel> {
-    Some(match frame {
-        Frame::Promised(f) => f.channel,
-        Frame::LogPart(f) => f.channel,
-        Frame::CheckpointBegin(f) => f.channel,
-        Frame::CheckpointPart(f) => f.channel,
-        Frame::Input(f) => f.channel,
-        Frame::Credit(f) => f.channel,
-        Frame::Stored(f) => f.channel,
-        Frame::Superseded(f) => f.channel,
-        Frame::Ended(f) => f.channel,
-        Frame::Finished(f) => f.channel,
-        _ => return None,
-    })
 }

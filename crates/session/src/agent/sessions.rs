@@ -11,7 +11,7 @@ use alloc::{
     vec::Vec,
 };
 use marram_wire::{
-    frame::{Channel, Code, Ended, Frame, Promise, Reject, Superseded},
+    frame::{Channel, Code, Ended, Frame, Promise, Reject, Speaker, Superseded},
     id::Generation,
 };
 
@@ -210,7 +210,7 @@ impl Agent {
 
     /// A frame on a channel.
     pub(super) fn session_frame(&mut self, now_ns: u64, wire_id: WireId, frame: Frame, out: &mut Vec<Out>) {
-        let Some(channel) = channel_of(&frame) else { return };
+        let Some(channel) = frame.channel(Speaker::Edge) else { return };
         let Some(wire) = self.wires.get_mut(&wire_id) else { return };
         let bound = wire.channels.get(&channel).copied();
         let known =
@@ -466,23 +466,4 @@ fn refuse(channel: Channel, refusal: &Refusal) -> Frame {
             Ended { channel, code: Code::Protocol, reason }.into()
         }
     }
-}
-
-/// The channel of a frame from an edge.
-fn channel_of(frame: &Frame) -> Option<Channel> {
-    Some(match frame {
-        Frame::Output(f) => f.channel,
-        Frame::Credit(f) => f.channel,
-        Frame::LogOnly(f) => f.channel,
-        Frame::LogPart(f) => f.channel,
-        Frame::Chosen(f) => f.channel,
-        Frame::CheckpointBegin(f) => f.channel,
-        Frame::CheckpointPart(f) => f.channel,
-        Frame::Truncate(f) => f.channel,
-        Frame::Reject(f) => f.channel,
-        Frame::Failed(f) => f.channel,
-        Frame::Ended(f) => f.channel,
-        Frame::Finish(f) => f.channel,
-        _ => return None,
-    })
 }

@@ -11,11 +11,13 @@
 //! [`Promise`], so no later frame needs to name the session, the generation or a sequence number: channels are ordered,
 //! and [`Promised`] and [`Chosen`] say where each numbering starts.
 
+mod channel;
 mod hot;
 mod reader;
 #[cfg(test)]
 mod tests;
 
+pub use channel::Speaker;
 pub use hot::{Increment, Input, Output};
 pub use reader::{ReadError, Reader};
 

@@ -108,3 +108,40 @@ fn a_small_message_costs_what_the_page_says() {
     let output = Output { channel: 2, increment, close: false, payload };
     assert_eq!(Frame::from(output).to_bytes().len() - 64, 14);
 }
+
+#[test]
+fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
+    let generation = Generation::NONE;
+    let meta = CheckpointMeta { generation, number: 1, full: true, log_offset: 0, size: 0 };
+    let failure = Failure { log_offset: 0, input: 0, reason: "".into() };
+    let (channel, tag, code) = (7, [0; 8], Code::Busy);
+    let (end, edge, either, neither) = ((true, false), (false, true), (true, true), (false, false));
+    let cases: [(Frame, (bool, bool)); 18] = [
+        (Ping { stamp: 0 }.into(), neither),
+        (Drain {}.into(), neither),
+        (Goodbye { reason: "".into() }.into(), neither),
+        (Input { channel, ack: 0, close: false, payload: Bytes::new() }.into(), end),
+        (Stored { channel, bytes: 0, complete: None }.into(), end),
+        (Superseded { channel, promised: generation }.into(), end),
+        (Finished { channel }.into(), end),
+        (Output { channel, increment: None, close: false, payload: Bytes::new() }.into(), edge),
+        (Chosen { channel, log_offset: 0, log: Bytes::new(), tag, credit: 0 }.into(), edge),
+        (LogOnly { channel, entries: Bytes::new(), tag }.into(), edge),
+        (Truncate { channel, log_offset: 0, tag, sent: 0 }.into(), edge),
+        (Reject { channel, code, reason: "".into() }.into(), edge),
+        (Failed { channel, failure }.into(), edge),
+        (Finish { channel }.into(), edge),
+        (LogPart { channel, generation, offset: 0, bytes: Bytes::new() }.into(), either),
+        (CheckpointBegin { channel, meta }.into(), either),
+        (Credit { channel, received: 0, bytes: 0 }.into(), either),
+        (Ended { channel, code, reason: "".into() }.into(), either),
+    ];
+    for (frame, (by_end, by_edge)) in cases {
+        assert_eq!(frame.channel(Speaker::End), by_end.then_some(channel), "{frame:?}");
+        assert_eq!(frame.channel(Speaker::Edge), by_edge.then_some(channel), "{frame:?}");
+    }
+    // A hello and a promise open their channels; nothing is on them yet.
+    for frame in samples().into_iter().filter(|frame| matches!(frame, Frame::Hello(_))) {
+        assert_eq!((frame.channel(Speaker::End), frame.channel(Speaker::Edge)), (None, None));
+    }
+}
