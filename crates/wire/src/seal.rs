@@ -8,19 +8,19 @@
 //!   not committed.
 //! - The **running digest** is a keyed BLAKE3 over every entry and the message that it consumed. Eight bytes of it travel with
 //!   each increment. It is what makes the log authentic: a forger has one guess in 2^64 a recovery.
-//! - A **checkpoint** is enciphered and authenticated with ChaCha20-Poly1305 in chunks, under a key of its own for each
+//! - A **checkpoint** is enciphered and authenticated with AES-256-GCM in chunks, under a key of its own for each
 //!   generation; the chunk's number and the last chunk's mark are in the nonce.
 
 use crate::{
     id::{Generation, SessionId},
     limits::SEAL_CHUNK,
 };
+use aes_gcm::{AeadInOut, Aes256Gcm, KeyInit, Tag};
 use alloc::vec::Vec;
 use chacha20::{
     ChaCha20,
     cipher::{KeyIvInit, StreamCipher, StreamCipherSeek},
 };
-use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit, Tag};
 use core::fmt;
 
 const TAG: usize = 16;
@@ -196,7 +196,7 @@ impl Seal {
     /// Seals a checkpoint. `number` must be unique within the generation.
     #[must_use]
     pub fn seal_checkpoint(&self, number: u32, plain: &[u8]) -> Vec<u8> {
-        let cipher = ChaCha20Poly1305::new(&self.checkpoint.into());
+        let cipher = Aes256Gcm::new(&self.checkpoint.into());
         let chunks = plain.len().div_ceil(SEAL_CHUNK).max(1);
         let mut out = Vec::with_capacity(plain.len() + chunks * TAG);
         for chunk in 0..chunks {
@@ -225,7 +225,7 @@ impl Seal {
     /// Opens a sealed checkpoint of `size` bytes as it arrives, into a buffer that is empty and best has room for them.
     #[must_use]
     pub fn opener(&self, number: u32, size: u64, buffer: Vec<u8>) -> Opener {
-        let cipher = ChaCha20Poly1305::new(&self.checkpoint.into());
+        let cipher = Aes256Gcm::new(&self.checkpoint.into());
         Opener { cipher, number, missing: size, chunk: 0, opened: buffer.len(), buffer }
     }
 }
@@ -233,7 +233,7 @@ impl Seal {
 /// A sealed checkpoint on its way. What has arrived is opened chunk by chunk, so that little is left to do when the last
 /// byte is here; the text is given out only then, whole.
 pub struct Opener {
-    cipher: ChaCha20Poly1305,
+    cipher: Aes256Gcm,
     number: u32,
     /// Sealed bytes that are still to come.
     missing: u64,
