@@ -206,6 +206,8 @@ record! {
         log_bytes_per_s: u32,
         /// Sessions of this app on one shard at a time; 0 for no limit.
         sessions_max: u32,
+        /// Whether all its sessions on an edge share one cell.
+        shared: bool,
     }
 }
 

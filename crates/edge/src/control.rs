@@ -467,6 +467,7 @@ mod tests {
             messages_per_s: 0,
             log_bytes_per_s: 0,
             sessions_max: 0,
+            shared: false,
         }
     }
 

@@ -17,12 +17,17 @@ impl Shard {
     pub(super) fn perform(&mut self, now: Now, id: SessionId, mut effects: Vec<Effect>, out: &mut Vec<Out>) {
         let mut over = None;
         let mut again = None;
+        let mut joins = None;
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(port, frame) => self.send(id, port, frame, out),
                 Effect::Start(image, seed) => {
                     let cell = self.name_cell(id);
-                    out.push(Out::Start { cell, image, seed });
+                    if self.sessions.get(&id).is_some_and(|session| session.owner.policy().shared) {
+                        joins = Some((cell, image, seed));
+                    } else {
+                        out.push(Out::Start { cell, image, seed });
+                    }
                 }
                 Effect::Restore(image, checkpoints) => {
                     let cell = self.name_cell(id);
@@ -31,6 +36,7 @@ impl Shard {
                         out.push(Out::Restore { cell, session: id, image, keys, checkpoints });
                     }
                 }
+                Effect::Run(run) if self.shared.has_member(run.cell) => self.run_shared(now, run, out),
                 Effect::Run(run) => {
                     self.counters.runs += 1;
                     out.push(Out::Run(run));
@@ -41,17 +47,21 @@ impl Shard {
                 }
                 Effect::Copy(cell, base) => out.push(Out::Copy { cell, base }),
                 Effect::Checkpoint(cell, header, seal) => out.push(Out::Checkpoint { cell, header, seal }),
-                Effect::Remove(cell) => {
-                    self.cells.remove(&cell);
-                    out.push(Out::Remove { cell });
-                }
+                Effect::Remove(cell) => self.remove_cell(now, cell, out),
                 Effect::Again(count) => again = Some(count),
                 Effect::Over(code, reason) => over = Some((code, reason)),
             }
         }
         self.effects = effects;
+        self.recount(id);
         if let Some((code, reason)) = over {
-            return self.forget(id, code, &reason, out);
+            return self.forget(now, id, code, &reason, out);
+        }
+        if let Some((cell, image, seed)) = joins
+            && let Some(app) = self.sessions.get(&id).map(|session| session.owner.policy().app.clone())
+        {
+            // Answers at once if the cell is there, so the owner must be done with what it asked before.
+            self.join_shared(now, &app, cell, (image, seed), out);
         }
         if let Some(count) = again {
             return self.again(now, id, count, out);
@@ -90,9 +100,7 @@ impl Shard {
         if session.owner.recovering() {
             return;
         }
-        let asked_ns = session.asked_ns.take();
-        self.place_free |= asked_ns.is_some();
-        if let Some(asked_ns) = asked_ns
+        if let Some(asked_ns) = session.asked_ns.take()
             && !session.fresh
         {
             self.counters.recoveries += 1;
@@ -139,19 +147,27 @@ impl Shard {
         }
     }
 
+    fn remove_cell(&mut self, now: Now, cell: CellId, out: &mut Vec<Out>) {
+        self.cells.remove(&cell);
+        if self.shared.has_member(cell) {
+            self.leave_shared(now, cell, out);
+        } else {
+            out.push(Out::Remove { cell });
+        }
+    }
+
     /// The owner is done with the session.
-    fn forget(&mut self, id: SessionId, code: Code, reason: &str, out: &mut Vec<Out>) {
+    fn forget(&mut self, now: Now, id: SessionId, code: Code, reason: &str, out: &mut Vec<Out>) {
         self.tell_former(id, code, reason, out);
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
         let Some(session) = self.sessions.remove(&id) else { return };
-        self.place_free = true;
+        self.recoveries -= usize::from(session.recovering);
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));
         }
         if let Some(cell) = session.owner.cell() {
-            self.cells.remove(&cell);
-            out.push(Out::Remove { cell });
+            self.remove_cell(now, cell, out);
         }
         self.counters.add(&session.owner.totals());
         self.counters.over(code);

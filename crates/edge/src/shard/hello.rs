@@ -30,7 +30,7 @@ impl Shard {
     pub(super) fn hello(&mut self, now: Now, wire: WireId, hello: Hello, out: &mut Vec<Out>) {
         let known = self.sessions.contains_key(&hello.session);
         let limit = self.config.recoveries_max as usize;
-        if !known && !hello.fresh && limit > 0 && self.recovering() >= limit {
+        if !known && !hello.fresh && limit > 0 && self.recoveries >= limit {
             // Heartbeats go on: the end suspects a host, not a slow session.
             self.waiting.retain(|(_, other)| (other.session, other.server) != (hello.session, hello.server));
             self.counters.recoveries_queued += 1;
@@ -43,19 +43,19 @@ impl Shard {
         }
     }
 
-    fn recovering(&self) -> usize {
-        self.sessions.values().filter(|session| !session.fresh && session.owner.recovering()).count()
+    /// Keeps the count of recoveries: called whenever a session's owner was called, or what it is to become was decided.
+    pub(super) fn recount(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let recovering = !session.fresh && session.owner.recovering();
+        self.recoveries += usize::from(recovering);
+        self.recoveries -= usize::from(core::mem::replace(&mut session.recovering, recovering));
     }
 
     /// Lets waiting recoveries in.
     pub(super) fn admit(&mut self, now: Now, out: &mut Vec<Out>) {
-        // Counting goes through every session, so it is done when the count can have fallen and not at every step.
-        if !core::mem::take(&mut self.place_free) || self.waiting.is_empty() {
-            return;
-        }
         let limit = self.config.recoveries_max as usize;
         // One that is rejected leaves its place to the next.
-        while limit == 0 || self.recovering() < limit {
+        while limit == 0 || self.recoveries < limit {
             let Some((wire, hello)) = self.waiting.pop_front() else { return };
             self.hello(now, wire, hello, out);
         }
@@ -82,6 +82,11 @@ impl Shard {
             return Ok(());
         }
         let app = self.app_of(now, hello, proven, out)?;
+        if let Some(home) = self.is_elsewhere(&app) {
+            let reason =
+                alloc::format!("the cell that all clients of `{}` share is on shard {home}", app.name);
+            return refuse(Code::Elsewhere, reason);
+        }
         let host = self.wires.get(&wire).and_then(|wire| wire.host).unwrap_or_default();
         let known = self.sessions.get(&hello.session).and_then(|session| session.owner.host(port));
         if known.is_some_and(|known| known != host) {
@@ -107,6 +112,7 @@ impl Shard {
                 former: Vec::new(),
                 fresh: hello.fresh,
                 proven,
+                recovering: false,
                 again: 0,
                 timer_ns: None,
                 asked_ns: None,
@@ -118,6 +124,7 @@ impl Shard {
         if let Some(session) = self.sessions.get_mut(&id) {
             (session.fresh, session.proven, session.again) = (hello.fresh, proven, 0);
         }
+        self.recount(id);
         self.attempt(now, id, hello.promised.count, &ends, out);
         Ok(())
     }

@@ -3,6 +3,7 @@
 mod effects;
 mod hello;
 mod report;
+mod shared;
 mod wanted;
 mod wires;
 
@@ -25,6 +26,7 @@ use marram_wire::{
     seal::DomainSecret,
 };
 use report::Counters;
+use shared::SharedCells;
 use wanted::Wanted;
 use wires::Wire;
 
@@ -39,6 +41,8 @@ struct Session {
     former: Vec<(Port, WireId, Channel)>,
     fresh: bool,
     proven: bool,
+    /// Whether it is among [`Shard::recoveries`].
+    recovering: bool,
     /// Attempts in a row that another attempt was in the way of.
     again: u32,
     timer_ns: Option<u64>,
@@ -76,10 +80,11 @@ pub struct Shard {
     sessions: BTreeMap<SessionId, Session>,
     cells: BTreeMap<CellId, SessionId>,
     cells_made: u64,
+    shared: SharedCells,
     /// Hellos that wait for a place among the recoveries (DESIGN.md section 5.8).
     waiting: VecDeque<(WireId, Hello)>,
-    /// Whether a recovery came to its end since places were counted.
-    place_free: bool,
+    /// Sessions that are being recovered.
+    recoveries: usize,
     timers: BTreeSet<(u64, SessionId)>,
     silence_checked_ns: u64,
     wake_ns: Option<u64>,
@@ -106,8 +111,9 @@ impl Shard {
             sessions: BTreeMap::new(),
             cells: BTreeMap::new(),
             cells_made: 0,
+            shared: SharedCells::default(),
             waiting: VecDeque::new(),
-            place_free: false,
+            recoveries: 0,
             timers: BTreeSet::new(),
             silence_checked_ns: 0,
             wake_ns: None,
@@ -122,12 +128,16 @@ impl Shard {
             In::WireUp { wire } => self.wire_up(now, wire),
             In::WireDown { wire } => self.wire_down(now, wire, out),
             In::Frame { wire, frame } => self.frame(now, wire, frame, out),
+            In::Started { cell, result } if self.shared.has(cell) => {
+                self.shared_started(now, cell, result, out);
+            }
             In::Started { cell, result } => {
                 self.with_cell(now, cell, out, |owner, effects| owner.started(now, cell, result, effects));
             }
             In::Restored { cell, result } => {
                 self.with_cell(now, cell, out, |owner, effects| owner.restored(now, cell, result, effects));
             }
+            In::Ran(ran) if self.shared.has(ran.cell) => self.shared_ran(now, ran, out),
             In::Ran(ran) => {
                 let cell = ran.cell;
                 self.with_cell(now, cell, out, |owner, effects| owner.ran(now, ran, effects));
@@ -145,6 +155,7 @@ impl Shard {
             In::Wake => {}
         }
         self.timers_due(now, out);
+        self.shared_due(now, out);
         self.wires_silent(now, out);
         self.admit(now, out);
         if self.draining && !self.drained && self.sessions.is_empty() {
@@ -204,6 +215,7 @@ impl Shard {
                 out.push(Out::Control(FromShard::Ready));
             }
             ToShard::Deploy(app) => {
+                self.retire_shared(&app.name, app.shared.then_some(app.image), out);
                 self.apps.insert(app.name.clone(), app.clone());
                 self.know(app);
             }
@@ -211,6 +223,7 @@ impl Shard {
             ToShard::Missing(missing) => self.missing(now, missing),
             ToShard::Undeploy(name) => {
                 self.apps.remove(&name.name);
+                self.retire_shared(&name.name, None, out);
             }
             ToShard::Drain => {
                 self.draining = true;
@@ -270,7 +283,7 @@ impl Shard {
 
     fn ask_to_wake(&mut self, out: &mut Vec<Out>) {
         let sessions = self.timers.first().map(|(due_ns, _)| *due_ns);
-        let due_ns = [sessions, self.silence_wake_ns()].into_iter().flatten().min();
+        let due_ns = [sessions, self.shared.due_ns(), self.silence_wake_ns()].into_iter().flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);
             out.push(Out::WakeAt { mono_ns });
@@ -292,6 +305,7 @@ fn policy(app: &App) -> Policy {
         linger_ms: app.linger_ms,
         messages_per_s: app.messages_per_s,
         log_bytes_per_s: app.log_bytes_per_s,
+        shared: app.shared,
     }
 }
 

@@ -24,7 +24,7 @@ use marram_wire::{
 };
 pub use open::Attempt;
 use side::Side;
-use timers::Timers;
+pub(crate) use timers::Timers;
 
 /// Which end keeps checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +56,8 @@ pub struct Policy {
     pub messages_per_s: u32,
     /// Bytes of log that the session may write in a second; 0 for no limit.
     pub log_bytes_per_s: u32,
+    /// Whether the cell is other sessions' too ([`crate::shared`]). Needs `keep` to be off.
+    pub shared: bool,
 }
 
 /// Both clocks of the machine, read once a step.

@@ -13,6 +13,8 @@ use marram_wire::{
 
 /// The cell rests while more than this waits for an end's credit: a full buffer stops reading, it never drops.
 const UNSENT_MAX: u64 = 256 << 10;
+/// Of a cell that others share, more does not wait for an end: the others are not to be held up, so its session ends.
+const UNSENT_SHARED_MAX: u64 = 4 << 20;
 /// Credit goes back when this much was consumed.
 const CREDIT_EVERY: u64 = INPUT_WINDOW / 4;
 
@@ -213,8 +215,37 @@ impl Owner {
         fit
     }
 
+    /// A shared cell sent something in a handler that another session's input ran.
+    pub fn deliver(&mut self, now: Now, outputs: Vec<Made>, out: &mut Vec<Effect>) {
+        let Some(cell) = self.cell else { return };
+        let count = outputs.len();
+        let (clock_read, timers) = (false, Vec::new());
+        self.apply(0, &Ran { cell, outcome: Outcome::Idle, clock_read, outputs, timers, cost_ns: 0 });
+        self.totals.produced += count as u64;
+        self.rates.count(now, count, 0);
+        if let Some(reason) = self.broken_quota(true, count) {
+            return self.over(Code::Guest, reason, out);
+        }
+        self.release(out);
+        self.end_if_slow(out);
+    }
+
+    /// Ends the session of an end that does not take what a shared cell sends it.
+    fn end_if_slow(&mut self, out: &mut Vec<Effect>) {
+        if self.policy.shared && self.sides.iter().any(|side| side.unsent_charge > UNSENT_SHARED_MAX) {
+            let reason = alloc::format!(
+                "more than {UNSENT_SHARED_MAX} bytes waited for a client that reads too slowly; its cell is shared"
+            );
+            self.over(Code::Guest, reason, out);
+        }
+    }
+
     /// A cell that can never run again has said everything: its outputs close. Depends on the log alone, so replay agrees.
     pub(super) fn close_if_spent(&mut self) {
+        // What others do can make a shared cell speak to this one.
+        if self.policy.shared {
+            return;
+        }
         if self.timers.is_empty() && self.sides.iter().all(|side| side.input_closed) {
             self.sides.iter_mut().for_each(|side| side.produce(true, Bytes::new()));
         }
