@@ -84,15 +84,12 @@ fn names(folder: &Path) -> Vec<String> {
 fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     for piece in [&[7; 1 << 16][..], &[7]] {
-        loop {
-            match file.write(piece) {
-                Ok(_) => {}
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::StorageFull);
-                    break;
-                }
+        let error = loop {
+            if let Err(error) = file.write_all(piece) {
+                break error;
             }
-        }
+        };
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
     }
 }
 
