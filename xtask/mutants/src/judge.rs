@@ -48,27 +48,25 @@ const TELL_EVERY: usize = 50;
 /// The programs to run, and how patiently.
 pub(crate) struct Judge {
     programs: Programs,
-    /// Without the simulation, which takes a thousand times as long.
-    quick: bool,
     unit_tests_max: Duration,
     simulation_max: Duration,
 }
 
 impl Judge {
     /// Makes sure that, with no mutant chosen, all is well.
-    pub(crate) fn new(programs: Programs, quick: bool) -> Result<Self> {
+    pub(crate) fn new(programs: Programs) -> Result<Self> {
         // Holds for this process from here on, and so for whatever it starts.
         let limit = Rlimit { current: Some(MEMORY_MAX), ..getrlimit(Resource::Data) };
         setrlimit(Resource::Data, limit).context("cannot limit the memory of what is tried")?;
         let first = Duration::from_secs(600);
-        let mut judge = Self { programs, quick, unit_tests_max: first, simulation_max: first };
+        let mut judge = Self { programs, unit_tests_max: first, simulation_max: first };
         let started = Instant::now();
         if !judge.unit_tests_pass(0)? {
             bail!("the unit tests fail without any mutant");
         }
         judge.unit_tests_max = PATIENCE + started.elapsed() * SLOWER_MAX;
         let started = Instant::now();
-        if !quick && !judge.simulation_passes(0)? {
+        if !judge.simulation_passes(0)? {
             bail!("the simulation fails without any mutant");
         }
         judge.simulation_max = PATIENCE + started.elapsed() * SLOWER_MAX;
@@ -106,7 +104,7 @@ impl Judge {
     fn verdict(&self, number: u32) -> Result<Verdict> {
         Ok(if !self.unit_tests_pass(number)? {
             Verdict::UnitTests
-        } else if self.quick || self.simulation_passes(number)? {
+        } else if self.simulation_passes(number)? {
             Verdict::Survived
         } else {
             Verdict::Simulation
@@ -122,8 +120,10 @@ impl Judge {
         Ok(true)
     }
 
+    /// True as well if there is no simulator.
     fn simulation_passes(&self, number: u32) -> Result<bool> {
-        let mut simulation = command(&self.programs.simulator);
+        let Some(simulator) = &self.programs.simulator else { return Ok(true) };
+        let mut simulation = command(simulator);
         simulation.args(["--from", &SEED_FROM.to_string(), "--count", &SEEDS.to_string(), "--first"]);
         passes(&mut simulation, number, self.simulation_max)
     }

@@ -68,10 +68,10 @@ fn run() -> Result<bool> {
         chosen.iter().for_each(|mutant| println!("{mutant}"));
         return Ok(true);
     }
-    let programs = Programs::build(&folder, &arguments.name)?;
+    let programs = Programs::build(&folder, &arguments.name, arguments.quick)?;
     drop(lock);
     let known = std::fs::read_to_string(root.join(SURVIVORS)).context(SURVIVORS)?;
-    let judge = Judge::new(programs, arguments.quick)?;
+    let judge = Judge::new(programs)?;
     let verdicts = judge.try_all(&chosen)?;
     report(&verdicts, &known)
 }
