@@ -35,6 +35,11 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
     Some(App {
         name: text("name")?.to_owned(),
         image: ImageHash(parse_hex(text("image")?)?),
+        shared: match text("cell")? {
+            "shared" => true,
+            "client" => false,
+            _ => return None,
+        },
         protect: match text("protect")? {
             "none" => Protect::None,
             "endpoints" => Protect::Endpoints,
@@ -133,6 +138,7 @@ mod tests {
             let shown = App {
                 name: "forward".into(),
                 image: ImageHash([0xa7; 32]),
+                shared: protect == Protect::None,
                 protect,
                 server,
                 keep,
