@@ -7,6 +7,7 @@ mod executor;
 mod fetcher;
 mod gate;
 mod lobby;
+mod pressure;
 mod processes;
 mod setup;
 mod shard;

@@ -8,7 +8,7 @@ use super::{
 use crate::net::{EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random, token};
 use anyhow::{Context, bail};
 use marram_edge::{
-    api::{In, Now, Out, ToShard, WireId},
+    api::{FromShard, In, Now, Out, ToShard, WireId},
     shard::Shard,
 };
 use marram_wire::seal::DomainSecret;
@@ -141,6 +141,10 @@ impl Process {
             self.table.expire(self.at);
             self.executor.take_answers(&mut self.inputs);
             self.work();
+            self.executor.tend(self.at);
+            if !self.is_busy() {
+                self.executor.stock_one();
+            }
             self.passage.flush()?;
         }
         Ok(())
@@ -155,8 +159,12 @@ impl Process {
         };
     }
 
+    fn is_busy(&self) -> bool {
+        self.table.is_busy() || !self.inputs.is_empty() || self.executor.is_busy()
+    }
+
     fn timeout(&self) -> Option<Duration> {
-        if self.table.is_busy() || !self.inputs.is_empty() || self.executor.is_busy() {
+        if self.is_busy() || self.executor.is_stocking() {
             return Some(Duration::ZERO);
         }
         let wake = self.wake_at.map(|at| self.started + Duration::from_nanos(at));
@@ -225,8 +233,11 @@ impl Process {
         while let Some((body, descriptor)) = self.passage.next_message() {
             match (ToProcess::decode(body)?, descriptor) {
                 (ToProcess::Control(message), _) => {
-                    if let ToShard::Deploy(app) | ToShard::Know(app) = &message {
-                        self.executor.prepare(app.image);
+                    match &message {
+                        ToShard::Deploy(app) => self.executor.deployed(&app.name, Some(app.image)),
+                        ToShard::Know(app) => self.executor.prepare(app.image),
+                        ToShard::Undeploy(app) => self.executor.deployed(&app.name, None),
+                        _ => {}
                     }
                     self.inputs.push_back(In::Control(message));
                 }
@@ -297,7 +308,12 @@ impl Process {
             Out::Part { cell, bytes } => self.executor.part(cell, bytes),
             Out::Remove { cell } => self.executor.remove(cell),
             Out::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),
-            Out::Control(message) => self.passage.send(&message.to_bytes(), None),
+            Out::Control(mut message) => {
+                if let FromShard::Counted(counted) = &mut message {
+                    counted.counters.extend(self.executor.counters());
+                }
+                self.passage.send(&message.to_bytes(), None);
+            }
         }
     }
 }
