@@ -34,6 +34,8 @@ pub struct Manifest {
     pub module: PathBuf,
     /// Read-only files that its cells see.
     pub files: Vec<TreeFile>,
+    /// Whether all sessions on an edge share one cell.
+    pub shared: bool,
     /// How sessions are protected.
     pub protect: Protect,
     /// The server's name, where the app has one.
@@ -90,6 +92,7 @@ impl Manifest {
             messages_per_s: self.quotas.messages_per_s,
             log_bytes_per_s: self.quotas.log_bytes_per_s,
             sessions_max: self.quotas.sessions,
+            shared: self.shared,
         }
     }
 }
@@ -100,8 +103,9 @@ impl Manifest {
 struct Written {
     name: Name,
     module: String,
+    cell: Option<Sharing>,
     protect: Option<Spanned<String>>,
-    server: Option<Name>,
+    server: Option<Spanned<Name>>,
     #[serde(default)]
     quotas: WrittenQuotas,
     #[serde(default)]
@@ -138,6 +142,13 @@ enum Keeper {
     Both,
 }
 
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Sharing {
+    Client,
+    Shared,
+}
+
 #[derive(Deserialize, Clone, Copy)]
 #[serde(rename_all = "lowercase")]
 enum Nan {
@@ -147,23 +158,35 @@ enum Nan {
 
 impl Written {
     fn resolve(self, source: &Source) -> Result<Manifest, Problem> {
+        let shared = self.cell == Some(Sharing::Shared);
+        if let Some(server) = self.server.as_ref().filter(|_| shared) {
+            let what = "a shared cell has clients only, in this build; leave `server` out, or write `cell = \"client\"`";
+            return Err(source.problem(&server.span(), what));
+        }
         Ok(Manifest {
-            protect: protect(source, self.protect.as_ref())?,
+            shared,
+            protect: protect(source, self.protect.as_ref(), shared)?,
             keep: self.keep.keeper(source, self.server.is_some())?,
             recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.0),
             linger: self.keep.linger.map_or(LINGER, |time| time.0),
             quotas: self.quotas.resolve(source)?,
             module: source.path(&self.module),
             files: files::resolve(source, self.files)?,
-            server: self.server.map(|name| name.0),
+            server: self.server.map(|name| name.into_inner().0),
             name: self.name.0,
         })
     }
 }
 
-fn protect(source: &Source, written: Option<&Spanned<String>>) -> Result<Protect, Problem> {
-    let Some(written) = written else { return Ok(Protect::Endpoints) };
+fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> Result<Protect, Problem> {
+    let Some(written) = written else {
+        return Ok(if shared { Protect::None } else { Protect::Endpoints });
+    };
     let what = match written.get_ref().as_str() {
+        // Two ends cannot hold the log of a cell that has other clients (DESIGN.md section 5.1).
+        "endpoints" if shared => "a shared cell cannot be kept by the ends of one session; write \"none\" (its clients' \
+             connections and its state end with the edge), or give every client a cell with `cell = \"client\"`"
+            .to_string(),
         "endpoints" => return Ok(Protect::Endpoints),
         "none" => return Ok(Protect::None),
         planned @ ("standby" | "epoch" | "transaction" | "deadline") => format!(
