@@ -160,24 +160,55 @@ fn throughput(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Resu
     let mut lab = lab(plan)?;
     let addresses = lab.edge_addresses();
     let [mut protected, mut bare] = connect(&mut lab, &addresses, &addresses, peer::echo_server()?)?;
+    let groups = lab.groups();
     let message = vec![0xa5; LARGE];
-    let mut rates: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
+    let mut blocks: [Vec<LargeBlock>; 2] = [Vec::new(), Vec::new()];
     for number in 0..amount.blocks {
         progress(&format!("forward: large messages, block {} of {}", number + 1, amount.blocks));
         let mut measure = |variant: usize| {
             let stream = if variant == 0 { &mut protected } else { &mut bare };
-            peer::throughput(stream, &message, amount.large).map(|rate| rates[variant].push(rate))
+            large_block(stream, &groups, &message, amount.large).map(|block| blocks[variant].push(block))
         };
         measure(number % 2)?;
         measure(1 - number % 2)?;
     }
-    let ratios: Vec<f64> = rates[0].iter().zip(&rates[1]).map(|(protected, bare)| protected / bare).collect();
+    let pairs = blocks[0].iter().zip(&blocks[1]);
+    let ratios: Vec<f64> = pairs.map(|(protected, bare)| protected.rate / bare.rate).collect();
     let ratio = stats::estimate(&ratios);
     report.metric_with_bar("throughput_ratio", ratio.middle, Bar::Least(0.9));
     report.metric("throughput_ci95", vec![ratio.low, ratio.high]);
-    report.metric("endpoints_mb_per_s", stats::median(&rates[0]));
-    report.metric("none_mb_per_s", stats::median(&rates[1]));
+    for (name, blocks) in ["endpoints", "none"].into_iter().zip(&blocks) {
+        let middle =
+            |value: &dyn Fn(&LargeBlock) -> f64| stats::median(&blocks.iter().map(value).collect::<Vec<_>>());
+        report.metric(&format!("{name}_mb_per_s"), middle(&|block| block.rate));
+        let each = (0..groups.len()).map(|group| middle(&|block| block.cpu_us[group])).collect::<Vec<_>>();
+        report.metric(&format!("{name}_cpu_us_per_64kib"), each);
+    }
+    report
+        .note("*_cpu_us_per_64kib is for a whole echo: of the client's agent, the server's agent, the edge");
     Ok(())
+}
+
+/// What one block of large messages showed.
+struct LargeBlock {
+    /// MB a second.
+    rate: f64,
+    /// Processor time of each group of processes, an echo.
+    cpu_us: Vec<f64>,
+}
+
+fn large_block(
+    stream: &mut TcpStream,
+    groups: &[u32],
+    message: &[u8],
+    count: usize,
+) -> anyhow::Result<LargeBlock> {
+    let spent = || groups.iter().map(|group| cpu::spent_ns(&[*group])).collect::<Vec<_>>();
+    let before = spent();
+    let rate = peer::throughput(stream, message, count)?;
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one block")]
+    let an_echo = |(after, before): (u64, &u64)| after.saturating_sub(*before) as f64 / 1e3 / count as f64;
+    Ok(LargeBlock { rate, cpu_us: spent().into_iter().zip(&before).map(an_echo).collect() })
 }
 
 /// Bytes on the wires between ends and edge, beyond those of the messages. The wires are plain here, so that TLS records
