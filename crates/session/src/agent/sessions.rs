@@ -217,7 +217,6 @@ impl Agent {
             bound.and_then(|bound| self.sessions.get_mut(&bound.session).map(|session| (bound, session)));
         let Some((bound, session)) = known else {
             // An owner speaks to an end that is no more: it must not wait for it.
-            wire.channels.remove(&channel);
             let last = matches!(frame, Frame::Ended(_) | Frame::Reject(_) | Frame::Failed(_));
             if !last {
                 let promised = Generation::NONE;
@@ -319,7 +318,6 @@ impl Agent {
             return self.end_session(now_ns, id, reject.code, reject.reason.clone(), out);
         }
         if everywhere {
-            session.rejected.clear();
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
         let wait_ns = if everywhere { session.retry_ns } else { 0 };
@@ -338,10 +336,7 @@ impl Agent {
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.asking.is_some_and(|(at, _)| at == wire) {
-            session.asking = None;
-            if session.attached.is_none() {
-                self.lead_at(id, now_ns);
-            }
+            self.lead_at(id, now_ns);
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.attached.is_some_and(|(at, _)| at == wire) {
@@ -418,7 +413,7 @@ impl Agent {
         if session.lead_ns.is_some_and(|lead_ns| lead_ns <= now_ns) {
             self.lead(now_ns, id, out);
         }
-        self.rearm(now_ns, id);
+        self.rearm(id);
     }
 
     /// The session was without an owner for too long.
@@ -436,12 +431,13 @@ impl Agent {
         self.end_session(now_ns, id, code, reason, out);
     }
 
-    fn rearm(&mut self, now_ns: u64, id: EndId) {
+    /// Whatever was due has been done, so what is left lies ahead.
+    fn rearm(&mut self, id: EndId) {
         let Some(session) = self.sessions.get(&id) else { return };
         let deadline_ns = self.deadline_ns(session).filter(|_| session.attached.is_none());
         let next = [session.lead_ns, session.connect_by_ns, deadline_ns].into_iter().flatten().min();
         if let Some(next_ns) = next {
-            self.arm(id, next_ns.max(now_ns + 1));
+            self.arm(id, next_ns);
         }
     }
 }

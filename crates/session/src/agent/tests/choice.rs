@@ -95,10 +95,12 @@ fn the_next_shards_stand_in_for_one_that_is_missing() {
     }
 }
 
+/// Something that makes edge 0, the first in the list, unusable.
+type Spoil = (&'static str, fn(&mut Stage));
+
 #[test]
 fn only_an_edge_that_answered_and_is_not_suspected_and_does_not_drain_is_asked() {
-    // Each makes edge 0, the first in the list, unusable.
-    let spoil: [(&str, fn(&mut Stage)); 4] = [
+    let spoils: [Spoil; 4] = [
         ("drains", |stage| drop(stage.frame(1, Drain {}))),
         ("drained when it answered", |stage| drop(stage.frame(1, Welcome { draining: true, ..welcome(1) }))),
         ("is silent", |stage| {
@@ -107,7 +109,7 @@ fn only_an_edge_that_answered_and_is_not_suspected_and_does_not_drain_is_asked()
         }),
         ("broke", |stage| drop(stage.wire_down(1))),
     ];
-    for (what, spoil) in spoil {
+    for (what, spoil) in spoils {
         let mut stage = Stage::client(2);
         spoil(&mut stage);
         assert_eq!(asks(&mut stage), "w2", "an edge that {what}");

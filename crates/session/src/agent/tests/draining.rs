@@ -3,7 +3,7 @@
 use super::{
     super::In,
     Stage, chosen, promise,
-    stage::{MS, config, only},
+    stage::{MS, TIMEOUT, config, only},
 };
 use alloc::{string::String, vec::Vec};
 use marram_wire::frame::{Code, Drain, Promise};
@@ -25,11 +25,23 @@ fn a_session_leaves_an_edge_that_drains_and_stays_until_another_takes_it() {
     assert_eq!(stage.frame(1, Drain {}), ["w2 hello c2 s1 after g1"]);
     assert_eq!(stage.frame(1, Drain {}), [""; 0], "it is on its way");
     assert_eq!(stage.output(1, 2, "meanwhile"), ["p1 is given 'meanwhile'"]);
-    stage.wait(5);
-    let expected =
-        ["w1 superseded c2 by g2", "w2 promised c2 after g1", "s1 of app owned by g2 at 1.0 after 0 ms"];
-    assert_eq!(stage.own(2, 2, 2), expected);
+    let lines = stage.frame(2, promise(stage.session(1), 2, 2));
+    assert_eq!(lines, ["w1 superseded c2 by g2", "w2 promised c2 after g1"]);
+    stage.wait(3);
+    assert_eq!(stage.frame(2, chosen(2)), ["s1 of app owned by g2 at 1.0 after 3 ms"]);
     assert_eq!(stage.wire_down(1), [""; 0]);
+}
+
+#[test]
+fn a_session_asks_a_third_edge_when_the_second_one_breaks_or_falls_silent() {
+    let mut stage = Stage::owned(3);
+    stage.frame(1, Drain {});
+    assert_eq!(stage.wire_down(2), ["w3 hello c2 s1 after g1"]);
+    let mut stage = Stage::owned(3);
+    stage.frame(1, Drain {});
+    stage.silence(2);
+    assert_eq!(stage.wait(TIMEOUT), ["2000 w3 hello c2 s1 after g1"]);
+    assert_eq!(stage.output(1, 2, "on"), ["p1 is given 'on'"]);
 }
 
 #[test]

@@ -77,6 +77,7 @@ fn an_older_owner_is_refused_on_the_wire_of_the_newer_one_too() {
     assert_eq!(stage.own(1, 1, 2)[0], "w1 superseded c2 by g2");
     assert_eq!(stage.output(1, 1, "new"), ["p1 is given 'new'"]);
     assert_eq!(stage.output(1, 2, "old"), ["w1 superseded c2 by g2", "s1 refused g1"]);
+    assert_eq!(stage.output(1, 2, "old"), ["w1 superseded c2 by g0"], "its channel is closed");
 }
 
 #[test]
