@@ -1,5 +1,6 @@
-//! A cache that speaks the text protocol of memcached, on any number of ports: each client port is a connection, all of
-//! them share one store. Knows ports and time; the rest is in the modules, which know neither.
+//! A cache that speaks the text protocol of memcached, on any number of ports: each client port is a connection, or the
+//! source of datagrams that are a request each; all share one store. Knows ports and time; the rest is in the modules,
+//! which know neither.
 //!
 //! Where it differs from memcached 1.6: there are no slabs (`stats slabs` is empty), so memory is counted in chunks of
 //! 128 bytes and the oldest items go whatever their size; flags beyond 32 bits are refused rather than cut; a line of
@@ -15,7 +16,10 @@ mod stats;
 pub mod store;
 pub mod udp;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use marram_sdk::{Cell, Context, MESSAGE_BYTES_MAX, Port, PortKind, Time, cell};
 
@@ -33,6 +37,8 @@ pub struct Memcached {
     memory_bytes: usize,
     server: Option<Server>,
     connections: BTreeMap<Port, Client>,
+    /// Those whose clients speak in datagrams have no connection.
+    datagrams: BTreeSet<Port>,
     /// Kept between messages so that answering allocates nothing.
     out: Vec<u8>,
 }
@@ -50,7 +56,13 @@ impl Default for Memcached {
     fn default() -> Self {
         let text = std::fs::read_to_string(config::PATH).unwrap_or_default();
         let memory_bytes = config::memory_bytes(&text).unwrap_or_else(|error| panic!("{error}"));
-        Self { memory_bytes, server: None, connections: BTreeMap::new(), out: Vec::new() }
+        Self {
+            memory_bytes,
+            server: None,
+            connections: BTreeMap::new(),
+            datagrams: BTreeSet::new(),
+            out: Vec::new(),
+        }
     }
 }
 
@@ -97,7 +109,7 @@ impl Memcached {
 
 impl Cell for Memcached {
     fn opened(&mut self, context: &mut Context, port: Port, kind: PortKind) {
-        if kind != PortKind::Client {
+        if !kind.is_client() {
             return;
         }
         let now = seconds(context.now());
@@ -107,10 +119,21 @@ impl Cell for Memcached {
             Server::new(self.memory_bytes, hash_key, now)
         });
         server.connected();
-        self.connections.insert(port, Client::default());
+        if kind.is_datagrams() {
+            self.datagrams.insert(port);
+        } else {
+            self.connections.insert(port, Client::default());
+        }
     }
 
     fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
+        if let (true, Some(server)) = (self.datagrams.contains(&port), &mut self.server) {
+            for datagram in udp::answer(payload, server, seconds(context.now())) {
+                server.wrote(datagram.len());
+                context.send(port, &datagram);
+            }
+            return;
+        }
         self.run(context, port, |connection, server, now, out| connection.receive(payload, server, now, out));
     }
 
@@ -120,6 +143,10 @@ impl Cell for Memcached {
     }
 
     fn closed(&mut self, context: &mut Context, port: Port) {
+        if let (true, Some(server)) = (self.datagrams.remove(&port), &mut self.server) {
+            server.disconnected();
+            context.close(port);
+        }
         if let Some(client) = self.connections.get_mut(&port) {
             client.is_finishing = true;
             self.run(context, port, Connection::resume);

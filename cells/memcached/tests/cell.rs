@@ -98,6 +98,18 @@ fn items_go_with_session_time() {
 }
 
 #[test]
+fn a_datagram_is_a_request_and_shares_the_store() {
+    let mut session = session(&[0]);
+    session.open(Port(9), PortKind::ClientDatagrams);
+    session.message(Port(0), b"set k 0 0 2\r\nhi\r\n");
+    let answer = session.message(Port(9), b"\0\x07\0\0\0\x01\0\0get k\r\n");
+    assert_eq!(answer, [Output::message(Port(9), b"\0\x07\0\0\0\x01\0\0VALUE k 0 2\r\nhi\r\nEND\r\n")]);
+    assert_eq!(session.message(Port(9), b"get k\r\n"), []);
+    assert_eq!(session.close(Port(9)), [Output::close(Port(9))]);
+    assert_eq!(session.message(Port(9), b"\0\x07\0\0\0\x01\0\0get k\r\n"), []);
+}
+
+#[test]
 fn servers_are_not_served() {
     let mut session = Session::<Memcached>::new();
     session.open_server();
