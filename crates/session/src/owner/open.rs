@@ -151,7 +151,7 @@ impl Owner {
     }
 
     pub(super) fn got_part(&mut self, now: Now, index: usize, bytes: Bytes, out: &mut Vec<Effect>) {
-        let gathered = self.source.is_some() || self.sides.iter().all(|side| side.promised.is_some());
+        let gathered = self.sides.iter().all(|side| side.promised.is_some());
         let side = &mut self.sides[index];
         let size = side.arriving().map_or(0, |meta| meta.size);
         side.got_size += bytes.len() as u64;

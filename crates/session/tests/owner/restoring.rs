@@ -217,6 +217,36 @@ fn an_executor_may_be_faster_than_the_other_ends_log() {
 }
 
 #[test]
+fn parts_that_came_before_the_last_promise_are_not_lost() {
+    let mut bench = covered(policy());
+    bench.open();
+    bench.hand_over_of(0);
+    assert_eq!((bench.parts.len(), bench.owner.held_bytes()), (0, 6 + 1 + charge(1)));
+    bench.hand_over_of(1);
+    assert_eq!(bench.parts, b"sealed");
+}
+
+#[test]
+fn what_was_opened_for_an_attempt_is_opened_again_for_the_next() {
+    let mut bench = covered(policy());
+    bench.open();
+    bench.hand_over_of(0);
+    let promised = bench.kept[1].promised(2);
+    bench.frame(SERVER, promised);
+    bench.restored(43);
+    assert_eq!(bench.parts, b"sealed");
+    bench.parts.clear();
+    bench.open();
+    bench.hand_over_of(0);
+    assert_eq!(bench.parts, b"", "the server's end may have a newer one by now");
+    bench.hand_over_of(1);
+    assert_eq!((&bench.parts[..], bench.phase()), (&b"sealed"[..], Phase::Restoring));
+    bench.look();
+    bench.restored(43);
+    assert_eq!(bench.look(), ["run b of client"]);
+}
+
+#[test]
 fn a_cell_that_was_to_be_restored_goes_with_its_attempt() {
     let mut bench = covered(policy());
     bench.open();
