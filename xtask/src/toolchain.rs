@@ -62,8 +62,12 @@ impl Toolchain {
     /// of their own, so that two compilers do not take turns in discarding each other's.
     pub(crate) fn apply(&self, command: &mut Command, target: &str) {
         command.args(["--target", target]).arg("--target-dir").arg(project::target().join("wasm"));
-        // The same bytes from any checkout: the hash of a module names its image.
-        let mut flags = vec![format!("--remap-path-prefix={}=marram", project::root().display())];
+        let mut flags = vec![
+            // The same bytes from any checkout: the hash of a module names its image.
+            format!("--remap-path-prefix={}=marram", project::root().display()),
+            // The host has SIMD on every machine, and its results are the same on each.
+            "-Ctarget-feature=+simd128".to_owned(),
+        ];
         if let Self::Private { rustc, linker } = self {
             command.env("RUSTC", rustc);
             command.arg("--config").arg(format!("target.{target}.linker={:?}", linker.display().to_string()));

@@ -1,0 +1,68 @@
+//! Says what is on an image. A client sends images of 3,072 bytes one behind the other, cut as the network likes, and is
+//! answered 41 bytes for each, in order. Knows how images and answers are laid out; the network is in `network`.
+//!
+//! ```text
+//! image   red:1024 | green:1024 | blue:1024        rows of 32 from the top, bytes from the left
+//! answer  class:1 | score:4 x 10                   the class with the highest score; little-endian floats
+//! ```
+
+pub mod network;
+pub mod render;
+
+use marram_sdk::{Cell, Context, Port, cell};
+
+use network::{CLASSES, Network, Scores, best};
+use render::IMAGE_BYTES;
+
+/// Bytes of an answer.
+pub const ANSWER_BYTES: usize = 1 + 4 * CLASSES;
+
+/// The cell: a network, and what has arrived of an image.
+pub struct Classify {
+    network: Network,
+    image: Vec<u8>,
+}
+
+impl Default for Classify {
+    /// Unpacks the weights and lets the network run once, so that its memory is in the image that every session starts
+    /// from.
+    fn default() -> Self {
+        let network = Network::default();
+        let _ = network.scores(&[0; IMAGE_BYTES]);
+        Self { network, image: Vec::with_capacity(IMAGE_BYTES) }
+    }
+}
+
+/// What a client is told.
+#[must_use]
+pub fn answer(scores: &Scores) -> [u8; ANSWER_BYTES] {
+    let mut answer = [0; ANSWER_BYTES];
+    answer[0] = u8::try_from(best(scores)).expect("there are ten classes");
+    for (bytes, score) in answer[1..].chunks_exact_mut(4).zip(scores) {
+        bytes.copy_from_slice(&score.to_le_bytes());
+    }
+    answer
+}
+
+impl Cell for Classify {
+    fn message(&mut self, context: &mut Context, port: Port, mut payload: &[u8]) {
+        if port != Port::CLIENT {
+            return;
+        }
+        while !payload.is_empty() {
+            let (now, later) = payload.split_at(payload.len().min(IMAGE_BYTES - self.image.len()));
+            self.image.extend_from_slice(now);
+            payload = later;
+            if let Ok(image) = self.image.as_slice().try_into() {
+                context.send_to_client(&answer(&self.network.scores(image)));
+                self.image.clear();
+            }
+        }
+    }
+
+    fn closed(&mut self, context: &mut Context, port: Port) {
+        context.close(port);
+    }
+}
+
+cell!(Classify);

@@ -1,0 +1,200 @@
+//! One direction of a session against its rules: what passes, what must wait until more is known, what is refused and why.
+//! Knows times only as numbers; nothing of ports.
+
+use marram_bucket::Bucket;
+
+use crate::rules::{Action, Pattern, Rule, Side, WINDOW_BYTES};
+
+/// What becomes of a message.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// It passes, and before it what was held.
+    Pass(Vec<Box<[u8]>>),
+    /// It is held until the stream has shown more of itself.
+    Hold,
+    /// Nothing passes any more, for this reason.
+    Refuse(String),
+}
+
+/// Where a direction is.
+#[derive(Default)]
+pub(crate) struct Lane {
+    /// The first bytes, while any rule could still match.
+    start: Vec<u8>,
+    is_watched: bool,
+    is_admitted: bool,
+    held: Vec<Box<[u8]>>,
+    bucket: Option<Bucket>,
+    messages: u64,
+    bytes: u64,
+}
+
+/// What the first bytes of a stream are to its rules.
+enum Decision {
+    Allow,
+    Deny(String),
+    /// It is the beginning of something that a rule looks for.
+    Open,
+}
+
+impl Lane {
+    /// Messages and bytes that came.
+    pub(crate) const fn counts(&self) -> (u64, u64) {
+        (self.messages, self.bytes)
+    }
+
+    /// Judges a message. `now_ns` is asked only where a rate needs it, because asking is recorded.
+    pub(crate) fn judge(&mut self, side: &Side, payload: &[u8], now_ns: impl FnOnce() -> i64) -> Verdict {
+        self.messages += 1;
+        self.bytes += payload.len() as u64;
+        if let Some(reason) = self.beyond_limits(side, payload, now_ns) {
+            return Verdict::Refuse(reason);
+        }
+        if self.messages == 1 {
+            self.is_watched = true;
+        }
+        if self.is_watched {
+            let room = WINDOW_BYTES - self.start.len();
+            self.start.extend_from_slice(&payload[..payload.len().min(room)]);
+            match decide(side, &self.start) {
+                Decision::Deny(reason) => return Verdict::Refuse(reason),
+                Decision::Open => {
+                    self.held.push(payload.into());
+                    return Verdict::Hold;
+                }
+                Decision::Allow => self.is_admitted = true,
+            }
+            self.is_watched = self.start.len() < WINDOW_BYTES && side.rules.iter().any(is_watching);
+            if !self.is_watched {
+                self.start = Vec::new();
+            }
+        }
+        Verdict::Pass(std::mem::take(&mut self.held))
+    }
+
+    /// The stream has ended: what was held is all that there is.
+    pub(crate) fn end(&mut self, side: &Side) -> Verdict {
+        if self.held.is_empty() || self.is_admitted || side.default == Action::Allow {
+            return Verdict::Pass(std::mem::take(&mut self.held));
+        }
+        Verdict::Refuse("no rule allows it, and the default denies".to_owned())
+    }
+
+    fn beyond_limits(&mut self, side: &Side, payload: &[u8], now_ns: impl FnOnce() -> i64) -> Option<String> {
+        if let Some(max) = side.message_bytes_max.filter(|max| payload.len() as u64 > *max) {
+            return Some(format!("a message of {} bytes; {max} are allowed", payload.len()));
+        }
+        if let Some(max) = side.bytes_max.filter(|max| self.bytes > *max) {
+            return Some(format!("more than {max} bytes in all"));
+        }
+        let rate = side.rate?;
+        let now_ns = now_ns();
+        let bucket = self.bucket.get_or_insert_with(|| Bucket::new(rate, now_ns));
+        let is_fast = bucket.take(1, now_ns).is_err();
+        is_fast.then(|| format!("more than {} messages a second, {} at once", rate.per_second, rate.burst))
+    }
+}
+
+/// Whether a rule may still match after others have decided.
+fn is_watching(rule: &Rule) -> bool {
+    matches!(rule.pattern, Pattern::Contains(_))
+}
+
+/// The first rule that matches the beginning of a stream, unless one before it could match with a few bytes more.
+fn decide(side: &Side, start: &[u8]) -> Decision {
+    for rule in &side.rules {
+        match &rule.pattern {
+            Pattern::Prefix(prefix) if start.starts_with(prefix) => {
+                return match rule.action {
+                    Action::Allow => Decision::Allow,
+                    Action::Deny => Decision::Deny(rule.text.clone()),
+                };
+            }
+            Pattern::Prefix(prefix) if prefix.starts_with(start) => return Decision::Open,
+            Pattern::Contains(part) if start.windows(part.len()).any(|window| window == part) => {
+                return Decision::Deny(rule.text.clone());
+            }
+            Pattern::Prefix(_) | Pattern::Contains(_) => {}
+        }
+    }
+    match side.default {
+        Action::Allow => Decision::Allow,
+        Action::Deny => Decision::Deny("no rule allows it, and the default denies".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::parse;
+
+    /// What becomes of a client's stream in these pieces, a letter for each: passes, held, refused.
+    fn verdicts(rules: &str, pieces: &[&str]) -> String {
+        let rules = parse(rules).expect("the test's rules are right");
+        let mut lane = Lane::default();
+        let letter = |verdict| match verdict {
+            Verdict::Pass(held) => format!("p{}", held.len()),
+            Verdict::Hold => "h".to_owned(),
+            Verdict::Refuse(_) => "r".to_owned(),
+        };
+        pieces.iter().map(|piece| letter(lane.judge(&rules.sides[0], piece.as_bytes(), || 0))).collect()
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let rules =
+            "deny client prefix \"GET /secret\"\nallow client prefix \"GET /\"\ndefault client deny\n";
+        let cases: [(&[&str], &str); 8] = [
+            (&["GET /index", "anything"], "p0p0"),
+            (&["GET /secret/x"], "r"),
+            (&["GET /sec", "ret"], "hr"),
+            (&["G", "E", "T", " /", "s", "e", "x", "y"], "hhhhhhp6p0"),
+            (&["", "GET /s", "x"], "hhp2"),
+            (&["POST /"], "r"),
+            (&["GEX"], "r"),
+            (&["GET /x", "GET /secret"], "p0p0"),
+        ];
+        for (pieces, expected) in cases {
+            assert_eq!(verdicts(rules, pieces), expected, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_contained_is_watched_for_in_the_first_bytes() {
+        let rules = "deny client contains \"evil\"\nallow client prefix \"GET\"\n";
+        let long = "x".repeat(2000);
+        let cases: [(&[&str], &str); 5] = [
+            (&["GET /", "ev", "il"], "p0p0r"),
+            (&["GET /evil"], "r"),
+            (&["an evil one"], "r"),
+            (&[&long, "evil"], "p0p0"),
+            (&["GET /", &long[..1016], "evil"], "p0p0p0"),
+        ];
+        for (pieces, expected) in cases {
+            assert_eq!(verdicts(rules, pieces), expected, "{:.20}", pieces[0]);
+        }
+        // Behind a rule that has matched, it is none of its business.
+        assert_eq!(
+            verdicts("allow client prefix \"GET\"\ndeny client contains \"evil\"\n", &["GET evil"]),
+            "p0"
+        );
+    }
+
+    #[test]
+    fn limits_refuse() {
+        assert_eq!(verdicts("limit client message 3\n", &["abc", "abcd"]), "p0r");
+        assert_eq!(verdicts("limit client bytes 5\n", &["abc", "ab", "a"]), "p0p0r");
+        assert_eq!(verdicts("limit client rate 1/s burst 2\n", &["a", "a", "a"]), "p0p0r");
+    }
+
+    #[test]
+    fn a_stream_that_ends_undecided_gets_the_default() {
+        for (default, passes) in [("allow", true), ("deny", false)] {
+            let text = format!("deny client prefix \"long\"\ndefault client {default}\n");
+            let rules = parse(&text).expect("the test's rules are right");
+            let mut lane = Lane::default();
+            assert_eq!(lane.judge(&rules.sides[0], b"lo", || 0), Verdict::Hold);
+            assert_eq!(matches!(lane.end(&rules.sides[0]), Verdict::Pass(held) if held.len() == 1), passes);
+        }
+    }
+}

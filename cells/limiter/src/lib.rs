@@ -1,0 +1,221 @@
+//! A stage of a chain that lets messages through at a rate: what comes too fast waits, in order, for a timer. Knows rates
+//! and queues; nothing of what is in the messages.
+//!
+//! A cell cannot make its peers wait, so the queue has a limit, and a session that goes beyond it is closed.
+
+mod limits;
+
+use std::{collections::VecDeque, time::Duration};
+
+use limits::{Limits, Rates};
+use marram_bucket::Bucket;
+use marram_sdk::{Cell, Context, Level, Port, cell};
+
+/// The cell.
+pub struct Limiter {
+    limits: Limits,
+    /// From the client, from the server.
+    lanes: [Lane; 2],
+    is_closed: bool,
+}
+
+/// One direction.
+#[derive(Default)]
+struct Lane {
+    /// Buckets for messages and bytes, full from the first message on.
+    buckets: Option<[Option<Bucket>; 2]>,
+    waiting: VecDeque<Box<[u8]>>,
+    waiting_bytes: usize,
+    /// Nothing more will come.
+    is_ending: bool,
+    passed: u64,
+    delayed: u64,
+}
+
+impl Default for Limiter {
+    /// Reads the image's limits, so that wrong ones are refused at deployment.
+    fn default() -> Self {
+        let text = std::fs::read_to_string(limits::PATH);
+        let text = text.as_deref().unwrap_or(limits::DEFAULT);
+        let limits = limits::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        Self { limits, lanes: Default::default(), is_closed: false }
+    }
+}
+
+impl Lane {
+    /// How long a message of so many bytes must wait; not at all means that it is paid for.
+    fn wait(&mut self, rates: Rates, bytes: usize, now_ns: i64) -> Option<Duration> {
+        let new = || [rates.messages, rates.bytes].map(|rate| rate.map(|rate| Bucket::new(rate, now_ns)));
+        let buckets = self.buckets.get_or_insert_with(new);
+        let prices = [1, bytes as u64];
+        let wait = |(bucket, price): (&Option<Bucket>, u64)| {
+            bucket.as_ref().map_or(Duration::ZERO, |bucket| bucket.wait(price, now_ns))
+        };
+        let longest = buckets.iter().zip(prices).map(wait).max().filter(|wait| !wait.is_zero());
+        if longest.is_none() {
+            for (bucket, price) in buckets.iter_mut().zip(prices) {
+                let paid = bucket.as_mut().map_or(Ok(()), |bucket| bucket.take(price, now_ns));
+                debug_assert_eq!(paid, Ok(()), "nobody has to wait");
+            }
+        }
+        longest
+    }
+}
+
+impl Limiter {
+    fn rates(&self, from: Port) -> Rates {
+        if from == Port::CLIENT { self.limits.client } else { self.limits.server }
+    }
+
+    /// Sends on what may go, and sees to it that the rest goes later.
+    fn advance(&mut self, context: &mut Context, from: Port) {
+        let now_ns = context.now().nanoseconds;
+        let rates = self.rates(from);
+        let lane = &mut self.lanes[index(from)];
+        while let Some(message) = lane.waiting.front() {
+            if let Some(wait) = lane.wait(rates, message.len(), now_ns) {
+                context.set_timer(wait, u64::from(from.0));
+                return;
+            }
+            let message = lane.waiting.pop_front().expect("it was just looked at");
+            lane.waiting_bytes -= message.len();
+            lane.passed += 1;
+            context.send(from.opposite(), &message);
+        }
+        if lane.is_ending {
+            context.close(from.opposite());
+            let (passed, delayed) = (lane.passed, lane.delayed);
+            context.print(
+                Level::Info,
+                format_args!("{}: {passed} messages passed, {delayed} of them delayed", name(from)),
+            );
+        }
+    }
+
+    fn refuse(&mut self, context: &mut Context, from: Port) {
+        let Limits { queue_messages, queue_bytes, .. } = self.limits;
+        context.print(
+            Level::Warn,
+            format_args!(
+                "closed: the {} sends faster than its rate, and {queue_messages} messages or {queue_bytes} bytes wait already",
+                name(from)
+            ),
+        );
+        self.is_closed = true;
+        self.lanes = Default::default();
+        for port in [Port::CLIENT, Port::SERVER] {
+            context.cancel_timer(u64::from(port.0));
+            context.close(port);
+        }
+    }
+}
+
+impl Cell for Limiter {
+    fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
+        if self.is_closed || index(port) >= self.lanes.len() {
+            return;
+        }
+        let now_ns = context.now().nanoseconds;
+        let rates = self.rates(port);
+        let lane = &mut self.lanes[index(port)];
+        if lane.waiting.is_empty() {
+            let Some(wait) = lane.wait(rates, payload.len(), now_ns) else {
+                lane.passed += 1;
+                return context.send(port.opposite(), payload);
+            };
+            context.set_timer(wait, u64::from(port.0));
+        }
+        lane.delayed += 1;
+        lane.waiting_bytes += payload.len();
+        lane.waiting.push_back(payload.into());
+        if lane.waiting.len() > self.limits.queue_messages || lane.waiting_bytes > self.limits.queue_bytes {
+            self.refuse(context, port);
+        }
+    }
+
+    fn timer(&mut self, context: &mut Context, token: u64) {
+        let from = if token == 0 { Port::CLIENT } else { Port::SERVER };
+        self.advance(context, from);
+    }
+
+    fn closed(&mut self, context: &mut Context, port: Port) {
+        if !self.is_closed && index(port) < self.lanes.len() {
+            self.lanes[index(port)].is_ending = true;
+            if self.lanes[index(port)].waiting.is_empty() {
+                self.advance(context, port);
+            }
+        }
+    }
+}
+
+cell!(Limiter);
+
+const fn index(port: Port) -> usize {
+    port.0 as usize
+}
+
+const fn name(port: Port) -> &'static str {
+    if port.0 == Port::CLIENT.0 { "client" } else { "server" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_sdk::double::{Output, Session};
+
+    /// The default: 1,000 messages and a MiB a second from the client, 200 messages and a MiB at once.
+    fn session() -> Session<Limiter> {
+        Session::new()
+    }
+
+    fn sent(outputs: &[Output]) -> usize {
+        outputs.iter().filter(|output| matches!(output, Output::Message { port: Port::SERVER, .. })).count()
+    }
+
+    #[test]
+    fn what_comes_too_fast_waits_and_keeps_its_order() {
+        let mut session = session();
+        let outputs: Vec<_> = (0..210_u8).flat_map(|n| session.message(Port::CLIENT, &[n])).collect();
+        assert_eq!(sent(&outputs), 200);
+        let later = session.advance(Duration::from_millis(4));
+        let expected: Vec<_> = (200..204).map(|n| Output::message(Port::SERVER, &[n])).collect();
+        assert_eq!(later, expected);
+        assert_eq!(sent(&session.advance(Duration::from_secs(1))), 6);
+        assert_eq!(session.timers().count(), 0);
+        // The other direction has buckets of its own.
+        assert_eq!(session.message(Port::SERVER, b"x"), [Output::message(Port::CLIENT, b"x")]);
+    }
+
+    #[test]
+    fn bytes_count_too() {
+        let mut session = session();
+        let half = vec![0; 512 << 10];
+        let sizes: Vec<_> = (0..4).map(|_| sent(&session.message(Port::CLIENT, &half))).collect();
+        assert_eq!(sizes, [1, 1, 0, 0]);
+        assert_eq!(sent(&session.advance(Duration::from_millis(500))), 1);
+        assert_eq!(sent(&session.advance(Duration::from_millis(499))), 0);
+        assert_eq!(sent(&session.advance(Duration::from_millis(1))), 1);
+    }
+
+    #[test]
+    fn an_end_waits_for_what_was_sent_before_it() {
+        let mut session = session();
+        (0..=200_u8).for_each(|n| _ = session.message(Port::CLIENT, &[n]));
+        assert_eq!(session.close(Port::CLIENT), []);
+        let expected = [Output::message(Port::SERVER, &[200]), Output::close(Port::SERVER)];
+        assert_eq!(session.advance(Duration::from_secs(1)), expected);
+        assert_eq!(session.lines()[0].1, "client: 201 messages passed, 1 of them delayed");
+        assert_eq!(session.close(Port::SERVER), [Output::close(Port::CLIENT)]);
+    }
+
+    #[test]
+    fn a_session_that_would_wait_without_end_is_closed() {
+        let mut session = session();
+        let outputs: Vec<_> = (0..2000).flat_map(|_| session.message(Port::CLIENT, b"x")).collect();
+        assert_eq!(sent(&outputs), 200);
+        assert_eq!(outputs[200..], [Output::close(Port::CLIENT), Output::close(Port::SERVER)]);
+        assert!(session.lines()[0].1.starts_with("closed: the client sends faster than its rate"));
+        assert_eq!(session.message(Port::SERVER, b"x"), []);
+        assert_eq!(session.advance(Duration::from_secs(10)), []);
+    }
+}
