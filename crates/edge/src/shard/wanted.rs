@@ -25,19 +25,17 @@ struct Entry {
     /// When peers may be asked (again).
     again_ns: u64,
     failures: u32,
-    /// Why the last ask brought nothing; none while peers are being asked.
+    /// Why the last ask brought nothing; none while the first is on its way.
     why: Option<String>,
 }
 
 /// What a session that names a missing image is to be told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// Peers are to be asked now.
-    Ask,
-    /// Peers are being asked.
+    /// Peers are asked for the first time.
     Asked,
-    /// Peers were asked a moment ago, in vain.
-    Resting(String),
+    /// Peers were asked in vain. They may be asked again now.
+    Failed(String),
     /// Too many other images are asked for.
     Full,
 }
@@ -49,22 +47,23 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    fn miss(&mut self, now_ns: u64, image: ImageHash) -> Verdict {
+    /// A session names `image`: whether to ask for it now, and what the session is to be told.
+    fn miss(&mut self, now_ns: u64, image: ImageHash) -> (bool, Verdict) {
         if let Some(entry) = self.entries.get_mut(&image) {
-            if now_ns < entry.again_ns {
-                return entry.why.clone().map_or(Verdict::Asked, Verdict::Resting);
+            let ask = now_ns >= entry.again_ns;
+            if ask {
+                entry.again_ns = now_ns + ANSWER_NS;
             }
-            (entry.again_ns, entry.why) = (now_ns + ANSWER_NS, None);
-            return Verdict::Ask;
+            return (ask, entry.why.clone().map_or(Verdict::Asked, Verdict::Failed));
         }
         if self.entries.len() >= WANTED_MAX {
             self.entries.retain(|_, entry| now_ns < entry.again_ns);
         }
         if self.entries.len() >= WANTED_MAX {
-            return Verdict::Full;
+            return (false, Verdict::Full);
         }
         self.entries.insert(image, Entry { again_ns: now_ns + ANSWER_NS, failures: 0, why: None });
-        Verdict::Ask
+        (true, Verdict::Asked)
     }
 
     fn failed(&mut self, now_ns: u64, image: ImageHash, why: String) {
@@ -88,14 +87,13 @@ impl Shard {
         if !self.config.peers {
             return alloc::format!("{what}: deploy that version here too");
         }
-        match self.wanted.miss(now.mono_ns, image) {
-            Verdict::Ask => {
-                let want = Want { image, app: app.to_string() };
-                out.push(Out::Control(FromShard::Want(want)));
-                alloc::format!("{what} yet: it asks its peers")
-            }
+        let (ask, verdict) = self.wanted.miss(now.mono_ns, image);
+        if ask {
+            out.push(Out::Control(FromShard::Want(Want { image, app: app.to_string() })));
+        }
+        match verdict {
             Verdict::Asked => alloc::format!("{what} yet: it asks its peers"),
-            Verdict::Resting(why) => alloc::format!("{what}: {why}; deploy that version here, or at a peer"),
+            Verdict::Failed(why) => alloc::format!("{what}: {why}; deploy that version here, or at a peer"),
             Verdict::Full => alloc::format!("{what}, and it asks its peers for too many others: try again"),
         }
     }
@@ -119,27 +117,30 @@ mod tests {
     #[test]
     fn a_missing_image_is_asked_for_once_and_then_after_ever_longer_rests() {
         let (mut wanted, mut now_ns) = (Wanted::default(), 7);
+        // Once it is known that nobody has it, sessions are told so, also while peers are asked again.
+        let mut told = Verdict::Asked;
         for rest_ms in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
-            assert_eq!(wanted.miss(now_ns, image(1)), Verdict::Ask);
-            assert_eq!(wanted.miss(now_ns + 1_000_000_000, image(1)), Verdict::Asked);
+            assert_eq!(wanted.miss(now_ns, image(1)), (true, told.clone()));
+            assert_eq!(wanted.miss(now_ns + 1_000_000_000, image(1)), (false, told));
             wanted.failed(now_ns, image(1), "nobody".into());
+            told = Verdict::Failed("nobody".into());
             let until_ns = now_ns + rest_ms * 1_000_000;
-            assert_eq!(wanted.miss(until_ns - 1, image(1)), Verdict::Resting("nobody".into()), "{rest_ms}");
+            assert_eq!(wanted.miss(until_ns - 1, image(1)), (false, told.clone()), "{rest_ms}");
             now_ns = until_ns;
         }
         wanted.miss(now_ns, image(1));
-        assert_eq!(wanted.miss(now_ns + ANSWER_NS, image(1)), Verdict::Ask, "the answer was lost");
+        assert!(wanted.miss(now_ns + ANSWER_NS, image(1)).0, "the answer was lost");
     }
 
     #[test]
     fn only_so_many_are_asked_for_at_a_time() {
         let mut wanted = Wanted::default();
-        (0..WANTED_MAX).for_each(|number| assert_eq!(wanted.miss(0, image(number)), Verdict::Ask));
-        assert_eq!(wanted.miss(0, image(WANTED_MAX)), Verdict::Full);
+        (0..WANTED_MAX).for_each(|number| assert!(wanted.miss(0, image(number)).0));
+        assert_eq!(wanted.miss(0, image(WANTED_MAX)), (false, Verdict::Full));
         wanted.failed(0, image(3), "nobody".into());
-        assert_eq!(wanted.miss(REST_MIN_NS - 1, image(WANTED_MAX)), Verdict::Full);
-        assert_eq!(wanted.miss(REST_MIN_NS, image(WANTED_MAX)), Verdict::Ask, "one has rested");
+        assert_eq!(wanted.miss(REST_MIN_NS - 1, image(WANTED_MAX)), (false, Verdict::Full));
+        assert!(wanted.miss(REST_MIN_NS, image(WANTED_MAX)).0, "one has rested");
         wanted.found(image(4));
-        assert_eq!(wanted.miss(0, image(WANTED_MAX + 1)), Verdict::Ask, "one is here");
+        assert!(wanted.miss(0, image(WANTED_MAX + 1)).0, "one is here");
     }
 }
