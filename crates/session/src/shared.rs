@@ -231,7 +231,7 @@ impl Shared {
         let mono_ns = i64::try_from(now.mono_ns).unwrap_or(i64::MAX);
         let now_ns = mono_ns.saturating_add(self.clock_offset_ns).max(self.last_ns);
         let due = self.timers.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
-        self.timed = due && !(self.timed && !self.turns.is_empty());
+        self.timed = due && (!self.timed || self.turns.is_empty());
         let turn = if self.timed {
             self.timers.fire().map(|input| Turn { member: None, input })
         } else {
