@@ -3,8 +3,10 @@
 
 mod support;
 
-use marram_sandbox::{Cells, CellsConfig, Image, Progress, Quotas, StartError};
-use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TimerChange};
+use marram_sandbox::{
+    Cells, CellsConfig, Decoded, Image, Progress, Quotas, RestoreError, StartError, Tracking,
+};
+use marram_session::cell::{Base, CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TimerChange};
 use marram_wire::id::Port;
 use std::sync::Arc;
 use support::{
@@ -392,4 +394,101 @@ fn equal_inputs_leave_equal_chains() {
     assert_ne!(hash(&image, &inputs), hash(&image, &inputs[..1]));
     let other = deploy_chain(&[("a", relay('a')), ("c", relay('c')), ("b", relay('b'))]);
     assert_ne!(hash(&image, &inputs), hash(&other, &inputs));
+}
+
+/// Counts in memory and a global, draws a number and reads the clock now and then, and passes the sum of it on.
+fn worker() -> Vec<u8> {
+    guest(
+        r#"(global $sum (mut i64) (i64.const 0))
+           (func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (local $cell i32)
+             (local.set $cell (i32.add (i32.const 0x20000)
+               (i32.and (i32.mul (i32.load8_u (local.get $ptr)) (i32.const 1024)) (i32.const 0x3fff0))))
+             (i64.store (local.get $cell) (i64.add (i64.load (local.get $cell)) (i64.const 1)))
+             (call $random (i32.const 0) (i32.const 8))
+             (global.set $sum (i64.add (global.get $sum)
+               (i64.add (i64.load (local.get $cell)) (i64.add (i64.load (i32.const 0)) (call $now)))))
+             (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 9)) (then (drop (memory.grow (i32.const 1)))))
+             (i64.store (i32.const 8) (global.get $sum))
+             (i32.store8 (i32.const 8) (i32.load8_u (local.get $ptr)))
+             (call $send (i32.sub (i32.const 1) (local.get $port)) (i32.const 8) (i32.const 8)))"#,
+    )
+}
+
+/// The `n`th input of a history, with its time.
+fn nth(n: u8) -> (Input, i64) {
+    let payload = bytes::Bytes::copy_from_slice(&[n.wrapping_mul(37) % 17]);
+    let port = if n % 3 == 0 { Port::SERVER } else { Port::CLIENT };
+    (Input::Message { port, payload }, i64::from(n) * 10)
+}
+
+#[test]
+fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
+    let image = deploy_chain(&[("a", worker()), ("b", worker()), ("c", relay('c'))]);
+    for tracking in [Tracking::Auto, Tracking::Compare] {
+        let config = CellsConfig { slots: 8, tracking, ..CellsConfig::default() };
+        let mut cells = Cells::new(config).unwrap();
+        start_in(&mut cells, CELL, &image);
+        // At every boundary a delta on the first checkpoint and all that followed it.
+        let mut list = vec![cells.snapshot(CELL, Base::Image).unwrap().encode()];
+        for n in 0..20 {
+            let (input, now_ns) = nth(n);
+            let ran = run(&mut cells, CELL, input, now_ns);
+            list.push(cells.snapshot(CELL, Base::Previous).unwrap().encode());
+            let other = CellId(2);
+            let decoded = Decoded::decode(&list).unwrap();
+            assert_eq!(decoded.image(), image.hash());
+            cells.restore(other, &image, &decoded).unwrap();
+            assert_eq!(cells.state_hash(other), cells.state_hash(CELL), "{tracking:?} {n}");
+            assert_eq!(cells.memory_bytes(other), cells.memory_bytes(CELL));
+            // One input later they are still alike.
+            let (next, now_ns) = nth(n + 1);
+            let mut third = Cells::new(config).unwrap();
+            third.restore(CELL, &image, &decoded).unwrap();
+            let (here, there) =
+                (run(&mut cells, other, next.clone(), now_ns), run(&mut third, CELL, next, now_ns));
+            assert_eq!(words(&here), words(&there));
+            assert!(!words(&ran).is_empty());
+            assert_eq!(cells.state_hash(other), third.state_hash(CELL));
+            cells.remove(other);
+        }
+        let full = cells.snapshot(CELL, Base::Image).unwrap().encode();
+        cells.restore(CellId(3), &image, &Decoded::decode(&[full]).unwrap()).unwrap();
+        assert_eq!(cells.state_hash(CellId(3)), cells.state_hash(CELL));
+    }
+}
+
+#[test]
+fn a_chain_s_checkpoint_fits_that_chain_only_and_whole() {
+    let stages = [("a", worker()), ("b", relay('b'))];
+    let image = deploy_chain(&stages);
+    let mut cells = start(&image);
+    let full = cells.snapshot(CELL, Base::Image).unwrap().encode();
+    run(&mut cells, CELL, message(b"1"), 5);
+    let delta = cells.snapshot(CELL, Base::Previous).unwrap().encode();
+    for end in 0..full.len() {
+        assert!(Decoded::decode(&[&full[..end]]).is_err(), "{end}");
+    }
+    for (list, says) in [
+        (vec![&delta[..]], "does not build"),
+        (vec![&full[..], &full], "does not build"),
+        (vec![&full[..], &delta, &delta], "does not build"),
+        (vec![], "no checkpoint"),
+    ] {
+        let error = Decoded::decode(&list).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    for (at, byte) in [(4, 2), (5, 1), (5, 3), (5, 200)] {
+        let mut other = full.clone();
+        other[at] = byte;
+        assert!(Decoded::decode(&[&other[..]]).is_err(), "byte {at} = {byte}");
+    }
+    let decoded = Decoded::decode(&[&full[..], &delta]).unwrap();
+    let (mut fresh, before) = (support::cells(), cells.state_hash(CELL));
+    for other in [deploy_chain(&[stages[1].clone(), stages[0].clone()]), support::deploy(&worker())] {
+        assert!(matches!(fresh.restore(CELL, &other, &decoded), Err(RestoreError::Image { .. })));
+        assert!(fresh.is_empty());
+    }
+    fresh.restore(CELL, &image, &decoded).unwrap();
+    assert_eq!(fresh.state_hash(CELL), before);
 }

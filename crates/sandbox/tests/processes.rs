@@ -4,8 +4,9 @@
 
 mod support;
 
-use marram_sandbox::{Cells, CellsConfig, Decoded, Images, Progress, Quotas, Reset, Tracking};
+use marram_sandbox::{Cells, CellsConfig, Chain, Decoded, Images, Progress, Quotas, Reset, Tracking};
 use marram_session::cell::{Base, CellId, Run};
+use marram_wire::id::ImageHash;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
@@ -43,8 +44,26 @@ fn hex(hash: Option<[u8; 32]>) -> String {
 #[test]
 fn every_process_computes_the_same() {
     let dir = Dir::new();
+    let session = Images::open(&dir.0).unwrap().deploy(&mixer(), &[], &Quotas::default()).unwrap().hash;
+    replay_everywhere(&dir, session);
+}
+
+#[test]
+fn every_process_computes_the_same_with_chains() {
+    let dir = Dir::new();
     let images = Images::open(&dir.0).unwrap();
-    let session = images.deploy(&mixer(), &[], &Quotas::default()).unwrap().hash;
+    let pass = guest(
+        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (call $send (i32.sub (i32.const 1) (local.get $port)) (local.get $ptr) (local.get $len)))"#,
+    );
+    let stage =
+        |module: &[u8]| ("stage".to_owned(), images.deploy(module, &[], &Quotas::default()).unwrap().hash);
+    let chain = Chain::new(true, vec![stage(&pass), stage(&mixer())]).unwrap();
+    replay_everywhere(&dir, images.deploy_chain(&chain).unwrap());
+}
+
+fn replay_everywhere(dir: &Dir, session: ImageHash) {
+    let images = Images::open(&dir.0).unwrap();
     let spin = guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#);
     let spinner = Quotas { handler_time_ns: u64::MAX, ..Quotas::default() };
     let spinner = images.deploy(&spin, &[], &spinner).unwrap().hash;
@@ -84,8 +103,7 @@ fn replay_in_a_child() {
     let variant: usize = std::env::var(VARIANT).unwrap().parse().unwrap();
     let images = Images::open(folder).unwrap();
     let hashes = std::fs::read(folder.join("images")).unwrap();
-    let load =
-        |at: usize| images.load(marram_wire::id::ImageHash(hashes[at..at + 32].try_into().unwrap())).unwrap();
+    let load = |at: usize| images.load(ImageHash(hashes[at..at + 32].try_into().unwrap())).unwrap();
     let (session, spinner) = (load(0), load(32));
     assert_eq!(session.rebuilt(), None);
     for from in (0..STEPS).step_by(5) {

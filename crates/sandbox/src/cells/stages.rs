@@ -75,6 +75,8 @@ pub(super) struct Stages {
     list: Vec<Stage>,
     /// Whether there is a server: then the stages meet when its port opens, else with the client's.
     server: bool,
+    /// How the client and the server speak.
+    kinds: [PortKind; 2],
     /// First in, first out: what stages wait to be given.
     waiting: VecDeque<(usize, Input)>,
     /// What that costs memory, in bytes.
@@ -105,7 +107,8 @@ pub(super) struct Failure {
 impl Stages {
     pub(super) fn new(image: &Image, list: Vec<Stage>) -> Self {
         let (image, server) = (image.hash(), image.server);
-        Self { image, list, server, waiting: VecDeque::new(), waiting_charge: 0, underway: None }
+        let kinds = [PortKind::Client, PortKind::Server];
+        Self { image, list, server, kinds, waiting: VecDeque::new(), waiting_charge: 0, underway: None }
     }
 
     /// Whether no stage has anything to do.
@@ -155,6 +158,7 @@ impl Stages {
         };
         let strangers = last > 0 && !self.neighbours_met();
         let client = matches!(input, Input::Open { kind, .. } if kind.is_client());
+        self.note(&input);
         if strangers && !client {
             self.introduce();
         }
@@ -176,11 +180,21 @@ impl Stages {
         last.store.data().ports.list().iter().any(|(port, _)| *port == Port::CLIENT)
     }
 
-    /// Opens the ports between stages, stage after stage from the client on, before any of them is sent a message.
+    /// Remembers how the peers speak, until the stages meet: that is within the session's first entry.
+    fn note(&mut self, input: &Input) {
+        if let Input::Open { kind, .. } = input {
+            let [client, server] = &mut self.kinds;
+            *(if kind.is_client() { client } else { server }) = *kind;
+        }
+    }
+
+    /// Opens the ports between stages, stage after stage from the client on, before any of them is sent a message. A
+    /// neighbour speaks as the peer on its side does, for all that the host knows.
     fn introduce(&mut self) {
+        let [client, server] = self.kinds;
         for at in 1..self.list.len() {
-            self.wait(at - 1, Input::Open { port: Port::SERVER, kind: PortKind::Server });
-            self.wait(at, Input::Open { port: Port::CLIENT, kind: PortKind::Client });
+            self.wait(at - 1, Input::Open { port: Port::SERVER, kind: server });
+            self.wait(at, Input::Open { port: Port::CLIENT, kind: client });
         }
     }
 

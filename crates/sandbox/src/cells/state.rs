@@ -1,10 +1,14 @@
 //! A cell's state as a whole: taken into a snapshot, put back from checkpoints, hashed.
 
 use super::live::Live;
+use super::stages::{Stage, Stages};
 use super::{Cells, StartError};
 use crate::buffers::{Spares, populate};
 use crate::chain::Image;
-use crate::checkpoint::{CheckpointId, Decoded, Parsed, RestoreError, Snapshot, SnapshotError, image_id};
+use crate::checkpoint::{
+    CheckpointId, Decoded, Parsed, RestoreError, Snapshot, SnapshotError, StageDecoded, StageSnapshot,
+    image_id,
+};
 use crate::deploy::GlobalValue;
 use crate::files::{Files, Page};
 use crate::generator::Generator;
@@ -20,8 +24,14 @@ impl Cells {
     /// If the cell is not between handlers, or a delta has nothing to build on. The cell goes on either way.
     pub fn snapshot(&mut self, cell: CellId, base: Base) -> Result<Snapshot, SnapshotError> {
         let stages = self.quiet(cell).ok_or(SnapshotError::NotIdle)?;
-        let [stage] = stages else { return Err(SnapshotError::Chain) };
-        stage.live.borrow_mut().snapshot(&stage.bound.image, base, &self.spares)
+        let image = self.cells.get(&cell).map(Stages::image).ok_or(SnapshotError::NotIdle)?;
+        let take = |stage: &Stage| stage.live.borrow_mut().snapshot(&stage.bound.image, base, &self.spares);
+        let taken: Result<Vec<_>, _> = stages.iter().map(take).collect();
+        if taken.is_err() {
+            // Of stages that were copied nobody will see the copy, so the next delta cannot build on it.
+            stages.iter().for_each(|stage| stage.live.borrow_mut().checkpoint = None);
+        }
+        Ok(Snapshot::new(image, taken?))
     }
 
     /// Makes a cell from checkpoints: it continues as the one that they were taken of would have.
@@ -32,20 +42,27 @@ impl Cells {
         if from.image() != image.hash {
             return Err(RestoreError::Image { found: from.image(), expected: image.hash });
         }
-        let [stage] = &image.stages[..] else { return Err(RestoreError::Misfit("it is of one stage")) };
-        fits(&stage.image, from)?;
-        let files = restored_files(&stage.image, from)?;
-        self.start(cell, image, from.last().seed).map_err(RestoreError::Start)?;
-        let live = self.quiet(cell).and_then(<[_]>::first);
-        let live = live.map(|live| live.live.borrow_mut().restore(&stage.image, from, files));
-        match live {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => {
-                self.remove(cell);
-                Err(error)
-            }
-            None => Err(RestoreError::Misfit("the cell is gone")),
+        if from.stages.len() != image.stages.len() {
+            return Err(RestoreError::Misfit("it has another number of stages"));
         }
+        let mut files = Vec::with_capacity(from.stages.len());
+        for (stage, from) in image.stages.iter().zip(&from.stages) {
+            if from.image != stage.image.hash {
+                return Err(RestoreError::Image { found: from.image, expected: stage.image.hash });
+            }
+            fits(&stage.image, from)?;
+            files.push(restored_files(&stage.image, from)?);
+        }
+        // What the generators are seeded with now is replaced, stage by stage.
+        self.start(cell, image, from.stages[0].last().seed).map_err(RestoreError::Start)?;
+        let stages = self.quiet(cell).unwrap_or_default().iter().zip(&from.stages).zip(files);
+        let mut put = stages
+            .map(|((stage, from), files)| stage.live.borrow_mut().restore(&stage.bound.image, from, files));
+        let put = put.try_for_each(|result| result);
+        if put.is_err() {
+            self.remove(cell);
+        }
+        put
     }
 
     /// A digest over everything that decides how the cell goes on: equal for equal states, wherever and however they
@@ -72,7 +89,7 @@ impl Cells {
 }
 
 /// What can be refused before a slot is taken.
-fn fits(image: &StageImage, from: &Decoded) -> Result<(), RestoreError> {
+fn fits(image: &StageImage, from: &StageDecoded) -> Result<(), RestoreError> {
     let last = from.last();
     if last.memory_len < image.memory.len() || last.memory_len as u64 > image.quotas.memory_max {
         return Err(RestoreError::Misfit("its memory is smaller than the image's or larger than the quota"));
@@ -91,7 +108,7 @@ fn fits(image: &StageImage, from: &Decoded) -> Result<(), RestoreError> {
     Ok(())
 }
 
-fn restored_files(image: &StageImage, from: &Decoded) -> Result<Files, RestoreError> {
+fn restored_files(image: &StageImage, from: &StageDecoded) -> Result<Files, RestoreError> {
     let mut files = image.files.clone();
     let misfit = |error: crate::files::FilesError| RestoreError::Misfit(error.0);
     for (index, parsed) in from.chain.iter().enumerate() {
@@ -124,7 +141,7 @@ impl Live {
         image: &Arc<StageImage>,
         base: Base,
         spares: &Spares,
-    ) -> Result<Snapshot, SnapshotError> {
+    ) -> Result<StageSnapshot, SnapshotError> {
         let previous = self.checkpoint.filter(|_| self.tracker.is_armed());
         let base = match base {
             Base::Image => None,
@@ -147,7 +164,7 @@ impl Live {
         let memory_len = memory.len();
         let globals = self.globals();
         let host = self.store.data_mut();
-        let mut snapshot = Snapshot {
+        let mut snapshot = StageSnapshot {
             image: Arc::clone(image),
             base,
             id: [0; 16],
@@ -167,7 +184,7 @@ impl Live {
     }
 
     /// A name that no other checkpoint of this session's history has, but for the same state reached by the same inputs.
-    fn name(&self, snapshot: &Snapshot) -> CheckpointId {
+    fn name(&self, snapshot: &StageSnapshot) -> CheckpointId {
         let mut hasher = blake3::Hasher::new_derive_key("marram checkpoint name 1");
         hasher.update(&snapshot.base.unwrap_or_else(|| image_id(snapshot.image.hash)));
         hasher.update(&[u8::from(snapshot.base.is_some())]);
@@ -203,7 +220,7 @@ impl Live {
         values
     }
 
-    fn restore(&mut self, image: &StageImage, from: &Decoded, files: Files) -> Result<(), RestoreError> {
+    fn restore(&mut self, image: &StageImage, from: &StageDecoded, files: Files) -> Result<(), RestoreError> {
         let last = from.last();
         let have = self.memory.data_size(&self.store);
         if last.memory_len > have {

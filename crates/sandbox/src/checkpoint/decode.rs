@@ -1,4 +1,4 @@
-//! From bytes to what a cell is restored from. Whatever the bytes are, the answer is a value or an error.
+//! From bytes to what a stage is restored from. Whatever the bytes are, the answer is a value or an error.
 
 use super::pages::{self, Pages};
 use super::{CHECKSUM_BYTES, CheckpointId, HEADER_BYTES, Kind, MAGIC, RestoreError, VERSION, image_id};
@@ -6,17 +6,16 @@ use crate::bytes_io::Reader;
 use crate::deploy::GlobalValue;
 use crate::host::Ports;
 use crate::limits::{
-    CHECKPOINT_BYTES_MAX, DELTAS_MAX, GENERATOR_BYTES_MAX, GLOBALS_MAX, MEMORY_MAX, PAGE, PORTS_MAX,
-    SCRATCH_MAX, WASM_PAGE,
+    CHECKPOINT_BYTES_MAX, GENERATOR_BYTES_MAX, GLOBALS_MAX, MEMORY_MAX, PAGE, PORTS_MAX, SCRATCH_MAX,
+    WASM_PAGE,
 };
 use bytes::Bytes;
 use marram_session::cell::Seed;
 use marram_wire::id::{ImageHash, Port};
 
-/// Checkpoints read, checked and decompressed: a full one and the deltas on it. Make it on any thread; applying it is
-/// [`crate::Cells::restore`].
+/// Checkpoints of one stage read, checked and decompressed: a full one and the deltas on it.
 #[derive(Debug)]
-pub struct Decoded {
+pub(crate) struct StageDecoded {
     pub(crate) image: ImageHash,
     /// In order; each builds on the one before.
     pub(crate) chain: Vec<Parsed>,
@@ -43,29 +42,9 @@ impl std::fmt::Debug for Parsed {
     }
 }
 
-impl Decoded {
-    /// Reads a full checkpoint and the deltas on it, in order.
-    ///
-    /// # Errors
-    /// If any of them is damaged, of another version, or does not build on the one before.
-    pub fn decode<B: AsRef<[u8]>>(checkpoints: &[B]) -> Result<Self, RestoreError> {
-        let copies = checkpoints.iter().map(|bytes| Bytes::copy_from_slice(bytes.as_ref()));
-        Self::read(&copies.collect::<Vec<_>>(), Checksum::Checked)
-    }
-
-    /// As [`Self::decode`], of bytes that a seal vouches for: contents stay where they are, and the checksum, which a seal
-    /// is worth more than, is not looked at.
-    ///
-    /// # Errors
-    /// As above. Whoever holds the keys can seal anything, so the rest is checked all the same.
-    pub fn decode_opened(checkpoints: &[Bytes]) -> Result<Self, RestoreError> {
-        Self::read(checkpoints, Checksum::Vouched)
-    }
-
-    fn read(checkpoints: &[Bytes], checksum: Checksum) -> Result<Self, RestoreError> {
-        if checkpoints.len() > DELTAS_MAX {
-            return Err(RestoreError::Corrupt("there are too many deltas"));
-        }
+impl StageDecoded {
+    /// Reads a full checkpoint of a stage and the deltas on it, in order.
+    pub(super) fn read(checkpoints: &[Bytes], checksum: Checksum) -> Result<Self, RestoreError> {
         let mut decoded: Option<Self> = None;
         for (index, bytes) in checkpoints.iter().enumerate() {
             let (image, base, full, parsed) = parse(bytes, checksum)?;
@@ -90,12 +69,6 @@ impl Decoded {
         decoded.ok_or(RestoreError::Empty)
     }
 
-    /// The image that the cell needs.
-    #[must_use]
-    pub fn image(&self) -> ImageHash {
-        self.image
-    }
-
     pub(crate) fn last(&self) -> &Parsed {
         self.chain.last().expect("a chain begins with a full checkpoint")
     }
@@ -105,7 +78,7 @@ type Envelope = (ImageHash, CheckpointId, bool, Parsed);
 
 /// Whether the checksum has to show that bytes are undamaged, or something better has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Checksum {
+pub(super) enum Checksum {
     Checked,
     Vouched,
 }

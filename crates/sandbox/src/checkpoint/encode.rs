@@ -1,15 +1,14 @@
 //! From a snapshot to bytes.
 
 use super::pages::Writer;
-use super::{CHECKSUM_BYTES, HEADER_BYTES, Kind, MAGIC, Snapshot, VERSION, image_id};
+use super::{CHECKSUM_BYTES, HEADER_BYTES, Kind, MAGIC, StageSnapshot, VERSION, image_id};
 use crate::buffers::roomy;
 use crate::bytes_io::{put_u32, put_u64};
 use crate::limits::PAGE;
 
-impl Snapshot {
-    /// Writes the snapshot as a checkpoint. Takes a few milliseconds for ten mebibytes; do it off the cell's thread.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+impl StageSnapshot {
+    /// Writes the stage's part of a checkpoint.
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = roomy(self.bytes.len() + self.bytes.len() / 1024 + 1024);
         out.extend_from_slice(&MAGIC);
         put_u32(&mut out, VERSION);

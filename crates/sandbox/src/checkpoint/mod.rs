@@ -3,12 +3,13 @@
 //!
 //! Refuses to know positions, sequence numbers and outboxes: the session puts those beside these bytes.
 
+mod chain;
 mod decode;
 mod encode;
 mod pages;
 
-pub use decode::Decoded;
-pub(crate) use decode::Parsed;
+pub use chain::{Decoded, Snapshot};
+pub(crate) use decode::{Parsed, StageDecoded};
 
 use crate::buffers::Spares;
 use crate::deploy::GlobalValue;
@@ -63,8 +64,8 @@ impl Kind {
     }
 }
 
-/// A cell's state at one position, copied out and not yet encoded. Encode it on any thread.
-pub struct Snapshot {
+/// The state of one stage of a cell at one position, copied out and not yet encoded.
+pub(crate) struct StageSnapshot {
     pub(crate) image: Arc<StageImage>,
     /// The checkpoint that this one builds on; `None` if it stands alone on the image.
     pub(crate) base: Option<CheckpointId>,
@@ -83,24 +84,23 @@ pub struct Snapshot {
     pub(crate) spares: Spares,
 }
 
-impl Drop for Snapshot {
+impl Drop for StageSnapshot {
     fn drop(&mut self) {
         self.spares.give(std::mem::take(&mut self.bytes));
     }
 }
 
-impl Snapshot {
+impl StageSnapshot {
     /// Pages of linear memory that were copied.
-    #[must_use]
-    pub fn page_count(&self) -> usize {
+    pub(crate) fn page_count(&self) -> usize {
         self.runs.iter().map(ExactSizeIterator::len).sum()
     }
 }
 
-impl fmt::Debug for Snapshot {
+impl fmt::Debug for StageSnapshot {
     /// Names and sizes only: the contents are a session's secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot")
+        f.debug_struct("StageSnapshot")
             .field("image", &self.image.hash)
             .field("pages", &self.page_count())
             .field("delta", &self.base.is_some())
@@ -120,8 +120,6 @@ pub(crate) fn image_id(image: ImageHash) -> CheckpointId {
 pub enum SnapshotError {
     /// No such cell, or it is in the middle of a handler.
     NotIdle,
-    /// The cell is a chain.
-    Chain,
     /// A delta was asked for, and there is no checkpoint for it to build on: ask for a full one.
     NoBase,
     /// The kernel could not say which pages were written: ask for a full one, which looks at all of them.
@@ -131,7 +129,6 @@ pub enum SnapshotError {
 impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Chain => f.write_str("a chain cannot be saved; protect it with \"none\""),
             Self::NotIdle => {
                 f.write_str("the cell is gone or in the middle of a handler; ask between handlers")
             }
