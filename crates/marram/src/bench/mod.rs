@@ -10,6 +10,7 @@ mod peer;
 mod pinger;
 mod recover;
 mod report;
+mod start;
 mod stats;
 
 use crate::cli::Failure;
@@ -27,6 +28,8 @@ pub enum Name {
     Recover,
     /// How long a checkpoint pauses a cell.
     Checkpoint,
+    /// How soon a new client has a cell of its own.
+    Start,
 }
 
 /// What to measure and how to show it.
@@ -44,6 +47,8 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub cells: Option<PathBuf>,
 }
+
+pub use start::Worker;
 
 /// What every benchmark needs to know.
 struct Plan {
@@ -83,6 +88,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         Name::Forward => forward::run(&plan)?,
         Name::Recover => recover::run(&plan)?,
         Name::Checkpoint => checkpoint::run(&plan)?,
+        Name::Start => start::run(&plan)?,
     };
     if options.json {
         println!("{}", report.json());

@@ -1,0 +1,240 @@
+//! `marram bench start`: how soon a new client has a cell of its own, against what a process a client costs.
+
+mod ping;
+mod tiny;
+mod worker;
+
+pub use worker::Worker;
+
+use super::report::{Bar, Report};
+use super::{Plan, progress, stats};
+use crate::harness::Place;
+use anyhow::Context;
+use marram_sandbox::{Images, bench::Nursery};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+/// Cells that live beside the one that is started.
+const LIVING: usize = 2_000;
+/// Clients that come at once.
+const BURST: usize = 1_000;
+/// Stages of the chain.
+const STAGES: usize = 10;
+/// How long two shards, and one, start cells, in milliseconds.
+const RACE_MS: u64 = 300;
+
+/// Runs the benchmark.
+pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
+    let mut report = Report::new("start");
+    let rounds = if plan.quick { 200 } else { 5_000 };
+    let place = Place::new("bench-start")?;
+    let images = Images::open(place.path())?;
+    let activate = cached(&images, rounds, &mut report)?;
+    crowd(&images, rounds, activate, &mut report)?;
+    burst(&images, &mut report)?;
+    chain(&images, rounds / 5, &mut report)?;
+    processes(plan, &place, rounds / 10, activate, &mut report)?;
+    race(plan, &place, &mut report)?;
+    ping::run(plan, &mut report)?;
+    report.note(
+        "activate: from nothing to the answer to a new client's first message, which writes eight pages",
+    );
+    Ok(report)
+}
+
+/// One start after another, the next cell started ahead in between, as a shard does when it has nothing better to do.
+fn cached(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result<f64> {
+    progress("start: cached cells");
+    let mut nursery = Nursery::new(images, 2, 1, 64)?;
+    nursery.stock();
+    for round in 0..32 {
+        nursery.live(round % 2)?;
+    }
+    let mut activations = Vec::new();
+    for _ in 0..rounds {
+        let (cell, ns) = nursery.activate(0)?;
+        nursery.end(cell);
+        nursery.stock();
+        activations.push(micros(ns));
+    }
+    let lives =
+        (0..rounds).map(|round| nursery.live(round % 2).map(micros)).collect::<Result<Vec<_>, _>>()?;
+    let activate = stats::median(&activations);
+    report.metric_with_bar("activate_p50_us", activate, Bar::Most(5.0));
+    report.metric("activate_p99_us", stats::percentile(&activations, 99.0));
+    report.metric_with_bar("lifecycle_p50_us", stats::median(&lives), Bar::Most(40.0));
+    let mut unprepared = Nursery::new(images, 1, 1, 64)?;
+    let mut slow = Vec::new();
+    for _ in 0..rounds {
+        let (cell, ns) = unprepared.activate(0)?;
+        unprepared.end(cell);
+        slow.push(micros(ns));
+    }
+    report.metric("activate_used_slot_p50_us", stats::median(&slow));
+    report.note("activate_used_slot: nothing was started ahead; the slot was another client's before");
+    Ok(activate)
+}
+
+/// The same beside many cells that live, and what those weigh.
+fn crowd(images: &Images, rounds: usize, alone: f64, report: &mut Report) -> anyhow::Result<()> {
+    progress(&format!("start: beside {LIVING} living cells"));
+    let slots = u32::try_from(LIVING + 1_000)?;
+    let mut nursery = Nursery::new(images, 1, 1, slots)?;
+    nursery.stock();
+    let before = resident_kib()?;
+    for _ in 0..LIVING {
+        nursery.activate(0)?;
+    }
+    let kib = resident_kib()?.saturating_sub(before);
+    nursery.stock();
+    let mut activations = Vec::new();
+    for _ in 0..rounds {
+        let (cell, ns) = nursery.activate(0)?;
+        nursery.end(cell);
+        nursery.stock();
+        activations.push(micros(ns));
+    }
+    let crowded = stats::median(&activations);
+    report.metric("activate_at_2000_live_p50_us", crowded);
+    report.metric_with_bar("at_2000_live_vs_alone", crowded / alone, Bar::Most(1.3));
+    #[expect(clippy::cast_precision_loss, reason = "KiB of some thousand cells")]
+    report.metric("rss_per_cell_kib", kib as f64 / nursery.living() as f64);
+    Ok(())
+}
+
+/// Clients that come all at once: the first find cells started ahead, the others do not.
+fn burst(images: &Images, report: &mut Report) -> anyhow::Result<()> {
+    progress(&format!("start: {BURST} clients at once"));
+    let mut nursery = Nursery::new(images, 1, 1, u32::try_from(BURST + 100)?)?;
+    nursery.stock();
+    let starts =
+        (0..BURST).map(|_| nursery.activate(0).map(|(_, ns)| micros(ns))).collect::<Result<Vec<_>, _>>()?;
+    report.metric("burst_1000_p50_us", stats::median(&starts));
+    report.metric("burst_1000_p99_us", stats::percentile(&starts, 99.0));
+    Ok(())
+}
+
+fn chain(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result<()> {
+    progress(&format!("start: chains of {STAGES}"));
+    let mut nursery = Nursery::new(images, 1, STAGES, 256)?;
+    nursery.stock();
+    let mut activations = Vec::new();
+    for _ in 0..rounds {
+        let (cell, ns) = nursery.activate(0)?;
+        nursery.end(cell);
+        nursery.stock();
+        activations.push(micros(ns));
+    }
+    report.metric("chain10_p50_us", stats::median(&activations));
+    report.metric("chain10_p99_us", stats::percentile(&activations, 99.0));
+    Ok(())
+}
+
+/// What a process a client costs, from a small process that has nothing else to do.
+fn processes(
+    plan: &Plan,
+    place: &Place,
+    rounds: usize,
+    activate: f64,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    progress("start: processes");
+    let forks = figures(plan, &["forks".into(), rounds.to_string()])?;
+    let fork = stats::median(&forks);
+    report.metric("fork_p50_us", fork);
+    report.metric("vs_fork", fork / activate);
+    report.baseline("fork", "fork, eight page faults, _exit, waitpid, from a small process");
+    let Some(server) = tiny::write(place)? else {
+        report.note("vs_fork_exec was not measured: the minimal server is written for x86-64");
+        return Ok(());
+    };
+    let server = server.display().to_string();
+    let execs = stats::median(&figures(plan, &["execs".into(), rounds.to_string(), server])?);
+    report.metric("fork_exec_p50_us", execs);
+    report.metric_with_bar("vs_fork_exec", execs / activate, Bar::Least(50.0));
+    report
+        .baseline("fork+exec", "fork, exec of a static program of 200 bytes (socket, listen, exit), waitpid");
+    Ok(())
+}
+
+/// Two processes that start cells at once against one that does so alone.
+fn race(plan: &Plan, place: &Place, report: &mut Report) -> anyhow::Result<()> {
+    progress("start: two shards at once");
+    let arguments = |name: &str| {
+        let place = place.path().join(name).display().to_string();
+        ["activations".to_owned(), RACE_MS.to_string(), place]
+    };
+    let blocks = if plan.quick { 3 } else { 15 };
+    let mut ratios = Vec::new();
+    for _ in 0..blocks {
+        let alone = race_of(plan, &[arguments("images-0")])?;
+        let both = race_of(plan, &[arguments("images-0"), arguments("images-1")])?;
+        ratios.push(both / alone);
+    }
+    report.metric_with_bar("two_shards_vs_one", stats::median(&ratios), Bar::Least(1.8));
+    Ok(())
+}
+
+/// Lets workers that are ready begin together; the sum of what they did.
+fn race_of(plan: &Plan, workers: &[[String; 3]]) -> anyhow::Result<f64> {
+    let mut children = workers.iter().map(|it| start(plan, it)).collect::<anyhow::Result<Vec<_>>>()?;
+    for child in &mut children {
+        child.line().context("a worker did not get ready")?;
+    }
+    for child in &mut children {
+        writeln!(child.child.stdin.as_mut().context("it has an input")?)?;
+    }
+    children.iter_mut().map(|child| Ok(child.line()?.trim().parse::<f64>()?)).sum()
+}
+
+/// A worker, ended with this.
+struct Running {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        anyhow::ensure!(self.lines.read_line(&mut line)? > 0, "the worker ended early");
+        Ok(line)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start(plan: &Plan, arguments: &[String]) -> anyhow::Result<Running> {
+    let mut command = Command::new(&plan.program);
+    command.arg("bench-worker").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot start a worker of this benchmark")?;
+    let lines = BufReader::new(child.stdout.take().context("it has an output")?);
+    Ok(Running { child, lines })
+}
+
+/// A worker's figures, one a line.
+fn figures(plan: &Plan, arguments: &[String]) -> anyhow::Result<Vec<f64>> {
+    let mut worker = start(plan, arguments)?;
+    let mut figures = Vec::new();
+    while let Ok(line) = worker.line() {
+        figures.push(line.trim().parse()?);
+    }
+    anyhow::ensure!(!figures.is_empty(), "the worker measured nothing");
+    Ok(figures)
+}
+
+fn resident_kib() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: u64 = text.split(' ').nth(1).context("statm has a second field")?.parse()?;
+    Ok(pages * 4)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds of one start")]
+fn micros(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
