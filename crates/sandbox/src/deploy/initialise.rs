@@ -6,7 +6,7 @@ use super::rewrite::{GlobalValue, global_name};
 use crate::app::App;
 use crate::cells::reason;
 use crate::files::Files;
-use crate::host::{Host, Phase, Print, linker};
+use crate::host::{Host, Level, Phase, Print, linker};
 use crate::image::InitialMemory;
 use crate::limits::IMAGE_SPAN_MAX;
 use marram_session::cell::Seed;
@@ -56,10 +56,18 @@ pub(super) fn initialise(
                     "it ran for more than {ms_max} ms; move the work into a handler, or do it when building"
                 )
             }
-            _ => reason(&error),
+            _ => with_complaints(reason(&error), &store.data().prints),
         })
     })?;
     freeze(&mut store, &instance, facts)
+}
+
+/// Why a guest stopped, after what it said about it: a panic or a file that makes no sense is told in its words.
+fn with_complaints(reason: String, prints: &[Print]) -> String {
+    let complaints = prints.iter().filter(|print| print.level == Level::Error);
+    let mut words: Vec<&str> = complaints.map(|print| print.text.as_str()).collect();
+    words.push(&reason);
+    words.join("; ")
 }
 
 /// Runs `work`, and stops the engine's guests if it takes longer than `ms_max`.
