@@ -2,15 +2,18 @@
 //! edge can keep them is the admin desk's question.
 
 mod files;
+mod quotas;
+mod stages;
 
-pub use files::{TreeFile, read_all};
+pub use files::TreeFile;
+pub use quotas::{Quotas, StageQuotas};
+pub use stages::{Stage, read_parts};
 
 use crate::config::source::{Problem, Source};
-use crate::config::units::{Name, Size, Time};
+use crate::config::units::{Name, Time};
 use marram_edge::api::{App, Keep, Protect};
 use marram_wire::id::ImageHash;
 use serde::Deserialize;
-use std::path::PathBuf;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -25,22 +28,27 @@ const RECOVERY_TARGET: Duration = Duration::from_millis(5);
 /// How long ends remember a session that cannot be resumed, unless the manifest says otherwise.
 const LINGER: Duration = Duration::from_secs(60);
 
+/// The most urgent priority.
+const PRIORITY_MAX: u8 = 9;
+
 /// A manifest, resolved: defaults filled in, every promise one that can be kept somewhere.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Manifest {
     /// The name that clients ask for.
     pub name: String,
-    /// The module's file.
-    pub module: PathBuf,
-    /// Read-only files that its cells see.
-    pub files: Vec<TreeFile>,
+    /// What its cells consist of, the stage next to the client first; most have one.
+    pub stages: Vec<Stage>,
     /// Whether all sessions on an edge share one cell.
     pub shared: bool,
+    /// On whose account its cells run.
+    pub tenant: String,
+    /// 0 for the fair class; else its priority.
+    pub priority: u8,
     /// How sessions are protected.
     pub protect: Protect,
     /// The server's name, where the app has one.
     pub server: Option<String>,
-    /// What a cell may use.
+    /// What a session may use.
     pub quotas: Quotas,
     /// Which end keeps checkpoints.
     pub keep: Keep,
@@ -48,25 +56,6 @@ pub struct Manifest {
     pub recovery_target: Duration,
     /// How long ends remember a session that cannot be resumed.
     pub linger: Duration,
-}
-
-/// What a session may use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Quotas {
-    /// Bytes of linear memory, a multiple of 64 KiB.
-    pub memory: u64,
-    /// How long one handler may compute.
-    pub handler_time: Duration,
-    /// Bytes of scratch files.
-    pub scratch: u64,
-    /// Whether NaNs get one bit pattern on every kind of CPU.
-    pub nan_canonical: bool,
-    /// Messages a second; 0 for no limit.
-    pub messages_per_s: u32,
-    /// Bytes of log a second; 0 for no limit.
-    pub log_bytes_per_s: u32,
-    /// Sessions of this app on one shard; 0 for no limit.
-    pub sessions: u32,
 }
 
 impl Manifest {
@@ -93,6 +82,8 @@ impl Manifest {
             log_bytes_per_s: self.quotas.log_bytes_per_s,
             sessions_max: self.quotas.sessions,
             shared: self.shared,
+            tenant: self.tenant.clone(),
+            priority: self.priority,
         }
     }
 }
@@ -102,28 +93,20 @@ impl Manifest {
 #[serde(deny_unknown_fields)]
 struct Written {
     name: Name,
-    module: String,
+    module: Option<Spanned<String>>,
     cell: Option<Sharing>,
     protect: Option<Spanned<String>>,
     server: Option<Spanned<Name>>,
     #[serde(default)]
-    quotas: WrittenQuotas,
+    quotas: quotas::Written,
     #[serde(default)]
     keep: WrittenKeep,
     #[serde(default)]
+    schedule: WrittenSchedule,
+    #[serde(default)]
     files: Vec<files::Written>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct WrittenQuotas {
-    memory: Option<Spanned<Size>>,
-    handler_time: Option<Spanned<Time>>,
-    scratch: Option<Size>,
-    nan: Option<Nan>,
-    messages_per_s: Option<u32>,
-    log_bytes_per_s: Option<Spanned<Size>>,
-    sessions: Option<u32>,
+    #[serde(default)]
+    stage: Vec<stages::Written>,
 }
 
 #[derive(Deserialize, Default)]
@@ -132,6 +115,13 @@ struct WrittenKeep {
     checkpoint: Option<Spanned<Keeper>>,
     recovery_target: Option<Time>,
     linger: Option<Time>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenSchedule {
+    tenant: Option<Name>,
+    priority: Option<Spanned<u8>>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -149,13 +139,6 @@ enum Sharing {
     Shared,
 }
 
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "lowercase")]
-enum Nan {
-    Canonical,
-    Native,
-}
-
 impl Written {
     fn resolve(self, source: &Source) -> Result<Manifest, Problem> {
         let shared = self.cell == Some(Sharing::Shared);
@@ -163,15 +146,18 @@ impl Written {
             let what = "a shared cell has clients only, in this build; leave `server` out, or write `cell = \"client\"`";
             return Err(source.problem(&server.span(), what));
         }
+        let (stage_quotas, quotas) = self.quotas.resolve(source)?;
+        let only = stages::Only { name: self.name.0.clone(), module: self.module, files: self.files };
         Ok(Manifest {
+            stages: stages::resolve(source, only, self.stage, stage_quotas)?,
+            quotas,
             shared,
+            priority: self.schedule.priority(source)?,
+            tenant: self.schedule.tenant.map_or_else(|| self.name.0.clone(), |tenant| tenant.0),
             protect: protect(source, self.protect.as_ref(), shared)?,
             keep: self.keep.keeper(source, self.server.is_some())?,
             recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.0),
             linger: self.keep.linger.map_or(LINGER, |time| time.0),
-            quotas: self.quotas.resolve(source)?,
-            module: source.path(&self.module),
-            files: files::resolve(source, self.files)?,
             server: self.server.map(|name| name.into_inner().0),
             name: self.name.0,
         })
@@ -198,6 +184,17 @@ fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> 
     Err(source.problem(&written.span(), what))
 }
 
+impl WrittenSchedule {
+    fn priority(&self, source: &Source) -> Result<u8, Problem> {
+        let Some(written) = &self.priority else { return Ok(0) };
+        if *written.get_ref() > PRIORITY_MAX {
+            let what = format!("a priority is at most {PRIORITY_MAX}, which goes first; 0 is in turn with others");
+            return Err(source.problem(&written.span(), what));
+        }
+        Ok(*written.get_ref())
+    }
+}
+
 impl WrittenKeep {
     fn keeper(&self, source: &Source, has_server: bool) -> Result<Keep, Problem> {
         let Some(written) = &self.checkpoint else { return Ok(Keep::Client) };
@@ -211,37 +208,6 @@ impl WrittenKeep {
         }
         let what = "there is no server to keep it; name one with `server = \"...\"`, or write \"client\"";
         Err(source.problem(&written.span(), what))
-    }
-}
-
-impl WrittenQuotas {
-    fn resolve(self, source: &Source) -> Result<Quotas, Problem> {
-        const PAGE: u64 = 64 << 10;
-        let memory = self.memory.as_ref().map_or(64 << 20, |size| size.get_ref().0);
-        if let Some(written) = self.memory.filter(|_| memory == 0 || !memory.is_multiple_of(PAGE)) {
-            let up = Size(memory.div_ceil(PAGE).max(1) * PAGE);
-            return Err(
-                source.problem(&written.span(), format!("memory comes in steps of 64KiB; write \"{up}\""))
-            );
-        }
-        let handler_time = self.handler_time.as_ref().map_or(Duration::from_secs(1), |time| time.get_ref().0);
-        if let Some(written) = self.handler_time.filter(|_| handler_time < Duration::from_millis(1)) {
-            return Err(source.problem(&written.span(), "a handler needs at least \"1ms\""));
-        }
-        let log_bytes_per_s = match self.log_bytes_per_s {
-            None => 0,
-            Some(size) => u32::try_from(size.get_ref().0)
-                .map_err(|_| source.problem(&size.span(), "is at most \"4095MiB\" a second"))?,
-        };
-        Ok(Quotas {
-            memory,
-            handler_time,
-            scratch: self.scratch.map_or(16 << 20, |size| size.0),
-            nan_canonical: matches!(self.nan.unwrap_or(Nan::Canonical), Nan::Canonical),
-            messages_per_s: self.messages_per_s.unwrap_or(0),
-            log_bytes_per_s,
-            sessions: self.sessions.unwrap_or(0),
-        })
     }
 }
 
@@ -263,15 +229,16 @@ mod tests {
 
     #[test]
     fn the_sample_shows_the_defaults() {
-        let written = parse(SAMPLE).unwrap();
+        let mut written = parse(SAMPLE).unwrap();
         let setting =
             |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
         let all: String =
             SAMPLE.lines().map(|line| setting(line).unwrap_or_else(|| line.to_owned()) + "\n").collect();
-        let all = parse(&all).unwrap();
+        let mut all = parse(&all).unwrap();
+        let (shown, default) = (all.stages.remove(0), written.stages.remove(0));
+        assert_eq!((shown.name, shown.quotas, shown.files.len()), (default.name, default.quotas, 1));
         let quotas = Quotas { messages_per_s: 0, log_bytes_per_s: 0, ..all.quotas };
-        assert_eq!(all.files.len(), 1);
-        assert_eq!(Manifest { server: None, files: Vec::new(), quotas, ..all }, written);
+        assert_eq!(Manifest { server: None, quotas, ..all }, written);
     }
 
     #[test]
@@ -289,6 +256,8 @@ mod tests {
             ("[keep]\ncheckpoint = \"server\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
             ("[keep]\ncheckpoint = \"both\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
             ("[keep]\ncheckpoint = \"cloud\"", &[":4", "`keep.checkpoint`", "`client`", "`both`"]),
+            ("[schedule]\npriority = 10", &[":4", "`schedule.priority`", "at most 9"]),
+            ("[schedule]\ntenant = \"a b\"", &[":4", "`schedule.tenant`", "a name"]),
             ("server = \"a b\"", &[":3", "`server`", "a name"]),
         ] {
             let error = parse(&format!("{head}{text}\n")).unwrap_err();

@@ -121,8 +121,7 @@ fn a_file_that_cannot_be_had_is_named_with_its_field_and_nothing_is_deployed() {
     let manifest = "name = \"reader\"\nmodule = \"m\"\n[[files]]\npath = \"/a\"\nsource = \"a\"\n";
     let upload = marram::admin::body::Upload {
         manifest: manifest.into(),
-        module: bytes::Bytes::from_static(b"\0asm"),
-        files: Vec::new(),
+        parts: vec![bytes::Bytes::from_static(b"\0asm")],
     };
     let client = lab.edges[0].client().unwrap();
     let error = client.call(hyper::Method::POST, "/v1/apps", upload.encode().unwrap()).unwrap_err();

@@ -2,60 +2,42 @@
 //! directory so that a restarted edge has them again.
 
 use super::body::Upload;
+use super::chains;
 use super::desk::Desk;
 use super::routes::{Refusal, ask};
 use crate::config::source::Source;
-use crate::manifest::{self, Manifest, TreeFile};
-use bytes::Bytes;
+use crate::manifest::{self, Manifest};
 use hyper::StatusCode;
 use marram_edge::api::Protect;
 use marram_edge::control::{Answer, Request};
-use marram_sandbox::{DeployError, ImageFile, Images, Quotas};
+use marram_sandbox::{DeployError, Images};
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
 
-/// Deploys a module and its files under a manifest.
+/// Deploys what was sent under a manifest.
 pub(super) fn deploy(desk: &Desk, upload: &Upload) -> Result<Value, Refusal> {
     let manifest = read(desk, &upload.manifest)?;
-    let files = tree(&manifest, &upload.files)?;
     let images = open(desk)?;
-    let info =
-        images.deploy(&upload.module, &files, &quotas(&manifest.quotas)).map_err(|error| refused(&error))?;
-    announce(desk, &manifest, &upload.manifest, info.hash)
+    let image = chains::deploy(desk, &images, &manifest, upload)?;
+    announce(desk, &manifest, &upload.manifest, image)
 }
 
-/// The files where the manifest wants them.
-fn tree(manifest: &Manifest, contents: &[Bytes]) -> Result<Vec<ImageFile>, Refusal> {
-    if manifest.files.len() != contents.len() {
-        let what = format!("the manifest names {} files, and {} came", manifest.files.len(), contents.len());
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, what, "send the app with `marram deploy`"));
-    }
-    let file = |(named, contents): (&TreeFile, &Bytes)| ImageFile {
-        path: named.path.clone(),
-        contents: contents.to_vec(),
-    };
-    Ok(manifest.files.iter().zip(contents).map(file).collect())
-}
-
-/// Deploys an image that is in the cache already, or that another edge gave.
-pub(super) fn deploy_image(
-    desk: &Desk,
-    text: &str,
-    hash: ImageHash,
-    app: Option<&[u8]>,
-) -> Result<Value, Refusal> {
+/// Deploys an image that is in the cache, because it was deployed here before.
+pub(super) fn deploy_kept(desk: &Desk, text: &str, image: ImageHash) -> Result<Value, Refusal> {
     let manifest = read(desk, text)?;
-    let images = open(desk)?;
-    let image = match app {
-        Some(app) => images.insert(hash, app),
-        None => images.load(hash),
-    };
-    image.map_err(|error| {
+    open(desk)?.load(image).map_err(|error| {
         Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "deploy the app again")
     })?;
-    announce(desk, &manifest, text, hash)
+    announce(desk, &manifest, text, image)
+}
+
+/// Deploys an image that is in the cache, because another edge gave it.
+pub(super) fn deploy_copied(desk: &Desk, text: &str, image: ImageHash) -> Result<Value, Refusal> {
+    let manifest = read(desk, text)?;
+    chains::agrees(desk, &open(desk)?, &manifest, image)?;
+    deploy_kept(desk, text, image)
 }
 
 fn read(desk: &Desk, text: &str) -> Result<Manifest, Refusal> {
@@ -122,22 +104,11 @@ fn survives(manifest: &Manifest) -> &'static str {
     }
 }
 
-fn quotas(quotas: &manifest::Quotas) -> Quotas {
-    Quotas {
-        memory_max: quotas.memory,
-        handler_time_ns: u64::try_from(quotas.handler_time.as_nanos()).unwrap_or(u64::MAX),
-        scratch_max: quotas.scratch,
-        nan_canonicalization: quotas.nan_canonical,
-        messages_per_s: (quotas.messages_per_s > 0).then_some(quotas.messages_per_s),
-        log_bytes_per_s: (quotas.log_bytes_per_s > 0).then_some(u64::from(quotas.log_bytes_per_s)),
-    }
-}
-
 fn open(desk: &Desk) -> Result<Images, Refusal> {
     Images::open(&desk.images).map_err(|error| refused(&error))
 }
 
-fn refused(error: &DeployError) -> Refusal {
+pub(super) fn refused(error: &DeployError) -> Refusal {
     match error {
         DeployError::Store(store) if store.is_full() => Refusal::new(
             StatusCode::INSUFFICIENT_STORAGE,
@@ -194,6 +165,11 @@ pub(super) fn forget(desk: &Desk, name: &str) -> Result<(), Refusal> {
 /// The manifest that an app was deployed with.
 pub(super) fn kept_manifest(desk: &Desk, name: &str) -> Option<String> {
     fs::read_to_string(manifest_path(desk, name)).ok()
+}
+
+/// The image that an app was deployed as.
+pub(super) fn kept_image(desk: &Desk, name: &str) -> Option<ImageHash> {
+    Some(ImageHash(super::view::parse_hex(fs::read_to_string(image_path(desk, name)).ok()?.trim())?))
 }
 
 /// Apps that were deployed before the edge was restarted: manifest and image.

@@ -5,13 +5,12 @@ use super::desk::Desk;
 use super::{apps, body::Upload, peers};
 use crate::config::source::Source;
 use crate::manifest::{self, Manifest};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Deploys everything that is to be deployed at start.
 pub(super) fn deploy_all(desk: &Desk) {
     for (text, image) in apps::kept(desk) {
-        if let Err(refusal) = apps::deploy_image(desk, &text, image, None) {
+        if let Err(refusal) = apps::deploy_kept(desk, &text, image) {
             tracing::error!(%image, "an app from before the restart is not deployed: {refusal}");
         }
     }
@@ -37,14 +36,7 @@ pub fn load(path: &Path) -> Result<Upload, String> {
     let path: PathBuf = if path.is_dir() { path.join(manifest::FILE_NAME) } else { path.into() };
     let source = Source::read(&path).map_err(|problem| problem.to_string())?;
     let manifest = Manifest::parse(&source).map_err(|problem| problem.to_string())?;
-    let module = fs::read(&manifest.module).map_err(|error| {
-        format!(
-            "{}: `module`: names {}, which cannot be read: {error}",
-            path.display(),
-            manifest.module.display()
-        )
-    })?;
-    let files = manifest::read_all(&source, &manifest.files).map_err(|problem| problem.to_string())?;
-    let files = files.into_iter().map(Into::into).collect();
-    Ok(Upload { manifest: source.text().to_owned(), module: module.into(), files })
+    let parts = manifest::read_parts(&source, &manifest.stages).map_err(|problem| problem.to_string())?;
+    let parts = parts.into_iter().map(Into::into).collect();
+    Ok(Upload { manifest: source.text().to_owned(), parts })
 }

@@ -23,6 +23,10 @@ pub struct Desk {
     pub gate_servers: Vec<String>,
     /// Admin URLs of edges to fetch apps from that this one lacks.
     pub peers: Vec<String>,
+    /// Apps whose stage goes before those of every app, the one next to the client first.
+    pub first: Vec<String>,
+    /// Apps whose stage goes behind those of every app, the one next to the server last.
+    pub last: Vec<String>,
     /// What must be shown as `Authorization: Bearer ...`, if anything.
     pub token: Option<String>,
 }
@@ -40,7 +44,15 @@ impl Desk {
             gate_apps: config.edge.gates.iter().map(|(_, app)| app.clone()).collect(),
             gate_servers: config.edge.servers.iter().map(|(name, _)| name.clone()).collect(),
             peers: config.admin.peers.clone(),
+            first: config.admin.first.clone(),
+            last: config.admin.last.clone(),
             token: config.admin.token.clone(),
         }
+    }
+
+    /// Whether this edge puts an app before or behind every other.
+    #[must_use]
+    pub fn is_forced(&self, app: &str) -> bool {
+        self.first.iter().chain(&self.last).any(|forced| forced == app)
     }
 }

@@ -18,6 +18,7 @@
 mod apps;
 pub mod body;
 mod boot;
+mod chains;
 pub mod client;
 mod desk;
 mod peers;

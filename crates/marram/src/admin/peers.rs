@@ -8,7 +8,7 @@ use super::view::{self, parse_hex};
 use anyhow::{Context, anyhow, ensure};
 use hyper::Method;
 use marram_edge::api::App;
-use marram_sandbox::Images;
+use marram_sandbox::{Chain, Images};
 use marram_wire::id::ImageHash;
 use serde_json::Value;
 
@@ -16,7 +16,9 @@ use serde_json::Value;
 pub(super) fn copy_from(desk: &Desk, peer: &str) -> anyhow::Result<()> {
     let client = client(desk, peer)?;
     let list = client.json(Method::GET, "/v1/apps")?;
-    let apps = list["apps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut apps: Vec<&Value> = list["apps"].as_array().into_iter().flatten().collect();
+    // The stages that every app gets here are there before the apps that get them.
+    apps.sort_by_key(|app| !app["name"].as_str().is_some_and(|name| desk.is_forced(name)));
     for app in apps {
         if let Err(error) = copy_app(desk, &client, app) {
             tracing::warn!(peer, app = %app["name"], "an app could not be fetched: {error:#}");
@@ -33,8 +35,30 @@ fn copy_app(desk: &Desk, client: &Client, app: &Value) -> anyhow::Result<()> {
         return Ok(());
     }
     let image = ImageHash(parse_hex(hash).context("the peer's image name is no digest")?);
-    let bytes = client.call(Method::GET, &format!("/v1/images/{hash}"), bytes::Bytes::new())?;
-    apps::deploy_image(desk, manifest, image, Some(&bytes)).map_err(|refusal| anyhow!("{refusal}"))?;
+    bring(client, &Images::open(&desk.images)?, image)?;
+    apps::deploy_copied(desk, manifest, image).map_err(|refusal| anyhow!("{refusal}"))?;
+    Ok(())
+}
+
+/// Takes an image from a peer into the cache, with the stages of one that is a chain. What an earlier life of this edge kept
+/// need not come again.
+fn bring(client: &Client, images: &Images, image: ImageHash) -> anyhow::Result<()> {
+    let get =
+        |image: ImageHash| client.call(Method::GET, &format!("/v1/images/{image}"), bytes::Bytes::new());
+    if images.app(image).is_ok() {
+        return Ok(());
+    }
+    let bytes = get(image)?;
+    if Chain::is_chain(&bytes) {
+        let chain = Chain::decode(&bytes).map_err(anyhow::Error::msg)?;
+        ensure!(chain.hash() == image, "the peer gave another chain");
+        for (_, stage) in chain.stages() {
+            if images.app(*stage).is_err() {
+                images.insert(*stage, &get(*stage)?)?;
+            }
+        }
+    }
+    images.insert(image, &bytes)?;
     Ok(())
 }
 
@@ -66,12 +90,7 @@ fn fetch_from(desk: &Desk, peer: &str, image: ImageHash) -> anyhow::Result<App> 
     let app = client.json(Method::GET, &format!("/v1/images/{image}/app"))?;
     let app = view::read_app(&app).context("the peer describes the app in another version's words")?;
     ensure!(app.image == image, "the peer describes another image");
-    let images = Images::open(&desk.images)?;
-    // What an earlier life of this edge kept need not come again.
-    if images.app(image).is_err() {
-        let bytes = client.call(Method::GET, &format!("/v1/images/{image}"), bytes::Bytes::new())?;
-        images.insert(image, &bytes)?;
-    }
+    bring(&client, &Images::open(&desk.images)?, image)?;
     Ok(app)
 }
 

@@ -49,6 +49,11 @@ impl Refusal {
         Self { status, error: error.into(), fix: fix.into() }
     }
 
+    /// The same, of a part of what was asked.
+    pub(super) fn about(self, part: &str) -> Self {
+        Self { error: format!("{part}: {}", self.error), ..self }
+    }
+
     /// For what cannot happen.
     pub(super) fn bug(error: &str) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error, "this is a bug in the edge; its log says more")

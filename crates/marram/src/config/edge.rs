@@ -37,6 +37,10 @@ pub struct Admin {
     pub state: PathBuf,
     /// Manifests to deploy at start.
     pub apps: Vec<PathBuf>,
+    /// Apps whose stage goes before those of every app.
+    pub first: Vec<String>,
+    /// Apps whose stage goes behind those of every app.
+    pub last: Vec<String>,
 }
 
 impl Config {
@@ -66,6 +70,8 @@ struct Written {
     #[serde(default)]
     gate: Vec<WrittenGate>,
     #[serde(default)]
+    chain: WrittenChain,
+    #[serde(default)]
     admin: WrittenAdmin,
     #[serde(default)]
     limits: WrittenLimits,
@@ -83,6 +89,15 @@ struct Written {
 struct WrittenGate {
     listen: Spanned<String>,
     app: Name,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenChain {
+    #[serde(default)]
+    first: Vec<Name>,
+    #[serde(default)]
+    last: Vec<Name>,
 }
 
 #[derive(Deserialize, Default)]
@@ -128,7 +143,7 @@ impl Written {
             sabotage: self.sabotage,
         };
         let apps = self.apps.iter().map(|path| source.path(path)).collect();
-        let admin = self.admin.resolve(source, state, apps)?;
+        let admin = self.admin.resolve(source, state, apps, self.chain)?;
         Ok(Config { edge, admin, log: self.log.resolve() })
     }
 }
@@ -140,7 +155,13 @@ impl WrittenGate {
 }
 
 impl WrittenAdmin {
-    fn resolve(self, source: &Source, state: PathBuf, apps: Vec<PathBuf>) -> Result<Admin, Problem> {
+    fn resolve(
+        self,
+        source: &Source,
+        state: PathBuf,
+        apps: Vec<PathBuf>,
+        chain: WrittenChain,
+    ) -> Result<Admin, Problem> {
         let listen = match &self.listen {
             Some(text) => socket(source, text)?,
             None => SocketAddr::from(([127, 0, 0, 1], 7401)),
@@ -154,7 +175,9 @@ impl WrittenAdmin {
             return Err(source.problem(&peer.span(), "a peer is written \"http://HOST:PORT\""));
         }
         let peers = self.peers.into_iter().map(Spanned::into_inner).collect();
-        Ok(Admin { listen, token, peers, state, apps })
+        let names = |names: Vec<Name>| names.into_iter().map(|name| name.0).collect();
+        let (first, last) = (names(chain.first), names(chain.last));
+        Ok(Admin { listen, token, peers, state, apps, first, last })
     }
 }
 

@@ -95,7 +95,7 @@ impl Written {
 ///
 /// # Errors
 /// If one cannot be read, is outside the manifest's folder by way of a link, or they are too large together.
-pub fn read_all(source: &Source, files: &[TreeFile]) -> Result<Vec<Vec<u8>>, Problem> {
+pub(super) fn read_all(source: &Source, files: &[TreeFile]) -> Result<Vec<Vec<u8>>, Problem> {
     let mut left = IMAGE_FILES_BYTES_MAX;
     let mut all = Vec::new();
     for file in files {
@@ -180,7 +180,7 @@ mod tests {
                 assert!(error.contains(word), "{text}: {error:?} does not say {word:?}");
             }
         }
-        assert_eq!(parse(&two("/a.b", "/a")).unwrap().files.len(), 2, "neither is in the other");
+        assert_eq!(parse(&two("/a.b", "/a")).unwrap().stages[0].files.len(), 2, "neither is in the other");
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
             let path = place.write("app/marram.toml", format!("{HEAD}{text}")).unwrap();
             let source = Source::read(&path).unwrap();
             let manifest = Manifest::parse(&source).unwrap();
-            read_all(&source, &manifest.files).map_err(|problem| problem.to_string())
+            read_all(&source, &manifest.stages[0].files).map_err(|problem| problem.to_string())
         };
         assert_eq!(read(&(entry("/b", "words.txt") + &entry("/a", "alias"))).unwrap(), [b"near", b"near"]);
         let named = entry("/a", outside.to_str().unwrap()) + "absolute = true\n";

@@ -1,0 +1,153 @@
+//! From a manifest's stages to one image: each stage's own, wired behind and before the stages that the operator of this
+//! edge forces on every app.
+
+use super::apps::{self, refused};
+use super::body::Upload;
+use super::desk::Desk;
+use super::routes::Refusal;
+use crate::manifest::{Manifest, Stage, StageQuotas, TreeFile};
+use bytes::Bytes;
+use hyper::StatusCode;
+use marram_sandbox::{Chain, DeployError, ImageFile, Images, LoadError, Quotas};
+use marram_wire::id::ImageHash;
+
+/// A stage's name and image.
+type Named = (String, ImageHash);
+
+/// Makes the image of everything that was sent under a manifest.
+pub(super) fn deploy(
+    desk: &Desk,
+    images: &Images,
+    manifest: &Manifest,
+    upload: &Upload,
+) -> Result<ImageHash, Refusal> {
+    all_came(manifest, &upload.parts)?;
+    let mut parts = &upload.parts[..];
+    let mut stages = Vec::with_capacity(manifest.stages.len());
+    for stage in &manifest.stages {
+        let (own, rest) = parts.split_at(1 + stage.files.len());
+        parts = rest;
+        let info = images.deploy(&own[0], &tree(&stage.files, &own[1..]), &quotas(manifest, &stage.quotas));
+        let info = info.map_err(|error| in_stage(manifest, stage, &error))?;
+        stages.push((stage.name.clone(), info.hash));
+    }
+    let (first, last) = forced(desk, images, manifest)?;
+    wire(images, manifest, [first, stages, last].concat())
+}
+
+fn all_came(manifest: &Manifest, parts: &[Bytes]) -> Result<(), Refusal> {
+    let (modules, files) =
+        (manifest.stages.len(), manifest.stages.iter().map(|stage| stage.files.len()).sum::<usize>());
+    if parts.len() == modules + files {
+        return Ok(());
+    }
+    let named = if modules == 1 { "".into() } else { format!("{modules} modules and ") };
+    let came = parts.len().saturating_sub(modules);
+    let what = format!("the manifest names {named}{files} files, and {came} came");
+    Err(Refusal::new(StatusCode::BAD_REQUEST, what, "send the app with `marram deploy`"))
+}
+
+/// The files where the manifest wants them.
+fn tree(files: &[TreeFile], contents: &[Bytes]) -> Vec<ImageFile> {
+    let file = |(named, contents): (&TreeFile, &Bytes)| ImageFile {
+        path: named.path.clone(),
+        contents: contents.to_vec(),
+    };
+    files.iter().zip(contents).map(file).collect()
+}
+
+/// What a session may use is part of the image only where there is one stage: others may be stages of several apps.
+fn quotas(manifest: &Manifest, stage: &StageQuotas) -> Quotas {
+    let only = manifest.stages.len() == 1;
+    let limit = |limit: u32| (only && limit > 0).then_some(limit);
+    Quotas {
+        memory_max: stage.memory,
+        handler_time_ns: u64::try_from(stage.handler_time.as_nanos()).unwrap_or(u64::MAX),
+        scratch_max: stage.scratch,
+        nan_canonicalization: stage.nan_canonical,
+        messages_per_s: limit(manifest.quotas.messages_per_s),
+        log_bytes_per_s: limit(manifest.quotas.log_bytes_per_s).map(u64::from),
+    }
+}
+
+fn in_stage(manifest: &Manifest, stage: &Stage, error: &DeployError) -> Refusal {
+    let refusal = refused(error);
+    if manifest.stages.len() == 1 { refusal } else { refusal.about(&format!("stage `{}`", stage.name)) }
+}
+
+/// The stages that go before and behind an app's own on this edge.
+fn forced(desk: &Desk, images: &Images, manifest: &Manifest) -> Result<(Vec<Named>, Vec<Named>), Refusal> {
+    if desk.is_forced(&manifest.name) {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let all = |apps: &[String]| -> Result<Vec<Named>, Refusal> {
+        apps.iter().map(|app| forced_one(desk, images, app)).collect()
+    };
+    Ok((all(&desk.first)?, all(&desk.last)?))
+}
+
+fn forced_one(desk: &Desk, images: &Images, app: &str) -> Result<Named, Refusal> {
+    let unprocessable = |what: String, fix: String| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix);
+    let Some(image) = apps::kept_image(desk, app) else {
+        let what = format!(
+            "this edge puts the app `{app}` before or behind every other, and it is not deployed here"
+        );
+        let fix = format!("deploy `{app}` first, or take it out of [chain] in the edge's configuration");
+        return Err(unprocessable(what, fix));
+    };
+    match images.chain(image) {
+        Ok(None) => Ok((app.to_owned(), image)),
+        Ok(Some(_)) => {
+            let what = format!(
+                "`{app}` is a chain, and only an app of one stage can be put before or behind others"
+            );
+            let fix = format!(
+                "name its stages one by one in [chain] in the edge's configuration instead of `{app}`"
+            );
+            Err(unprocessable(what, fix))
+        }
+        Err(error) => Err(unprocessable(error.to_string(), format!("deploy `{app}` again"))),
+    }
+}
+
+/// One stage is an image already; of several a chain is made.
+fn wire(images: &Images, manifest: &Manifest, stages: Vec<Named>) -> Result<ImageHash, Refusal> {
+    if let [(_, only)] = &stages[..] {
+        return Ok(*only);
+    }
+    let chain = Chain::new(manifest.server.is_some(), stages).map_err(|why| {
+        let fix = "give the app fewer stages, with those that the edge's [chain] adds";
+        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, fix)
+    })?;
+    images.deploy_chain(&chain).map_err(|error| match error {
+        LoadError::Build(error) => refused(&error),
+        other => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, other.to_string(), "deploy the app again"),
+    })
+}
+
+/// Whether an image that another edge made has the stages that this edge forces on every app.
+pub(super) fn agrees(
+    desk: &Desk,
+    images: &Images,
+    manifest: &Manifest,
+    image: ImageHash,
+) -> Result<(), Refusal> {
+    let (first, last) = forced(desk, images, manifest)?;
+    let chain = images.chain(image);
+    let stages = chain.map(|chain| chain.map_or_else(|| vec![image], |chain| hashes(chain.stages())));
+    let agrees = stages.is_ok_and(|stages| {
+        stages.len() == first.len() + manifest.stages.len() + last.len()
+            && stages.starts_with(&hashes(&first))
+            && stages.ends_with(&hashes(&last))
+    });
+    if agrees {
+        return Ok(());
+    }
+    let what = format!("`{}` has other stages before or behind its own there than here", manifest.name);
+    let fix = "let all edges of a domain have one [chain] in their configurations, and one version of the apps in it";
+    Err(Refusal::new(StatusCode::CONFLICT, what, fix))
+}
+
+fn hashes(stages: &[Named]) -> Vec<ImageHash> {
+    stages.iter().map(|(_, hash)| *hash).collect()
+}
