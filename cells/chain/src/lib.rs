@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use marram_chain_algo::{Chain, Event, Host, Peer, Record};
+use marram_chain_algo::{Chain, Event, Host, Peer};
 use marram_sdk::{Cell, Context, Port, PortKind, cell};
 
 /// The chain as a cell.
@@ -52,8 +52,8 @@ impl Host for Door<'_> {
         self.0.fill_random(buffer);
     }
 
-    fn send(&mut self, to: Peer, record: &[u8; Record::SIZE]) {
-        self.0.send(Port(to as u32), record);
+    fn send(&mut self, to: Peer, payload: &[u8]) {
+        self.0.send(Port(to as u32), payload);
     }
 
     fn close(&mut self, to: Peer) {

@@ -1,15 +1,17 @@
-//! Runs cells without Wasm: each is the oracle's hash chain. Knows images, checkpoints and seals as the sandbox's shell
-//! does, and nothing of sessions beyond the names that checkpoints carry.
+//! Runs cells without Wasm: each is the oracle's hash chain, in some seeds between weirs. Knows images, checkpoints and seals
+//! as the sandbox's shell does, and nothing of sessions beyond the names that checkpoints carry.
+
+mod stages;
+
+pub(crate) use stages::Shape;
+use stages::Stages;
 
 use crate::plan::{Poison, Service};
 use crate::program::LENGTH;
 use bytes::Bytes;
-use marram_chain_algo::{Chain, Event, Host, Peer, Record};
 use marram_edge::api::CellError;
 use marram_session::cell::SealedCheckpoint;
-use marram_session::cell::{
-    Base, CellId, Input, Outcome, Output, PortKind, Ran, Run, Seed, Stop, TimerChange,
-};
+use marram_session::cell::{Base, CellId, Input, Outcome, PortKind, Ran, Run, Seed, Stop};
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
@@ -18,7 +20,8 @@ use marram_wire::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-const STATE_SIZE: usize = Chain::SAVED_SIZE + 32 + 8 + 8;
+/// Bytes of a saved cell before its stages: seed, clock, events.
+const HEAD_SIZE: usize = 32 + 8 + 8;
 const FULL: u8 = 0;
 const DELTA: u8 = 1;
 
@@ -62,8 +65,8 @@ impl Past {
 pub(crate) struct Seen {
     /// The same event of the same cell was run before, with the same result.
     pub(crate) replayed: bool,
-    /// It was a timer's.
-    pub(crate) timer: bool,
+    /// It was a timer's, of this stage.
+    pub(crate) timer: Option<u8>,
     /// It drew random bytes.
     pub(crate) random: bool,
     /// It was given a datagram.
@@ -85,16 +88,15 @@ pub(crate) struct Habits {
 
 #[derive(Clone, Debug)]
 struct Cell {
-    chain: Chain,
+    stages: Stages,
     seed: Seed,
-    drawn: u64,
     /// The last time that a handler read: the next may not be earlier.
     clock_ns: i64,
     events: u64,
     #[cfg(feature = "wasm")]
     twin: Option<CellId>,
     /// The state copied or restored last.
-    saved: Option<[u8; STATE_SIZE]>,
+    saved: Option<Vec<u8>>,
     /// Sections of the last copy, until they are sealed.
     copied: Option<Vec<u8>>,
 }
@@ -160,17 +162,16 @@ impl Cells {
         (image, seed): (ImageHash, Seed),
         past: &mut Past,
     ) -> Result<(), CellError> {
-        if !Service::ALL.iter().any(|service| service.image() == image) {
+        let Some(shape) = Service::shape_of(image) else {
             return Err(CellError { code: Code::UnknownImage, reason: format!("no image {image}") });
-        }
+        };
         let cell = Cell {
-            chain: Chain::default(),
+            stages: Stages::new(shape, seed),
             seed,
-            drawn: 0,
             clock_ns: i64::MIN,
             events: 0,
             #[cfg(feature = "wasm")]
-            twin: past.twins.as_mut().map(|twins| twins.start(seed)),
+            twin: past.twins.as_mut().map(|twins| twins.start(shape, seed)),
             saved: None,
             copied: None,
         };
@@ -195,30 +196,35 @@ impl Cells {
             self.cells.remove(&run.cell);
             return Some((ran, Seen::default()));
         }
-        let drawn = cell.drawn;
+        let drawn = cell.stages.drawn();
         let datagram = judge_datagrams(&run.input, self.habits.datagrams, past);
         cell.run(run, &mut ran, past);
         #[cfg(feature = "wasm")]
         cell.compare(run, &ran, past);
         let hashes = past.hashes.entry(cell.seed.0).or_default();
         let place = usize::try_from(cell.events - 1).expect("a short history");
-        let replayed = hashes.get(place) == Some(&cell.chain.hash());
+        let replayed = hashes.get(place) == Some(&cell.stages.hash());
         hashes.truncate(if replayed { usize::MAX } else { place });
         if hashes.len() == place {
-            hashes.push(cell.chain.hash());
+            hashes.push(cell.stages.hash());
         }
-        let timer = matches!(run.input, Input::Timer { .. });
-        Some((ran, Seen { replayed, timer, random: cell.drawn > drawn, datagram }))
+        let timer = match run.input {
+            Input::Timer { stage, .. } => Some(stage),
+            _ => None,
+        };
+        Some((ran, Seen { replayed, timer, random: cell.stages.drawn() > drawn, datagram }))
     }
 
     /// Saves a cell, to be sealed later.
     pub(crate) fn copy(&mut self, id: CellId, base: Base, past: &mut Past) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let state = cell.save();
-        let mut sections = match (base, cell.saved) {
+        let mut sections = match (base, &cell.saved) {
             (Base::Previous, Some(saved)) => {
                 let mut sections = vec![DELTA];
-                sections.extend_from_slice(&fingerprint(&saved));
+                sections.extend_from_slice(&(state.len() as u64).to_le_bytes());
+                sections.extend_from_slice(&fingerprint(saved));
+                let saved = saved.iter().copied().chain(std::iter::repeat(0));
                 sections.extend(state.iter().zip(saved).map(|(now, then)| now ^ then));
                 sections
             }
@@ -228,6 +234,7 @@ impl Cells {
             }
             (Base::Image, _) => {
                 let mut sections = vec![FULL];
+                sections.extend_from_slice(&(state.len() as u64).to_le_bytes());
                 sections.extend_from_slice(&state);
                 sections.resize(sections.len() + self.habits.ballast, 0xba);
                 sections
@@ -272,7 +279,7 @@ impl Cells {
         past: &mut Past,
     ) -> Result<Box<Header>, CellError> {
         let tampered = |reason: &str| CellError { code: Code::Tampered, reason: reason.into() };
-        let mut state: Option<[u8; STATE_SIZE]> = None;
+        let mut state: Option<Vec<u8>> = None;
         let mut last: Option<Header> = None;
         #[cfg(feature = "wasm")]
         let mut twin_parts: Vec<Bytes> = Vec::new();
@@ -300,9 +307,9 @@ impl Cells {
         }
         let (Some(state), Some(header)) = (state, last) else { return Err(tampered("no checkpoint")) };
         #[cfg_attr(not(feature = "wasm"), expect(unused_mut, reason = "only a twin is put in"))]
-        let mut cell = Cell::load(state);
+        let mut cell = Cell::load(state).ok_or_else(|| tampered("a cell that nobody saved"))?;
         #[cfg(feature = "wasm")]
-        cell.restore_twin(&twin_parts, past);
+        cell.restore_twin(*image, &twin_parts, past);
         let _ = past;
         assert!(self.cells.insert(id, cell).is_none(), "cell {id:?} was started twice");
         Ok(Box::new(header))
@@ -358,15 +365,18 @@ fn fingerprint(state: &[u8]) -> [u8; 8] {
     bytes
 }
 
-fn apply(base: Option<[u8; STATE_SIZE]>, sections: &[u8]) -> Result<[u8; STATE_SIZE], &'static str> {
+fn apply(base: Option<Vec<u8>>, sections: &[u8]) -> Result<Vec<u8>, &'static str> {
     let (kind, rest) = sections.split_first().ok_or("an empty checkpoint")?;
+    let (len, rest) = rest.split_first_chunk::<8>().ok_or("a short checkpoint")?;
+    let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| "a large checkpoint")?;
     match (*kind, base) {
-        (FULL, None) => rest.first_chunk().copied().ok_or("a short checkpoint"),
+        (FULL, None) => Ok(rest.get(..len).ok_or("a short checkpoint")?.to_vec()),
         (DELTA, Some(mut base)) => {
             let (wanted, delta) = rest.split_first_chunk::<8>().ok_or("a short delta")?;
             if *wanted != fingerprint(&base) {
                 return Err("a delta on another state");
             }
+            base.resize(len, 0);
             base.iter_mut().zip(delta).for_each(|(byte, change)| *byte ^= change);
             Ok(base)
         }
@@ -380,18 +390,11 @@ impl Cell {
     }
 
     fn run(&mut self, run: &Run, ran: &mut Ran, past: &mut Past) {
-        let peer = |port: Port| Peer::from_port(port.0).expect("a session has two ports");
-        let event = match &run.input {
-            Input::Open { port, .. } => Event::Open(peer(*port)),
-            Input::Message { port, payload } => Event::Message(peer(*port), payload),
-            Input::Close { port } => Event::Close(peer(*port)),
-            Input::Gone { .. } => return,
-            Input::Timer { token, .. } => Event::Timer(*token),
-        };
+        if matches!(run.input, Input::Gone { .. }) {
+            return;
+        }
         self.events += 1;
-        let mut chain = self.chain.clone();
-        chain.input(event, &mut Door { cell: self, now_ns: run.now_ns, ran });
-        self.chain = chain;
+        self.stages.run(run, ran);
         if ran.clock_read {
             if run.now_ns < self.clock_ns {
                 past.violations.push(format!(
@@ -403,39 +406,29 @@ impl Cell {
         }
     }
 
-    fn save(&self) -> [u8; STATE_SIZE] {
-        let mut bytes = [0; STATE_SIZE];
-        let (chain, rest) = bytes.split_at_mut(Chain::SAVED_SIZE);
-        chain.copy_from_slice(&self.chain.save());
-        rest[..32].copy_from_slice(&self.seed.0);
-        rest[32..40].copy_from_slice(&self.drawn.to_le_bytes());
-        rest[40..].copy_from_slice(&self.clock_ns.to_le_bytes());
+    fn save(&self) -> Vec<u8> {
+        let mut bytes = self.seed.0.to_vec();
+        bytes.extend_from_slice(&self.clock_ns.to_le_bytes());
+        bytes.extend_from_slice(&self.events.to_le_bytes());
+        bytes.extend_from_slice(&self.stages.save());
         bytes
     }
 
-    fn load(bytes: [u8; STATE_SIZE]) -> Self {
-        let mut chain = [0; Chain::SAVED_SIZE];
-        chain.copy_from_slice(&bytes[..Chain::SAVED_SIZE]);
-        let (mut seed, mut word) = ([0; 32], [0; 8]);
-        let rest = &bytes[Chain::SAVED_SIZE..];
-        seed.copy_from_slice(&rest[..32]);
-        word.copy_from_slice(&rest[32..40]);
-        let drawn = u64::from_le_bytes(word);
-        word.copy_from_slice(&rest[40..]);
-        let clock_ns = i64::from_le_bytes(word);
-        // The chain's first word counts its events.
-        word.copy_from_slice(&chain[..8]);
-        Self {
-            chain: Chain::restore(&chain),
-            seed: Seed(seed),
-            drawn,
-            clock_ns,
-            events: u64::from_le_bytes(word),
+    fn load(bytes: Vec<u8>) -> Option<Self> {
+        let (head, stages) = bytes.split_first_chunk::<HEAD_SIZE>()?;
+        let (seed, words) = head.split_first_chunk::<32>()?;
+        let (clock, events) = words.split_first_chunk::<8>()?;
+        let seed = Seed(*seed);
+        Some(Self {
+            stages: Stages::restore(stages, seed)?,
+            seed,
+            clock_ns: i64::from_le_bytes(*clock),
+            events: u64::from_le_bytes(events.try_into().ok()?),
             #[cfg(feature = "wasm")]
             twin: None,
             saved: Some(bytes),
             copied: None,
-        }
+        })
     }
 }
 
@@ -444,7 +437,7 @@ impl Cell {
     fn compare(&self, run: &Run, ran: &Ran, past: &mut Past) {
         if let (Some(twins), Some(twin)) = (&mut past.twins, self.twin) {
             past.violations.extend(twins.run(twin, run, ran));
-            past.violations.extend(twins.look(twin, self.seed, self.events, self.chain.hash()));
+            past.violations.extend(twins.look(twin, self.seed, self.events, self.stages.hash()));
         }
     }
 
@@ -457,7 +450,7 @@ impl Cell {
         }
     }
 
-    fn restore_twin(&mut self, parts: &[Bytes], past: &mut Past) {
+    fn restore_twin(&mut self, image: ImageHash, parts: &[Bytes], past: &mut Past) {
         let Some(twins) = &mut past.twins else { return };
         let part = |sections: &Bytes| {
             let (rest, size) = sections.split_last_chunk::<8>().expect("a twin was saved");
@@ -466,47 +459,7 @@ impl Cell {
         };
         let parts: Vec<Bytes> = parts.iter().map(part).collect();
         let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
-        self.twin = Some(twins.restore(&parts));
-    }
-}
-
-/// What the chain may call, answered from one run.
-struct Door<'a> {
-    cell: &'a mut Cell,
-    now_ns: i64,
-    ran: &'a mut Ran,
-}
-
-impl Host for Door<'_> {
-    fn now(&mut self) -> i64 {
-        self.ran.clock_read = true;
-        self.now_ns
-    }
-
-    fn random(&mut self, buffer: &mut [u8]) {
-        let mut hasher = blake3::Hasher::new_keyed(&self.cell.seed.0);
-        hasher.update(b"marram cell generator 1");
-        let mut stream = hasher.finalize_xof();
-        stream.set_position(self.cell.drawn);
-        stream.fill(buffer);
-        self.cell.drawn += buffer.len() as u64;
-    }
-
-    fn send(&mut self, to: Peer, record: &[u8; Record::SIZE]) {
-        let payload = Bytes::copy_from_slice(record);
-        self.ran.outputs.push(Output::Message { port: Port(to as u32), payload });
-    }
-
-    fn close(&mut self, to: Peer) {
-        self.ran.outputs.push(Output::Close { port: Port(to as u32) });
-    }
-
-    fn set_timer(&mut self, delay_ns: i64, token: u64) {
-        self.ran.clock_read = true;
-        self.ran.timers.push(TimerChange::Set { stage: 0, token, delay_ns });
-    }
-
-    fn cancel_timer(&mut self, token: u64) {
-        self.ran.timers.push(TimerChange::Cancel { stage: 0, token });
+        let shape = Service::shape_of(image).expect("it was started");
+        self.twin = Some(twins.restore(shape, &parts));
     }
 }

@@ -76,8 +76,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--verbose" => arguments.verbose = true,
             #[cfg(feature = "wasm")]
             "--wasm" => {
-                let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cells/chain.wasm");
-                marram_sim::twin::deploy(module.as_ref()).map_err(|error| format!("{module}: {error}"))?;
+                let modules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cells");
+                marram_sim::twin::deploy(modules.as_ref()).map_err(|error| format!("{modules}: {error}"))?;
             }
             "mutants" => arguments.mutants = true,
             "--only" => arguments.only = words.next(),

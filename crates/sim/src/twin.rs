@@ -2,8 +2,10 @@
 //!
 //! The world is still the fake's, so a seed has the same history with twins and without. Knows the sandbox, no protocol.
 
-use marram_sandbox::{Cells, CellsConfig, Decoded, Image, Images, Progress, Quotas};
+use crate::executor::Shape;
+use marram_sandbox::{Cells, CellsConfig, Chain, Decoded, Image, Images, Progress, Quotas};
 use marram_session::cell::{Base, CellId, Ran, Run, Seed};
+use marram_wire::id::ImageHash;
 use std::{
     collections::BTreeMap,
     fmt, fs, io,
@@ -11,29 +13,59 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// The chain's image, made once a process.
-static IMAGE: OnceLock<Arc<Image>> = OnceLock::new();
+/// The images of all shapes of cells, made once a process.
+static IMAGES: OnceLock<Made> = OnceLock::new();
 
-/// Deploys the chain's module for all twins to come.
+/// An image for each shape.
+#[derive(Clone)]
+struct Made {
+    alone: Arc<Image>,
+    weirs: Arc<Image>,
+    weirs_and_server: Arc<Image>,
+}
+
+/// Deploys the modules of all twins to come, from the folder that holds them.
 ///
 /// # Errors
-/// If it is not there (`cargo xtask cells` builds it) or cannot be deployed.
-pub fn deploy(module: &Path) -> io::Result<()> {
-    let images = std::env::temp_dir().join(format!("marram-sim-{}", std::process::id()));
+/// If they are not there (`cargo xtask cells` builds them) or cannot be deployed.
+pub fn deploy(modules: &Path) -> io::Result<()> {
+    let folder = std::env::temp_dir().join(format!("marram-sim-{}", std::process::id()));
     let quotas = Quotas { handler_time_ns: 60_000_000_000, ..Quotas::default() };
-    let image = Images::open(&images).and_then(|store| {
-        let info = store.deploy(&fs::read(module).unwrap_or_default(), &[], &quotas)?;
-        Ok(store.load(info.hash))
-    });
-    let image = image.map_err(io::Error::other)?.map_err(io::Error::other)?;
-    IMAGE.get_or_init(|| image);
-    fs::remove_dir_all(images)
+    let images = Images::open(&folder).map_err(io::Error::other)?;
+    let stage = |name: &str| -> io::Result<(String, ImageHash)> {
+        let module = fs::read(modules.join(format!("{name}.wasm")))?;
+        let info = images.deploy(&module, &[], &quotas).map_err(io::Error::other)?;
+        Ok((name.to_owned(), info.hash))
+    };
+    let (chain, weir) = (stage("chain")?, stage("weir")?);
+    let load = |hash| images.load(hash).map_err(io::Error::other);
+    let wired = |server, stages| {
+        let chain = Chain::new(server, stages).map_err(io::Error::other)?;
+        load(images.deploy_chain(&chain).map_err(io::Error::other)?)
+    };
+    let made = Made {
+        alone: load(chain.1)?,
+        weirs: wired(false, vec![weir.clone(), chain.clone()])?,
+        weirs_and_server: wired(true, vec![weir.clone(), chain, weir])?,
+    };
+    IMAGES.get_or_init(|| made);
+    fs::remove_dir_all(folder)
+}
+
+impl Made {
+    fn of(&self, shape: Shape) -> &Arc<Image> {
+        match shape {
+            Shape::Alone => &self.alone,
+            Shape::Weirs { server: false } => &self.weirs,
+            Shape::Weirs { server: true } => &self.weirs_and_server,
+        }
+    }
 }
 
 /// The twins of one world.
 pub(crate) struct Twins {
     cells: Cells,
-    image: Arc<Image>,
+    images: Made,
     made: u64,
     /// By the cell's seed, the state's hash after each event that was looked at.
     states: BTreeMap<([u8; 32], u64), [u8; 32]>,
@@ -50,10 +82,10 @@ impl fmt::Debug for Twins {
 impl Twins {
     /// None unless [`deploy`] was called.
     pub(crate) fn new() -> Option<Self> {
-        let image = Arc::clone(IMAGE.get()?);
-        let config = CellsConfig { slots: 200, ..CellsConfig::default() };
-        let cells = Cells::new(config).expect("a pool of 200 cells fits this machine");
-        Some(Self { cells, image, made: 0, states: BTreeMap::new(), compared: 0 })
+        let images = IMAGES.get()?.clone();
+        let config = CellsConfig { slots: 600, ..CellsConfig::default() };
+        let cells = Cells::new(config).expect("a pool of 600 slots fits this machine");
+        Some(Self { cells, images, made: 0, states: BTreeMap::new(), compared: 0 })
     }
 
     fn name(&mut self) -> CellId {
@@ -61,9 +93,9 @@ impl Twins {
         CellId(self.made)
     }
 
-    pub(crate) fn start(&mut self, seed: Seed) -> CellId {
+    pub(crate) fn start(&mut self, shape: Shape, seed: Seed) -> CellId {
         let id = self.name();
-        self.cells.start(id, &self.image, seed).expect("a twin has a slot");
+        self.cells.start(id, self.images.of(shape), seed).expect("a twin has a slot");
         id
     }
 
@@ -103,10 +135,10 @@ impl Twins {
         self.cells.snapshot(twin, base).expect("an idle twin can be saved").encode()
     }
 
-    pub(crate) fn restore(&mut self, checkpoints: &[&[u8]]) -> CellId {
+    pub(crate) fn restore(&mut self, shape: Shape, checkpoints: &[&[u8]]) -> CellId {
         let id = self.name();
         let decoded = Decoded::decode(checkpoints).expect("what a twin saved can be read");
-        self.cells.restore(id, &self.image, &decoded).expect("what a twin saved can be restored");
+        self.cells.restore(id, self.images.of(shape), &decoded).expect("what a twin saved can be restored");
         id
     }
 

@@ -258,7 +258,8 @@ impl Watch {
             return;
         }
         self.see(Moment::Replay, Some(seat.edge));
-        self.counts.add(Rare::TimerReplayed, u64::from(seen.timer));
+        self.counts.add(Rare::TimerReplayed, u64::from(seen.timer.is_some()));
+        self.counts.add(Rare::StageTimerReplayed, u64::from(seen.timer.is_some_and(|stage| stage > 0)));
         self.counts.add(Rare::RandomReplayed, u64::from(seen.random));
         self.counts.add(Rare::DatagramReplayed, u64::from(seen.datagram));
         // A cell that was started is known only once it is named; then it is the one session that this shard rebuilds.

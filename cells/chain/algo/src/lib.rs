@@ -14,6 +14,10 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
+pub mod weir;
+
 /// Timers have tokens below this.
 pub const TOKENS: u64 = 4;
 
@@ -72,8 +76,8 @@ pub trait Host {
     fn now(&mut self) -> i64;
     /// Fills a buffer with random bytes.
     fn random(&mut self, buffer: &mut [u8]);
-    /// Sends a record to a peer.
-    fn send(&mut self, to: Peer, record: &[u8; Record::SIZE]);
+    /// Sends bytes to a peer: the chain sends one record at a time.
+    fn send(&mut self, to: Peer, payload: &[u8]);
     /// Says that nothing more will be sent to a peer.
     fn close(&mut self, to: Peer);
     /// Sets a timer, replacing the one of the same token.
@@ -337,13 +341,17 @@ impl Chain {
         }
     }
 
-    /// One round of a 64-bit finaliser: every bit of the past moves about half of the bits.
     fn mix(&mut self, word: u64) {
-        let mut hash = (self.hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        self.hash = hash ^ (hash >> 31);
+        self.hash = mix(self.hash, word);
     }
+}
+
+/// One round of a 64-bit finaliser: every bit of the past moves about half of the bits.
+const fn mix(hash: u64, word: u64) -> u64 {
+    let mut hash = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
 }
 
 #[cfg(test)]

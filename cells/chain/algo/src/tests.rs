@@ -28,9 +28,9 @@ impl Host for Collector {
         buffer.copy_from_slice(&self.random.to_le_bytes());
     }
 
-    fn send(&mut self, to: Peer, record: &[u8; Record::SIZE]) {
+    fn send(&mut self, to: Peer, payload: &[u8]) {
         assert!(!self.closed.contains(&to), "sent after close");
-        self.sent.push((to, Record::from_bytes(record)));
+        self.sent.push((to, Record::from_bytes(payload.try_into().unwrap())));
     }
 
     fn close(&mut self, to: Peer) {
@@ -124,6 +124,66 @@ fn a_peer_that_is_not_there_is_never_sent_to() {
         history(100).into_iter().filter(|event| *event != Event::Open(Peer::Server)).collect();
     run(&events, &mut host);
     assert!(host.sent.iter().all(|(to, _)| *to == Peer::Client));
+}
+
+/// Collects what a weir sends.
+#[derive(Default)]
+struct Pool {
+    sent: [Vec<u8>; 2],
+    sends: usize,
+    timers: Vec<u64>,
+    closed: Vec<Peer>,
+}
+
+impl Host for Pool {
+    fn now(&mut self) -> i64 {
+        3
+    }
+
+    fn random(&mut self, buffer: &mut [u8]) {
+        buffer.fill(5);
+    }
+
+    fn send(&mut self, to: Peer, payload: &[u8]) {
+        assert!(!self.closed.contains(&to) && !payload.is_empty());
+        self.sent[to as usize].extend_from_slice(payload);
+        self.sends += 1;
+    }
+
+    fn close(&mut self, to: Peer) {
+        self.closed.push(to);
+    }
+
+    fn set_timer(&mut self, _: i64, token: u64) {
+        self.timers.retain(|set| *set != token);
+        self.timers.push(token);
+    }
+
+    fn cancel_timer(&mut self, token: u64) {
+        self.timers.retain(|set| *set != token);
+    }
+}
+
+#[test]
+fn a_weir_passes_everything_on_in_order_and_some_of_it_late() {
+    let (mut weir, mut pool, mut expected) = (weir::Weir::default(), Pool::default(), [vec![], vec![]]);
+    Peer::ALL.iter().for_each(|peer| weir.input(Event::Open(*peer), &mut pool));
+    let mut late = 0;
+    for n in 0..400_u16 {
+        let (from, payload) = (Peer::ALL[usize::from(n % 2)], [n.to_le_bytes(); 50].concat());
+        expected[from.opposite() as usize].extend_from_slice(&payload);
+        weir.input(Event::Message(from, &payload), &mut pool);
+        weir = weir::Weir::restore(&weir.save()).unwrap();
+        late += usize::from(!pool.timers.is_empty());
+        if n % 3 == 0 && !pool.timers.is_empty() {
+            let token = pool.timers.remove(0);
+            weir.input(Event::Timer(token), &mut pool);
+        }
+    }
+    assert!(late > 100 && pool.sends > 250, "{late} {}", pool.sends);
+    Peer::ALL.iter().for_each(|peer| weir.input(Event::Close(*peer), &mut pool));
+    assert_eq!(pool.sent, expected);
+    assert_eq!((&pool.closed[..], &pool.timers[..]), (&[Peer::Server, Peer::Client][..], &[][..]));
 }
 
 #[test]

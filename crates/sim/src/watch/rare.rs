@@ -42,6 +42,8 @@ pub enum Rare {
     SpokeAfterHalfClose,
     /// A timer fired in replay.
     TimerReplayed,
+    /// A timer of another stage than the first one fired in replay.
+    StageTimerReplayed,
     /// Random bytes were drawn in replay.
     RandomReplayed,
     /// An agent stopped reading from a program.
@@ -58,7 +60,7 @@ pub enum Rare {
 
 impl Rare {
     /// All of them, in order.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -78,6 +80,7 @@ impl Rare {
         Self::LingerExpired,
         Self::SpokeAfterHalfClose,
         Self::TimerReplayed,
+        Self::StageTimerReplayed,
         Self::RandomReplayed,
         Self::BackPressure,
         Self::WindowFull,

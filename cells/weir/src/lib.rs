@@ -1,0 +1,98 @@
+//! A stage for chains around the oracle's cell: passes streams on, some of it later. The weir of `marram-chain-algo` behind
+//! the SDK; knows only how the two meet.
+
+use core::time::Duration;
+
+use marram_chain_algo::{Event, Host, Peer, weir::Weir};
+use marram_sdk::{Cell, Context, Port, PortKind, cell};
+
+/// The weir as a cell.
+#[derive(Default)]
+pub struct WeirCell {
+    weir: Weir,
+}
+
+impl WeirCell {
+    /// Events of ports that the weir does not know are none of its inputs.
+    fn input<'a>(&mut self, context: &mut Context, port: Port, event: impl FnOnce(Peer) -> Event<'a>) {
+        if let Some(peer) = Peer::from_port(port.0) {
+            self.weir.input(event(peer), &mut Door(context));
+        }
+    }
+}
+
+impl Cell for WeirCell {
+    fn opened(&mut self, context: &mut Context, port: Port, _: PortKind) {
+        self.input(context, port, Event::Open);
+    }
+
+    fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
+        self.input(context, port, |peer| Event::Message(peer, payload));
+    }
+
+    fn timer(&mut self, context: &mut Context, token: u64) {
+        self.weir.input(Event::Timer(token), &mut Door(context));
+    }
+
+    fn closed(&mut self, context: &mut Context, port: Port) {
+        self.input(context, port, Event::Close);
+    }
+}
+
+cell!(WeirCell);
+
+/// The weir's host is the cell's context.
+struct Door<'a>(&'a mut Context);
+
+impl Host for Door<'_> {
+    fn now(&mut self) -> i64 {
+        self.0.now().nanoseconds
+    }
+
+    fn random(&mut self, buffer: &mut [u8]) {
+        self.0.fill_random(buffer);
+    }
+
+    fn send(&mut self, to: Peer, payload: &[u8]) {
+        self.0.send(Port(to as u32), payload);
+    }
+
+    fn close(&mut self, to: Peer) {
+        self.0.close(Port(to as u32));
+    }
+
+    fn set_timer(&mut self, delay_ns: i64, token: u64) {
+        self.0.set_timer(Duration::from_nanos(u64::try_from(delay_ns).unwrap_or(0)), token);
+    }
+
+    fn cancel_timer(&mut self, token: u64) {
+        self.0.cancel_timer(token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_sdk::double::{Output, Session};
+
+    #[test]
+    fn what_goes_in_comes_out_at_the_other_side_at_the_latest_when_it_ends() {
+        let mut session = Session::<WeirCell>::new();
+        session.open_client();
+        session.open_server();
+        let mut came = Vec::new();
+        for n in 0..100_u8 {
+            let outputs = [session.message(Port::CLIENT, &[n; 100]), session.advance(Duration::from_millis(3))];
+            came.extend(outputs.concat());
+        }
+        came.extend(session.close(Port::CLIENT));
+        let payload = |output: &Output| match output {
+            Output::Message { port: Port::SERVER, payload } => payload.clone(),
+            _ => Vec::new(),
+        };
+        let bytes: Vec<u8> = came.iter().flat_map(payload).collect();
+        let expected: Vec<u8> = (0..100).flat_map(|n| [n; 100]).collect();
+        assert_eq!(bytes, expected);
+        assert_eq!(came.last(), Some(&Output::close(Port::SERVER)));
+    }
+}

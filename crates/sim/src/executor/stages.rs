@@ -1,0 +1,245 @@
+//! What a simulated cell consists of: the oracle's chain alone, or between weirs, wired one behind the other. An independent
+//! telling of how stages run: the sandbox's is compared with it where twins are asked for.
+
+use bytes::Bytes;
+use marram_chain_algo::{Chain, Event, Host, Peer, weir::Weir};
+use marram_session::cell::{Input, Output, Ran, Run, Seed, TimerChange};
+use marram_wire::id::Port;
+use std::collections::VecDeque;
+
+/// How many machines a cell has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// The chain alone.
+    Alone,
+    /// A weir before the chain and, in sessions with a server, one behind it.
+    Weirs {
+        /// Whether there is a server.
+        server: bool,
+    },
+}
+
+/// Which machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Machine {
+    Chain(Chain),
+    Weir(Weir),
+}
+
+/// One machine with its generator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Stage {
+    machine: Machine,
+    seed: Seed,
+    drawn: u64,
+}
+
+/// The machines of one cell, the one next to the client first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Stages(Vec<Stage>);
+
+/// What a machine is given.
+#[derive(Clone, Debug)]
+enum Fed {
+    Open(Peer),
+    Message(Peer, Bytes),
+    Close(Peer),
+    Timer(u64),
+}
+
+impl Stages {
+    pub(super) fn new(shape: Shape, seed: Seed) -> Self {
+        let (chain, weir) = (Machine::Chain(Chain::default()), Machine::Weir(Weir::default()));
+        let machines = match shape {
+            Shape::Alone => vec![chain],
+            Shape::Weirs { server: false } => vec![weir, chain],
+            Shape::Weirs { server: true } => vec![weir.clone(), chain, weir],
+        };
+        let stage = |(at, machine)| Stage { machine, seed: of_stage(seed, at), drawn: 0 };
+        Self((0..).zip(machines).map(stage).collect())
+    }
+
+    /// Runs an input from outside until all machines are quiet.
+    pub(super) fn run(&mut self, run: &Run, ran: &mut Ran) {
+        let last = self.0.len() - 1;
+        let mut waiting = self.enter(&run.input);
+        while let Some((at, fed)) = waiting.pop_front() {
+            let Some(stage) = self.0.get_mut(at) else { unreachable!("a stage {at} set no timer") };
+            let mut door =
+                Door { at, now_ns: run.now_ns, stage: (stage.seed, &mut stage.drawn), ran, sent: Vec::new() };
+            stage.machine.input(&fed, &mut door);
+            for (to, payload) in door.sent {
+                let (neighbour, from) = match to {
+                    Peer::Server if at < last => (at + 1, Peer::Client),
+                    Peer::Client if at > 0 => (at - 1, Peer::Server),
+                    _ => {
+                        ran.outputs.push(output(Port(to as u32), payload));
+                        continue;
+                    }
+                };
+                waiting.push_back((
+                    neighbour,
+                    payload.map_or(Fed::Close(from), |bytes| Fed::Message(from, bytes)),
+                ));
+            }
+        }
+    }
+
+    /// Whom an input from outside is for. Neighbours meet when the last of the session's ports opens.
+    fn enter(&self, input: &Input) -> VecDeque<(usize, Fed)> {
+        let peer = |port: Port| Peer::from_port(port.0).expect("a session has two ports");
+        let last = self.0.len() - 1;
+        let side = |port: Port| if port == Port::SERVER { last } else { 0 };
+        let first = match input {
+            Input::Open { port, .. } => (side(*port), Fed::Open(peer(*port))),
+            Input::Message { port, payload } => (side(*port), Fed::Message(peer(*port), payload.clone())),
+            Input::Close { port } => (side(*port), Fed::Close(peer(*port))),
+            Input::Timer { stage, token } => (usize::from(*stage), Fed::Timer(*token)),
+            Input::Gone { .. } => return VecDeque::new(),
+        };
+        let server = last == 2;
+        let meeting = matches!(first.1, Fed::Open(peer) if (peer == Peer::Server) == server);
+        let met = (1..=last).filter(|_| meeting);
+        let mut waiting: VecDeque<_> =
+            met.flat_map(|at| [(at - 1, Fed::Open(Peer::Server)), (at, Fed::Open(Peer::Client))]).collect();
+        if server {
+            waiting.push_back(first);
+        } else {
+            waiting.push_front(first);
+        }
+        waiting
+    }
+
+    /// Tells cells apart that were given different things.
+    pub(super) fn hash(&self) -> u64 {
+        let hash = |stage: &Stage| match &stage.machine {
+            Machine::Chain(chain) => chain.hash(),
+            Machine::Weir(weir) => weir.hash().rotate_left(1),
+        };
+        self.0.iter().fold(0, |sum, stage| sum ^ hash(stage).rotate_left(7))
+    }
+
+    /// Random bytes that all have drawn.
+    pub(super) fn drawn(&self) -> u64 {
+        self.0.iter().map(|stage| stage.drawn).sum()
+    }
+
+    /// The whole state as bytes, but for the seed.
+    pub(super) fn save(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for stage in &self.0 {
+            let (kind, machine) = match &stage.machine {
+                Machine::Chain(chain) => (0, chain.save().to_vec()),
+                Machine::Weir(weir) => (1, weir.save()),
+            };
+            bytes.push(kind);
+            bytes.extend_from_slice(&stage.drawn.to_le_bytes());
+            bytes.extend_from_slice(&(machine.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(&machine);
+        }
+        bytes
+    }
+
+    /// The state that [`Stages::save`] wrote; `None` for anything else.
+    pub(super) fn restore(mut bytes: &[u8], seed: Seed) -> Option<Self> {
+        let mut stages = Vec::new();
+        while let Some((kind, rest)) = bytes.split_first() {
+            let (drawn, rest) = rest.split_first_chunk()?;
+            let (len, rest) = rest.split_first_chunk()?;
+            let (machine, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+            let machine = match kind {
+                0 => Machine::Chain(Chain::restore(machine.try_into().ok()?)),
+                _ => Machine::Weir(Weir::restore(machine)?),
+            };
+            let seed = of_stage(seed, u8::try_from(stages.len()).ok()?);
+            stages.push(Stage { machine, seed, drawn: u64::from_le_bytes(*drawn) });
+            bytes = rest;
+        }
+        Some(Self(stages))
+    }
+}
+
+impl Machine {
+    fn input(&mut self, fed: &Fed, door: &mut Door<'_>) {
+        let event = match fed {
+            Fed::Open(peer) => Event::Open(*peer),
+            Fed::Message(peer, payload) => Event::Message(*peer, payload),
+            Fed::Close(peer) => Event::Close(*peer),
+            Fed::Timer(token) => Event::Timer(*token),
+        };
+        match self {
+            Self::Chain(chain) => chain.input(event, door),
+            Self::Weir(weir) => weir.input(event, door),
+        }
+    }
+}
+
+/// A stage's seed, as the sandbox derives it.
+fn of_stage(seed: Seed, at: u8) -> Seed {
+    if at == 0 {
+        return seed;
+    }
+    let mut hasher = blake3::Hasher::new_keyed(&seed.0);
+    hasher.update(b"marram stage seed 1").update(&[at]);
+    Seed(*hasher.finalize().as_bytes())
+}
+
+fn output(port: Port, payload: Option<Bytes>) -> Output {
+    match payload {
+        Some(payload) => Output::Message { port, payload },
+        None => Output::Close { port },
+    }
+}
+
+/// What a machine may call, answered from one run.
+struct Door<'a> {
+    at: usize,
+    now_ns: i64,
+    /// The generator: its seed, and how much was drawn.
+    stage: (Seed, &'a mut u64),
+    ran: &'a mut Ran,
+    /// In order; nothing is a close.
+    sent: Vec<(Peer, Option<Bytes>)>,
+}
+
+impl Door<'_> {
+    fn number(&self) -> u8 {
+        u8::try_from(self.at).expect("a cell has few stages")
+    }
+}
+
+impl Host for Door<'_> {
+    fn now(&mut self) -> i64 {
+        self.ran.clock_read = true;
+        self.now_ns
+    }
+
+    fn random(&mut self, buffer: &mut [u8]) {
+        let (seed, drawn) = &mut self.stage;
+        let mut hasher = blake3::Hasher::new_keyed(&seed.0);
+        hasher.update(b"marram cell generator 1");
+        let mut stream = hasher.finalize_xof();
+        stream.set_position(**drawn);
+        stream.fill(buffer);
+        **drawn += buffer.len() as u64;
+    }
+
+    fn send(&mut self, to: Peer, payload: &[u8]) {
+        self.sent.push((to, Some(Bytes::copy_from_slice(payload))));
+    }
+
+    fn close(&mut self, to: Peer) {
+        self.sent.push((to, None));
+    }
+
+    fn set_timer(&mut self, delay_ns: i64, token: u64) {
+        self.ran.clock_read = true;
+        let stage = self.number();
+        self.ran.timers.push(TimerChange::Set { stage, token, delay_ns });
+    }
+
+    fn cancel_timer(&mut self, token: u64) {
+        let stage = self.number();
+        self.ran.timers.push(TimerChange::Cancel { stage, token });
+    }
+}
