@@ -12,6 +12,12 @@ fn envelope(body: &[u8]) -> Vec<u8> {
         .concat()
 }
 
+/// A chain of two stages that are alike.
+fn chain_of(stage: &[u8]) -> Vec<u8> {
+    let stage = [&(stage.len() as u64).to_le_bytes()[..], stage].concat();
+    [&b"MRCC\x01\x02"[..], &[7; 32], &stage, &stage].concat()
+}
+
 fuzz_target!(|data: &[u8]| {
     let Some((cut, rest)) = data.split_first_chunk() else { return };
     let (full, delta) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes(*cut))));
@@ -21,4 +27,9 @@ fuzz_target!(|data: &[u8]| {
         let alone = alone.expect("what is built on must be sound by itself");
         assert_eq!(both.image(), alone.image());
     }
+    // As the second of two stages, what is sound is as sound as alone.
+    let staged = [chain_of(&chain[0]), chain_of(&chain[1])];
+    assert_eq!(Decoded::decode(&staged).is_ok(), Decoded::decode(&chain).is_ok());
+    // And as the whole, whatever the bytes are.
+    let _ = Decoded::decode(&[[&b"MRCC\x01"[..], data].concat()]);
 });
