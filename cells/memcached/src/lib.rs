@@ -29,8 +29,12 @@ use crate::{
     server::Server,
 };
 
-/// More than this for one client in one handler, and the others get their turn first.
-const HANDLER_REPLY_BYTES_MAX: usize = 4 << 20;
+/// More than this for one client in one handler, and the rest waits.
+const HANDLER_REPLY_BYTES_MAX: usize = 1 << 20;
+
+/// How long it waits: others get their turn, and the client time to read. A cell is not told how fast that is, and a client
+/// for which too much waits is cut off, so this is a guess: some 200 to 400 MB a second.
+const TURN: Duration = Duration::from_millis(5);
 
 /// The cell: a server once a first client is there, and its connections by port.
 pub struct Memcached {
@@ -91,7 +95,7 @@ impl Memcached {
             progress = client.connection.resume(server, now, &mut self.out);
         }
         match progress {
-            Progress::Paused => context.set_timer(Duration::ZERO, u64::from(port.0)),
+            Progress::Paused => context.set_timer(TURN, u64::from(port.0)),
             Progress::Waiting if !client.is_finishing => {}
             Progress::Waiting | Progress::Closed => self.drop_client(context, port),
         }
