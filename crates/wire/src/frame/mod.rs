@@ -478,12 +478,14 @@ impl Frame {
         match u8::try_from(len) {
             Ok(short) if short < 0x80 => out[start] = short,
             _ => {
-                let mut prefix = BytesMut::with_capacity(4);
-                len.put(&mut prefix);
-                let body = out.split_off(start + 1);
-                out.truncate(start);
-                out.extend_from_slice(&prefix);
-                out.extend_from_slice(&body);
+                // Written behind the body and turned to its front, over the byte that was reserved: to split the buffer
+                // instead would copy all that waits in it, for every frame.
+                let end = out.len();
+                len.put(out);
+                let prefix = out.len() - end;
+                out[start..].rotate_right(prefix);
+                out.copy_within(start + prefix + 1.., start + prefix);
+                out.truncate(out.len() - 1);
             }
         }
         payload
