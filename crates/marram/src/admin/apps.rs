@@ -72,7 +72,7 @@ fn promises_kept(desk: &Desk, manifest: &Manifest) -> Result<(), String> {
     if manifest.protect == Protect::None {
         return Ok(());
     }
-    if desk.gate_apps.contains(&manifest.name) {
+    if desk.routing.leads_to(&manifest.name) {
         return Err(format!(
             "`protect = \"endpoints\"` promises that sessions survive this edge, but it has a gate for `{}`, and the \
              client ends of sessions through that gate are in this edge: they would survive a shard process, not the \

@@ -1,5 +1,6 @@
 //! What the admin API needs of the edge around it. Knows no HTTP.
 
+use crate::agent::Routing;
 use crate::config::edge::Config;
 use crate::edge::AdminClient;
 use std::path::PathBuf;
@@ -17,8 +18,8 @@ pub struct Desk {
     pub apps: PathBuf,
     /// Manifests to deploy at start.
     pub start: Vec<PathBuf>,
-    /// Apps that have a gate on this edge: their sessions' client ends die with it.
-    pub gate_apps: Vec<String>,
+    /// What gates lead to: the client ends of such sessions die with this edge.
+    pub routing: Routing,
     /// Servers that this edge's own gate connects to: such sessions' server ends die with it.
     pub gate_servers: Vec<String>,
     /// Admin URLs of edges to fetch apps from that this one lacks.
@@ -41,8 +42,8 @@ impl Desk {
             images: config.edge.images.clone(),
             apps: config.admin.state.join("apps"),
             start: config.admin.apps.clone(),
-            gate_apps: config.edge.gates.iter().map(|(_, app)| app.clone()).collect(),
-            gate_servers: config.edge.servers.iter().map(|(name, _)| name.clone()).collect(),
+            routing: config.edge.routing.clone(),
+            gate_servers: config.edge.servers.iter().map(|server| server.name.clone()).collect(),
             peers: config.admin.peers.clone(),
             first: config.admin.first.clone(),
             last: config.admin.last.clone(),

@@ -9,6 +9,8 @@
 //! | `DELETE /v1/apps/NAME` | no new sessions of it | |
 //! | `GET /v1/sessions`, `/v1/sessions/ID` | | sessions; one, with what it survives, in words |
 //! | `DELETE /v1/sessions/ID` | ends it for good | |
+//! | `GET /v1/routes` | | rules of the gates, how often each decided, listeners |
+//! | `PUT /v1/routes` | replaces the rules, all at once: `{"routes": [...], "revision": n}` | as above |
 //! | `POST /v1/drain` | moves everything away, takes nothing new | |
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
 //! | `GET /v1/images/HASH/app` | | what its app promises, deployed now or once, for another edge |
@@ -23,10 +25,12 @@ pub mod client;
 mod desk;
 mod peers;
 mod routes;
+mod routing;
 mod server;
 mod view;
 
 pub use boot::load;
 pub use desk::Desk;
 pub use peers::fetch;
+pub use routing::Replacement;
 pub use server::{BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, start};

@@ -3,6 +3,7 @@
 use super::apps;
 use super::body::Upload;
 use super::desk::Desk;
+use super::routing;
 use super::view;
 use crate::edge::AskError;
 use bytes::Bytes;
@@ -91,6 +92,10 @@ pub(super) fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "sessions"]) if method == get => sessions(desk),
         (method, ["v1", "sessions", id]) if method == get => inspect(desk, id),
         (method, ["v1", "sessions", id]) if method == delete => kill(desk, id),
+        (method, ["v1", "routes"]) if method == get => Ok(Answer::json(&routing::list(desk))),
+        (method, ["v1", "routes"]) if method == Method::PUT => {
+            routing::replace(desk, &call.body).map(|routes| Answer::json(&routes))
+        }
         (method, ["v1", "drain"]) if method == post => done(ask(desk, Request::Drain)?),
         (method, ["v1", "images", hash]) if method == get => image(desk, hash),
         (method, ["v1", "images", hash, "app"]) if method == get => image_app(desk, hash),
@@ -140,7 +145,7 @@ fn healthz(desk: &Desk) -> Result<Answer, Refusal> {
 
 fn metrics(desk: &Desk) -> Result<Answer, Refusal> {
     let control::Answer::Counters(counters) = ask(desk, Request::Counters)? else { return Err(unexpected()) };
-    let body = view::prometheus(&desk.edge, &counters).into();
+    let body = (view::prometheus(&desk.edge, &counters) + &routing::prometheus(desk)).into();
     Ok(Answer { status: StatusCode::OK, content_type: "text/plain; version=0.0.4", body })
 }
 

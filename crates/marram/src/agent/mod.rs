@@ -1,37 +1,52 @@
 //! An agent's process: local sockets and wires around `marram_session::agent::Agent`, which decides everything.
 
+mod datagrams;
 mod edges;
 mod events;
+mod held;
 mod local;
 mod locals;
 mod reach;
 mod reports;
 mod resolver;
+mod routing;
 mod shell;
 
 pub(crate) use reach::Reach;
+pub use routing::{Counts, FLOWS_MAX, IDLE, Listener, NotReplaced, Routing};
 pub(crate) use shell::Shell;
 
 use crate::net::{AgentDoor, Security, Stop};
 use marram_wire::id::HostId;
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 /// Everything that an agent needs to know, resolved.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where local clients connect, and the app that each address is for. Empty for a server's agent.
-    pub listen: Vec<(SocketAddr, String)>,
+    /// Where local clients come in, and which app each is for. Without listeners for a server's agent.
+    pub routing: Routing,
     /// Edges as `host:port`, preferred first. Names are resolved again at each dial; each address that a name has when the
     /// agent starts counts as an edge of its own.
     pub edges: Vec<String>,
-    /// Servers that this agent connects to: the name that manifests use, and `host:port`. Empty for a client's agent.
-    pub servers: Vec<(String, String)>,
+    /// Servers that this agent connects to. Empty for a client's agent.
+    pub servers: Vec<Server>,
     /// How its wires are protected.
     pub security: Security,
     /// How patient it is.
     pub patience: Patience,
     /// This agent's name; drawn at random when absent.
     pub host: Option<HostId>,
+}
+
+/// A server that an agent connects to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Server {
+    /// The name that manifests use.
+    pub name: String,
+    /// `host:port`
+    pub address: String,
+    /// Whether it speaks in datagrams.
+    pub datagrams: bool,
 }
 
 /// How long an agent waits for what. Every value must be greater than zero.
@@ -53,6 +68,8 @@ pub struct Patience {
     pub dial: Duration,
     /// How long connecting to a server may take.
     pub connect: Duration,
+    /// How long a connection is held for what its client says first, where a rule asks for it.
+    pub first_bytes: Duration,
     /// How long sessions may run on after the wish to stop.
     pub drain: Duration,
 }
@@ -68,6 +85,7 @@ impl Default for Patience {
             linger: Duration::from_secs(600),
             dial: Duration::from_secs(3),
             connect: Duration::from_secs(5),
+            first_bytes: Duration::from_secs(3),
             drain: Duration::from_secs(30),
         }
     }

@@ -2,6 +2,7 @@
 //! the way, by another thread.
 
 use super::{
+    Server, datagrams,
     edges::Edge,
     resolver::{Resolved, Resolver},
 };
@@ -10,7 +11,7 @@ use anyhow::{Context, anyhow};
 use marram_session::agent::{ConnectionId, Target};
 use mio::{
     Waker,
-    net::{TcpStream, UnixStream},
+    net::{TcpStream, UdpSocket, UnixStream},
 };
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc};
 
@@ -27,10 +28,19 @@ pub(crate) enum Reach {
     Own(Box<dyn Fn(u8) -> io::Result<UnixStream> + Send>),
 }
 
+/// A connection that was begun.
+pub(super) enum Begin {
+    /// In a stream.
+    Stream(Socket),
+    /// In datagrams.
+    Datagrams(UdpSocket),
+}
+
 /// What a name is resolved for.
 enum Wanted {
     Wire(Target),
-    Server(ConnectionId),
+    /// And whether it speaks in datagrams.
+    Server(ConnectionId, bool),
 }
 
 /// What was begun once a name was resolved.
@@ -38,20 +48,21 @@ pub(super) enum Begun {
     /// A wire.
     Wire(Target, anyhow::Result<Box<Wire>>),
     /// A connection to a server.
-    Server(ConnectionId, anyhow::Result<Socket>),
+    Server(ConnectionId, anyhow::Result<Begin>),
 }
 
 /// Begins connections.
 pub(super) struct Reacher {
     reach: Reach,
-    servers: BTreeMap<String, String>,
+    servers: BTreeMap<String, Server>,
     resolver: Resolver<Wanted>,
 }
 
 impl Reacher {
-    /// `servers` are names and `host:port`; `waker` is told when a name is resolved.
-    pub(super) fn new(reach: Reach, servers: &[(String, String)], waker: Arc<Waker>) -> io::Result<Self> {
-        Ok(Self { reach, servers: servers.iter().cloned().collect(), resolver: Resolver::start(waker)? })
+    /// `waker` is told when a name is resolved.
+    pub(super) fn new(reach: Reach, servers: &[Server], waker: Arc<Waker>) -> io::Result<Self> {
+        let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
+        Ok(Self { reach, servers, resolver: Resolver::start(waker)? })
     }
 
     /// The edges that it was given.
@@ -78,13 +89,13 @@ impl Reacher {
     }
 
     /// Begins a connection to a server; `None` while its name is being resolved.
-    pub(super) fn server(&self, connection: ConnectionId, server: &str) -> anyhow::Result<Option<Socket>> {
-        let name =
+    pub(super) fn server(&self, connection: ConnectionId, server: &str) -> anyhow::Result<Option<Begin>> {
+        let server =
             self.servers.get(server).with_context(|| format!("this agent has no server called {server}"))?;
-        if let Ok(address) = name.parse() {
-            return connect(address).map(Some);
+        if let Ok(address) = server.address.parse() {
+            return connect(address, server.datagrams).map(Some);
         }
-        let asked = self.resolver.ask(Wanted::Server(connection), name);
+        let asked = self.resolver.ask(Wanted::Server(connection, server.datagrams), &server.address);
         asked.map(|()| None).map_err(|_| anyhow!("too many names wait to be resolved"))
     }
 
@@ -93,11 +104,11 @@ impl Reacher {
         let (wanted, addresses): Resolved<Wanted> = self.resolver.take()?;
         Some(match wanted {
             Wanted::Wire(target) => Begun::Wire(target, self.resolved_wire(target, addresses).map(Box::new)),
-            Wanted::Server(connection) => {
+            Wanted::Server(connection, datagrams) => {
                 let address = addresses.context("cannot resolve the server's name");
                 let first =
                     address.and_then(|all| all.first().copied().context("the server's name has no address"));
-                Begun::Server(connection, first.and_then(connect))
+                Begun::Server(connection, first.and_then(|address| connect(address, datagrams)))
             }
         })
     }
@@ -111,6 +122,9 @@ impl Reacher {
     }
 }
 
-fn connect(address: SocketAddr) -> anyhow::Result<Socket> {
-    Ok(Socket::tcp(TcpStream::connect(address)?)?)
+fn connect(address: SocketAddr, datagrams: bool) -> anyhow::Result<Begin> {
+    Ok(match datagrams {
+        true => Begin::Datagrams(datagrams::connect(address)?),
+        false => Begin::Stream(Socket::tcp(TcpStream::connect(address)?)?),
+    })
 }

@@ -2,15 +2,21 @@
 
 use super::{
     Options,
+    datagrams::{Came, DOOR, Datagrams, SERVER},
+    held::Held,
     local::Local,
     locals::{ACCEPTED, CONNECTED, Locals},
-    reach::{Begun, Reach, Reacher},
+    reach::{Begin, Begun, Reach, Reacher},
     reports::Reports,
+    routing::{Route, Routing},
 };
 use crate::net::{Happened, Limiter, Socket, Stop, Table, Wire, random, token};
 use anyhow::Context;
-use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Server, Target, WireId};
-use marram_wire::id::HostId;
+use marram_session::agent::{
+    Agent, Config, ConnectionId, In, Out, Server, Target, WireId,
+    routes::{HELD_MAX, Protocol},
+};
+use marram_wire::{id::HostId, limits::STREAM_CUT};
 use mio::{
     Events, Interest, Poll, Waker,
     net::{TcpListener, TcpStream, UnixStream},
@@ -18,7 +24,8 @@ use mio::{
 use std::{
     collections::VecDeque,
     io,
-    sync::Arc,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 use tracing::{info, warn};
@@ -31,7 +38,14 @@ const STALL: Duration = Duration::from_millis(20);
 
 const LISTENER: u64 = 1;
 const WIRE: u64 = 2;
-const _: () = assert!(LISTENER != ACCEPTED && WIRE != ACCEPTED && LISTENER != CONNECTED && WIRE != CONNECTED);
+const _: () = {
+    let kinds = [LISTENER, WIRE, ACCEPTED, CONNECTED, DOOR, SERVER];
+    let mut at = 0;
+    while at < kinds.len() {
+        assert!(kinds[at] == at as u64 + 1, "each kind of token is its own");
+        at += 1;
+    }
+};
 
 /// An agent with its sockets.
 pub(crate) struct Shell {
@@ -40,15 +54,20 @@ pub(crate) struct Shell {
     outs: Vec<Out>,
     inputs: VecDeque<In>,
     reacher: Reacher,
-    listeners: Vec<(TcpListener, String)>,
+    /// With their places among all of [`Routing::listeners`].
+    listeners: Vec<(TcpListener, usize)>,
     /// Whether a listener may have more connections than were taken.
     accepting: Vec<bool>,
     table: Table<Target>,
     locals: Locals,
-    /// Whether local connections are asked before wires for the next input.
-    locals_first: bool,
+    datagrams: Datagrams,
+    held: Held,
+    routing: Routing,
+    /// Which source was asked first for the last input.
+    turn: usize,
     reports: Reports,
     accept_errors: Limiter,
+    refusals: Limiter,
     started: Instant,
     now: Instant,
     /// Time in which this process could not run, which the agent's clock leaves out: an edge is not silent because we
@@ -72,16 +91,7 @@ impl Shell {
         let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
         let mut stop = UnixStream::from_std(stop.receiver);
         poll.registry().register(&mut stop, token::BOSS, Interest::READABLE)?;
-        let mut listeners = Vec::new();
-        for (address, app) in &options.listen {
-            let mut listener = TcpListener::bind(*address).with_context(|| {
-                format!("cannot listen on {address} for {app}: choose another address or stop what uses it")
-            })?;
-            let token = token::token(LISTENER, listeners.len() as u64);
-            poll.registry().register(&mut listener, token, Interest::READABLE)?;
-            info!(address = %listener.local_addr()?, %app, "listening for clients");
-            listeners.push((listener, app.clone()));
-        }
+        let listeners = listen(&poll, &options.routing)?;
         let now = Instant::now();
         let reacher = Reacher::new(reach, &options.servers, waker)?;
         let edges = reacher.edges();
@@ -95,9 +105,13 @@ impl Shell {
             listeners,
             table: Table::new(options.patience.dial, false),
             locals: Locals::new(options.patience.connect),
-            locals_first: false,
+            datagrams: Datagrams::bind(poll.registry(), &options.routing)?,
+            held: Held::new(options.patience.first_bytes),
+            routing: options.routing.clone(),
+            turn: 0,
             reports: Reports::new(edges, now),
             accept_errors: Limiter::new(now),
+            refusals: Limiter::new(now),
             started: now,
             now,
             stalled: Duration::ZERO,
@@ -138,7 +152,7 @@ impl Shell {
     }
 
     fn is_over(&self) -> bool {
-        let empty = self.locals.is_empty() && self.reports.sessions() == 0;
+        let empty = self.locals.is_empty() && self.datagrams.is_empty() && self.reports.sessions() == 0;
         self.stops > 1 || self.drain_deadline.is_some_and(|deadline| empty || self.now >= deadline)
     }
 
@@ -148,11 +162,15 @@ impl Shell {
 
     fn timeout(&self) -> Option<Duration> {
         let listeners_wait = self.accepting.contains(&true) && self.locals.has_room();
-        if self.table.is_busy() || self.locals.is_busy() || !self.inputs.is_empty() || listeners_wait {
+        let busy = self.table.is_busy() || self.locals.is_busy() || self.datagrams.is_busy();
+        if busy || !self.inputs.is_empty() || listeners_wait {
             return Some(Duration::ZERO);
         }
-        let wake = self.wake_at.map(|at| self.started + self.stalled + Duration::from_nanos(at));
-        let next = [wake, self.locals.deadline(), self.table.deadline(), self.drain_deadline]
+        let on_clock = |at| self.started + self.stalled + Duration::from_nanos(at);
+        let wake = self.wake_at.map(on_clock);
+        let silence = self.datagrams.due_ns().map(on_clock);
+        let locals = self.locals.deadline();
+        let next = [wake, silence, locals, self.held.deadline(), self.table.deadline(), self.drain_deadline]
             .into_iter()
             .flatten()
             .min();
@@ -168,6 +186,7 @@ impl Shell {
                 self.accepting.get_mut(index).into_iter().for_each(|accepting| *accepting = true);
             }
             (_, (WIRE, number)) => self.table.on_event(number, event),
+            (_, (kind @ (DOOR | SERVER), number)) => self.datagrams.on_event(kind, number, event),
             (_, (kind, number)) => self.inputs.extend(self.locals.on_event(kind, number, event)),
         }
     }
@@ -189,7 +208,7 @@ impl Shell {
         for index in 0..self.listeners.len() {
             while self.accepting[index] && self.locals.has_room() {
                 match self.listeners[index].0.accept() {
-                    Ok((stream, _)) => self.accepted(stream, index),
+                    Ok((stream, client)) => self.accepted(stream, client, index),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.accepting[index] = false,
                     Err(error) => {
                         // Out of descriptors, say: the connection stays in the queue and is tried again with the next.
@@ -203,13 +222,97 @@ impl Shell {
         }
     }
 
-    fn accepted(&mut self, stream: TcpStream, index: usize) {
+    fn accepted(&mut self, stream: TcpStream, client: SocketAddr, index: usize) {
         let registry = self.poll.registry();
         // Fails if the client is gone already, or the system is out of memory; the client sees its connection close.
         let accepted = Socket::tcp(stream).and_then(|socket| self.locals.accept(registry, socket));
         if let Ok(connection) = accepted {
-            let app = self.listeners[index].1.clone();
-            self.inputs.push_back(In::Accepted { connection, app, datagrams: false });
+            let listener = self.listeners[index].1;
+            match self.routing.decide(listener, client, &[], false) {
+                Route::App(app) => self.begin(connection, app, listener),
+                Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
+                Route::More => self.held.hold(self.now, connection, listener, client),
+            }
+        }
+    }
+
+    fn begin(&mut self, connection: ConnectionId, app: String, listener: usize) {
+        self.routing.counts(listener).begun.fetch_add(1, Relaxed);
+        self.step(In::Accepted { connection, app, datagrams: false });
+    }
+
+    fn refuse(&mut self, connection: ConnectionId, client: SocketAddr, rule: &str, reason: &str) {
+        self.locals.reset(connection);
+        self.tell_refused(client, rule, reason);
+    }
+
+    fn tell_refused(&mut self, client: SocketAddr, rule: &str, reason: &str) {
+        if let Some(swallowed) = self.refusals.pass(self.now) {
+            warn!(%client, rule, reason, swallowed, "refused by a route");
+        }
+    }
+
+    /// What came from a connection whose route may not be decided yet.
+    fn heard(&mut self, input: In) {
+        match &input {
+            In::Received { connection, bytes } => {
+                if let Some(waiting) = self.held.get_mut(*connection) {
+                    waiting.first.extend_from_slice(bytes);
+                    return self.ask(*connection, false);
+                }
+            }
+            In::EndOfInput { connection } if self.held.has(*connection) => self.ask(*connection, true),
+            In::Broken { connection } if self.held.release(*connection).is_some() => return,
+            _ => {}
+        }
+        self.step(input);
+    }
+
+    /// Asks again for the route of a connection that is held; `last` if it is held no longer.
+    fn ask(&mut self, connection: ConnectionId, last: bool) {
+        let Some(waiting) = self.held.get_mut(connection) else { return };
+        let last = last || waiting.first.len() >= HELD_MAX;
+        let (listener, client) = (waiting.listener, waiting.client);
+        let route = self.routing.decide(listener, client, &waiting.first, last);
+        if route == Route::More {
+            return;
+        }
+        let Some(waiting) = self.held.release(connection) else { return };
+        match route {
+            Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
+            Route::More => {}
+            Route::App(app) => {
+                self.begin(connection, app, listener);
+                let mut first = waiting.first.freeze();
+                while !first.is_empty() {
+                    let bytes = first.split_to(first.len().min(STREAM_CUT));
+                    self.step(In::Received { connection, bytes });
+                }
+            }
+        }
+    }
+
+    /// The next datagram, if one came.
+    fn next_datagram(&mut self) -> Option<In> {
+        let now_ns = self.now_ns();
+        loop {
+            let (client, bytes) = match self.datagrams.next(now_ns)? {
+                Came::Known(input) => return Some(input),
+                Came::New(client, bytes) => (client, bytes),
+            };
+            if self.stops > 0 || !self.datagrams.has_room(client) {
+                continue;
+            }
+            match self.routing.decide(client.listener, client.address, &bytes, true) {
+                Route::More => {}
+                Route::Refuse(rule, reason) => self.tell_refused(client.address, &rule, &reason),
+                Route::App(app) => {
+                    self.routing.counts(client.listener).begun.fetch_add(1, Relaxed);
+                    let connection = self.datagrams.begin(now_ns, client);
+                    self.step(In::Accepted { connection, app, datagrams: true });
+                    return Some(In::Received { connection, bytes });
+                }
+            }
         }
     }
 
@@ -219,13 +322,20 @@ impl Shell {
         while let Some(input) = self.locals.expire(self.now) {
             self.inputs.push_back(input);
         }
+        while let Some(connection) = self.held.overdue(self.now) {
+            self.ask(connection, true);
+        }
+        let now_ns = self.now_ns();
+        while let Some(input) = self.datagrams.expire(now_ns) {
+            self.inputs.push_back(input);
+        }
     }
 
     /// Takes what there is, in batches: step, perform, then write it all at once.
     fn work(&mut self) {
         for _ in 0..BATCH {
             let Some(input) = self.next_input() else { break };
-            self.step(input);
+            self.heard(input);
         }
         // After what has arrived, so that an edge is not taken for silent whose word was only not read yet.
         if self.wake_at.is_some_and(|at| at <= self.now_ns()) {
@@ -234,9 +344,11 @@ impl Shell {
         }
         // Writing to local sockets gives credit back, which then leaves with the rest.
         self.locals.flush(&mut self.inputs);
+        self.datagrams.flush(self.now_ns(), &mut self.inputs);
         while let Some(input) = self.inputs.pop_front() {
-            self.step(input);
+            self.heard(input);
         }
+        self.routing.note_dropped(self.agent.datagrams_dropped());
         self.table.flush();
     }
 
@@ -244,13 +356,13 @@ impl Shell {
         if let Some(input) = self.inputs.pop_front() {
             return Some(input);
         }
-        // In turn, so that neither side waits for the other to have nothing to say.
-        self.locals_first = !self.locals_first;
-        if self.locals_first {
-            self.locals.next_input().or_else(|| self.next_from_wires())
-        } else {
-            self.next_from_wires().or_else(|| self.locals.next_input())
-        }
+        // In turn, so that none waits for the others to have nothing to say.
+        self.turn = (self.turn + 1) % 3;
+        (0..3).find_map(|step| match (self.turn + step) % 3 {
+            0 => self.locals.next_input(),
+            1 => self.next_from_wires(),
+            _ => self.next_datagram(),
+        })
     }
 
     fn next_from_wires(&mut self) -> Option<In> {
@@ -281,6 +393,11 @@ impl Shell {
     fn perform(&mut self, out: Out) {
         match out {
             Out::Send { wire, frame } => self.table.send(wire.0, frame),
+            Out::Write { connection, .. } | Out::Shutdown { connection } | Out::Close { connection, .. }
+                if self.datagrams.has(connection) =>
+            {
+                self.to_datagrams(connection, out);
+            }
             Out::Write { connection, bytes } => self.locals.change(connection, |local| local.push(bytes)),
             Out::Shutdown { connection } => self.locals.change(connection, Local::shutdown),
             Out::Reading { connection, on } => self.locals.set_reading(connection, on),
@@ -293,6 +410,16 @@ impl Shell {
             Out::Connect { connection, server } => self.connect(connection, &server),
             Out::WakeAt { now_ns } => self.wake_at = Some(now_ns),
             Out::Report(report) => self.reports.write(&report, self.now),
+        }
+    }
+
+    /// What is to be done with a conversation in datagrams.
+    fn to_datagrams(&mut self, connection: ConnectionId, out: Out) {
+        match out {
+            Out::Write { bytes, .. } => self.datagrams.push(connection, bytes),
+            Out::Shutdown { .. } => self.datagrams.retire(self.now_ns(), connection),
+            Out::Close { reset: false, .. } => self.datagrams.close(connection),
+            _ => self.datagrams.remove(connection),
         }
     }
 
@@ -317,19 +444,24 @@ impl Shell {
     fn connect(&mut self, connection: ConnectionId, server: &str) {
         match self.reacher.server(connection, server) {
             Ok(None) => {}
-            Ok(Some(socket)) => self.connecting(connection, Ok(socket)),
+            Ok(Some(begun)) => self.connecting(connection, Ok(begun)),
             Err(error) => self.connecting(connection, Err(error)),
         }
     }
 
-    fn connecting(&mut self, connection: ConnectionId, socket: anyhow::Result<Socket>) {
+    fn connecting(&mut self, connection: ConnectionId, begun: anyhow::Result<Begin>) {
         let registry = self.poll.registry();
-        let begun =
-            socket.and_then(|socket| Ok(self.locals.connect(registry, connection, socket, self.now)?));
-        if let Err(error) = begun {
+        let begun = begun.and_then(|begun| match begun {
+            Begin::Stream(socket) => {
+                self.locals.connect(registry, connection, socket, self.now)?;
+                Ok(None)
+            }
+            Begin::Datagrams(socket) => Ok(Some(self.datagrams.connected(registry, connection, socket)?)),
+        });
+        self.inputs.extend(begun.unwrap_or_else(|error| {
             let reason = format!("cannot connect to the server: {error:#}");
-            self.inputs.push_back(In::ConnectFailed { connection, reason });
-        }
+            Some(In::ConnectFailed { connection, reason })
+        }));
     }
 
     /// Takes what waited for names.
@@ -337,17 +469,39 @@ impl Shell {
         while let Some(begun) = self.reacher.next_begun() {
             match begun {
                 Begun::Wire(target, wire) => self.dialled(target, wire.map(|wire| *wire)),
-                Begun::Server(connection, socket) => self.connecting(connection, socket),
+                Begun::Server(connection, begun) => self.connecting(connection, begun),
             }
         }
     }
+}
+
+fn server(server: &super::Server) -> Server {
+    Server { name: server.name.clone(), datagrams: server.datagrams }
+}
+
+/// Binds the listeners that are for streams.
+fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpListener, usize)>> {
+    let mut listeners = Vec::new();
+    for (place, (at, _)) in
+        routing.listeners().enumerate().filter(|(_, (at, _))| at.protocol == Protocol::Tcp)
+    {
+        let (address, app) = (at.address, &at.app);
+        let mut listener = TcpListener::bind(address).with_context(|| {
+            format!("cannot listen on {address} for {app}: choose another address or stop what uses it")
+        })?;
+        let token = token::token(LISTENER, listeners.len() as u64);
+        poll.registry().register(&mut listener, token, Interest::READABLE)?;
+        info!(address = %listener.local_addr()?, %app, "listening for clients");
+        listeners.push((listener, place));
+    }
+    Ok(listeners)
 }
 
 fn config(options: &Options, host: HostId, edges: u16) -> Config {
     let patience = &options.patience;
     Config {
         host,
-        servers: options.servers.iter().map(|(name, _)| Server { name: name.clone(), datagrams: false }).collect(),
+        servers: options.servers.iter().map(server).collect(),
         edges,
         heartbeat_interval_ns: nanos(patience.heartbeat_interval),
         heartbeat_timeout_ns: nanos(patience.heartbeat_timeout),

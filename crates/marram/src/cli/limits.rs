@@ -4,6 +4,7 @@ use crate::config::units::Size;
 use crate::{admin, agent, config, edge};
 use marram_edge::{control, shard};
 use marram_sandbox::limits as sandbox;
+use marram_session::agent::routes;
 use marram_wire::limits as wire;
 use std::fmt::Write;
 use std::time::Duration;
@@ -79,6 +80,16 @@ fn at_an_end() -> Vec<Row> {
             "the session ends with the reason",
         ),
         ("deltas on one full checkpoint", wire::DELTAS_MAX.to_string(), "the next checkpoint is full"),
+        ("a datagram to a program", size(wire::DATAGRAM_SIZE_MAX), "the session ends with the reason"),
+        (
+            "datagrams kept before a session has begun",
+            size64(wire::DATAGRAMS_WAITING_MAX),
+            "further ones are dropped and counted",
+        ),
+        ("clients in datagrams at a listener (c)", agent::FLOWS_MAX.to_string(), "others are dropped and counted"),
+        ("rules of a routing table", routes::RULES_MAX.to_string(), "refused"),
+        ("first bytes that a rule asks for", size(routes::FIRST_BYTES_MAX), "refused"),
+        ("first bytes that are held for a rule", size(routes::HELD_MAX), "rules that need more do not fit"),
     ]
 }
 
@@ -169,6 +180,8 @@ fn waiting() -> Vec<Row> {
             time(Duration::from_nanos(shard::REST_MAX_NS)),
             "",
         ),
+        ("a silent client that speaks in datagrams (c)", time(agent::IDLE), "its session ends in order"),
+        ("first bytes that a rule asks for (c)", time(patience.first_bytes), "such rules do not fit"),
         ("an agent's proof (c)", time(limits.handshake), "the connection is closed"),
         ("draining (c)", time(limits.drain), "the process stops; what is left recovers elsewhere"),
     ]

@@ -4,6 +4,7 @@ mod configure;
 mod exit;
 pub mod limits;
 mod operate;
+mod route;
 mod serve;
 pub mod table;
 
@@ -42,6 +43,9 @@ enum Command {
     Kill(operate::One),
     /// Let edges move their sessions away and take nothing new.
     Drain(operate::Edges),
+    /// Choose the app that an edge's gates lead to, by rules.
+    #[command(subcommand)]
+    Route(route::Route),
     /// Print sample configurations, or check one.
     #[command(subcommand)]
     Config(configure::Config),
@@ -73,6 +77,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Config(command) => configure::run(command),
         Command::Limits => {
             print!("{}", limits::page());
+        Command::Route(command) => route::run(command),
             Ok(())
         }
         Command::Demo(options) => demo::run(options),

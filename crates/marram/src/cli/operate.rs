@@ -24,6 +24,16 @@ pub(super) struct Edges {
 }
 
 impl Edges {
+    /// Each of them alone.
+    pub(super) fn each(&self) -> impl Iterator<Item = Self> {
+        let one = |edge: &String| Self {
+            edges: vec![edge.clone()],
+            token_file: self.token_file.clone(),
+            json: self.json,
+        };
+        self.edges.iter().map(one)
+    }
+
     fn clients(&self) -> Result<Vec<(String, Client)>, Failure> {
         let token = match &self.token_file {
             None => None,
@@ -42,7 +52,7 @@ impl Edges {
     }
 
     /// Asks every edge the same and collects the answers.
-    fn ask(&self, method: &Method, path: &str, body: &Bytes) -> Result<Vec<Value>, Failure> {
+    pub(super) fn ask(&self, method: &Method, path: &str, body: &Bytes) -> Result<Vec<Value>, Failure> {
         let ask = |(url, client): (String, Client)| {
             let answer =
                 client.call(method.clone(), path, body.clone()).map_err(|error| failure(&url, error))?;
@@ -69,7 +79,7 @@ impl Edges {
         Err(broken.or(unknown).unwrap_or_else(|| Failure::Usage(anyhow!("name an edge with --edge"))))
     }
 
-    fn show(&self, answers: &[Value], text: impl FnOnce() -> String) {
+    pub(super) fn show(&self, answers: &[Value], text: impl FnOnce() -> String) {
         if self.json {
             println!("{}", json!(answers));
         } else {

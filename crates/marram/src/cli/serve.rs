@@ -4,13 +4,15 @@ use super::Failure;
 use crate::admin::{self, Desk};
 use crate::config::agent::{Flags, Side};
 use crate::config::source::Source;
-use crate::config::units::{Address, Name};
+use crate::config::units::{Address, Name, Peer, Socket};
 use crate::config::{self};
 use crate::net::Stop;
 use crate::{agent, edge, logging};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use std::net::{SocketAddr, TcpListener};
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -67,11 +69,11 @@ pub(super) struct AgentArguments {
     #[arg(long = "edge", value_name = "HOST:PORT", required_unless_present = "config")]
     edges: Vec<Address>,
     /// Where local clients connect, and to which app.
-    #[arg(long, value_name = "ADDRESS=APP", value_parser = pair::<SocketAddr, Name>)]
-    listen: Vec<(SocketAddr, Name)>,
+    #[arg(long, value_name = "[udp://]ADDRESS=APP", value_parser = pair::<Socket, Name>)]
+    listen: Vec<(Socket, Name)>,
     /// A server, by the name that manifests use.
-    #[arg(long = "server", value_name = "NAME=HOST:PORT", value_parser = pair::<Name, Address>)]
-    servers: Vec<(Name, Address)>,
+    #[arg(long = "server", value_name = "NAME=[udp://]HOST:PORT", value_parser = pair::<Name, Peer>)]
+    servers: Vec<(Name, Peer)>,
     /// File with the token that agents and edges share.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -99,7 +101,42 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     start_logging(config.log, arguments.log);
     raise_descriptor_limit();
     let stop = Stop::on_signals().context("signals cannot be caught")?;
+    if let Some(path) = &arguments.config {
+        reload_on_hangup(path.clone(), side, config.agent.routing.clone())
+            .context("SIGHUP cannot be caught")?;
+    }
     Ok(agent::run(&config.agent, stop)?)
+}
+
+/// Reads the configuration again at each SIGHUP, and takes its routes; everything else stays as it is.
+fn reload_on_hangup(path: PathBuf, side: Side, routing: agent::Routing) -> anyhow::Result<()> {
+    let (mut hangups, sender) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, sender)?;
+    std::thread::Builder::new().name("reload".into()).spawn(move || {
+        while hangups.read_exact(&mut [0]).is_ok() {
+            match reload(&path, side, &routing) {
+                Ok(count) => {
+                    tracing::info!(event = "routes", count, "routes are those of the configuration now")
+                }
+                Err(why) => tracing::warn!(event = "routes_kept", "routes stay as they are: {why}"),
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn reload(path: &std::path::Path, side: Side, routing: &agent::Routing) -> Result<usize, String> {
+    let source = Source::read(path).map_err(|problem| problem.to_string())?;
+    let config = config::agent::Config::parse(&source, side).map_err(|problem| problem.to_string())?;
+    let rules: Vec<_> = config.agent.routing.rules().1.into_iter().map(|(rule, _)| rule).collect();
+    let count = rules.len();
+    match routing.replace(None, rules) {
+        Ok(_) => Ok(count),
+        Err(agent::NotReplaced::Refused(refused)) => {
+            Err(format!("`route.{}` {}; listeners are read at start only", refused.field, refused.what))
+        }
+        Err(agent::NotReplaced::Moved(_)) => Err("they were replaced meanwhile".to_string()),
+    }
 }
 
 fn flags(arguments: &AgentArguments) -> Flags {

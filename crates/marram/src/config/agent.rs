@@ -1,14 +1,16 @@
 //! An agent's configuration: as typed, from a file or from flags, and as the agent takes it.
 
 use super::edge::socket;
+use super::routes::{self, WrittenListener, WrittenRoute};
 use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
-use super::units::{Address, Name};
+use super::units::{Address, Name, Peer, Socket, Time};
+use crate::agent::{Listener, Routing};
 use crate::net::Security;
 use crate::{agent, logging};
+use marram_session::agent::routes::Protocol;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use toml::Spanned;
 
@@ -30,9 +32,9 @@ pub struct Flags {
     /// Edges, preferred first.
     pub edges: Vec<Address>,
     /// Where local clients connect, and to which app.
-    pub listen: Vec<(SocketAddr, Name)>,
+    pub listen: Vec<(Socket, Name)>,
     /// Servers by the names that manifests use.
-    pub servers: Vec<(Name, Address)>,
+    pub servers: Vec<(Name, Peer)>,
     /// The shared token's file.
     pub token_file: Option<PathBuf>,
     /// Never encrypt.
@@ -59,9 +61,10 @@ impl Config {
             .token_file
             .map(|path| shared::token(&source, &Spanned::new(0..0, path.display().to_string())));
         let agent = agent::Options {
-            listen: flags.listen.into_iter().map(|(address, app)| (address, app.0)).collect(),
+            routing: Routing::new(flags.listen.into_iter().map(listener).collect(), Vec::new())
+                .map_err(|refused| source.complaint(refused.what))?,
             edges: flags.edges.into_iter().map(|edge| edge.0).collect(),
-            servers: flags.servers.into_iter().map(|(name, address)| (name.0, address.0)).collect(),
+            servers: flags.servers.into_iter().map(|(name, peer)| routes::server(name, peer)).collect(),
             security: Security {
                 token: token.transpose()?,
                 insecure_plain: flags.insecure_plain,
@@ -71,7 +74,9 @@ impl Config {
             host: None,
         };
         let missing = match side {
-            Side::Client if agent.listen.is_empty() => Some("a client's agent needs --listen ADDRESS=APP"),
+            Side::Client if agent.routing.listeners().next().is_none() => {
+                Some("a client's agent needs --listen ADDRESS=APP")
+            }
             Side::Server if agent.servers.is_empty() => {
                 Some("a server's agent needs --server NAME=HOST:PORT")
             }
@@ -97,9 +102,11 @@ impl Config {
 struct Written {
     edges: Vec<Address>,
     #[serde(default)]
-    servers: BTreeMap<Name, Address>,
+    servers: BTreeMap<Name, Peer>,
     #[serde(default)]
     listen: Vec<WrittenListen>,
+    #[serde(default)]
+    route: Vec<Spanned<WrittenRoute>>,
     #[serde(default)]
     security: WrittenSecurity,
     #[serde(default)]
@@ -113,6 +120,24 @@ struct Written {
 struct WrittenListen {
     address: Spanned<String>,
     app: Name,
+    name: Option<Name>,
+    protocol: Option<Spanned<String>>,
+    idle: Option<Spanned<Time>>,
+    flows: Option<Spanned<usize>>,
+}
+
+impl WrittenListen {
+    fn resolve(self, source: &Source) -> Result<Listener, Problem> {
+        let Self { address, app, name, protocol, idle, flows } = self;
+        let address = socket(source, &address)?;
+        WrittenListener { name, protocol, idle, flows }.resolve(source, address, app)
+    }
+}
+
+/// A listener that the command line names.
+fn listener((socket, app): (Socket, Name)) -> Listener {
+    let protocol = if socket.datagrams { Protocol::Udp } else { Protocol::Tcp };
+    Listener::new(socket.address, protocol, app.0)
 }
 
 impl Written {
@@ -131,11 +156,12 @@ impl Written {
             }
             Side::Client | Side::Server => {}
         }
-        let listen = |written: WrittenListen| Ok((socket(source, &written.address)?, written.app.0));
+        let listeners =
+            self.listen.into_iter().map(|listen| listen.resolve(source)).collect::<Result<_, _>>()?;
         let agent = agent::Options {
-            listen: self.listen.into_iter().map(listen).collect::<Result<_, _>>()?,
+            routing: routes::routing(source, listeners, &self.route)?,
             edges: self.edges.into_iter().map(|edge| edge.0).collect(),
-            servers: self.servers.into_iter().map(|(name, address)| (name.0, address.0)).collect(),
+            servers: routes::servers(self.servers),
             security: self.security.resolve(source)?,
             patience: self.patience.resolve(source)?,
             host: None,

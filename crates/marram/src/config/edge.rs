@@ -1,8 +1,10 @@
 //! An edge's configuration: as typed, and as the edge and its admin API take it.
 
+use super::routes::{self, WrittenListener, WrittenRoute};
 use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
-use super::units::{Address, Name, Time};
+use super::units::{Name, Peer, Time};
+use crate::agent::Listener;
 use crate::{edge, logging};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -64,11 +66,13 @@ struct Written {
     apps: Vec<String>,
     shards: Option<Spanned<u8>>,
     #[serde(default)]
-    servers: BTreeMap<Name, Address>,
+    servers: BTreeMap<Name, Peer>,
     #[serde(default)]
     security: WrittenSecurity,
     #[serde(default)]
     gate: Vec<WrittenGate>,
+    #[serde(default)]
+    route: Vec<Spanned<WrittenRoute>>,
     #[serde(default)]
     chain: WrittenChain,
     #[serde(default)]
@@ -89,6 +93,10 @@ struct Written {
 struct WrittenGate {
     listen: Spanned<String>,
     app: Name,
+    name: Option<Name>,
+    protocol: Option<Spanned<String>>,
+    idle: Option<Spanned<Time>>,
+    flows: Option<Spanned<usize>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -129,6 +137,7 @@ impl Written {
             return Err(source.problem(&shards.span(), "an edge needs a shard; leave it out for one a core"));
         }
         let state = source.path(&self.state);
+        let gates = self.gate.into_iter().map(|gate| gate.resolve(source)).collect::<Result<_, _>>()?;
         let edge = edge::Options {
             name: self.name.map_or_else(host_name, |name| name.0),
             listen: self.listen.iter().map(|text| socket(source, text)).collect::<Result<_, _>>()?,
@@ -136,8 +145,8 @@ impl Written {
             secret: shared::secret(source, &self.secret_file)?,
             shards: self.shards.map_or(0, Spanned::into_inner),
             images: state.join("images"),
-            gates: self.gate.into_iter().map(|gate| gate.resolve(source)).collect::<Result<_, _>>()?,
-            servers: self.servers.into_iter().map(|(name, address)| (name.0, address.0)).collect(),
+            routing: routes::routing(source, gates, &self.route)?,
+            servers: routes::servers(self.servers),
             patience: self.patience.resolve(source)?,
             limits: self.limits.resolve(),
             sabotage: self.sabotage,
@@ -149,8 +158,10 @@ impl Written {
 }
 
 impl WrittenGate {
-    fn resolve(self, source: &Source) -> Result<(SocketAddr, String), Problem> {
-        Ok((socket(source, &self.listen)?, self.app.0))
+    fn resolve(self, source: &Source) -> Result<Listener, Problem> {
+        let Self { listen, app, name, protocol, idle, flows } = self;
+        let address = socket(source, &listen)?;
+        WrittenListener { name, protocol, idle, flows }.resolve(source, address, app)
     }
 }
 

@@ -125,6 +125,7 @@ pub(super) struct WrittenPatience {
     linger: Option<Spanned<Time>>,
     dial: Option<Spanned<Time>>,
     connect: Option<Spanned<Time>>,
+    first_bytes: Option<Spanned<Time>>,
     drain: Option<Spanned<Time>>,
 }
 
@@ -147,6 +148,7 @@ impl WrittenPatience {
             linger: time(&self.linger, default.linger)?,
             dial: time(&self.dial, default.dial)?,
             connect: time(&self.connect, default.connect)?,
+            first_bytes: time(&self.first_bytes, default.first_bytes)?,
             drain: time(&self.drain, default.drain)?,
         };
         let heartbeat_span = self.suspect_after.as_ref().or(self.heartbeat.as_ref());

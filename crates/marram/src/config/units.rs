@@ -2,6 +2,7 @@
 
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Bytes, written `"16MiB"`, `"64KiB"`, `"1GiB"` or `"512B"`.
@@ -15,6 +16,24 @@ pub struct Time(pub Duration);
 /// A host and a port, written `"edge-a.example.org:7400"` or `"[::1]:7400"`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Address(pub String);
+
+/// A server: where it is, and whether it speaks in datagrams; written `"127.0.0.1:80"` or `"udp://127.0.0.1:53"`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// Host and port.
+    pub address: Address,
+    /// Whether it speaks in datagrams.
+    pub datagrams: bool,
+}
+
+/// Where to listen: `"127.0.0.1:8080"`, or `"udp://127.0.0.1:53"` for datagrams. Numbers, since a name could mean several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Socket {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// Whether for datagrams.
+    pub datagrams: bool,
+}
 
 /// The name of an app, a server or an edge: letters, digits, `-`, `_` and `.`, at most 64 of them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -71,6 +90,23 @@ impl Written for Address {
     }
 }
 
+impl Written for Peer {
+    const EXPECTED: &'static str =
+        "an address of a server such as \"127.0.0.1:80\", \"web.example.org:80\" or \"udp://127.0.0.1:53\"";
+    fn read(text: &str) -> Option<Self> {
+        let (datagrams, rest) = transport(text);
+        Address::read(rest).map(|address| Self { address, datagrams })
+    }
+}
+
+impl Written for Socket {
+    const EXPECTED: &'static str = "an address to listen on, in numbers, such as \"127.0.0.1:8080\", \"[::]:8080\" or \"udp://127.0.0.1:53\"";
+    fn read(text: &str) -> Option<Self> {
+        let (datagrams, rest) = transport(text);
+        rest.parse().ok().map(|address| Self { address, datagrams })
+    }
+}
+
 impl Written for Name {
     const EXPECTED: &'static str = "a name of at most 64 letters, digits, '-', '_' or '.'";
     fn read(text: &str) -> Option<Self> {
@@ -78,6 +114,14 @@ impl Written for Name {
         let fine =
             (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(legal) && !text.starts_with('.');
         fine.then(|| Self(text.into()))
+    }
+}
+
+/// Whether an address is for datagrams, and what is left of it.
+fn transport(text: &str) -> (bool, &str) {
+    match text.strip_prefix("udp://") {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix("tcp://").unwrap_or(text)),
     }
 }
 
@@ -115,7 +159,7 @@ macro_rules! written {
         }
     )*};
 }
-written!(Size, Time, Address, Name);
+written!(Size, Time, Address, Name, Peer, Socket);
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -167,6 +211,22 @@ mod tests {
         ] {
             assert_eq!(Address::read(text).is_some(), fine, "{text}");
         }
+    }
+
+    #[test]
+    fn servers_and_listeners_say_how_they_speak() {
+        for (text, expected) in [
+            ("127.0.0.1:53", Some(false)),
+            ("tcp://127.0.0.1:53", Some(false)),
+            ("udp://127.0.0.1:53", Some(true)),
+            ("sctp://127.0.0.1:53", None),
+            ("udp://127.0.0.1", None),
+        ] {
+            assert_eq!(Peer::read(text).map(|peer| peer.datagrams), expected, "{text}");
+            assert_eq!(Socket::read(text).map(|socket| socket.datagrams), expected, "{text}");
+        }
+        assert!(Peer::read("udp://dns.example.org:53").is_some());
+        assert!(Socket::read("udp://dns.example.org:53").is_none());
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Gate {
     /// Binds the gates and starts the agent; `None` if the edge has no gate and no server of its own. `waker` wakes the
     /// supervisor, which passes the sockets on.
     pub(super) fn start(options: &Options, waker: Arc<OnceLock<Waker>>) -> anyhow::Result<Option<Self>> {
-        if options.gates.is_empty() && options.servers.is_empty() {
+        if options.routing.listeners().next().is_none() && options.servers.is_empty() {
             return Ok(None);
         }
         let host = HostId(random()?);
@@ -55,7 +55,7 @@ impl Gate {
         let (stop, stopper) = Stop::pair()?;
         let mut agent = agent::prepare(
             &agent::Options {
-                listen: options.gates.clone(),
+                routing: options.routing.clone(),
                 edges: Vec::new(),
                 servers: options.servers.clone(),
                 security: options.security.clone(),

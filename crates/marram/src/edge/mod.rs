@@ -18,7 +18,7 @@ pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
 pub use fetcher::Fetch;
 
 use crate::{
-    agent::Patience,
+    agent::{Patience, Routing, Server},
     net::{Security, Stop},
 };
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -39,10 +39,10 @@ pub struct Options {
     pub shards: u8,
     /// Directory of the image cache, made when missing.
     pub images: PathBuf,
-    /// Where peers without an agent connect: address and app.
-    pub gates: Vec<(SocketAddr, String)>,
-    /// Servers that this edge connects to itself: the name that manifests use, and `host:port`.
-    pub servers: Vec<(String, String)>,
+    /// Where peers without an agent come in, and which app each is for.
+    pub routing: Routing,
+    /// Servers that this edge connects to itself.
+    pub servers: Vec<Server>,
     /// How patient the gates' own agent is.
     pub patience: Patience,
     /// Bounds.

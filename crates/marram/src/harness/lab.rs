@@ -196,6 +196,19 @@ impl Lab {
         Ok(())
     }
 
+    /// Starts one side's agent with these lines in its configuration: listeners, servers, routes.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_agent_with(&mut self, side: Side, edges: &[SocketAddr], tables: &str) -> anyhow::Result<()> {
+        let process = Some(self.start_agent(side, edges, tables)?);
+        match side {
+            Side::Client => self.client = process,
+            Side::Server => self.server = process,
+        }
+        Ok(())
+    }
+
     fn start_agent(&mut self, side: Side, edges: &[SocketAddr], tables: &str) -> anyhow::Result<Process> {
         let edges: Vec<String> = edges.iter().map(SocketAddr::to_string).collect();
         self.seen[side as usize].clone_from(&edges);

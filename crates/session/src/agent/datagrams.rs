@@ -19,6 +19,15 @@ pub(super) fn oversize(bytes: &Bytes) -> Option<String> {
     })
 }
 
+/// Why a session whose program is gone cannot go on.
+pub(super) fn broken(datagrams: bool) -> &'static str {
+    if datagrams {
+        "its peer cannot be reached, or was silent and the cell did not end the session in the same time again"
+    } else {
+        "the program reset its connection"
+    }
+}
+
 impl Agent {
     /// Datagrams that were dropped because their session had no place for them, or had ended its input.
     #[must_use]

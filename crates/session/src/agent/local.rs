@@ -1,7 +1,9 @@
 //! Local connections: what programs say and are told.
 
 use super::{
-    ACK_DELAY_NS, Agent, ConnectionId, EndId, Out, Report, datagrams::oversize, sessions::Session,
+    ACK_DELAY_NS, Agent, ConnectionId, EndId, Out, Report,
+    datagrams::{broken, oversize},
+    sessions::Session,
     wires::unbind,
 };
 use crate::end::{Effect, End};
@@ -158,7 +160,7 @@ impl Agent {
 
     pub(super) fn local_broken(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<Out>) {
         if let Some((id, session)) = self.by_connection(connection) {
-            let complete = session.end.complete();
+            let (complete, reason) = (session.end.complete(), broken(session.local.datagrams));
             self.connections.remove(&connection);
             if complete {
                 // Both directions were done; the program only closed its socket.
@@ -166,7 +168,7 @@ impl Agent {
                     session.local.id = None;
                 }
             } else {
-                self.give_up(now_ns, id, Code::Reset, "the program reset its connection".into(), out);
+                self.give_up(now_ns, id, Code::Reset, reason.into(), out);
             }
         }
     }

@@ -1,0 +1,149 @@
+//! Routes for operators: what rules there are and how often each decided, and other rules in their place, all at once.
+
+use super::desk::Desk;
+use super::routes::{Refusal, ask};
+use crate::agent::NotReplaced;
+use crate::config::routes::WrittenRoute;
+use bytes::Bytes;
+use hyper::StatusCode;
+use marram_edge::api::Protect;
+use marram_edge::control::{Answer, Request};
+use marram_session::agent::routes::{Action, Rule};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What is sent to replace rules.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replacement {
+    /// The rules are replaced only if they are of this revision, where one is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// The new ones.
+    pub routes: Vec<WrittenRoute>,
+}
+
+/// Rules, listeners and counts.
+pub(super) fn list(desk: &Desk) -> Value {
+    let (revision, rules, defaults) = desk.routing.rules();
+    let routes: Vec<WrittenRoute> = rules.iter().map(|(rule, _)| rule.into()).collect();
+    let hits: serde_json::Map<String, Value> =
+        rules.iter().map(|(rule, hits)| (rule.name.clone(), json!(hits))).collect();
+    let load = |count: &AtomicU64| count.load(Relaxed);
+    let listeners = desk.routing.listeners().map(|(listener, counts)| {
+        json!({
+            "name": listener.name,
+            "address": listener.address.to_string(),
+            "protocol": listener.protocol.name(),
+            "app": listener.app,
+            "begun": load(&counts.begun),
+            "refused": load(&counts.refused),
+            "flows": load(&counts.flows),
+            "flows_refused": load(&counts.flows_refused),
+        })
+    });
+    json!({
+        "edge": desk.edge,
+        "revision": revision,
+        "routes": routes,
+        "hits": hits,
+        "default_hits": defaults,
+        "listeners": listeners.collect::<Vec<_>>(),
+        "datagrams_dropped": desk.routing.datagrams_dropped(),
+    })
+}
+
+/// Replaces the rules, all at once or not at all. Sessions under way are not touched.
+pub(super) fn replace(desk: &Desk, body: &Bytes) -> Result<Value, Refusal> {
+    let refuse = |status, what: String, fix: &str| Err(Refusal::new(status, what, fix));
+    let replacement: Replacement = match serde_json::from_slice(body) {
+        Ok(replacement) => replacement,
+        Err(error) => {
+            let what = format!("the routes cannot be read: {error}");
+            return refuse(StatusCode::BAD_REQUEST, what, "send them with `marram route`");
+        }
+    };
+    let mut rules = Vec::new();
+    for route in &replacement.routes {
+        match route.resolve() {
+            Ok(rule) => rules.push(rule),
+            Err((field, what)) => {
+                return refuse(StatusCode::UNPROCESSABLE_ENTITY, of(&route.name, field, &what), "correct it");
+            }
+        }
+    }
+    promises_kept(desk, &rules)?;
+    let names: Vec<String> = rules.iter().map(|rule| rule.name.clone()).collect();
+    match desk.routing.replace(replacement.revision, rules) {
+        Ok(revision) => {
+            tracing::info!(event = "routes", revision, count = names.len(), "routes are replaced");
+            Ok(list(desk))
+        }
+        Err(NotReplaced::Moved(revision)) => refuse(
+            StatusCode::CONFLICT,
+            format!("the routes were replaced meanwhile and are of revision {revision} now"),
+            "look at them and try again",
+        ),
+        Err(NotReplaced::Refused(refused)) => {
+            let name = names.get(refused.index).map_or("", |name| name);
+            refuse(StatusCode::UNPROCESSABLE_ENTITY, of(name, refused.field, &refused.what), "correct it")
+        }
+    }
+}
+
+fn of(route: &str, field: &str, what: &str) -> String {
+    format!("route `{route}`: `{field}` {what}")
+}
+
+/// A gate's sessions die with this edge (DESIGN.md section 5.11): none may be of an app that promises otherwise.
+fn promises_kept(desk: &Desk, rules: &[Rule]) -> Result<(), Refusal> {
+    let Answer::Apps(apps) = ask(desk, Request::Apps)? else {
+        return Err(Refusal::bug("the control answered something else than was asked"));
+    };
+    for rule in rules {
+        let Action::App(name) = &rule.action else { continue };
+        let promises = |app: &&marram_edge::api::App| app.name == *name && app.protect == Protect::Endpoints;
+        if apps.iter().any(|app| promises(&app)) {
+            let what = "leads from a gate of this edge to an app with protect = \"endpoints\", whose sessions would have \
+                        their client ends in this edge and not survive it";
+            let fix =
+                "let its clients connect to `marram agent client`, or deploy it with protect = \"none\"";
+            return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, of(&rule.name, "app", what), fix));
+        }
+    }
+    Ok(())
+}
+
+/// Counts as Prometheus reads them. Names of routes and listeners have no character that would need care.
+pub(super) fn prometheus(desk: &Desk) -> String {
+    let mut out = String::new();
+    let edge = &desk.edge;
+    let mut family = |name: &str, kind: &str, lines: &[(String, u64)]| {
+        if !lines.is_empty() {
+            writeln!(out, "# TYPE marram_{name} {kind}").expect("writing to a string never fails");
+        }
+        for (labels, value) in lines {
+            writeln!(out, "marram_{name}{{edge=\"{edge}\"{labels}}} {value}")
+                .expect("writing to a string never fails");
+        }
+    };
+    let (_, rules, defaults) = desk.routing.rules();
+    let hits: Vec<_> =
+        rules.iter().map(|(rule, hits)| (format!(",route=\"{}\"", rule.name), *hits)).collect();
+    family("route_hits", "counter", &hits);
+    family("route_default_hits", "counter", &[(String::new(), defaults)]);
+    let of_listeners = |count: fn(&crate::agent::Counts) -> &AtomicU64| -> Vec<_> {
+        let line = |(listener, counts): (&crate::agent::Listener, _)| {
+            (format!(",listener=\"{}\"", listener.name), count(counts).load(Relaxed))
+        };
+        desk.routing.listeners().map(line).collect()
+    };
+    family("gate_begun", "counter", &of_listeners(|counts| &counts.begun));
+    family("gate_refused", "counter", &of_listeners(|counts| &counts.refused));
+    family("gate_flows", "gauge", &of_listeners(|counts| &counts.flows));
+    family("gate_flows_refused", "counter", &of_listeners(|counts| &counts.flows_refused));
+    family("gate_datagrams_dropped", "counter", &[(String::new(), desk.routing.datagrams_dropped())]);
+    out
+}

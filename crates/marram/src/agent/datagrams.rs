@@ -1,0 +1,358 @@
+//! Sockets that carry datagrams: those of listeners, each with the conversations of its clients, and one for each conversation
+//! with a server. A datagram is one message, both ways. Knows no session.
+
+use super::routing::{Listener, Routing};
+use crate::net::token;
+use anyhow::Context;
+use bytes::Bytes;
+use marram_session::agent::{
+    ConnectionId, In,
+    routes::{
+        Protocol,
+        flows::{Expired, Flows},
+    },
+};
+use mio::{Interest, Registry, net::UdpSocket};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io::{self, ErrorKind},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::atomic::Ordering::Relaxed,
+};
+use tracing::info;
+
+/// Poll tokens of listeners' sockets.
+pub(super) const DOOR: u64 = 5;
+/// Poll tokens of sockets to servers.
+pub(super) const SERVER: u64 = 6;
+/// Conversations that a listener's client began have it; no other connection does.
+const BEGUN: u64 = 1 << 62;
+/// Those that the agent asked for have it.
+const ASKED: u64 = 1 << 63;
+/// No datagram is longer.
+const BUFFER: usize = 1 << 16;
+
+/// A listener's socket.
+struct Door {
+    /// Its place among all listeners.
+    listener: usize,
+    socket: UdpSocket,
+    flows: Flows,
+}
+
+/// A socket that may have something to read.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Door(usize),
+    Server(ConnectionId),
+}
+
+/// How a conversation's peer is reached.
+enum Way {
+    /// Through a listener's socket.
+    Door(usize, SocketAddr),
+    /// Through one of its own.
+    Socket(UdpSocket),
+}
+
+/// One conversation.
+struct Conversation {
+    way: Way,
+    /// Not yet taken by the socket.
+    waiting: VecDeque<Bytes>,
+    /// After what waits, it is over.
+    closing: bool,
+}
+
+/// What came.
+pub(super) enum Came {
+    /// From a peer that is known.
+    Known(In),
+    /// From an address that has no conversation with this listener.
+    New(NewClient, Bytes),
+}
+
+/// A client that may begin a conversation.
+#[derive(Clone, Copy)]
+pub(super) struct NewClient {
+    door: usize,
+    pub(super) listener: usize,
+    pub(super) address: SocketAddr,
+}
+
+/// All of them.
+pub(super) struct Datagrams {
+    doors: Vec<Door>,
+    all: BTreeMap<ConnectionId, Conversation>,
+    /// May have something to read, in turn.
+    ready: VecDeque<Source>,
+    /// Which those are.
+    queued: BTreeSet<Source>,
+    /// May be written to.
+    dirty: BTreeSet<ConnectionId>,
+    /// Wait until their socket takes more.
+    clogged: BTreeSet<ConnectionId>,
+    begun: u64,
+    buffer: Box<[u8]>,
+    routing: Routing,
+}
+
+impl Datagrams {
+    /// Binds the listeners that are for datagrams.
+    pub(super) fn bind(registry: &Registry, routing: &Routing) -> anyhow::Result<Self> {
+        let mut doors = Vec::new();
+        for (listener, (at, _)) in routing.listeners().enumerate() {
+            if at.protocol == Protocol::Udp {
+                doors.push(Door::bind(registry, doors.len(), listener, at)?);
+            }
+        }
+        Ok(Self {
+            doors,
+            all: BTreeMap::new(),
+            ready: VecDeque::new(),
+            queued: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            clogged: BTreeSet::new(),
+            begun: 0,
+            buffer: vec![0; BUFFER].into(),
+            routing: routing.clone(),
+        })
+    }
+
+    /// Whether this is a conversation in datagrams.
+    pub(super) fn has(&self, connection: ConnectionId) -> bool {
+        self.all.contains_key(&connection)
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Whether [`Self::next`] may have something without another poll.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes in a socket to a server, which is there at once.
+    pub(super) fn connected(
+        &mut self,
+        registry: &Registry,
+        connection: ConnectionId,
+        mut socket: UdpSocket,
+    ) -> io::Result<In> {
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        registry.register(&mut socket, token::token(SERVER, connection.0 & !ASKED), interests)?;
+        let way = Way::Socket(socket);
+        self.all.insert(connection, Conversation { way, waiting: VecDeque::new(), closing: false });
+        Ok(In::Connected { connection })
+    }
+
+    /// Notes what the poll said of token `number` of `kind`.
+    pub(super) fn on_event(&mut self, kind: u64, number: u64, event: &mio::event::Event) {
+        let source = match kind {
+            DOOR => Source::Door(usize::try_from(number).unwrap_or(usize::MAX)),
+            _ => Source::Server(ConnectionId(number | ASKED)),
+        };
+        if event.is_readable() && self.queued.insert(source) {
+            self.ready.push_back(source);
+        }
+        if event.is_writable() {
+            // Few are clogged, and hardly ever: those of other sockets find theirs full again.
+            self.dirty.append(&mut self.clogged);
+        }
+    }
+
+    /// Reads the next datagram.
+    pub(super) fn next(&mut self, now_ns: u64) -> Option<Came> {
+        while let Some(source) = self.ready.pop_front() {
+            let read = match source {
+                Source::Door(door) => {
+                    self.doors.get(door).map(|door| door.socket.recv_from(&mut self.buffer))
+                }
+                Source::Server(connection) => match self.all.get(&connection) {
+                    Some(Conversation { way: Way::Socket(socket), .. }) => {
+                        Some(socket.recv(&mut self.buffer).map(|len| (len, SocketAddr::from(([0; 4], 0)))))
+                    }
+                    _ => None,
+                },
+            };
+            let (len, from) = match read {
+                Some(Ok(read)) => read,
+                Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
+                    self.queued.remove(&source);
+                    continue;
+                }
+                // A peer said that nobody listens: what was sent is lost, as datagrams may be, and more may come.
+                Some(Err(_)) => {
+                    self.ready.push_back(source);
+                    return None;
+                }
+                None => {
+                    self.queued.remove(&source);
+                    continue;
+                }
+            };
+            self.ready.push_back(source);
+            let bytes = Bytes::copy_from_slice(&self.buffer[..len]);
+            return Some(match source {
+                Source::Server(connection) => Came::Known(In::Received { connection, bytes }),
+                Source::Door(door) => self.came(now_ns, door, from, bytes),
+            });
+        }
+        None
+    }
+
+    fn came(&mut self, now_ns: u64, number: usize, from: SocketAddr, bytes: Bytes) -> Came {
+        let door = &mut self.doors[number];
+        match door.flows.heard(now_ns, from) {
+            Some(connection) => Came::Known(In::Received { connection, bytes }),
+            None => Came::New(NewClient { door: number, listener: door.listener, address: from }, bytes),
+        }
+    }
+
+    /// Whether a client can begin a conversation; counted if not.
+    pub(super) fn has_room(&self, client: NewClient) -> bool {
+        let room = self.doors[client.door].flows.has_room();
+        if !room {
+            self.routing.counts(client.listener).flows_refused.fetch_add(1, Relaxed);
+        }
+        room
+    }
+
+    /// Begins a conversation with a client for whom there is room.
+    pub(super) fn begin(&mut self, now_ns: u64, client: NewClient) -> ConnectionId {
+        let connection = ConnectionId(BEGUN | self.begun);
+        self.begun += 1;
+        let begun = self.doors[client.door].flows.begin(now_ns, client.address, connection);
+        debug_assert!(begun, "the caller asked for room, and its address is new");
+        let way = Way::Door(client.door, client.address);
+        self.all.insert(connection, Conversation { way, waiting: VecDeque::new(), closing: false });
+        self.count(client.door);
+        connection
+    }
+
+    fn count(&self, door: usize) {
+        let door = &self.doors[door];
+        self.routing.counts(door.listener).flows.store(door.flows.len() as u64, Relaxed);
+    }
+
+    /// One more datagram will be sent.
+    pub(super) fn push(&mut self, connection: ConnectionId, bytes: Bytes) {
+        if let Some(conversation) = self.all.get_mut(&connection) {
+            conversation.waiting.push_back(bytes);
+            self.dirty.insert(connection);
+        }
+    }
+
+    /// What comes from its peer now belongs to another conversation.
+    pub(super) fn retire(&mut self, now_ns: u64, connection: ConnectionId) {
+        if let Some(Conversation { way: Way::Door(door, _), .. }) = self.all.get(&connection) {
+            self.doors[*door].flows.retire(now_ns, connection);
+        }
+    }
+
+    /// After what waits, it is over.
+    pub(super) fn close(&mut self, connection: ConnectionId) {
+        if let Some(conversation) = self.all.get_mut(&connection) {
+            conversation.closing = true;
+            self.dirty.insert(connection);
+        }
+    }
+
+    /// It is over.
+    pub(super) fn remove(&mut self, connection: ConnectionId) {
+        if let Some(Conversation { way: Way::Door(door, _), .. }) = self.all.remove(&connection) {
+            self.doors[door].flows.end(connection);
+            self.count(door);
+        }
+        self.clogged.remove(&connection);
+        self.dirty.remove(&connection);
+    }
+
+    /// When a conversation may have been silent for too long.
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        self.doors.iter().filter_map(|door| door.flows.due_ns()).min()
+    }
+
+    /// The next one that was.
+    pub(super) fn expire(&mut self, now_ns: u64) -> Option<In> {
+        let expired = self.doors.iter_mut().find_map(|door| door.flows.expire(now_ns))?;
+        Some(match expired {
+            Expired::Silent(connection) => In::EndOfInput { connection },
+            Expired::Stuck(connection) => {
+                self.remove(connection);
+                In::Broken { connection }
+            }
+        })
+    }
+
+    /// Sends what waits, as far as the sockets take it, and says how much that was.
+    pub(super) fn flush(&mut self, now_ns: u64, inputs: &mut VecDeque<In>) {
+        while let Some(connection) = self.dirty.pop_first() {
+            let Some(conversation) = self.all.get_mut(&connection) else { continue };
+            let (mut count, mut bytes, mut broken) = (0, 0, false);
+            while let Some(datagram) = conversation.waiting.front() {
+                let sent = match &conversation.way {
+                    Way::Door(door, client) => self.doors[*door].socket.send_to(datagram, *client),
+                    Way::Socket(socket) => socket.send(datagram),
+                };
+                match sent {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        self.clogged.insert(connection);
+                        break;
+                    }
+                    // What an earlier datagram met with; this one was not sent.
+                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    Err(_) => {
+                        broken = true;
+                        break;
+                    }
+                }
+                (count, bytes) = (count + 1, bytes + datagram.len() as u64);
+                conversation.waiting.pop_front();
+            }
+            let over = broken || (conversation.closing && conversation.waiting.is_empty());
+            if count > 0 {
+                if let Way::Door(door, _) = conversation.way {
+                    self.doors[door].flows.spoke(now_ns, connection);
+                }
+                inputs.push_back(In::Written { connection, bytes });
+            }
+            if broken {
+                inputs.push_back(In::Broken { connection });
+            }
+            if over {
+                self.remove(connection);
+            }
+        }
+    }
+}
+
+impl Door {
+    fn bind(registry: &Registry, number: usize, listener: usize, at: &Listener) -> anyhow::Result<Self> {
+        let address = at.address;
+        let mut socket = UdpSocket::bind(address).with_context(|| {
+            let app = &at.app;
+            format!("cannot listen on udp://{address} for {app}: choose another address or stop what uses it")
+        })?;
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        registry.register(&mut socket, token::token(DOOR, number as u64), interests)?;
+        info!(address = %socket.local_addr()?, app = %at.app, "listening for datagrams");
+        let idle_ns = u64::try_from(at.idle.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Self { listener, socket, flows: Flows::new(at.flows_max, idle_ns) })
+    }
+}
+
+/// A socket for a conversation with a server.
+pub(super) fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(address)?;
+    Ok(socket)
+}

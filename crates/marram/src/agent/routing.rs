@@ -1,0 +1,203 @@
+//! What an agent's loop shares with whoever administers it: its listeners, the rules that choose an app, and counts.
+//!
+//! Asked once a new connection or conversation, never for a message; the lock is then free but for an operator's question.
+
+use marram_session::agent::routes::{Arrival, Decision, Protocol, Refused, Rule, Table};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// Where clients come in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listener {
+    /// What rules and people call it.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// How its clients speak.
+    pub protocol: Protocol,
+    /// The app of those for whom no rule chooses one.
+    pub app: String,
+    /// How long a client that speaks in datagrams may be silent.
+    pub idle: Duration,
+    /// Clients at a time that speak in datagrams; others are refused.
+    pub flows_max: usize,
+}
+
+/// How long a client that speaks in datagrams may be silent, where nothing else is said.
+pub const IDLE: Duration = Duration::from_secs(30);
+/// Conversations in datagrams of one listener, where nothing else is said.
+pub const FLOWS_MAX: usize = 4096;
+
+impl Listener {
+    /// A listener for one app, with defaults for the rest, called by its address.
+    #[must_use]
+    pub fn new(address: SocketAddr, protocol: Protocol, app: String) -> Self {
+        Self { name: address.to_string(), address, protocol, app, idle: IDLE, flows_max: FLOWS_MAX }
+    }
+}
+
+/// What happened at one listener.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Sessions that were begun.
+    pub begun: AtomicU64,
+    /// Arrivals that a rule refused.
+    pub refused: AtomicU64,
+    /// Conversations in datagrams now.
+    pub flows: AtomicU64,
+    /// Datagrams of clients for whom there was no place.
+    pub flows_refused: AtomicU64,
+}
+
+/// Where an arrival goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Route {
+    /// To this app.
+    App(String),
+    /// Nowhere; by which rule, and why.
+    Refuse(String, String),
+    /// More of its first bytes is needed.
+    More,
+}
+
+/// Why rules were not replaced.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotReplaced {
+    /// Somebody else has replaced them since; the revision now.
+    Moved(u64),
+    /// One of them is wrong.
+    Refused(Refused),
+}
+
+/// Listeners, rules and counts of one agent; clones are the same.
+#[derive(Clone, Debug)]
+pub struct Routing(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    listeners: Vec<(Listener, Counts)>,
+    table: Mutex<Numbered>,
+    dropped: AtomicU64,
+}
+
+/// Rules and how often they were replaced.
+#[derive(Debug, Default)]
+struct Numbered {
+    revision: u64,
+    table: Table,
+}
+
+impl Default for Routing {
+    fn default() -> Self {
+        Self::new(Vec::new(), Vec::new()).expect("no rule is no wrong rule")
+    }
+}
+
+impl Routing {
+    /// Rules for these listeners.
+    ///
+    /// # Errors
+    /// If a rule is wrong in itself, or names a listener that there is not.
+    pub fn new(listeners: Vec<Listener>, rules: Vec<Rule>) -> Result<Self, Refused> {
+        let listeners = listeners.into_iter().map(|listener| (listener, Counts::default())).collect();
+        let routing =
+            Self(Arc::new(Shared { listeners, table: Mutex::default(), dropped: AtomicU64::new(0) }));
+        routing.check(&rules)?;
+        routing.lock().table.replace(rules)?;
+        Ok(routing)
+    }
+
+    /// Rules name only listeners that there are.
+    fn check(&self, rules: &[Rule]) -> Result<(), Refused> {
+        let known = |name: &String| {
+            self.listeners()
+                .any(|(listener, _)| *name == listener.name || *name == listener.address.to_string())
+        };
+        let strange = |rule: &Rule| rule.listener.as_ref().is_some_and(|name| !known(name));
+        let Some(index) = rules.iter().position(strange) else { return Ok(()) };
+        let names: Vec<_> = self.listeners().map(|(listener, _)| listener.name.as_str()).collect();
+        let what = format!("is no listener of this configuration; there are: {}", names.join(", "));
+        Err(Refused { index, field: "listener", what })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Numbered> {
+        // Whoever panicked while holding it left a table that is whole: it is replaced in one assignment.
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes other rules at once, if `revision` is the one that there is, or is none. Sessions under way are not touched.
+    ///
+    /// # Errors
+    /// If it is not, or a rule is wrong; nothing has changed then.
+    pub fn replace(&self, revision: Option<u64>, rules: Vec<Rule>) -> Result<u64, NotReplaced> {
+        self.check(&rules).map_err(NotReplaced::Refused)?;
+        let mut numbered = self.lock();
+        if revision.is_some_and(|revision| revision != numbered.revision) {
+            return Err(NotReplaced::Moved(numbered.revision));
+        }
+        numbered.table.replace(rules).map_err(NotReplaced::Refused)?;
+        numbered.revision += 1;
+        Ok(numbered.revision)
+    }
+
+    /// How often the rules were replaced; they, as written, with how often each decided; how often none did.
+    #[must_use]
+    pub fn rules(&self) -> (u64, Vec<(Rule, u64)>, u64) {
+        let numbered = self.lock();
+        let rules = numbered.table.rules().map(|(rule, hits)| (rule.clone(), hits)).collect();
+        (numbered.revision, rules, numbered.table.defaults())
+    }
+
+    /// The listeners, in the order of the configuration.
+    pub fn listeners(&self) -> impl Iterator<Item = (&Listener, &Counts)> {
+        self.0.listeners.iter().map(|(listener, counts)| (listener, counts))
+    }
+
+    /// Whether a listener or a rule leads to an app.
+    #[must_use]
+    pub fn leads_to(&self, app: &str) -> bool {
+        use marram_session::agent::routes::Action;
+        self.listeners().any(|(listener, _)| listener.app == app)
+            || self
+                .lock()
+                .table
+                .rules()
+                .any(|(rule, _)| matches!(&rule.action, Action::App(name) if name == app))
+    }
+
+    /// Datagrams that sessions had no place for.
+    #[must_use]
+    pub fn datagrams_dropped(&self) -> u64 {
+        self.0.dropped.load(Relaxed)
+    }
+
+    pub(super) fn note_dropped(&self, dropped: u64) {
+        self.0.dropped.store(dropped, Relaxed);
+    }
+
+    pub(super) fn counts(&self, listener: usize) -> &Counts {
+        &self.0.listeners[listener].1
+    }
+
+    /// Where what came to a listener goes; `last` if no more of it will come.
+    pub(super) fn decide(&self, listener: usize, client: SocketAddr, first: &[u8], last: bool) -> Route {
+        let (at, counts) = &self.0.listeners[listener];
+        let arrival = Arrival { listener: &at.name, local: at.address, client, protocol: at.protocol };
+        let mut numbered = self.lock();
+        match numbered.table.decide(&arrival, first, last) {
+            Decision::App(app) => Route::App(app.into()),
+            Decision::Default => Route::App(at.app.clone()),
+            Decision::More => Route::More,
+            Decision::Refuse(rule, reason) => {
+                counts.refused.fetch_add(1, Relaxed);
+                Route::Refuse(rule.into(), reason.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! `marram route`: which app an edge's gates lead to, changed while they run.
+
+use super::{Failure, operate::Edges, table};
+use crate::admin::Replacement;
+use crate::config::routes::{self, WrittenRoute};
+use crate::config::source::Source;
+use anyhow::anyhow;
+use bytes::Bytes;
+use clap::{Args, Subcommand};
+use hyper::Method;
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// Where the admin API has the routes.
+const PATH: &str = "/v1/routes";
+
+/// What to do with the routes of running edges. An edge that is started again has those of its configuration.
+#[derive(Subcommand)]
+pub(super) enum Route {
+    /// List the rules and how often each decided.
+    List(Edges),
+    /// Put those of a file (`[[route]]` tables, as in a configuration) in the place of all.
+    Set {
+        /// The file.
+        file: PathBuf,
+        #[command(flatten)]
+        edges: Edges,
+    },
+    /// Add one, behind those that there are.
+    Add(Box<Add>),
+    /// Take one away.
+    Remove {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        edges: Edges,
+    },
+}
+
+/// A rule. Everything that is given must fit.
+#[derive(Args)]
+pub(super) struct Add {
+    /// What it is called.
+    name: String,
+    /// The app that it leads to.
+    #[arg(long, required_unless_present = "refuse", conflicts_with = "refuse")]
+    app: Option<String>,
+    /// Refuse, and why.
+    #[arg(long, value_name = "REASON")]
+    refuse: Option<String>,
+    /// The highest is asked first.
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    priority: i32,
+    /// A gate's name or address.
+    #[arg(long)]
+    listener: Option<String>,
+    /// Where the client is, such as 10.1.0.0/16.
+    #[arg(long, value_name = "PREFIX")]
+    client: Option<String>,
+    /// The client's port, or a range such as 1024-65535.
+    #[arg(long, value_name = "PORTS")]
+    client_port: Option<String>,
+    /// tcp or udp.
+    #[arg(long)]
+    protocol: Option<String>,
+    /// The TLS server that the client asks for: www.example.org, or *.example.org.
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
+    /// What the client says first.
+    #[arg(long, value_name = "TEXT", conflicts_with = "first_bytes_hex")]
+    first_bytes: Option<String>,
+    /// The same as hexadecimal digits.
+    #[arg(long, value_name = "DIGITS")]
+    first_bytes_hex: Option<String>,
+    #[command(flatten)]
+    edges: Edges,
+}
+
+impl Add {
+    fn written(&self) -> WrittenRoute {
+        WrittenRoute {
+            name: self.name.clone(),
+            priority: self.priority,
+            listener: self.listener.clone(),
+            client: self.client.clone(),
+            client_port: self.client_port.clone(),
+            protocol: self.protocol.clone(),
+            sni: self.sni.clone(),
+            first_bytes: self.first_bytes.clone(),
+            first_bytes_hex: self.first_bytes_hex.clone(),
+            app: self.app.clone(),
+            refuse: self.refuse.clone(),
+        }
+    }
+}
+
+pub(super) fn run(command: &Route) -> Result<(), Failure> {
+    match command {
+        Route::List(edges) => list(edges),
+        Route::Set { file, edges } => set(file, edges),
+        Route::Add(add) => {
+            let new = add.written();
+            // Found out here, where it was written, and not only there.
+            new.resolve().map_err(|(field, what)| Failure::Usage(anyhow!("`{field}` {what}")))?;
+            change(&add.edges, |routes| {
+                if routes.iter().any(|route| route.name == new.name) {
+                    return Err(format!("there is a route `{}` already; remove it first", new.name));
+                }
+                routes.push(new.clone());
+                Ok(())
+            })
+        }
+        Route::Remove { name, edges } => change(edges, |routes| {
+            let before = routes.len();
+            routes.retain(|route| route.name != *name);
+            if routes.len() == before { Err(format!("there is no route `{name}`")) } else { Ok(()) }
+        }),
+    }
+}
+
+fn list(edges: &Edges) -> Result<(), Failure> {
+    let answers = edges.ask(&Method::GET, PATH, &Bytes::new())?;
+    show(edges, &answers)
+}
+
+fn set(file: &std::path::Path, edges: &Edges) -> Result<(), Failure> {
+    let source = Source::read(file).map_err(|problem| Failure::Usage(problem.into()))?;
+    let rules = routes::reread(&source).map_err(|problem| Failure::Usage(problem.into()))?;
+    let routes = rules.iter().map(WrittenRoute::from).collect();
+    let body = encoded(&Replacement { revision: None, routes })?;
+    show(edges, &edges.ask(&Method::PUT, PATH, &body)?)
+}
+
+/// Changes what there is, unless somebody else changes it meanwhile.
+fn change(
+    edges: &Edges,
+    mut change: impl FnMut(&mut Vec<WrittenRoute>) -> Result<(), String>,
+) -> Result<(), Failure> {
+    let mut answers = Vec::new();
+    for edge in edges.each() {
+        for now in edge.ask(&Method::GET, PATH, &Bytes::new())? {
+            let mut routes: Vec<WrittenRoute> = serde_json::from_value(now["routes"].clone())
+                .map_err(|error| Failure::Other(anyhow!("the routes of the edge cannot be read: {error}")))?;
+            change(&mut routes).map_err(|why| Failure::Refused(anyhow!("{}: {why}", now["edge"])))?;
+            let body = encoded(&Replacement { revision: now["revision"].as_u64(), routes })?;
+            answers.extend(edge.ask(&Method::PUT, PATH, &body)?);
+        }
+    }
+    show(edges, &answers)
+}
+
+fn encoded(replacement: &Replacement) -> Result<Bytes, Failure> {
+    serde_json::to_vec(replacement).map(Bytes::from).map_err(|error| Failure::Other(error.into()))
+}
+
+fn show(edges: &Edges, answers: &[Value]) -> Result<(), Failure> {
+    edges.show(answers, || {
+        let headings = ["EDGE", "ROUTE", "PRIORITY", "ASKS FOR", "LEADS TO", "HITS"];
+        table::format(&headings, &answers.iter().flat_map(rows).collect::<Vec<_>>())
+    });
+    Ok(())
+}
+
+/// A line for each rule, and one for what no rule decides.
+fn rows(answer: &Value) -> Vec<Vec<String>> {
+    let edge = answer["edge"].as_str().unwrap_or("-").to_string();
+    let routes: Vec<WrittenRoute> = serde_json::from_value(answer["routes"].clone()).unwrap_or_default();
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for route in routes {
+        let asks = [
+            ("listener", &route.listener),
+            ("client", &route.client),
+            ("client_port", &route.client_port),
+            ("protocol", &route.protocol),
+            ("sni", &route.sni),
+            ("first_bytes", &route.first_bytes),
+            ("first_bytes_hex", &route.first_bytes_hex),
+        ];
+        let asks: Vec<String> = asks
+            .into_iter()
+            .filter_map(|(name, value)| value.as_ref().map(|value| format!("{name}={value}")))
+            .collect();
+        let refuse = route.refuse.map(|reason| format!("refused: {reason}"));
+        rows.push(vec![
+            edge.clone(),
+            route.name.clone(),
+            route.priority.to_string(),
+            if asks.is_empty() { "anything".to_string() } else { asks.join(" ") },
+            route.app.or(refuse).unwrap_or_default(),
+            answer["hits"][&route.name].to_string(),
+        ]);
+    }
+    let hits = answer["default_hits"].to_string();
+    rows.push(vec![edge, "-".into(), "-".into(), "anything else".into(), "the gate's app".into(), hits]);
+    rows
+}

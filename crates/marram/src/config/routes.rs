@@ -1,0 +1,284 @@
+//! Listeners, servers and the rules between them, as agents and edges write them: `[[route]]`, `[[listen]]`, `[[gate]]`.
+
+use super::source::{Problem, Source};
+use super::units::{Name, Peer, Time};
+use crate::agent::{FLOWS_MAX, IDLE, Listener, Routing, Server};
+use marram_session::agent::routes::{Action, BadPrefix, Protocol, Refused, Rule, ServerName};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::{Range, RangeInclusive};
+use toml::Spanned;
+
+/// Longest reason for which a rule refuses, in bytes.
+const REASON_MAX: usize = 256;
+
+/// A rule as people write it: in TOML as `[[route]]`, in JSON for the admin API.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrittenRoute {
+    /// What people call it.
+    pub name: String,
+    /// The highest is asked first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub priority: i32,
+    /// A listener's name or address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listener: Option<String>,
+    /// `"10.1.0.0/16"`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
+    /// `"1024-65535"`, or one port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_port: Option<String>,
+    /// `"tcp"` or `"udp"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// `"www.example.org"` or `"*.example.org"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sni: Option<String>,
+    /// Text that the client says first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_bytes: Option<String>,
+    /// The same as hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_bytes_hex: Option<String>,
+    /// The app that it leads to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<String>,
+    /// Or why it refuses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refuse: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
+/// Which field of a rule is wrong, and what to write instead.
+type Wrong = (&'static str, String);
+
+fn wrong<T>(field: &'static str, what: impl Into<String>) -> Result<T, Wrong> {
+    Err((field, what.into()))
+}
+
+impl WrittenRoute {
+    /// The rule that is meant.
+    ///
+    /// # Errors
+    /// With the field that is wrong, and what to write instead.
+    pub fn resolve(&self) -> Result<Rule, Wrong> {
+        let name: Name = self.name.parse().map_err(|error: String| ("name", error))?;
+        let client = self.client.as_ref().map(|text| text.parse()).transpose();
+        let sni = match &self.sni {
+            None => None,
+            Some(text) => match ServerName::parse(text) {
+                Some(name) => Some(name),
+                None => {
+                    return wrong(
+                        "sni",
+                        "is no server's name; write \"www.example.org\" or \"*.example.org\"",
+                    );
+                }
+            },
+        };
+        Ok(Rule {
+            name: name.0,
+            priority: self.priority,
+            listener: self.listener.clone(),
+            client: client.map_err(|error: BadPrefix| ("client", error.to_string()))?,
+            client_port: self.client_port.as_deref().map(ports).transpose()?,
+            protocol: self
+                .protocol
+                .as_deref()
+                .map(protocol)
+                .transpose()
+                .map_err(|what| ("protocol", what))?,
+            sni,
+            first_bytes: self.first()?,
+            action: self.action()?,
+        })
+    }
+
+    fn first(&self) -> Result<Option<Vec<u8>>, Wrong> {
+        match (&self.first_bytes, &self.first_bytes_hex) {
+            (None, None) => Ok(None),
+            (Some(text), None) => Ok(Some(text.clone().into_bytes())),
+            (None, Some(digits)) => match bytes(digits) {
+                Some(bytes) => Ok(Some(bytes)),
+                None => wrong("first_bytes_hex", "is not two hexadecimal digits a byte, such as \"1603\""),
+            },
+            (Some(_), Some(_)) => {
+                wrong("first_bytes_hex", "is there beside `first_bytes`; write one of them")
+            }
+        }
+    }
+
+    fn action(&self) -> Result<Action, Wrong> {
+        match (&self.app, &self.refuse) {
+            (Some(app), None) => match app.parse::<Name>() {
+                Ok(app) => Ok(Action::App(app.0)),
+                Err(error) => wrong("app", error),
+            },
+            (None, Some(reason)) if reason.len() <= REASON_MAX => Ok(Action::Refuse(reason.clone())),
+            (None, Some(_)) => {
+                wrong("refuse", format!("is longer than {REASON_MAX} bytes; say it in fewer words"))
+            }
+            (None, None) => wrong("app", "is missing; write app = \"...\", or refuse = \"why\""),
+            (Some(_), Some(_)) => wrong("refuse", "is there beside `app`; write one of them"),
+        }
+    }
+}
+
+impl From<&Rule> for WrittenRoute {
+    /// A rule as people would write it.
+    fn from(rule: &Rule) -> Self {
+        let text = rule.first_bytes.as_ref().and_then(|bytes| String::from_utf8(bytes.clone()).ok());
+        let text = text.filter(|text| !text.chars().any(char::is_control));
+        let hex = rule.first_bytes.as_ref().filter(|_| text.is_none());
+        let (app, refuse) = match &rule.action {
+            Action::App(app) => (Some(app.clone()), None),
+            Action::Refuse(reason) => (None, Some(reason.clone())),
+        };
+        Self {
+            name: rule.name.clone(),
+            priority: rule.priority,
+            listener: rule.listener.clone(),
+            client: rule.client.map(|prefix| prefix.to_string()),
+            client_port: rule.client_port.as_ref().map(|ports| format!("{}-{}", ports.start(), ports.end())),
+            protocol: rule.protocol.map(|protocol| protocol.name().to_string()),
+            sni: rule.sni.as_ref().map(ToString::to_string),
+            first_bytes: text,
+            first_bytes_hex: hex.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+            app,
+            refuse,
+        }
+    }
+}
+
+/// What is wrong with one rule of several.
+fn of_route(source: &Source, span: &Range<usize>, field: &str, what: String) -> Problem {
+    Problem { field: Some(format!("route.{field}")), ..source.problem(span, what) }
+}
+
+/// The rules of a text.
+pub(super) fn rules(source: &Source, written: &[Spanned<WrittenRoute>]) -> Result<Vec<Rule>, Problem> {
+    let rule = |route: &Spanned<WrittenRoute>| {
+        route.get_ref().resolve().map_err(|(field, what)| of_route(source, &route.span(), field, what))
+    };
+    written.iter().map(rule).collect()
+}
+
+/// What is wrong with one of these rules, in the words of whoever wrote them.
+pub(super) fn blame(source: &Source, written: &[Spanned<WrittenRoute>], refused: Refused) -> Problem {
+    match written.get(refused.index) {
+        Some(route) => of_route(source, &route.span(), refused.field, refused.what),
+        None => source.complaint(refused.what),
+    }
+}
+
+/// Listeners with their rules.
+pub(super) fn routing(
+    source: &Source,
+    listeners: Vec<Listener>,
+    written: &[Spanned<WrittenRoute>],
+) -> Result<Routing, Problem> {
+    let rules = rules(source, written)?;
+    Routing::new(listeners, rules).map_err(|refused| blame(source, written, refused))
+}
+
+/// Only the rules of a text that may hold anything else besides: for agents that read theirs again, and for
+/// `marram route set`.
+///
+/// # Errors
+/// If one of them is wrong.
+pub fn reread(source: &Source) -> Result<Vec<Rule>, Problem> {
+    #[derive(Deserialize)]
+    struct Outline {
+        #[serde(default)]
+        route: Vec<Spanned<WrittenRoute>>,
+    }
+    let outline: Outline = source.parse()?;
+    let rules = rules(source, &outline.route)?;
+    match marram_session::agent::routes::Table::new(rules.clone()) {
+        Ok(_) => Ok(rules),
+        Err(refused) => Err(blame(source, &outline.route, refused)),
+    }
+}
+
+/// What a listener says besides its address and app.
+#[derive(Deserialize, Default)]
+pub(super) struct WrittenListener {
+    pub(super) name: Option<Name>,
+    pub(super) protocol: Option<Spanned<String>>,
+    pub(super) idle: Option<Spanned<Time>>,
+    pub(super) flows: Option<Spanned<usize>>,
+}
+
+impl WrittenListener {
+    /// The listener at this address for this app.
+    pub(super) fn resolve(
+        self,
+        source: &Source,
+        address: SocketAddr,
+        app: Name,
+    ) -> Result<Listener, Problem> {
+        let problem = |span: Range<usize>, what: &str| Err(source.problem(&span, what));
+        let protocol = match &self.protocol {
+            None => Protocol::Tcp,
+            Some(text) => protocol(text.get_ref()).map_err(|what| source.problem(&text.span(), what))?,
+        };
+        if protocol == Protocol::Tcp {
+            let span = self.idle.as_ref().map(Spanned::span).or(self.flows.as_ref().map(Spanned::span));
+            if let Some(span) = span {
+                return problem(span, "is for datagrams; write protocol = \"udp\", or leave it out");
+            }
+        }
+        let idle = self.idle.as_ref().map_or(IDLE, |idle| idle.get_ref().0);
+        let flows_max = self.flows.as_ref().map_or(FLOWS_MAX, |flows| *flows.get_ref());
+        match (&self.idle, &self.flows) {
+            (Some(written), _) if idle.is_zero() => {
+                problem(written.span(), "must be more than nothing; leave it out for the default")
+            }
+            (_, Some(written)) if flows_max == 0 => {
+                problem(written.span(), "lets nobody in; leave it out for the default")
+            }
+            _ => {
+                let name = self.name.map_or_else(|| address.to_string(), |name| name.0);
+                Ok(Listener { name, address, protocol, app: app.0, idle, flows_max })
+            }
+        }
+    }
+}
+
+/// The servers of a table.
+pub(super) fn servers(written: BTreeMap<Name, Peer>) -> Vec<Server> {
+    written.into_iter().map(|(name, peer)| server(name, peer)).collect()
+}
+
+/// One server.
+pub(super) fn server(name: Name, peer: Peer) -> Server {
+    Server { name: name.0, address: peer.address.0, datagrams: peer.datagrams }
+}
+
+fn protocol(text: &str) -> Result<Protocol, String> {
+    let known = [Protocol::Tcp, Protocol::Udp].into_iter().find(|protocol| protocol.name() == text);
+    known.ok_or_else(|| "is no protocol here; write \"tcp\" or \"udp\"".to_string())
+}
+
+fn ports(text: &str) -> Result<RangeInclusive<u16>, Wrong> {
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    match (from.trim().parse(), to.trim().parse()) {
+        (Ok(from), Ok(to)) => Ok(from..=to),
+        _ => wrong("client_port", "is neither a port nor a range of them; write \"53\" or \"1024-65535\""),
+    }
+}
+
+fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let digits = digits.as_bytes();
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = digits.as_chunks::<2>();
+    let byte = |pair: &[u8; 2]| Some(digit(pair[0])? << 4 | digit(pair[1])?);
+    if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
+}

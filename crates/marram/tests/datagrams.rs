@@ -1,0 +1,179 @@
+//! Programs that speak in datagrams, with real processes: each datagram is one message both ways, and an edge that is killed
+//! costs none that has a number.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::{Event, Lab, Side, free_address};
+use std::{
+    collections::BTreeMap,
+    net::{SocketAddr, UdpSocket},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a read waits before it looks whether it still should.
+const TICK: Duration = Duration::from_millis(20);
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(TICK)).unwrap();
+    socket
+}
+
+/// The n-th datagram of a client: its number, and as many bytes as follow from it; none is as long as the next.
+fn datagram(client: u8, number: u32) -> Vec<u8> {
+    let len = number.wrapping_mul(7_919) % 3_000;
+    let mut bytes = vec![client; usize::try_from(len).unwrap() + 5];
+    bytes[1..5].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes[1..5].try_into().unwrap())
+}
+
+/// A server that answers each datagram with the same, and remembers what came from whom.
+struct Echo {
+    address: SocketAddr,
+    came: Arc<Mutex<BTreeMap<SocketAddr, Vec<Vec<u8>>>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Echo {
+    fn start() -> Self {
+        let socket = socket();
+        let address = socket.local_addr().unwrap();
+        let (came, stop) = (Arc::<Mutex<BTreeMap<_, Vec<_>>>>::default(), Arc::new(AtomicBool::new(false)));
+        let (into, until) = (came.clone(), stop.clone());
+        let thread = thread::spawn(move || {
+            let mut buffer = vec![0; 70_000];
+            while !until.load(Relaxed) {
+                let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+                into.lock().unwrap().entry(from).or_default().push(buffer[..len].to_vec());
+                socket.send_to(&buffer[..len], from).unwrap();
+            }
+        });
+        Self { address, came, stop, thread: Some(thread) }
+    }
+
+    /// Every conversation, as datagrams.
+    fn conversations(&self) -> Vec<Vec<Vec<u8>>> {
+        self.came.lock().unwrap().values().cloned().collect()
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// Sends so many datagrams, few ahead of their answers so that no socket's buffer overflows; returns the answers.
+fn talk(to: SocketAddr, client: u8, count: u32) -> Vec<Vec<u8>> {
+    const AHEAD: u32 = 16;
+    let (socket, deadline) = (socket(), Instant::now() + PATIENCE);
+    let (mut sent, mut answers, mut buffer) = (0, Vec::new(), vec![0; 70_000]);
+    while answers.len() < usize::try_from(count).unwrap() && Instant::now() < deadline {
+        while sent < count && sent < u32::try_from(answers.len()).unwrap() + AHEAD {
+            socket.send_to(&datagram(client, sent), to).unwrap();
+            sent += 1;
+        }
+        if let Ok((len, _)) = socket.recv_from(&mut buffer) {
+            answers.push(buffer[..len].to_vec());
+        }
+    }
+    answers
+}
+
+/// Edges and agents around a listener for datagrams that leads to `forward`.
+fn lab(purpose: &'static str, edges: usize, server: SocketAddr, listener: &str) -> (Lab, SocketAddr) {
+    let address = free_address().unwrap();
+    let tables =
+        format!("[[listen]]\naddress = \"{address}\"\nprotocol = \"udp\"\napp = \"forward\"\n{listener}\n");
+    let mut lab = support::lab_with(purpose, |layout| layout.edges = edges);
+    lab.start_edges("").unwrap();
+    let edges = lab.edge_addresses();
+    let servers = format!("servers = {{ peer = \"udp://{server}\" }}");
+    lab.start_agent_with(Side::Server, &edges, &servers).unwrap();
+    lab.start_agent_with(Side::Client, &edges, &tables).unwrap();
+    (lab, address)
+}
+
+#[test]
+fn a_killed_edge_loses_and_repeats_no_datagram() {
+    let server = Echo::start();
+    let (mut lab, listen) = lab("datagrams", 3, server.address, "");
+    let count = u32::try_from(support::amount("MARRAM_DATAGRAMS", 3_000)).unwrap();
+    let clients: Vec<_> = (0..3).map(|client| thread::spawn(move || talk(listen, client, count))).collect();
+    let mut kills = 0;
+    while clients.iter().any(|client| !client.is_finished()) {
+        let start = lab.journal.end();
+        // Owned anew, or, where nothing happens for a while, still where it was.
+        let owned = |event: &Event| Lab::is_report(Side::Client, "owned", event);
+        lab.journal.wait(start, Duration::from_millis(500), owned);
+        let last = lab.journal.last(owned);
+        if let Some(index) = last.and_then(|event| lab.edge_at(Side::Client, event.text("edge"))) {
+            lab.edges[index].kill();
+            kills += 1;
+            lab.respawn(index).unwrap();
+        }
+    }
+    for (client, talked) in (0..).zip(clients) {
+        let expected: Vec<_> = (0..count).map(|number| datagram(client, number)).collect();
+        let answers = talked.join().unwrap();
+        let wrong = answers.iter().zip(0..).find(|(answer, number)| **answer != datagram(client, *number));
+        let wrong = wrong.map(|(answer, at)| (number(answer), at));
+        assert_eq!((wrong, answers.len()), (None, expected.len()), "client {client}: number, place; answers");
+        assert!(server.conversations().contains(&expected), "the server heard client {client} whole");
+    }
+    assert_eq!(server.conversations().len(), 3);
+    let gaps = |event: &Event| Lab::is_report(Side::Client, "owned", event) && event.number("gap_us") > 0;
+    let recoveries = lab.journal.all(0, gaps).len();
+    println!("{kills} kills, {recoveries} recoveries, 0 datagrams lost, 0 repeated");
+    assert!(kills > 0 && recoveries > 0, "{kills} kills, {recoveries} recoveries");
+}
+
+#[test]
+fn silence_ends_a_session_in_order_and_too_many_clients_are_refused() {
+    let server = Echo::start();
+    let (lab, listen) = lab("datagrams-idle", 1, server.address, "idle = \"300ms\"\nflows = 2");
+    let ask = |socket: &UdpSocket, what: &[u8]| {
+        let mut buffer = [0; 100];
+        socket.send_to(what, listen).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Ok((len, _)) = socket.recv_from(&mut buffer) {
+                return Some(buffer[..len].to_vec());
+            }
+        }
+        None
+    };
+    let (first, second, third) = (socket(), socket(), socket());
+    assert_eq!(ask(&first, b"").as_deref(), Some(&b""[..]), "an empty datagram is one");
+    assert_eq!(ask(&second, b"two").as_deref(), Some(&b"two"[..]));
+    // While both are there nobody else is let in; asked again until one of them has been silent for long enough.
+    let mut answered = None;
+    let deadline = Instant::now() + PATIENCE;
+    let mut asked = 0;
+    while answered.is_none() && Instant::now() < deadline {
+        third.send_to(b"three", listen).unwrap();
+        asked += 1;
+        let mut buffer = [0; 100];
+        answered = third.recv_from(&mut buffer).ok().map(|(len, _)| buffer[..len].to_vec());
+    }
+    assert_eq!(answered.as_deref(), Some(&b"three"[..]));
+    assert!(asked > 1, "there was no place for it at first");
+    let ended =
+        |event: &Event| Lab::is_report(Side::Client, "ended", event) && event.text("code") == "Finished";
+    let start = 0;
+    lab.journal.wait(start, PATIENCE, ended).expect("the session of a silent client ends in order");
+    assert_eq!(ask(&first, b"again").as_deref(), Some(&b"again"[..]), "by a session of its own");
+}
