@@ -21,8 +21,9 @@ pub(crate) enum Verdict {
 pub(crate) struct Lane {
     /// The first bytes, while any rule could still match.
     start: Vec<u8>,
-    is_watched: bool,
-    is_admitted: bool,
+    /// None can.
+    is_settled: bool,
+    /// What waits for the rules. Once they have let something pass, nothing does.
     held: Vec<Box<[u8]>>,
     bucket: Option<Bucket>,
     messages: u64,
@@ -50,10 +51,7 @@ impl Lane {
         if let Some(reason) = self.beyond_limits(side, payload, now_ns) {
             return Verdict::Refuse(reason);
         }
-        if self.messages == 1 {
-            self.is_watched = true;
-        }
-        if self.is_watched {
+        if !self.is_settled {
             let room = WINDOW_BYTES - self.start.len();
             self.start.extend_from_slice(&payload[..payload.len().min(room)]);
             match decide(side, &self.start) {
@@ -62,10 +60,10 @@ impl Lane {
                     self.held.push(payload.into());
                     return Verdict::Hold;
                 }
-                Decision::Allow => self.is_admitted = true,
+                Decision::Allow => {}
             }
-            self.is_watched = self.start.len() < WINDOW_BYTES && side.rules.iter().any(is_watching);
-            if !self.is_watched {
+            self.is_settled = self.start.len() == WINDOW_BYTES || !side.rules.iter().any(is_watching);
+            if self.is_settled {
                 self.start = Vec::new();
             }
         }
@@ -74,7 +72,7 @@ impl Lane {
 
     /// The stream has ended: what was held is all that there is.
     pub(crate) fn end(&mut self, side: &Side) -> Verdict {
-        if self.held.is_empty() || self.is_admitted || side.default == Action::Allow {
+        if self.held.is_empty() || side.default == Action::Allow {
             return Verdict::Pass(std::mem::take(&mut self.held));
         }
         Verdict::Refuse("no rule allows it, and the default denies".to_owned())
