@@ -1,5 +1,6 @@
 //! What a shard and the control are told and what they ask for: the seam between the pure edge and everything around it.
 
+use crate::turns::{Class, Tenant};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_session::cell::{Base, CellId, Ran, Run, Seed};
@@ -90,6 +91,8 @@ pub enum Out {
         image: ImageHash,
         /// Seeds its generator.
         seed: Seed,
+        /// Whose turn its handlers take.
+        place: Place,
     },
     /// Start a cell from an image and checkpoints, whose bytes follow: open each, split it, check that its header names this
     /// session, image and its place in the list (`meta` and base), apply its sections in order. Answered by [`In::Restored`]
@@ -105,6 +108,8 @@ pub enum Out {
         keys: SessionKeys,
         /// A full one and its deltas, in order.
         checkpoints: Vec<CheckpointMeta>,
+        /// Whose turn its handlers take.
+        place: Place,
     },
     /// The next bytes of the checkpoints that a cell is restored from. No piece is of two of them.
     Part {
@@ -208,7 +213,36 @@ record! {
         sessions_max: u32,
         /// Whether all its sessions on an edge share one cell.
         shared: bool,
+        /// On whose account its cells run; several apps may be one tenant's.
+        tenant: String,
+        /// 0 for the fair class; else its priority, the highest first, before all that is fair.
+        priority: u8,
     }
+}
+
+record! {
+    /// What an edge's operator grants a tenant. Those that are not named have the defaults.
+    Grant {
+        /// The tenant.
+        tenant: String,
+        /// Its share of processor time, relative to others'; 100 is the default.
+        weight: u32,
+        /// Its sessions on one shard at a time; 0 for no limit.
+        sessions_max: u32,
+        /// Whether its apps may have a priority; else they run as fair.
+        priority: bool,
+    }
+}
+
+/// Where a cell's handlers queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// On whose account.
+    pub tenant: Tenant,
+    /// What that tenant's time is worth.
+    pub weight: u32,
+    /// How urgent.
+    pub class: Class,
 }
 
 record! {
@@ -304,6 +338,8 @@ record! {
         sessions_max: u32,
         /// Recoveries at a time (DESIGN.md section 5.8); 0 for no limit.
         recoveries_max: u32,
+        /// What tenants are granted.
+        grants: Vec<Grant>,
         /// Whether there are peers to ask for images that are missing.
         peers: bool,
         /// Flip one bit of the n-th output (counting from 1); 0 for never. For `marram demo --sabotage`.
@@ -321,6 +357,7 @@ impl Default for Configure {
             gate: None,
             sessions_max: 0,
             recoveries_max: 0,
+            grants: Vec::new(),
             peers: false,
             sabotage: 0,
         }
@@ -477,3 +514,27 @@ messages!(FromShard {
     5u8 Drained,
     6u8 Want(Want),
 });
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// An app of this tenant.
+    pub(crate) fn app(tenant: &str, priority: u8) -> App {
+        App {
+            name: tenant.into(),
+            image: ImageHash([1; 32]),
+            protect: Protect::Endpoints,
+            server: None,
+            keep: Keep::Client,
+            recovery_target_ns: 0,
+            linger_ms: 0,
+            messages_per_s: 0,
+            log_bytes_per_s: 0,
+            sessions_max: 0,
+            shared: false,
+            tenant: tenant.into(),
+            priority,
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! The control of one edge: apps, shards, questions about sessions. Knows no HTTP and no process.
 
-use crate::api::{App, Configure, FromShard, Keep, Missing, Name, Protect, Row, Tag, ToShard, Want};
+use crate::api::{App, Configure, FromShard, Grant, Keep, Missing, Name, Protect, Row, Tag, ToShard, Want};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     string::{String, ToString},
@@ -138,6 +138,8 @@ pub struct Config {
     pub sessions_max: u32,
     /// Recoveries at a time on one shard; 0 for no limit.
     pub recoveries_max: u32,
+    /// What tenants are granted.
+    pub grants: Vec<Grant>,
     /// Whether there are peers to ask for images.
     pub peers: bool,
     /// See [`crate::api::Configure::sabotage`].
@@ -215,6 +217,7 @@ impl Control {
             gate: self.gate,
             sessions_max: self.config.sessions_max,
             recoveries_max: self.config.recoveries_max,
+            grants: self.config.grants.clone(),
             peers: self.config.peers,
             sabotage: self.config.sabotage,
         };
@@ -468,12 +471,23 @@ mod tests {
             log_bytes_per_s: 0,
             sessions_max: 0,
             shared: false,
+            tenant: name.to_string(),
+            priority: 0,
         }
     }
 
     fn control() -> Control {
         let (sessions_max, recoveries_max, peers, sabotage) = (0, 0, true, 0);
-        Control::new(Config { edge: "e".into(), shards: 2, sessions_max, recoveries_max, peers, sabotage })
+        let grants = Vec::new();
+        Control::new(Config {
+            edge: "e".into(),
+            shards: 2,
+            sessions_max,
+            recoveries_max,
+            grants,
+            peers,
+            sabotage,
+        })
     }
 
     fn step(control: &mut Control, input: In) -> Vec<Out> {

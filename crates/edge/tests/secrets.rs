@@ -89,6 +89,8 @@ fn app(recovery_target_ns: u64) -> App {
         log_bytes_per_s: 0,
         sessions_max: 0,
         shared: false,
+        tenant: "t".into(),
+        priority: 0,
     }
 }
 

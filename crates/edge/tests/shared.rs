@@ -53,6 +53,8 @@ fn hall(image: u8) -> App {
         log_bytes_per_s: 0,
         sessions_max: 0,
         shared: true,
+        tenant: "t".into(),
+        priority: 0,
     }
 }
 
@@ -113,7 +115,10 @@ impl World {
     }
 
     fn say(&mut self, client: u64, text: &'static str) {
-        self.agent(In::Received { connection: ConnectionId(client), bytes: Bytes::from_static(text.as_bytes()) });
+        self.agent(In::Received {
+            connection: ConnectionId(client),
+            bytes: Bytes::from_static(text.as_bytes()),
+        });
     }
 
     fn received(&mut self, client: u64) -> String {

@@ -26,14 +26,15 @@ impl Shard {
                     if self.sessions.get(&id).is_some_and(|session| session.owner.policy().shared) {
                         joins = Some((cell, image, seed));
                     } else {
-                        out.push(Out::Start { cell, image, seed });
+                        out.push(Out::Start { cell, image, seed, place: self.place_of(id) });
                     }
                 }
                 Effect::Restore(image, checkpoints) => {
                     let cell = self.name_cell(id);
                     if let Some(session) = self.sessions.get(&id) {
                         let keys = session.owner.keys().clone();
-                        out.push(Out::Restore { cell, session: id, image, keys, checkpoints });
+                        let place = session.place;
+                        out.push(Out::Restore { cell, session: id, image, keys, checkpoints, place });
                     }
                 }
                 Effect::Run(run) if self.shared.has_member(run.cell) => self.run_shared(now, run, out),
@@ -61,7 +62,8 @@ impl Shard {
             && let Some(app) = self.sessions.get(&id).map(|session| session.owner.policy().app.clone())
         {
             // Answers at once if the cell is there, so the owner must be done with what it asked before.
-            self.join_shared(now, &app, cell, (image, seed), out);
+            let place = self.place_of(id);
+            self.join_shared(now, &app, cell, (image, seed, place), out);
         }
         if let Some(count) = again {
             return self.again(now, id, count, out);
@@ -162,6 +164,7 @@ impl Shard {
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
         let Some(session) = self.sessions.remove(&id) else { return };
+        self.tenants.went(session.place);
         self.recoveries -= usize::from(session.recovering);
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));

@@ -118,7 +118,9 @@ impl Shard {
                 asked_ns: None,
                 adrift_ns: None,
                 since_ms,
+                place: self.tenants.place(&app),
             };
+            self.tenants.came(session.place);
             self.sessions.insert(id, session);
         }
         if let Some(session) = self.sessions.get_mut(&id) {
@@ -217,6 +219,13 @@ impl Shard {
         let used = || self.sessions.values().filter(|session| session.owner.image() == app.image).count();
         if hello.fresh && limit > 0 && used() >= limit {
             return refuse(Code::Busy, "the app has as many sessions as it may (quotas.sessions)");
+        }
+        if !self.tenants.have_room(&app.tenant) {
+            let reason = alloc::format!(
+                "the tenant `{}` has as many sessions on this shard as the edge grants it (tenant.sessions)",
+                app.tenant
+            );
+            return refuse(Code::Busy, reason);
         }
         Ok(())
     }

@@ -4,12 +4,13 @@ mod effects;
 mod hello;
 mod report;
 mod shared;
+mod tenants;
 mod wanted;
 mod wires;
 
 pub use wanted::{REST_MAX_NS, REST_MIN_NS, WANTED_MAX};
 
-use crate::api::{App, Configure, FromShard, In, Keep, Now, Out, Protect, ToShard, WireId};
+use crate::api::{App, Configure, FromShard, In, Keep, Now, Out, Place, Protect, ToShard, WireId};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     string::ToString,
@@ -27,6 +28,7 @@ use marram_wire::{
 };
 use report::Counters;
 use shared::SharedCells;
+use tenants::Tenants;
 use wanted::Wanted;
 use wires::Wire;
 
@@ -51,6 +53,7 @@ struct Session {
     /// Since when an end is missing.
     adrift_ns: Option<u64>,
     since_ms: u64,
+    place: Place,
 }
 
 impl Session {
@@ -81,6 +84,7 @@ pub struct Shard {
     cells: BTreeMap<CellId, SessionId>,
     cells_made: u64,
     shared: SharedCells,
+    tenants: Tenants,
     /// Hellos that wait for a place among the recoveries (DESIGN.md section 5.8).
     waiting: VecDeque<(WireId, Hello)>,
     /// Sessions that are being recovered.
@@ -112,6 +116,7 @@ impl Shard {
             cells: BTreeMap::new(),
             cells_made: 0,
             shared: SharedCells::default(),
+            tenants: Tenants::default(),
             waiting: VecDeque::new(),
             recoveries: 0,
             timers: BTreeSet::new(),
@@ -211,6 +216,7 @@ impl Shard {
     fn control(&mut self, now: Now, message: ToShard, out: &mut Vec<Out>) {
         match message {
             ToShard::Configure(configure) => {
+                self.tenants.grant(&configure.grants);
                 self.config = configure;
                 out.push(Out::Control(FromShard::Ready));
             }

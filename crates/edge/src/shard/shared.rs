@@ -1,7 +1,7 @@
 //! Cells that many sessions share: which session has a place in which, and what they do for each other.
 
 use super::Shard;
-use crate::api::{App, CellError, Now, Out};
+use crate::api::{App, CellError, Now, Out, Place};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     string::String,
@@ -70,7 +70,7 @@ impl Shard {
         now: Now,
         app: &str,
         member: CellId,
-        (image, seed): (ImageHash, Seed),
+        (image, seed, place): (ImageHash, Seed, Place),
         out: &mut Vec<Out>,
     ) {
         let current = self.shared.by_app.get(app).copied();
@@ -78,7 +78,7 @@ impl Shard {
         let cell = current.unwrap_or_else(|| {
             self.cells_made += 1;
             let cell = CellId(self.cells_made);
-            out.push(Out::Start { cell, image, seed });
+            out.push(Out::Start { cell, image, seed, place });
             let shared = Shared::new(now, cell);
             self.shared.cells.insert(cell, Cell { shared, image, app: app.into(), timer_ns: None });
             let old = self.shared.by_app.insert(app.into(), cell);
@@ -235,7 +235,8 @@ impl Shard {
                 Effect::Stopped(members, reason) => {
                     self.forget_shared(id);
                     for member in members {
-                        let reason = alloc::format!("the cell that this session shared was stopped: {reason}");
+                        let reason =
+                            alloc::format!("the cell that this session shared was stopped: {reason}");
                         self.with_cell(now, member, out, |owner, effects| {
                             owner.over(Code::Guest, reason, effects);
                         });

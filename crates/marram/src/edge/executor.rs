@@ -11,7 +11,10 @@ use super::{
 use crate::net::Limiter;
 use anyhow::Context;
 use bytes::Bytes;
-use marram_edge::api::{CellError, Counter, In};
+use marram_edge::{
+    api::{CellError, Counter, In, Place},
+    turns::{Class, Tenant, Turns, WEIGHT},
+};
 use marram_sandbox::{
     Cells, CellsConfig, Decoded, Image, Images, Level, LoadError, Progress, RestoreError, Snapshot,
     SnapshotError, StartError,
@@ -30,6 +33,8 @@ use std::{
 };
 use tracing::{debug, error, info, warn};
 
+/// What a handler is charged that used up its slice.
+const SLICE_NS: u64 = 1_000_000;
 /// How often what is kept ahead of clients is looked at.
 const TEND_EVERY: Duration = Duration::from_secs(2);
 
@@ -68,14 +73,35 @@ enum Answer {
     Sealed { cell: CellId, number: u32, bytes: Bytes },
 }
 
+/// What waits for its turn.
+enum Turn {
+    /// A handler to begin.
+    Run(Run),
+    /// One that was preempted.
+    Resume(CellId),
+}
+
+impl Turn {
+    fn cell(&self) -> CellId {
+        match self {
+            Self::Run(run) => run.cell,
+            Self::Resume(cell) => *cell,
+        }
+    }
+}
+
 /// The cells of one shard.
 pub(super) struct Executor {
     cells: Cells,
     images: BTreeMap<ImageHash, Loaded>,
     /// What new clients will ask for, by app.
     deployed: BTreeMap<String, ImageHash>,
-    /// Handlers that used up their slice, in turn.
-    preempted: VecDeque<CellId>,
+    /// Handlers that are to run, and those that used up their slice.
+    turns: Turns<Turn>,
+    /// Where each cell's handlers queue.
+    places: BTreeMap<CellId, Place>,
+    /// Slices that handlers which are under way were charged with.
+    slices: BTreeMap<CellId, u64>,
     /// Cells that are asked for and not there yet; one that is removed meanwhile must not come to life.
     expected: BTreeSet<CellId>,
     /// States that were copied and are still to be sealed, one a cell at the most.
@@ -103,7 +129,9 @@ impl Executor {
             cells,
             images: BTreeMap::new(),
             deployed: BTreeMap::new(),
-            preempted: VecDeque::new(),
+            turns: Turns::default(),
+            places: BTreeMap::new(),
+            slices: BTreeMap::new(),
             expected: BTreeSet::new(),
             copies: BTreeMap::new(),
             worker,
@@ -114,9 +142,15 @@ impl Executor {
         })
     }
 
-    /// Whether a preempted handler waits for its turn.
+    /// Whether a handler waits for its turn.
     pub(super) fn is_busy(&self) -> bool {
-        !self.preempted.is_empty()
+        !self.turns.is_empty()
+    }
+
+    /// A cell's handlers will queue here.
+    pub(super) fn place(&mut self, cell: CellId, place: Place) {
+        self.turns.weigh(place.tenant, place.weight);
+        self.places.insert(cell, place);
     }
 
     /// Whether [`Self::stock_one`] may have something to do.
@@ -286,31 +320,42 @@ impl Executor {
         }
     }
 
-    /// Runs a handler. `None` if it used up its slice: [`Self::resume_one`] goes on with it.
-    pub(super) fn run(&mut self, run: Run) -> Option<Ran> {
-        let cell = run.cell;
-        let progress = self.cells.run(run);
-        self.settle(cell, progress)
+    /// Queues a handler.
+    pub(super) fn run(&mut self, run: Run) {
+        let place = self.place_of(run.cell);
+        self.turns.push(place.tenant, place.class, Turn::Run(run));
     }
 
-    /// Lets the preempted handler whose turn it is run for another slice.
-    pub(super) fn resume_one(&mut self) -> Option<Ran> {
-        let cell = self.preempted.pop_front()?;
-        let progress = self.cells.poll(cell);
-        self.settle(cell, progress)
-    }
-
-    fn settle(&mut self, cell: CellId, progress: Progress) -> Option<Ran> {
-        match progress {
+    /// Runs the handler whose turn it is, at most for a slice. What it answers if it came to its end, and how long it had;
+    /// nothing if none waits.
+    pub(super) fn next_turn(&mut self) -> Option<(Option<Ran>, Duration)> {
+        let turn = self.turns.pop()?;
+        let cell = turn.cell();
+        let progress = match turn {
+            Turn::Run(run) => self.cells.run(run),
+            Turn::Resume(cell) => self.cells.poll(cell),
+        };
+        let place = self.place_of(cell);
+        let (ran, spent_ns) = match progress {
             Progress::Pending => {
-                self.preempted.push_back(cell);
-                None
+                self.turns.push(place.tenant, place.class, Turn::Resume(cell));
+                *self.slices.entry(cell).or_default() += SLICE_NS;
+                (None, SLICE_NS)
             }
             Progress::Done(ran) => {
                 self.print(cell);
-                Some(ran)
+                let charged = self.slices.remove(&cell).unwrap_or(0);
+                let spent_ns = ran.cost_ns.saturating_sub(charged);
+                (Some(ran), spent_ns)
             }
-        }
+        };
+        self.turns.charge(place.tenant, spent_ns);
+        Some((ran, Duration::from_nanos(spent_ns)))
+    }
+
+    fn place_of(&self, cell: CellId) -> Place {
+        let nobody = Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
+        self.places.get(&cell).copied().unwrap_or(nobody)
     }
 
     /// Writes what a guest printed to the log; of one that just stopped too, since that often says why.
@@ -337,7 +382,9 @@ impl Executor {
             });
         }
         self.copies.remove(&cell);
-        self.preempted.retain(|other| *other != cell);
+        self.places.remove(&cell);
+        self.slices.remove(&cell);
+        self.turns.retain(|turn| turn.cell() != cell);
     }
 
     /// Takes what the worker has brought back.

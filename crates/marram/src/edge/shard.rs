@@ -30,6 +30,8 @@ const EVENTS: usize = 1024;
 const WIRE: u64 = 1;
 /// Inputs taken before the poll has its turn.
 const BATCH: usize = 512;
+/// Inputs taken before a handler has its turn, if one waits.
+const INPUTS_BETWEEN_TURNS: usize = 64;
 /// After handlers have run for so long, what is ready leaves before the next one runs.
 const FLUSH_AFTER: Duration = Duration::from_micros(100);
 /// Wires that do not stand yet; more are closed.
@@ -172,26 +174,36 @@ impl Process {
         next.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Takes what there is, in turn: what earlier steps led to, what arrived, and one slice of a handler that was preempted.
+    /// Takes what there is: what earlier steps led to and what arrived first, so that turns are given with all known who
+    /// want one; then handlers, in turn. Leaves off when they have run for a while, to see what has arrived meanwhile.
     fn work(&mut self) {
+        let mut taken = 0;
         for _ in 0..BATCH {
-            let Some(input) = self.next_input() else { break };
-            self.step(input);
+            // Whoever floods the wires does not keep handlers from running.
+            let input = if taken < INPUTS_BETWEEN_TURNS { self.next_input() } else { None };
+            if let Some(input) = input {
+                taken += 1;
+                self.step(input);
+            } else if let Some((ran, spent)) = self.executor.next_turn() {
+                taken = 0;
+                self.inputs.extend(ran.map(In::Ran));
+                self.spent += spent;
+            } else if taken == 0 {
+                break;
+            } else {
+                taken = 0;
+            }
             if self.spent >= FLUSH_AFTER {
-                self.table.flush();
-                self.spent = Duration::ZERO;
-                self.read_clocks();
+                break;
             }
         }
+        self.spent = Duration::ZERO;
         // After what has arrived, so that nobody is taken for silent whose word was only not read yet.
         if self.wake_at.is_some_and(|at| at <= self.now.mono_ns) {
             self.wake_at = None;
             self.step(In::Wake);
         }
         self.table.flush();
-        if let Some(ran) = self.executor.resume_one() {
-            self.inputs.push_back(In::Ran(ran));
-        }
     }
 
     fn next_input(&mut self) -> Option<In> {
@@ -286,19 +298,18 @@ impl Process {
     fn perform(&mut self, out: Out) {
         match out {
             Out::Send { wire, frame } => self.table.send(wire.0, frame),
-            Out::Run(run) => {
-                if let Some(ran) = self.executor.run(run) {
-                    self.spent += Duration::from_nanos(ran.cost_ns);
-                    self.inputs.push_back(In::Ran(ran));
-                }
-            }
+            Out::Run(run) => self.executor.run(run),
             Out::CloseWire { wire } => {
                 if self.table.close(wire.0).is_some() {
                     self.inputs.push_back(In::WireDown { wire });
                 }
             }
-            Out::Start { cell, image, seed } => self.executor.start_cell(cell, image, seed, &mut self.inputs),
-            Out::Restore { cell, session, image, keys, checkpoints } => {
+            Out::Start { cell, image, seed, place } => {
+                self.executor.place(cell, place);
+                self.executor.start_cell(cell, image, seed, &mut self.inputs);
+            }
+            Out::Restore { cell, session, image, keys, checkpoints, place } => {
+                self.executor.place(cell, place);
                 self.executor.restore(cell, session, image, keys, checkpoints);
             }
             Out::Copy { cell, base } => self.executor.copy(cell, base),

@@ -106,6 +106,7 @@ impl Supervisor {
             shards,
             sessions_max: options.limits.sessions_max,
             recoveries_max: options.limits.recoveries_max,
+            grants: options.limits.grants.clone(),
             peers: fetcher.has_peers(),
             sabotage: options.sabotage,
         });

@@ -362,11 +362,11 @@ impl World {
     fn execute(&mut self, seat: Seat, out: Out) {
         let cells = &mut self.edges[seat.edge].shards[seat.shard].cells;
         match out {
-            Out::Start { cell, image, seed } => {
+            Out::Start { cell, image, seed, .. } => {
                 let result = cells.start(cell, (image, seed), &mut self.past);
                 self.answer(seat, cell, In::Started { cell, result });
             }
-            Out::Restore { cell, session, image, keys, checkpoints } => {
+            Out::Restore { cell, session, image, keys, checkpoints, .. } => {
                 cells.expect(cell, Restoring::new(session, image, keys, checkpoints));
             }
             Out::Part { cell, bytes } => {
