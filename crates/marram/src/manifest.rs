@@ -188,7 +188,8 @@ impl WrittenSchedule {
     fn priority(&self, source: &Source) -> Result<u8, Problem> {
         let Some(written) = &self.priority else { return Ok(0) };
         if *written.get_ref() > PRIORITY_MAX {
-            let what = format!("a priority is at most {PRIORITY_MAX}, which goes first; 0 is in turn with others");
+            let what =
+                format!("a priority is at most {PRIORITY_MAX}, which goes first; 0 is in turn with others");
             return Err(source.problem(&written.span(), what));
         }
         Ok(*written.get_ref())

@@ -23,6 +23,8 @@ pub(super) fn app(app: &App, manifest: Option<String>) -> Value {
         "messages_per_s": app.messages_per_s,
         "log_bytes_per_s": app.log_bytes_per_s,
         "sessions_max": app.sessions_max,
+        "tenant": app.tenant,
+        "priority": app.priority,
         "manifest": manifest,
     })
 }
@@ -60,6 +62,8 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
         messages_per_s: narrow("messages_per_s")?,
         log_bytes_per_s: narrow("log_bytes_per_s")?,
         sessions_max: narrow("sessions_max")?,
+        tenant: text("tenant")?.to_owned(),
+        priority: number("priority").and_then(|number| u8::try_from(number).ok())?,
     })
 }
 
@@ -147,6 +151,8 @@ mod tests {
                 messages_per_s: 7,
                 log_bytes_per_s: u32::MAX,
                 sessions_max: 9,
+                tenant: "acme".into(),
+                priority: 3,
             };
             let value = app(&shown, None);
             assert_eq!(read_app(&value), Some(shown));

@@ -55,6 +55,9 @@ enum Command {
     Demo(demo::Options),
     /// Measure what the README claims.
     Bench(bench::Options),
+    /// One part of a benchmark; started by `marram bench`.
+    #[command(hide = true, subcommand)]
+    BenchWorker(bench::Worker),
 }
 
 /// Reads the command line, does what it says, and reports failures on standard error.
@@ -74,13 +77,14 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Inspect(arguments) => operate::inspect(arguments),
         Command::Kill(arguments) => operate::kill(arguments),
         Command::Drain(edges) => operate::drain(edges),
+        Command::Route(command) => route::run(command),
         Command::Config(command) => configure::run(command),
         Command::Limits => {
             print!("{}", limits::page());
-        Command::Route(command) => route::run(command),
             Ok(())
         }
         Command::Demo(options) => demo::run(options),
         Command::Bench(options) => bench::run(options),
+        Command::BenchWorker(worker) => worker.run().map_err(Failure::from),
     }
 }

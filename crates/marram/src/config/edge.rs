@@ -6,6 +6,7 @@ use super::source::{Problem, Source};
 use super::units::{Name, Peer, Time};
 use crate::agent::Listener;
 use crate::{edge, logging};
+use marram_edge::{api::Grant, turns::WEIGHT};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -80,6 +81,8 @@ struct Written {
     #[serde(default)]
     limits: WrittenLimits,
     #[serde(default)]
+    tenant: Vec<Spanned<WrittenTenant>>,
+    #[serde(default)]
     patience: WrittenPatience,
     #[serde(default)]
     log: WrittenLog,
@@ -97,6 +100,15 @@ struct WrittenGate {
     protocol: Option<Spanned<String>>,
     idle: Option<Spanned<Time>>,
     flows: Option<Spanned<usize>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenTenant {
+    name: Name,
+    weight: Option<u32>,
+    sessions: Option<u32>,
+    priority: Option<bool>,
 }
 
 #[derive(Deserialize, Default)]
@@ -148,7 +160,7 @@ impl Written {
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
             patience: self.patience.resolve(source)?,
-            limits: self.limits.resolve(),
+            limits: self.limits.resolve(tenants(source, self.tenant)?),
             sabotage: self.sabotage,
         };
         let apps = self.apps.iter().map(|path| source.path(path)).collect();
@@ -192,8 +204,30 @@ impl WrittenAdmin {
     }
 }
 
+/// What each tenant is granted; one that is named twice is an error.
+fn tenants(source: &Source, written: Vec<Spanned<WrittenTenant>>) -> Result<Vec<Grant>, Problem> {
+    let mut grants: Vec<Grant> = Vec::new();
+    for tenant in written {
+        let span = tenant.span();
+        let WrittenTenant { name, weight, sessions, priority } = tenant.into_inner();
+        if grants.iter().any(|grant| grant.tenant == name.0) {
+            return Err(source.problem(&span, format!("`{}` is granted twice; make one of the two", name.0)));
+        }
+        if weight == Some(0) {
+            return Err(source.problem(&span, "a weight is at least 1; 100 is everybody else's"));
+        }
+        grants.push(Grant {
+            tenant: name.0,
+            weight: weight.unwrap_or(WEIGHT),
+            sessions_max: sessions.unwrap_or(0),
+            priority: priority.unwrap_or(true),
+        });
+    }
+    Ok(grants)
+}
+
 impl WrittenLimits {
-    fn resolve(&self) -> edge::Limits {
+    fn resolve(&self, grants: Vec<Grant>) -> edge::Limits {
         let default = edge::Limits::default();
         edge::Limits {
             sessions_max: self.sessions.unwrap_or(default.sessions_max),
@@ -202,6 +236,7 @@ impl WrittenLimits {
             handshake: self.handshake.map_or(default.handshake, |time| time.0),
             drain: self.drain.map_or(default.drain, |time| time.0),
             cells_max: self.cells.unwrap_or(default.cells_max),
+            grants,
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     agent::{Patience, Routing, Server},
     net::{Security, Stop},
 };
+use marram_edge::api::Grant;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Everything that an edge needs to know, resolved.
@@ -66,6 +67,8 @@ pub struct Limits {
     pub drain: Duration,
     /// Cells that can live at a time on one shard.
     pub cells_max: u32,
+    /// What tenants are granted.
+    pub grants: Vec<Grant>,
 }
 
 impl Default for Limits {
@@ -77,6 +80,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(5),
             drain: Duration::from_secs(30),
             cells_max: 4096,
+            grants: Vec::new(),
         }
     }
 }
