@@ -139,3 +139,43 @@ fn an_agents_errors_name_line_field_and_fix() {
         }
     }
 }
+
+#[test]
+fn routes_and_listeners_say_what_is_wrong_with_them() {
+    let place = Place::new("routes");
+    let route = |fields: &str| format!("{AGENT}name = \"web\"\n[[route]]\nname = \"r\"\n{fields}\n");
+    for fields in [
+        "app = \"a\"",
+        "refuse = \"why\"\nlistener = \"web\"",
+        "app = \"a\"\nlistener = \"127.0.0.1:8080\"\nclient = \"::/0\"\nclient_port = \"5\"\nprotocol = \"udp\"",
+        "app = \"a\"\nsni = \"*.example.org\"\nfirst_bytes_hex = \"1603\"\npriority = -4",
+    ] {
+        place.agent(&route(fields), Side::Client).expect(fields);
+    }
+    for (fields, field, says) in [
+        ("", "route.app", "is missing"),
+        ("app = \"a\"\nrefuse = \"b\"", "route.refuse", "one of them"),
+        ("app = \"a\"\nlistener = \"mail\"", "route.listener", "there are: web"),
+        ("app = \"a\"\nclient = \"10.0.0.1/8\"", "route.client", "10.1.0.0/16"),
+        ("app = \"a\"\nclient_port = \"9-8\"", "route.client_port", "ends before it begins"),
+        ("app = \"a\"\nclient_port = \"http\"", "route.client_port", "1024-65535"),
+        ("app = \"a\"\nprotocol = \"sctp\"", "route.protocol", "\"tcp\" or \"udp\""),
+        ("app = \"a\"\nprotocol = \"udp\"\nsni = \"x\"", "route.sni", "not spoken in datagrams"),
+        ("app = \"a\"\nfirst_bytes = \"\"", "route.first_bytes", "1 to 64"),
+        ("app = \"a\"\nfirst_bytes_hex = \"160\"", "route.first_bytes_hex", "two hexadecimal digits"),
+        ("app = \"a b\"", "route.app", "a name of at most"),
+        ("app = \"a\"\n[[route]]\nname = \"r\"\napp = \"b\"", "route.name", "another rule's"),
+    ] {
+        let said = place.agent(&route(fields), Side::Client).unwrap_err();
+        assert!(said.contains(&format!("`{field}`")) && said.contains(says), "{fields}: {said}");
+    }
+    for (fields, field, says) in [
+        ("idle = \"5s\"", "listen.idle", "protocol = \"udp\""),
+        ("protocol = \"quic\"", "listen.protocol", "\"tcp\" or \"udp\""),
+        ("protocol = \"udp\"\nflows = 0", "listen.flows", "lets nobody in"),
+        ("protocol = \"udp\"\nidle = \"0s\"", "listen.idle", "more than nothing"),
+    ] {
+        let said = place.agent(&format!("{AGENT}{fields}\n"), Side::Client).unwrap_err();
+        assert!(said.contains(&format!("`{field}`")) && said.contains(says), "{fields}: {said}");
+    }
+}

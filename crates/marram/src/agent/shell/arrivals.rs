@@ -1,0 +1,155 @@
+//! What comes in at an agent's listeners: which route it takes, and what is held until that is known.
+
+use super::{LISTENER, Shell};
+use crate::{
+    agent::{
+        datagrams::Came,
+        routing::{Route, Routing},
+    },
+    net::{Socket, token},
+};
+use anyhow::Context;
+use marram_session::agent::{
+    ConnectionId, In,
+    routes::{HELD_MAX, Protocol},
+};
+use marram_wire::limits::STREAM_CUT;
+use mio::{
+    Interest, Poll,
+    net::{TcpListener, TcpStream},
+};
+use std::{io, net::SocketAddr, sync::atomic::Ordering::Relaxed};
+use tracing::{info, warn};
+
+/// Binds the listeners that are for streams.
+pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpListener, usize)>> {
+    let mut listeners = Vec::new();
+    for (place, (at, _)) in
+        routing.listeners().enumerate().filter(|(_, (at, _))| at.protocol == Protocol::Tcp)
+    {
+        let (address, app) = (at.address, &at.app);
+        let mut listener = TcpListener::bind(address).with_context(|| {
+            format!("cannot listen on {address} for {app}: choose another address or stop what uses it")
+        })?;
+        let token = token::token(LISTENER, listeners.len() as u64);
+        poll.registry().register(&mut listener, token, Interest::READABLE)?;
+        info!(address = %listener.local_addr()?, %app, "listening for clients");
+        listeners.push((listener, place));
+    }
+    Ok(listeners)
+}
+
+impl Shell {
+    /// Takes connections from listeners that have some, while there is room.
+    pub(super) fn accept(&mut self) {
+        for index in 0..self.listeners.len() {
+            while self.accepting[index] && self.locals.has_room() {
+                match self.listeners[index].0.accept() {
+                    Ok((stream, client)) => self.accepted(stream, client, index),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.accepting[index] = false,
+                    Err(error) => {
+                        // Out of descriptors, say: the connection stays in the queue and is tried again with the next.
+                        self.accepting[index] = false;
+                        if let Some(swallowed) = self.accept_errors.pass(self.now) {
+                            warn!(%error, swallowed, "cannot take a client's connection");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn accepted(&mut self, stream: TcpStream, client: SocketAddr, index: usize) {
+        let registry = self.poll.registry();
+        // Fails if the client is gone already, or the system is out of memory; the client sees its connection close.
+        let accepted = Socket::tcp(stream).and_then(|socket| self.locals.accept(registry, socket));
+        if let Ok(connection) = accepted {
+            let listener = self.listeners[index].1;
+            match self.routing.decide(listener, client, &[], false) {
+                Route::App(app) => self.begin(connection, app, listener),
+                Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
+                Route::More => self.held.hold(self.now, connection, listener, client),
+            }
+        }
+    }
+
+    fn begin(&mut self, connection: ConnectionId, app: String, listener: usize) {
+        self.routing.counts(listener).begun.fetch_add(1, Relaxed);
+        self.step(In::Accepted { connection, app, datagrams: false });
+    }
+
+    fn refuse(&mut self, connection: ConnectionId, client: SocketAddr, rule: &str, reason: &str) {
+        self.locals.reset(connection);
+        self.tell_refused(client, rule, reason);
+    }
+
+    fn tell_refused(&mut self, client: SocketAddr, rule: &str, reason: &str) {
+        if let Some(swallowed) = self.refusals.pass(self.now) {
+            warn!(%client, rule, reason, swallowed, "refused by a route");
+        }
+    }
+
+    /// What came from a connection whose route may not be decided yet.
+    pub(super) fn heard(&mut self, input: In) {
+        match &input {
+            In::Received { connection, bytes } => {
+                if let Some(waiting) = self.held.get_mut(*connection) {
+                    waiting.first.extend_from_slice(bytes);
+                    return self.ask(*connection, false);
+                }
+            }
+            In::EndOfInput { connection } if self.held.has(*connection) => self.ask(*connection, true),
+            In::Broken { connection } if self.held.release(*connection).is_some() => return,
+            _ => {}
+        }
+        self.step(input);
+    }
+
+    /// Asks again for the route of a connection that is held; `last` if it is held no longer.
+    pub(super) fn ask(&mut self, connection: ConnectionId, last: bool) {
+        let Some(waiting) = self.held.get_mut(connection) else { return };
+        let last = last || waiting.first.len() >= HELD_MAX;
+        let (listener, client) = (waiting.listener, waiting.client);
+        let route = self.routing.decide(listener, client, &waiting.first, last);
+        if route == Route::More {
+            return;
+        }
+        let Some(waiting) = self.held.release(connection) else { return };
+        match route {
+            Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
+            Route::More => {}
+            Route::App(app) => {
+                self.begin(connection, app, listener);
+                let mut first = waiting.first.freeze();
+                while !first.is_empty() {
+                    let bytes = first.split_to(first.len().min(STREAM_CUT));
+                    self.step(In::Received { connection, bytes });
+                }
+            }
+        }
+    }
+
+    /// The next datagram, if one came.
+    pub(super) fn next_datagram(&mut self) -> Option<In> {
+        let now_ns = self.now_ns();
+        loop {
+            let (client, bytes) = match self.datagrams.next(now_ns)? {
+                Came::Known(input) => return Some(input),
+                Came::New(client, bytes) => (client, bytes),
+            };
+            if self.stops > 0 || !self.datagrams.has_room(client) {
+                continue;
+            }
+            match self.routing.decide(client.listener, client.address, &bytes, true) {
+                Route::More => {}
+                Route::Refuse(rule, reason) => self.tell_refused(client.address, &rule, &reason),
+                Route::App(app) => {
+                    self.routing.counts(client.listener).begun.fetch_add(1, Relaxed);
+                    let connection = self.datagrams.begin(now_ns, client);
+                    self.step(In::Accepted { connection, app, datagrams: true });
+                    return Some(In::Received { connection, bytes });
+                }
+            }
+        }
+    }
+}
