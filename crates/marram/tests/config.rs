@@ -110,6 +110,8 @@ fn an_edges_errors_name_line_field_and_fix() {
         ("[patience]\nbackoff_max = \"1ms\"", &[":5", "`patience.backoff_max`", "backoff_min"]),
         ("[patience]\nlinger = \"0s\"", &[":5", "`patience.linger`", "more than nothing"]),
         ("[limits]\ndrain = \"5\"", &[":5", "`limits.drain`", "\"30s\""]),
+        ("[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"", &["granted twice"]),
+        ("[[tenant]]\nname = \"a\"\nweight = 0", &["at least 1"]),
         ("[log]\nlevel = \"loud\"", &[":5", "`log.level`", "`debug`"]),
     ] {
         let error = place.edge(&format!("{EDGE}{text}\n")).map(|_| ()).unwrap_err();
