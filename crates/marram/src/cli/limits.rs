@@ -127,6 +127,16 @@ fn in_a_cell() -> Vec<Row> {
             "the guest traps",
         ),
         ("timers", wire::TIMERS_MAX.to_string(), "the session ends with the reason"),
+        (
+            "handlers that one input runs in a chain",
+            sandbox::HANDLERS_PER_INPUT_MAX.to_string(),
+            "the session ends",
+        ),
+        (
+            "bytes that wait between stages of a chain",
+            size64(sandbox::BETWEEN_STAGES_BYTES_MAX),
+            "the session ends",
+        ),
         ("random bytes in one call", size(sandbox::RANDOM_BYTES_MAX), "the guest traps"),
         ("printed text", size(sandbox::PRINT_BYTES_MAX), "it is cut"),
         ("printed texts of one handler", sandbox::PRINTS_PER_HANDLER_MAX.to_string(), "the rest is dropped"),
@@ -136,6 +146,7 @@ fn in_a_cell() -> Vec<Row> {
 
 fn at_deployment() -> Vec<Row> {
     vec![
+        ("stages of a chain", sandbox::STAGES_MAX.to_string(), "refused"),
         ("module", size(sandbox::MODULE_BYTES_MAX), "refused"),
         ("files of an app (m)", sandbox::IMAGE_FILES_MAX.to_string(), "refused"),
         ("bytes of an app's files together", size(sandbox::IMAGE_FILES_BYTES_MAX), "refused"),

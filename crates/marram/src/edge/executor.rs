@@ -362,12 +362,12 @@ impl Executor {
     fn print(&mut self, CellId(cell): CellId) {
         for print in self.cells.take_prints(CellId(cell)) {
             let Some(swallowed) = self.prints.pass(Instant::now()) else { continue };
-            let text = print.text;
+            let (stage, text) = (print.stage, print.text);
             match print.level {
-                Level::Error => error!(target: "guest", cell, swallowed, "{text}"),
-                Level::Warning => warn!(target: "guest", cell, swallowed, "{text}"),
-                Level::Information => info!(target: "guest", cell, swallowed, "{text}"),
-                Level::Debug => debug!(target: "guest", cell, swallowed, "{text}"),
+                Level::Error => error!(target: "guest", cell, stage, swallowed, "{text}"),
+                Level::Warning => warn!(target: "guest", cell, stage, swallowed, "{text}"),
+                Level::Information => info!(target: "guest", cell, stage, swallowed, "{text}"),
+                Level::Debug => debug!(target: "guest", cell, stage, swallowed, "{text}"),
             }
         }
     }
