@@ -102,6 +102,7 @@ impl EdgeNode {
             shards: plan.shards[edge],
             sessions_max: 0,
             recoveries_max: plan.recoveries_max,
+            grants: Vec::new(),
             peers: false,
             sabotage: 0,
         };
