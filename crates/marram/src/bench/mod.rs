@@ -1,6 +1,7 @@
 //! `marram bench NAME`: every figure that the README claims, with its baseline measured in the same run.
 
 mod baseline;
+mod chain;
 mod checkpoint;
 mod cpu;
 mod forward;
@@ -30,6 +31,8 @@ pub enum Name {
     Checkpoint,
     /// How soon a new client has a cell of its own.
     Start,
+    /// What a stage costs a message, against a process a stage.
+    Chain,
 }
 
 /// What to measure and how to show it.
@@ -48,7 +51,29 @@ pub struct Options {
     pub cells: Option<PathBuf>,
 }
 
-pub use start::Worker;
+/// One part of a benchmark, in a process of its own; started by `marram bench`.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Worker {
+    /// Of `start`.
+    #[command(flatten)]
+    Start(start::Worker),
+    /// Of `chain`.
+    #[command(flatten)]
+    Chain(chain::Worker),
+}
+
+impl Worker {
+    /// Does its part.
+    ///
+    /// # Errors
+    /// If the machine has no room for it, or whoever started it is gone.
+    pub fn run(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Start(worker) => worker.run(),
+            Self::Chain(worker) => worker.run(),
+        }
+    }
+}
 
 /// What every benchmark needs to know.
 struct Plan {
@@ -89,6 +114,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         Name::Recover => recover::run(&plan)?,
         Name::Checkpoint => checkpoint::run(&plan)?,
         Name::Start => start::run(&plan)?,
+        Name::Chain => chain::run(&plan)?,
     };
     if options.json {
         println!("{}", report.json());

@@ -33,12 +33,18 @@ impl Cells {
         bail!("the cells are not built: run `cargo xtask cells`, or name their directory with --cells");
     }
 
+    /// Where a cell's module is.
+    #[must_use]
+    pub fn module(&self, cell: &str) -> PathBuf {
+        self.directory.join(format!("{cell}.wasm"))
+    }
+
     /// Writes a manifest for the cell `name`, with `rest` behind its name and module, and returns its path.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn manifest(&self, place: &Place, name: &str, cell: &str, rest: &str) -> anyhow::Result<PathBuf> {
-        let module = self.directory.join(format!("{cell}.wasm"));
+        let module = self.module(cell);
         let text = format!("name = \"{name}\"\nmodule = {:?}\n{rest}", module.display().to_string());
         place.write(&format!("apps/{name}/marram.toml"), text)
     }

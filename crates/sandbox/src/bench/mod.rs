@@ -1,9 +1,11 @@
 //! What `marram bench` measures of this crate, with guests made for it. Every figure is a list of single runs, so that
 //! the caller chooses the statistics.
 
+mod chain;
 mod guests;
 mod start;
 
+pub use chain::Line;
 pub use start::Nursery;
 
 use crate::cells::{Cells, CellsConfig, Progress};
@@ -12,7 +14,7 @@ use crate::checkpoint::{Decoded, Snapshot};
 use crate::images::Images;
 use crate::quotas::Quotas;
 use bytes::Bytes;
-use marram_session::cell::{Base, CellId, Input, Outcome, PortKind, Run, Seed};
+use marram_session::cell::{Base, CellId, Input, Outcome, PortKind, Ran, Run, Seed};
 use marram_wire::id::Port;
 use std::sync::Arc;
 use std::time::Instant;
@@ -91,7 +93,7 @@ impl Workload {
         payload[..4].copy_from_slice(&count.min(self.pages).to_le_bytes());
         payload[4..].copy_from_slice(&stride.to_le_bytes());
         let input = Input::Message { port: Port::CLIENT, payload: payload.to_vec().into() };
-        finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0 })
+        finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0 }).map(drop)
     }
 
     /// Takes a checkpoint and measures it.
@@ -173,18 +175,18 @@ impl Echo {
     }
 
     fn handle(&mut self, input: Input) -> Result<(), BenchError> {
-        finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0 })
+        finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0 }).map(drop)
     }
 }
 
 /// Runs a handler to its end.
-fn finish(cells: &mut Cells, run: Run) -> Result<(), BenchError> {
+fn finish(cells: &mut Cells, run: Run) -> Result<Ran, BenchError> {
     let cell = run.cell;
     let mut progress = cells.run(run);
     loop {
         match progress {
             Progress::Pending => progress = cells.poll(cell),
-            Progress::Done(ran) if ran.outcome == Outcome::Idle => return Ok(()),
+            Progress::Done(ran) if ran.outcome == Outcome::Idle => return Ok(ran),
             Progress::Done(ran) => return Err(BenchError(format!("{:?}", ran.outcome))),
         }
     }

@@ -4,7 +4,7 @@ mod ping;
 mod tiny;
 mod worker;
 
-pub use worker::Worker;
+pub(super) use worker::Worker;
 
 use super::report::{Bar, Report};
 use super::{Plan, progress, stats};

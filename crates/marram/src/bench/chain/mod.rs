@@ -1,0 +1,115 @@
+//! `marram bench chain`: what each further stage costs a message, against a process a stage.
+
+mod pipeline;
+mod worker;
+
+pub(super) use worker::Worker;
+
+use super::report::{Bar, Report};
+use super::{Plan, progress, stats};
+use crate::harness::Place;
+use bytes::Bytes;
+use marram_sandbox::{Images, bench::Line};
+use pipeline::Pipeline;
+use std::time::Duration;
+
+/// Stages of the longest chain; the bars are for this one.
+const STAGES_MAX: usize = 6;
+/// Bytes of a message.
+const SIZES: [usize; 2] = [64, 1_024];
+/// How long each of those that are compared runs before the next has its turn.
+const BLOCK: Duration = Duration::from_millis(20);
+/// Messages between looks at the clock.
+const BATCH: u32 = 256;
+
+/// Runs the benchmark.
+pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
+    let mut report = Report::new("chain");
+    let place = Place::new("bench-chain")?;
+    let images = Images::open(place.path())?;
+    let module = std::fs::read(plan.cells.module("forward"))?;
+    let blocks = if plan.quick { 3 } else { 25 };
+    for bytes in SIZES {
+        for stages in 1..=STAGES_MAX {
+            progress(&format!("chain: {stages} stages, messages of {bytes} B"));
+            let mut sides = Sides {
+                line: Line::new(&images, &module, stages)?,
+                fed: Pipeline::cell(plan, place.path(), stages)?,
+                processes: Pipeline::processes(plan, stages)?,
+                message: vec![7; bytes].into(),
+            };
+            let costs = (0..blocks).map(|_| sides.turn()).collect::<anyhow::Result<Vec<_>>>()?;
+            show(&mut report, stages, bytes, &costs);
+        }
+    }
+    report
+        .baseline("processes", "as many processes, each: read a message, write it on; SOCK_SEQPACKET pairs");
+    report
+        .note("stages are the cell `forward`; their dirty pages are watched and copied every 1,000 messages");
+    report.note(format!(
+        "processes have up to {} messages in flight, and both cores; whoever feeds them is not counted as a stage, but \
+         takes its share of the cores",
+        pipeline::WINDOW
+    ));
+    report.note("fed: the chain in a process of its own, fed through the same sockets as the processes are");
+    Ok(report)
+}
+
+/// What is compared.
+struct Sides {
+    line: Line,
+    fed: Pipeline,
+    processes: Pipeline,
+    message: Bytes,
+}
+
+/// Microseconds of a message in one turn.
+struct Cost {
+    cell: f64,
+    fed: f64,
+    processes: f64,
+}
+
+impl Sides {
+    /// A block of each, so that what disturbs the machine disturbs all.
+    fn turn(&mut self) -> anyhow::Result<Cost> {
+        let cell = mean_us(|| Ok(Duration::from_nanos(self.line.pass_many(&self.message, BATCH)?)))?;
+        let fed = mean_us(|| self.fed.pass_many(&self.message, BATCH))?;
+        let processes = mean_us(|| self.processes.pass_many(&self.message, BATCH))?;
+        Ok(Cost { cell, fed, processes })
+    }
+}
+
+/// Runs batches for a block, after one that warms up; microseconds of a message.
+fn mean_us(mut batch: impl FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<f64> {
+    batch()?;
+    let (mut spent, mut messages) = (Duration::ZERO, 0.0);
+    while spent < BLOCK {
+        spent += batch()?;
+        messages += f64::from(BATCH);
+    }
+    Ok(spent.as_secs_f64() * 1e6 / messages)
+}
+
+fn show(report: &mut Report, stages: usize, bytes: usize, costs: &[Cost]) {
+    let median = |figure: fn(&Cost) -> f64| stats::median(&costs.iter().map(figure).collect::<Vec<_>>());
+    let group = format!("len{stages}_{bytes}b");
+    let ratio = median(|cost| cost.processes / cost.cell);
+    let name = format!("{group}.throughput_vs_processes");
+    if stages == STAGES_MAX {
+        report.metric_with_bar(&name, ratio, Bar::Least(5.0));
+    } else {
+        report.metric(&name, ratio);
+    }
+    report.metric(&format!("{group}.fed_throughput_vs_processes"), median(|cost| cost.processes / cost.fed));
+    report.metric(&format!("{group}.cell_us"), median(|cost| cost.cell));
+    report.metric(&format!("{group}.fed_us"), median(|cost| cost.fed));
+    report.metric(&format!("{group}.processes_us"), median(|cost| cost.processes));
+    if stages == STAGES_MAX {
+        #[expect(clippy::cast_precision_loss, reason = "some stages")]
+        let stage = median(|cost| cost.cell) / stages as f64;
+        let name =
+            if bytes == SIZES[0] { "stage_p50_us".to_owned() } else { format!("stage_{bytes}b_p50_us") };
+        report.metric_with_bar(&name, stage, Bar::Most(3.0));
+    }
+}

@@ -1,0 +1,80 @@
+//! Processes joined by Unix sockets that keep messages apart, and whoever feeds the first and listens to the last.
+
+use crate::bench::Plan;
+use anyhow::Context;
+use bytes::Bytes;
+use rustix::io::{read, write};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// Messages that are on their way at once: enough that no stage waits for the others, few enough that no socket is full.
+pub(super) const WINDOW: u32 = 64;
+
+/// Running processes, ended with this.
+pub(super) struct Pipeline {
+    children: Vec<Child>,
+    into: OwnedFd,
+    out: OwnedFd,
+}
+
+impl Pipeline {
+    /// One process a stage.
+    pub(super) fn processes(plan: &Plan, stages: usize) -> anyhow::Result<Self> {
+        Self::start(plan, &vec![vec!["stage".into()]; stages])
+    }
+
+    /// One process with a chain of cells in it.
+    pub(super) fn cell(plan: &Plan, images: &Path, stages: usize) -> anyhow::Result<Self> {
+        let module = plan.cells.module("forward").display().to_string();
+        Self::start(plan, &[vec!["line".into(), stages.to_string(), module, images.display().to_string()]])
+    }
+
+    fn start(plan: &Plan, workers: &[Vec<String>]) -> anyhow::Result<Self> {
+        let (into, mut reads) = pair()?;
+        let mut children = Vec::new();
+        for arguments in workers {
+            let (writes, next) = pair()?;
+            let mut command = Command::new(&plan.program);
+            command.arg("bench-worker").args(arguments).stdin(reads).stdout(writes);
+            children.push(command.spawn().context("cannot start a worker of this benchmark")?);
+            reads = next;
+        }
+        Ok(Self { children, into, out: reads })
+    }
+
+    /// How long `count` messages take from the first that goes in to the last that comes out, a window of them in flight.
+    pub(super) fn pass_many(&mut self, message: &Bytes, count: u32) -> anyhow::Result<Duration> {
+        let mut buffer = vec![0; message.len() + 1];
+        let begun = Instant::now();
+        for _ in 0..count.min(WINDOW) {
+            write(&self.into, message)?;
+        }
+        for received in 0..count {
+            let len = read(&self.out, &mut buffer)?;
+            anyhow::ensure!(buffer[..len] == message[..], "a worker lost or changed a message");
+            if received + WINDOW < count {
+                write(&self.into, message)?;
+            }
+        }
+        Ok(begun.elapsed())
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // It may be gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Packets: who reads gets one message, so that no stage has to find out where it ends.
+fn pair() -> anyhow::Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .context("cannot join processes by a socket")
+}
