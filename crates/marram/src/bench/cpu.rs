@@ -15,11 +15,23 @@ impl OneCore {
     /// # Errors
     /// If the kernel does not allow it.
     pub(super) fn enter() -> anyhow::Result<Self> {
+        Self::on(|cores| cores.next_back())
+    }
+
+    /// The first core instead: another one, where there are two.
+    ///
+    /// # Errors
+    /// If the kernel does not allow it.
+    pub(super) fn enter_other() -> anyhow::Result<Self> {
+        Self::on(|cores| cores.next())
+    }
+
+    fn on(choose: fn(&mut dyn DoubleEndedIterator<Item = usize>) -> Option<usize>) -> anyhow::Result<Self> {
         let before = sched_getaffinity(None)?;
-        let last =
-            (0..CpuSet::MAX_CPU).rev().find(|core| before.is_set(*core)).context("there is no core")?;
+        let mut cores = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core));
+        let core = choose(&mut cores).context("there is no core")?;
         let mut one = CpuSet::new();
-        one.set(last);
+        one.set(core);
         sched_setaffinity(None, &one)?;
         Ok(Self { before })
     }

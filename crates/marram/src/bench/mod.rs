@@ -7,6 +7,7 @@ mod cpu;
 mod forward;
 mod machine;
 mod mass;
+mod noisy;
 mod peer;
 mod pinger;
 mod recover;
@@ -33,6 +34,8 @@ pub enum Name {
     Start,
     /// What a stage costs a message, against a process a stage.
     Chain,
+    /// What a quiet tenant feels of hostile ones beside it.
+    Noisy,
 }
 
 /// What to measure and how to show it.
@@ -60,6 +63,9 @@ pub enum Worker {
     /// Of `chain`.
     #[command(flatten)]
     Chain(chain::Worker),
+    /// Of `noisy`.
+    #[command(flatten)]
+    Noisy(noisy::Worker),
 }
 
 impl Worker {
@@ -71,6 +77,7 @@ impl Worker {
         match self {
             Self::Start(worker) => worker.run(),
             Self::Chain(worker) => worker.run(),
+            Self::Noisy(worker) => worker.run(),
         }
     }
 }
@@ -114,6 +121,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         Name::Recover => recover::run(&plan)?,
         Name::Checkpoint => checkpoint::run(&plan)?,
         Name::Start => start::run(&plan)?,
+        Name::Noisy => noisy::run(&plan)?,
         Name::Chain => chain::run(&plan)?,
     };
     if options.json {

@@ -188,13 +188,14 @@ fn race_of(plan: &Plan, workers: &[[String; 3]]) -> anyhow::Result<f64> {
 }
 
 /// A worker, ended with this.
-struct Running {
+pub(super) struct Running {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
 }
 
 impl Running {
-    fn line(&mut self) -> anyhow::Result<String> {
+    /// The next line that it prints.
+    pub(super) fn line(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         anyhow::ensure!(self.lines.read_line(&mut line)? > 0, "the worker ended early");
         Ok(line)
@@ -209,7 +210,8 @@ impl Drop for Running {
     }
 }
 
-fn start(plan: &Plan, arguments: &[String]) -> anyhow::Result<Running> {
+/// Starts a worker with these arguments.
+pub(super) fn start(plan: &Plan, arguments: &[String]) -> anyhow::Result<Running> {
     let mut command = Command::new(&plan.program);
     command.arg("bench-worker").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start a worker of this benchmark")?;

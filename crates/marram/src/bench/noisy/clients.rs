@@ -1,0 +1,148 @@
+//! The clients at both ends of the noise: hostile ones, which make their cell or process busy and come again when it is
+//! killed, and the quiet one, which asks at a steady rate and knows when.
+
+use super::super::peer;
+use super::Kind;
+use anyhow::Context;
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Connections that a client of [`Kind::Connections`] holds at a time.
+const HELD: usize = 100;
+/// How often hostile clients look whether they shall stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Between attempts where nobody listens any more, or not yet.
+const AGAIN_AFTER: Duration = Duration::from_millis(5);
+/// Bytes of a quiet request and of its answer.
+const SIZE: usize = 64;
+
+/// Hostile clients, until this is dropped.
+pub(super) struct Hostile {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Hostile {
+    /// Starts one for each address. They run at the lowest priority: what is measured is the core that serves, not the one
+    /// that they share with the quiet client.
+    pub(super) fn start(targets: &[(Kind, SocketAddr)]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let client = |(kind, address): &(Kind, SocketAddr)| {
+            let (kind, address, stop) = (*kind, *address, Arc::clone(&stop));
+            std::thread::spawn(move || {
+                lowest_priority();
+                while !stop.load(Ordering::Relaxed) {
+                    // A session that was ended is the expected outcome: the client comes again.
+                    if visit(kind, address, &stop).is_err() {
+                        std::thread::sleep(AGAIN_AFTER);
+                    }
+                }
+            })
+        };
+        let threads = targets.iter().map(client).collect();
+        Self { stop, threads }
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // Whatever ended it, it is gone.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Of this thread and what it starts.
+pub(super) fn lowest_priority() {
+    // Whoever may not be humbler stays as it is; the kernel refuses nobody.
+    let _ = rustix::process::nice(19);
+}
+
+fn visit(kind: Kind, address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()> {
+    if kind == Kind::Connections {
+        return come_and_go(address, stop);
+    }
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(LOOK_EVERY))?;
+    stream.set_write_timeout(Some(LOOK_EVERY))?;
+    stream.write_all(&[1])?;
+    let mut buffer = vec![0; 256 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            // A cell floods anew for each byte; a process has not stopped.
+            Ok(_) if kind == Kind::Flood => stream.write_all(&[1]).or_else(in_time)?,
+            Ok(_) => {}
+            Err(error) => in_time(error)?,
+        }
+    }
+    Ok(())
+}
+
+fn in_time(error: std::io::Error) -> std::io::Result<()> {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Ok(()),
+        _ => Err(error),
+    }
+}
+
+/// Opens connections as fast as it can, each with a question whose answer it does not wait for.
+fn come_and_go(address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()> {
+    let mut held = VecDeque::with_capacity(HELD);
+    while !stop.load(Ordering::Relaxed) {
+        let mut stream = TcpStream::connect(address)?;
+        // Reset when closed: ports do not run out.
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
+        stream.write_all(&[1; SIZE])?;
+        if held.len() == HELD {
+            held.pop_front();
+        }
+        held.push_back(stream);
+    }
+    Ok(())
+}
+
+/// Asks `count` times, one request every `every`, however long answers take. How long each took from when it was due, in
+/// microseconds.
+pub(super) fn ask_steadily(stream: &TcpStream, count: u32, every: Duration) -> anyhow::Result<Vec<f64>> {
+    let (mut asking, mut reading) = (stream.try_clone()?, stream.try_clone()?);
+    let begun = Instant::now() + every;
+    let asker = std::thread::spawn(move || -> std::io::Result<()> {
+        for number in 0..count {
+            let due = begun + every * number;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            asking.write_all(&request(number))?;
+        }
+        Ok(())
+    });
+    let mut times = Vec::new();
+    for number in 0..count {
+        let mut answer = [0; SIZE];
+        reading.read_exact(&mut answer).context("the quiet client's answer did not come")?;
+        anyhow::ensure!(answer == request(number), "the quiet client's answer is not what was asked");
+        times.push((begun + every * number).elapsed().as_secs_f64() * 1e6);
+    }
+    asker.join().map_err(|_| anyhow::anyhow!("the quiet client panicked"))??;
+    Ok(times)
+}
+
+fn request(number: u32) -> [u8; SIZE] {
+    let mut bytes = [0x5a; SIZE];
+    bytes[..4].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// The quiet client's connection, with everything on its way warm.
+pub(super) fn quiet(address: SocketAddr) -> anyhow::Result<TcpStream> {
+    let mut stream = peer::connect(address)?;
+    peer::round_trips(&mut stream, &[7; SIZE], 200)?;
+    Ok(stream)
+}
