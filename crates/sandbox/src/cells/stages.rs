@@ -13,7 +13,7 @@ use crate::limits::{
     BETWEEN_STAGES_BYTES_MAX, HANDLERS_PER_INPUT_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX,
     REASON_BYTES_MAX, SLICE_CHARGE_NS_MAX, SLICE_MS, TIMER_CHANGES_PER_HANDLER_MAX,
 };
-use marram_session::cell::{Input, Outcome, Output, PortKind, Ran, Run, Stop};
+use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TimerChange};
 use marram_wire::{
     id::{ImageHash, Port},
     limits::charge,
@@ -86,10 +86,13 @@ pub(super) struct Stages {
 
 /// An input from outside that the stages are not done with.
 struct Underway {
-    /// What goes out in answer, so far.
-    ran: Ran,
+    cell: CellId,
     now_ns: i64,
+    /// What goes out in answer, so far.
+    outputs: Vec<Output>,
     output_bytes: usize,
+    timers: Vec<TimerChange>,
+    clock_read: bool,
     handlers: u32,
     /// The stage in the middle of a handler.
     at: Option<usize>,
@@ -127,15 +130,16 @@ impl Stages {
 
     /// Takes an input from outside; [`Self::resume`] runs it.
     pub(super) fn begin(&mut self, run: Run) {
-        let ran = Ran {
+        self.underway = Some(Underway {
             cell: run.cell,
-            outcome: Outcome::Idle,
-            clock_read: false,
+            now_ns: run.now_ns,
             outputs: Vec::new(),
+            output_bytes: 0,
             timers: Vec::new(),
-            cost_ns: 0,
-        };
-        self.underway = Some(Underway { ran, now_ns: run.now_ns, output_bytes: 0, handlers: 0, at: None });
+            clock_read: false,
+            handlers: 0,
+            at: None,
+        });
         self.list.iter_mut().for_each(|stage| stage.spent_ns = 0);
         self.accept(run.input);
     }
@@ -204,7 +208,7 @@ impl Stages {
             Ok(false) => Ok(None),
             Ok(true) => {
                 let cost_ns = self.spent_ns();
-                Ok(self.underway.take().map(|underway| Ran { cost_ns, ..underway.ran }))
+                Ok(self.underway.take().map(|underway| underway.ran(cost_ns)))
             }
             Err((at, stop)) => Err(Failure { stop: self.blame(at, stop), spent_ns: self.spent_ns() }),
         }
@@ -227,7 +231,10 @@ impl Stages {
                 return Ok(false);
             }
             self.pass_on(at)?;
-            if !self.waiting.is_empty() && (now - begun).as_millis() >= u128::from(SLICE_MS) {
+            if self.waiting.is_empty() {
+                return Ok(true);
+            }
+            if (now - begun).as_millis() >= u128::from(SLICE_MS) {
                 return Ok(false);
             }
         }
@@ -260,14 +267,14 @@ impl Stages {
         let underway = self.underway.as_mut().expect("a handler ran");
         let mut live = self.list[at].live.borrow_mut();
         let host = live.store.data_mut();
-        underway.ran.clock_read |= host.clock_read;
+        underway.clock_read |= host.clock_read;
         if first && last {
             // Everything goes out: the lists change hands instead of their items.
-            underway.ran.outputs = std::mem::take(&mut host.outputs);
-            underway.ran.timers = std::mem::take(&mut host.timers);
+            underway.outputs = std::mem::take(&mut host.outputs);
+            underway.timers = std::mem::take(&mut host.timers);
             return Ok(());
         }
-        underway.ran.timers.append(&mut host.timers);
+        underway.timers.append(&mut host.timers);
         for output in host.outputs.drain(..) {
             let (Output::Message { port, .. } | Output::Close { port }) = &output;
             let (neighbour, port) = match *port {
@@ -331,22 +338,27 @@ impl Stages {
 }
 
 impl Underway {
+    fn ran(self, cost_ns: u64) -> Ran {
+        let Self { cell, outputs, timers, clock_read, .. } = self;
+        Ran { cell, outcome: Outcome::Idle, clock_read, outputs, timers, cost_ns }
+    }
+
     fn put_out(&mut self, output: Output) {
         if let Output::Message { payload, .. } = &output {
             self.output_bytes += payload.len();
         }
-        self.ran.outputs.push(output);
+        self.outputs.push(output);
     }
 
     /// What one input has caused too much of, if it has: what bounds one handler bounds all of a chain's together.
     fn excess(&self, waiting_charge: u64) -> Option<String> {
         let why = if waiting_charge > BETWEEN_STAGES_BYTES_MAX {
             format!("more than {BETWEEN_STAGES_BYTES_MAX} bytes wait between stages")
-        } else if self.ran.outputs.len() > OUTPUTS_PER_HANDLER_MAX {
+        } else if self.outputs.len() > OUTPUTS_PER_HANDLER_MAX {
             format!("one input brought more than {OUTPUTS_PER_HANDLER_MAX} outputs out of its chain")
         } else if self.output_bytes > OUTPUT_BYTES_PER_HANDLER_MAX {
             format!("one input brought more than {OUTPUT_BYTES_PER_HANDLER_MAX} bytes out of its chain")
-        } else if self.ran.timers.len() > TIMER_CHANGES_PER_HANDLER_MAX {
+        } else if self.timers.len() > TIMER_CHANGES_PER_HANDLER_MAX {
             format!("one input changed more than {TIMER_CHANGES_PER_HANDLER_MAX} timers of its chain")
         } else {
             return None;
