@@ -78,7 +78,7 @@ impl Drop for Echo {
 
 /// Sends so many datagrams, few ahead of their answers so that no socket's buffer overflows; returns the answers.
 fn talk(to: SocketAddr, client: u8, count: u32) -> Vec<Vec<u8>> {
-    const AHEAD: u32 = 16;
+    const AHEAD: u32 = 4;
     let (socket, deadline) = (socket(), Instant::now() + PATIENCE);
     let (mut sent, mut answers, mut buffer) = (0, Vec::new(), vec![0; 70_000]);
     while answers.len() < usize::try_from(count).unwrap() && Instant::now() < deadline {
@@ -111,7 +111,7 @@ fn lab(purpose: &'static str, edges: usize, server: SocketAddr, listener: &str) 
 fn a_killed_edge_loses_and_repeats_no_datagram() {
     let server = Echo::start();
     let (mut lab, listen) = lab("datagrams", 3, server.address, "");
-    let count = u32::try_from(support::amount("MARRAM_DATAGRAMS", 3_000)).unwrap();
+    let count = u32::try_from(support::amount("MARRAM_DATAGRAMS", 10_000)).unwrap();
     let clients: Vec<_> = (0..3).map(|client| thread::spawn(move || talk(listen, client, count))).collect();
     let mut kills = 0;
     while clients.iter().any(|client| !client.is_finished()) {
@@ -126,12 +126,19 @@ fn a_killed_edge_loses_and_repeats_no_datagram() {
             lab.respawn(index).unwrap();
         }
     }
+    let ended = lab.journal.all(0, |event| event.name() == "ended");
+    let ended: Vec<_> =
+        ended.iter().map(|event| (event.who.to_string(), event.text("reason").to_string())).collect();
     for (client, talked) in (0..).zip(clients) {
         let expected: Vec<_> = (0..count).map(|number| datagram(client, number)).collect();
         let answers = talked.join().unwrap();
         let wrong = answers.iter().zip(0..).find(|(answer, number)| **answer != datagram(client, *number));
         let wrong = wrong.map(|(answer, at)| (number(answer), at));
-        assert_eq!((wrong, answers.len()), (None, expected.len()), "client {client}: number, place; answers");
+        assert_eq!(
+            (wrong, answers.len()),
+            (None, expected.len()),
+            "client {client}: number, place; answers; sessions ended: {ended:?}"
+        );
         assert!(server.conversations().contains(&expected), "the server heard client {client} whole");
     }
     assert_eq!(server.conversations().len(), 3);
