@@ -124,14 +124,14 @@ pub(crate) fn check_files(files: &[ImageFile]) -> Result<(), String> {
     }
     for pair in files.windows(2) {
         if pair[0].path >= pair[1].path {
-            return Err(format!("`{}` is given twice, or out of order", pair[1].path));
+            return Err(format!("`{}` is given twice, or out of order", pair[1].path.escape_debug()));
         }
     }
     // A path that is a file cannot also be a directory of another.
     for file in files {
         let below = format!("{}/", file.path);
         if files.iter().any(|other| other.path.starts_with(&below)) {
-            return Err(format!("`{}` is both a file and a directory", file.path));
+            return Err(format!("`{}` is both a file and a directory", file.path.escape_debug()));
         }
     }
     Ok(())

@@ -184,8 +184,8 @@ impl fmt::Display for ImageFault {
 
 /// Begins every image file.
 const MAGIC: [u8; 4] = *b"MRIM";
-/// Version of the layout below.
-const VERSION: u32 = 1;
+/// Version of the layout below, and of what deployment puts into code.
+const VERSION: u32 = 2;
 
 /// An image file:
 ///

@@ -19,6 +19,7 @@ mod host;
 mod image;
 mod images;
 pub mod limits;
+mod plain;
 mod quotas;
 
 pub use app::ImageFile;

@@ -71,8 +71,9 @@ pub const TABLE_ELEMENTS_MAX: usize = 1 << 17;
 pub const TABLES_MAX: u32 = 4;
 /// Milliseconds between two chances to preempt a handler.
 pub const SLICE_MS: u64 = 1;
-/// Nanoseconds that one slice costs a handler at most. A slice that took longer did so because the machine ran something
-/// else, and no handler is killed for that.
+/// Nanoseconds that a handler's first slice costs it at most. One that took longer did so because the machine ran something
+/// else, and no handler is killed for that; or within one instruction on much memory, and then it is the slices that follow
+/// whose computing is measured.
 pub const SLICE_CHARGE_NS_MAX: u64 = 4 * SLICE_MS * 1_000_000;
 
 /// Open file descriptors of a cell.

@@ -22,6 +22,7 @@ use crate::generator::of_stage;
 use crate::host::{Host, Print, linker};
 use crate::image::StageImage;
 use crate::limits::{READY_SHARE, REASON_BYTES_MAX};
+use crate::plain::plain_cut;
 use bound::Bound;
 use live::Live;
 use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
@@ -271,24 +272,24 @@ fn stopped(cell: CellId, stop: Stop, cost_ns: u64) -> Ran {
 /// What to tell people about a panic of our own.
 fn bug(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    let mut text = format!("the host has a bug, please report it: {}", text.unwrap_or("no message"));
-    text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
-    text
+    let text = format!("the host has a bug, please report it: {}", text.unwrap_or("no message"));
+    plain_cut(&text, REASON_BYTES_MAX)
 }
 
-/// What to tell people about an error that ended a guest: the cause, and in which function.
+/// What to tell people about an error that ended a guest: the cause, and in which function. Functions have the names that
+/// the guest gave them.
 pub(crate) fn reason(error: &wasmtime::Error) -> String {
     let mut text = error.root_cause().to_string();
-    let Some(trace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return text };
-    for (n, frame) in trace.frames().iter().take(REASON_FRAMES_MAX).enumerate() {
+    let trace = error.downcast_ref::<wasmtime::WasmBacktrace>();
+    let frames = trace.map(wasmtime::WasmBacktrace::frames).unwrap_or_default();
+    for (n, frame) in frames.iter().take(REASON_FRAMES_MAX).enumerate() {
         text.push_str(if n == 0 { ", in " } else { " < " });
         match frame.func_name() {
             Some(name) => text.push_str(&format!("{:#}", rustc_demangle::demangle(name))),
             None => text.push_str(&format!("function {}", frame.func_index())),
         }
     }
-    text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
-    text
+    plain_cut(&text, REASON_BYTES_MAX)
 }
 
 /// Callers that a reason names.

@@ -35,27 +35,37 @@ pub(super) struct Stage {
     name: Box<str>,
     /// Nanoseconds that it has run for the present input.
     spent_ns: u64,
+    /// Whether it is in the middle of a handler.
+    paused: bool,
 }
 
 impl Stage {
     pub(super) fn new(live: Live, bound: Rc<Bound>, name: &str) -> Self {
         let (live, desk) = (Rc::new(RefCell::new(live)), Rc::new(Desk::default()));
         let task = super::live::task(Rc::clone(&live), Rc::clone(&desk));
-        Self { task, live, desk, bound, name: name.into(), spent_ns: 0 }
+        Self { task, live, desk, bound, name: name.into(), spent_ns: 0, paused: false }
     }
 
     /// Runs its handler until it ends or a slice is used up, from `now` on; says whether it ended.
     fn run(&mut self, now: &mut Instant) -> Result<bool, Stop> {
         // The task never ends; whether the handler did is on the desk. A panic in an import is our bug, found by one guest:
         // it ends that guest and not the process, or the message that found it would take one edge after another.
+        let computed_before = self.paused.then(computed_ns);
         let resume = || self.task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         if let Err(panic) = catch_unwind(AssertUnwindSafe(resume)) {
             return Err(Stop::Kill(bug(&*panic)));
         }
         let before = std::mem::replace(now, Instant::now());
         let slice_ns = u64::try_from((*now - before).as_nanos()).unwrap_or(u64::MAX);
-        self.spent_ns += slice_ns.min(SLICE_CHARGE_NS_MAX);
-        match self.desk.answer() {
+        self.spent_ns += match computed_before {
+            Some(before) if slice_ns > SLICE_CHARGE_NS_MAX => {
+                slice_ns.min(computed_ns().saturating_sub(before))
+            }
+            _ => slice_ns.min(SLICE_CHARGE_NS_MAX),
+        };
+        let answer = self.desk.answer();
+        self.paused = answer.is_none();
+        match answer {
             Some(Outcome::Idle) => Ok(true),
             Some(Outcome::Stopped(stop)) => Err(stop),
             None if self.spent_ns > self.bound.quotas.handler_time_ns => Err(self.too_long()),
@@ -67,6 +77,16 @@ impl Stage {
         let ms = self.bound.quotas.handler_time_ns / 1_000_000;
         Stop::Kill(format!("a handler ran longer than handler_time, {ms} ms"))
     }
+}
+
+/// Nanoseconds that this thread has computed: time in which the machine ran something else does not count. Costs a system
+/// call, so it is asked only of handlers that have used up a slice already.
+fn computed_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec of our own. The standard library has no clock of a thread's time.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0;
+    debug_assert!(!failed, "every Linux has this clock");
+    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
 }
 
 /// The stages of one cell, and what is on its way between them.

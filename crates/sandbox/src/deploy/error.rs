@@ -1,5 +1,6 @@
 //! Why a module was not deployed. Each message says what to change, since its reader wrote the module.
 
+use crate::plain::plain;
 use std::fmt;
 
 /// Why a module was not deployed.
@@ -58,36 +59,43 @@ pub enum DeployError {
 }
 
 impl fmt::Display for DeployError {
+    /// Names are the module's, and so is what it printed: what a terminal would obey is written out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&plain(&self.words()))
+    }
+}
+
+impl DeployError {
+    fn words(&self) -> String {
         match self {
             Self::NotAModule(why) => {
-                write!(f, "not a WebAssembly module ({why}); give the .wasm file that the compiler wrote")
+                format!("not a WebAssembly module ({why}); give the .wasm file that the compiler wrote")
             }
-            Self::Component => f.write_str(
+            Self::Component => String::from(
                 "this is a component, and apps are core modules; build for wasm32-wasip1 (not wasip2) and do not run `wasm-tools component new`",
             ),
             Self::TooLarge { bytes, bytes_max } => {
-                write!(f, "the module has {bytes} bytes and the most is {bytes_max}; strip its debug information")
+                format!(
+                    "the module has {bytes} bytes and the most is {bytes_max}; strip its debug information"
+                )
             }
-            Self::Invalid(why) => write!(
-                f,
+            Self::Invalid(why) => format!(
                 "the module is invalid or uses a proposal that cells cannot have: {why}; docs/abi.md lists the proposals"
             ),
-            Self::ExportMissing(name) => write!(
-                f,
+            Self::ExportMissing(name) => format!(
                 "the module does not export `{name}`, which marram_v1 requires; use the SDK's app macro or export it by hand (docs/abi.md)"
             ),
             Self::ExportType { name, found, expected } => {
-                write!(f, "the export `{name}` is {found}, and marram_v1 says {expected}")
+                format!("the export `{name}` is {found}, and marram_v1 says {expected}")
             }
-            Self::ExportForbidden { name, reason } => write!(f, "the module exports `{name}`: {reason}"),
-            Self::ImportForbidden { name, reason } => write!(f, "the module imports `{name}`: {reason}"),
-            Self::Unsavable(why) => write!(f, "the module keeps state that could not be saved: {why}"),
-            Self::Quotas(why) => write!(f, "the manifest's quotas: {why}"),
-            Self::Files(why) => write!(f, "the app's files: {why}"),
-            Self::Initialisation(why) => write!(f, "initialisation failed: {why}"),
-            Self::Compile(why) => write!(f, "the engine could not compile the module: {why}"),
-            Self::Store(error) => write!(f, "{error}"),
+            Self::ExportForbidden { name, reason } => format!("the module exports `{name}`: {reason}"),
+            Self::ImportForbidden { name, reason } => format!("the module imports `{name}`: {reason}"),
+            Self::Unsavable(why) => format!("the module keeps state that could not be saved: {why}"),
+            Self::Quotas(why) => format!("the manifest's quotas: {why}"),
+            Self::Files(why) => format!("the app's files: {why}"),
+            Self::Initialisation(why) => format!("initialisation failed: {why}"),
+            Self::Compile(why) => format!("the engine could not compile the module: {why}"),
+            Self::Store(error) => format!("{error}"),
         }
     }
 }

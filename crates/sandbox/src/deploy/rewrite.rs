@@ -1,15 +1,16 @@
-//! Rewrites a module: opens its mutable globals to the host, and bakes what initialisation left behind into it.
+//! Rewrites a module: opens its mutable globals to the host, lets it be preempted wherever it may compute for long, and
+//! bakes what initialisation left behind into it.
 //!
-//! Every index stays what it was, so that code, elements and names are copied unread.
+//! Every index stays what it was, so that elements and names are copied unread, and code but for what is put into it.
 
 use super::check::RESERVED;
 use std::ops::Range;
 use wasm_encoder::reencode::{Reencode, RoundtripReencoder};
 use wasm_encoder::{
-    ConstExpr, DataCountSection, DataSection, ExportKind, ExportSection, GlobalSection, Ieee32, Ieee64,
-    MemorySection, Module, RawSection, SectionId,
+    CodeSection, ConstExpr, DataCountSection, DataSection, ExportKind, ExportSection, GlobalSection, Ieee32,
+    Ieee64, MemorySection, Module, RawSection, SectionId,
 };
-use wasmparser::{DataKind, Parser, Payload};
+use wasmparser::{DataKind, FunctionBody, Operator, Parser, Payload, TypeRef};
 
 /// The value of one mutable global, bit by bit: floats keep their NaN payloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,8 +47,16 @@ pub(crate) fn rewrite(
     globals: &[u32],
     baked: Option<&Baked<'_>>,
 ) -> Result<Vec<u8>, RewriteError> {
-    let mut writer =
-        Writer { source: module, globals, baked, out: Module::new(), data: None, exported: false };
+    let mut writer = Writer {
+        source: module,
+        globals,
+        baked,
+        out: Module::new(),
+        imported: 0,
+        code: None,
+        data: None,
+        exported: false,
+    };
     for payload in Parser::new(0).parse_all(module) {
         writer.payload(&payload?)?;
     }
@@ -59,6 +68,10 @@ struct Writer<'a> {
     globals: &'a [u32],
     baked: Option<&'a Baked<'a>>,
     out: Module,
+    /// Functions that are imported: the first indices.
+    imported: u32,
+    /// The functions so far, and how many are still to come.
+    code: Option<(CodeSection, u32)>,
     /// The module's own data section, kept back until the code is written.
     data: Option<wasmparser::DataSectionReader<'a>>,
     exported: bool,
@@ -74,6 +87,20 @@ impl<'a> Writer<'a> {
                 Ok(())
             }
             Payload::StartSection { .. } if self.baked.is_some() => Ok(()),
+            Payload::ImportSection(section) => {
+                for import in section.clone().into_imports() {
+                    self.imported +=
+                        u32::from(matches!(import?.ty, TypeRef::Func(_) | TypeRef::FuncExact(_)));
+                }
+                self.raw(SectionId::Import.into(), section.range());
+                Ok(())
+            }
+            Payload::CodeSectionStart { count, .. } => {
+                self.code = Some((CodeSection::new(), *count));
+                self.end_code(*count);
+                Ok(())
+            }
+            Payload::CodeSectionEntry(body) => self.function(body),
             Payload::DataCountSection { count, .. } if self.baked.is_some() => {
                 let added = self.baked.map_or(0, |baked| baked.data.len());
                 let count = count + u32::try_from(added).unwrap_or(u32::MAX);
@@ -102,6 +129,24 @@ impl<'a> Writer<'a> {
 
     fn raw(&mut self, id: u8, range: Range<usize>) {
         self.out.section(&RawSection { id, data: &self.source[range] });
+    }
+
+    fn function(&mut self, body: &FunctionBody<'a>) -> Result<(), RewriteError> {
+        let body = preemptible(self.source, body, self.imported)?;
+        let (code, left) = self.code.as_mut().expect("functions come behind the head of their section");
+        code.raw(&body);
+        *left -= 1;
+        let left = *left;
+        self.end_code(left);
+        Ok(())
+    }
+
+    fn end_code(&mut self, left: u32) {
+        if left == 0
+            && let Some((code, _)) = self.code.take()
+        {
+            self.out.section(&code);
+        }
     }
 
     fn memory(&mut self, section: wasmparser::MemorySectionReader<'_>) -> Result<(), RewriteError> {
@@ -177,6 +222,37 @@ impl<'a> Writer<'a> {
         }
         Ok(self.out.finish())
     }
+}
+
+/// A function that can be preempted before each instruction that may take long and is not the engine's to interrupt: the
+/// host's functions, and those on ranges of memory. Without that, a function that clears its memory a million times in a
+/// row, written out without a loop, would keep all other cells waiting until it is done.
+///
+/// What is put in is an empty loop: at the head of every loop the engine looks whether the slice is over.
+fn preemptible(source: &[u8], body: &FunctionBody<'_>, imported: u32) -> Result<Vec<u8>, RewriteError> {
+    const EMPTY_LOOP: [u8; 3] = [0x03, 0x40, 0x0b];
+    let range = body.range();
+    let mut out = Vec::with_capacity(range.len());
+    let mut copied = range.start;
+    let mut operators = body.get_operators_reader()?;
+    while !operators.eof() {
+        let (operator, at) = operators.read_with_offset()?;
+        let long = match operator {
+            Operator::Call { function_index } => function_index < imported,
+            Operator::CallIndirect { .. }
+            | Operator::MemoryFill { .. }
+            | Operator::MemoryCopy { .. }
+            | Operator::MemoryInit { .. } => true,
+            _ => false,
+        };
+        if long {
+            out.extend_from_slice(&source[copied..at]);
+            out.extend_from_slice(&EMPTY_LOOP);
+            copied = at;
+        }
+    }
+    out.extend_from_slice(&source[copied..range.end]);
+    Ok(out)
 }
 
 fn constant(value: GlobalValue) -> ConstExpr {

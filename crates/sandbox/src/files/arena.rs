@@ -1,7 +1,7 @@
 //! The contents of one scratch file: pages, of which those that are zero are left out, and which of them changed.
 
 use crate::limits::PAGE;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One page of contents. Shared with checkpoints that are still being encoded; writing then copies it.
@@ -12,8 +12,10 @@ pub(crate) type Page = Arc<[u8; PAGE]>;
 pub(crate) struct Arena {
     len: u64,
     pages: BTreeMap<u32, Page>,
-    /// Pages written or given up since the last checkpoint.
-    dirty: BTreeSet<u32>,
+    /// Pages written or given up since the last checkpoint, and whether that has them. Never more than the pages that there
+    /// are and were then: a page that came and went in between is forgotten, or a guest could fill the host's memory with
+    /// the numbers of pages that it never keeps.
+    dirty: BTreeMap<u32, bool>,
 }
 
 fn page_of(at: u64) -> u32 {
@@ -55,7 +57,7 @@ impl Arena {
     pub(crate) fn take_dirty(&mut self) -> Vec<(u32, Option<Page>)> {
         let pages_end = self.len.div_ceil(PAGE as u64);
         std::mem::take(&mut self.dirty)
-            .into_iter()
+            .into_keys()
             .filter(|index| u64::from(*index) < pages_end)
             .map(|index| (index, self.pages.get(&index).cloned()))
             .collect()
@@ -93,9 +95,10 @@ impl Arena {
         let mut done = 0;
         while done < bytes.len() {
             let (index, offset, count) = piece(at + done as u64, bytes.len() - done);
+            let kept = self.pages.contains_key(&index);
             let page = self.pages.entry(index).or_insert_with(|| Arc::new([0; PAGE]));
             Arc::make_mut(page)[offset..offset + count].copy_from_slice(&bytes[done..done + count]);
-            self.dirty.insert(index);
+            self.dirty.entry(index).or_insert(kept);
             done += count;
         }
         if !bytes.is_empty() {
@@ -108,14 +111,16 @@ impl Arena {
         if len < self.len {
             let keep = page_of(len.next_multiple_of(PAGE as u64));
             for index in self.pages.split_off(&keep).into_keys() {
-                self.dirty.insert(index);
+                if !*self.dirty.entry(index).or_insert(true) {
+                    self.dirty.remove(&index);
+                }
             }
             let tail = usize::try_from(len % PAGE as u64).expect("less than a page");
             if tail != 0
                 && let Some(page) = self.pages.get_mut(&page_of(len))
             {
                 Arc::make_mut(page)[tail..].fill(0);
-                self.dirty.insert(page_of(len));
+                self.dirty.entry(page_of(len)).or_insert(true);
             }
         }
         self.len = len;
@@ -176,5 +181,20 @@ mod tests {
         let dirty: Vec<_> =
             arena.take_dirty().into_iter().map(|(index, page)| (index, page.is_some())).collect();
         assert_eq!(dirty, [(1, false), (2, false)]);
+    }
+
+    #[test]
+    fn pages_that_come_and_go_leave_no_trace() {
+        let mut arena = Arena::default();
+        arena.write(0, &[1; PAGE]);
+        arena.take_dirty();
+        for page in 1..1_000 {
+            arena.write(page * PAGE as u64, b"x");
+            arena.set_len(0);
+            assert!(arena.dirty.len() <= 1, "page {page}");
+        }
+        // What the checkpoint has and is there no more is told.
+        arena.set_len(PAGE as u64);
+        assert_eq!(arena.take_dirty(), [(0, None)]);
     }
 }

@@ -11,6 +11,7 @@ pub(crate) use ports::Ports;
 use crate::files::Files;
 use crate::generator::Generator;
 use crate::limits::{PRINT_BYTES_MAX, PRINTS_PER_HANDLER_MAX};
+use crate::plain::plain_cut;
 use marram_session::cell::{Output, Seed, TimerChange};
 use std::fmt;
 use wasmtime::{Caller, Engine, Extern, Linker, Memory, ResourceLimiter};
@@ -42,7 +43,8 @@ pub struct Print {
     pub stage: u8,
     /// How urgent it is.
     pub level: Level,
-    /// What it says; invalid UTF-8 is replaced, and what is too long is cut.
+    /// What it says, on one line: invalid UTF-8 is replaced, what a terminal would obey is written out as escapes, and what
+    /// is too long is cut.
     pub text: String,
 }
 
@@ -115,8 +117,8 @@ impl Host {
     pub(crate) fn print(&mut self, level: Level, bytes: &[u8]) {
         if self.prints.len() < PRINTS_PER_HANDLER_MAX {
             let cut = &bytes[..bytes.len().min(PRINT_BYTES_MAX)];
-            let stage = self.stage;
-            self.prints.push(Print { stage, level, text: String::from_utf8_lossy(cut).into_owned() });
+            let text = plain_cut(&String::from_utf8_lossy(cut), PRINT_BYTES_MAX);
+            self.prints.push(Print { stage: self.stage, level, text });
         }
     }
 
