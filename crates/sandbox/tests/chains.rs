@@ -10,8 +10,7 @@ use marram_session::cell::{Base, CellId, Input, Outcome, Output, PortKind, Ran, 
 use marram_wire::id::Port;
 use std::sync::Arc;
 use support::{
-    CELL, SEED, ask_at, cells, chain_with, deploy_chain, echo, guest, message, payloads, run, start,
-    start_in, stop,
+    CELL, SEED, ask_at, cells, chain_with, deploy_chain, guest, message, payloads, run, start, start_in, stop,
 };
 
 /// Adds its letter to each message and passes it on, and a close as well.
@@ -126,56 +125,6 @@ fn every_stage_has_its_ports_before_its_first_message() {
     assert_eq!(prints(&mut cells), [text(0, "a00"), text(0, "a11")]);
 }
 
-#[test]
-fn stages_that_answer_each_other_for_ever_are_killed() {
-    let to_server = guest(
-        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
-             (call $send (i32.const 1) (local.get $ptr) (local.get $len)))"#,
-    );
-    let mut cells = start(&deploy_chain(&[("eager", to_server), ("echo", echo())]));
-    let Stop::Kill(reason) = stop(&mut cells, message(b"ping")) else { panic!("a kill") };
-    assert!(reason.contains("65536 handlers") && reason.contains("stage "), "{reason}");
-    assert!(cells.is_empty());
-
-    let twice = guest(
-        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
-             (call $send (i32.const 1) (local.get $ptr) (local.get $len))
-             (call $send (i32.const 1) (local.get $ptr) (local.get $len)))"#,
-    );
-    let mut cells = start(&deploy_chain(&[("growing", twice), ("echo", echo())]));
-    let Stop::Kill(reason) = stop(&mut cells, message(&[1; 1 << 20])) else { panic!("a kill") };
-    assert!(reason.contains("bytes wait between stages"), "{reason}");
-}
-
-#[test]
-fn no_flood_leaves_a_chain() {
-    // A hundred messages for each.
-    let flood = |size: u32| {
-        guest(&format!(
-            r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32) (local $n i32)
-                 (local.set $n (i32.const 200))
-                 (loop $l
-                   (call $send (i32.const 1) (local.get $ptr) (i32.const {size}))
-                   (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))"#
-        ))
-    };
-    for (size, says) in [(1, "16384 outputs"), (8_192, "67108864 bytes out")] {
-        let mut cells = start(&deploy_chain(&[("flood", flood(1)), ("flood", flood(size))]));
-        let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
-        assert!(reason.contains(says) && reason.contains("stage 1 (flood)"), "{reason}");
-    }
-    let timers = guest(
-        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32) (local $n i32)
-             (local.set $n (i32.const 10000))
-             (loop $l
-               (call $timer (i64.const 1) (i64.extend_i32_u (local.get $n)))
-               (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))"#,
-    );
-    let mut cells = start(&deploy_chain(&[("flood", flood(1)), ("clock", timers)]));
-    let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
-    assert!(reason.contains("16384 timers") && reason.contains("stage 1 (clock)"), "{reason}");
-}
-
 /// Computes for tens of milliseconds before it passes a message on, or for ever if it begins with `!`.
 fn busy() -> Vec<u8> {
     guest(
@@ -275,54 +224,6 @@ fn all_stages_start_or_none() {
     assert_eq!(ask_at(&mut cells, CellId(2), b"x", 0), [b"xab"]);
 }
 
-/// Sends each message to the port that its first byte names.
-fn sender() -> Vec<u8> {
-    guest(
-        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
-             (call $send (i32.sub (i32.load8_u (local.get $ptr)) (i32.const 48)) (local.get $ptr) (local.get $len)))"#,
-    )
-}
-
-#[test]
-fn no_stage_can_pass_another_by() {
-    let nothing = || guest(r#"(func (export "marram_recv") (param i32 i32 i32))"#);
-    let mut cells = start(&deploy_chain(&[("sender", sender()), ("wall", nothing())]));
-    assert_eq!(words(&run(&mut cells, CELL, message(b"1 to the server"), 0)), [""; 0]);
-    assert_eq!(words(&run(&mut cells, CELL, from_server(b"y"), 0)), [""; 0]);
-    for port in [b"2", b"3", b"9", b"/"] {
-        let mut cells = start(&deploy_chain(&[("sender", sender()), ("wall", nothing())]));
-        let Stop::Trap(reason) = stop(&mut cells, message(port)) else { panic!("a trap") };
-        assert!(reason.contains("stage 0 (sender)") && reason.contains("never opened"), "{reason}");
-    }
-    let mut cells = start(&deploy_chain(&[("wall", nothing()), ("sender", sender())]));
-    assert_eq!(words(&run(&mut cells, CELL, from_server(b"0 to the client"), 0)), [""; 0]);
-    assert_eq!(words(&run(&mut cells, CELL, from_server(b"1 back"), 0)), ["s:1 back"]);
-}
-
-#[test]
-fn neighbours_see_nothing_of_each_other_but_messages() {
-    // Told `k`, keeps a secret in memory and a global; asked anything else, says what is there.
-    let keeper = || {
-        guest(
-            r#"(global $g (mut i64) (i64.const 0))
-               (func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
-                 (if (i32.eq (i32.load8_u (local.get $ptr)) (i32.const 107))
-                   (then
-                     (i64.store (i32.const 0x5000) (i64.const 0x7ec4e7))
-                     (global.set $g (i64.const 0x7ec4e7)))
-                   (else
-                     (i64.store (i32.const 0) (i64.load (i32.const 0x5000)))
-                     (i64.store (i32.const 8) (global.get $g))
-                     (call $send (local.get $port) (i32.const 0) (i32.const 16)))))"#,
-        )
-    };
-    // Two stages of one image, so that they would share whatever stages can share.
-    let mut cells = start(&deploy_chain(&[("left", keeper()), ("right", keeper())]));
-    run(&mut cells, CELL, message(b"k"), 0);
-    assert_eq!(payloads(&run(&mut cells, CELL, from_server(b"?"), 0)), [[0; 16]]);
-    assert_ne!(payloads(&run(&mut cells, CELL, message(b"?"), 0)), [[0; 16]]);
-}
-
 #[test]
 fn each_stage_draws_its_own_randomness_and_all_see_one_time() {
     // Adds eight random bytes and the time to a message and passes it on.
@@ -418,7 +319,7 @@ fn worker() -> Vec<u8> {
 /// The `n`th input of a history, with its time.
 fn nth(n: u8) -> (Input, i64) {
     let payload = bytes::Bytes::copy_from_slice(&[n.wrapping_mul(37) % 17]);
-    let port = if n % 3 == 0 { Port::SERVER } else { Port::CLIENT };
+    let port = if n.is_multiple_of(3) { Port::SERVER } else { Port::CLIENT };
     (Input::Message { port, payload }, i64::from(n) * 10)
 }
 

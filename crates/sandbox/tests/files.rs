@@ -6,30 +6,9 @@ mod support;
 use marram_sandbox::{Cells, Decoded, ImageFile, Level, Quotas};
 use marram_session::cell::{Base, CellId};
 use std::sync::Arc;
-use support::wasi::{DATA, DATA_BYTES, call, proxy};
+use support::files::*;
+use support::wasi::{call, proxy};
 use support::{CELL, cells, deploy_with, start_in};
-
-const AT: u64 = DATA as u64;
-const ROOT: u64 = 3;
-const READ: u64 = 1 << 1;
-const WRITE: u64 = 1 << 6;
-const CREATE: u64 = 1;
-const DIRECTORY: u64 = 2;
-const EXCLUSIVE: u64 = 4;
-const TRUNCATE: u64 = 8;
-
-const OK: u32 = 0;
-const BADF: u32 = 8;
-const EXIST: u32 = 20;
-const INVAL: u32 = 28;
-const ISDIR: u32 = 31;
-const NOENT: u32 = 44;
-const NOSPC: u32 = 51;
-const NOTDIR: u32 = 54;
-const NOTEMPTY: u32 = 55;
-const NOTSUP: u32 = 58;
-const ROFS: u32 = 69;
-const NOTCAPABLE: u32 = 76;
 
 fn image_with(quotas: &Quotas) -> Arc<marram_sandbox::Image> {
     let file = |path: &str, contents: &[u8]| ImageFile { path: path.into(), contents: contents.into() };
@@ -41,88 +20,6 @@ fn begin() -> Cells {
     let mut cells = cells();
     start_in(&mut cells, CELL, &image_with(&Quotas::default()));
     cells
-}
-
-fn open(cells: &mut Cells, path: &str, flags: u64, rights: u64) -> Result<u64, u32> {
-    open_with(cells, path, flags, rights, 0)
-}
-
-fn open_with(cells: &mut Cells, path: &str, flags: u64, rights: u64, fd_flags: u64) -> Result<u64, u32> {
-    let arguments = [ROOT, 0, AT, path.len() as u64, flags, rights, 0, fd_flags, AT + 2048];
-    match call(cells, "path_open", &arguments, path.as_bytes()) {
-        (OK, data) => Ok(u64::from(u32::from_le_bytes(data[2048..2052].try_into().unwrap()))),
-        (errno, _) => Err(errno),
-    }
-}
-
-/// Data that begins with one buffer, over what follows it.
-fn buffer(contents: &[u8], len: usize) -> Vec<u8> {
-    let mut data = (DATA + 16).to_le_bytes().to_vec();
-    data.extend_from_slice(&u32::try_from(len).unwrap().to_le_bytes());
-    data.extend_from_slice(&[0; 8]);
-    data.extend_from_slice(contents);
-    data
-}
-
-fn write(cells: &mut Cells, fd: u64, contents: &[u8]) -> Result<u32, u32> {
-    match call(cells, "fd_write", &[fd, AT, 1, AT + 8], &buffer(contents, contents.len())) {
-        (OK, data) => Ok(u32::from_le_bytes(data[8..12].try_into().unwrap())),
-        (errno, _) => Err(errno),
-    }
-}
-
-fn read(cells: &mut Cells, fd: u64, len: usize) -> Result<Vec<u8>, u32> {
-    match call(cells, "fd_read", &[fd, AT, 1, AT + 8], &buffer(&[], len)) {
-        (OK, data) => {
-            let count = u32::from_le_bytes(data[8..12].try_into().unwrap()) as usize;
-            Ok(data[16..16 + count].to_vec())
-        }
-        (errno, _) => Err(errno),
-    }
-}
-
-fn on_path(cells: &mut Cells, name: &str, path: &str) -> u32 {
-    call(cells, name, &[ROOT, AT, path.len() as u64], path.as_bytes()).0
-}
-
-fn rename(cells: &mut Cells, from: &str, to: &str) -> u32 {
-    let data = format!("{from}{to}");
-    let to_at = AT + from.len() as u64;
-    let arguments = [ROOT, AT, from.len() as u64, ROOT, to_at, to.len() as u64];
-    call(cells, "path_rename", &arguments, data.as_bytes()).0
-}
-
-fn seek(cells: &mut Cells, fd: u64, offset: i64, whence: u64) -> Result<u64, u32> {
-    match call(cells, "fd_seek", &[fd, offset.cast_unsigned(), whence, AT], &[]) {
-        (OK, data) => Ok(u64::from_le_bytes(data[..8].try_into().unwrap())),
-        (errno, _) => Err(errno),
-    }
-}
-
-/// Kind and length of what is at a path.
-fn stat(cells: &mut Cells, path: &str) -> Result<(u8, u64), u32> {
-    match call(cells, "path_filestat_get", &[ROOT, 0, AT, path.len() as u64, AT + 2048], path.as_bytes()) {
-        (OK, data) => {
-            Ok((data[2048 + 16], u64::from_le_bytes(data[2048 + 32..2048 + 40].try_into().unwrap())))
-        }
-        (errno, _) => Err(errno),
-    }
-}
-
-fn list(cells: &mut Cells, path: &str) -> Vec<String> {
-    let fd = open(cells, path, DIRECTORY, READ).unwrap();
-    let (errno, data) = call(cells, "fd_readdir", &[fd, AT + 8, DATA_BYTES as u64 - 8, 0, AT], &[]);
-    assert_eq!(errno, OK);
-    let used = u32::from_le_bytes(data[..4].try_into().unwrap()) as usize;
-    let mut entries = &data[8..8 + used];
-    let mut names = Vec::new();
-    while entries.len() >= 24 {
-        let len = u32::from_le_bytes(entries[16..20].try_into().unwrap()) as usize;
-        names.push(String::from_utf8(entries[24..24 + len].to_vec()).unwrap());
-        entries = &entries[24 + len..];
-    }
-    assert_eq!(call(cells, "fd_close", &[fd], &[]).0, OK);
-    names
 }
 
 #[test]

@@ -79,99 +79,6 @@ fn optional_handlers_may_be_missing() {
 }
 
 #[test]
-fn every_misuse_of_an_import_is_a_trap_with_its_reason() {
-    let recv = |body: &str| {
-        guest(&format!(r#"(func (export "marram_recv") (param i32 i32 i32) (local $i i32) {body})"#))
-    };
-    let looped = |call: &str| format!("(loop $l {call} (br $l))");
-    let cases = [
-        ("(call $send (i32.const 7) (i32.const 0) (i32.const 0))".into(), "port 7 was never opened"),
-        (
-            "(call $send (i32.const -1) (i32.const 0) (i32.const 0))".into(),
-            "port 4294967295 was never opened",
-        ),
-        ("(call $close (i32.const 2))".into(), "port 2 was never opened"),
-        ("(call $send (i32.const 0) (i32.const -1) (i32.const 2))".into(), "outside memory"),
-        ("(call $send (i32.const 0) (i32.const 0x27ffff) (i32.const 2))".into(), "outside memory"),
-        ("(call $send (i32.const 0) (i32.const 0x280001) (i32.const 0))".into(), "outside memory"),
-        ("(call $send (i32.const 0) (i32.const 0) (i32.const 0x100001))".into(), "the most is 1048576"),
-        ("(call $random (i32.const 0) (i32.const 65537))".into(), "the most is 65536"),
-        ("(call $random (i32.const -1) (i32.const 2))".into(), "outside memory"),
-        ("(call $print (i32.const 0) (i32.const -1) (i32.const 2))".into(), "outside memory"),
-        (looped("(call $send (i32.const 0) (i32.const 0) (i32.const 1))"), "more than 16384 outputs"),
-        (looped("(call $send (i32.const 0) (i32.const 0) (i32.const 0x100000))"), "more than 67108864 bytes"),
-        (looped("(call $timer (i64.const 0) (i64.const 0))"), "more than 16384 changes"),
-        ("unreachable".into(), "unreachable"),
-        ("(drop (i32.load (i32.const -4)))".into(), "out of bounds"),
-        ("(drop (i32.div_u (i32.const 1) (local.get $i)))".into(), "divide by zero"),
-    ];
-    for (body, expected) in cases {
-        let mut cells = start(&deploy(&recv(&body)));
-        match stop(&mut cells, message(b"x")) {
-            Stop::Trap(reason) => assert!(reason.contains(expected), "{reason:?} does not say {expected:?}"),
-            Stop::Kill(reason) => panic!("killed: {reason}"),
-        }
-        assert!(cells.is_empty(), "what stopped in the middle is gone");
-    }
-}
-
-#[test]
-fn an_allocator_that_lies_is_a_trap() {
-    for (answer, trap) in [("-1", true), ("0x27ffff", true), ("0x27fffe", false)] {
-        let text = format!(
-            r#"(module (memory (export "memory") 40) (func (export "marram_recv") (param i32 i32 i32))
-                 (func (export "marram_alloc") (param i32) (result i32) (i32.const {answer})))"#
-        );
-        let mut cells = start(&deploy(&support::module(&text)));
-        let ran = run(&mut cells, CELL, message(b"xx"), 0);
-        assert_eq!(ran.outcome != Outcome::Idle, trap, "{answer}: {:?}", ran.outcome);
-    }
-}
-
-#[test]
-fn a_deep_recursion_is_a_trap_and_the_next_cell_runs() {
-    let image = deploy(&guest(
-        r#"(func $down (param i32) (result i32) (i32.add (call $down (i32.add (local.get 0) (i32.const 1))) (i32.const 1)))
-           (func (export "marram_recv") (param i32 i32 i32) (drop (call $down (i32.const 0))))"#,
-    ));
-    let mut cells = start(&image);
-    let Stop::Trap(reason) = stop(&mut cells, message(b"x")) else { panic!("a trap") };
-    assert!(reason.contains("stack"), "{reason:?}");
-    start_in(&mut cells, CellId(2), &deploy(&echo()));
-    assert_eq!(ask_at(&mut cells, CellId(2), b"hello", 0), [b"hello"]);
-}
-
-#[test]
-fn an_endless_loop_is_killed_and_its_neighbours_are_served_meanwhile() {
-    let spinner = guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#);
-    let endless_alloc = support::module(
-        r#"(module (memory (export "memory") 1) (func (export "marram_recv") (param i32 i32 i32))
-             (func (export "marram_alloc") (param i32) (result i32) (loop $l (br $l)) unreachable))"#,
-    );
-    let quotas = Quotas { handler_time_ns: 20_000_000, ..Quotas::default() };
-    for module in [spinner, endless_alloc] {
-        let mut cells = start(&deploy_with(&module, &quotas, &[]));
-        let neighbour = CellId(2);
-        start_in(&mut cells, neighbour, &deploy(&echo()));
-        let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 });
-        let mut served = 0;
-        while matches!(progress, Progress::Pending) {
-            assert_eq!(ask_at(&mut cells, neighbour, b"hello", 0), [b"hello"]);
-            served += 1;
-            progress = cells.poll(CELL);
-        }
-        let Progress::Done(ran) = progress else { unreachable!("it was not pending") };
-        let Outcome::Stopped(Stop::Kill(reason)) = ran.outcome else {
-            panic!("killed, not {:?}", ran.outcome)
-        };
-        assert!(reason.contains("handler_time, 20 ms"), "{reason:?}");
-        assert!(ran.cost_ns > 20_000_000);
-        assert!(served >= 5, "{served}");
-        assert_eq!(cells.len(), 1);
-    }
-}
-
-#[test]
 fn a_cell_can_be_removed_in_the_middle_of_a_handler() {
     let image = deploy(&guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#));
     let mut cells = start(&image);
@@ -194,28 +101,6 @@ fn misdirected_inputs_are_answered_not_obeyed() {
     let Outcome::Stopped(Stop::Kill(_)) = run(&mut cells, CELL, message(b"x"), 0).outcome else {
         panic!("a kill")
     };
-}
-
-#[test]
-fn memory_grows_to_the_quota_and_no_further() {
-    let image = deploy_with(
-        &guest(
-            r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
-                 (i32.store (i32.const 0) (memory.grow (i32.load (local.get $ptr))))
-                 (call $send (local.get $port) (i32.const 0) (i32.const 4)))"#,
-        ),
-        &Quotas { memory_max: 50 * 65_536, ..Quotas::default() },
-        &[],
-    );
-    let mut cells = start(&image);
-    for (pages, expected) in [(11, -1), (1, 40), (9, 41), (0, 50), (1, -1), (65_000, -1)] {
-        assert_eq!(
-            ask(&mut cells, &i32::to_le_bytes(pages)),
-            [i32::to_le_bytes(expected)],
-            "grow by {pages}"
-        );
-    }
-    assert_eq!(cells.memory_bytes(CELL), Some(50 * 65_536));
 }
 
 #[test]

@@ -1,12 +1,10 @@
-//! The canary: a new cell never sees a byte of an old one, in every configuration of the pool that can be chosen.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Attacks by those who were there before: a canary that looks for a byte of an old cell, in every configuration of the pool
+//! that can be chosen.
 
-mod support;
-
+use super::support::{CELL, ask_at, deploy, guest, message, start_in};
 use marram_sandbox::{Cells, CellsConfig, Image, Reset, Tracking};
 use marram_session::cell::{Base, CellId, Run};
 use std::sync::Arc;
-use support::{CELL, ask_at, deploy, guest, message, start_in};
 
 /// Writes a secret into every page and its globals, grows, and, asked with `?`, tells whether it sees one.
 fn canary() -> Arc<Image> {
@@ -87,7 +85,7 @@ fn live(cells: &mut Cells, image: &Arc<Image>, cell: CellId, life: Life) {
 }
 
 #[test]
-fn no_cell_sees_what_was_in_its_slot() {
+fn a_cell_that_looks_for_the_last_one_in_its_slot_sees_the_image() {
     let images = [canary(), canary_of_other_size()];
     let lives =
         [Life::NoCheckpoint, Life::Full, Life::FullAndDeltas, Life::Restored, Life::RemovedWhileRunning];

@@ -1,0 +1,18 @@
+//! Hostile guests. Each file is a class of attacks, each test an attack and what contains it; docs/red-team.md lists them.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod chains;
+mod checkpoints;
+mod files;
+mod imports;
+mod memory;
+mod messages;
+mod prints;
+mod sealed;
+mod slots;
+#[path = "../support/mod.rs"]
+mod support;
+mod table;
+mod time;
+mod timers;
+mod witness;
