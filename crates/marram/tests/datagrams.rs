@@ -111,7 +111,7 @@ fn lab(purpose: &'static str, edges: usize, server: SocketAddr, listener: &str) 
 fn a_killed_edge_loses_and_repeats_no_datagram() {
     let server = Echo::start();
     let (mut lab, listen) = lab("datagrams", 3, server.address, "");
-    let count = u32::try_from(support::amount("MARRAM_DATAGRAMS", 10_000)).unwrap();
+    let count = u32::try_from(support::amount("MARRAM_DATAGRAMS", 3_000)).unwrap();
     let clients: Vec<_> = (0..3).map(|client| thread::spawn(move || talk(listen, client, count))).collect();
     let mut kills = 0;
     while clients.iter().any(|client| !client.is_finished()) {
