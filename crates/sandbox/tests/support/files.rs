@@ -1,4 +1,5 @@
 //! WASI's file calls made on a test's behalf, by way of the proxy guest.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use super::wasi::{DATA, DATA_BYTES, call};
 use marram_sandbox::Cells;
