@@ -281,7 +281,7 @@ impl Shell {
             Out::Write { connection, .. } | Out::Shutdown { connection } | Out::Close { connection, .. }
                 if self.datagrams.has(connection) =>
             {
-                self.to_datagrams(connection, out);
+                self.tell_datagrams(connection, out);
             }
             Out::Write { connection, bytes } => self.locals.change(connection, |local| local.push(bytes)),
             Out::Shutdown { connection } => self.locals.change(connection, Local::shutdown),
@@ -299,7 +299,7 @@ impl Shell {
     }
 
     /// What is to be done with a conversation in datagrams.
-    fn to_datagrams(&mut self, connection: ConnectionId, out: Out) {
+    fn tell_datagrams(&mut self, connection: ConnectionId, out: Out) {
         match out {
             Out::Write { bytes, .. } => self.datagrams.push(connection, bytes),
             Out::Shutdown { .. } => self.datagrams.retire(self.now_ns(), connection),
