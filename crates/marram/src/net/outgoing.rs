@@ -9,6 +9,9 @@ use std::{
 
 /// Payloads of at least this size are written from where they are; copying smaller ones is cheaper than one more slice.
 const BY_REFERENCE: usize = 16 << 10;
+/// When so much waits in one piece, another one is begun: a buffer that grows, or whose front was written, moves all that
+/// waits in it, and a peer that reads slowly lets megabytes wait.
+const PIECE: usize = 64 << 10;
 /// Slices in one write.
 const SLICES: usize = 32;
 
@@ -55,6 +58,12 @@ impl Outgoing {
         let payload = frame.encode(&mut self.tail);
         if payload.len() < BY_REFERENCE {
             self.tail.extend_from_slice(&payload);
+            if self.tail.len() >= PIECE {
+                let room = BytesMut::with_capacity(PIECE + BY_REFERENCE);
+                let piece = std::mem::replace(&mut self.tail, room).freeze();
+                self.parts_size += piece.len();
+                self.parts.push_back(piece);
+            }
             return;
         }
         let head = self.tail.split().freeze();
@@ -151,7 +160,10 @@ mod tests {
             close: false,
             payload: (0..size).map(|at| at.to_le_bytes()[0]).collect(),
         };
-        [0, 1, 64, 127, BY_REFERENCE - 1, BY_REFERENCE, 70_000].map(|size| input(size).into()).to_vec()
+        let sizes = [0, 1, 64, 127, BY_REFERENCE - 1, BY_REFERENCE, 70_000];
+        // And small ones that are more than a piece together.
+        let small = std::iter::repeat_n(BY_REFERENCE - 1, PIECE / BY_REFERENCE + 2);
+        sizes.into_iter().chain(small).map(|size| input(size).into()).collect()
     }
 
     #[test]
