@@ -67,6 +67,8 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let (blocks, counted) = if plan.quick { (1, 500) } else { (5, 2_000) };
     let stage = Stage::set(plan)?;
     let cells = stage.cells(plan)?;
+    // Not counted: what was just deployed is still being made ready for its first clients.
+    beside(&[], &cells.quiet, counted)?;
     let (mut of_cells, mut of_processes) = (Times::default(), Times::default());
     for block in 1..=blocks {
         progress(&format!("noisy: alone, block {block} of {blocks}"));
