@@ -5,12 +5,13 @@ mod worker;
 
 pub(super) use worker::Worker;
 
+use super::cpu::OneCore;
 use super::report::{Bar, Report};
 use super::{Plan, progress, stats};
 use crate::harness::Place;
 use bytes::Bytes;
 use marram_sandbox::{Images, bench::Line};
-use pipeline::Pipeline;
+use pipeline::{Pipeline, WINDOW};
 use std::time::Duration;
 
 /// Stages of the longest chain; the bars are for this one.
@@ -36,6 +37,10 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
                 line: Line::new(&images, &module, stages)?,
                 fed: Pipeline::cell(plan, place.path(), stages)?,
                 processes: Pipeline::processes(plan, stages)?,
+                crowded: {
+                    let _pinned = OneCore::enter()?;
+                    Pipeline::processes(plan, stages)?
+                },
                 message: vec![7; bytes].into(),
             };
             let costs = (0..blocks).map(|_| sides.turn()).collect::<anyhow::Result<Vec<_>>>()?;
@@ -47,10 +52,12 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     report
         .note("stages are the cell `forward`; their dirty pages are watched and copied every 1,000 messages");
     report.note(format!(
-        "processes have up to {} messages in flight, and both cores; whoever feeds them is not counted as a stage, but \
-         takes its share of the cores",
-        pipeline::WINDOW
+        "processes have up to {WINDOW} messages in flight, and both cores; whoever feeds them is not counted as a stage, but \
+         takes its share of the cores"
     ));
+    report
+        .note("on_one_core: the processes, and whoever feeds them, share a core, as the stages of a cell do");
+    report.note("one_at_a_time: a message goes in when the last one came out");
     report.note("fed: the chain in a process of its own, fed through the same sockets as the processes are");
     Ok(report)
 }
@@ -60,6 +67,8 @@ struct Sides {
     line: Line,
     fed: Pipeline,
     processes: Pipeline,
+    /// Processes that share one core.
+    crowded: Pipeline,
     message: Bytes,
 }
 
@@ -68,15 +77,28 @@ struct Cost {
     cell: f64,
     fed: f64,
     processes: f64,
+    /// The processes on one core.
+    crowded: f64,
+    /// The processes with one message in flight.
+    single: f64,
 }
+
+/// What to read off a turn.
+type Figure = fn(&Cost) -> f64;
 
 impl Sides {
     /// A block of each, so that what disturbs the machine disturbs all.
     fn turn(&mut self) -> anyhow::Result<Cost> {
         let cell = mean_us(|| Ok(Duration::from_nanos(self.line.pass_many(&self.message, BATCH)?)))?;
-        let fed = mean_us(|| self.fed.pass_many(&self.message, BATCH))?;
-        let processes = mean_us(|| self.processes.pass_many(&self.message, BATCH))?;
-        Ok(Cost { cell, fed, processes })
+        let message = &self.message;
+        let fed = mean_us(|| self.fed.pass_many(message, BATCH, WINDOW))?;
+        let processes = mean_us(|| self.processes.pass_many(message, BATCH, WINDOW))?;
+        let single = mean_us(|| self.processes.pass_many(message, BATCH, 1))?;
+        let crowded = {
+            let _pinned = OneCore::enter()?;
+            mean_us(|| self.crowded.pass_many(message, BATCH, WINDOW))?
+        };
+        Ok(Cost { cell, fed, processes, crowded, single })
     }
 }
 
@@ -92,7 +114,7 @@ fn mean_us(mut batch: impl FnMut() -> anyhow::Result<Duration>) -> anyhow::Resul
 }
 
 fn show(report: &mut Report, stages: usize, bytes: usize, costs: &[Cost]) {
-    let median = |figure: fn(&Cost) -> f64| stats::median(&costs.iter().map(figure).collect::<Vec<_>>());
+    let median = |figure: Figure| stats::median(&costs.iter().map(figure).collect::<Vec<_>>());
     let group = format!("len{stages}_{bytes}b");
     let ratio = median(|cost| cost.processes / cost.cell);
     let name = format!("{group}.throughput_vs_processes");
@@ -101,10 +123,19 @@ fn show(report: &mut Report, stages: usize, bytes: usize, costs: &[Cost]) {
     } else {
         report.metric(&name, ratio);
     }
-    report.metric(&format!("{group}.fed_throughput_vs_processes"), median(|cost| cost.processes / cost.fed));
-    report.metric(&format!("{group}.cell_us"), median(|cost| cost.cell));
-    report.metric(&format!("{group}.fed_us"), median(|cost| cost.fed));
-    report.metric(&format!("{group}.processes_us"), median(|cost| cost.processes));
+    let figures: [(&str, Figure); 8] = [
+        ("throughput_vs_processes_on_one_core", |cost| cost.crowded / cost.cell),
+        ("throughput_vs_processes_one_at_a_time", |cost| cost.single / cost.cell),
+        ("fed_throughput_vs_processes", |cost| cost.processes / cost.fed),
+        ("cell_us", |cost| cost.cell),
+        ("fed_us", |cost| cost.fed),
+        ("processes_us", |cost| cost.processes),
+        ("processes_on_one_core_us", |cost| cost.crowded),
+        ("processes_one_at_a_time_us", |cost| cost.single),
+    ];
+    for (name, figure) in figures {
+        report.metric(&format!("{group}.{name}"), median(figure));
+    }
     if stages == STAGES_MAX {
         #[expect(clippy::cast_precision_loss, reason = "some stages")]
         let stage = median(|cost| cost.cell) / stages as f64;

@@ -45,17 +45,17 @@ impl Pipeline {
         Ok(Self { children, into, out: reads })
     }
 
-    /// How long `count` messages take from the first that goes in to the last that comes out, a window of them in flight.
-    pub(super) fn pass_many(&mut self, message: &Bytes, count: u32) -> anyhow::Result<Duration> {
+    /// How long `count` messages take from the first that goes in to the last that comes out, `window` of them in flight.
+    pub(super) fn pass_many(&mut self, message: &Bytes, count: u32, window: u32) -> anyhow::Result<Duration> {
         let mut buffer = vec![0; message.len() + 1];
         let begun = Instant::now();
-        for _ in 0..count.min(WINDOW) {
+        for _ in 0..count.min(window) {
             write(&self.into, message)?;
         }
         for received in 0..count {
             let len = read(&self.out, &mut buffer)?;
             anyhow::ensure!(buffer[..len] == message[..], "a worker lost or changed a message");
-            if received + WINDOW < count {
+            if received + window < count {
                 write(&self.into, message)?;
             }
         }

@@ -5,7 +5,7 @@ use marram_sandbox::{Images, bench::Nursery};
 use std::hint::black_box;
 use std::io::{BufRead, Read, Write};
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,7 @@ fn execs(rounds: usize, program: &PathBuf) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn activations(time: Duration, place: &PathBuf) -> anyhow::Result<()> {
+fn activations(time: Duration, place: &Path) -> anyhow::Result<()> {
     let mut nursery = Nursery::new(&Images::open(place)?, 1, 1, 64)?;
     for _ in 0..100 {
         nursery.live(0)?;
