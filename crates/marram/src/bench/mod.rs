@@ -3,6 +3,7 @@
 mod baseline;
 mod chain;
 mod checkpoint;
+mod classify;
 mod cpu;
 mod forward;
 mod machine;
@@ -34,6 +35,8 @@ pub enum Name {
     Start,
     /// What a stage costs a message, against a process a stage.
     Chain,
+    /// What a cell a client gains for work that takes long, over a process a client.
+    Classify,
     /// What a quiet tenant feels of hostile ones beside it.
     Noisy,
 }
@@ -63,6 +66,9 @@ pub enum Worker {
     /// Of `chain`.
     #[command(flatten)]
     Chain(chain::Worker),
+    /// Of `classify`.
+    #[command(flatten)]
+    Classify(classify::Worker),
     /// Of `noisy`.
     #[command(flatten)]
     Noisy(noisy::Worker),
@@ -77,6 +83,7 @@ impl Worker {
         match self {
             Self::Start(worker) => worker.run(),
             Self::Chain(worker) => worker.run(),
+            Self::Classify(worker) => worker.run(),
             Self::Noisy(worker) => worker.run(),
         }
     }
@@ -123,6 +130,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         Name::Start => start::run(&plan)?,
         Name::Noisy => noisy::run(&plan)?,
         Name::Chain => chain::run(&plan)?,
+        Name::Classify => classify::run(&plan)?,
     };
     if options.json {
         println!("{}", report.json());

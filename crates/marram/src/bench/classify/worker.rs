@@ -1,0 +1,89 @@
+//! The server that `marram bench classify` compares with: forks a process for each client, which runs the cell's module with
+//! nothing around it.
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use marram_sandbox::{Cells, CellsConfig, Image, Images, Progress, Quotas};
+use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Seed};
+use marram_wire::id::Port;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The only cell of a process.
+const CELL: CellId = CellId(1);
+
+/// One part of a benchmark; started by `marram bench`.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Worker {
+    /// Forks a child for each connection, which classifies images; prints its address.
+    Classify {
+        /// The cell's module.
+        module: PathBuf,
+        /// Where images go.
+        place: PathBuf,
+    },
+}
+
+impl Worker {
+    /// Does its part.
+    pub(in super::super) fn run(&self) -> anyhow::Result<()> {
+        let Self::Classify { module, place } = self;
+        serve(module, place)
+    }
+}
+
+fn serve(module: &Path, place: &Path) -> anyhow::Result<()> {
+    let images = Images::open(place)?;
+    // As in the cell's manifest.
+    let quotas = Quotas { memory_max: 16 << 20, nan_canonicalization: false, ..Quotas::default() };
+    let image = images.load(images.deploy(&std::fs::read(module)?, &[], &quotas)?.hash)?;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
+    println!("{}", listener.local_addr()?);
+    // SAFETY: sets how this process treats children that end: they leave nothing to wait for.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    for stream in listener.incoming() {
+        let stream = stream?;
+        // SAFETY: other threads of this process are those that compiled the module; they are idle, hold no lock, and the
+        // child compiles nothing. It serves its connection and ends. There is no safe interface to a fork without an exec.
+        if unsafe { libc::fork() } == 0 {
+            let failed = client(stream, &image)
+                .inspect_err(|error| eprintln!("a client's process: {error:#}"))
+                .is_err();
+            // SAFETY: ends the child as a fork without an exec should end.
+            unsafe { libc::_exit(i32::from(failed)) };
+        }
+    }
+    Ok(())
+}
+
+fn client(mut stream: TcpStream, image: &Arc<Image>) -> anyhow::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut cells = Cells::new(CellsConfig { slots: 1, ..CellsConfig::default() })?;
+    cells.start(CELL, image, Seed([4; 32]))?;
+    handle(&mut cells, Input::Open { port: Port::CLIENT, kind: PortKind::Client })?;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let len = stream.read(&mut buffer)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let payload = Bytes::copy_from_slice(&buffer[..len]);
+        for output in handle(&mut cells, Input::Message { port: Port::CLIENT, payload })?.outputs {
+            let Output::Message { payload, .. } = output else { return Ok(()) };
+            stream.write_all(&payload)?;
+        }
+    }
+}
+
+fn handle(cells: &mut Cells, input: Input) -> anyhow::Result<Ran> {
+    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 0 });
+    loop {
+        match progress {
+            Progress::Pending => progress = cells.poll(CELL),
+            Progress::Done(ran) if ran.outcome == Outcome::Idle => return Ok(ran),
+            Progress::Done(ran) => bail!("the cell stopped: {:?}", ran.outcome),
+        }
+    }
+}
