@@ -82,7 +82,8 @@ mod tests {
         session.open_server();
         let mut came = Vec::new();
         for n in 0..100_u8 {
-            let outputs = [session.message(Port::CLIENT, &[n; 100]), session.advance(Duration::from_millis(3))];
+            let outputs =
+                [session.message(Port::CLIENT, &[n; 100]), session.advance(Duration::from_millis(3))];
             came.extend(outputs.concat());
         }
         came.extend(session.close(Port::CLIENT));

@@ -1,6 +1,7 @@
 //! A cell that all clients of an app share: one on an edge of several shards, wherever they knock.
 //!
 //! One agent, two shards and a cell that tells everybody what anybody says, driven by hand.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use bytes::Bytes;
 use marram_edge::{

@@ -133,7 +133,11 @@ fn an_agents_errors_name_line_field_and_fix() {
         ("edges = [\"a:1\"]", Side::Client, &["`listen`", "[[listen]]"]),
         ("edges = [\"a:1\"]", Side::Server, &["`servers`", "web"]),
         ("edges = [\"a:1\"]\nservers = { \"a b\" = \"c:1\" }", Side::Server, &[":2", "`servers`", "a name"]),
-        ("edges = [\"a:1\"]\nservers = { web = \"c\" }", Side::Server, &[":2", "`servers`", "an address of a server"]),
+        (
+            "edges = [\"a:1\"]\nservers = { web = \"c\" }",
+            Side::Server,
+            &[":2", "`servers`", "an address of a server"],
+        ),
     ] {
         let error = place.agent(text, side).map(|_| ()).unwrap_err();
         for word in words {

@@ -1,4 +1,5 @@
 //! A cell that many sessions share: who gets which port, whose turn it is, and who hears what.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use bytes::Bytes;
 use marram_session::{
@@ -110,7 +111,9 @@ fn each_member_has_a_port_of_its_own_and_none_is_the_server_s() {
     let ports: Vec<_> = bench
         .inputs()
         .into_iter()
-        .map(|input| if let Input::Open { port, kind } = input { (port.0, kind) } else { panic!("{input:?}") })
+        .map(
+            |input| if let Input::Open { port, kind } = input { (port.0, kind) } else { panic!("{input:?}") },
+        )
         .collect();
     assert_eq!(ports, [(0, PortKind::Client), (2, PortKind::Client), (3, PortKind::Client)]);
 }

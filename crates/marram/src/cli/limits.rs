@@ -86,7 +86,11 @@ fn at_an_end() -> Vec<Row> {
             size64(wire::DATAGRAMS_WAITING_MAX),
             "further ones are dropped and counted",
         ),
-        ("clients in datagrams at a listener (c)", agent::FLOWS_MAX.to_string(), "others are dropped and counted"),
+        (
+            "clients in datagrams at a listener (c)",
+            agent::FLOWS_MAX.to_string(),
+            "others are dropped and counted",
+        ),
         ("rules of a routing table", routes::RULES_MAX.to_string(), "refused"),
         ("first bytes that a rule asks for", size(routes::FIRST_BYTES_MAX), "refused"),
         ("first bytes that are held for a rule", size(routes::HELD_MAX), "rules that need more do not fit"),

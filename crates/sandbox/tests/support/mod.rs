@@ -1,5 +1,11 @@
 //! What the tests share: guests in the text format, a directory for images, and a cell at work.
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses some of it, and nobody else")]
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    reason = "each test uses some of it, and nobody else"
+)]
 
 pub mod files;
 pub mod wasi;

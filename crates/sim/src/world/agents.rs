@@ -288,7 +288,8 @@ impl World {
             self.violations.push(format!("program {program} was written to after its end of input"));
         }
         if torn {
-            self.violations.push(format!("program {program} received outputs merged or cut: {} B", bytes.len()));
+            self.violations
+                .push(format!("program {program} received outputs merged or cut: {} B", bytes.len()));
         }
     }
 
