@@ -72,6 +72,7 @@ impl Host for Door<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use marram_chain_algo::Record;
     use marram_sdk::double::{Output, Session};
 
     #[test]

@@ -26,7 +26,7 @@ pub const SAMPLE: &str = include_str!("manifest.sample.toml");
 /// What replaying should take at most, unless the manifest says otherwise.
 const RECOVERY_TARGET: Duration = Duration::from_millis(5);
 /// How long ends remember a session that cannot be resumed, unless the manifest says otherwise.
-const LINGER: Duration = Duration::from_secs(60);
+pub(crate) const LINGER: Duration = Duration::from_secs(60);
 
 /// The most urgent priority.
 const PRIORITY_MAX: u8 = 9;

@@ -32,6 +32,8 @@ pub const CHECKPOINT_WINDOW: u64 = 256 << 10;
 pub const RETAINED_MAX: u64 = 16 << 20;
 /// Bytes of consumed but not yet covered messages at which an edge takes a checkpoint.
 pub const COVER_BYTES: u64 = 4 << 20;
+/// Bytes of outputs that may wait for one client of a cell that others share: they are not to be held up.
+pub const UNSENT_SHARED_MAX: u64 = 4 << 20;
 /// Bytes of log that an end keeps for one session.
 pub const LOG_SIZE_MAX: u64 = 4 << 20;
 /// Bytes of log at which an edge takes a checkpoint.

@@ -153,7 +153,7 @@ fn list_apps(desk: &Desk) -> Result<Answer, Refusal> {
     let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
     let apps: Vec<Value> =
         apps.iter().map(|app| view::app(app, apps::kept_manifest(desk, &app.name))).collect();
-    Ok(Answer::json(&json!({ "apps": apps })))
+    Ok(Answer::json(&json!({ "edge": desk.edge, "apps": apps })))
 }
 
 fn one_app(desk: &Desk, name: &str) -> Result<Answer, Refusal> {

@@ -40,12 +40,12 @@ pub(super) enum Config {
 pub(super) fn run(command: &Config) -> Result<(), Failure> {
     match command {
         Config::Sample { kind } => {
-            print!("{}", sample(*kind));
+            super::emit(sample(*kind));
             Ok(())
         }
         Config::Check { kind, file } => {
             check(*kind, file).map_err(|problem| Failure::Usage(problem.into()))?;
-            println!("{}: in order", file.display());
+            super::emit(&format!("{}: in order\n", file.display()));
             Ok(())
         }
     }

@@ -108,6 +108,11 @@ fn on_an_edge() -> Vec<Row> {
         ("missing images that a shard remembers", shard::WANTED_MAX.to_string(), "as above"),
         ("messages not covered by a checkpoint", size64(wire::COVER_BYTES), "one is taken"),
         ("log not covered by a checkpoint", size64(wire::COVER_LOG), "one is taken"),
+        (
+            "outputs of a shared cell that wait for one client",
+            size64(wire::UNSENT_SHARED_MAX),
+            "its session ends",
+        ),
     ]
 }
 
@@ -181,7 +186,12 @@ fn waiting() -> Vec<Row> {
         ("making a wire (c)", time(patience.dial), "another edge is tried"),
         ("connecting to a server (c)", time(patience.connect), "the session ends with the reason"),
         (
-            "a session that cannot be resumed (c, m)",
+            "a session that cannot be resumed (m)",
+            time(crate::manifest::LINGER),
+            "the end forgets it and reports so",
+        ),
+        (
+            "the same before its app's linger time is known (c)",
             time(patience.linger),
             "the end forgets it and reports so",
         ),

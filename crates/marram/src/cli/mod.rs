@@ -11,6 +11,7 @@ pub mod table;
 use crate::{bench, demo};
 use clap::{Parser, Subcommand};
 pub use exit::Failure;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Stateful sessions at the network edge that outlive the machine they run on.
@@ -80,11 +81,22 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Route(command) => route::run(command),
         Command::Config(command) => configure::run(command),
         Command::Limits => {
-            print!("{}", limits::page());
+            emit(&limits::page());
             Ok(())
         }
         Command::Demo(options) => demo::run(options),
         Command::Bench(options) => bench::run(options),
         Command::BenchWorker(worker) => worker.run().map_err(Failure::from),
+    }
+}
+
+/// Writes to standard output. A reader that has gone, as `head` does, has seen enough.
+pub(crate) fn emit(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    if let Err(error) = written.as_ref().map_err(std::io::Error::kind)
+        && error != std::io::ErrorKind::BrokenPipe
+    {
+        eprintln!("marram: cannot write to standard output: {error}");
     }
 }

@@ -53,16 +53,22 @@ impl Edges {
 
     /// Asks every edge the same and collects the answers.
     pub(super) fn ask(&self, method: &Method, path: &str, body: &Bytes) -> Result<Vec<Value>, Failure> {
-        let ask = |(url, client): (String, Client)| {
-            let answer =
-                client.call(method.clone(), path, body.clone()).map_err(|error| failure(&url, error))?;
-            serde_json::from_slice(&answer).map_err(|error| {
-                Failure::Other(anyhow!(
-                    "{url}: the answer is no JSON ({error}); is it an edge of this version?"
-                ))
-            })
-        };
-        self.clients()?.into_iter().map(ask).collect()
+        self.clients()?.into_iter().map(|(url, client)| ask_one(&url, &client, method, path, body)).collect()
+    }
+
+    /// Shows what the edges list that can be asked; then says which cannot.
+    fn list(&self, path: &str, text: impl FnOnce(&[Value]) -> String) -> Result<(), Failure> {
+        let (mut answers, mut failed) = (Vec::new(), None);
+        for (url, client) in self.clients()? {
+            match ask_one(&url, &client, &Method::GET, path, &Bytes::new()) {
+                Ok(answer) => answers.push(answer),
+                Err(failure) => failed = failed.or(Some(failure)),
+            }
+        }
+        if !answers.is_empty() {
+            self.show(&answers, || text(&answers));
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     /// Asks edge after edge until one knows the answer.
@@ -81,11 +87,18 @@ impl Edges {
 
     pub(super) fn show(&self, answers: &[Value], text: impl FnOnce() -> String) {
         if self.json {
-            println!("{}", json!(answers));
+            super::emit(&format!("{}\n", json!(answers)));
         } else {
-            print!("{}", text());
+            super::emit(&text());
         }
     }
+}
+
+fn ask_one(url: &str, client: &Client, method: &Method, path: &str, body: &Bytes) -> Result<Value, Failure> {
+    let answer = client.call(method.clone(), path, body.clone()).map_err(|error| failure(url, error))?;
+    serde_json::from_slice(&answer).map_err(|error| {
+        Failure::Other(anyhow!("{url}: the answer is no JSON ({error}); is it an edge of this version?"))
+    })
 }
 
 fn failure(url: &str, error: ClientError) -> Failure {
@@ -126,30 +139,21 @@ pub(super) fn deploy(arguments: &Deploy) -> Result<(), Failure> {
 }
 
 pub(super) fn apps(edges: &Edges) -> Result<(), Failure> {
-    let answers = edges.ask(&Method::GET, "/v1/apps", &Bytes::new())?;
-    edges.show(&answers, || {
-        let cells = |app: &Value| {
-            ["name", "image", "protect", "server", "keep"].map(|field| short(&text(app, field))).to_vec()
-        };
-        table::format(
-            &["APP", "IMAGE", "PROTECT", "SERVER", "CHECKPOINTS AT"],
-            &rows(&answers, "apps", cells),
-        )
-    });
-    Ok(())
+    edges.list("/v1/apps", |answers| {
+        let fields = ["name", "image", "cell", "protect", "server", "keep"];
+        let headings = ["APP", "IMAGE", "CELL", "PROTECT", "SERVER", "CHECKPOINTS AT"];
+        listing(answers, "apps", &fields, &headings)
+    })
 }
 
 pub(super) fn ps(edges: &Edges) -> Result<(), Failure> {
-    let answers = edges.ask(&Method::GET, "/v1/sessions", &Bytes::new())?;
-    edges.show(&answers, || {
+    edges.list("/v1/sessions", |answers| {
         let fields =
             ["session", "app", "phase", "protect", "consumed", "produced", "log_bytes", "recoveries"];
-        let cells = |row: &Value| fields.map(|field| text(row, field)).to_vec();
         let headings =
             ["SESSION", "APP", "PHASE", "PROTECT", "CONSUMED", "PRODUCED", "LOG BYTES", "RECOVERIES"];
-        table::format(&headings, &rows(&answers, "sessions", cells))
-    });
-    Ok(())
+        listing(answers, "sessions", &fields, &headings)
+    })
 }
 
 /// A command about one session.
@@ -194,8 +198,19 @@ pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
     Ok(())
 }
 
-fn rows(answers: &[Value], list: &str, cells: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
-    answers.iter().flat_map(|answer| answer[list].as_array().into_iter().flatten()).map(cells).collect()
+/// A table of what each edge lists; says of which edge a line is where there are several.
+fn listing(answers: &[Value], list: &str, fields: &[&str], headings: &[&str]) -> String {
+    let several = answers.len() > 1;
+    let edge = |answer: &Value| several.then(|| text(answer, "edge"));
+    let mut rows = Vec::new();
+    for answer in answers {
+        for item in answer[list].as_array().into_iter().flatten() {
+            let cells = fields.iter().map(|field| short(&text(item, field)));
+            rows.push(edge(answer).into_iter().chain(cells).collect());
+        }
+    }
+    let headings: Vec<&str> = several.then_some("EDGE").into_iter().chain(headings.iter().copied()).collect();
+    table::format(&headings, &rows)
 }
 
 /// A field's value without quotes; `-` where there is none.

@@ -7,14 +7,12 @@ use bytes::{Bytes, BytesMut};
 use marram_wire::{
     frame::{Code, Credit, Finish, Increment, Output},
     id::Port,
-    limits::{INPUT_WINDOW, OUTPUTS_MAX},
+    limits::{INPUT_WINDOW, OUTPUTS_MAX, UNSENT_SHARED_MAX},
     log::{Entry, Event},
 };
 
 /// The cell rests while more than this waits for an end's credit: a full buffer stops reading, it never drops.
 const UNSENT_MAX: u64 = 256 << 10;
-/// Of a cell that others share, more does not wait for an end: the others are not to be held up, so its session ends.
-const UNSENT_SHARED_MAX: u64 = 4 << 20;
 /// Credit goes back when this much was consumed.
 const CREDIT_EVERY: u64 = INPUT_WINDOW / 4;
 
