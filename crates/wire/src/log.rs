@@ -103,7 +103,8 @@ impl Cursor {
                 now_ns.put(out);
                 self.last_ns = now_ns;
             } else {
-                let delta = u64::try_from(now_ns.saturating_sub(self.last_ns)).unwrap_or(0);
+                // Times of a hostile log can lie further apart than a signed number holds.
+                let delta = if now_ns > self.last_ns { now_ns.abs_diff(self.last_ns) } else { 0 };
                 delta.put(out);
                 self.last_ns = self.last_ns.saturating_add_unsigned(delta);
             }
@@ -139,6 +140,17 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_however_far_apart_survive() {
+        let start = Event::Start { seed: [0; 32], peers: Peers::default() };
+        let entries = [(start, i64::MIN), (Event::Timer, i64::MAX)];
+        let (mut cursor, mut out) = (Cursor::default(), BytesMut::new());
+        entries.map(|(event, at)| cursor.put(&Entry { event, now_ns: Some(at) }, &mut out));
+        let (mut cursor, mut bytes) = (Cursor::default(), out.freeze());
+        let times = entries.map(|_| cursor.take(&mut bytes).ok().and_then(|entry| entry.now_ns));
+        assert_eq!(times, [Some(i64::MIN), Some(i64::MAX)]);
+    }
 
     #[test]
     fn entries_survive_and_a_plain_message_is_one_byte() {
