@@ -50,13 +50,7 @@ fn cached(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result
     for round in 0..32 {
         nursery.live(round % 2)?;
     }
-    let mut activations = Vec::new();
-    for _ in 0..rounds {
-        let (cell, ns) = nursery.activate(0)?;
-        nursery.end(cell);
-        nursery.stock();
-        activations.push(micros(ns));
-    }
+    let activations = one_by_one(&mut nursery, rounds)?;
     let lives =
         (0..rounds).map(|round| nursery.live(round % 2).map(micros)).collect::<Result<Vec<_>, _>>()?;
     let activate = stats::median(&activations);
@@ -75,6 +69,18 @@ fn cached(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result
     Ok(activate)
 }
 
+/// Microseconds of each start; a cell ends, and the next is started ahead, before another is asked for.
+fn one_by_one(nursery: &mut Nursery, rounds: usize) -> anyhow::Result<Vec<f64>> {
+    let mut activations = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        let (cell, ns) = nursery.activate(0)?;
+        nursery.end(cell);
+        nursery.stock();
+        activations.push(micros(ns));
+    }
+    Ok(activations)
+}
+
 /// The same beside many cells that live, and what those weigh.
 fn crowd(images: &Images, rounds: usize, alone: f64, report: &mut Report) -> anyhow::Result<()> {
     progress(&format!("start: beside {LIVING} living cells"));
@@ -87,13 +93,7 @@ fn crowd(images: &Images, rounds: usize, alone: f64, report: &mut Report) -> any
     }
     let kib = resident_kib()?.saturating_sub(before);
     nursery.stock();
-    let mut activations = Vec::new();
-    for _ in 0..rounds {
-        let (cell, ns) = nursery.activate(0)?;
-        nursery.end(cell);
-        nursery.stock();
-        activations.push(micros(ns));
-    }
+    let activations = one_by_one(&mut nursery, rounds)?;
     let crowded = stats::median(&activations);
     report.metric("activate_at_2000_live_p50_us", crowded);
     report.metric_with_bar("at_2000_live_vs_alone", crowded / alone, Bar::Most(1.3));
@@ -118,13 +118,7 @@ fn chain(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result<
     progress(&format!("start: chains of {STAGES}"));
     let mut nursery = Nursery::new(images, 1, STAGES, 256)?;
     nursery.stock();
-    let mut activations = Vec::new();
-    for _ in 0..rounds {
-        let (cell, ns) = nursery.activate(0)?;
-        nursery.end(cell);
-        nursery.stock();
-        activations.push(micros(ns));
-    }
+    let activations = one_by_one(&mut nursery, rounds)?;
     report.metric("chain10_p50_us", stats::median(&activations));
     report.metric("chain10_p99_us", stats::percentile(&activations, 99.0));
     Ok(())
