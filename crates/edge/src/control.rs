@@ -459,21 +459,7 @@ mod tests {
     use super::*;
 
     fn app(name: &str, image: u8) -> App {
-        App {
-            name: name.into(),
-            image: ImageHash([image; 32]),
-            protect: Protect::Endpoints,
-            server: None,
-            keep: Keep::Client,
-            recovery_target_ns: 0,
-            linger_ms: 0,
-            messages_per_s: 0,
-            log_bytes_per_s: 0,
-            sessions_max: 0,
-            shared: false,
-            tenant: name.to_string(),
-            priority: 0,
-        }
+        App { image: ImageHash([image; 32]), ..crate::api::tests::app(name, 0) }
     }
 
     fn control() -> Control {
