@@ -146,7 +146,9 @@ mod tests {
         let start = Event::Start { seed: [0; 32], peers: Peers::default() };
         let entries = [(start, i64::MIN), (Event::Timer, i64::MAX)];
         let (mut cursor, mut out) = (Cursor::default(), BytesMut::new());
-        entries.map(|(event, at)| cursor.put(&Entry { event, now_ns: Some(at) }, &mut out));
+        for (event, at) in entries {
+            cursor.put(&Entry { event, now_ns: Some(at) }, &mut out);
+        }
         let (mut cursor, mut bytes) = (Cursor::default(), out.freeze());
         let times = entries.map(|_| cursor.take(&mut bytes).ok().and_then(|entry| entry.now_ns));
         assert_eq!(times, [Some(i64::MIN), Some(i64::MAX)]);
