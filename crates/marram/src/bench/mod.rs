@@ -52,6 +52,9 @@ pub struct Options {
     /// Measure little: to see that it works, not what it costs.
     #[arg(long)]
     pub quick: bool,
+    /// Of `recover`, only the parts whose name contains this, as state_10mib or replay.
+    #[arg(long, value_name = "PART")]
+    pub only: Option<String>,
     /// Directory of the built cells.
     #[arg(long, value_name = "DIR")]
     pub cells: Option<PathBuf>,
@@ -94,9 +97,14 @@ struct Plan {
     program: PathBuf,
     cells: Cells,
     quick: bool,
+    only: Option<String>,
 }
 
 impl Plan {
+    fn wants(&self, part: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| part.contains(only))
+    }
+
     fn layout(&self, purpose: &'static str, edges: usize, agent_tables: &str) -> Layout {
         Layout {
             purpose,
@@ -122,6 +130,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         program: std::env::current_exe().context("the program's own path is unknown")?,
         cells: Cells::find(options.cells.as_deref())?,
         quick: options.quick,
+        only: options.only.clone(),
     };
     let report: Report = match options.name {
         Name::Forward => forward::run(&plan)?,

@@ -28,11 +28,19 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         ("state_10mib", 10 << 20, Some(25.0)),
         ("state_43mib", 43 << 20, None),
     ] {
-        local(plan, name, size, kills, hangs, bar, &mut report)?;
+        if plan.wants(name) {
+            local(plan, name, size, kills, hangs, bar, &mut report)?;
+        }
     }
-    replay(plan, &mut report)?;
-    remote(plan, if plan.quick { 2 } else { 10 }, &mut report)?;
-    mass::run(plan, if plan.quick { 50 } else { 1000 }, &mut report)?;
+    if plan.wants("replay") {
+        replay(plan, &mut report)?;
+    }
+    if plan.wants("remote_10mib") {
+        remote(plan, if plan.quick { 2 } else { 10 }, &mut report)?;
+    }
+    if plan.wants("mass") {
+        mass::run(plan, if plan.quick { 50 } else { 1000 }, &mut report)?;
+    }
     report.baseline(
         "CESSNA",
         "the paper's figures: 46 ms (10 MB), 83 ms (43 MB, local), 183 ms (43 MB, same region)",
