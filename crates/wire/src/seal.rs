@@ -6,8 +6,9 @@
 //! - The **log** is enciphered with ChaCha20 under a key of its own for each generation, at the log's own offset: an
 //!   owner's log only grows, so no keystream byte ever covers two texts, although another owner may order anew what was
 //!   not committed.
-//! - The **running digest** is a keyed BLAKE3 over every entry and the message that it consumed. Eight bytes of it travel with
-//!   each increment. It is what makes the log authentic: a forger has one guess in 2^64 a recovery.
+//! - The **running digest** is a keyed BLAKE3 over every entry and the message that it consumed, of which a long one is
+//!   first brought to 32 bytes by AEGIS-128X4 as a MAC (RFC 10032). Eight bytes of it travel with each increment. It is what
+//!   makes the log authentic: a forger has one guess in 2^64 a recovery.
 //! - A **checkpoint** is enciphered and authenticated with AES-256-GCM in chunks, under a key of its own for each
 //!   generation; the chunk's number and the last chunk's mark are in the nonce.
 
@@ -15,6 +16,7 @@ use crate::{
     id::{Generation, SessionId},
     limits::SEAL_CHUNK,
 };
+use aegis::aegis128x4::Aegis128X4Mac;
 use aes_gcm::{AeadInOut, Aes256Gcm, KeyInit, Tag};
 use alloc::vec::Vec;
 use chacha20::{
@@ -24,6 +26,8 @@ use chacha20::{
 use core::fmt;
 
 const TAG: usize = 16;
+/// Bytes from which on a payload goes into the running digest by its MAC.
+const LONG: usize = 256;
 /// Log offsets stay below what one keystream covers.
 pub const LOG_OFFSET_MAX: u64 = 1 << 37;
 
@@ -50,6 +54,7 @@ impl fmt::Debug for DomainSecret {
 pub struct SessionKeys {
     resume: [u8; 16],
     digest: [u8; 32],
+    payload: [u8; 16],
     log: [u8; 32],
     checkpoint: [u8; 32],
 }
@@ -69,9 +74,12 @@ impl SessionKeys {
             hasher.update(&[purpose]).update(&session.0);
             *hasher.finalize().as_bytes()
         };
-        let mut resume = [0; 16];
-        resume.copy_from_slice(&key(0)[..16]);
-        Self { resume, digest: key(1), log: key(2), checkpoint: key(3) }
+        let short = |purpose: u8| {
+            let mut short = [0; 16];
+            short.copy_from_slice(&key(purpose)[..16]);
+            short
+        };
+        Self { resume: short(0), digest: key(1), log: key(2), checkpoint: key(3), payload: short(4) }
     }
 
     /// The session's key, as its ends know it: what resuming takes.
@@ -132,9 +140,17 @@ impl Digest {
     pub fn absorb(&mut self, keys: &SessionKeys, entry: &[u8], message: Option<(bool, &[u8])>) {
         let (what, payload) = message.map_or((0, &[][..]), |(close, payload)| (1 + u8::from(close), payload));
         let mut hasher = blake3::Hasher::new_keyed(&keys.digest);
-        // The payload goes first: BLAKE3 hashes many chunks at once only from where chunks begin, and behind an odd number of
-        // bytes a large message takes half as long again. Its size at the end says where it ends.
-        hasher.update(payload).update(&self.0).update(entry);
+        if payload.len() < LONG {
+            hasher.update(payload);
+        } else {
+            let mut nonce = [0; 16];
+            nonce.copy_from_slice(&self.0[..16]);
+            let mut mac = Aegis128X4Mac::<32>::new_with_nonce(&keys.payload, &nonce);
+            mac.update(payload);
+            hasher.update(&mac.finalize());
+        }
+        // The size, of a fixed width, says which of both it was and where it ends.
+        hasher.update(&self.0).update(entry);
         hasher.update(&(payload.len() as u64).to_le_bytes()).update(&[what]);
         self.0 = *hasher.finalize().as_bytes();
     }
@@ -407,5 +423,40 @@ mod tests {
         for (index, one) in digests.iter().enumerate() {
             assert!(!digests[index + 1..].contains(one), "{index}");
         }
+    }
+
+    #[test]
+    fn the_digest_covers_every_byte_of_short_and_long_messages() {
+        let keys = keys();
+        let digest = |payload: &[u8]| {
+            let mut digest = Digest::start(SessionId([1; 16]));
+            digest.absorb(&keys, &[0], Some((false, payload)));
+            digest.0
+        };
+        for len in [1, LONG - 1, LONG, LONG + 1, 5_000] {
+            let plain: Vec<u8> = (0..len).map(|at| at.to_le_bytes()[0]).collect();
+            let right = digest(&plain);
+            for position in 0..len {
+                let mut altered = plain.clone();
+                altered[position] ^= 0x80;
+                assert_ne!(digest(&altered), right, "byte {position} of {len}");
+            }
+            assert_ne!(digest(&[&plain[..], &[0]].concat()), right);
+            assert_ne!(digest(&plain[1..]), right);
+        }
+    }
+
+    #[test]
+    fn the_digest_is_the_same_on_every_machine() {
+        let keys = keys();
+        let mut digest = Digest::start(SessionId([1; 16]));
+        let tags = [0, 100, LONG, 5_000].map(|len| {
+            digest.absorb(&keys, &[0], Some((false, &vec![7; len])));
+            u64::from_le_bytes(digest.tag())
+        });
+        assert_eq!(
+            tags,
+            [13608777261928935885, 16293418982150941853, 17914958590899072146, 18084260691706412622]
+        );
     }
 }
