@@ -35,9 +35,15 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         Amount { blocks: 40, messages: 1_000, large: 400, counted: 5_000 }
     };
     let mut report = Report::new("forward");
-    latency(plan, &amount, &mut report)?;
-    throughput(plan, &amount, &mut report)?;
-    wire_bytes(plan, &amount, &mut report)?;
+    if plan.wants("latency") {
+        latency(plan, &amount, &mut report)?;
+    }
+    if plan.wants("throughput") {
+        throughput(plan, &amount, &mut report)?;
+    }
+    if plan.wants("wire_bytes") {
+        wire_bytes(plan, &amount, &mut report)?;
+    }
     report.baseline("none", "the same agents and edge, with protect = \"none\"");
     Ok(report)
 }

@@ -52,7 +52,7 @@ pub struct Options {
     /// Measure little: to see that it works, not what it costs.
     #[arg(long)]
     pub quick: bool,
-    /// Of `recover`, only the parts whose name contains this, as state_10mib or replay.
+    /// Of `forward` and `recover`, only the parts whose name contains this, as throughput or state_10mib.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
     /// Directory of the built cells.
