@@ -23,7 +23,7 @@ mod plain;
 mod quotas;
 
 pub use app::ImageFile;
-pub use buffers::roomy;
+pub use buffers::{roomy, warm};
 pub use cells::{Cells, CellsConfig, Progress, ReadyStats, Reset, StartError, Tracking};
 pub use chain::{Chain, Image};
 pub use checkpoint::{Decoded, RestoreError, Snapshot, SnapshotError};

@@ -13,6 +13,40 @@ use std::collections::VecDeque;
 
 /// What is made room for at once, in bytes; an end can announce what it does not have.
 const ROOM_MAX: u64 = 64 << 20;
+/// Bytes of memory that wait for the next large checkpoint: a client waits for every page that has to be cleared first.
+const READY_ROOM: usize = 12 << 20;
+/// Checkpoints below this many bytes do without.
+const READY_ROOM_MIN: u64 = 1 << 20;
+
+/// Room for the next checkpoint that an end sends back.
+#[derive(Default)]
+pub(super) struct Room(Option<Vec<u8>>);
+
+impl std::fmt::Debug for Room {
+    /// Not what was in it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Room").field(&self.0.as_ref().map(Vec::capacity)).finish()
+    }
+}
+
+impl Room {
+    /// Lays memory ready, if none is; takes milliseconds.
+    pub(super) fn prepare(&mut self) {
+        self.0.get_or_insert_with(|| marram_sandbox::warm(READY_ROOM));
+    }
+
+    /// Gives the memory back to the machine.
+    pub(super) fn give_up(&mut self) {
+        self.0 = None;
+    }
+
+    /// An empty buffer for `size` bytes, which may be more than there are.
+    fn take(&mut self, size: u64) -> Vec<u8> {
+        let fits = (READY_ROOM_MIN..=READY_ROOM as u64).contains(&size);
+        let ready = if fits { self.0.take() } else { None };
+        ready.unwrap_or_else(|| marram_sandbox::roomy(usize::try_from(size.min(ROOM_MAX)).unwrap_or(0)))
+    }
+}
 
 /// Opened checkpoints: the last one's header, and the sections of each, a full one and its deltas.
 #[derive(Debug)]
@@ -49,24 +83,22 @@ impl Arriving {
         Self { session, image, keys, expected, opener: None, sections, last: None }
     }
 
-    /// Takes the next bytes, all of them of one checkpoint; gives the whole chain out when nothing is missing.
+    /// Takes the next bytes, all of them of one checkpoint, which may be put into `room`; gives the whole chain out when
+    /// nothing is missing.
     ///
     /// # Errors
     /// If a checkpoint was altered, or is not the one that belongs in its place. The rest is of no use then.
-    pub(super) fn push(&mut self, sealed: &[u8]) -> Result<Option<Opened>, CellError> {
-        self.take(sealed).map_err(|reason| CellError { code: Code::Tampered, reason })?;
+    pub(super) fn push(&mut self, sealed: &[u8], room: &mut Room) -> Result<Option<Opened>, CellError> {
+        self.take(sealed, room).map_err(|reason| CellError { code: Code::Tampered, reason })?;
         let header = self.last.take_if(|_| self.expected.is_empty());
         let opened =
             |header| Opened { header: Box::new(header), sections: std::mem::take(&mut self.sections) };
         Ok(header.map(opened))
     }
 
-    fn take(&mut self, sealed: &[u8]) -> Result<(), String> {
+    fn take(&mut self, sealed: &[u8], room: &mut Room) -> Result<(), String> {
         let Some(meta) = self.expected.front() else { return Err("more arrives than was announced".into()) };
-        let begin = || {
-            let room = usize::try_from(meta.size.min(ROOM_MAX)).unwrap_or(0);
-            self.keys.seal(meta.generation).opener(meta.number, meta.size, marram_sandbox::roomy(room))
-        };
+        let begin = || self.keys.seal(meta.generation).opener(meta.number, meta.size, room.take(meta.size));
         let opener = self.opener.get_or_insert_with(begin);
         opener.push(sealed).map_err(|error| error.to_string())?;
         if opener.is_whole()
@@ -162,10 +194,10 @@ mod tests {
     fn open(checkpoints: Vec<SealedCheckpoint>, piece: usize) -> Result<Option<Opened>, CellError> {
         let metas = checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect();
         let mut arriving = Arriving::new(SESSION, IMAGE, keys(), metas);
-        let mut opened = None;
+        let (mut opened, mut room) = (None, Room::default());
         for bytes in checkpoints.iter().flat_map(|checkpoint| checkpoint.bytes.chunks(piece)) {
             assert!(opened.is_none(), "given out before all of it is there");
-            opened = arriving.push(bytes)?;
+            opened = arriving.push(bytes, &mut room)?;
         }
         Ok(opened)
     }
@@ -215,5 +247,18 @@ mod tests {
             let reason = refusal(checkpoints);
             assert!(reason.contains(says), "{reason}");
         }
+    }
+
+    #[test]
+    fn what_lies_ready_is_for_large_checkpoints_that_fit() {
+        let mut room = Room::default();
+        room.prepare();
+        for size in [100, READY_ROOM as u64 + 1, u64::MAX] {
+            assert!(room.take(size).is_empty());
+            assert!(room.0.is_some(), "{size}");
+        }
+        assert!(room.take(READY_ROOM_MIN).capacity() >= READY_ROOM);
+        assert!(room.0.is_none());
+        assert!(room.take(READY_ROOM_MIN).capacity() < READY_ROOM);
     }
 }

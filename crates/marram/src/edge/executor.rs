@@ -3,7 +3,7 @@
 //! Handlers run on the calling thread. Loading images, sealing and opening checkpoints happen on the worker.
 
 use super::{
-    checkpoints::{Arriving, Opened},
+    checkpoints::{Arriving, Opened, Room},
     pressure,
     setup::Setup,
     worker::Worker,
@@ -64,6 +64,7 @@ struct Desk {
     images: Images,
     /// Checkpoints that are being opened, by the cells that they are for.
     arriving: BTreeMap<CellId, Arriving>,
+    room: Room,
 }
 
 /// What the worker brings back.
@@ -71,6 +72,11 @@ enum Answer {
     Image(ImageHash, Result<Arc<Image>, LoadError>),
     Opened { cell: CellId, image: ImageHash, result: Result<Box<Restored>, CellError> },
     Sealed { cell: CellId, number: u32, bytes: Bytes },
+}
+
+fn prepare_room(desk: &mut Desk) -> Option<Answer> {
+    desk.room.prepare();
+    None
 }
 
 /// What waits for its turn.
@@ -124,7 +130,8 @@ impl Executor {
         let cells = Cells::new(CellsConfig { slots: setup.cells_max, ..CellsConfig::default() })
             .context("cannot make room for cells: lower cells_max, or raise vm.max_map_count")?;
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
-        let worker = Worker::start(Desk { images, arriving: BTreeMap::new() }, waker)?;
+        let worker = Worker::start(Desk { images, arriving: BTreeMap::new(), room: Room::default() }, waker)?;
+        worker.lazy(prepare_room);
         Ok(Self {
             cells,
             images: BTreeMap::new(),
@@ -172,6 +179,10 @@ impl Executor {
         if pressure::is_short() {
             let (cells, slots) = self.cells.reclaim();
             let images = self.drop_idle_images();
+            self.worker.lazy(|desk| {
+                desk.room.give_up();
+                None
+            });
             self.reclaims += 1;
             self.stocking = false;
             warn!(
@@ -180,6 +191,7 @@ impl Executor {
             );
         } else {
             self.cells.tend();
+            self.worker.lazy(prepare_room);
         }
     }
 
@@ -275,7 +287,7 @@ impl Executor {
         self.worker.urgent(move |desk| {
             let arriving = desk.arriving.get_mut(&cell)?;
             let image = arriving.image;
-            let result = arriving.push(&bytes).transpose()?.and_then(decode);
+            let result = arriving.push(&bytes, &mut desk.room).transpose()?.and_then(decode);
             desk.arriving.remove(&cell);
             Some(Answer::Opened { cell, image, result })
         });
