@@ -3,7 +3,7 @@
 use anyhow::Context;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Keeps this thread, and what it starts from now on, on one core (the last), until dropped. Where the kernel puts
 /// processes that wake one another decides about more microseconds than are to be measured here.
@@ -46,12 +46,16 @@ impl Drop for OneCore {
 
 /// Nanoseconds that all threads of all processes in these groups have run so far. Processes that ended do not count.
 pub(super) fn spent_ns(groups: &[u32]) -> u64 {
-    let Ok(entries) = fs::read_dir("/proc") else { return 0 };
-    let processes = entries.flatten().map(|entry| entry.path()).filter(|path| {
+    processes(groups).map(|path| threads_ns(&path)).sum()
+}
+
+/// Where the kernel tells of the processes in these groups.
+pub(super) fn processes(groups: &[u32]) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| {
         let group = fs::read_to_string(path.join("stat")).ok().and_then(|stat| group_of(&stat));
         group.is_some_and(|group| groups.contains(&group))
-    });
-    processes.map(|path| threads_ns(&path)).sum()
+    })
 }
 
 /// The third field behind the command's name, which is in parentheses and may contain anything.

@@ -5,9 +5,11 @@ mod chain;
 mod checkpoint;
 mod classify;
 mod cpu;
+mod density;
 mod forward;
 mod machine;
 mod mass;
+mod memory;
 mod noisy;
 mod peer;
 mod pinger;
@@ -37,6 +39,8 @@ pub enum Name {
     Chain,
     /// What a cell a client gains for work that takes long, over a process a client.
     Classify,
+    /// What many small tenants feel of one another, against a memcached process a tenant.
+    Density,
     /// What a quiet tenant feels of hostile ones beside it.
     Noisy,
 }
@@ -138,6 +142,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         Name::Checkpoint => checkpoint::run(&plan)?,
         Name::Start => start::run(&plan)?,
         Name::Noisy => noisy::run(&plan)?,
+        Name::Density => density::run(&plan)?,
         Name::Chain => chain::run(&plan)?,
         Name::Classify => classify::run(&plan)?,
     };

@@ -1,0 +1,152 @@
+//! `marram bench density`: many small tenants, each with a memcached of its own: a shared cell on one edge, against a process.
+
+mod load;
+mod protocol;
+mod tenants;
+
+use super::report::{Bar, Report};
+use super::{Plan, cpu, progress, stats};
+use load::{Answered, Capacity, Load};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tenants::{Cells, Processes};
+
+/// How many tenants there are.
+const TENANTS: [usize; 4] = [1, 100, 300, 1_000];
+/// The bars are for this many.
+const BARRED: usize = 300;
+/// Clients at least, over all tenants.
+const CLIENTS_MIN: usize = 64;
+/// What the open loop asks of both sides, in per cent of what the processes can do. The bars are for the last.
+const LOADS: [u32; 3] = [25, 50, 75];
+
+/// How much is measured.
+struct Extent {
+    blocks: usize,
+    capacity: Duration,
+    open: Duration,
+}
+
+/// Runs the benchmark.
+pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
+    let mut report = Report::new("density");
+    let extent = if plan.quick {
+        Extent { blocks: 1, capacity: Duration::from_millis(500), open: Duration::from_millis(500) }
+    } else {
+        Extent { blocks: 3, capacity: Duration::from_secs(1), open: Duration::from_millis(1_500) }
+    };
+    let counts = if plan.quick { &TENANTS[..3] } else { &TENANTS[..] };
+    let mut capacities = Vec::new();
+    for count in counts {
+        capacities.push((*count, compare(plan, *count, &extent, &mut report)?));
+    }
+    let of = |count| capacities.iter().find(|(of, _)| *of == count).map(|(_, capacity)| *capacity);
+    if let (Some(many), Some(some)) = (of(1_000), of(BARRED)) {
+        report.metric_with_bar("n1000.capacity_vs_n300", many / some, Bar::Least(0.75));
+    }
+    report.baseline("processes", Processes::COMMAND);
+    report.note(
+        "135 B values, 100 keys a tenant, 95 % get, unmodified text protocol over TCP on loopback; every answer is checked",
+    );
+    report.note(
+        "servers have one core: an edge with one shard and its own gates, or all processes; the clients, one thread, have \
+         the other, and the kernel's part of receiving falls to whichever core sends",
+    );
+    report.note(
+        "capacity: 64 clients, or one a tenant, of which each asks when it has its answer; latency: open loop at 75 % of the \
+         processes' capacity unless said, from when a request was due; drops: answers that took more than a second",
+    );
+    report.note("clients_busy: near 1, capacity is the clients' and not the side's");
+    report.note("memory: proportional set size of all processes of a side, after everything");
+    Ok(report)
+}
+
+/// What was found of one side.
+#[derive(Default)]
+struct Found {
+    capacity: Vec<f64>,
+    clients_busy: Vec<f64>,
+    /// By load: percentiles of each block.
+    p50: [Vec<f64>; LOADS.len()],
+    p99: [Vec<f64>; LOADS.len()],
+    drops: u64,
+}
+
+impl Found {
+    fn add_capacity(&mut self, capacity: &Capacity) {
+        self.capacity.push(capacity.per_s);
+        self.clients_busy.push(capacity.clients_busy);
+    }
+
+    fn add(&mut self, load: usize, answered: &Answered) {
+        self.p50[load].push(stats::median(&answered.waits_us));
+        self.p99[load].push(stats::percentile(&answered.waits_us, 99.0));
+        self.drops += answered.drops;
+    }
+}
+
+/// One number of tenants: block by block in turn. The cells' capacity.
+fn compare(plan: &Plan, count: usize, extent: &Extent, report: &mut Report) -> anyhow::Result<f64> {
+    progress(&format!("density: {count} tenants"));
+    let (mut cells, processes) = {
+        let _core = cpu::OneCore::enter()?;
+        (Cells::start(plan, count)?, Processes::start(count)?)
+    };
+    let _core = cpu::OneCore::enter_other()?;
+    let connect = |addresses: &[SocketAddr]| Load::connect(addresses, CLIENTS_MIN.div_ceil(count));
+    let (mut to_cells, mut to_processes) = (connect(&cells.addresses)?, connect(&processes.addresses)?);
+    let (mut of_cells, mut of_processes) = (Found::default(), Found::default());
+    for _ in 0..extent.blocks {
+        of_processes.add_capacity(&to_processes.capacity(extent.capacity)?);
+        of_cells.add_capacity(&to_cells.capacity(extent.capacity)?);
+    }
+    let capacity = stats::median(&of_processes.capacity);
+    for (load, percent) in LOADS.into_iter().enumerate() {
+        let rate = capacity * f64::from(percent) / 100.0;
+        for _ in 0..extent.blocks {
+            of_processes.add(load, &to_processes.open_loop(rate, extent.open)?);
+            of_cells.add(load, &to_cells.open_loop(rate, extent.open)?);
+        }
+    }
+    #[expect(clippy::cast_precision_loss, reason = "KiB of some processes")]
+    let memory = (cells.memory_kib()? as f64, processes.memory_kib() as f64);
+    show(report, count, &of_cells, &of_processes, memory);
+    Ok(stats::median(&of_cells.capacity))
+}
+
+fn show(report: &mut Report, count: usize, cells: &Found, processes: &Found, memory_kib: (f64, f64)) {
+    let median = |values: &[f64]| stats::median(values);
+    let last = LOADS.len() - 1;
+    let barred = [
+        ("p99_vs_processes", median(&cells.p99[last]) / median(&processes.p99[last]), 1.0 / 3.0),
+        ("memory_vs_processes", memory_kib.0 / memory_kib.1, 0.1),
+    ];
+    for (name, figure, most) in barred {
+        let name = format!("n{count}.{name}");
+        if count == BARRED {
+            report.metric_with_bar(&name, figure, Bar::Most(most));
+        } else {
+            report.metric(&name, figure);
+        }
+    }
+    let mut metric = |name: &str, figure: f64| report.metric(&format!("n{count}.{name}"), figure);
+    metric("p50_us", median(&cells.p50[last]));
+    metric("p99_us", median(&cells.p99[last]));
+    metric("processes_p50_us", median(&processes.p50[last]));
+    metric("processes_p99_us", median(&processes.p99[last]));
+    for (load, percent) in LOADS.into_iter().enumerate().take(last) {
+        metric(&format!("p50_at_{percent}_us"), median(&cells.p50[load]));
+        metric(&format!("p99_at_{percent}_us"), median(&cells.p99[load]));
+        metric(&format!("processes_p50_at_{percent}_us"), median(&processes.p50[load]));
+        metric(&format!("processes_p99_at_{percent}_us"), median(&processes.p99[load]));
+    }
+    metric("capacity_vs_processes", median(&cells.capacity) / median(&processes.capacity));
+    metric("per_s", median(&cells.capacity));
+    metric("processes_per_s", median(&processes.capacity));
+    metric("clients_busy", median(&cells.clients_busy));
+    metric("processes_clients_busy", median(&processes.clients_busy));
+    metric("memory_kib", memory_kib.0);
+    metric("processes_memory_kib", memory_kib.1);
+    report.metric(&format!("n{count}.drops"), cells.drops);
+    report.metric(&format!("n{count}.processes_drops"), processes.drops);
+}

@@ -1,0 +1,118 @@
+//! What a client of memcached says and what it must be answered: 95 of 100 requests get a key, the others set one. All keys
+//! of a tenant have one value, which names the tenant: what another tenant stored is recognised.
+
+/// Keys of a tenant.
+pub(super) const KEYS: u32 = 100;
+/// Of a hundred requests.
+pub(super) const GETS: u32 = 95;
+/// Bytes of a value.
+const VALUE: usize = 135;
+/// Digits of a key.
+const DIGITS: usize = 4;
+const STORED: &[u8] = b"STORED\r\n";
+
+/// One request that waits for its answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Request {
+    /// It sets the key; else it gets it.
+    pub(super) sets: bool,
+    /// Which key.
+    pub(super) key: u32,
+}
+
+/// What a tenant's clients say and hear, but for the key.
+pub(super) struct Phrases {
+    value: [u8; VALUE],
+    /// The answer to a get of key 0.
+    found: Vec<u8>,
+}
+
+/// How an answer begins that has a value.
+const FOUND: &[u8] = b"VALUE k";
+
+impl Phrases {
+    /// Those of tenant number `tenant`.
+    pub(super) fn new(tenant: usize) -> Self {
+        let mut value = [0; VALUE];
+        let name = format!("{tenant:08}");
+        value.iter_mut().zip(name.bytes().cycle()).for_each(|(byte, letter)| *byte = letter);
+        let mut found = format!("VALUE k{:0DIGITS$} 0 {VALUE}\r\n", 0).into_bytes();
+        found.extend_from_slice(&value);
+        found.extend_from_slice(b"\r\nEND\r\n");
+        Self { value, found }
+    }
+
+    /// Writes a request down.
+    pub(super) fn ask(&self, request: Request, out: &mut Vec<u8>) {
+        out.extend_from_slice(if request.sets { b"set k" } else { b"get k" });
+        out.extend_from_slice(&digits(request.key));
+        if request.sets {
+            out.extend_from_slice(b" 0 0 135\r\n");
+            out.extend_from_slice(&self.value);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// The length of the answer that `bytes` begin with; nothing if some of it is still to come.
+    ///
+    /// # Errors
+    /// If it is not what must be answered.
+    pub(super) fn answer(&self, request: Request, bytes: &[u8]) -> Result<Option<usize>, String> {
+        let expected = if request.sets { STORED } else { &self.found };
+        let Some(bytes) = bytes.get(..expected.len()) else { return Ok(None) };
+        let right = if request.sets {
+            bytes == expected
+        } else {
+            let key = FOUND.len()..FOUND.len() + DIGITS;
+            bytes[..key.start] == expected[..key.start]
+                && bytes[key.clone()] == digits(request.key)
+                && bytes[key.end..] == expected[key.end..]
+        };
+        if right {
+            return Ok(Some(bytes.len()));
+        }
+        Err(format!("{request:?} was answered {:?}", String::from_utf8_lossy(bytes)))
+    }
+}
+
+const _: () = assert!(VALUE == 135, "as `ask` writes it");
+
+fn digits(key: u32) -> [u8; DIGITS] {
+    let mut digits = [b'0'; DIGITS];
+    let mut left = key;
+    for digit in digits.iter_mut().rev() {
+        *digit += u8::try_from(left % 10).unwrap_or(0);
+        left /= 10;
+    }
+    digits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_as_memcached_reads_them() {
+        let (phrases, mut out) = (Phrases::new(7), Vec::new());
+        phrases.ask(Request { sets: false, key: 42 }, &mut out);
+        assert_eq!(out, b"get k0042\r\n");
+        out.clear();
+        phrases.ask(Request { sets: true, key: 9 }, &mut out);
+        assert!(out.starts_with(b"set k0009 0 0 135\r\n0000000700000007"));
+        assert_eq!(out.len(), b"set k0009 0 0 135\r\n".len() + VALUE + 2);
+    }
+
+    #[test]
+    fn answers_are_known_by_key_and_tenant() {
+        let (ours, theirs) = (Phrases::new(7), Phrases::new(8));
+        let get = |key| Request { sets: false, key };
+        let answer = |phrases: &Phrases| phrases.found.clone();
+        assert_eq!(ours.answer(get(0), &answer(&ours)), Ok(Some(ours.found.len())));
+        assert_eq!(ours.answer(get(0), &answer(&ours)[..20]), Ok(None));
+        assert!(ours.answer(get(1), &answer(&ours)).is_err());
+        assert!(ours.answer(get(0), &answer(&theirs)).is_err());
+        let set = Request { sets: true, key: 0 };
+        assert_eq!(ours.answer(set, b"STORED\r\nVALUE"), Ok(Some(8)));
+        assert!(ours.answer(set, b"ERROR\r\n\r\n").is_err());
+    }
+}

@@ -1,0 +1,27 @@
+//! Memory of groups of processes, as the kernel counts it.
+
+use super::cpu;
+use std::fs;
+
+/// The proportional set size of all processes of a group, in KiB: a page that several map counts for each in part.
+pub(super) fn proportional_kib(group: u32) -> u64 {
+    let of = |path: std::path::PathBuf| fs::read_to_string(path.join("smaps_rollup")).ok();
+    cpu::processes(&[group]).filter_map(of).filter_map(|text| pss_kib(&text)).sum()
+}
+
+fn pss_kib(rollup: &str) -> Option<u64> {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_is_found_among_its_parts() {
+        let text = "5581-7ffd ---p 0 00:00 0 [rollup]\nRss:  9000 kB\nPss:    1234 kB\nPss_Dirty:   77 kB\n";
+        assert_eq!(pss_kib(text), Some(1_234));
+        assert_eq!(pss_kib("nonsense"), None);
+    }
+}
