@@ -6,6 +6,7 @@ mod tenants;
 
 use super::report::{Bar, Report};
 use super::{Plan, cpu, progress, stats};
+use anyhow::Context;
 use load::{Answered, Capacity, Load};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -85,15 +86,25 @@ impl Found {
     }
 }
 
-/// One number of tenants: block by block in turn. The cells' capacity.
+/// One number of tenants; the cells' capacity.
 fn compare(plan: &Plan, count: usize, extent: &Extent, report: &mut Report) -> anyhow::Result<f64> {
     progress(&format!("density: {count} tenants"));
     let (mut cells, processes) = {
         let _core = cpu::OneCore::enter()?;
         (Cells::start(plan, count)?, Processes::start(count)?)
     };
+    let (of_cells, of_processes) = measure(&cells, &processes, extent)
+        .with_context(|| format!("what the edge said last:\n{}", cells.said()))?;
+    #[expect(clippy::cast_precision_loss, reason = "KiB of some processes")]
+    let memory = (cells.memory_kib()? as f64, processes.memory_kib() as f64);
+    show(report, count, &of_cells, &of_processes, memory);
+    Ok(stats::median(&of_cells.capacity))
+}
+
+/// Both sides, block by block in turn.
+fn measure(cells: &Cells, processes: &Processes, extent: &Extent) -> anyhow::Result<(Found, Found)> {
     let _core = cpu::OneCore::enter_other()?;
-    let connect = |addresses: &[SocketAddr]| Load::connect(addresses, CLIENTS_MIN.div_ceil(count));
+    let connect = |addresses: &[SocketAddr]| Load::connect(addresses, CLIENTS_MIN.div_ceil(addresses.len()));
     let (mut to_cells, mut to_processes) = (connect(&cells.addresses)?, connect(&processes.addresses)?);
     let (mut of_cells, mut of_processes) = (Found::default(), Found::default());
     for _ in 0..extent.blocks {
@@ -108,10 +119,7 @@ fn compare(plan: &Plan, count: usize, extent: &Extent, report: &mut Report) -> a
             of_cells.add(load, &to_cells.open_loop(rate, extent.open)?);
         }
     }
-    #[expect(clippy::cast_precision_loss, reason = "KiB of some processes")]
-    let memory = (cells.memory_kib()? as f64, processes.memory_kib() as f64);
-    show(report, count, &of_cells, &of_processes, memory);
-    Ok(stats::median(&of_cells.capacity))
+    Ok((of_cells, of_processes))
 }
 
 fn show(report: &mut Report, count: usize, cells: &Found, processes: &Found, memory_kib: (f64, f64)) {

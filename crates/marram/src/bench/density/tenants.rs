@@ -49,6 +49,11 @@ impl Cells {
         Ok(Self { lab, addresses })
     }
 
+    /// The last lines of the edge's log.
+    pub(super) fn said(&self) -> String {
+        self.lab.journal.tail(5)
+    }
+
     /// Of the edge: supervisor, gates and shard.
     pub(super) fn memory_kib(&mut self) -> anyhow::Result<u64> {
         let edge = self.lab.edges[0].process().context("it runs")?;
