@@ -37,21 +37,28 @@ impl Cells {
         }
         let mut lab = Lab::new(layout, |_| Ok(Vec::new()))?;
         lab.start_edges("")?;
-        let client = lab.edges[0].client()?;
-        for tenant in 0..count {
+        let cells = Self { lab, addresses };
+        cells.deploy(plan).with_context(|| format!("what the edge said last:\n{}", cells.said()))?;
+        Ok(cells)
+    }
+
+    fn deploy(&self, plan: &Plan) -> anyhow::Result<()> {
+        let client = self.lab.edges[0].client()?;
+        for tenant in 0..self.addresses.len() {
             // As cells/memcached/marram.toml has it.
             let rest = "cell = \"shared\"\n[quotas]\nmemory = \"64MiB\"\n";
-            let manifest = plan.cells.manifest(&lab.place, &format!("t{tenant}"), "memcached", rest)?;
+            let manifest = plan.cells.manifest(&self.lab.place, &format!("t{tenant}"), "memcached", rest)?;
             let upload = crate::admin::load(&manifest).map_err(anyhow::Error::msg)?;
             let body: Bytes = upload.encode().map_err(anyhow::Error::msg)?;
             client.call(Method::POST, "/v1/apps", body)?;
         }
-        Ok(Self { lab, addresses })
+        Ok(())
     }
 
     /// The last lines of the edge's log.
     pub(super) fn said(&self) -> String {
-        self.lab.journal.tail(5)
+        let errors = std::fs::read_to_string(self.lab.place.path().join("A-1.stderr")).unwrap_or_default();
+        self.lab.journal.tail(5) + &errors
     }
 
     /// Of the edge: supervisor, gates and shard.
