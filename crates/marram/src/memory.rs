@@ -22,3 +22,17 @@ pub fn keep_freed() {
 /// Other allocators are left alone.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn keep_freed() {}
+
+/// Gives back what is free: for after work that takes much memory and comes seldom, such as compiling.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub fn give_back() {
+    // SAFETY: `malloc_trim` may be called at any time from any thread; it touches nothing that is in use. There is no safe
+    // interface to it.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Other allocators are left alone.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub fn give_back() {}

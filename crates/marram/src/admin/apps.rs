@@ -20,7 +20,10 @@ use std::path::PathBuf;
 pub(super) fn deploy(desk: &Desk, upload: &Upload) -> Result<Value, Refusal> {
     let manifest = read(desk, &upload.manifest)?;
     let images = open(desk)?;
-    let image = chains::deploy(desk, &images, &manifest, upload)?;
+    let image = chains::deploy(desk, &images, &manifest, upload);
+    // A compilation leaves tens of MiB behind, in a process that has no other use for them.
+    crate::memory::give_back();
+    let image = image?;
     announce(desk, &manifest, &upload.manifest, image)
 }
 
