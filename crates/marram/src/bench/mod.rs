@@ -7,9 +7,12 @@ mod classify;
 mod cpu;
 mod density;
 mod forward;
+mod load;
 mod machine;
 mod mass;
+mod memcached;
 mod memory;
+mod middlebox;
 mod noisy;
 mod peer;
 mod pinger;
@@ -41,6 +44,8 @@ pub enum Name {
     Classify,
     /// What many small tenants feel of one another, against a memcached process a tenant.
     Density,
+    /// What a client's own firewall, and a monitor behind it, add to a message, for up to 2,000 clients.
+    Middlebox,
     /// What a quiet tenant feels of hostile ones beside it.
     Noisy,
 }
@@ -143,6 +148,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         Name::Start => start::run(&plan)?,
         Name::Noisy => noisy::run(&plan)?,
         Name::Density => density::run(&plan)?,
+        Name::Middlebox => middlebox::run(&plan)?,
         Name::Chain => chain::run(&plan)?,
         Name::Classify => classify::run(&plan)?,
     };

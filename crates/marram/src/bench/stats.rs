@@ -51,9 +51,29 @@ pub(super) fn estimate(values: &[f64]) -> Estimate {
     Estimate { middle: median(values), low: percentile(&medians, 2.5), high: percentile(&medians, 97.5) }
 }
 
+/// How much `y` grows with `x`: of the line with the least squares; 0 for fewer than two different `x`.
+#[must_use]
+pub(super) fn slope(points: &[(f64, f64)]) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "counts of measurements are small")]
+    let count = points.len().max(1) as f64;
+    let mean_x = points.iter().map(|(x, _)| x).sum::<f64>() / count;
+    let mean_y = points.iter().map(|(_, y)| y).sum::<f64>() / count;
+    let together: f64 = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
+    let alone: f64 = points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum();
+    if alone > 0.0 { together / alone } else { 0.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_has_its_slope() {
+        let points: Vec<(f64, f64)> = (0..10).map(|x| (f64::from(x), 7.0 - 0.5 * f64::from(x))).collect();
+        assert!((slope(&points) + 0.5).abs() < 1e-9);
+        assert!(slope(&points[..1]).abs() < 1e-9);
+        assert!(slope(&[]).abs() < 1e-9);
+    }
 
     #[test]
     fn percentiles_are_values_of_the_sample() {

@@ -1,16 +1,15 @@
 //! `marram bench density`: many small tenants, each with a memcached of its own: a shared cell on one edge, against a process.
 
-mod load;
-mod protocol;
 mod tenants;
 
+use super::load::{Answered, Capacity, Load};
+use super::memcached::Processes;
 use super::report::{Bar, Report};
 use super::{Plan, cpu, progress, stats};
 use anyhow::Context;
-use load::{Answered, Capacity, Load};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tenants::{Cells, Processes};
+use tenants::Cells;
 
 /// How many tenants there are.
 const TENANTS: [usize; 4] = [1, 100, 300, 1_000];
@@ -45,7 +44,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     if let (Some(many), Some(some)) = (of(1_000), of(BARRED)) {
         report.metric_with_bar("n1000.capacity_vs_n300", many / some, Bar::Least(0.75));
     }
-    report.baseline("processes", Processes::COMMAND);
+    report.baseline("processes", "memcached -l 127.0.0.1 -t 1 -m 64 -u nobody");
     report.note(
         "135 B values, 100 keys a tenant, 95 % get, unmodified text protocol over TCP on loopback; every answer is checked",
     );
@@ -91,7 +90,7 @@ fn compare(plan: &Plan, count: usize, extent: &Extent, report: &mut Report) -> a
     progress(&format!("density: {count} tenants"));
     let (mut cells, processes) = {
         let _core = cpu::OneCore::enter()?;
-        (Cells::start(plan, count)?, Processes::start(count)?)
+        (Cells::start(plan, count)?, Processes::start(count, 1_024)?)
     };
     let (of_cells, of_processes) = measure(&cells, &processes, extent)
         .with_context(|| format!("what the edge said last:\n{}", cells.said()))?;

@@ -1,25 +1,13 @@
-//! The two sides that serve all tenants, each on the core that this thread runs on when it starts them: an edge with a
-//! shared cell a tenant, and a memcached process a tenant.
+//! An edge that has a shared cell for each tenant, behind a gate of its own, on the core that this thread runs on.
 
+use crate::bench::memcached::free_addresses;
 use crate::bench::{Plan, memory};
-use crate::harness::{Journal, Lab, Place, Process};
+use crate::harness::Lab;
 use anyhow::Context;
 use bytes::Bytes;
 use hyper::Method;
 use std::fmt::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
-use std::time::{Duration, Instant};
-
-/// How long processes may take until they listen.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Addresses on loopback that nobody uses, all different.
-fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
-    let listener = |_| TcpListener::bind(("127.0.0.1", 0)).context("no free port on loopback");
-    let listeners = (0..count).map(listener).collect::<anyhow::Result<Vec<_>>>()?;
-    listeners.iter().map(|listener| Ok(listener.local_addr()?)).collect()
-}
+use std::net::SocketAddr;
 
 /// An edge and its cells.
 pub(super) struct Cells {
@@ -65,46 +53,5 @@ impl Cells {
     pub(super) fn memory_kib(&mut self) -> anyhow::Result<u64> {
         let edge = self.lab.edges[0].process().context("it runs")?;
         Ok(memory::proportional_kib(edge.id()))
-    }
-}
-
-/// A process a tenant.
-pub(super) struct Processes {
-    all: Process,
-    pub(super) addresses: Vec<SocketAddr>,
-    _place: Place,
-}
-
-impl Processes {
-    /// How each is started, but for its port.
-    pub(super) const COMMAND: &str = "memcached -l 127.0.0.1 -t 1 -m 64 -u nobody";
-
-    pub(super) fn start(count: usize) -> anyhow::Result<Self> {
-        let (place, addresses) = (Place::new("bench-density-processes")?, free_addresses(count)?);
-        let mut script = String::new();
-        for (tenant, address) in addresses.iter().enumerate() {
-            // The last takes the shell's place, so that there are as many processes as tenants.
-            let (before, after) = if tenant + 1 < count { ("", " &") } else { ("exec ", "") };
-            writeln!(script, "{before}{} -p {}{after}", Self::COMMAND, address.port())?;
-        }
-        let script = place.write("start.sh", script)?;
-        let mut command = Command::new("sh");
-        command.arg(script);
-        let errors = place.path().join("stderr");
-        let mut all = Process::start("memcached", &mut command, &Journal::default(), &errors)?;
-        let deadline = Instant::now() + PATIENCE;
-        for address in &addresses {
-            while TcpStream::connect(address).is_err() {
-                let said = || std::fs::read_to_string(&errors).unwrap_or_default();
-                let ended = all.ended() || Instant::now() >= deadline;
-                anyhow::ensure!(!ended, "memcached does not listen; is it installed? {}", said());
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-        Ok(Self { all, addresses, _place: place })
-    }
-
-    pub(super) fn memory_kib(&self) -> u64 {
-        memory::proportional_kib(self.all.id())
     }
 }

@@ -1,11 +1,13 @@
-//! The clients of all tenants, on one thread that never sleeps: it asks when a request is due, whether or not those before
+//! Clients of one or many memcached servers, real or cells, on one thread that never sleeps: it asks when a request is due, whether or not those before
 //! were answered, and knows how long each answer took from then.
 
-use super::protocol::{GETS, KEYS, Phrases, Request};
+mod protocol;
+
 use crate::bench::peer;
 use anyhow::{Context, bail};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
+use protocol::{GETS, KEYS, Phrases, Request};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -53,6 +55,8 @@ pub(super) struct Answered {
 pub(super) struct Capacity {
     /// Answers a second.
     pub(super) per_s: f64,
+    /// Answers in all, with those that came when the time was over.
+    pub(super) answers: f64,
     /// Of the time in which clients found something to do: near 1 they were what was slow.
     pub(super) clients_busy: f64,
 }
@@ -112,8 +116,13 @@ impl Load {
             }
         }
         let spent = begun.elapsed().as_secs_f64();
+        let late = u32::try_from(self.clients.len())?;
         self.finish(|_| {})?;
-        Ok(Capacity { per_s: f64::from(answers) / spent, clients_busy: 1.0 - idle.as_secs_f64() / spent })
+        Ok(Capacity {
+            per_s: f64::from(answers) / spent,
+            answers: f64::from(answers + late),
+            clients_busy: 1.0 - idle.as_secs_f64() / spent,
+        })
     }
 
     /// Asks `rate` times a second, at random, for a while.
