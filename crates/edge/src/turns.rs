@@ -3,7 +3,9 @@
 //!
 //! Among `fair` work this is stride scheduling: a tenant's pass grows by what its handlers cost divided by its weight, and
 //! the lowest pass goes next. A tenant that had nothing to do does not save up: it starts at the lowest pass of those that
-//! have, so it is next, and no more. A handler that is preempted queues again behind its tenant's other cells.
+//! have, so it is next, and no more. A handler that is preempted goes on when its tenant's turn comes again, until it has
+//! had its share of turns; then it queues behind its tenant's other cells. Going on at once keeps handlers of like length
+//! from all ending late together, as they would if each had a slice in turn.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -83,22 +85,30 @@ impl<T> Turns<T> {
         &mut self.tenants[index]
     }
 
-    /// Adds work.
+    /// Adds work behind what its tenant, or its priority, has.
     pub fn push(&mut self, tenant: Tenant, class: Class, work: T) {
+        self.queue(tenant, class).push_back(work);
+    }
+
+    /// Adds work before what its tenant, or its priority, has: what was preempted and is to go on.
+    pub fn push_again(&mut self, tenant: Tenant, class: Class, work: T) {
+        self.queue(tenant, class).push_front(work);
+    }
+
+    /// Where one more piece of work goes.
+    fn queue(&mut self, tenant: Tenant, class: Class) -> &mut VecDeque<T> {
         self.len += 1;
         if let Class::Priority(level) = class {
-            return self.urgent.entry(core::cmp::Reverse(level)).or_default().push_back(work);
+            return self.urgent.entry(core::cmp::Reverse(level)).or_default();
         }
         let now = self.pass;
         let line = self.line(tenant);
         if line.work.is_empty() {
             line.pass = line.pass.max(now);
             let pass = line.pass;
-            line.work.push_back(work);
             self.order.insert((pass, tenant));
-        } else {
-            line.work.push_back(work);
         }
+        &mut self.line(tenant).work
     }
 
     /// Takes the work whose turn it is.
@@ -233,6 +243,19 @@ mod tests {
             turns.push(A, Class::Fair, cell);
         }
         assert_eq!(order, [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn what_goes_on_is_before_its_tenant_s_others_and_not_before_other_tenants() {
+        let mut turns = Turns::default();
+        turns.push(A, Class::Fair, "long");
+        assert_eq!(turns.pop(), Some("long"));
+        turns.push(A, Class::Fair, "next of a");
+        turns.push(B, Class::Fair, "b");
+        turns.push_again(A, Class::Fair, "long");
+        turns.charge(A, 1_000_000);
+        let order: Vec<_> = core::iter::from_fn(|| turns.pop()).collect();
+        assert_eq!(order, ["b", "long", "next of a"]);
     }
 
     #[test]

@@ -35,6 +35,8 @@ use tracing::{debug, error, info, warn};
 
 /// What a handler is charged that used up its slice.
 const SLICE_NS: u64 = 1_000_000;
+/// What a handler has of its tenant's time before the tenant's other cells have some: enough for most to end.
+const STRETCH_NS: u64 = 4 * SLICE_NS;
 /// How often what is kept ahead of clients is looked at.
 const TEND_EVERY: Duration = Duration::from_secs(2);
 
@@ -350,8 +352,13 @@ impl Executor {
         let place = self.place_of(cell);
         let (ran, spent_ns) = match progress {
             Progress::Pending => {
-                self.turns.push(place.tenant, place.class, Turn::Resume(cell));
-                *self.slices.entry(cell).or_default() += SLICE_NS;
+                let had_ns = self.slices.entry(cell).or_default();
+                *had_ns += SLICE_NS;
+                if had_ns.is_multiple_of(STRETCH_NS) {
+                    self.turns.push(place.tenant, place.class, Turn::Resume(cell));
+                } else {
+                    self.turns.push_again(place.tenant, place.class, Turn::Resume(cell));
+                }
                 (None, SLICE_NS)
             }
             Progress::Done(ran) => {

@@ -48,6 +48,8 @@ pub struct Agent {
     sessions: BTreeMap<EndId, Session>,
     connections: BTreeMap<ConnectionId, EndId>,
     connections_made: u64,
+    /// The first byte of the next session's id: which shard it is for, where there are several.
+    turn: u8,
     /// When sessions want to be looked at.
     timers: BTreeSet<(u64, EndId)>,
     /// Sessions whose server's end ended here, in the order in which they may be forgotten.
@@ -73,6 +75,7 @@ impl Agent {
             sessions: BTreeMap::new(),
             connections: BTreeMap::new(),
             connections_made: 0,
+            turn: entropy[0],
             timers: BTreeSet::new(),
             buried: VecDeque::new(),
             buried_ids: BTreeSet::new(),

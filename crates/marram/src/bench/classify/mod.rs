@@ -17,7 +17,7 @@ const APP: &str = "classify";
 /// How many clients there are.
 const CLIENTS: [usize; 2] = [100, 500];
 /// What the open loop asks of both sides, as a part of what the processes can do.
-const LOAD: f64 = 0.5;
+const LOAD: f64 = 0.75;
 
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
@@ -49,7 +49,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         "cells: through an agent and an edge with two shards, protected by endpoints; clients, agent and edge share the cores",
     );
     report.note(
-        "p99: open loop at half of the processes' throughput, from when an image was due to its answer",
+        "p99: open loop at three quarters of the processes' throughput, from when an image was due to its answer",
     );
     Ok(report)
 }

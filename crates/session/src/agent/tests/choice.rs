@@ -5,7 +5,7 @@ use super::{
     Stage,
     stage::{MS, TIMEOUT, config, only, welcome},
 };
-use alloc::{format, string::String};
+use alloc::{format, string::String, vec::Vec};
 use marram_wire::frame::{Drain, Pong, Welcome};
 
 /// Edges with these round trips; each is asked once.
@@ -79,6 +79,20 @@ fn sessions_are_spread_over_shards_by_their_id() {
         let asked = asks(&mut stage);
         let shard = stage.session(number).0[0] % 3;
         assert_eq!(asked, format!("w{}", 3 - shard), "session {number}");
+    }
+}
+
+#[test]
+fn shards_have_their_turns() {
+    let mut stage = Stage::new(config(1, &[]), 1);
+    for (wire, shard) in [(1, 0), (2, 1), (3, 2)] {
+        stage.shard(wire, 0, shard, 3);
+    }
+    let asked: Vec<String> = (0..30).map(|_| asks(&mut stage)).collect();
+    for three in asked.chunks(3) {
+        for wire in ["w1", "w2", "w3"] {
+            assert!(three.iter().any(|asked| asked == wire), "{asked:?}");
+        }
     }
 }
 
