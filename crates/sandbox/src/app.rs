@@ -1,8 +1,9 @@
 //! What was deployed: a module, its files and its quotas. Its digest names the image, on every machine alike.
 
 use crate::bytes_io::{Reader, put_bytes, put_u32};
+use crate::keys::KeyId;
 use crate::limits::{
-    DETERMINISM_VERSION, IMAGE_FILES_BYTES_MAX, IMAGE_FILES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX,
+    DETERMINISM_VERSION, IMAGE_FILES_BYTES_MAX, IMAGE_FILES_MAX, KEYS_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX,
 };
 use crate::quotas::{QUOTAS_BYTES, Quotas};
 use marram_wire::id::ImageHash;
@@ -27,14 +28,16 @@ impl ImageFile {
 
 /// Begins every stored app.
 const MAGIC: [u8; 4] = *b"MRAP";
-/// Version of the layout below.
+/// Version of the layout below without keys, and with.
 const VERSION: u32 = 1;
+const VERSION_KEYS: u32 = 2;
 
 /// What was deployed. Encoded:
 ///
 /// ```text
-/// | magic 4 | version 4 | determinism version 4 | quotas 39 | file count 4 |
-/// | (path length 4 | path | contents length 4 | contents)* | module: the rest |
+/// | magic 4 | version 4 | determinism version 4 | quotas 39 |
+/// | key count 1 | (key 32)* |  in version 2 alone, with one key or more
+/// | file count 4 | (path length 4 | path | contents length 4 | contents)* | module: the rest |
 /// ```
 ///
 /// The image hash is a digest of exactly these bytes, so they need no checksum of their own.
@@ -43,23 +46,33 @@ pub(crate) struct App {
     pub(crate) module: Vec<u8>,
     pub(crate) files: Vec<ImageFile>,
     pub(crate) quotas: Quotas,
+    /// Keys that it has the host sign with, by the numbers that the guest gives them.
+    pub(crate) keys: Vec<KeyId>,
 }
 
 impl App {
     /// An app with its files in the order of their paths, so that the order in which they were given has no effect.
-    pub(crate) fn new(module: &[u8], files: &[ImageFile], quotas: &Quotas) -> Result<Self, String> {
+    pub(crate) fn new(
+        module: &[u8],
+        files: &[ImageFile],
+        keys: &[KeyId],
+        quotas: &Quotas,
+    ) -> Result<Self, String> {
         let mut files = files.to_vec();
         files.sort_by(|a, b| a.path.cmp(&b.path));
         check_files(&files)?;
-        Ok(Self { module: module.to_vec(), files, quotas: *quotas })
+        Ok(Self { module: module.to_vec(), files, quotas: *quotas, keys: keys.to_vec() })
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.module.len() + 64);
         out.extend_from_slice(&MAGIC);
-        put_u32(&mut out, VERSION);
+        put_u32(&mut out, if self.keys.is_empty() { VERSION } else { VERSION_KEYS });
         put_u32(&mut out, DETERMINISM_VERSION);
         out.extend_from_slice(&self.quotas.encode());
+        if !self.keys.is_empty() {
+            encode_keys(&self.keys, &mut out);
+        }
         put_u32(&mut out, u32::try_from(self.files.len()).expect("checked against IMAGE_FILES_MAX"));
         for file in &self.files {
             put_bytes(&mut out, file.path.as_bytes());
@@ -74,14 +87,20 @@ impl App {
         if reader.take(4) != Some(&MAGIC) {
             return Err("it does not begin as an app".into());
         }
-        if reader.u32() != Some(VERSION) {
-            return Err("it has another format version".into());
-        }
+        let has_keys = match reader.u32() {
+            Some(VERSION) => false,
+            Some(VERSION_KEYS) => true,
+            _ => return Err("it has another format version".into()),
+        };
         if reader.u32() != Some(DETERMINISM_VERSION) {
             return Err("it was deployed under another determinism version; deploy the module again".into());
         }
         let quotas: Option<&[u8; QUOTAS_BYTES]> = reader.take(QUOTAS_BYTES).and_then(|q| q.try_into().ok());
         let quotas = quotas.and_then(Quotas::decode).ok_or("its quotas are invalid")?;
+        let keys = match has_keys {
+            true => decode_keys(&mut reader).filter(|keys| !keys.is_empty()).ok_or("its keys are invalid")?,
+            false => Vec::new(),
+        };
         let count =
             reader.u32().filter(|count| *count as usize <= IMAGE_FILES_MAX).ok_or("too many files")?;
         let mut files = Vec::new();
@@ -92,13 +111,25 @@ impl App {
             files.push(ImageFile { path: path.into(), contents: contents.into() });
         }
         check_files(&files)?;
-        Ok(Self { module: reader.rest().into(), files, quotas })
+        Ok(Self { module: reader.rest().into(), files, quotas, keys })
     }
 
     /// Names the image that this app becomes.
     pub(crate) fn hash(&self) -> ImageHash {
         hash_of(&self.encode())
     }
+}
+
+/// Writes the number of keys in a byte, then the keys.
+pub(crate) fn encode_keys(keys: &[KeyId], out: &mut Vec<u8>) {
+    out.push(u8::try_from(keys.len()).expect("checked against KEYS_MAX"));
+    keys.iter().for_each(|key| out.extend_from_slice(&key.0));
+}
+
+/// Reads what [`encode_keys`] wrote.
+pub(crate) fn decode_keys(reader: &mut Reader<'_>) -> Option<Vec<KeyId>> {
+    let count = reader.u8().filter(|count| usize::from(*count) <= KEYS_MAX)?;
+    (0..count).map(|_| reader.array().map(KeyId)).collect()
 }
 
 /// The image hash of an encoded app.
@@ -148,15 +179,31 @@ mod tests {
     #[test]
     fn encoding_round_trips_whatever_the_order_of_files() {
         let quotas = Quotas::default();
-        let app = App::new(b"module", &[file("b/c"), file("a")], &quotas).unwrap();
+        let app = App::new(b"module", &[file("b/c"), file("a")], &[], &quotas).unwrap();
         assert_eq!(App::decode(&app.encode()), Ok(app.clone()));
-        assert_eq!(App::new(b"module", &[file("a"), file("b/c")], &quotas).unwrap().hash(), app.hash());
-        assert_ne!(App::new(b"module", &[file("a")], &quotas).unwrap().hash(), app.hash());
+        assert_eq!(App::new(b"module", &[file("a"), file("b/c")], &[], &quotas).unwrap().hash(), app.hash());
+        assert_ne!(App::new(b"module", &[file("a")], &[], &quotas).unwrap().hash(), app.hash());
+    }
+
+    #[test]
+    fn keys_are_part_of_the_name() {
+        let quotas = Quotas::default();
+        let app = |keys: &[u8]| {
+            let keys: Vec<_> = keys.iter().map(|key| KeyId([*key; 32])).collect();
+            App::new(b"module", &[file("a")], &keys, &quotas).unwrap()
+        };
+        assert_eq!(App::decode(&app(&[1, 2]).encode()), Ok(app(&[1, 2])));
+        for other in [&[][..], &[1], &[2, 1], &[1, 3]] {
+            assert_ne!(app(other).hash(), app(&[1, 2]).hash());
+        }
+        let mut none = app(&[1]).encode();
+        none[51] = 0;
+        assert_eq!(App::decode(&none), Err("its keys are invalid".into()));
     }
 
     #[test]
     fn every_prefix_is_refused_or_names_another_image() {
-        let app = App::new(b"module", &[file("a")], &Quotas::default()).unwrap();
+        let app = App::new(b"module", &[file("a")], &[], &Quotas::default()).unwrap();
         let bytes = app.encode();
         for end in 0..bytes.len() {
             assert_ne!(hash_of(&bytes[..end]), app.hash(), "{end}");
@@ -167,9 +214,9 @@ mod tests {
     #[test]
     fn bad_paths_are_refused() {
         for path in ["", "/a", "a//b", "../a", "a/.", "a/"] {
-            assert!(App::new(b"", &[file(path)], &Quotas::default()).is_err(), "{path:?}");
+            assert!(App::new(b"", &[file(path)], &[], &Quotas::default()).is_err(), "{path:?}");
         }
-        assert!(App::new(b"", &[file("a"), file("a/b")], &Quotas::default()).is_err());
-        assert!(App::new(b"", &[file("a"), file("a")], &Quotas::default()).is_err());
+        assert!(App::new(b"", &[file("a"), file("a/b")], &[], &Quotas::default()).is_err());
+        assert!(App::new(b"", &[file("a"), file("a")], &[], &Quotas::default()).is_err());
     }
 }

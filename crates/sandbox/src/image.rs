@@ -1,10 +1,12 @@
 //! A stage's image: the frozen state of a module after initialisation with its compiled code, and how it is kept in a
 //! file. What a session names, one stage or several, is `chain`'s.
 
+use crate::app::{decode_keys, encode_keys};
 use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
 use crate::deploy::GlobalValue;
 use crate::files::Files;
 use crate::host::Print;
+use crate::keys::KeyId;
 use crate::limits::{GLOBALS_MAX, IMAGE_SPAN_MAX, PAGE, WASM_PAGE};
 use crate::quotas::{QUOTAS_BYTES, Quotas};
 use marram_wire::id::ImageHash;
@@ -113,6 +115,8 @@ impl InitialMemory {
 pub(crate) struct StageImage {
     pub(crate) hash: ImageHash,
     pub(crate) quotas: Quotas,
+    /// Keys that cells have the host sign with, by the numbers that they give them.
+    pub(crate) keys: Vec<KeyId>,
     /// The engine version and settings that `code` is good for.
     pub(crate) compatibility: u64,
     pub(crate) memory: InitialMemory,
@@ -134,6 +138,7 @@ impl StageImage {
             initialised_bytes: self.memory.bytes(),
             code_bytes: self.code.len(),
             globals: self.globals.len(),
+            keys: self.keys.clone(),
             prints: self.prints.clone(),
         }
     }
@@ -152,6 +157,8 @@ pub struct ImageInfo {
     pub code_bytes: usize,
     /// Mutable globals.
     pub globals: usize,
+    /// Keys that cells have the host sign with.
+    pub keys: Vec<KeyId>,
     /// What initialisation printed, if it ran just now.
     pub prints: Vec<Print>,
 }
@@ -185,13 +192,13 @@ impl fmt::Display for ImageFault {
 /// Begins every image file.
 const MAGIC: [u8; 4] = *b"MRIM";
 /// Version of the layout below, and of what deployment puts into code.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// An image file:
 ///
 /// ```text
 /// | magic 4 | version 4 | body length 8 | BLAKE3 of the body 32 | body |
-/// body: | compatibility 8 | image hash 32 | quotas 39 |
+/// body: | compatibility 8 | image hash 32 | quotas 39 | key count 1 | (key 32)* |
 ///       | memory length 8 | run count 4 | (offset 4 | length 4 | pages)* |
 ///       | global count 4 | (type 1 | bits 16)* | files, as in `files/codec.rs` | code: the rest |
 /// ```
@@ -201,6 +208,7 @@ impl StageImage {
         put_u64(&mut body, self.compatibility);
         body.extend_from_slice(&self.hash.0);
         body.extend_from_slice(&self.quotas.encode());
+        encode_keys(&self.keys, &mut body);
         self.memory.encode(&mut body);
         put_u32(&mut body, u32::try_from(self.globals.len()).expect("checked against GLOBALS_MAX"));
         for global in &self.globals {
@@ -250,6 +258,7 @@ impl StageImage {
     fn decode_body(reader: &mut Reader<'_>, hash: ImageHash, compatibility: u64) -> Option<Self> {
         let quotas: &[u8; QUOTAS_BYTES] = reader.take(QUOTAS_BYTES)?.try_into().ok()?;
         let quotas = Quotas::decode(quotas)?;
+        let keys = decode_keys(reader)?;
         let memory = InitialMemory::decode(reader)?;
         let count = reader.u32().filter(|count| *count as usize <= GLOBALS_MAX)?;
         let globals = (0..count).map(|_| GlobalValue::decode(reader)).collect::<Option<_>>()?;
@@ -258,6 +267,7 @@ impl StageImage {
         Some(Self {
             hash,
             quotas,
+            keys,
             compatibility,
             memory,
             globals,

@@ -5,6 +5,7 @@ use crate::app::{App, ImageFile, hash_of};
 use crate::chain::{self, Chain, Image, Stage};
 use crate::deploy::{self, DeployError};
 use crate::image::{ImageFault, ImageInfo, StageImage};
+use crate::keys::KeyId;
 use crate::limits::INITIALISE_MS_MAX;
 use crate::quotas::Quotas;
 use marram_wire::id::ImageHash;
@@ -55,7 +56,22 @@ impl Images {
         files: &[ImageFile],
         quotas: &Quotas,
     ) -> Result<ImageInfo, DeployError> {
-        let app = App::new(module, files, quotas).map_err(DeployError::Files)?;
+        self.deploy_with_keys(module, files, &[], quotas)
+    }
+
+    /// As [`Self::deploy`], an app that has the host sign with keys. They need not be on this machine, but they must be where
+    /// cells start.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn deploy_with_keys(
+        &self,
+        module: &[u8],
+        files: &[ImageFile],
+        keys: &[KeyId],
+        quotas: &Quotas,
+    ) -> Result<ImageInfo, DeployError> {
+        let app = App::new(module, files, keys, quotas).map_err(DeployError::Files)?;
         let encoded = app.encode();
         let hash = hash_of(&encoded);
         if let Ok(image) = self.read_image(hash) {

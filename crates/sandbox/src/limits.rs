@@ -18,6 +18,12 @@ pub const OUTPUT_BYTES_PER_HANDLER_MAX: usize = 64 << 20;
 pub const TIMER_CHANGES_PER_HANDLER_MAX: usize = 16_384;
 /// Bytes that one call may draw from the generator.
 pub const RANDOM_BYTES_MAX: usize = 65_536;
+/// Keys that a stage's app may name.
+pub const KEYS_MAX: usize = 8;
+/// Signatures that one handler may have made: a TLS server needs one a connection.
+pub const SIGNATURES_PER_HANDLER_MAX: usize = 8;
+/// Bytes of the longest signature.
+pub const SIGNATURE_BYTES_MAX: usize = 128;
 /// Bytes of one printed text; the rest is cut off.
 pub const PRINT_BYTES_MAX: usize = 8_192;
 /// Bytes of the reason for which a cell stopped: function names are the guest's, and may be of any length.

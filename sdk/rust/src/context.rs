@@ -1,9 +1,9 @@
 //! What a handler may ask of the host, typed. Knows two hosts: the real one behind the Wasm imports, and on every
 //! other target the scripted double.
 
-use core::{fmt, time::Duration};
+use core::{fmt, mem, time::Duration};
 
-use alloc::string::ToString;
+use alloc::{string::ToString, vec::Vec};
 
 #[cfg(not(target_arch = "wasm32"))]
 use crate::double::Script as Host;
@@ -144,6 +144,23 @@ impl Context {
         let mut bytes = [0; 8];
         self.fill_random(&mut bytes);
         u64::from_le_bytes(bytes)
+    }
+
+    /// Has the host sign with the private half of one of the keys that the manifest names, the first being 0: the host signs
+    /// what a TLS 1.3 server signs in its handshake, with Ed25519 or with ECDSA on P-256 and SHA-256 (the signature in DER), as
+    /// the key is. The same message always gets the same signature.
+    ///
+    /// Ends the session if the manifest names no such key, if the message is anything else, or at the ninth signature in one
+    /// handler.
+    pub fn sign(&mut self, key: u32, message: &[u8]) -> Vec<u8> {
+        self.host.sign(key, message)
+    }
+
+    /// Takes the context out of the handler's hands, for a library that calls back without passing it on: keep it where the
+    /// callback finds it, and put it back before the handler goes on. What is left behind is no cell's.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        Self { host: mem::take(&mut self.host) }
     }
 
     /// Calls [`Cell::timer`](crate::Cell::timer) with `token` once, `delay` after now. There is one timer a token:

@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
+use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 
 use crate::{Cell, Context, Level, Port, PortKind};
 
@@ -41,6 +41,9 @@ impl Output {
     }
 }
 
+/// Signs for a cell under test.
+pub type Signer = Box<dyn Fn(&[u8]) -> Vec<u8>>;
+
 /// The host's side of the double: what has been scripted, and what the handler did.
 #[derive(Default)]
 pub(crate) struct Script {
@@ -51,6 +54,7 @@ pub(crate) struct Script {
     timers_set: u64,
     now_ns: i64,
     random: u64,
+    keys: Vec<Signer>,
 }
 
 impl Script {
@@ -72,6 +76,11 @@ impl Script {
             word ^= word >> 31;
             chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
         }
+    }
+
+    pub(crate) fn sign(&mut self, key: u32, message: &[u8]) -> Vec<u8> {
+        let signer = usize::try_from(key).ok().and_then(|key| self.keys.get(key));
+        signer.expect("a cell signs with keys that it was given")(message)
     }
 
     pub(crate) fn timer(&mut self, delay_ns: i64, token: u64) {
@@ -114,12 +123,23 @@ impl<T: Cell> Session<T> {
     /// A fresh cell, before any port is open; time is 0 and the random seed is 1.
     #[must_use]
     pub fn new() -> Self {
-        Self { cell: T::default(), context: Context { host: Script { random: 1, ..Script::default() } } }
+        Self::of(T::default())
+    }
+
+    /// As [`Session::new`], with a cell that was made otherwise than by default.
+    #[must_use]
+    pub fn of(cell: T) -> Self {
+        Self { cell, context: Context { host: Script { random: 1, ..Script::default() } } }
     }
 
     /// Seeds what [`Context::fill_random`] returns from now on.
     pub fn seed(&mut self, seed: u64) {
         self.context.host.random = seed;
+    }
+
+    /// Gives it the next key that [`Context::sign`] signs with.
+    pub fn key(&mut self, signer: Signer) {
+        self.context.host.keys.push(signer);
     }
 
     /// The cell's state.

@@ -19,6 +19,7 @@ mod import {
         pub(super) safe fn timer(delay_ns: i64, token: u64);
         pub(super) safe fn timer_cancel(token: u64);
         pub(super) safe fn close(port: u32);
+        pub(super) fn sign(key: u32, ptr: *const u8, len: usize, out: *mut u8, room: usize) -> usize;
         pub(super) fn print(level: u32, ptr: *const u8, len: usize);
     }
 
@@ -29,7 +30,11 @@ mod import {
     }
 }
 
+/// Bytes of the longest signature.
+const SIGNATURE_BYTES_MAX: usize = 128;
+
 /// The host behind the imports.
+#[derive(Default)]
 pub(crate) struct Host;
 
 impl Host {
@@ -45,6 +50,15 @@ impl Host {
     pub(crate) fn random(&mut self, buffer: &mut [u8]) {
         // SAFETY: the host writes exactly `len` bytes at `ptr` before it returns, and keeps no pointer.
         unsafe { import::random(buffer.as_mut_ptr(), buffer.len()) }
+    }
+
+    pub(crate) fn sign(&mut self, key: u32, message: &[u8]) -> Vec<u8> {
+        let mut out = alloc::vec![0; SIGNATURE_BYTES_MAX];
+        // SAFETY: the host reads `len` bytes at `ptr` and writes at most as many as `out` has before it returns, and keeps no
+        // pointer.
+        let len = unsafe { import::sign(key, message.as_ptr(), message.len(), out.as_mut_ptr(), out.len()) };
+        out.truncate(len);
+        out
     }
 
     pub(crate) fn timer(&mut self, delay_ns: i64, token: u64) {

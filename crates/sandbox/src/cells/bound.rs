@@ -3,6 +3,7 @@
 use crate::deploy::global_name;
 use crate::host::Host;
 use crate::image::StageImage;
+use crate::keys::Signer;
 use crate::quotas::Quotas;
 use std::sync::Arc;
 use wasmtime::{Engine, InstancePre, Linker, Module, ModuleExport};
@@ -13,6 +14,8 @@ pub(crate) struct Bound {
     pub(crate) pre: InstancePre<Host>,
     pub(crate) globals: Vec<ModuleExport>,
     pub(crate) quotas: Quotas,
+    /// What its cells have the host sign with.
+    pub(crate) keys: Arc<[Arc<dyn Signer>]>,
 }
 
 impl Bound {
@@ -20,6 +23,7 @@ impl Bound {
         engine: &Engine,
         linker: &Linker<Host>,
         image: &Arc<StageImage>,
+        keys: Arc<[Arc<dyn Signer>]>,
     ) -> wasmtime::Result<Self> {
         // SAFETY: the code must be what this engine's own compiler produced. A `StageImage` comes from `deploy::build`,
         // which just compiled it, or from `StageImage::decode`, which checked a digest over all of its bytes and that
@@ -31,6 +35,6 @@ impl Bound {
             .collect::<Option<_>>()
             .ok_or_else(|| wasmtime::Error::msg("the image does not export its globals"))?;
         let pre = linker.instantiate_pre(&module)?;
-        Ok(Self { image: Arc::clone(image), pre, globals, quotas: image.quotas })
+        Ok(Self { image: Arc::clone(image), pre, globals, quotas: image.quotas, keys })
     }
 }

@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use wasmtime::{Global, Instance, Memory, Store, TypedFunc, UpdateDeadline};
 
@@ -50,6 +51,7 @@ impl Live {
         let files = bound.image.files.clone();
         let mut host = Host::new(Phase::Running, seed, files, bound.quotas.memory_max);
         host.stage = stage;
+        host.keys = Arc::clone(&bound.keys);
         let mut store = Store::new(bound.pre.module().engine(), host);
         store.limiter(|host| host);
         // A handler may run to the end of the slice that is under way; then it yields, slice after slice.

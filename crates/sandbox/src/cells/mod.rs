@@ -21,6 +21,7 @@ use crate::engine::config as engine_config;
 use crate::generator::of_stage;
 use crate::host::{Host, Print, linker};
 use crate::image::StageImage;
+use crate::keys::{KeyId, Keyring};
 use crate::limits::{READY_SHARE, REASON_BYTES_MAX};
 use crate::plain::plain_cut;
 use bound::Bound;
@@ -48,6 +49,7 @@ pub struct Cells {
     engine: Engine,
     ticker: Ticker,
     method: Method,
+    keyring: Keyring,
     spares: Spares,
     /// What the cell that stopped last had printed until then.
     last_words: Option<(CellId, Vec<Print>)>,
@@ -82,9 +84,17 @@ impl Cells {
             engine,
             ticker,
             method,
+            keyring: Keyring::default(),
             spares: Spares::default(),
             last_words: None,
         })
+    }
+
+    /// Gives it the keys that cells may have it sign with. Images that were used before keep what they had.
+    #[must_use]
+    pub fn with_keys(mut self, keyring: Keyring) -> Self {
+        self.keyring = keyring;
+        self
     }
 
     /// How dirty pages are found, for the operator.
@@ -105,7 +115,8 @@ impl Cells {
         if let Some(bound) = self.bound.get(&image.hash) {
             return Ok(Rc::clone(bound));
         }
-        let bound = Bound::new(&self.engine, &self.linker, image)
+        let keys = self.keyring.pick(&image.keys).map_err(|key| StartError::Key { hash: image.hash, key })?;
+        let bound = Bound::new(&self.engine, &self.linker, image, keys)
             .map_err(|error| StartError::Image { hash: image.hash, why: format!("{error:#}") })?;
         let bound = Rc::new(bound);
         self.bound.insert(image.hash, Rc::clone(&bound));
@@ -309,6 +320,13 @@ pub enum StartError {
         /// Its words.
         why: String,
     },
+    /// The image's cells have the host sign, and this machine does not hold the key.
+    Key {
+        /// Which image.
+        hash: ImageHash,
+        /// Which key.
+        key: KeyId,
+    },
     /// No slot is free, or the machine is out of memory.
     Slot(String),
 }
@@ -323,6 +341,12 @@ impl fmt::Display for StartError {
             Self::Taken(cell) => write!(f, "cell {} lives already", cell.0),
             Self::Image { hash, why } => {
                 write!(f, "the engine refuses image {hash}: {why}; load it again to rebuild it")
+            }
+            Self::Key { hash, key } => {
+                write!(
+                    f,
+                    "this machine does not hold the key {key} that image {hash} signs with; give it that key, or start the cell elsewhere"
+                )
             }
             Self::Slot(why) => write!(f, "no slot for another cell: {why}; end some or configure more slots"),
         }

@@ -1,9 +1,10 @@
 //! What a module must be, and must not do, to become an app. Each refusal names the fix.
 
 use super::error::DeployError;
+use crate::app::App;
 use crate::engine::features;
 use crate::host::{ABI_FUNCTIONS, ABI_MODULE, WASI_FUNCTIONS, WASI_MODULE};
-use crate::limits::{GLOBALS_MAX, MODULE_BYTES_MAX, TABLE_ELEMENTS_MAX, WASM_PAGE};
+use crate::limits::{GLOBALS_MAX, KEYS_MAX, MODULE_BYTES_MAX, TABLE_ELEMENTS_MAX, WASM_PAGE};
 use crate::quotas::Quotas;
 use wasmparser::ValType::{self, I32, I64};
 use wasmparser::types::{EntityType, Types};
@@ -32,7 +33,11 @@ pub(crate) struct Facts {
 }
 
 /// Refuses a module that could not be a cell.
-pub(crate) fn check(module: &[u8], quotas: &Quotas) -> Result<Facts, DeployError> {
+pub(crate) fn check(app: &App) -> Result<Facts, DeployError> {
+    let module = &app.module[..];
+    if app.keys.len() > KEYS_MAX {
+        return Err(DeployError::Keys(format!("{} are named and the most is {KEYS_MAX}", app.keys.len())));
+    }
     if module.len() > MODULE_BYTES_MAX {
         return Err(DeployError::TooLarge { bytes: module.len(), bytes_max: MODULE_BYTES_MAX });
     }
@@ -44,12 +49,12 @@ pub(crate) fn check(module: &[u8], quotas: &Quotas) -> Result<Facts, DeployError
             "it does not begin with the magic number \\0asm, version 1".into(),
         ));
     }
-    check_payloads(module)?;
+    check_payloads(module, !app.keys.is_empty())?;
     let types = Validator::new_with_features(features())
         .validate_all(module)
         .map_err(|error| DeployError::Invalid(error.to_string()))?;
     check_exports(module, &types)?;
-    check_memory(&types, quotas)?;
+    check_memory(&types, &app.quotas)?;
     check_tables(&types)?;
     let globals = mutable_globals(&types)?;
     Ok(Facts { globals, initialize: has_export(module, "_initialize")? })
@@ -60,14 +65,14 @@ fn invalid(error: wasmparser::Error) -> DeployError {
 }
 
 /// Imports and instructions: refused by name before the validator meets proposals that it would call by number.
-fn check_payloads(module: &[u8]) -> Result<(), DeployError> {
+fn check_payloads(module: &[u8], has_keys: bool) -> Result<(), DeployError> {
     let mut memories = 0;
     for payload in Parser::new(0).parse_all(module) {
         match payload.map_err(|error| DeployError::NotAModule(error.to_string()))? {
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {
                     let import = import.map_err(invalid)?;
-                    check_import(import.module, import.name, &import.ty)?;
+                    check_import(import.module, import.name, &import.ty, has_keys)?;
                 }
             }
             Payload::MemorySection(section) => {
@@ -92,7 +97,7 @@ fn check_payloads(module: &[u8]) -> Result<(), DeployError> {
     Ok(())
 }
 
-fn check_import(module: &str, name: &str, ty: &TypeRef) -> Result<(), DeployError> {
+fn check_import(module: &str, name: &str, ty: &TypeRef, has_keys: bool) -> Result<(), DeployError> {
     let refuse =
         |reason: String| Err(DeployError::ImportForbidden { name: format!("{module}.{name}"), reason });
     if !matches!(ty, TypeRef::Func(_) | TypeRef::FuncExact(_)) {
@@ -104,6 +109,10 @@ fn check_import(module: &str, name: &str, ty: &TypeRef) -> Result<(), DeployErro
         ABI_MODULE if name == "cache_read" => {
             refuse("the cache is not there yet; build without the SDK's cache feature".into())
         }
+        ABI_MODULE if name == "sign" && !has_keys => refuse(
+            "the app is granted no key; name the certificates of those it needs in the manifest, with `keys`"
+                .into(),
+        ),
         ABI_MODULE if ABI_FUNCTIONS.iter().any(|function| function.0 == name) => Ok(()),
         ABI_MODULE => refuse("marram_v1 has no such function; docs/abi.md lists them".into()),
         WASI_MODULE if WASI_FUNCTIONS.contains(&name) => Ok(()),

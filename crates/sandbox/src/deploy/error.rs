@@ -48,6 +48,8 @@ pub enum DeployError {
     Unsavable(String),
     /// The quotas make no sense or do not fit the module.
     Quotas(String),
+    /// The keys that the app names cannot be had.
+    Keys(String),
     /// The image's files cannot be had.
     Files(String),
     /// Initialisation did not come to its end.
@@ -92,6 +94,7 @@ impl DeployError {
             Self::ImportForbidden { name, reason } => format!("the module imports `{name}`: {reason}"),
             Self::Unsavable(why) => format!("the module keeps state that could not be saved: {why}"),
             Self::Quotas(why) => format!("the manifest's quotas: {why}"),
+            Self::Keys(why) => format!("the app's keys: {why}"),
             Self::Files(why) => format!("the app's files: {why}"),
             Self::Initialisation(why) => format!("initialisation failed: {why}"),
             Self::Compile(why) => format!("the engine could not compile the module: {why}"),

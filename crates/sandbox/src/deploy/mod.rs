@@ -23,7 +23,7 @@ pub(crate) fn build(app: &App, initialise_ms_max: u64) -> Result<StageImage, Dep
     if let Some(problem) = app.quotas.problem() {
         return Err(DeployError::Quotas(problem));
     }
-    let facts = check::check(&app.module, &app.quotas)?;
+    let facts = check::check(app)?;
     let engine =
         Engine::new(&config(app.quotas.nan_canonicalization)).map_err(|error| compile_error(&error))?;
     let opened =
@@ -40,6 +40,7 @@ pub(crate) fn build(app: &App, initialise_ms_max: u64) -> Result<StageImage, Dep
     Ok(StageImage {
         hash: app.hash(),
         quotas: app.quotas,
+        keys: app.keys.clone(),
         compatibility: base_compatibility()?,
         memory: frozen.memory,
         globals: frozen.globals,

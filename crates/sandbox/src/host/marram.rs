@@ -2,9 +2,10 @@
 
 use super::ports::PortState;
 use super::{ABI_MODULE, Host, Level, guest_error, range, split};
+use crate::keys::is_certificate_verify;
 use crate::limits::{
     MESSAGE_BYTES_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, RANDOM_BYTES_MAX,
-    TIMER_CHANGES_PER_HANDLER_MAX,
+    SIGNATURES_PER_HANDLER_MAX, TIMER_CHANGES_PER_HANDLER_MAX,
 };
 use bytes::Bytes;
 use marram_session::cell::{Output, TimerChange};
@@ -18,6 +19,7 @@ pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
     ("close", &[I32], &[]),
     ("now", &[], &[I64]),
     ("random", &[I32, I32], &[]),
+    ("sign", &[I32, I32, I32, I32, I32], &[I32]),
     ("timer", &[I64, I64], &[]),
     ("timer_cancel", &[I64], &[]),
     ("print", &[I32, I32, I32], &[]),
@@ -29,6 +31,7 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
     linker.func_wrap(ABI_MODULE, "close", close)?;
     linker.func_wrap(ABI_MODULE, "now", now)?;
     linker.func_wrap(ABI_MODULE, "random", random)?;
+    linker.func_wrap(ABI_MODULE, "sign", sign)?;
     linker.func_wrap(ABI_MODULE, "timer", timer)?;
     linker.func_wrap(ABI_MODULE, "timer_cancel", timer_cancel)?;
     linker.func_wrap(ABI_MODULE, "print", print)?;
@@ -96,6 +99,38 @@ fn random(mut caller: Caller<'_, Host>, ptr: u32, len: u32) -> Result<()> {
     let range = range(memory, ptr, len, "random")?;
     host.generator.fill(&mut memory[range]);
     Ok(())
+}
+
+/// The engine charges the cell for the time, as for all that it computes.
+fn sign(mut caller: Caller<'_, Host>, key: u32, ptr: u32, len: u32, out: u32, room: u32) -> Result<u32> {
+    let (memory, host) = split(&mut caller)?;
+    host.only_when_running("sign")?;
+    let Some(signer) = host.keys.get(key as usize) else {
+        let count = host.keys.len();
+        return Err(guest_error(format!("sign: there is no key {key}; the manifest names {count}")));
+    };
+    let message = &memory[range(memory, ptr, len, "sign")?];
+    let out = range(memory, out, room, "sign")?;
+    if !is_certificate_verify(message) {
+        let what =
+            "sign: the message is not what a TLS 1.3 server signs in a handshake, and nothing else is signed";
+        return Err(guest_error(what));
+    }
+    if host.signatures >= SIGNATURES_PER_HANDLER_MAX {
+        return Err(guest_error(format!(
+            "sign: more than {SIGNATURES_PER_HANDLER_MAX} signatures in one handler"
+        )));
+    }
+    host.signatures += 1;
+    let signature = signer.sign(message);
+    let Some(place) = memory[out].get_mut(..signature.len()) else {
+        return Err(guest_error(format!(
+            "sign: room for {room} bytes; this signature has {}",
+            signature.len()
+        )));
+    };
+    place.copy_from_slice(&signature);
+    Ok(u32::try_from(signature.len()).expect("it fits where it was put, whose length is one"))
 }
 
 fn timer(mut caller: Caller<'_, Host>, delay_ns: i64, token: u64) -> Result<()> {

@@ -10,10 +10,12 @@ pub(crate) use ports::Ports;
 
 use crate::files::Files;
 use crate::generator::Generator;
+use crate::keys::Signer;
 use crate::limits::{PRINT_BYTES_MAX, PRINTS_PER_HANDLER_MAX};
 use crate::plain::plain_cut;
 use marram_session::cell::{Output, Seed, TimerChange};
 use std::fmt;
+use std::sync::Arc;
 use wasmtime::{Caller, Engine, Extern, Linker, Memory, ResourceLimiter};
 
 /// The import module of the cell ABI.
@@ -75,6 +77,10 @@ pub(crate) struct Host {
     pub(crate) ports: Ports,
     pub(crate) generator: Generator,
     pub(crate) files: Files,
+    /// What the cell may have signed with, by its own numbers.
+    pub(crate) keys: Arc<[Arc<dyn Signer>]>,
+    /// Signatures made in the present handler.
+    pub(crate) signatures: usize,
     /// Bytes that linear memory may grow to, whatever the machine has.
     pub(crate) memory_max: u64,
 }
@@ -94,6 +100,8 @@ impl Host {
             ports: Ports::default(),
             generator: Generator::new(seed),
             files,
+            keys: Arc::from([]),
+            signatures: 0,
             memory_max,
         }
     }
@@ -105,6 +113,7 @@ impl Host {
         self.outputs.clear();
         self.output_bytes = 0;
         self.timers.clear();
+        self.signatures = 0;
     }
 
     /// Session time, as this handler sees it.

@@ -1,8 +1,8 @@
 //! Attacks on the host's functions: every import with every pointer and length that is easily forgotten. The answer is an
 //! errno or a trap, the host lives, and another cell is what it was.
 
-use super::support::wasi::{CALLS, DATA, proxy, request};
-use super::support::{CELL, cells, deploy, message, run, start_in};
+use super::support::wasi::{CALLS, DATA, SIGN, request, signing_proxy};
+use super::support::{CELL, certificate_verify, deploy_signing, message, run, signing_cells, start_in};
 use super::witness::Witness;
 use marram_sandbox::{Cells, Image};
 use marram_session::cell::{Outcome, Stop};
@@ -58,20 +58,24 @@ fn attack(cells: &mut Cells, image: &Arc<Image>, name: &str, calls: &[Vec<u64>],
 #[test]
 fn every_import_survives_every_extreme_in_every_argument() {
     assert_eq!(CALLS.iter().filter(|call| call.0 == "wasi_snapshot_preview1").count(), 46, "all of WASI");
-    let image = deploy(&proxy());
-    let mut cells = cells();
+    let image = deploy_signing(&signing_proxy());
+    let mut cells = signing_cells();
     let mut witness = Witness::beside(&mut cells);
     let (mut trapped, mut returned) = (0, 0);
-    // Two buffers of eight bytes, and a name.
-    let data: Vec<u8> =
+    // Two buffers of eight bytes, a name, and at 128 what can be signed.
+    let mut data: Vec<u8> =
         [DATA + 64, 8, DATA + 72, 8].iter().flat_map(|number| number.to_le_bytes()).chain(*b"name").collect();
-    for (_, name, params, _) in CALLS {
+    data.resize(128, 0);
+    data.extend(certificate_verify(32));
+    for (_, name, params, _) in CALLS.iter().chain([&SIGN]) {
         for at in 0..params.len() {
             // The others are sound for a call on the root, on a new file, and on standard output.
             for others in [
                 [3, AT, 4, AT, 1, AT, AT, AT, AT],
                 [4, AT, 1, AT + 64, 1, 66, 66, 0, AT + 64],
                 [1, AT, 2, AT, 0, 0, 0, 0, 0],
+                // Something to sign.
+                [0, AT + 128, 130, AT + 512, 64, 0, 0, 0, 0],
             ] {
                 for extreme in EXTREMES {
                     let mut arguments = others[..params.len()].to_vec();
@@ -91,11 +95,11 @@ fn every_import_survives_every_extreme_in_every_argument() {
 
 #[test]
 fn every_import_survives_mixtures_and_buffers_that_point_anywhere() {
-    let image = deploy(&proxy());
-    let mut cells = cells();
+    let image = deploy_signing(&signing_proxy());
+    let mut cells = signing_cells();
     let mut witness = Witness::beside(&mut cells);
     let (mut trapped, mut returned) = (0, 0);
-    for (_, name, params, _) in CALLS {
+    for (_, name, params, _) in CALLS.iter().chain([&SIGN]) {
         for seed in 0..120_usize {
             // First every value everywhere, then mixtures.
             let arguments: Vec<u64> = (0..params.len())

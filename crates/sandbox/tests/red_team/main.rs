@@ -5,6 +5,7 @@ mod chains;
 mod checkpoints;
 mod files;
 mod imports;
+mod keys;
 mod memory;
 mod messages;
 mod prints;

@@ -11,7 +11,10 @@ pub mod files;
 pub mod wasi;
 
 use bytes::Bytes;
-use marram_sandbox::{Cells, CellsConfig, Chain, DeployError, Image, ImageFile, Images, Progress, Quotas};
+use marram_sandbox::{
+    Cells, CellsConfig, Chain, DeployError, Image, ImageFile, Images, KeyId, Keyring, Progress, Quotas,
+    Signer,
+};
 use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Seed, Stop};
 use marram_wire::id::Port;
 use std::path::PathBuf;
@@ -83,6 +86,41 @@ pub fn deploy_with(module: &[u8], quotas: &Quotas, files: &[ImageFile]) -> Arc<I
     let images = Images::open(&dir.0).expect("the temporary directory can be used");
     let info = images.deploy(module, files, quotas).unwrap_or_else(|error| panic!("{error}"));
     images.load(info.hash).expect("what was deployed can be loaded")
+}
+
+/// A key that is none: its signature is the message's digest, so that tests see what was signed.
+pub struct Stamp(pub u8);
+
+impl Signer for Stamp {
+    fn sign(&self, message: &[u8]) -> Vec<u8> {
+        [&[self.0][..], &message[98..]].concat()
+    }
+}
+
+/// The names of two keys.
+pub const KEYS: [KeyId; 2] = [KeyId([1; 32]), KeyId([2; 32])];
+
+/// Deploys what may sign with both.
+pub fn deploy_signing(module: &[u8]) -> Arc<Image> {
+    let dir = Dir::new();
+    let images = Images::open(&dir.0).unwrap();
+    let info = images.deploy_with_keys(module, &[], &KEYS, &Quotas::default());
+    images.load(info.unwrap_or_else(|error| panic!("{error}")).hash).unwrap()
+}
+
+/// As [`cells`], with both keys.
+pub fn signing_cells() -> Cells {
+    let mut keyring = Keyring::default();
+    (1..).zip(KEYS).for_each(|(number, key)| keyring.add(key, Arc::new(Stamp(number))));
+    cells().with_keys(keyring)
+}
+
+/// What a TLS 1.3 server signs, over a digest of so many bytes.
+pub fn certificate_verify(digest: usize) -> Vec<u8> {
+    let mut message = vec![b' '; 64];
+    message.extend_from_slice(b"TLS 1.3, server CertificateVerify\0");
+    message.extend((0..digest).map(|n| n.to_le_bytes()[0]));
+    message
 }
 
 /// Deploys a chain for sessions with a server, its stages named by their letters.

@@ -66,11 +66,23 @@ pub const CALLS: &[(&str, &str, &str, bool)] = &[
     ("marram_v1", "print", "iii", false),
 ];
 
+/// The call that takes a key, for [`signing_proxy`].
+pub const SIGN: (&str, &str, &str, bool) = ("marram_v1", "sign", "iiiii", true);
+
+/// As [`proxy`], also for [`SIGN`].
+pub fn signing_proxy() -> Vec<u8> {
+    proxy_for(&[CALLS, &[SIGN]].concat())
+}
+
 /// A guest that takes `| call 4 | answer page? 4 | 14 arguments of 8 | data |`, makes the call, and sends back
 /// `| errno 4 | ... | data |`.
 pub fn proxy() -> Vec<u8> {
+    proxy_for(CALLS)
+}
+
+fn proxy_for(calls: &[(&str, &str, &str, bool)]) -> Vec<u8> {
     let mut text = String::from("(module\n");
-    for (n, (module, name, params, errno)) in CALLS.iter().enumerate() {
+    for (n, (module, name, params, errno)) in calls.iter().enumerate() {
         let params: String = params.chars().map(|p| if p == 'i' { " i32" } else { " i64" }).collect();
         let result = if *errno { "(result i32)" } else { "" };
         writeln!(text, r#"(import "{module}" "{name}" (func $c{n} (param{params}) {result}))"#).unwrap();
@@ -84,7 +96,7 @@ pub fn proxy() -> Vec<u8> {
              (i32.store (i32.const 0x100000) (i32.const 0))
         "#,
     );
-    for (n, (_, _, params, errno)) in CALLS.iter().enumerate() {
+    for (n, (_, _, params, errno)) in calls.iter().enumerate() {
         let arguments: String = params
             .chars()
             .enumerate()
@@ -108,7 +120,7 @@ pub fn proxy() -> Vec<u8> {
 
 /// The message that asks the proxy for a call.
 pub fn request(name: &str, arguments: &[u64], data: &[u8]) -> Vec<u8> {
-    let index = CALLS.iter().position(|call| call.1 == name).expect("the call is in the list");
+    let index = CALLS.iter().chain([&SIGN]).position(|call| call.1 == name).expect("the call is in the list");
     let mut message = vec![0; 128];
     message[..4].copy_from_slice(&u32::try_from(index).unwrap().to_le_bytes());
     for (n, argument) in arguments.iter().enumerate() {

@@ -1,0 +1,115 @@
+//! Keys that the host signs with for cells, so that no cell, checkpoint or log ever holds one. An app names a key by a digest
+//! of its public half, which is part of its image: whichever machine replays a session, the same key signs.
+//!
+//! Refuses to know algorithms and files: who signs, and with what, is given as a [`Signer`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Names a key: a digest of its public half.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId(pub [u8; 32]);
+
+impl KeyId {
+    /// Of a public key, as the DER of a certificate's `SubjectPublicKeyInfo`.
+    #[must_use]
+    pub fn of(public_key: &[u8]) -> Self {
+        Self(blake3::derive_key("marram signing key 1", public_key))
+    }
+}
+
+impl fmt::Display for KeyId {
+    /// Enough of it to tell keys apart.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyId({self})")
+    }
+}
+
+/// A private key at work.
+///
+/// The signature must depend on the key and the message alone: a replay signs again, perhaps on another machine, and must get
+/// the same bytes. Ed25519 is made so; ECDSA has to choose its nonces as RFC 6979 says.
+pub trait Signer: Send + Sync {
+    /// Signs. A signature has at most [`crate::limits::SIGNATURE_BYTES_MAX`] bytes.
+    fn sign(&self, message: &[u8]) -> Vec<u8>;
+}
+
+/// The keys that this machine holds.
+#[derive(Clone, Default)]
+pub struct Keyring {
+    keys: BTreeMap<KeyId, Arc<dyn Signer>>,
+}
+
+impl Keyring {
+    /// Puts a key on it.
+    pub fn add(&mut self, id: KeyId, signer: Arc<dyn Signer>) {
+        self.keys.insert(id, signer);
+    }
+
+    /// Those that an image names, in its order.
+    pub(crate) fn pick(&self, ids: &[KeyId]) -> Result<Arc<[Arc<dyn Signer>]>, KeyId> {
+        ids.iter().map(|id| self.keys.get(id).cloned().ok_or(*id)).collect()
+    }
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.keys.keys()).finish()
+    }
+}
+
+/// What a server signs in a TLS 1.3 handshake begins so, and has the transcript's digest behind it (RFC 8446, section 4.4.3).
+const CERTIFICATE_VERIFY: &[u8; 98] =
+    b"                                                                TLS 1.3, server CertificateVerify\0";
+/// Bytes of the digests that TLS 1.3 has: SHA-256's and SHA-384's.
+const DIGEST_BYTES: [usize; 2] = [32, 48];
+
+/// Whether a message is what a TLS 1.3 server signs to prove that it has the key. Nothing else is signed for a cell, so that a
+/// hostile one can pass for the server of the connections that it has, which it is, and for nobody else.
+pub(crate) fn is_certificate_verify(message: &[u8]) -> bool {
+    message.strip_prefix(CERTIFICATE_VERIFY).is_some_and(|digest| DIGEST_BYTES.contains(&digest.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_tls_server_signs_is_signed() {
+        let whole = |digest: usize| [&CERTIFICATE_VERIFY[..], &vec![7; digest]].concat();
+        for len in 0..70 {
+            assert_eq!(is_certificate_verify(&whole(len)), [32, 48].contains(&len), "{len}");
+        }
+        for at in 0..CERTIFICATE_VERIFY.len() {
+            let mut message = whole(32);
+            message[at] ^= 1;
+            assert!(!is_certificate_verify(&message), "byte {at}");
+        }
+        let client = String::from_utf8(whole(32)).unwrap().replace("server", "client");
+        assert!(!is_certificate_verify(client.as_bytes()));
+    }
+
+    #[test]
+    fn a_keyring_gives_the_keys_that_are_named_or_says_which_is_not_there() {
+        struct Echo(u8);
+        impl Signer for Echo {
+            fn sign(&self, message: &[u8]) -> Vec<u8> {
+                [&[self.0], message].concat()
+            }
+        }
+        let mut keyring = Keyring::default();
+        let [a, b, c] = [b"a", b"b", b"c"].map(|name| KeyId::of(name));
+        keyring.add(a, Arc::new(Echo(1)));
+        keyring.add(b, Arc::new(Echo(2)));
+        let picked = keyring.pick(&[b, a]).unwrap();
+        assert_eq!(picked.iter().map(|key| key.sign(b"x")).collect::<Vec<_>>(), [b"\x02x", b"\x01x"]);
+        assert_eq!(keyring.pick(&[a, c]).err(), Some(c));
+    }
+}
