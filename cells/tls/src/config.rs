@@ -1,0 +1,116 @@
+//! From the image's files to what connections are set up with. Wrong files are refused in words, at deployment.
+
+use crate::crypto;
+use crate::door;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::sign::{CertifiedKey, Signer, SigningKey, SingleCertAndKey};
+use rustls::time_provider::TimeProvider;
+use rustls::{Error, ServerConfig, SignatureAlgorithm, SignatureScheme};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The certificate and those that vouch for it, leaf first.
+const CERTIFICATE: &str = "/etc/tls/certificate.pem";
+/// Protocols that clients may ask for, one a line, the best first.
+const ALPN: &str = "/etc/tls/alpn";
+/// What they are where there is no such file.
+const ALPN_DEFAULT: &str = "http/1.1";
+/// The only key in the manifest.
+const KEY: u32 = 0;
+
+/// From the image.
+pub(crate) fn of_image() -> Result<Arc<ServerConfig>, String> {
+    let certificate = std::fs::read(CERTIFICATE).map_err(|error| {
+        format!("there is no {CERTIFICATE} ({error}); name it in the manifest's `files`, and in its `keys`")
+    })?;
+    let alpn = std::fs::read_to_string(ALPN);
+    of(&certificate, alpn.as_deref().unwrap_or(ALPN_DEFAULT))
+}
+
+/// From the contents of these files.
+pub(crate) fn of(certificate_pem: &[u8], alpn: &str) -> Result<Arc<ServerConfig>, String> {
+    let wrong = |what: &str| format!("{CERTIFICATE} {what}");
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate_pem).collect();
+    let chain = chain.map_err(|error| wrong(&format!("is no PEM file: {error:?}")))?;
+    let leaf =
+        chain.first().ok_or_else(|| wrong("holds no certificate (\"-----BEGIN CERTIFICATE-----\")"))?;
+    let leaf = ParsedCertificate::try_from(leaf)
+        .map_err(|error| wrong(&format!("begins with a certificate that makes no sense: {error}")))?;
+    let key = HostKey::of(&leaf.subject_public_key_info()).ok_or_else(|| {
+        wrong("is for a key that is neither Ed25519 nor on P-256; have one made for such a key")
+    })?;
+    let mut config = ServerConfig::builder_with_details(Arc::new(crypto::provider()), Arc::new(NoClock))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| error.to_string())?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, Arc::new(key)))));
+    // Without the processor's AES, the other cipher is faster and no easier to watch.
+    config.ignore_client_order = true;
+    // A ticket would have to be good with the cell of another session.
+    config.send_tls13_tickets = 0;
+    config.alpn_protocols =
+        alpn.lines().map(|line| line.trim().into()).filter(|line: &Vec<u8>| !line.is_empty()).collect();
+    Ok(Arc::new(config))
+}
+
+/// Only tickets have an age, and there are none.
+#[derive(Debug)]
+struct NoClock;
+
+impl TimeProvider for NoClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::ZERO))
+    }
+}
+
+/// A key that the host holds and signs with.
+#[derive(Clone, Copy, Debug)]
+enum HostKey {
+    Ed25519,
+    P256,
+}
+
+impl HostKey {
+    /// What kind a certificate's key is, if the host can sign with such a one.
+    fn of(public_key: &[u8]) -> Option<Self> {
+        // What every `SubjectPublicKeyInfo` of the kind begins with, up to the key itself.
+        const ED25519: &[u8] = &[0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70];
+        const P256: &[u8] = &[
+            0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
+            0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07,
+        ];
+        match public_key {
+            key if key.starts_with(ED25519) => Some(Self::Ed25519),
+            key if key.starts_with(P256) => Some(Self::P256),
+            _ => None,
+        }
+    }
+}
+
+impl SigningKey for HostKey {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        offered.contains(&self.scheme()).then(|| Box::new(*self) as Box<dyn Signer>)
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        match self {
+            Self::Ed25519 => SignatureAlgorithm::ED25519,
+            Self::P256 => SignatureAlgorithm::ECDSA,
+        }
+    }
+}
+
+impl Signer for HostKey {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        door::sign(KEY, message).ok_or_else(|| Error::General("the host cannot be reached".into()))
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        match self {
+            Self::Ed25519 => SignatureScheme::ED25519,
+            Self::P256 => SignatureScheme::ECDSA_NISTP256_SHA256,
+        }
+    }
+}

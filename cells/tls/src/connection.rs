@@ -1,0 +1,237 @@
+//! One TLS connection, as bytes in and bytes out. Knows no port.
+
+use rustls::ServerConfig;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic,
+};
+use std::sync::Arc;
+
+/// Bytes that a server may say before the client's handshake is over; there is nobody yet to say them to.
+const EARLY_BYTES_MAX: usize = 1 << 20;
+/// An emptied buffer that is larger is given back: it would be in every checkpoint.
+const KEPT_BYTES_MAX: usize = 1 << 10;
+/// Bytes of plaintext in a record, and what a record has beyond them: header, content type, tag.
+const RECORD_BYTES: usize = 1 << 14;
+const RECORD_OVERHEAD_BYTES: usize = 5 + 1 + 16;
+
+/// What came of some input.
+#[derive(Default)]
+pub(crate) struct Heard {
+    /// For the client.
+    pub(crate) ciphertext: Vec<u8>,
+    /// From the client.
+    pub(crate) plaintext: Vec<u8>,
+    /// The client said that it will say no more.
+    pub(crate) is_end: bool,
+    /// The client was told that nothing more will be said.
+    pub(crate) is_over: bool,
+}
+
+/// One connection.
+pub(crate) struct Connection {
+    tls: UnbufferedServerConnection,
+    /// Ciphertext that is no whole record yet, or no whole handshake message.
+    unread: Vec<u8>,
+    /// Plaintext that waits for the handshake to be over.
+    early: Vec<u8>,
+    /// Whether nothing will be said behind that.
+    is_finished: bool,
+    is_handshaking: bool,
+    /// The client said that it will say no more; what comes then is not read.
+    is_deaf: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, String> {
+        let tls = UnbufferedServerConnection::new(config).map_err(|error| error.to_string())?;
+        Ok(Self {
+            tls,
+            unread: Vec::new(),
+            early: Vec::new(),
+            is_finished: false,
+            is_handshaking: true,
+            is_deaf: false,
+        })
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.is_handshaking
+    }
+
+    /// The client sent this. After an error, `heard` has the alert that says so.
+    pub(crate) fn receive(&mut self, ciphertext: &[u8], heard: &mut Heard) -> Result<(), String> {
+        if self.is_deaf {
+            return Ok(());
+        }
+        self.unread.extend_from_slice(ciphertext);
+        self.go_on(&[], heard)
+    }
+
+    /// The server says this.
+    pub(crate) fn send(&mut self, plaintext: &[u8], heard: &mut Heard) -> Result<(), String> {
+        if !self.is_handshaking {
+            return self.go_on(plaintext, heard);
+        }
+        if self.early.len() + plaintext.len() > EARLY_BYTES_MAX {
+            return Err(format!(
+                "the server said more than {EARLY_BYTES_MAX} bytes before the handshake was over"
+            ));
+        }
+        self.early.extend_from_slice(plaintext);
+        Ok(())
+    }
+
+    /// The server will say no more.
+    pub(crate) fn finish(&mut self, heard: &mut Heard) -> Result<(), String> {
+        self.is_finished = true;
+        self.go_on(&[], heard)
+    }
+
+    /// Takes what can be taken of what was read, and then says `plaintext`, if the handshake is over.
+    fn go_on(&mut self, plaintext: &[u8], heard: &mut Heard) -> Result<(), String> {
+        let mut used = 0;
+        let result = loop {
+            let UnbufferedStatus { mut discard, state } =
+                self.tls.process_tls_records(&mut self.unread[used..]);
+            let progress = match state {
+                Ok(state) => step(state, heard, &mut discard),
+                Err(error) => Err(error.to_string()),
+            };
+            used += discard;
+            match progress {
+                Ok(Progress::More) => {}
+                Ok(progress) => break Ok(progress),
+                Err(error) => break Err(error),
+            }
+        };
+        self.is_deaf |= heard.is_end;
+        self.unread.drain(..used);
+        shrink(&mut self.unread);
+        match result {
+            Ok(Progress::Ready) => self.say(plaintext, heard),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.give_alert(heard);
+                Err(error)
+            }
+        }
+    }
+
+    /// The handshake is over: what waited for that goes first.
+    fn say(&mut self, plaintext: &[u8], heard: &mut Heard) -> Result<(), String> {
+        self.is_handshaking = false;
+        let early = std::mem::take(&mut self.early);
+        for plaintext in [&early[..], plaintext] {
+            if !plaintext.is_empty() {
+                self.write(plaintext.len(), heard, |writer, out| writer.encrypt(plaintext, out))?;
+            }
+        }
+        if std::mem::take(&mut self.is_finished) {
+            self.write(0, heard, |writer, out| writer.queue_close_notify(out))?;
+            heard.is_over = true;
+        }
+        Ok(())
+    }
+
+    /// Has `encrypt` write the records of so many bytes of plaintext.
+    fn write(
+        &mut self,
+        len: usize,
+        heard: &mut Heard,
+        mut encrypt: impl FnMut(
+            &mut WriteTraffic<'_, ServerConnectionData>,
+            &mut [u8],
+        ) -> Result<usize, EncryptError>,
+    ) -> Result<(), String> {
+        // Of what was read nothing can be taken now, and nothing is.
+        let mut writer = match self.tls.process_tls_records(&mut self.unread).state {
+            Ok(ConnectionState::WriteTraffic(writer)) => writer,
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let start = heard.ciphertext.len();
+        let mut room = len + (len / RECORD_BYTES + 2) * RECORD_OVERHEAD_BYTES;
+        loop {
+            heard.ciphertext.resize(start + room, 0);
+            let result = encrypt(&mut writer, &mut heard.ciphertext[start..]);
+            heard.ciphertext.truncate(start + *result.as_ref().unwrap_or(&0));
+            match result {
+                Ok(_) => return Ok(()),
+                // A change of keys goes before it.
+                Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size }))
+                    if required_size > room =>
+                {
+                    room = required_size;
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// After an error: what is still to be said about it.
+    fn give_alert(&mut self, heard: &mut Heard) {
+        while let UnbufferedStatus { state: Ok(state), .. } = self.tls.process_tls_records(&mut self.unread) {
+            match step(state, heard, &mut 0) {
+                Ok(Progress::More) => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+/// How far a step came.
+enum Progress {
+    /// There may be more to do.
+    More,
+    /// The client must say more first.
+    Blocked,
+    /// The same, and the server can speak.
+    Ready,
+}
+
+/// Does what a state of the connection asks for. `discard` is how much of what was read it has used.
+fn step(
+    state: ConnectionState<'_, '_, ServerConnectionData>,
+    heard: &mut Heard,
+    discard: &mut usize,
+) -> Result<Progress, String> {
+    match state {
+        ConnectionState::ReadTraffic(mut reader) => {
+            while let Some(record) = reader.next_record() {
+                let record = record.map_err(|error| error.to_string())?;
+                *discard += record.discard;
+                heard.plaintext.extend_from_slice(record.payload);
+            }
+        }
+        ConnectionState::EncodeTlsData(mut encoder) => {
+            let start = heard.ciphertext.len();
+            let mut encode = |out: &mut [u8]| match encoder.encode(out) {
+                Ok(len) => Ok(len),
+                Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
+                    Err(required_size)
+                }
+                Err(EncodeError::AlreadyEncoded) => Ok(0),
+            };
+            if let Err(len) = encode(&mut []) {
+                heard.ciphertext.resize(start + len, 0);
+                encode(&mut heard.ciphertext[start..])
+                    .map_err(|len| format!("a handshake message needs {len} bytes, and was given them"))?;
+            }
+        }
+        ConnectionState::TransmitTlsData(transmission) => transmission.done(),
+        ConnectionState::PeerClosed => heard.is_end = true,
+        ConnectionState::WriteTraffic(_) => return Ok(Progress::Ready),
+        ConnectionState::BlockedHandshake | ConnectionState::Closed => return Ok(Progress::Blocked),
+        other => {
+            return Err(format!("the connection is in a state that this build does not know: {other:?}"));
+        }
+    }
+    Ok(Progress::More)
+}
+
+fn shrink(buffer: &mut Vec<u8>) {
+    if buffer.is_empty() && buffer.capacity() > KEPT_BYTES_MAX {
+        *buffer = Vec::new();
+    }
+}

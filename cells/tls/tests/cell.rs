@@ -1,0 +1,289 @@
+//! The cell between a real TLS client, with another provider, and a server that speaks plain; natively, in memory.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use marram_sdk::Port;
+use marram_sdk::double::{Output, Session};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{CipherSuite, ClientConfig, ClientConnection, RootCertStore, SupportedCipherSuite};
+use std::io::{Read, Write};
+use std::sync::Arc;
+use tls::Tls;
+
+const ED25519: (&[u8], &[u8]) = (include_bytes!("data/ed25519.pem"), include_bytes!("data/ed25519.key"));
+const P256: (&[u8], &[u8]) = (include_bytes!("data/p256.pem"), include_bytes!("data/p256.key"));
+
+/// A cell whose host signs with the key, before and after a change of machine alike.
+fn cell((certificate, key): (&[u8], &[u8])) -> Session<Tls> {
+    let mut session = Session::of(Tls::with(certificate, "http/1.1\n").unwrap());
+    let key =
+        rustls::crypto::ring::sign::any_supported_type(&PrivateKeyDer::from_pem_slice(key).unwrap()).unwrap();
+    session.key(Box::new(move |message| {
+        let scheme = [rustls::SignatureScheme::ED25519, rustls::SignatureScheme::ECDSA_NISTP256_SHA256];
+        key.choose_scheme(&scheme).unwrap().sign(message).unwrap()
+    }));
+    assert_eq!(session.open_client(), []);
+    assert_eq!(session.open_server(), []);
+    session
+}
+
+fn client_config(certificate: &[u8], suite: Option<CipherSuite>) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(certificate).unwrap()).unwrap();
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider
+        .cipher_suites
+        .retain(|ours: &SupportedCipherSuite| suite.is_none_or(|suite| ours.suite() == suite));
+    ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
+fn client(config: ClientConfig) -> ClientConnection {
+    ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap()
+}
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % sides as u64).unwrap()
+    }
+}
+
+/// What the cell has sent: to the client, to the server, and which ports it closed.
+#[derive(Default)]
+struct Sent {
+    client: Vec<u8>,
+    server: Vec<u8>,
+    closed: Vec<Port>,
+}
+
+impl Sent {
+    fn take(&mut self, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Message { port: Port::CLIENT, payload } => self.client.extend(payload),
+                Output::Message { payload, .. } => self.server.extend(payload),
+                Output::Close { port } => self.closed.push(port),
+            }
+        }
+    }
+}
+
+/// Carries bytes between client and cell, cut anywhere, until neither has more to say.
+fn converse(
+    client: &mut ClientConnection,
+    cell: &mut Session<Tls>,
+    sent: &mut Sent,
+    dice: &mut Dice,
+) -> Vec<u8> {
+    let mut heard = Vec::new();
+    loop {
+        let mut wire = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut wire).unwrap();
+        }
+        let mut rest = &wire[..];
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at((1 + dice.throw(300)).min(rest.len()));
+            sent.take(cell.message(Port::CLIENT, piece));
+            rest = behind;
+        }
+        let answer = std::mem::take(&mut sent.client);
+        let mut rest = &answer[..];
+        while !rest.is_empty() {
+            client.read_tls(&mut rest).unwrap();
+            client.process_new_packets().unwrap();
+            // It ends by having no more, or by the server's last word.
+            let _ = client.reader().read_to_end(&mut heard);
+        }
+        if answer.is_empty() && !client.wants_write() {
+            return heard;
+        }
+    }
+}
+
+#[test]
+fn a_client_and_a_server_understand_each_other_however_the_stream_is_cut() {
+    let suites = [None, Some(CipherSuite::TLS13_AES_128_GCM_SHA256)];
+    for (seed, (keys, suite)) in
+        (1..).zip([ED25519, P256].into_iter().flat_map(|keys| suites.map(|suite| (keys, suite))))
+    {
+        for seed in (seed * 100)..(seed * 100 + 20) {
+            let mut dice = Dice(seed);
+            let (mut cell, mut sent) = (cell(keys), Sent::default());
+            let mut config = client_config(keys.0, suite);
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            let mut client = client(config);
+            converse(&mut client, &mut cell, &mut sent, &mut dice);
+            assert!(!client.is_handshaking());
+            assert_eq!(client.alpn_protocol(), Some(&b"http/1.1"[..]));
+            let used = client.negotiated_cipher_suite().unwrap().suite();
+            assert_eq!(used, suite.unwrap_or(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256));
+
+            let question: Vec<u8> = (0..dice.throw(100_000)).map(|n| n.to_le_bytes()[0]).collect();
+            client.set_buffer_limit(None);
+            client.writer().write_all(&question).unwrap();
+            converse(&mut client, &mut cell, &mut sent, &mut dice);
+            assert_eq!(sent.server, question);
+
+            let answer: Vec<u8> = (0..dice.throw(100_000)).map(|n| n.to_le_bytes()[1]).collect();
+            let mut heard = Vec::new();
+            for piece in answer.chunks(1 + dice.throw(40_000)) {
+                sent.take(cell.message(Port::SERVER, piece));
+                heard.extend(converse(&mut client, &mut cell, &mut sent, &mut dice));
+            }
+            assert_eq!(heard, answer);
+            assert_eq!(sent.closed, []);
+        }
+    }
+}
+
+#[test]
+fn each_side_may_be_done_before_the_other() {
+    for client_first in [true, false] {
+        let (mut cell, mut sent, mut dice) = (cell(ED25519), Sent::default(), Dice(7));
+        let mut client = client(client_config(ED25519.0, None));
+        converse(&mut client, &mut cell, &mut sent, &mut dice);
+        for of_client in [client_first, !client_first] {
+            if of_client {
+                client.writer().write_all(b"my last word").unwrap();
+                client.send_close_notify();
+                converse(&mut client, &mut cell, &mut sent, &mut dice);
+                assert_eq!(std::mem::take(&mut sent.server), b"my last word");
+                assert_eq!(std::mem::take(&mut sent.closed), [Port::SERVER]);
+                // The stream ends behind it; that is no news.
+                sent.take(cell.close(Port::CLIENT));
+                assert_eq!(sent.closed, []);
+            } else {
+                sent.take(cell.message(Port::SERVER, b"and mine"));
+                sent.take(cell.close(Port::SERVER));
+                assert_eq!(converse(&mut client, &mut cell, &mut sent, &mut dice), b"and mine");
+                assert_eq!(client.reader().read(&mut [0]).unwrap(), 0, "an end that was said");
+                assert_eq!(std::mem::take(&mut sent.closed), [Port::CLIENT]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_that_speaks_first_is_heard_when_the_handshake_is_over() {
+    let (mut cell, mut sent, mut dice) = (cell(ED25519), Sent::default(), Dice(8));
+    sent.take(cell.message(Port::SERVER, b"220 ready"));
+    sent.take(cell.close(Port::SERVER));
+    assert!(sent.client.is_empty() && sent.closed.is_empty());
+    let mut client = client(client_config(ED25519.0, None));
+    assert_eq!(converse(&mut client, &mut cell, &mut sent, &mut dice), b"220 ready");
+    assert_eq!(sent.closed, [Port::CLIENT]);
+}
+
+#[test]
+fn a_server_that_never_stops_before_the_handshake_is_cut_off() {
+    let (mut cell, mut sent) = (cell(ED25519), Sent::default());
+    for _ in 0..17 {
+        assert_eq!(sent.closed, []);
+        sent.take(cell.message(Port::SERVER, &[0; 1 << 16]));
+    }
+    assert_eq!(sent.closed, [Port::SERVER, Port::CLIENT]);
+    assert!(cell.lines()[0].1.contains("before the handshake"), "{:?}", cell.lines());
+}
+
+#[test]
+fn what_is_no_tls_gets_an_alert_and_is_closed() {
+    for garbage in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0x16, 3, 1, 0, 5, 1, 0, 0, 1, 0],
+        &[0x16, 3, 1, 0xff, 0xff],
+        &[0; 64],
+    ] {
+        let (mut cell, mut sent) = (cell(ED25519), Sent::default());
+        sent.take(cell.message(Port::CLIENT, garbage));
+        // | alert | version 3.3 or 3.1 | length 2 | fatal | why |
+        assert_eq!(
+            (sent.client.len(), &sent.client[..1], sent.client[5]),
+            (7, &[0x15][..], 2),
+            "{garbage:?}"
+        );
+        assert_eq!(sent.closed, [Port::SERVER, Port::CLIENT]);
+        assert!(sent.server.is_empty());
+        assert_eq!(cell.message(Port::CLIENT, b"more"), []);
+        assert_eq!(cell.message(Port::SERVER, b"more"), []);
+        assert_eq!(cell.close(Port::CLIENT), []);
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_conversation_is_noticed_and_never_a_panic() {
+    let mut dice = Dice(9);
+    for round in 0..300 {
+        let (mut cell, mut sent) = (cell(ED25519), Sent::default());
+        let mut client = client(client_config(ED25519.0, None));
+        if round % 2 == 1 {
+            converse(&mut client, &mut cell, &mut sent, &mut dice);
+            client.writer().write_all(b"a secret word").unwrap();
+        }
+        let mut wire = Vec::new();
+        client.write_tls(&mut wire).unwrap();
+        let at = dice.throw(wire.len());
+        wire[at] ^= 1 << dice.throw(8);
+        sent.take(cell.message(Port::CLIENT, &wire));
+        // The version in a record's header means nothing in TLS 1.3.
+        if round % 2 == 1 && !matches!(at, 1 | 2) {
+            assert!(sent.server.is_empty(), "a record with a flipped bit at {at} was believed");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_leaves_in_the_handshake_ends_the_session() {
+    let (mut cell, mut sent) = (cell(ED25519), Sent::default());
+    sent.take(cell.message(Port::CLIENT, &[0x16, 3, 1]));
+    sent.take(cell.close(Port::CLIENT));
+    assert_eq!(sent.closed, [Port::SERVER, Port::CLIENT]);
+}
+
+#[test]
+fn a_client_with_other_protocols_or_older_tls_is_told() {
+    for (offer, older) in [(&b"h2"[..], false), (b"", true)] {
+        let (mut cell, mut sent) = (cell(ED25519), Sent::default());
+        let mut config = client_config(ED25519.0, None);
+        if older {
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let versions = ClientConfig::builder_with_provider(provider)
+                .with_protocol_versions(&[&rustls::version::TLS12]);
+            config = versions.unwrap().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        } else {
+            config.alpn_protocols = vec![offer.to_vec()];
+        }
+        let mut client = client(config);
+        let mut wire = Vec::new();
+        client.write_tls(&mut wire).unwrap();
+        sent.take(cell.message(Port::CLIENT, &wire));
+        assert_eq!(sent.closed, [Port::SERVER, Port::CLIENT]);
+        client.read_tls(&mut &sent.client[..]).unwrap();
+        let told = client.process_new_packets().unwrap_err().to_string();
+        assert!(told.contains(if older { "ProtocolVersion" } else { "NoApplicationProtocol" }), "{told}");
+    }
+}
+
+#[test]
+fn wrong_files_are_refused_in_words() {
+    let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    for (file, words) in [
+        (&b""[..], "holds no certificate"),
+        (ED25519.1, "holds no certificate"),
+        (garbage.as_bytes(), "makes no sense"),
+        (b"-----BEGIN CERTIFICATE-----\n", "no PEM"),
+        (include_bytes!("data/rsa.pem"), "neither Ed25519 nor on P-256"),
+    ] {
+        let error = Tls::with(file, "").err().unwrap();
+        assert!(error.contains(words), "{error:?} does not say {words:?}");
+    }
+}
