@@ -34,6 +34,7 @@ pub(crate) const FUZZ: &[Program] =
 /// What the tests start beside our own programs.
 pub(crate) const TEST: &[Program] = &[
     Program { name: "curl", package: "curl", purpose: "an unmodified client", folder: "" },
+    Program { name: "openssl", package: "openssl", purpose: "an unmodified client of TLS", folder: "" },
     Program {
         name: "ip",
         package: "iproute2",

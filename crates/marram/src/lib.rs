@@ -11,6 +11,7 @@ pub mod config;
 pub mod demo;
 pub mod edge;
 pub mod harness;
+pub mod keys;
 pub mod logging;
 pub mod manifest;
 pub mod memory;

@@ -106,6 +106,8 @@ struct Written {
     #[serde(default)]
     files: Vec<files::Written>,
     #[serde(default)]
+    keys: Vec<Spanned<String>>,
+    #[serde(default)]
     stage: Vec<stages::Written>,
 }
 
@@ -147,7 +149,12 @@ impl Written {
             return Err(source.problem(&server.span(), what));
         }
         let (stage_quotas, quotas) = self.quotas.resolve(source)?;
-        let only = stages::Only { name: self.name.0.clone(), module: self.module, files: self.files };
+        let only = stages::Only {
+            name: self.name.0.clone(),
+            module: self.module,
+            files: self.files,
+            keys: self.keys,
+        };
         Ok(Manifest {
             stages: stages::resolve(source, only, self.stage, stage_quotas)?,
             quotas,

@@ -61,6 +61,9 @@ fn samples_are_legal_as_they_are_and_with_every_line_on() {
         std::fs::write(place.0.join(file), certificate).unwrap();
     }
     std::fs::copy(place.0.join("token"), place.0.join("admin-token")).unwrap();
+    let key = place.0.join("site.key");
+    std::fs::write(&key, rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     for change in [str::to_owned, all_settings] {
         let text = change(edge::SAMPLE).replace("/etc/marram/", "");
         let config = place.edge(&text).unwrap();

@@ -24,15 +24,14 @@ pub(super) fn deploy(desk: &Desk, upload: &Upload) -> Result<Value, Refusal> {
     // A compilation leaves tens of MiB behind, in a process that has no other use for them.
     crate::memory::give_back();
     let image = image?;
+    chains::keys_are_granted(desk, &images, &manifest.name, image)?;
     announce(desk, &manifest, &upload.manifest, image)
 }
 
 /// Deploys an image that is in the cache, because it was deployed here before.
 pub(super) fn deploy_kept(desk: &Desk, text: &str, image: ImageHash) -> Result<Value, Refusal> {
     let manifest = read(desk, text)?;
-    open(desk)?.load(image).map_err(|error| {
-        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "deploy the app again")
-    })?;
+    chains::keys_are_granted(desk, &open(desk)?, &manifest.name, image)?;
     announce(desk, &manifest, text, image)
 }
 

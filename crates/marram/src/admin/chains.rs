@@ -5,10 +5,11 @@ use super::apps::{self, refused};
 use super::body::Upload;
 use super::desk::Desk;
 use super::routes::Refusal;
+use crate::keys;
 use crate::manifest::{Manifest, Stage, StageQuotas, TreeFile};
 use bytes::Bytes;
 use hyper::StatusCode;
-use marram_sandbox::{Chain, DeployError, ImageFile, Images, LoadError, Quotas};
+use marram_sandbox::{Chain, DeployError, ImageFile, Images, KeyId, LoadError, Quotas};
 use marram_wire::id::ImageHash;
 
 /// A stage's name and image.
@@ -27,7 +28,9 @@ pub(super) fn deploy(
     for stage in &manifest.stages {
         let (own, rest) = parts.split_at(1 + stage.files.len());
         parts = rest;
-        let info = images.deploy(&own[0], &tree(&stage.files, &own[1..]), &quotas(manifest, &stage.quotas));
+        let files = tree(&stage.files, &own[1..]);
+        let keys = named_keys(stage, &files)?;
+        let info = images.deploy_with_keys(&own[0], &files, &keys, &quotas(manifest, &stage.quotas));
         let info = info.map_err(|error| in_stage(manifest, stage, &error))?;
         stages.push((stage.name.clone(), info.hash));
     }
@@ -54,6 +57,63 @@ fn tree(files: &[TreeFile], contents: &[Bytes]) -> Vec<ImageFile> {
         contents: contents.to_vec(),
     };
     files.iter().zip(contents).map(file).collect()
+}
+
+/// The keys that a stage's certificates are for.
+fn named_keys(stage: &Stage, files: &[ImageFile]) -> Result<Vec<KeyId>, Refusal> {
+    let of = |path: &String| {
+        let file = files.iter().find(|file| file.path == *path);
+        let contents = file.map_or(&[][..], |file| &file.contents);
+        keys::of_certificate(contents).map_err(|why| {
+            let fix = "let `keys` name the stage's files that hold certificates, in PEM, and deploy again";
+            Refusal::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                format!("`keys` names /{path}, a file that {why}"),
+                fix,
+            )
+        })
+    };
+    stage.keys.iter().map(of).collect()
+}
+
+/// Whether this edge holds every key that an image signs with, and grants it to this app; stages that the edge forces on every
+/// app have what they were granted as apps of their own.
+pub(super) fn keys_are_granted(
+    desk: &Desk,
+    images: &Images,
+    app: &str,
+    image: ImageHash,
+) -> Result<(), Refusal> {
+    let refuse = |what: String, fix: String| Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix));
+    let image = images.load(image).map_err(|error| {
+        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "deploy the app again")
+    })?;
+    let forced = desk.first.iter().chain(&desk.last);
+    let forced: Vec<_> =
+        forced.filter_map(|app| Some((apps::kept_image(desk, app)?, app.as_str()))).collect();
+    for stage in image.info() {
+        let whose = forced.iter().find(|(image, _)| *image == stage.hash).map_or(app, |(_, app)| app);
+        for id in &stage.keys {
+            let Some(key) = desk.keys.iter().find(|key| key.id == *id) else {
+                let what = format!(
+                    "`{whose}` wants to sign with the key {id} of a certificate, and this edge does not hold it"
+                );
+                let fix = "give every edge of the domain the certificate's private key, as a [[key]] of its configuration";
+                return refuse(what, fix.to_owned());
+            };
+            if !key.apps.iter().any(|granted| granted == whose) {
+                let what = format!(
+                    "`{whose}` wants to sign with the key `{}`, which this edge does not grant it",
+                    key.name
+                );
+                return refuse(
+                    what,
+                    format!("add \"{whose}\" to the key's `apps` in the edge's configuration"),
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What a session may use is part of the image only where there is one stage: others may be stages of several apps.

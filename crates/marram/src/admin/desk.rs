@@ -3,6 +3,7 @@
 use crate::agent::Routing;
 use crate::config::edge::Config;
 use crate::edge::AdminClient;
+use crate::keys::Key;
 use std::path::PathBuf;
 
 /// The edge, as seen by its admin API.
@@ -28,6 +29,8 @@ pub struct Desk {
     pub first: Vec<String>,
     /// Apps whose stage goes behind those of every app, the one next to the server last.
     pub last: Vec<String>,
+    /// Private keys that apps may be granted.
+    pub keys: Vec<Key>,
     /// What must be shown as `Authorization: Bearer ...`, if anything.
     pub token: Option<String>,
 }
@@ -47,6 +50,7 @@ impl Desk {
             peers: config.admin.peers.clone(),
             first: config.admin.first.clone(),
             last: config.admin.last.clone(),
+            keys: config.edge.keys.clone(),
             token: config.admin.token.clone(),
         }
     }

@@ -1,10 +1,10 @@
 //! What an edge asks of other edges: the apps that they have deployed, and single images that sessions name. What comes
 //! proves itself by its digest; what was promised of it is the peer's word.
 
-use super::apps;
 use super::client::{Client, ClientError};
 use super::desk::Desk;
 use super::view::{self, parse_hex};
+use super::{apps, chains};
 use anyhow::{Context, anyhow, ensure};
 use hyper::Method;
 use marram_edge::api::App;
@@ -90,7 +90,9 @@ fn fetch_from(desk: &Desk, peer: &str, image: ImageHash) -> anyhow::Result<App> 
     let app = client.json(Method::GET, &format!("/v1/images/{image}/app"))?;
     let app = view::read_app(&app).context("the peer describes the app in another version's words")?;
     ensure!(app.image == image, "the peer describes another image");
-    bring(&client, &Images::open(&desk.images)?, image)?;
+    let images = Images::open(&desk.images)?;
+    bring(&client, &images, image)?;
+    chains::keys_are_granted(desk, &images, &app.name, image).map_err(|refusal| anyhow!("{refusal}"))?;
     Ok(app)
 }
 

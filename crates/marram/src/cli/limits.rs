@@ -135,6 +135,11 @@ fn in_a_cell() -> Vec<Row> {
             sandbox::TIMER_CHANGES_PER_HANDLER_MAX.to_string(),
             "the guest traps",
         ),
+        (
+            "signatures made for one handler",
+            sandbox::SIGNATURES_PER_HANDLER_MAX.to_string(),
+            "the guest traps",
+        ),
         ("timers", wire::TIMERS_MAX.to_string(), "the session ends with the reason"),
         (
             "handlers that one input runs in a chain",
@@ -157,6 +162,7 @@ fn at_deployment() -> Vec<Row> {
     vec![
         ("stages of a chain", sandbox::STAGES_MAX.to_string(), "refused"),
         ("module", size(sandbox::MODULE_BYTES_MAX), "refused"),
+        ("keys of an app or stage (m)", sandbox::KEYS_MAX.to_string(), "refused"),
         ("files of an app (m)", sandbox::IMAGE_FILES_MAX.to_string(), "refused"),
         ("bytes of an app's files together", size(sandbox::IMAGE_FILES_BYTES_MAX), "refused"),
         ("memory that a manifest may grant", size64(sandbox::MEMORY_MAX), "refused"),

@@ -1,5 +1,6 @@
 //! An edge's configuration: as typed, and as the edge and its admin API take it.
 
+use super::keys::{self, WrittenKey};
 use super::routes::{self, WrittenListener, WrittenRoute};
 use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
@@ -83,6 +84,8 @@ struct Written {
     #[serde(default)]
     tenant: Vec<Spanned<WrittenTenant>>,
     #[serde(default)]
+    key: Vec<Spanned<WrittenKey>>,
+    #[serde(default)]
     patience: WrittenPatience,
     #[serde(default)]
     log: WrittenLog,
@@ -150,10 +153,12 @@ impl Written {
         }
         let state = source.path(&self.state);
         let gates = self.gate.into_iter().map(|gate| gate.resolve(source)).collect::<Result<_, _>>()?;
+        let security = self.security.resolve(source)?;
         let edge = edge::Options {
+            keys: keys::resolve(source, self.key, security.insecure_plain)?,
             name: self.name.map_or_else(host_name, |name| name.0),
             listen: self.listen.iter().map(|text| socket(source, text)).collect::<Result<_, _>>()?,
-            security: self.security.resolve(source)?,
+            security,
             secret: shared::secret(source, &self.secret_file)?,
             shards: self.shards.map_or(0, Spanned::into_inner),
             images: state.join("images"),

@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod edge;
+mod keys;
 pub mod routes;
 mod shared;
 pub mod source;

@@ -101,7 +101,7 @@ fn pem(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
     Err(source.problem(&path.span(), "names a file without a PEM block (\"-----BEGIN ...\")"))
 }
 
-fn file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
+pub(super) fn file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
     let place = source.path(path.get_ref());
     let problem = |what: String| source.problem(&path.span(), what);
     let size = std::fs::metadata(&place)

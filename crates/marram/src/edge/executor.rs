@@ -130,7 +130,8 @@ impl Executor {
             format!("cannot use the image cache {}: make it writable", setup.images().display())
         })?;
         let cells = Cells::new(CellsConfig { slots: setup.cells_max, ..CellsConfig::default() })
-            .context("cannot make room for cells: lower cells_max, or raise vm.max_map_count")?;
+            .context("cannot make room for cells: lower cells_max, or raise vm.max_map_count")?
+            .with_keys(setup.keyring()?);
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
         let worker = Worker::start(Desk { images, arriving: BTreeMap::new(), room: Room::default() }, waker)?;
         worker.lazy(prepare_room);
@@ -480,7 +481,8 @@ fn failed(cell: CellId, beginning: &Beginning, error: CellError) -> In {
 
 fn unstartable(error: &StartError) -> CellError {
     let code = match error {
-        StartError::Image { .. } => Code::UnknownImage,
+        // Another edge may hold the key.
+        StartError::Image { .. } | StartError::Key { .. } => Code::UnknownImage,
         StartError::Pool(_) | StartError::Taken(_) | StartError::Slot(_) => Code::Busy,
     };
     CellError { code, reason: error.to_string() }

@@ -19,6 +19,7 @@ pub use fetcher::Fetch;
 
 use crate::{
     agent::{Patience, Routing, Server},
+    keys::Key,
     net::{Security, Stop},
 };
 use marram_edge::api::Grant;
@@ -36,6 +37,8 @@ pub struct Options {
     /// Key material that the edges of one domain share and agents never see: whoever has it can open every session's
     /// state. At least 16 bytes.
     pub secret: Vec<u8>,
+    /// Private keys that cells may have it sign with.
+    pub keys: Vec<Key>,
     /// Shard processes; 0 for one a core.
     pub shards: u8,
     /// Directory of the image cache, made when missing.

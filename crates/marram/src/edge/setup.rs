@@ -8,9 +8,13 @@
 //! Both sides are one program started from one file, so nothing is negotiated and anything else is a bug.
 
 use super::Options;
-use crate::net::{Identity, Security};
+use crate::{
+    keys,
+    net::{Identity, Security},
+};
 use bytes::{BufMut, Bytes, BytesMut};
 use marram_edge::api::ToShard;
+use marram_sandbox::Keyring;
 use marram_wire::{
     codec::{self, Field},
     record,
@@ -44,6 +48,8 @@ record! {
         images: Bytes,
         /// Cells at a time.
         cells_max: u32,
+        /// Private keys that cells may have it sign with, as PEM.
+        keys: Vec<Bytes>,
         /// How long a handshake may take, in milliseconds.
         handshake_ms: u64,
     }
@@ -63,6 +69,7 @@ impl Setup {
             insecure_plain: security.insecure_plain,
             images: bytes(options.images.as_os_str().as_bytes()),
             cells_max: options.limits.cells_max,
+            keys: options.keys.iter().map(|key| bytes(&key.pem)).collect(),
             handshake_ms: u64::try_from(options.limits.handshake.as_millis()).unwrap_or(u64::MAX),
         }
     }
@@ -77,6 +84,17 @@ impl Setup {
             identity: self.chain.as_ref().zip(self.key.as_ref()).map(identity),
             insecure_plain: self.insecure_plain,
         }
+    }
+
+    /// What cells may have this shard sign with.
+    pub(super) fn keyring(&self) -> anyhow::Result<Keyring> {
+        let mut keyring = Keyring::default();
+        for pem in &self.keys {
+            let (id, signer) =
+                keys::read(pem).map_err(|why| anyhow::anyhow!("the supervisor gave a key that {why}"))?;
+            keyring.add(id, signer);
+        }
+        Ok(keyring)
     }
 
     /// Where images are.

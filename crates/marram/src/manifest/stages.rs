@@ -5,7 +5,7 @@ use super::files::{self, TreeFile};
 use super::quotas::{StageQuotas, WrittenStage};
 use super::{Problem, Source};
 use crate::config::units::Name;
-use marram_sandbox::limits::STAGES_MAX;
+use marram_sandbox::limits::{KEYS_MAX, STAGES_MAX};
 use serde::Deserialize;
 use std::fs;
 use std::ops::Range;
@@ -19,6 +19,8 @@ pub struct Stage {
     pub name: String,
     /// Read-only files that it sees.
     pub files: Vec<TreeFile>,
+    /// Paths of those of its files that are certificates whose keys it has the host sign with, without a leading slash.
+    pub keys: Vec<String>,
     /// What it may use.
     pub quotas: StageQuotas,
     /// The module's file, on the machine that deploys.
@@ -37,6 +39,8 @@ pub(super) struct Written {
     quotas: WrittenStage,
     #[serde(default)]
     files: Vec<files::Written>,
+    #[serde(default)]
+    keys: Vec<Spanned<String>>,
 }
 
 /// What a manifest says of an app that is no chain.
@@ -44,6 +48,7 @@ pub(super) struct Only {
     pub(super) name: String,
     pub(super) module: Option<Spanned<String>>,
     pub(super) files: Vec<files::Written>,
+    pub(super) keys: Vec<Spanned<String>>,
 }
 
 /// Resolves what a manifest names: a module, or stages. `quotas` is what a stage gets that does not say otherwise.
@@ -57,7 +62,8 @@ pub(super) fn resolve(
         let fix = "write module = \"app.wasm\", or a `[[stage]]` for each module of a chain";
         let module = only.module.ok_or_else(|| source.missing("module", fix))?;
         let files = files::resolve(source, only.files)?;
-        return Ok(vec![Stage::new(source, only.name, &module, files, quotas)]);
+        let keys = keys(source, &only.keys, &files)?;
+        return Ok(vec![Stage::new(source, only.name, &module, (files, keys), quotas)]);
     };
     if let Some(module) = only.module {
         let what = "stands for the only stage, and there are `[[stage]]`s; move it into one of them, or take them out";
@@ -67,6 +73,11 @@ pub(super) fn resolve(
         let what = "the app has stages, and each has files of its own; write `[[stage.files]]` below a stage";
         return Err(source.problem(&first.name.span(), what));
     }
+    if let Some(key) = only.keys.first() {
+        let what =
+            "belongs to a stage, and the app has several; write `keys` below the `[[stage]]` that signs";
+        return Err(source.problem(&key.span(), what));
+    }
     if let Some(excess) = stages.get(STAGES_MAX) {
         let what = format!("is one stage too many: the most is {STAGES_MAX}");
         return Err(source.problem(&excess.name.span(), what));
@@ -74,11 +85,32 @@ pub(super) fn resolve(
     stages.into_iter().map(|stage| stage.resolve(source, &quotas)).collect()
 }
 
+/// The certificates whose keys a stage signs with, each one of its files.
+fn keys(source: &Source, written: &[Spanned<String>], files: &[TreeFile]) -> Result<Vec<String>, Problem> {
+    if let Some(excess) = written.get(KEYS_MAX) {
+        let what = format!("is one key too many: the most is {KEYS_MAX}");
+        return Err(source.problem(&excess.span(), what));
+    }
+    let one = |key: &Spanned<String>| match files
+        .iter()
+        .find(|file| key.get_ref().strip_prefix('/') == Some(&file.path))
+    {
+        Some(file) => Ok(file.path.clone()),
+        None => {
+            let what =
+                "names none of the files that the cell sees; give the `path` of a certificate from `files`";
+            Err(source.problem(&key.span(), what))
+        }
+    };
+    written.iter().map(one).collect()
+}
+
 impl Written {
     fn resolve(self, source: &Source, quotas: &StageQuotas) -> Result<Stage, Problem> {
         let quotas = self.quotas.resolve(source, quotas)?;
         let files = files::resolve(source, self.files)?;
-        Ok(Stage::new(source, self.name.into_inner().0, &self.module, files, quotas))
+        let keys = keys(source, &self.keys, &files)?;
+        Ok(Stage::new(source, self.name.into_inner().0, &self.module, (files, keys), quotas))
     }
 }
 
@@ -87,10 +119,10 @@ impl Stage {
         source: &Source,
         name: String,
         module: &Spanned<String>,
-        files: Vec<TreeFile>,
+        (files, keys): (Vec<TreeFile>, Vec<String>),
         quotas: StageQuotas,
     ) -> Self {
-        Self { name, files, quotas, module: source.path(module.get_ref()), span: module.span() }
+        Self { name, files, keys, quotas, module: source.path(module.get_ref()), span: module.span() }
     }
 }
 
@@ -156,6 +188,12 @@ mod tests {
                 &[":3", "`stage.name`", "[[stage.files]]"],
             ),
             (&many, &[":51", "`stage.name`", "the most is 16"]),
+            (&format!("keys = [\"/a\"]\n{TWO}"), &[":2", "`keys", "[[stage]]"]),
+            ("module = \"m\"\nkeys = [\"/a\"]\n", &[":3", "`keys", "`path`", "`files`"]),
+            (
+                &TWO.replace("[stage.quotas]", "keys = [\"/b\"]\n[stage.quotas]"),
+                &[":9", "`stage.keys`", "`path`"],
+            ),
             ("[[stage]]\nmodule = \"a\"\n", &[":2", "`stage`", "missing field `name`"]),
             ("[[stage]]\nname = \"a b\"\nmodule = \"a\"\n", &[":3", "`stage.name`", "a name"]),
             (&TWO.replace("1MiB", "1B"), &[":5", "memory", "64KiB"]),
