@@ -144,21 +144,43 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Drops work that is not wanted any more.
-    pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
-        for urgent in self.urgent.values_mut() {
-            urgent.retain(&mut wanted);
+    /// Whose turn it is, without taking it.
+    #[must_use]
+    pub fn peek(&self) -> Option<&T> {
+        if let Some((_, urgent)) = self.urgent.first_key_value() {
+            return urgent.front();
         }
-        self.urgent.retain(|_, urgent| !urgent.is_empty());
-        for (tenant, line) in (0..).map(Tenant).zip(&mut self.tenants) {
-            let before = line.work.len();
-            line.work.retain(&mut wanted);
-            if before > 0 && line.work.is_empty() {
-                self.order.remove(&(line.pass, tenant));
+        let (_, tenant) = self.order.first()?;
+        self.tenants[tenant.0 as usize].work.front()
+    }
+
+    /// Drops work that is not wanted any more; looks only at what this tenant has in this class, or at all that has this
+    /// priority.
+    pub fn retain(&mut self, tenant: Tenant, class: Class, wanted: impl FnMut(&T) -> bool) {
+        let (before, after) = match class {
+            Class::Priority(level) => {
+                let level = core::cmp::Reverse(level);
+                let Some(urgent) = self.urgent.get_mut(&level) else { return };
+                let before = urgent.len();
+                urgent.retain(wanted);
+                let after = urgent.len();
+                if after == 0 {
+                    self.urgent.remove(&level);
+                }
+                (before, after)
             }
-        }
-        let urgent: usize = self.urgent.values().map(VecDeque::len).sum();
-        self.len = urgent + self.tenants.iter().map(|line| line.work.len()).sum::<usize>();
+            Class::Fair => {
+                let Some(line) = self.tenants.get_mut(tenant.0 as usize) else { return };
+                let before = line.work.len();
+                line.work.retain(wanted);
+                let (pass, after) = (line.pass, line.work.len());
+                if after == 0 {
+                    self.order.remove(&(pass, tenant));
+                }
+                (before, after)
+            }
+        };
+        self.len -= before - after;
     }
 }
 
@@ -282,10 +304,37 @@ mod tests {
         }
         turns.push(B, Class::Fair, 4);
         turns.push(B, Class::Priority(0), 5);
-        turns.retain(|work| *work % 2 == 1);
-        assert_eq!(turns.len(), 3);
-        assert_eq!(core::iter::from_fn(|| turns.pop()).collect::<Vec<_>>(), vec![5, 1, 3]);
-        turns.retain(|_| false);
-        assert!(turns.is_empty());
+        turns.push(A, Class::Priority(0), 6);
+        turns.retain(A, Class::Fair, |work| *work % 2 == 1);
+        turns.retain(A, Class::Priority(0), |work| *work != 6);
+        turns.retain(A, Class::Priority(1), |_| false);
+        assert_eq!(turns.len(), 4);
+        assert_eq!(turns.peek(), Some(&5));
+        assert_eq!(core::iter::from_fn(|| turns.pop()).collect::<Vec<_>>(), vec![5, 1, 3, 4]);
+        turns.push(B, Class::Priority(0), 7);
+        turns.push(B, Class::Fair, 8);
+        turns.retain(B, Class::Priority(0), |_| false);
+        turns.retain(B, Class::Fair, |_| false);
+        assert!(turns.is_empty() && turns.peek().is_none() && turns.pop().is_none());
+    }
+
+    #[test]
+    fn what_is_done_for_a_tenant_outside_of_its_turns_counts_too() {
+        let mut turns = Turns::default();
+        turns.push(A, Class::Fair, A);
+        turns.push(B, Class::Fair, B);
+        let mut had = [0; 2];
+        for _ in 0..10_000 {
+            let tenant = turns.pop().expect("there is always work");
+            had[tenant.0 as usize] += 1;
+            turns.charge(tenant, 1_000);
+            if tenant == A {
+                // What it sends costs as much again.
+                turns.charge(A, 1_000);
+            }
+            turns.push(tenant, Class::Fair, tenant);
+        }
+        let ratio = had[1] * 100 / had[0];
+        assert!((195..=205).contains(&ratio), "{had:?}");
     }
 }

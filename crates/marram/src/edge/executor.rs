@@ -19,7 +19,7 @@ use marram_sandbox::{
     Cells, CellsConfig, Decoded, Image, Images, Level, LoadError, Progress, RestoreError, Snapshot,
     SnapshotError, StartError,
 };
-use marram_session::cell::{Base, CellId, Ran, Run, Seed};
+use marram_session::cell::{Base, CellId, Input, Output, Ran, Run, Seed};
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
@@ -37,6 +37,23 @@ use tracing::{debug, error, info, warn};
 const SLICE_NS: u64 = 1_000_000;
 /// What a handler has of its tenant's time before the tenant's other cells have some: enough for most to end.
 const STRETCH_NS: u64 = 4 * SLICE_NS;
+/// A turn that took so long may do so again: what waits to be sent does not wait for it.
+const LONG_NS: u64 = 100_000;
+
+/// What a tenant is charged for what this shard does for it beside running its handlers, in nanoseconds as measured. No clock
+/// is read for it: there would be several readings a message.
+mod cost {
+    /// Opening a session: the ends' greetings, its keys, its cell.
+    pub(super) const OPEN_NS: u64 = 40_000;
+    /// Ending it: the ends are told, the slot is cleaned.
+    pub(super) const END_NS: u64 = 25_000;
+    /// An input: its frame, its log entry, the answer's way back.
+    pub(super) const INPUT_NS: u64 = 1_500;
+    /// An output: its frame, and the ends' word that they have it.
+    pub(super) const OUTPUT_NS: u64 = 500;
+    /// Bytes that are copied and written in a nanosecond.
+    pub(super) const BYTES_PER_NS: u64 = 2;
+}
 /// How often what is kept ahead of clients is looked at.
 const TEND_EVERY: Duration = Duration::from_secs(2);
 
@@ -98,6 +115,15 @@ impl Turn {
     }
 }
 
+/// What is known of a cell's turns.
+struct Seat {
+    place: Place,
+    /// How many wait: none or one, unless somebody's books are wrong.
+    waiting: usize,
+    /// What the handler that is under way was charged.
+    charged_ns: u64,
+}
+
 /// The cells of one shard.
 pub(super) struct Executor {
     cells: Cells,
@@ -107,9 +133,9 @@ pub(super) struct Executor {
     /// Handlers that are to run, and those that used up their slice.
     turns: Turns<Turn>,
     /// Where each cell's handlers queue.
-    places: BTreeMap<CellId, Place>,
-    /// Slices that handlers which are under way were charged with.
-    slices: BTreeMap<CellId, u64>,
+    seats: BTreeMap<CellId, Seat>,
+    /// Tenants whose last turn was long.
+    slow: BTreeSet<Tenant>,
     /// Cells that are asked for and not there yet; one that is removed meanwhile must not come to life.
     expected: BTreeSet<CellId>,
     /// States that were copied and are still to be sealed, one a cell at the most.
@@ -140,8 +166,8 @@ impl Executor {
             images: BTreeMap::new(),
             deployed: BTreeMap::new(),
             turns: Turns::default(),
-            places: BTreeMap::new(),
-            slices: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            slow: BTreeSet::new(),
             expected: BTreeSet::new(),
             copies: BTreeMap::new(),
             worker,
@@ -160,7 +186,8 @@ impl Executor {
     /// A cell's handlers will queue here.
     pub(super) fn place(&mut self, cell: CellId, place: Place) {
         self.turns.weigh(place.tenant, place.weight);
-        self.places.insert(cell, place);
+        self.turns.charge(place.tenant, cost::OPEN_NS);
+        self.seats.insert(cell, Seat { place, waiting: 0, charged_ns: 0 });
     }
 
     /// Whether [`Self::stock_one`] may have something to do.
@@ -171,6 +198,16 @@ impl Executor {
     /// Starts one cell ahead of its client; for when there is nothing better to do.
     pub(super) fn stock_one(&mut self) {
         self.stocking = self.cells.stock_one();
+    }
+
+    /// Whether [`Self::part_with_memory`] has something to do.
+    pub(super) fn is_parting(&self) -> bool {
+        self.cells.are_parting()
+    }
+
+    /// Gives a piece of the memory of cells that ended back to the machine.
+    pub(super) fn part_with_memory(&mut self) {
+        self.cells.part();
     }
 
     /// Gives back what was kept ahead and not needed; all of it when the machine is short of memory.
@@ -337,8 +374,36 @@ impl Executor {
 
     /// Queues a handler.
     pub(super) fn run(&mut self, run: Run) {
-        let place = self.place_of(run.cell);
-        self.turns.push(place.tenant, place.class, Turn::Run(run));
+        let size = match &run.input {
+            Input::Message { payload, .. } => payload.len() as u64,
+            _ => 0,
+        };
+        let tenant = self.queue(Turn::Run(run)).tenant;
+        self.turns.charge(tenant, cost::INPUT_NS + size / cost::BYTES_PER_NS);
+    }
+
+    /// Queues a turn behind its tenant's others, or before them if it is of a handler that has had a part of its stretch.
+    fn queue(&mut self, turn: Turn) -> Place {
+        let (place, had_ns) = match self.seats.get_mut(&turn.cell()) {
+            Some(seat) => {
+                seat.waiting += 1;
+                (seat.place, seat.charged_ns)
+            }
+            // It will be answered that there is no such cell.
+            None => (Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair }, 0),
+        };
+        if had_ns.is_multiple_of(STRETCH_NS) {
+            self.turns.push(place.tenant, place.class, turn);
+        } else {
+            self.turns.push_again(place.tenant, place.class, turn);
+        }
+        place
+    }
+
+    /// Whether the next turn may take so long that what is ready should leave before it.
+    pub(super) fn next_may_be_long(&self) -> bool {
+        let next = self.turns.peek().and_then(|turn| self.seats.get(&turn.cell()));
+        next.is_some_and(|seat| self.slow.contains(&seat.place.tenant))
     }
 
     /// Runs the handler whose turn it is, at most for a slice. What it answers if it came to its end, and how long it had;
@@ -346,36 +411,50 @@ impl Executor {
     pub(super) fn next_turn(&mut self) -> Option<(Option<Ran>, Duration)> {
         let turn = self.turns.pop()?;
         let cell = turn.cell();
+        if let Some(seat) = self.seats.get_mut(&cell) {
+            seat.waiting -= 1;
+        }
         let progress = match turn {
             Turn::Run(run) => self.cells.run(run),
             Turn::Resume(cell) => self.cells.poll(cell),
         };
-        let place = self.place_of(cell);
-        let (ran, spent_ns) = match progress {
-            Progress::Pending => {
-                let had_ns = self.slices.entry(cell).or_default();
-                *had_ns += SLICE_NS;
-                if had_ns.is_multiple_of(STRETCH_NS) {
-                    self.turns.push(place.tenant, place.class, Turn::Resume(cell));
-                } else {
-                    self.turns.push_again(place.tenant, place.class, Turn::Resume(cell));
-                }
-                (None, SLICE_NS)
-            }
+        let (ran, cost_ns) = match progress {
+            Progress::Pending => (None, SLICE_NS),
             Progress::Done(ran) => {
                 self.print(cell);
-                let charged = self.slices.remove(&cell).unwrap_or(0);
-                let spent_ns = ran.cost_ns.saturating_sub(charged);
-                (Some(ran), spent_ns)
+                let cost_ns = ran.cost_ns;
+                (Some(ran), cost_ns)
             }
         };
-        self.turns.charge(place.tenant, spent_ns);
+        let spent_ns = self.charge(cell, cost_ns, ran.as_ref());
+        if ran.is_none() {
+            self.queue(Turn::Resume(cell));
+        }
         Some((ran, Duration::from_nanos(spent_ns)))
     }
 
-    fn place_of(&self, cell: CellId) -> Place {
-        let nobody = Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
-        self.places.get(&cell).copied().unwrap_or(nobody)
+    /// Charges a turn to its tenant, and what it made if it was the handler's last; says how long this turn was.
+    fn charge(&mut self, cell: CellId, cost_ns: u64, ran: Option<&Ran>) -> u64 {
+        // Its session may have ended it meanwhile.
+        let Some(seat) = self.seats.get_mut(&cell) else { return cost_ns };
+        let tenant = seat.place.tenant;
+        let (spent_ns, made_ns) = match ran {
+            None => {
+                seat.charged_ns += cost_ns;
+                (cost_ns, 0)
+            }
+            // A handler's cost is that of all its slices.
+            Some(ran) => {
+                (cost_ns.saturating_sub(std::mem::take(&mut seat.charged_ns)), sending_ns(&ran.outputs))
+            }
+        };
+        if spent_ns >= LONG_NS {
+            self.slow.insert(tenant);
+        } else {
+            self.slow.remove(&tenant);
+        }
+        self.turns.charge(tenant, spent_ns + made_ns);
+        spent_ns
     }
 
     /// Writes what a guest printed to the log; of one that just stopped too, since that often says why.
@@ -402,9 +481,12 @@ impl Executor {
             });
         }
         self.copies.remove(&cell);
-        self.places.remove(&cell);
-        self.slices.remove(&cell);
-        self.turns.retain(|turn| turn.cell() != cell);
+        let Some(seat) = self.seats.remove(&cell) else { return };
+        let Place { tenant, class, .. } = seat.place;
+        if seat.waiting > 0 {
+            self.turns.retain(tenant, class, |turn| turn.cell() != cell);
+        }
+        self.turns.charge(tenant, cost::END_NS);
     }
 
     /// Takes what the worker has brought back.
@@ -452,6 +534,15 @@ impl Executor {
             }
         }
     }
+}
+
+/// What it costs to send these, about.
+fn sending_ns(outputs: &[Output]) -> u64 {
+    let size = |output: &Output| match output {
+        Output::Message { payload, .. } => payload.len() as u64,
+        Output::Close { .. } => 0,
+    };
+    outputs.iter().map(|output| cost::OUTPUT_NS + size(output) / cost::BYTES_PER_NS).sum()
 }
 
 fn decode(opened: Opened) -> Result<Box<Restored>, CellError> {

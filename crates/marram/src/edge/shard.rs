@@ -11,6 +11,7 @@ use marram_edge::{
     api::{FromShard, In, Now, Out, ToShard, WireId},
     shard::Shard,
 };
+use marram_session::cell::Ran;
 use marram_wire::seal::DomainSecret;
 use mio::{
     Events, Interest, Poll, Waker,
@@ -31,7 +32,11 @@ const WIRE: u64 = 1;
 /// Inputs taken before the poll has its turn.
 const BATCH: usize = 512;
 /// Inputs taken before a handler has its turn, if one waits.
-const INPUTS_BETWEEN_TURNS: usize = 64;
+const INPUTS_BETWEEN_TURNS: usize = 16;
+/// Inputs and handlers between two looks at how long this has been going on.
+const BETWEEN_LOOKS: usize = 32;
+/// When inputs and short handlers have taken so long, the poll has its turn.
+const LOOK_AFTER: Duration = Duration::from_micros(500);
 /// After handlers have run for so long, what is ready leaves before the next one runs.
 const FLUSH_AFTER: Duration = Duration::from_micros(100);
 /// Wires that do not stand yet; more are closed.
@@ -144,6 +149,7 @@ impl Process {
             self.executor.take_answers(&mut self.inputs);
             self.work();
             self.executor.tend(self.at);
+            self.executor.part_with_memory();
             if !self.is_busy() {
                 self.executor.stock_one();
             }
@@ -166,7 +172,7 @@ impl Process {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if self.is_busy() || self.executor.is_stocking() {
+        if self.is_busy() || self.executor.is_stocking() || self.executor.is_parting() {
             return Some(Duration::ZERO);
         }
         let wake = self.wake_at.map(|at| self.started + Duration::from_nanos(at));
@@ -178,13 +184,13 @@ impl Process {
     /// want one; then handlers, in turn. Leaves off when they have run for a while, to see what has arrived meanwhile.
     fn work(&mut self) {
         let mut taken = 0;
-        for _ in 0..BATCH {
+        for count in 1..=BATCH {
             // Whoever floods the wires does not keep handlers from running.
             let input = if taken < INPUTS_BETWEEN_TURNS { self.next_input() } else { None };
             if let Some(input) = input {
                 taken += 1;
                 self.step(input);
-            } else if let Some((ran, spent)) = self.executor.next_turn() {
+            } else if let Some((ran, spent)) = self.next_turn() {
                 taken = 0;
                 self.inputs.extend(ran.map(In::Ran));
                 self.spent += spent;
@@ -193,7 +199,7 @@ impl Process {
             } else {
                 taken = 0;
             }
-            if self.spent >= FLUSH_AFTER {
+            if self.spent >= FLUSH_AFTER || count % BETWEEN_LOOKS == 0 && self.at.elapsed() >= LOOK_AFTER {
                 break;
             }
         }
@@ -204,6 +210,14 @@ impl Process {
             self.step(In::Wake);
         }
         self.table.flush();
+    }
+
+    fn next_turn(&mut self) -> Option<(Option<Ran>, Duration)> {
+        if self.executor.next_may_be_long() {
+            // What is ready does not wait for it.
+            self.table.flush();
+        }
+        self.executor.next_turn()
     }
 
     fn next_input(&mut self) -> Option<In> {

@@ -17,6 +17,9 @@ use std::{
 
 /// Reads of one wire before the others have their turn.
 const READS: usize = 4;
+/// Frames of one wire before the others have their turn: a wire that carries thousands is not in the way of one that
+/// carries one.
+const FRAMES: usize = 16;
 /// While more than this waits to be written to a peer, an edge reads nothing from it. (An agent always reads: if both
 /// sides waited for the other to read first, both would wait for ever.)
 pub(crate) const PAUSE: usize = 8 << 20;
@@ -46,6 +49,10 @@ struct Entry<M> {
     readable: bool,
     /// A short read is not the last.
     peer_closed: bool,
+    /// What was read may hold frames that were not taken.
+    has_frames: bool,
+    /// Why it ends once those are taken.
+    end: Option<WireError>,
     /// It is in `ready`.
     is_ready: bool,
     /// It is in `dirty`.
@@ -107,6 +114,8 @@ impl<M: Clone> Table<M> {
             stands,
             readable: false,
             peer_closed: false,
+            has_frames: false,
+            end: None,
             is_ready: false,
             is_dirty: false,
         };
@@ -158,34 +167,42 @@ impl<M: Clone> Table<M> {
         !self.happened.is_empty() || !self.ready.is_empty()
     }
 
+    /// Takes some frames from one wire, reading more if there are none, and lets the others have their turn.
     fn read(&mut self, id: u64) {
         let Some(entry) = self.wires.get_mut(&id) else { return };
         entry.is_ready = false;
-        for _ in 0..READS {
-            if self.pauses && entry.wire.unwritten() > PAUSE {
-                return; // A flush makes it ready again.
+        if self.pauses && entry.wire.unwritten() > PAUSE {
+            return; // A flush makes it ready again.
+        }
+        let (mut frames, mut reads) = (0, 0);
+        while frames < FRAMES && reads <= READS {
+            match entry.wire.next_frame() {
+                Ok(Some(frame)) => {
+                    self.happened.push_back((id, Happened::Frame(frame)));
+                    frames += 1;
+                    continue;
+                }
+                Ok(None) => entry.has_frames = false,
+                Err(error) => return self.down(id, error),
             }
-            let read = entry.wire.read();
+            if let Some(error) = entry.end.take() {
+                return self.down(id, error);
+            }
+            if !entry.readable {
+                return;
+            }
+            reads += 1;
+            match entry.wire.read() {
+                Ok(Read::More) => {}
+                Ok(Read::Drained) if entry.peer_closed => {}
+                Ok(Read::Drained | Read::Nothing) => entry.readable = false,
+                Err(error) => entry.end = Some(error),
+            }
+            entry.has_frames = true;
             if !entry.stands && entry.wire.is_up() {
                 entry.stands = true;
                 self.handshakes -= 1;
                 self.happened.push_back((id, Happened::Up(entry.meta.clone())));
-            }
-            let end = loop {
-                match entry.wire.next_frame() {
-                    Ok(Some(frame)) => self.happened.push_back((id, Happened::Frame(frame))),
-                    Ok(None) => break read.as_ref().is_err().then_some(None),
-                    Err(error) => break Some(Some(error)),
-                }
-            };
-            match (end, read) {
-                (Some(Some(error)), _) | (_, Err(error)) => return self.down(id, error),
-                (_, Ok(Read::More)) => {}
-                (_, Ok(Read::Drained)) if entry.peer_closed => {}
-                (_, Ok(Read::Drained | Read::Nothing)) => {
-                    entry.readable = false;
-                    return;
-                }
             }
         }
         entry.is_ready = true;
@@ -206,7 +223,10 @@ impl<M: Clone> Table<M> {
             entry.is_dirty = false;
             if let Err(error) = entry.wire.flush() {
                 self.down(id, error);
-            } else if entry.readable && !entry.is_ready && entry.wire.unwritten() <= PAUSE / 2 {
+            } else if (entry.readable || entry.has_frames)
+                && !entry.is_ready
+                && entry.wire.unwritten() <= PAUSE / 2
+            {
                 entry.is_ready = true;
                 self.ready.push_back(id);
             }
