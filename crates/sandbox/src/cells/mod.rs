@@ -5,6 +5,7 @@
 mod bound;
 mod config;
 mod live;
+mod parting;
 mod ready;
 mod stages;
 mod state;
@@ -28,6 +29,7 @@ use bound::Bound;
 use live::Live;
 use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
 use marram_wire::id::ImageHash;
+use parting::Parting;
 use ready::Ready;
 use stages::{Failure, Stage, Stages};
 use std::any::Any;
@@ -44,6 +46,7 @@ pub struct Cells {
     /// Before the engine, so that every instance is gone when the pool goes.
     cells: HashMap<CellId, Stages>,
     ready: Ready,
+    parting: Parting,
     bound: HashMap<ImageHash, Rc<Bound>>,
     linker: Linker<Host>,
     engine: Engine,
@@ -79,6 +82,7 @@ impl Cells {
         Ok(Self {
             cells: HashMap::new(),
             ready: Ready::new(config.slots as usize / READY_SHARE),
+            parting: Parting::new(&config),
             bound: HashMap::new(),
             linker,
             engine,
@@ -175,7 +179,9 @@ impl Cells {
             Some(stages) => stages,
             None => match self.stages(image, seed) {
                 // Cells that are nobody's go before a client is refused.
-                Err(StartError::Slot(_)) if self.ready.clear() > 0 => self.stages(image, seed)?,
+                Err(StartError::Slot(_)) if self.parting.clear() + self.ready.clear() > 0 => {
+                    self.stages(image, seed)?
+                }
                 other => other?,
             },
         };
@@ -232,14 +238,21 @@ impl Cells {
 
     fn end(&mut self, cell: CellId, stop: Stop, spent_ns: u64) -> Progress {
         if let Some(stages) = self.cells.remove(&cell) {
-            self.last_words = Some((cell, stages.end()));
+            let mut prints = Vec::new();
+            self.parting.take(stages.into_instances().map(|mut live| {
+                prints.append(&mut live.store.data_mut().prints);
+                live
+            }));
+            self.last_words = Some((cell, prints));
         }
         Progress::Done(stopped(cell, stop, spent_ns))
     }
 
     /// Ends a cell and frees its slots, also in the middle of a handler. Unknown cells are ignored.
     pub fn remove(&mut self, cell: CellId) {
-        self.cells.remove(&cell);
+        if let Some(stages) = self.cells.remove(&cell) {
+            self.parting.take(stages.into_instances());
+        }
     }
 
     /// Cells that live.

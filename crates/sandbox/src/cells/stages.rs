@@ -345,15 +345,13 @@ impl Stages {
         prints
     }
 
-    /// Ends all stages; what they had printed until then is often why.
-    pub(super) fn end(self) -> Vec<Print> {
-        let mut prints = Vec::new();
-        for Stage { task, live, .. } in self.list {
+    /// Ends all handlers; what is left of the stages.
+    pub(super) fn into_instances(self) -> impl Iterator<Item = Live> {
+        self.list.into_iter().filter_map(|Stage { task, live, .. }| {
             // A handler that was under way lets go of the instance.
             drop(task);
-            prints.append(&mut live.borrow_mut().store.data_mut().prints);
-        }
-        prints
+            Rc::into_inner(live).map(RefCell::into_inner)
+        })
     }
 }
 

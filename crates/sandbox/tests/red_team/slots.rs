@@ -1,5 +1,5 @@
 //! Attacks by those who were there before: a canary that looks for a byte of an old cell, in every configuration of the pool
-//! that can be chosen.
+//! that can be chosen. Old cells are large enough to part with their memory piece by piece.
 
 use super::support::{CELL, ask_at, deploy, guest, message, start_in};
 use marram_sandbox::{Cells, CellsConfig, Image, Reset, Tracking};
@@ -25,7 +25,7 @@ fn canary() -> Arc<Image> {
                 (br_if $l (local.get $i)))
               ;; What the image has is no secret.
               (local.set $seen (i64.and (local.get $seen) (i64.xor (i64.load (i32.const 0x3000)) (i64.const -1))))
-              (drop (memory.grow (i32.const 20)))
+              (drop (memory.grow (i32.const 60)))
               (local.set $i (i32.mul (memory.size) (i32.const 65536)))
               (loop $m
                 (local.set $i (i32.sub (local.get $i) (i32.const 8)))
@@ -34,7 +34,7 @@ fn canary() -> Arc<Image> {
               (i64.store (i32.const 0) (local.get $seen))
               (call $send (local.get $port) (i32.const 0) (i32.const 8)))
             (else
-              (drop (memory.grow (i32.const 20)))
+              (drop (memory.grow (i32.const 60)))
               (local.set $i (i32.mul (memory.size) (i32.const 65536)))
               (loop $l
                 (local.set $i (i32.sub (local.get $i) (i32.const 4096)))
@@ -103,6 +103,10 @@ fn a_cell_that_looks_for_the_last_one_in_its_slot_sees_the_image() {
                         let life = lives[round % lives.len()];
                         let old = &images[round / 2 % 2];
                         live(&mut cells, old, CELL, life);
+                        // Its memory goes piece by piece, or at once when the next cell needs the slot.
+                        for _ in 0..(round % 3) * 100 {
+                            cells.part();
+                        }
                         let new = &images[round % 2];
                         start_in(&mut cells, CellId(2), new);
                         let seen = ask_at(&mut cells, CellId(2), b"?", 0);

@@ -1,0 +1,110 @@
+//! Cells that ended with much memory: it goes back to the kernel piece by piece, so that nobody waits while all of it goes.
+//!
+//! Until a cell's memory is gone its slot is not free; a cell that finds no other slot makes an end of all of them.
+
+use super::live::Live;
+use super::{Cells, CellsConfig};
+use crate::buffers::discard;
+use crate::limits::{PARTING_BYTES_MAX, PARTING_PIECE_BYTES};
+use std::collections::VecDeque;
+
+/// The instances of cells that ended.
+#[derive(Default)]
+pub(super) struct Parting {
+    /// Each with the bytes of its memory that were not yet given back.
+    instances: VecDeque<(Live, usize)>,
+    /// The sum of them.
+    bytes: usize,
+    /// What stays of each: the pool cleans so much where it lies, for the slot's next cell.
+    keep: usize,
+}
+
+impl Parting {
+    pub(super) fn new(config: &CellsConfig) -> Self {
+        Self { keep: config.keep_resident, ..Self::default() }
+    }
+
+    /// Takes in the instances of a cell that has ended; small ones end at once.
+    pub(super) fn take(&mut self, instances: impl Iterator<Item = Live>) {
+        for mut live in instances {
+            let size = live.memory.data_size(&live.store);
+            if size <= self.keep + PARTING_PIECE_BYTES {
+                continue;
+            }
+            live.tracker.disarm();
+            self.bytes += size;
+            self.instances.push_back((live, size));
+        }
+        while self.bytes > PARTING_BYTES_MAX {
+            self.piece(usize::MAX);
+        }
+    }
+
+    /// Gives back so many bytes of the one that ended first, and its slot if no more are left.
+    fn piece(&mut self, piece: usize) {
+        let Some((live, left)) = self.instances.front_mut() else { return };
+        let rest = left.saturating_sub(piece).max(self.keep.min(*left));
+        discard(&mut live.memory.data_mut(&mut live.store)[rest..*left]);
+        self.bytes -= *left - rest;
+        *left = rest;
+        if rest <= self.keep {
+            self.bytes -= rest;
+            self.instances.pop_front();
+        }
+    }
+
+    /// Frees all slots; how many that were.
+    pub(super) fn clear(&mut self) -> usize {
+        self.bytes = 0;
+        let count = self.instances.len();
+        self.instances.clear();
+        count
+    }
+}
+
+impl Cells {
+    /// Whether cells that ended still have memory: then [`Self::part`] is to be called now and then.
+    #[must_use]
+    pub fn are_parting(&self) -> bool {
+        !self.parting.instances.is_empty()
+    }
+
+    /// Gives a piece of the memory of cells that ended back to the kernel.
+    pub fn part(&mut self) {
+        self.parting.piece(PARTING_PIECE_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cells::{Cells, CellsConfig};
+    use crate::images::Images;
+    use crate::limits::PARTING_PIECE_BYTES;
+    use crate::quotas::Quotas;
+    use marram_session::cell::{CellId, Seed};
+
+    #[test]
+    fn a_large_cell_goes_piece_by_piece_and_at_once_if_its_slot_is_needed() {
+        let module = wat::parse_str(
+            r#"(module (memory (export "memory") 256)
+                 (func (export "marram_alloc") (param i32) (result i32) (i32.const 0))
+                 (func (export "marram_recv") (param i32 i32 i32)))"#,
+        )
+        .unwrap();
+        let dir = std::env::temp_dir().join(format!("marram-cells-parting-{}", std::process::id()));
+        let images = Images::open(&dir).unwrap();
+        let image = images.load(images.deploy(&module, &[], &Quotas::default()).unwrap().hash).unwrap();
+        let mut cells = Cells::new(CellsConfig { slots: 1, ..CellsConfig::default() }).unwrap();
+        for cell in [CellId(1), CellId(2)] {
+            // The second one finds the slot though nobody has made an end of the first.
+            cells.start(cell, &image, Seed([0; 32])).unwrap();
+            cells.remove(cell);
+            assert!(cells.are_parting() && cells.is_empty());
+        }
+        let pieces = std::iter::from_fn(|| cells.are_parting().then(|| cells.part())).count();
+        assert_eq!(pieces, (256 << 16) / PARTING_PIECE_BYTES);
+        cells.start(CellId(3), &image, Seed([0; 32])).unwrap();
+        assert!(!cells.are_parting());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
