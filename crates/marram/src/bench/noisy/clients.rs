@@ -69,7 +69,7 @@ fn visit(kind: Kind, address: SocketAddr, stop: &AtomicBool) -> std::io::Result<
     if kind == Kind::Connections {
         return come_and_go(address, stop);
     }
-    let mut stream = TcpStream::connect(address)?;
+    let mut stream = connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(LOOK_EVERY))?;
     stream.set_write_timeout(Some(LOOK_EVERY))?;
@@ -87,6 +87,14 @@ fn visit(kind: Kind, address: SocketAddr, stop: &AtomicBool) -> std::io::Result<
     Ok(())
 }
 
+/// A connection that is reset when it is closed: ports do not run out, and a session ends with its client. (A client that only
+/// says that it is done may still want to hear, so its cell goes on, and a timer of 1 ns goes on for ever.)
+fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
+    Ok(stream)
+}
+
 fn in_time(error: std::io::Error) -> std::io::Result<()> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Ok(()),
@@ -98,9 +106,7 @@ fn in_time(error: std::io::Error) -> std::io::Result<()> {
 fn come_and_go(address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()> {
     let mut held = VecDeque::with_capacity(HELD);
     while !stop.load(Ordering::Relaxed) {
-        let mut stream = TcpStream::connect(address)?;
-        // Reset when closed: ports do not run out.
-        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
+        let mut stream = connect(address)?;
         stream.write_all(&[1; SIZE])?;
         if held.len() == HELD {
             held.pop_front();

@@ -13,7 +13,7 @@ use anyhow::Context;
 use clients::Hostile;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) use process::Worker;
 
@@ -27,6 +27,9 @@ const EVERY: Duration = Duration::from_millis(1);
 /// Requests of a block that are not counted: the hostile have only begun.
 const LEAD_IN: usize = 500;
 const QUIET: &str = "quiet";
+/// How long hostile sessions may outlive their clients: longer than a handler may run.
+const PEACE_PATIENCE: Duration = Duration::from_secs(20);
+const LOOK_FOR_PEACE_EVERY: Duration = Duration::from_millis(50);
 
 /// What a cell, or a process, does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -80,6 +83,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         // Ended when their clients are gone.
         let (_processes, targets) = busy_processes(plan)?;
         of_processes.beside.extend(beside(&targets, &stage.quiet, counted)?);
+        stage.wait_for_peace()?;
     }
     Ok(report(&of_cells, &of_processes))
 }
@@ -140,6 +144,24 @@ impl Stage {
         lab.start_edges("")?;
         let (echo, address) = busy_process(plan, Kind::Echo)?;
         Ok(Self { lab, quiet: clients::quiet(address)?, _echo: echo })
+    }
+
+    /// Waits until only the quiet client's session is left.
+    fn wait_for_peace(&self) -> anyhow::Result<()> {
+        let edge = self.lab.edges.first().context("there is an edge")?.client()?;
+        let deadline = Instant::now() + PEACE_PATIENCE;
+        loop {
+            let list = edge.json(hyper::Method::GET, "/v1/sessions").map_err(|why| anyhow::anyhow!(why))?;
+            let sessions = list["sessions"].as_array().map_or(0, Vec::len);
+            if sessions <= 1 {
+                return Ok(());
+            }
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "{sessions} sessions are left though the hostile clients are gone: what follows would not be measured alone"
+            );
+            std::thread::sleep(LOOK_FOR_PEACE_EVERY);
+        }
     }
 
     fn cells(&self, plan: &Plan) -> anyhow::Result<ToCells> {
