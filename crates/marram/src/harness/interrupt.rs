@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,11 +31,16 @@ fn remains() -> MutexGuard<'static, Option<Remains>> {
 }
 
 /// From now on an interrupt (SIGINT, SIGTERM) kills every process of every run, removes their directories and ends this
-/// program. For programs that are runs, not for tests.
+/// program. A [`Lab`](super::Lab) sees to it; programs that start processes before they have one call it themselves. A second
+/// call does nothing.
 ///
 /// # Errors
 /// If the operating system has no thread or descriptor left.
 pub fn end_on_interrupt() -> anyhow::Result<()> {
+    static HEEDED: AtomicBool = AtomicBool::new(false);
+    if HEEDED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
     let (sender, mut receiver) = UnixStream::pair()?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;

@@ -101,6 +101,8 @@ impl Lab {
         layout: Layout,
         apps: impl FnOnce(&Place) -> anyhow::Result<Vec<PathBuf>>,
     ) -> anyhow::Result<Self> {
+        // Tests too are ended by signals, when they take too long.
+        super::interrupt::end_on_interrupt()?;
         let place = Place::new(layout.purpose)?;
         let mut secret = [0; 32];
         rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())

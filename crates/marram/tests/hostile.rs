@@ -1,0 +1,381 @@
+//! One edge, one shard, one agent: tenants whose guests and clients do their worst, beside one that is quiet. Every answer of
+//! the quiet one comes and is right, what the others are refused they are refused with a reason, and when their clients are
+//! gone nothing of them is left.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::{Event, Lab, Place, Side};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use wasm_encoder::{
+    BlockType, CodeSection, EntityType, ExportKind, ExportSection, Function, FunctionSection, ImportSection,
+    InstructionSink, MemorySection, MemoryType, Module, TypeSection, ValType,
+};
+
+/// How long anything that is waited for may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often clients look whether they shall stop.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Answers that the quiet client wants at least, and of which size.
+const ANSWERS: u64 = 500;
+const SIZE: usize = 64;
+/// What the tenant `crowd` is granted, and how many of its clients come.
+const GRANTED: usize = 4;
+const CROWD: usize = 12;
+/// Connections that a client of `swarm` holds at a time, and how many it must have opened.
+const HELD: usize = 50;
+const SWARM: u64 = 3_000;
+
+/// An app of a tenant of the same name.
+struct App {
+    name: &'static str,
+    /// The handlers of a message (port, where it is, its length) and of a timer (token).
+    handlers: [fn(&mut InstructionSink<'_>); 2],
+    manifest: &'static str,
+    /// What the agent says of a session that the edge ended; nothing if the edge has no reason to end one.
+    ended: &'static str,
+}
+
+const APPS: [App; 10] = [
+    App { name: "quiet", handlers: [echo, nothing], manifest: "", ended: "" },
+    App {
+        name: "loop",
+        handlers: [endless, nothing],
+        manifest: "[quotas]\nhandler_time = \"100ms\"\n",
+        ended: "a handler ran longer than handler_time, 100 ms",
+    },
+    App { name: "flood", handlers: [|code| send(code, 256, 4_096), nothing], manifest: "", ended: "" },
+    App {
+        name: "talker",
+        handlers: [|code| send(code, 1_000, 1), nothing],
+        manifest: "[quotas]\nmessages_per_s = 900\n",
+        ended: "the cell sent more than quotas.messages_per_s = 900",
+    },
+    App {
+        name: "growth",
+        handlers: [grow, nothing],
+        manifest: "[quotas]\nmemory = \"32MiB\"\n",
+        ended: "unreachable",
+    },
+    App { name: "timers", handlers: [|code| set_timers(code, 8), again], manifest: "", ended: "" },
+    App {
+        name: "hoarder",
+        handlers: [|code| set_timers(code, 2_000), nothing],
+        manifest: "",
+        ended: "the cell has more timers than the limit",
+    },
+    App { name: "printer", handlers: [|code| set_timers(code, 1), print], manifest: "", ended: "" },
+    App { name: "swarm", handlers: [echo, nothing], manifest: "", ended: "" },
+    App {
+        name: "crowd",
+        handlers: [echo, nothing],
+        manifest: "",
+        ended: "the tenant `crowd` has as many sessions on this shard as the edge grants it",
+    },
+];
+
+/// Imports, by number.
+const SEND: u32 = 0;
+const NOW: u32 = 1;
+const TIMER: u32 = 2;
+const PRINT: u32 = 3;
+/// Where messages are put.
+const MESSAGE: i32 = 65_536;
+
+fn nothing(_: &mut InstructionSink<'_>) {}
+
+fn echo(code: &mut InstructionSink<'_>) {
+    code.local_get(0).local_get(1).local_get(2).call(SEND);
+}
+
+fn endless(code: &mut InstructionSink<'_>) {
+    code.loop_(BlockType::Empty).br(0).end();
+}
+
+/// So many messages of this size.
+fn send(code: &mut InstructionSink<'_>, count: i32, size: i32) {
+    repeat(code, count, |code| _ = code.local_get(0).i32_const(MESSAGE).i32_const(size).call(SEND));
+}
+
+/// Runs `body` so often; counts in the place of the message's length.
+fn repeat(code: &mut InstructionSink<'_>, count: i32, body: impl FnOnce(&mut InstructionSink<'_>)) {
+    code.i32_const(count).local_set(2).loop_(BlockType::Empty);
+    body(code);
+    code.local_get(2).i32_const(1).i32_sub().local_tee(2).br_if(0).end();
+}
+
+/// Takes memory until it gets no more, and writes on all of it.
+fn grow(code: &mut InstructionSink<'_>) {
+    code.loop_(BlockType::Empty);
+    code.i32_const(16).memory_grow(0).local_tee(1).i32_const(-1).i32_eq();
+    code.if_(BlockType::Empty).unreachable().end();
+    code.local_get(1).i32_const(16).i32_shl().i32_const(7).i32_const(1 << 20).memory_fill(0);
+    code.br(0).end();
+}
+
+/// So many timers that are due at once.
+fn set_timers(code: &mut InstructionSink<'_>, count: i32) {
+    repeat(code, count, |code| _ = code.i64_const(1).local_get(2).i64_extend_i32_u().call(TIMER));
+}
+
+fn again(code: &mut InstructionSink<'_>) {
+    code.i64_const(1).local_get(0).call(TIMER);
+}
+
+/// Writes to the log and asks for the time as often as it may, and again at once.
+fn print(code: &mut InstructionSink<'_>) {
+    code.i32_const(1_000).local_set(1).loop_(BlockType::Empty);
+    code.call(NOW).drop().i32_const(2).i32_const(MESSAGE).i32_const(1).call(PRINT);
+    code.local_get(1).i32_const(1).i32_sub().local_tee(1).br_if(0).end();
+    again(code);
+}
+
+/// A module with these handlers.
+fn module(handlers: [fn(&mut InstructionSink<'_>); 2]) -> Vec<u8> {
+    use ValType::{I32, I64};
+    let mut types = TypeSection::new();
+    types.ty().function([I32, I32, I32], []);
+    types.ty().function([], [I64]);
+    types.ty().function([I64, I64], []);
+    types.ty().function([I32], [I32]);
+    types.ty().function([I64], []);
+    let mut imports = ImportSection::new();
+    for (name, kind) in [("send", 0), ("now", 1), ("timer", 2), ("print", 0)] {
+        imports.import("marram_v1", name, EntityType::Function(kind));
+    }
+    let (mut functions, mut exports, mut code) =
+        (FunctionSection::new(), ExportSection::new(), CodeSection::new());
+    let mut alloc = Function::new([]);
+    alloc.instructions().i32_const(MESSAGE).end();
+    let [recv, timer] = handlers.map(|handler| {
+        let mut function = Function::new([(1, I32)]);
+        let mut body = function.instructions();
+        handler(&mut body);
+        body.end();
+        function
+    });
+    let all = [("marram_alloc", 3, alloc), ("marram_recv", 0, recv), ("marram_timer", 4, timer)];
+    for ((name, kind, function), number) in all.iter().zip(PRINT + 1..) {
+        functions.function(*kind);
+        exports.export(name, ExportKind::Func, number);
+        code.function(function);
+    }
+    let mut memories = MemorySection::new();
+    memories.memory(MemoryType {
+        minimum: 32,
+        maximum: None,
+        memory64: false,
+        shared: false,
+        page_size_log2: None,
+    });
+    exports.export("memory", ExportKind::Memory, 0);
+    let mut module = Module::new();
+    module.section(&types).section(&imports).section(&functions).section(&memories);
+    module.section(&exports).section(&code);
+    module.finish()
+}
+
+fn write_app(place: &Place, app: &App) -> anyhow::Result<PathBuf> {
+    let App { name, handlers, manifest, .. } = app;
+    place.write(&format!("apps/{name}/guest.wasm"), module(*handlers))?;
+    place.write(
+        &format!("apps/{name}/marram.toml"),
+        format!("name = \"{name}\"\nmodule = \"guest.wasm\"\n{manifest}"),
+    )
+}
+
+/// The edge with all apps, and where each is reached through the agent.
+fn start() -> (Lab, BTreeMap<&'static str, SocketAddr>) {
+    let layout = support::layout("hostile", |layout| {
+        layout.edge_tables = format!("[[tenant]]\nname = \"crowd\"\nsessions = {GRANTED}\n");
+        layout.agent_tables = "[patience]\nno_edge = \"1s\"\n".into();
+    });
+    let mut lab = Lab::new(layout, |place| APPS.iter().map(|app| write_app(place, app)).collect()).unwrap();
+    lab.start_edges("").unwrap();
+    let edges = lab.edge_addresses();
+    let names: Vec<&str> = APPS.iter().map(|app| app.name).collect();
+    let listens = lab.start_client_agent(&edges, &names).unwrap();
+    let addresses =
+        APPS.iter().map(|app| app.name).zip(listens.iter().map(|listen| listen.address)).collect();
+    (lab, addresses)
+}
+
+/// A connection that is reset when it is closed, so that its session ends with it.
+fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
+    stream.set_read_timeout(Some(LOOK_EVERY))?;
+    stream.set_write_timeout(Some(LOOK_EVERY))?;
+    Ok(stream)
+}
+
+/// Clients that do not stop before they are told to.
+#[derive(Default)]
+struct Hostile {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    /// Connections that were opened to `swarm`.
+    swarm: Arc<AtomicU64>,
+}
+
+impl Hostile {
+    /// Runs `visit` again and again: that a session is ended is what is expected.
+    fn spawn(&mut self, mut visit: impl FnMut(&AtomicBool) -> std::io::Result<()> + Send + 'static) {
+        let stop = Arc::clone(&self.stop);
+        self.threads.push(thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                if visit(&stop).is_err() {
+                    thread::sleep(LOOK_EVERY);
+                }
+            }
+        }));
+    }
+
+    fn start(addresses: &BTreeMap<&'static str, SocketAddr>) -> Self {
+        let mut hostile = Self::default();
+        for name in ["loop", "flood", "talker", "growth", "timers", "hoarder", "printer"] {
+            let address = addresses[name];
+            for _ in 0..2 {
+                hostile.spawn(move |stop| ask_and_listen(address, stop));
+            }
+        }
+        let address = addresses["crowd"];
+        for _ in 0..CROWD {
+            hostile.spawn(move |stop| ask_and_listen(address, stop));
+        }
+        let (address, opened) = (addresses["swarm"], Arc::clone(&hostile.swarm));
+        hostile.spawn(move |stop| come_and_go(address, stop, &opened));
+        hostile
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// Asks with one byte, again for each piece of an answer, until the session is ended.
+fn ask_and_listen(address: SocketAddr, stop: &AtomicBool) -> std::io::Result<()> {
+    let mut stream = connect(address)?;
+    let mut buffer = vec![0; 256 << 10];
+    let in_time = |error: std::io::Error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Ok(()),
+        _ => Err(error),
+    };
+    stream.write_all(&[1])?;
+    while !stop.load(Ordering::Relaxed) {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => stream.write_all(&[1]).or_else(in_time)?,
+            Err(error) => in_time(error)?,
+        }
+    }
+    Ok(())
+}
+
+/// Opens connections as fast as it can, each with a question whose answer it does not wait for.
+fn come_and_go(address: SocketAddr, stop: &AtomicBool, opened: &AtomicU64) -> std::io::Result<()> {
+    let mut held = VecDeque::with_capacity(HELD);
+    while !stop.load(Ordering::Relaxed) {
+        let mut stream = connect(address)?;
+        stream.write_all(&[1; SIZE])?;
+        opened.fetch_add(1, Ordering::Relaxed);
+        if held.len() == HELD {
+            held.pop_front();
+        }
+        held.push_back(stream);
+    }
+    Ok(())
+}
+
+/// The quiet client: one question after the other, each answer right.
+struct Quiet {
+    stream: TcpStream,
+    answers: u64,
+}
+
+impl Quiet {
+    fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, answers: 0 }
+    }
+
+    fn ask(&mut self, count: u64) {
+        for _ in 0..count {
+            let mut question = [0x5a; SIZE];
+            question[..8].copy_from_slice(&self.answers.to_le_bytes());
+            self.stream.write_all(&question).unwrap();
+            let mut answer = [0; SIZE];
+            self.stream.read_exact(&mut answer).expect("the quiet client's answer comes");
+            assert_eq!(answer, question, "answer {}", self.answers);
+            self.answers += 1;
+        }
+    }
+}
+
+/// A counter of `/metrics`, over all shards.
+fn metric(lab: &Lab, name: &str) -> u64 {
+    let text =
+        lab.edges[0].client().unwrap().call(hyper::Method::GET, "/metrics", Default::default()).unwrap();
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    let of = |line: &&str| line.starts_with(name) && line[name.len()..].starts_with('{');
+    let values = text.lines().filter(of).map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+    values.sum()
+}
+
+fn sessions(lab: &Lab) -> usize {
+    let list = lab.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
+    list["sessions"].as_array().unwrap().len()
+}
+
+/// How often the agent has said that the edge ended a session for this reason.
+fn ended(lab: &Lab, reason: &str) -> usize {
+    lab.journal.count(0, |event: &Event| {
+        Lab::is_report(Side::Client, "ended", event) && event.text("reason").contains(reason)
+    })
+}
+
+#[test]
+fn a_quiet_tenant_beside_hostile_ones_gets_every_answer() {
+    let (mut lab, addresses) = start();
+    let mut quiet = Quiet::connect(addresses["quiet"]);
+    quiet.ask(1);
+    let hostile = Hostile::start(&addresses);
+    let deadline = Instant::now() + PATIENCE;
+    let raged = |lab: &Lab| {
+        let told = APPS.iter().filter(|app| !app.ended.is_empty()).all(|app| ended(lab, app.ended) >= 2);
+        told && hostile.swarm.load(Ordering::Relaxed) >= SWARM
+    };
+    while quiet.answers < ANSWERS || !raged(&lab) {
+        assert!(Instant::now() < deadline, "{} answers; {}", quiet.answers, lab.journal.tail(30));
+        quiet.ask(20);
+    }
+    // What the operator sees of it.
+    let (failed, rejected) =
+        (metric(&lab, "marram_sessions_failed_total"), metric(&lab, "marram_hellos_rejected_total"));
+    assert!(failed >= 8 && rejected >= (CROWD - GRANTED) as u64, "{failed} failed, {rejected} rejected");
+    assert_eq!(metric(&lab, "marram_shard_deaths_total"), 0);
+    let list = lab.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
+    let of = |app: &str| list["sessions"].as_array().unwrap().iter().filter(|row| row["app"] == app).count();
+    assert_eq!((of("quiet"), of("crowd")), (1, GRANTED));
+    // Thousands of lines were printed: a burst and one a second were written.
+    let printed = lab.journal.count(0, |event| !event.fields["stage"].is_null());
+    assert!((1..1_000).contains(&printed), "{printed} lines of guests");
+    // With its clients, all that was hostile goes; the quiet one stays.
+    hostile.end();
+    while sessions(&lab) > 1 {
+        assert!(Instant::now() < deadline + PATIENCE, "{} sessions are left", sessions(&lab));
+        quiet.ask(1);
+    }
+    quiet.ask(20);
+    assert!(lab.agents().all(|agent| !agent.ended()), "the agent lives");
+}
