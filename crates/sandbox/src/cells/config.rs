@@ -46,7 +46,8 @@ impl CellsConfig {
     /// The engine's pool for this many cells.
     pub(crate) fn pool(&self) -> PoolingAllocationConfig {
         let mut pool = PoolingAllocationConfig::new();
-        pool.total_core_instances(self.slots)
+        // A cell that lives for long has an entry beside its guest.
+        pool.total_core_instances(self.slots.saturating_mul(2))
             .total_memories(self.slots)
             .total_tables(self.slots.saturating_mul(TABLES_MAX))
             // A cell keeps its stack from its first handler on.

@@ -1,6 +1,7 @@
 //! One stage of a live cell: its instance, its handlers, and the task that runs them on a stack of their own.
 
 use super::bound::Bound;
+use super::entry::{self, Enter, Entry};
 use super::reason;
 use crate::checkpoint::CheckpointId;
 use crate::dirty::Tracker;
@@ -27,6 +28,8 @@ pub(crate) struct Live {
     /// Handlers run so far in this instance.
     pub(crate) handled: u64,
     handlers: Handlers,
+    /// What [`Handlers::enter`] is made of.
+    entry: Rc<Entry>,
 }
 
 impl Drop for Live {
@@ -43,11 +46,19 @@ struct Handlers {
     open: Option<TypedFunc<(u32, u32), ()>>,
     timer: Option<TypedFunc<u64, ()>>,
     close: Option<TypedFunc<u32, ()>>,
+    /// `alloc` and `recv` in one call, for a cell that has run some handlers.
+    enter: Option<Enter>,
 }
 
 impl Live {
     /// Takes a slot and gives it the image's state.
-    pub(crate) fn start(bound: &Bound, stage: u8, seed: Seed, tracker: Tracker) -> wasmtime::Result<Self> {
+    pub(super) fn start(
+        bound: &Bound,
+        entry: &Rc<Entry>,
+        stage: u8,
+        seed: Seed,
+        tracker: Tracker,
+    ) -> wasmtime::Result<Self> {
         let files = bound.image.files.clone();
         let mut host = Host::new(Phase::Running, seed, files, bound.quotas.memory_max);
         host.stage = stage;
@@ -70,12 +81,18 @@ impl Live {
             })
             .collect::<Option<_>>()
             .ok_or_else(|| wasmtime::Error::msg("the image does not export its globals"))?;
-        Ok(Self { tracker, store, memory, globals, checkpoint: None, handled: 0, handlers })
+        let entry = Rc::clone(entry);
+        Ok(Self { tracker, store, memory, globals, checkpoint: None, handled: 0, handlers, entry })
     }
 
     /// Runs one handler to its end. Resumes across awaits: each is a preemption.
-    async fn handle(&mut self, input: &Input) -> Outcome {
+    async fn handle(&mut self, input: Input) -> Outcome {
         self.handled += 1;
+        if self.handled == entry::AFTER {
+            let Handlers { alloc, recv, .. } = &self.handlers;
+            // Without it messages are slower, and nothing else is different.
+            self.handlers.enter = self.entry.join(&mut self.store, alloc, recv).ok();
+        }
         self.store.set_epoch_deadline(1);
         match self.call(input).await {
             Ok(()) => Outcome::Idle,
@@ -83,7 +100,7 @@ impl Live {
         }
     }
 
-    async fn call(&mut self, input: &Input) -> wasmtime::Result<()> {
+    async fn call(&mut self, input: Input) -> wasmtime::Result<()> {
         let store = &mut self.store;
         match input {
             Input::Message { port, payload } => {
@@ -91,33 +108,36 @@ impl Live {
                 if payload.len() > crate::limits::MESSAGE_BYTES_MAX {
                     return Err(too_long(payload.len()));
                 }
+                store.data_mut().arriving = Some(payload);
+                if let Some(enter) = &self.handlers.enter {
+                    return enter.call_async(&mut *store, (port.0, len)).await;
+                }
                 let ptr = self.handlers.alloc.call_async(&mut *store, len).await?;
-                let memory = self.memory.data_mut(&mut *store);
-                let range = crate::host::range(memory, ptr, len, "marram_alloc")?;
-                memory[range].copy_from_slice(payload);
+                let (memory, host) = self.memory.data_and_store_mut(&mut *store);
+                crate::host::put(memory, host, ptr)?;
                 self.handlers.recv.call_async(&mut *store, (port.0, ptr, len)).await
             }
             Input::Open { port, kind } => {
                 store
                     .data_mut()
                     .ports
-                    .open(*port)
+                    .open(port)
                     .map_err(|_| wasmtime::Error::msg("the cell has had too many ports"))?;
                 match &self.handlers.open {
-                    Some(open) => open.call_async(&mut *store, (port.0, *kind as u32)).await,
+                    Some(open) => open.call_async(&mut *store, (port.0, kind as u32)).await,
                     None => Ok(()),
                 }
             }
             Input::Close { port: Port(port) } => match &self.handlers.close {
-                Some(close) => close.call_async(&mut *store, *port).await,
+                Some(close) => close.call_async(&mut *store, port).await,
                 None => Ok(()),
             },
             Input::Gone { port } => {
-                store.data_mut().ports.forget(*port);
+                store.data_mut().ports.forget(port);
                 Ok(())
             }
             Input::Timer { token, .. } => match &self.handlers.timer {
-                Some(timer) => timer.call_async(&mut *store, *token).await,
+                Some(timer) => timer.call_async(&mut *store, token).await,
                 None => Ok(()),
             },
         }
@@ -134,6 +154,7 @@ impl Handlers {
             open: instance.get_typed_func(&mut *store, "marram_open").ok(),
             timer: instance.get_typed_func(&mut *store, "marram_timer").ok(),
             close: instance.get_typed_func(&mut *store, "marram_close").ok(),
+            enter: None,
         })
     }
 }
@@ -186,7 +207,7 @@ pub(crate) fn task(live: Rc<RefCell<Live>>, desk: Rc<Desk>) -> Task {
                 None => Poll::Pending,
             })
             .await;
-            let outcome = live.borrow_mut().handle(&input).await;
+            let outcome = live.borrow_mut().handle(input).await;
             desk.answer.set(Some(outcome));
         }
     })

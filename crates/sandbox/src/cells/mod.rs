@@ -4,6 +4,7 @@
 
 mod bound;
 mod config;
+mod entry;
 mod live;
 mod parting;
 mod ready;
@@ -26,6 +27,7 @@ use crate::keys::{KeyId, Keyring};
 use crate::limits::{READY_SHARE, REASON_BYTES_MAX};
 use crate::plain::plain_cut;
 use bound::Bound;
+use entry::Entry;
 use live::Live;
 use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
 use marram_wire::id::ImageHash;
@@ -49,6 +51,7 @@ pub struct Cells {
     parting: Parting,
     bound: HashMap<ImageHash, Rc<Bound>>,
     linker: Linker<Host>,
+    entry: Rc<Entry>,
     engine: Engine,
     ticker: Ticker,
     method: Method,
@@ -77,6 +80,7 @@ impl Cells {
         settings.allocation_strategy(InstanceAllocationStrategy::Pooling(config.pool()));
         let engine = Engine::new(&settings).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let linker = linker(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
+        let entry = Entry::new(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let ticker = Ticker::start(engine.clone()).map_err(|error| StartError::Pool(error.to_string()))?;
         let method = Method::choose(config.tracking);
         Ok(Self {
@@ -85,6 +89,7 @@ impl Cells {
             parting: Parting::new(&config),
             bound: HashMap::new(),
             linker,
+            entry: Rc::new(entry),
             engine,
             ticker,
             method,
@@ -195,7 +200,7 @@ impl Cells {
         for (at, stage) in (0..).zip(&image.stages) {
             let bound = self.bind(&stage.image)?;
             let tracker = Tracker::new(&self.method);
-            let live = Live::start(&bound, at, of_stage(seed, at), tracker)
+            let live = Live::start(&bound, &self.entry, at, of_stage(seed, at), tracker)
                 .map_err(|error| StartError::Slot(format!("{error:#}")))?;
             stages.push(Stage::new(live, bound, &stage.name));
         }
@@ -306,7 +311,8 @@ pub(crate) fn reason(error: &wasmtime::Error) -> String {
     let mut text = error.root_cause().to_string();
     let trace = error.downcast_ref::<wasmtime::WasmBacktrace>();
     let frames = trace.map(wasmtime::WasmBacktrace::frames).unwrap_or_default();
-    for (n, frame) in frames.iter().take(REASON_FRAMES_MAX).enumerate() {
+    let frames = frames.iter().filter(|frame| !Entry::is_named(frame.module().name()));
+    for (n, frame) in frames.take(REASON_FRAMES_MAX).enumerate() {
         text.push_str(if n == 0 { ", in " } else { " < " });
         match frame.func_name() {
             Some(name) => text.push_str(&format!("{:#}", rustc_demangle::demangle(name))),

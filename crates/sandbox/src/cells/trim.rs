@@ -24,7 +24,7 @@ impl Cells {
             loop {
                 let warm = self.warm_slots();
                 let tracker = Tracker::new(&self.method);
-                let Ok(mut live) = Live::start(&image, 0, Seed([0; 32]), tracker) else { break };
+                let Ok(mut live) = Live::start(&image, &self.entry, 0, Seed([0; 32]), tracker) else { break };
                 discard(live.memory.data_mut(&mut live.store));
                 if self.warm_slots() >= warm {
                     // It was never used, or it was another image's and is as clean as if it never was.

@@ -13,6 +13,7 @@ use crate::generator::Generator;
 use crate::keys::Signer;
 use crate::limits::{PRINT_BYTES_MAX, PRINTS_PER_HANDLER_MAX};
 use crate::plain::plain_cut;
+use bytes::Bytes;
 use marram_session::cell::{Output, Seed, TimerChange};
 use std::fmt;
 use std::sync::Arc;
@@ -70,6 +71,8 @@ pub(crate) struct Host {
     pub(crate) now_ns: i64,
     /// Whether the present handler observed `now_ns`.
     pub(crate) clock_read: bool,
+    /// The message that the guest is being given room for.
+    pub(crate) arriving: Option<Bytes>,
     pub(crate) outputs: Vec<Output>,
     pub(crate) output_bytes: usize,
     pub(crate) timers: Vec<TimerChange>,
@@ -93,6 +96,7 @@ impl Host {
             stage: 0,
             now_ns: 0,
             clock_read: false,
+            arriving: None,
             outputs: Vec::new(),
             output_bytes: 0,
             timers: Vec::new(),
@@ -219,6 +223,21 @@ pub(crate) fn range(
     }
     // Both fit: they are at most the length of a slice.
     Ok(ptr as usize..ptr as usize + len as usize)
+}
+
+/// Copies the message that has arrived to where the guest has made room for it.
+pub(crate) fn put(memory: &mut [u8], host: &mut Host, ptr: u32) -> wasmtime::Result<()> {
+    let payload = host.arriving.take().unwrap_or_default();
+    let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    let range = range(memory, ptr, len, "marram_alloc")?;
+    memory[range].copy_from_slice(&payload);
+    Ok(())
+}
+
+/// The same as an import of `cells::entry`.
+pub(crate) fn put_arriving(mut caller: Caller<'_, Host>, ptr: u32) -> wasmtime::Result<()> {
+    let (memory, host) = split(&mut caller)?;
+    put(memory, host, ptr)
 }
 
 /// All imports, by name. Instantiation picks those that a module names.
