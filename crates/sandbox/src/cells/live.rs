@@ -85,8 +85,25 @@ impl Live {
         Ok(Self { tracker, store, memory, globals, checkpoint: None, handled: 0, handlers, entry })
     }
 
+    /// Gets ready for one handler; what it is to do, for its task.
+    pub(super) fn begin(&mut self, input: Input, now_ns: i64) -> Order {
+        let host = self.store.data_mut();
+        host.begin(now_ns);
+        match input {
+            Input::Message { port, payload } => {
+                let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+                host.arriving = Some(payload);
+                Order::Message { port: port.0, len }
+            }
+            Input::Open { port, kind } => Order::Open { port: port.0, kind: kind as u32 },
+            Input::Close { port } => Order::Close { port: port.0 },
+            Input::Gone { port } => Order::Gone { port: port.0 },
+            Input::Timer { token, .. } => Order::Timer { token },
+        }
+    }
+
     /// Runs one handler to its end. Resumes across awaits: each is a preemption.
-    async fn handle(&mut self, input: Input) -> Outcome {
+    async fn handle(&mut self, order: Order) -> Outcome {
         self.handled += 1;
         if self.handled == entry::AFTER {
             let Handlers { alloc, recv, .. } = &self.handlers;
@@ -94,49 +111,47 @@ impl Live {
             self.handlers.enter = self.entry.join(&mut self.store, alloc, recv).ok();
         }
         self.store.set_epoch_deadline(1);
-        match self.call(input).await {
+        match self.call(order).await {
             Ok(()) => Outcome::Idle,
             Err(error) => Outcome::Stopped(stop(&error)),
         }
     }
 
-    async fn call(&mut self, input: Input) -> wasmtime::Result<()> {
+    async fn call(&mut self, order: Order) -> wasmtime::Result<()> {
         let store = &mut self.store;
-        match input {
-            Input::Message { port, payload } => {
-                let len = u32::try_from(payload.len()).map_err(|_| too_long(payload.len()))?;
-                if payload.len() > crate::limits::MESSAGE_BYTES_MAX {
-                    return Err(too_long(payload.len()));
+        match order {
+            Order::Message { port, len } => {
+                if len as usize > crate::limits::MESSAGE_BYTES_MAX {
+                    return Err(too_long(len));
                 }
-                store.data_mut().arriving = Some(payload);
                 if let Some(enter) = &self.handlers.enter {
-                    return enter.call_async(&mut *store, (port.0, len)).await;
+                    return enter.call_async(&mut *store, (port, len)).await;
                 }
                 let ptr = self.handlers.alloc.call_async(&mut *store, len).await?;
                 let (memory, host) = self.memory.data_and_store_mut(&mut *store);
                 crate::host::put(memory, host, ptr)?;
-                self.handlers.recv.call_async(&mut *store, (port.0, ptr, len)).await
+                self.handlers.recv.call_async(&mut *store, (port, ptr, len)).await
             }
-            Input::Open { port, kind } => {
+            Order::Open { port, kind } => {
                 store
                     .data_mut()
                     .ports
-                    .open(port)
+                    .open(Port(port))
                     .map_err(|_| wasmtime::Error::msg("the cell has had too many ports"))?;
                 match &self.handlers.open {
-                    Some(open) => open.call_async(&mut *store, (port.0, kind as u32)).await,
+                    Some(open) => open.call_async(&mut *store, (port, kind)).await,
                     None => Ok(()),
                 }
             }
-            Input::Close { port: Port(port) } => match &self.handlers.close {
+            Order::Close { port } => match &self.handlers.close {
                 Some(close) => close.call_async(&mut *store, port).await,
                 None => Ok(()),
             },
-            Input::Gone { port } => {
-                store.data_mut().ports.forget(port);
+            Order::Gone { port } => {
+                store.data_mut().ports.forget(Port(port));
                 Ok(())
             }
-            Input::Timer { token, .. } => match &self.handlers.timer {
+            Order::Timer { token } => match &self.handlers.timer {
                 Some(timer) => timer.call_async(&mut *store, token).await,
                 None => Ok(()),
             },
@@ -159,7 +174,7 @@ impl Handlers {
     }
 }
 
-fn too_long(len: usize) -> wasmtime::Error {
+fn too_long(len: u32) -> wasmtime::Error {
     crate::host::guest_error(format!(
         "a message of {len} bytes arrived; the most is {}",
         crate::limits::MESSAGE_BYTES_MAX
@@ -174,16 +189,27 @@ fn stop(error: &wasmtime::Error) -> Stop {
     }
 }
 
+/// An input, but for its bytes, which are with the host by then. No field is narrower than a word: tasks hand it on by the
+/// word, and a processor waits when it reads as a whole what was just written in parts.
+#[derive(Clone, Copy)]
+pub(super) enum Order {
+    Message { port: u32, len: u32 },
+    Open { port: u32, kind: u32 },
+    Close { port: u32 },
+    Gone { port: u32 },
+    Timer { token: u64 },
+}
+
 /// Where orders to a cell's task and its answers are left.
 #[derive(Default)]
 pub(crate) struct Desk {
-    order: Cell<Option<Input>>,
+    order: Cell<Option<Order>>,
     answer: Cell<Option<Outcome>>,
 }
 
 impl Desk {
-    pub(crate) fn put(&self, input: Input) {
-        self.order.set(Some(input));
+    pub(super) fn put(&self, order: Order) {
+        self.order.set(Some(order));
     }
 
     pub(crate) fn answer(&self) -> Option<Outcome> {
@@ -202,12 +228,12 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) fn task(live: Rc<RefCell<Live>>, desk: Rc<Desk>) -> Task {
     Box::pin(async move {
         loop {
-            let input = poll_fn(|_| match desk.order.take() {
-                Some(input) => Poll::Ready(input),
+            let order = poll_fn(|_| match desk.order.take() {
+                Some(order) => Poll::Ready(order),
                 None => Poll::Pending,
             })
             .await;
-            let outcome = live.borrow_mut().handle(input).await;
+            let outcome = live.borrow_mut().handle(order).await;
             desk.answer.set(Some(outcome));
         }
     })

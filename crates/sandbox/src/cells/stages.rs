@@ -276,8 +276,8 @@ impl Stages {
         if stage.spent_ns > stage.bound.quotas.handler_time_ns {
             return Err((at, stage.too_long()));
         }
-        stage.live.borrow_mut().store.data_mut().begin(underway.now_ns);
-        stage.desk.put(input);
+        let order = stage.live.borrow_mut().begin(input, underway.now_ns);
+        stage.desk.put(order);
         Ok(Some(at))
     }
 
