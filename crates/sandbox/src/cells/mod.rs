@@ -78,6 +78,8 @@ impl Cells {
     pub fn new(config: CellsConfig) -> Result<Self, StartError> {
         let mut settings = engine_config(true);
         settings.allocation_strategy(InstanceAllocationStrategy::Pooling(config.pool()));
+        // All that is compiled here is the entry: no threads for that.
+        settings.parallel_compilation(false);
         let engine = Engine::new(&settings).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let linker = linker(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let entry = Entry::new(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
