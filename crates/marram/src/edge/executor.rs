@@ -158,6 +158,8 @@ impl Executor {
         let cells = Cells::new(CellsConfig { slots: setup.cells_max, ..CellsConfig::default() })
             .context("cannot make room for cells: lower cells_max, or raise vm.max_map_count")?
             .with_keys(setup.keyring()?);
+        // The compiler of what stands beside long-lived cells ran once, and will not again.
+        crate::memory::give_back();
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
         let worker = Worker::start(Desk { images, arriving: BTreeMap::new(), room: Room::default() }, waker)?;
         worker.lazy(prepare_room);

@@ -236,7 +236,7 @@ impl Cells {
             return self.end(cell, Stop::Kill("it was resumed between handlers".into()), 0);
         }
         self.ticker.running();
-        match stages.resume() {
+        match stages.resume(&self.ticker) {
             Ok(Some(ran)) => Progress::Done(ran),
             Ok(None) => Progress::Pending,
             Err(Failure { stop, spent_ns }) => self.end(cell, stop, spent_ns),

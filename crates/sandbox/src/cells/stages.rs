@@ -7,11 +7,12 @@
 use super::bound::Bound;
 use super::bug;
 use super::live::{Desk, Live, Task};
+use super::ticker::Ticker;
 use crate::chain::Image;
 use crate::host::Print;
 use crate::limits::{
     BETWEEN_STAGES_BYTES_MAX, HANDLERS_PER_INPUT_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX,
-    REASON_BYTES_MAX, SLICE_CHARGE_NS_MAX, SLICE_MS, TIMER_CHANGES_PER_HANDLER_MAX,
+    REASON_BYTES_MAX, SLICE_CHARGE_NS_MAX, TIMER_CHANGES_PER_HANDLER_MAX,
 };
 use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TimerChange};
 use marram_wire::{
@@ -46,8 +47,8 @@ impl Stage {
         Self { task, live, desk, bound, name: name.into(), spent_ns: 0, paused: false }
     }
 
-    /// Runs its handler until it ends or a slice is used up, from `now` on; says whether it ended.
-    fn run(&mut self, now: &mut Instant) -> Result<bool, Stop> {
+    /// Runs its handler until it ends or a slice is used up; says whether it ended.
+    fn run(&mut self, watch: &mut Watch<'_>) -> Result<bool, Stop> {
         // The task never ends; whether the handler did is on the desk. A panic in an import is our bug, found by one guest:
         // it ends that guest and not the process, or the message that found it would take one edge after another.
         let computed_before = self.paused.then(computed_ns);
@@ -55,16 +56,11 @@ impl Stage {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(resume)) {
             return Err(Stop::Kill(bug(&*panic)));
         }
-        let before = std::mem::replace(now, Instant::now());
-        let slice_ns = u64::try_from((*now - before).as_nanos()).unwrap_or(u64::MAX);
-        self.spent_ns += match computed_before {
-            Some(before) if slice_ns > SLICE_CHARGE_NS_MAX => {
-                slice_ns.min(computed_ns().saturating_sub(before))
-            }
-            _ => slice_ns.min(SLICE_CHARGE_NS_MAX),
-        };
         let answer = self.desk.answer();
-        self.paused = answer.is_none();
+        let was_paused = std::mem::replace(&mut self.paused, answer.is_none());
+        if answer != Some(Outcome::Idle) || was_paused || watch.is_due() {
+            self.charge(watch, computed_before);
+        }
         match answer {
             Some(Outcome::Idle) => Ok(true),
             Some(Outcome::Stopped(stop)) => Err(stop),
@@ -73,9 +69,45 @@ impl Stage {
         }
     }
 
+    /// Charges it for the time since the clock was last read.
+    fn charge(&mut self, watch: &mut Watch<'_>, computed_before: Option<u64>) {
+        let slice_ns = watch.lap_ns();
+        self.spent_ns += match computed_before {
+            Some(before) if slice_ns > SLICE_CHARGE_NS_MAX => {
+                slice_ns.min(computed_ns().saturating_sub(before))
+            }
+            _ => slice_ns.min(SLICE_CHARGE_NS_MAX),
+        };
+    }
+
     fn too_long(&self) -> Stop {
         let ms = self.bound.quotas.handler_time_ns / 1_000_000;
         Stop::Kill(format!("a handler ran longer than handler_time, {ms} ms"))
+    }
+}
+
+/// A clock that is read when a slice ends and when stages come to rest, not for each handler between: reading it takes a tenth
+/// of what a small handler does. What was spent since it was last read is charged to whichever stage runs then, which is each
+/// in proportion to what it spends.
+struct Watch<'a> {
+    ticker: &'a Ticker,
+    slice: u32,
+    read: Instant,
+}
+
+impl<'a> Watch<'a> {
+    fn start(ticker: &'a Ticker) -> Self {
+        Self { ticker, slice: ticker.slice(), read: Instant::now() }
+    }
+
+    /// Whether the slice in which this was started is over.
+    fn is_due(&self) -> bool {
+        self.ticker.slice() != self.slice
+    }
+
+    fn lap_ns(&mut self) -> u64 {
+        let before = std::mem::replace(&mut self.read, Instant::now());
+        u64::try_from((self.read - before).as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -223,8 +255,8 @@ impl Stages {
     }
 
     /// Runs handlers until all stages are quiet, or a slice is used up: then there is no answer yet.
-    pub(super) fn resume(&mut self) -> Result<Option<Ran>, Failure> {
-        match self.run_on() {
+    pub(super) fn resume(&mut self, ticker: &Ticker) -> Result<Option<Ran>, Failure> {
+        match self.run_on(ticker) {
             Ok(false) => Ok(None),
             Ok(true) => {
                 let cost_ns = self.spent_ns();
@@ -235,9 +267,8 @@ impl Stages {
     }
 
     /// Whether all stages came to rest; else a slice was used up.
-    fn run_on(&mut self) -> Result<bool, Blamed> {
-        let begun = Instant::now();
-        let mut now = begun;
+    fn run_on(&mut self, ticker: &Ticker) -> Result<bool, Blamed> {
+        let mut watch = Watch::start(ticker);
         loop {
             let at = match self.underway.as_mut().and_then(|underway| underway.at.take()) {
                 Some(at) => at,
@@ -246,16 +277,15 @@ impl Stages {
                     None => return Ok(true),
                 },
             };
-            if !self.list[at].run(&mut now).map_err(|stop| (at, stop))? {
+            if !self.list[at].run(&mut watch).map_err(|stop| (at, stop))? {
                 self.underway.as_mut().expect("a handler runs").at = Some(at);
                 return Ok(false);
             }
             self.pass_on(at)?;
-            if self.waiting.is_empty() {
-                return Ok(true);
-            }
-            if (now - begun).as_millis() >= u128::from(SLICE_MS) {
-                return Ok(false);
+            let quiet = self.waiting.is_empty();
+            if quiet || watch.is_due() {
+                self.list[at].charge(&mut watch, None);
+                return Ok(quiet);
             }
         }
     }
