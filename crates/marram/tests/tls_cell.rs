@@ -59,13 +59,13 @@ impl App {
     }
 }
 
-fn run(cells: &mut Cells, input: Input) -> Vec<Output> {
+fn run(cells: &mut Cells, input: Input) -> (Vec<Output>, u64) {
     let mut progress = cells.run(Run { cell: CELL, input, now_ns: 1 });
     loop {
         match progress {
             Progress::Done(ran) => {
                 assert_eq!(ran.outcome, Outcome::Idle);
-                return ran.outputs;
+                return (ran.outputs, ran.cost_ns);
             }
             Progress::Pending => progress = cells.poll(CELL),
         }
@@ -78,6 +78,8 @@ struct Pair<'a> {
     stays: Cells,
     carried: Cells,
     inputs: usize,
+    /// What the one that stayed has computed.
+    spent_ns: u64,
     client: Vec<u8>,
     server: Vec<u8>,
     closed: Vec<Port>,
@@ -90,7 +92,7 @@ impl<'a> Pair<'a> {
             cells.start(CELL, &app.image, Seed([7; 32])).unwrap();
         }
         let (client, server, closed) = (Vec::new(), Vec::new(), Vec::new());
-        let mut pair = Self { app, stays, carried, inputs: 0, client, server, closed };
+        let mut pair = Self { app, stays, carried, inputs: 0, spent_ns: 0, client, server, closed };
         pair.give(&Input::Open { port: Port::CLIENT, kind: PortKind::Client });
         pair.give(&Input::Open { port: Port::SERVER, kind: PortKind::Server });
         pair
@@ -100,8 +102,9 @@ impl<'a> Pair<'a> {
         let checkpoint = self.carried.snapshot(CELL, Base::Image).unwrap().encode();
         self.carried = self.app.machine();
         self.carried.restore(CELL, &self.app.image, &Decoded::decode(&[checkpoint]).unwrap()).unwrap();
-        let outputs = run(&mut self.stays, input.clone());
-        assert_eq!(run(&mut self.carried, input.clone()), outputs, "input {}", self.inputs);
+        let (outputs, spent_ns) = run(&mut self.stays, input.clone());
+        self.spent_ns += spent_ns;
+        assert_eq!(run(&mut self.carried, input.clone()).0, outputs, "input {}", self.inputs);
         assert_eq!(self.carried.state_hash(CELL), self.stays.state_hash(CELL), "input {}", self.inputs);
         self.inputs += 1;
         for output in outputs {
@@ -148,6 +151,7 @@ fn a_cell_that_is_restored_before_every_input_says_what_one_that_stayed_says() {
         let (mut pair, mut client) = (Pair::new(&app), app.client());
         pair.converse(&mut client, piece);
         assert!(!client.is_handshaking());
+        println!("a handshake: {} us in the cell and the signer", pair.spent_ns / 1000);
         for round in 1..4_u8 {
             let question = vec![round; 300 * usize::from(round)];
             client.writer().write_all(&question).unwrap();

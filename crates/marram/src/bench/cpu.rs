@@ -49,6 +49,15 @@ pub(super) fn spent_ns(groups: &[u32]) -> u64 {
     processes(groups).map(|path| threads_ns(&path)).sum()
 }
 
+/// The same of this thread alone.
+pub(super) fn of_this_thread_ns() -> u64 {
+    of_thread_ns(Path::new("/proc/thread-self")).unwrap_or(0)
+}
+
+fn of_thread_ns(thread: &Path) -> Option<u64> {
+    fs::read_to_string(thread.join("schedstat")).ok()?.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// Where the kernel tells of the processes in these groups.
 pub(super) fn processes(groups: &[u32]) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -65,10 +74,7 @@ fn group_of(stat: &str) -> Option<u32> {
 
 fn threads_ns(process: &Path) -> u64 {
     let Ok(threads) = fs::read_dir(process.join("task")) else { return 0 };
-    let spent = |path: &Path| -> Option<u64> {
-        fs::read_to_string(path.join("schedstat")).ok()?.split_ascii_whitespace().next()?.parse().ok()
-    };
-    threads.flatten().filter_map(|thread| spent(&thread.path())).sum()
+    threads.flatten().filter_map(|thread| of_thread_ns(&thread.path())).sum()
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod recover;
 mod report;
 mod start;
 mod stats;
+mod tls;
 
 use crate::cli::Failure;
 use crate::harness::{self, Cells, Layout};
@@ -48,6 +49,8 @@ pub enum Name {
     Middlebox,
     /// What a quiet tenant feels of hostile ones beside it.
     Noisy,
+    /// What TLS that ends in a cell a connection costs, against a proxy.
+    Tls,
 }
 
 /// What to measure and how to show it.
@@ -146,6 +149,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         Name::Recover => recover::run(&plan)?,
         Name::Checkpoint => checkpoint::run(&plan)?,
         Name::Start => start::run(&plan)?,
+        Name::Tls => tls::run(&plan)?,
         Name::Noisy => noisy::run(&plan)?,
         Name::Density => density::run(&plan)?,
         Name::Middlebox => middlebox::run(&plan)?,

@@ -138,7 +138,7 @@ async fn gather<T>(
 }
 
 /// When images are due: with exponential gaps, as of many clients that know nothing of one another, the same in each run.
-fn arrivals(rate: f64, time: Duration) -> impl Iterator<Item = Duration> {
+pub(in super::super) fn arrivals(rate: f64, time: Duration) -> impl Iterator<Item = Duration> {
     let (mut state, mut at) = (1_u32, 0.0);
     std::iter::from_fn(move || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

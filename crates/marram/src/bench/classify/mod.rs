@@ -3,6 +3,7 @@
 mod clients;
 mod worker;
 
+pub(super) use clients::arrivals;
 pub(super) use worker::Worker;
 
 use super::report::{Bar, Report};

@@ -1,0 +1,240 @@
+//! `marram bench tls`: HTTPS with a new connection for each page, a TLS cell a connection against HAProxy.
+
+mod clients;
+
+use super::report::Report;
+use super::{Plan, cpu, progress, stats};
+use crate::harness::{Journal, Lab, Place, Process, free_address};
+use anyhow::Context;
+use clients::Clients;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How many clients there are.
+const CLIENTS: [usize; 3] = [100, 350, 700];
+/// What the open loop asks of every side, as a part of what the slowest can do.
+const LOAD: f64 = 0.5;
+/// Bytes of the page, beside its head.
+const PAGE_BYTES: usize = 1024;
+/// How long a program may take until it listens.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The app between agents, protected; and the one between the edge's own gates, as bare as the proxy.
+const APPS: [(&str, &str, &str); 2] = [("tls", "endpoints", "origin"), ("bare", "none", "direct")];
+/// What is compared: the app between agents, the bare one, the proxy.
+const SIDES: [&str; 3] = ["", "bare_", "proxy_"];
+
+/// A certificate and its key, each in a file.
+struct Site {
+    certificate: String,
+    place: Place,
+}
+
+impl Site {
+    fn new() -> anyhow::Result<Self> {
+        let place = Place::new("bench-tls-site")?;
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
+        let certificate = rcgen::CertificateParams::new(["localhost".to_owned()])?.self_signed(&key)?.pem();
+        place.write("certificate.pem", &certificate)?;
+        // HAProxy wants both in one file.
+        for (name, text) in
+            [("site.key", key.serialize_pem()), ("both.pem", key.serialize_pem() + &certificate)]
+        {
+            let path = place.write(name, text)?;
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
+        }
+        Ok(Self { certificate, place })
+    }
+
+    fn file(&self, name: &str) -> String {
+        format!("{:?}", self.place.path().join(name).display().to_string())
+    }
+}
+
+/// Runs the benchmark.
+pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
+    let site = Site::new()?;
+    let (mut lab, proxy, addresses) = {
+        let _core = cpu::OneCore::enter()?;
+        let origin = origin()?;
+        let (lab, cells) = cells(plan, &site, origin)?;
+        let (proxy, address) = haproxy(&site, origin)?;
+        (lab, proxy, [cells[0], cells[1], address])
+    };
+    let _core = cpu::OneCore::enter_other()?;
+    let (ours, theirs) = (lab.groups(), [proxy.id()]);
+    let mut report = Report::new("tls");
+    for count in CLIENTS {
+        progress(&format!("tls: {count} clients"));
+        let groups = [&ours[..], &ours[..], &theirs[..]];
+        compare(plan, &site, count, addresses, groups, &mut report)
+            .with_context(|| format!("what edge and agents said last:\n{}", lab.journal.tail(10)))?;
+    }
+    report.baseline("proxy", "haproxy -f tls.conf (one thread, mode tcp, bind ... ssl, TLS 1.3, no tickets)");
+    report.note(
+        "a page of 1 KiB, each over a new TCP and TLS connection with a P-256 certificate; every page is read to the server's \
+         last word",
+    );
+    report.note(
+        "cells: through agents on both sides and an edge with one shard, protected by endpoints; bare: through the edge's own \
+         gates, unprotected, as the proxy is. Servers have one core, the clients, one thread, the other",
+    );
+    report.note(
+        "rps: every client asks again when it has its page; clients_busy: near 1, that was the clients' limit; p99: open loop \
+         at half of what the slowest side can do, from when a page was due; cpu_us: processor time of a page, of edge and \
+         agents or of the proxy",
+    );
+    Ok(report)
+}
+
+/// What was found of one side, block by block.
+#[derive(Default)]
+struct Found {
+    per_s: Vec<f64>,
+    cpu_us: Vec<f64>,
+    clients_busy: Vec<f64>,
+    waits_ms: Vec<f64>,
+}
+
+/// One number of clients, block by block in turn.
+fn compare(
+    plan: &Plan,
+    site: &Site,
+    count: usize,
+    addresses: [SocketAddr; 3],
+    groups: [&[u32]; 3],
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let (blocks, block) =
+        if plan.quick { (1, Duration::from_millis(700)) } else { (3, Duration::from_secs(2)) };
+    let clients = addresses.map(|address| Clients::new(address, &site.certificate, count));
+    let mut sides = Vec::new();
+    for (clients, groups) in clients.into_iter().zip(groups) {
+        sides.push((clients?, groups, Found::default()));
+    }
+    for _ in 0..blocks {
+        for (clients, groups, found) in &mut sides {
+            let (begun, before, busy) = (Instant::now(), cpu::spent_ns(groups), cpu::of_this_thread_ns());
+            let per_s = clients.throughput(block)?;
+            let seconds = begun.elapsed().as_secs_f64();
+            found.per_s.push(per_s);
+            found.cpu_us.push(micros(cpu::spent_ns(groups).saturating_sub(before)) / (per_s * seconds));
+            found.clients_busy.push(micros(cpu::of_this_thread_ns().saturating_sub(busy)) / (seconds * 1e6));
+        }
+    }
+    let slowest = sides.iter().map(|(_, _, found)| stats::median(&found.per_s)).fold(f64::MAX, f64::min);
+    for _ in 0..blocks {
+        for (clients, _, found) in &mut sides {
+            found.waits_ms.extend(clients.waits_ms(slowest * LOAD, block)?);
+        }
+    }
+    let found: Vec<Found> = sides.into_iter().map(|(_, _, found)| found).collect();
+    show(report, count, &found);
+    Ok(())
+}
+
+fn show(report: &mut Report, count: usize, found: &[Found]) {
+    let mut metric = |name: String, figure: f64| report.metric(&format!("c{count}.{name}"), figure);
+    let per_s = |found: &Found| stats::median(&found.per_s);
+    let p99 = |found: &Found| stats::percentile(&found.waits_ms, 99.0);
+    if let [cells, bare, proxy] = found {
+        for (name, side) in [("", cells), ("bare_", bare)] {
+            metric(format!("{name}rps_vs_proxy"), per_s(side) / per_s(proxy));
+            metric(format!("{name}p99_vs_proxy"), p99(side) / p99(proxy));
+        }
+    }
+    for (name, side) in SIDES.iter().zip(found) {
+        metric(format!("{name}rps"), per_s(side));
+        metric(format!("{name}p50_ms"), stats::median(&side.waits_ms));
+        metric(format!("{name}p99_ms"), p99(side));
+        metric(format!("{name}cpu_us"), stats::median(&side.cpu_us));
+        metric(format!("{name}clients_busy"), stats::median(&side.clients_busy));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds of one block")]
+fn micros(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+/// An edge with both apps, and agents for the first. Where clients of each connect.
+fn cells(plan: &Plan, site: &Site, origin: SocketAddr) -> anyhow::Result<(Lab, [SocketAddr; 2])> {
+    let gate = free_address()?;
+    let mut layout = plan.layout("bench-tls", 1, "");
+    let names = APPS.map(|(name, ..)| name);
+    writeln!(layout.edge_tables, "[[gate]]\nlisten = \"{gate}\"\napp = {:?}", names[1])?;
+    writeln!(
+        layout.edge_tables,
+        "[[key]]\nname = \"site\"\nfile = {}\napps = {names:?}",
+        site.file("site.key")
+    )?;
+    let manifest = |place: &Place, (name, protect, server): (&str, &str, &str)| {
+        let rest = format!(
+            "protect = {protect:?}\nserver = {server:?}\nkeys = [\"/etc/tls/certificate.pem\"]\n[quotas]\nmemory = \
+             \"8MiB\"\n[[files]]\npath = \"/etc/tls/certificate.pem\"\nsource = {}\nabsolute = true\n",
+            site.file("certificate.pem")
+        );
+        plan.cells.manifest(place, name, "tls", &rest)
+    };
+    let mut lab = Lab::new(layout, |place| APPS.iter().map(|app| manifest(place, *app)).collect())?;
+    lab.start_edges(&format!("servers = {{ {} = \"{origin}\" }}", APPS[1].2))?;
+    let edges = lab.edge_addresses();
+    lab.start_server_agent(&edges, &[(APPS[0].2, origin)])?;
+    let listens = lab.start_client_agent(&edges, &[names[0]])?;
+    let agent = listens.first().context("one app has one listener")?.address;
+    Ok((lab, [agent, gate]))
+}
+
+/// A server that speaks plain HTTP and answers each connection's only request with the page.
+fn origin() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
+    let address = listener.local_addr()?;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            // A client that goes away ends its thread.
+            std::thread::spawn(move || _ = answer(stream));
+        }
+    });
+    Ok(address)
+}
+
+fn answer(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (mut request, mut buffer) = (Vec::new(), [0; 2048]);
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            len => request.extend_from_slice(&buffer[..len]),
+        }
+    }
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {PAGE_BYTES}\r\nConnection: close\r\n\r\n");
+    stream.write_all(&[head.as_bytes(), &[b'x'; PAGE_BYTES]].concat())
+}
+
+/// The proxy, with one thread as the edge has one shard.
+fn haproxy(site: &Site, origin: SocketAddr) -> anyhow::Result<(Process, SocketAddr)> {
+    let address = free_address()?;
+    let config = format!(
+        "global\n  nbthread 1\n  maxconn 8000\n  tune.ssl.cachesize 0\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
+         timeout client 1h\n  timeout server 1h\nlisten tls\n  bind {address} backlog 4096 ssl crt {} ssl-min-ver TLSv1.3 \
+         no-tls-tickets\n  server origin {origin}\n",
+        Path::new(site.place.path()).join("both.pem").display()
+    );
+    let config = site.place.write("tls.conf", config)?;
+    let mut command = Command::new("haproxy");
+    command.arg("-db").arg("-f").arg(config);
+    let errors = site.place.path().join("haproxy.stderr");
+    let mut process = Process::start("haproxy", &mut command, &Journal::default(), &errors)
+        .context("there is no proxy to compare with: install haproxy")?;
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect(address).is_err() {
+        let said = || std::fs::read_to_string(&errors).unwrap_or_default();
+        anyhow::ensure!(!process.ended() && Instant::now() < deadline, "haproxy does not listen: {}", said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok((process, address))
+}
