@@ -23,6 +23,8 @@ pub struct Tls {
     /// What is on its way to the client and the server; empty between handlers.
     heard: Heard,
     server_is_told: bool,
+    /// Nothing more is said to the client.
+    client_is_told: bool,
 }
 
 impl Default for Tls {
@@ -34,7 +36,13 @@ impl Default for Tls {
 
 impl Tls {
     fn new(config: Arc<ServerConfig>) -> Self {
-        Self { config, connection: None, heard: Heard::default(), server_is_told: false }
+        Self {
+            config,
+            connection: None,
+            heard: Heard::default(),
+            server_is_told: false,
+            client_is_told: false,
+        }
     }
 
     /// As the image's files would make it, for tests.
@@ -53,13 +61,19 @@ impl Tls {
     ) {
         let Some(connection) = &mut self.connection else { return };
         let result = door::lend(context, || what(connection, &mut self.heard));
-        self.heard.ciphertext.chunks(MESSAGE_BYTES_MAX).for_each(|chunk| context.send(Port::CLIENT, chunk));
+        // What the client says may have answers, as new keys or an alert, also when the last word to it was said.
+        if !self.client_is_told {
+            self.heard
+                .ciphertext
+                .chunks(MESSAGE_BYTES_MAX)
+                .for_each(|chunk| context.send(Port::CLIENT, chunk));
+        }
         self.heard.plaintext.chunks(MESSAGE_BYTES_MAX).for_each(|chunk| context.send(Port::SERVER, chunk));
         if self.heard.is_end {
             self.tell_server(context);
         }
         if self.heard.is_over {
-            context.close(Port::CLIENT);
+            self.tell_client(context);
         }
         // What an idle connection need not keep goes back: it would be in every checkpoint.
         self.heard = Heard::default();
@@ -76,12 +90,20 @@ impl Tls {
         }
     }
 
+    /// Nothing more will be said to the client.
+    fn tell_client(&mut self, context: &mut Context) {
+        if !self.client_is_told {
+            self.client_is_told = true;
+            context.close(Port::CLIENT);
+        }
+    }
+
     /// Nothing can be said any more; the alert, if there is one to give, is on its way.
     fn fail(&mut self, context: &mut Context, reason: &str) {
         context.print(Level::Info, format_args!("closed: {reason}"));
         self.connection = None;
         self.tell_server(context);
-        context.close(Port::CLIENT);
+        self.tell_client(context);
     }
 }
 
@@ -93,17 +115,25 @@ impl Cell for Tls {
                 Err(reason) => self.fail(context, &reason),
             },
             (Port::CLIENT, _) => {
-                context.print(Level::Error, "closed: the client speaks in datagrams, and TLS takes a stream");
-                context.close(Port::CLIENT);
+                self.fail(context, "the client speaks in datagrams, and TLS takes a stream");
             }
-            _ => {}
+            (Port::SERVER, _) => {}
+            // It would hear what is another's.
+            (further, _) => {
+                context.print(
+                    Level::Error,
+                    "closed: each client needs a cell of its own; write `cell = \"client\"`",
+                );
+                context.close(further);
+            }
         }
     }
 
     fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
         self.work(context, |connection, heard| match port {
             Port::CLIENT => connection.receive(payload, heard),
-            _ => connection.send(payload, heard),
+            Port::SERVER => connection.send(payload, heard),
+            _ => Ok(()),
         });
     }
 
@@ -115,7 +145,8 @@ impl Cell for Tls {
                 }
                 self.tell_server(context);
             }
-            _ => self.work(context, Connection::finish),
+            Port::SERVER => self.work(context, Connection::finish),
+            _ => {}
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The cell between a real TLS client, with another provider, and a server that speaks plain; natively, in memory.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use marram_sdk::Port;
 use marram_sdk::double::{Output, Session};
+use marram_sdk::{Port, PortKind};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{CipherSuite, ClientConfig, ClientConnection, RootCertStore, SupportedCipherSuite};
@@ -69,7 +69,10 @@ impl Sent {
     fn take(&mut self, outputs: Vec<Output>) {
         for output in outputs {
             match output {
-                Output::Message { port: Port::CLIENT, payload } => self.client.extend(payload),
+                Output::Message { port: Port::CLIENT, payload } => {
+                    assert!(!self.closed.contains(&Port::CLIENT), "nothing is said behind the last word");
+                    self.client.extend(payload);
+                }
                 Output::Message { payload, .. } => self.server.extend(payload),
                 Output::Close { port } => self.closed.push(port),
             }
@@ -171,6 +174,42 @@ fn each_side_may_be_done_before_the_other() {
             }
         }
     }
+}
+
+#[test]
+fn a_client_that_goes_on_when_it_was_told_the_last_word_is_heard_and_not_answered() {
+    for garbage in [false, true] {
+        let (mut cell, mut sent, mut dice) = (cell(ED25519), Sent::default(), Dice(10));
+        let mut client = client(client_config(ED25519.0, None));
+        converse(&mut client, &mut cell, &mut sent, &mut dice);
+        sent.take(cell.close(Port::SERVER));
+        assert_eq!(sent.closed, [Port::CLIENT]);
+        // It asks for new keys, which are answered by new keys.
+        client.refresh_traffic_keys().unwrap();
+        client.writer().write_all(b"one more thing").unwrap();
+        let mut wire = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut wire).unwrap();
+        }
+        if garbage {
+            wire.extend_from_slice(&[0; 30]);
+        }
+        sent.client.clear();
+        sent.take(cell.message(Port::CLIENT, &wire));
+        assert_eq!(sent.server, b"one more thing");
+        assert_eq!(sent.closed.contains(&Port::SERVER), garbage);
+    }
+}
+
+#[test]
+fn a_further_client_of_a_shared_cell_hears_and_says_nothing() {
+    let (mut cell, mut sent, mut dice) = (cell(ED25519), Sent::default(), Dice(11));
+    let mut client = client(client_config(ED25519.0, None));
+    converse(&mut client, &mut cell, &mut sent, &mut dice);
+    let further = Port(2);
+    assert_eq!(cell.open(further, PortKind::Client), [Output::close(further)]);
+    assert_eq!(cell.message(further, b"let me in"), []);
+    assert_eq!(cell.close(further), []);
 }
 
 #[test]
