@@ -11,7 +11,7 @@ use crate::program::LENGTH;
 use bytes::Bytes;
 use marram_edge::api::CellError;
 use marram_session::cell::SealedCheckpoint;
-use marram_session::cell::{Base, CellId, Input, Outcome, PortKind, Ran, Run, Seed, Stop};
+use marram_session::cell::{Base, CellId, Input, Outcome, PortKind, Ran, Run, Seed, Stop, TimerChange};
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
@@ -32,6 +32,8 @@ pub(crate) struct Past {
     hashes: BTreeMap<[u8; 32], Vec<u64>>,
     /// Events at which a poison that strikes once has struck.
     struck: BTreeSet<[u8; 32]>,
+    /// Timers that were ever set: the cell's seed, the stage and its token.
+    timers: BTreeSet<([u8; 32], u8, u64)>,
     /// Wasm twins of all cells, where asked for.
     #[cfg(feature = "wasm")]
     pub(crate) twins: Option<crate::twin::Twins>,
@@ -45,6 +47,7 @@ impl Past {
         Self {
             hashes: BTreeMap::new(),
             struck: BTreeSet::new(),
+            timers: BTreeSet::new(),
             #[cfg(feature = "wasm")]
             twins: crate::twin::Twins::new(),
             violations: Vec::new(),
@@ -394,7 +397,17 @@ impl Cell {
             return;
         }
         self.events += 1;
+        if let Input::Timer { stage, token } = run.input
+            && !past.timers.contains(&(self.seed.0, stage, token))
+        {
+            past.violations.push(format!("a timer {token} fired in stage {stage}, which never set it"));
+        }
         self.stages.run(run, ran);
+        for change in &ran.timers {
+            if let TimerChange::Set { stage, token, .. } = *change {
+                past.timers.insert((self.seed.0, stage, token));
+            }
+        }
         if ran.clock_read {
             if run.now_ns < self.clock_ns {
                 past.violations.push(format!(
