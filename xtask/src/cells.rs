@@ -1,6 +1,6 @@
 //! Builds the cells to Wasm modules: `target/cells/NAME.wasm`, one for each folder of `cells/` that has a manifest.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
@@ -46,6 +46,13 @@ fn names() -> Result<Vec<String>> {
     }
     if names.is_empty() {
         bail!("no cells/*/marram.toml");
+    }
+    let workspace = project::read(Path::new("cells/Cargo.toml"))?;
+    if let Some(stranger) = names.iter().find(|name| !workspace.contains(&format!("\"{name}\""))) {
+        bail!(
+            "cells/{stranger} has a manifest, but is no member of the workspace of cells: add \"{stranger}\" to `members` in \
+             cells/Cargo.toml, or take its marram.toml away"
+        );
     }
     Ok(names)
 }

@@ -4,7 +4,10 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{cells, project, setup, shell::run};
+use crate::{
+    cells, project, setup,
+    shell::{run, say},
+};
 
 /// `cargo xtask sim [SEED] [--from SEED --count N]`: what the simulator is called with is the simulator's business.
 pub(crate) fn sim(arguments: &[String]) -> Result<()> {
@@ -16,6 +19,8 @@ pub(crate) fn demo(arguments: &[String]) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     setup::wish(setup::DEMO);
     cells::build()?;
+    say("building marram: some minutes the first time");
+    run(project::cargo("build").args(["--release", "--locked", "--package", "marram"]))?;
     run(release("marram").arg("demo").args(arguments))
 }
 

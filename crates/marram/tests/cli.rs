@@ -65,6 +65,12 @@ fn an_app_comes_and_goes() {
     let manifest = support::cells().manifest(&lab.place, "again", "counter", "protect = \"none\"\n").unwrap();
     let manifest = manifest.display().to_string();
     check(&["config", "check", "manifest", &manifest], 0, &["in order"]);
+    let broken =
+        lab.place.write("broken/marram.toml", "name = \"broken\"\nmodule = \"text.wasm\"\n").unwrap();
+    let broken = broken.display().to_string();
+    check(&["config", "check", "manifest", &broken], 2, &["text.wasm", "cannot be read"]);
+    lab.place.write("broken/text.wasm", "no module").unwrap();
+    check(&["config", "check", "manifest", &broken], 2, &["broken/marram.toml", "module"]);
     check(&["deploy", &manifest, "--edge", &admin], 0, &["again", "survive nothing"]);
     check(&["apps", "--edge", &admin], 0, &["again", "forward"]);
     let unknown = "0".repeat(32);

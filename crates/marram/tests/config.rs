@@ -121,6 +121,7 @@ fn an_edges_errors_name_line_field_and_fix() {
         for word in words {
             assert!(error.contains(word), "{text}: {error:?} does not say {word:?}");
         }
+        assert!(!error.contains("sabotage"), "what is not for people is not named: {error:?}");
     }
     let error =
         place.edge("state = \"state\"\nlisten = []\nsecret_file = \"secret\"\n").map(|_| ()).unwrap_err();

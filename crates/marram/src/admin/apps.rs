@@ -96,6 +96,9 @@ fn promises_kept(desk: &Desk, manifest: &Manifest) -> Result<(), String> {
 /// What the sessions of an app survive, for the one who deploys it.
 fn survives(manifest: &Manifest) -> &'static str {
     match (manifest.protect, &manifest.server) {
+        (Protect::None, _) if manifest.shared => {
+            "nothing: all its sessions on an edge share one cell, and end with the shard that runs it"
+        }
         (Protect::None, _) => "nothing: a session ends with the shard that runs it",
         (Protect::Endpoints, None) => {
             "any number of edges, one after the other or all at once, while the client's agent lives"

@@ -2,9 +2,10 @@
 //! logged and costs that app only: the others are worth having.
 
 use super::desk::Desk;
-use super::{apps, body::Upload, peers};
+use super::{apps, body::Upload, chains, peers};
 use crate::config::source::Source;
 use crate::manifest::{self, Manifest};
+use marram_sandbox::Images;
 use std::path::{Path, PathBuf};
 
 /// Deploys everything that is to be deployed at start.
@@ -26,6 +27,25 @@ pub(super) fn deploy_all(desk: &Desk) {
             tracing::warn!(peer, "apps could not be fetched: {error:#}");
         }
     }
+}
+
+/// Reads an app as [`load`] does and makes its image as an edge would, in a directory that is removed again.
+///
+/// # Errors
+/// In words, if an edge would refuse it whatever that edge grants and adds.
+pub fn check(path: &Path) -> Result<(), String> {
+    let upload = load(path)?;
+    let source = Source::new(manifest::FILE_NAME, upload.manifest.clone());
+    let manifest = Manifest::parse(&source).map_err(|problem| problem.to_string())?;
+    let directory = std::env::temp_dir().join(format!("marram-check-{}", std::process::id()));
+    let made = Images::open(&directory)
+        .map_err(|error| format!("there is no room to try it in {}: {error}", directory.display()))
+        .and_then(|images| {
+            chains::check(&images, &manifest, &upload).map(drop).map_err(|refusal| refusal.to_string())
+        });
+    // What cannot be removed is left to whoever empties the temporary directory.
+    let _ = std::fs::remove_dir_all(&directory);
+    made
 }
 
 /// Reads an app from its manifest, or from the directory that holds it.

@@ -22,6 +22,19 @@ pub(super) fn deploy(
     manifest: &Manifest,
     upload: &Upload,
 ) -> Result<ImageHash, Refusal> {
+    let stages = own_stages(images, manifest, upload)?;
+    let (first, last) = forced(desk, images, manifest)?;
+    wire(images, manifest, [first, stages, last].concat())
+}
+
+/// As [`deploy`], but without what an edge adds and grants.
+pub(super) fn check(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<ImageHash, Refusal> {
+    let stages = own_stages(images, manifest, upload)?;
+    wire(images, manifest, stages)
+}
+
+/// An image of each stage that was sent.
+fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<Vec<Named>, Refusal> {
     all_came(manifest, &upload.parts)?;
     let mut parts = &upload.parts[..];
     let mut stages = Vec::with_capacity(manifest.stages.len());
@@ -34,8 +47,7 @@ pub(super) fn deploy(
         let info = info.map_err(|error| in_stage(manifest, stage, &error))?;
         stages.push((stage.name.clone(), info.hash));
     }
-    let (first, last) = forced(desk, images, manifest)?;
-    wire(images, manifest, [first, stages, last].concat())
+    Ok(stages)
 }
 
 fn all_came(manifest: &Manifest, parts: &[Bytes]) -> Result<(), Refusal> {

@@ -29,7 +29,7 @@ mod routing;
 mod server;
 mod view;
 
-pub use boot::load;
+pub use boot::{check, load};
 pub use desk::Desk;
 pub use peers::fetch;
 pub use routing::Replacement;

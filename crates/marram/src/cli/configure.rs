@@ -28,7 +28,7 @@ pub(super) enum Config {
         /// What for.
         kind: Kind,
     },
-    /// Read a file as the program would, and say what is wrong with it.
+    /// Read a file as the program would, and say what is wrong with it; of a manifest also what it names.
     Check {
         /// What the file is for.
         kind: Kind,
@@ -45,6 +45,10 @@ pub(super) fn run(command: &Config) -> Result<(), Failure> {
         }
         Config::Check { kind, file } => {
             check(*kind, file).map_err(|problem| Failure::Usage(problem.into()))?;
+            if matches!(kind, Kind::Manifest) {
+                let why = |why: String| Failure::Usage(anyhow::anyhow!("{}: {why}", file.display()));
+                crate::admin::check(file).map_err(why)?;
+            }
             super::emit(&format!("{}: in order\n", file.display()));
             Ok(())
         }

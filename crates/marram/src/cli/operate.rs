@@ -8,6 +8,7 @@ use clap::Args;
 use hyper::Method;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 /// Which edges to talk to.
 #[derive(Args)]
@@ -172,7 +173,10 @@ pub(super) fn inspect(arguments: &One) -> Result<(), Failure> {
         for (field, value) in
             answer.as_object().into_iter().flatten().filter(|(field, _)| *field != "survives")
         {
-            out += &format!("{field:<16} {}\n", text(&json!({ "value": value }), "value"));
+            match (field.as_str(), value.as_u64()) {
+                ("since_ms", Some(since_ms)) => out += &format!("{:<16} {}\n", "since", ago(since_ms)),
+                _ => out += &format!("{field:<16} {}\n", text(&json!({ "value": value }), "value")),
+            }
         }
         for line in answer["survives"].as_array().into_iter().flatten() {
             out += &format!("{}\n", line.as_str().unwrap_or_default());
@@ -180,6 +184,22 @@ pub(super) fn inspect(arguments: &One) -> Result<(), Failure> {
         out
     });
     Ok(())
+}
+
+/// How long ago a time was, for people; Unix milliseconds by this machine's clock.
+fn ago(then_ms: u64) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    age(now.saturating_sub(Duration::from_millis(then_ms)).as_secs()) + " ago"
+}
+
+/// Seconds in the two largest units that they come to.
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3_600 % 24),
+    }
 }
 
 pub(super) fn kill(arguments: &One) -> Result<(), Failure> {
@@ -225,4 +245,16 @@ fn text(value: &Value, field: &str) -> String {
 /// The beginning of a digest; other texts as they are.
 fn short(text: &str) -> String {
     if text.len() == 64 { text[..12].to_owned() } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn an_age_is_told_in_two_units() {
+        for (seconds, told) in
+            [(0, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7_199, "1 h 59 min"), (90_000, "1 d 1 h")]
+        {
+            assert_eq!(super::age(seconds), told);
+        }
+    }
 }

@@ -91,9 +91,12 @@ impl Source {
     /// # Errors
     /// If it is no TOML, has a field that is not known, or one of another type.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Problem> {
-        toml::from_str(&self.text).map_err(|error| match error.span() {
-            Some(span) => self.problem(&span, error.message()),
-            None => self.complaint(error.message()),
+        toml::from_str(&self.text).map_err(|error| {
+            let what = HIDDEN.iter().fold(error.message().to_owned(), |what, field| what.replace(field, ""));
+            match error.span() {
+                Some(span) => self.problem(&span, what),
+                None => self.complaint(what),
+            }
         })
     }
 
@@ -121,6 +124,9 @@ impl Source {
         }
     }
 }
+
+/// How a list of the fields that there are names those that are for our own programs.
+const HIDDEN: [&str; 1] = [", `sabotage`"];
 
 /// Where a byte of a TOML text is, in the words of the person who wrote it.
 struct Place {

@@ -21,8 +21,9 @@ impl Limiter {
         Self { tokens: BURST, refilled: now, swallowed: 0 }
     }
 
-    /// Whether a line may be written now: then how many were not since the last one.
-    pub(crate) fn pass(&mut self, now: Instant) -> Option<u64> {
+    /// Whether a line may be written now: then how many were not since the last one, if any. (What is not there is no field of
+    /// the line.)
+    pub(crate) fn pass(&mut self, now: Instant) -> Option<Option<u64>> {
         let earned = now.saturating_duration_since(self.refilled).as_secs() / INTERVAL.as_secs();
         if earned > 0 {
             self.tokens = self.tokens.saturating_add(u32::try_from(earned).unwrap_or(BURST)).min(BURST);
@@ -33,7 +34,8 @@ impl Limiter {
             return None;
         }
         self.tokens -= 1;
-        Some(std::mem::take(&mut self.swallowed))
+        let swallowed = std::mem::take(&mut self.swallowed);
+        Some((swallowed > 0).then_some(swallowed))
     }
 }
 
@@ -47,8 +49,9 @@ mod tests {
         let mut limiter = Limiter::new(start);
         let passed = (0..100).filter_map(|_| limiter.pass(start)).count();
         assert_eq!(passed, BURST as usize);
-        assert_eq!(limiter.pass(start + INTERVAL), Some(90));
+        assert_eq!(limiter.pass(start + INTERVAL), Some(Some(90)));
         assert_eq!(limiter.pass(start + INTERVAL), None);
-        assert_eq!(limiter.pass(start + 3 * INTERVAL), Some(1));
+        assert_eq!(limiter.pass(start + 3 * INTERVAL), Some(Some(1)));
+        assert_eq!(limiter.pass(start + 3 * INTERVAL), Some(None));
     }
 }
