@@ -21,6 +21,8 @@ const CLIENTS: [usize; 3] = [100, 350, 700];
 const LOAD: f64 = 0.5;
 /// Bytes of the page, beside its head.
 const PAGE_BYTES: usize = 1024;
+/// Connections that may wait for the server or the proxy to take them.
+const BACKLOG: i32 = 4096;
 /// How long a program may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The app between agents, protected; and the one between the edge's own gates, as bare as the proxy.
@@ -192,6 +194,8 @@ fn cells(plan: &Plan, site: &Site, origin: SocketAddr) -> anyhow::Result<(Lab, [
 /// A server that speaks plain HTTP and answers each connection's only request with the page.
 fn origin() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
+    // All clients may come at once, and a connection that is dropped for that is tried again after a second.
+    rustix::net::listen(&listener, BACKLOG)?;
     let address = listener.local_addr()?;
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
@@ -220,7 +224,7 @@ fn haproxy(site: &Site, origin: SocketAddr) -> anyhow::Result<(Process, SocketAd
     let address = free_address()?;
     let config = format!(
         "global\n  nbthread 1\n  maxconn 8000\n  tune.ssl.cachesize 0\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
-         timeout client 1h\n  timeout server 1h\nlisten tls\n  bind {address} backlog 4096 ssl crt {} ssl-min-ver TLSv1.3 \
+         timeout client 1h\n  timeout server 1h\nlisten tls\n  bind {address} backlog {BACKLOG} ssl crt {} ssl-min-ver TLSv1.3 \
          no-tls-tickets\n  server origin {origin}\n",
         Path::new(site.place.path()).join("both.pem").display()
     );
