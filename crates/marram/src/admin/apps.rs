@@ -109,6 +109,18 @@ fn survives(manifest: &Manifest) -> &'static str {
     }
 }
 
+/// The stages that an app's sessions go through on this edge, the one next to the client first.
+pub(super) fn stages(desk: &Desk, text: &str) -> Vec<String> {
+    let source = Source::new(manifest::FILE_NAME, text.to_owned());
+    let Ok(manifest) = Manifest::parse(&source) else { return Vec::new() };
+    let own = manifest.stages.into_iter().map(|stage| stage.name);
+    if desk.is_forced(&manifest.name) {
+        // What is forced on others is not forced on itself.
+        return own.collect();
+    }
+    desk.first.iter().cloned().chain(own).chain(desk.last.iter().cloned()).collect()
+}
+
 fn open(desk: &Desk) -> Result<Images, Refusal> {
     Images::open(&desk.images).map_err(|error| refused(&error))
 }

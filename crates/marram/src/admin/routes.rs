@@ -8,6 +8,7 @@ use super::view;
 use crate::edge::AskError;
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
+use marram_edge::api::App;
 use marram_edge::control::{self, Request};
 use marram_sandbox::{Images, LoadError};
 use marram_wire::id::{ImageHash, SessionId};
@@ -151,8 +152,14 @@ fn metrics(desk: &Desk) -> Result<Answer, Refusal> {
 
 fn list_apps(desk: &Desk) -> Result<Answer, Refusal> {
     let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
-    let apps: Vec<Value> =
-        apps.iter().map(|app| view::app(app, apps::kept_manifest(desk, &app.name))).collect();
+    let view = |app: &App| {
+        let manifest = apps::kept_manifest(desk, &app.name);
+        let stages = manifest.as_deref().map(|text| apps::stages(desk, text));
+        let mut value = view::app(app, manifest);
+        value["stages"] = json!(stages);
+        value
+    };
+    let apps: Vec<Value> = apps.iter().map(view).collect();
     Ok(Answer::json(&json!({ "edge": desk.edge, "apps": apps })))
 }
 

@@ -141,8 +141,8 @@ pub(super) fn deploy(arguments: &Deploy) -> Result<(), Failure> {
 
 pub(super) fn apps(edges: &Edges) -> Result<(), Failure> {
     edges.list("/v1/apps", |answers| {
-        let fields = ["name", "image", "cell", "protect", "server", "keep"];
-        let headings = ["APP", "IMAGE", "CELL", "PROTECT", "SERVER", "CHECKPOINTS AT"];
+        let fields = ["name", "image", "cell", "protect", "server", "keep", "stages"];
+        let headings = ["APP", "IMAGE", "CELL", "PROTECT", "SERVER", "CHECKPOINTS AT", "STAGES"];
         listing(answers, "apps", &fields, &headings)
     })
 }
@@ -233,11 +233,15 @@ fn listing(answers: &[Value], list: &str, fields: &[&str], headings: &[&str]) ->
     table::format(&headings, &rows)
 }
 
-/// A field's value without quotes; `-` where there is none.
+/// A field's value without quotes, a list of names in its order; `-` where there is none.
 fn text(value: &Value, field: &str) -> String {
     match &value[field] {
         Value::Null => "-".into(),
         Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+            items.join(" > ")
+        }
         other => other.to_string(),
     }
 }
