@@ -144,6 +144,8 @@ pub(super) struct Executor {
     prints: Limiter,
     /// Whether a cell may have to be started ahead of its client.
     stocking: bool,
+    /// Whether sessions may come here to be recovered: then there is memory ready for their checkpoints.
+    recovers: bool,
     /// When to look again at what is kept ahead, and at the machine's memory.
     tend_at: Instant,
     reclaims: u64,
@@ -162,7 +164,6 @@ impl Executor {
         crate::memory::give_back();
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
         let worker = Worker::start(Desk { images, arriving: BTreeMap::new(), room: Room::default() }, waker)?;
-        worker.lazy(prepare_room);
         Ok(Self {
             cells,
             images: BTreeMap::new(),
@@ -175,6 +176,7 @@ impl Executor {
             worker,
             prints: Limiter::new(Instant::now()),
             stocking: false,
+            recovers: false,
             tend_at: Instant::now() + TEND_EVERY,
             reclaims: 0,
         })
@@ -233,7 +235,9 @@ impl Executor {
             );
         } else {
             self.cells.tend();
-            self.worker.lazy(prepare_room);
+            if self.recovers {
+                self.worker.lazy(prepare_room);
+            }
         }
     }
 
@@ -282,6 +286,13 @@ impl Executor {
                 self.stocking = true;
             }
             _ => self.prepare(image),
+        }
+    }
+
+    /// Sessions may come to be recovered.
+    pub(super) fn expect_recoveries(&mut self) {
+        if !std::mem::replace(&mut self.recovers, true) {
+            self.worker.lazy(prepare_room);
         }
     }
 

@@ -8,7 +8,7 @@ use super::{
 use crate::net::{EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random, token};
 use anyhow::{Context, bail};
 use marram_edge::{
-    api::{FromShard, In, Now, Out, ToShard, WireId},
+    api::{FromShard, In, Now, Out, Protect, ToShard, WireId},
     shard::Shard,
 };
 use marram_session::cell::Ran;
@@ -259,6 +259,11 @@ impl Process {
         while let Some((body, descriptor)) = self.passage.next_message() {
             match (ToProcess::decode(body)?, descriptor) {
                 (ToProcess::Control(message), _) => {
+                    if let ToShard::Deploy(app) | ToShard::Know(app) = &message
+                        && app.protect != Protect::None
+                    {
+                        self.executor.expect_recoveries();
+                    }
                     match &message {
                         ToShard::Deploy(app) => self.executor.deployed(&app.name, Some(app.image)),
                         ToShard::Know(app) => self.executor.prepare(app.image),
