@@ -2,20 +2,27 @@
 
 use super::memory;
 use crate::harness::{Journal, Place, Process};
-use anyhow::Context;
 use std::fmt::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long processes may take until they listen.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Where memcached servers listen, each at an address of its own.
+const PORT: u16 = 11_211;
 
-/// Addresses on loopback that nobody uses, all different.
-pub(super) fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
-    let listener = |_| TcpListener::bind(("127.0.0.1", 0)).context("no free port on loopback");
-    let listeners = (0..count).map(listener).collect::<anyhow::Result<Vec<_>>>()?;
-    listeners.iter().map(|listener| Ok(listener.local_addr()?)).collect()
+/// Addresses on loopback, all different, that neither a listener on another port nor any connection of this machine's takes:
+/// of a thousand ports that were free a moment ago, some are not when they are needed.
+pub(super) fn addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+    static BLOCKS: AtomicU32 = AtomicU32::new(0);
+    let block = BLOCKS.fetch_add(1, Ordering::Relaxed) % 32;
+    // 127.64.0.0 to 127.127.255.255: a second octet by process, then blocks of 2,048.
+    let first = 0x7f40_0000 | (std::process::id() & 0x3f) << 16 | block << 11;
+    anyhow::ensure!(count <= 2_048, "there are addresses for 2,048 tenants");
+    let address = |number| Ok((Ipv4Addr::from(first + u32::try_from(number)?), PORT).into());
+    (0..count).map(address).collect()
 }
 
 /// Running processes.
@@ -29,15 +36,15 @@ pub(super) struct Processes {
 impl Processes {
     /// Starts `count` of them, each for up to `connections` at a time, on the core that this thread runs on.
     pub(super) fn start(count: usize, connections: usize) -> anyhow::Result<Self> {
-        let (place, addresses) = (Place::new("bench-memcached")?, free_addresses(count)?);
+        let (place, addresses) = (Place::new("bench-memcached")?, addresses(count)?);
         let mut script = String::new();
         for (number, address) in addresses.iter().enumerate() {
             // The last takes the shell's place, so that there are as many processes as are asked for.
             let (before, after) = if number + 1 < count { ("", " &") } else { ("exec ", "") };
-            let port = address.port();
+            let ip = address.ip();
             writeln!(
                 script,
-                "{before}memcached -l 127.0.0.1 -p {port} -t 1 -m 64 -c {connections} -u nobody{after}"
+                "{before}memcached -l {ip} -p {PORT} -t 1 -m 64 -c {connections} -u nobody{after}"
             )?;
         }
         let script = place.write("start.sh", script)?;
@@ -60,5 +67,19 @@ impl Processes {
     /// Of all of them.
     pub(super) fn memory_kib(&self) -> u64 {
         memory::proportional_kib(self.all.id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_two_tenants_have_one_address() {
+        let all: BTreeSet<SocketAddr> = (0..3).flat_map(|_| addresses(1_000).unwrap()).collect();
+        assert_eq!(all.len(), 3_000);
+        assert!(all.iter().all(|address| address.ip().is_loopback()));
+        assert!(addresses(2_049).is_err());
     }
 }

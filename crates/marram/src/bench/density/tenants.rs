@@ -1,7 +1,6 @@
 //! An edge that has a shared cell for each tenant, behind a gate of its own, on the core that this thread runs on.
 
-use crate::bench::memcached::free_addresses;
-use crate::bench::{Plan, memory};
+use crate::bench::{Plan, memcached, memory};
 use crate::harness::Lab;
 use anyhow::Context;
 use bytes::Bytes;
@@ -18,7 +17,7 @@ pub(super) struct Cells {
 
 impl Cells {
     pub(super) fn start(plan: &Plan, count: usize) -> anyhow::Result<Self> {
-        let addresses = free_addresses(count)?;
+        let addresses = memcached::addresses(count)?;
         let mut layout = plan.layout("bench-density", 1, "");
         for (tenant, address) in addresses.iter().enumerate() {
             writeln!(layout.edge_tables, "[[gate]]\nlisten = \"{address}\"\napp = \"t{tenant}\"")?;
