@@ -252,6 +252,8 @@ record! {
         session: SessionId,
         /// Its app.
         app: String,
+        /// What its cell began from.
+        image: ImageHash,
         /// Its generation here.
         generation: Generation,
         /// `asking`, `restoring`, `replaying`, `running`, `finishing`.
@@ -430,8 +432,10 @@ record! {
     Counted {
         /// As asked.
         tag: u64,
-        /// Name and value.
+        /// At most [`marram_wire::limits::LIST_MAX`].
         counters: Vec<Counter>,
+        /// Whether nothing more comes.
+        last: bool,
     }
 }
 record! {
@@ -439,10 +443,71 @@ record! {
     Counter {
         /// As in `/metrics`, without the prefix.
         name: String,
+        /// What it is of; none for the whole shard.
+        label: Option<Label>,
         /// Its value.
         value: u64,
         /// Whether it may fall.
         gauge: bool,
+    }
+}
+record! {
+    /// A part of a shard that has counters of its own.
+    Label {
+        /// What kind of part: `app` or `tenant`.
+        name: String,
+        /// Which one.
+        value: String,
+    }
+}
+
+impl Label {
+    /// Of one app.
+    #[must_use]
+    pub fn app(name: &str) -> Self {
+        Self { name: "app".into(), value: name.into() }
+    }
+
+    /// Of one tenant.
+    #[must_use]
+    pub fn tenant(name: &str) -> Self {
+        Self { name: "tenant".into(), value: name.into() }
+    }
+}
+
+impl Counter {
+    /// Something that only grows.
+    #[must_use]
+    pub fn count(name: &str, value: u64) -> Self {
+        Self { name: name.into(), label: None, value, gauge: false }
+    }
+
+    /// Something that may fall.
+    #[must_use]
+    pub fn gauge(name: &str, value: usize) -> Self {
+        Self { name: name.into(), label: None, value: value as u64, gauge: true }
+    }
+
+    /// The same, of a part of the shard.
+    #[must_use]
+    pub fn of(self, label: Label) -> Self {
+        Self { label: Some(label), ..self }
+    }
+}
+
+/// Counters in one message: apps and tenants have some each, and there may be thousands of them.
+const COUNTERS: usize = 512;
+const _: () = assert!(COUNTERS <= marram_wire::limits::LIST_MAX, "a message of counters can be read");
+
+impl Counted {
+    /// The whole answer, in as many messages as it takes.
+    pub fn messages(tag: u64, counters: Vec<Counter>) -> impl Iterator<Item = FromShard> {
+        let count = counters.len().div_ceil(COUNTERS).max(1);
+        let mut rest = counters.into_iter();
+        (1..=count).map(move |n| {
+            let counters = rest.by_ref().take(COUNTERS).collect();
+            FromShard::Counted(Self { tag, counters, last: n == count })
+        })
     }
 }
 record! {

@@ -1,7 +1,10 @@
 //! The control of one edge: apps, shards, questions about sessions. Knows no HTTP and no process.
 
-use crate::api::{App, Configure, FromShard, Grant, Keep, Missing, Name, Protect, Row, Tag, ToShard, Want};
+use crate::api::{
+    App, Configure, Counter, FromShard, Grant, Keep, Missing, Name, Protect, Row, Tag, ToShard, Want,
+};
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     string::{String, ToString},
     vec::Vec,
@@ -74,7 +77,7 @@ pub enum Request {
     Inspect(SessionId),
     /// End one session.
     Kill(SessionId, String),
-    /// Counters of all shards, summed.
+    /// Counters of every shard, and of the edge.
     Counters,
     /// Move everything away and take nothing new.
     Drain,
@@ -94,9 +97,18 @@ pub enum Answer {
     /// Sessions.
     Sessions(Vec<Row>),
     /// One session and, in words, what it survives and why (DESIGN.md section 5.11).
-    Session(Row, Vec<String>),
-    /// Name, value, whether it may fall.
-    Counters(Vec<(String, u64, bool)>),
+    Session(Box<Row>, Vec<String>),
+    /// Counters.
+    Counters(Vec<Figure>),
+}
+
+/// A counter, and whose it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Figure {
+    /// Which shard counts it; none for what the edge itself counts.
+    pub shard: Option<u8>,
+    /// What it says.
+    pub counter: Counter,
 }
 
 /// The control wants something done.
@@ -152,7 +164,7 @@ struct Question {
     request: Request,
     waiting: Vec<u8>,
     rows: Vec<Row>,
-    counters: BTreeMap<String, (u64, bool)>,
+    figures: Vec<Figure>,
     found: bool,
 }
 
@@ -261,11 +273,11 @@ impl Control {
             }
             FromShard::Counted(counted) => {
                 if let Some(question) = self.questions.get_mut(&counted.tag) {
-                    for counter in counted.counters {
-                        let (sum, _) = question.counters.entry(counter.name).or_insert((0, counter.gauge));
-                        *sum += counter.value;
+                    let figure = |counter| Figure { shard: Some(shard), counter };
+                    question.figures.extend(counted.counters.into_iter().map(figure));
+                    if counted.last {
+                        self.answered(counted.tag, shard, out);
                     }
-                    self.answered(counted.tag, shard, out);
                 }
             }
             FromShard::Killed(killed) => {
@@ -381,8 +393,7 @@ impl Control {
     fn ask(&mut self, tag: u64, request: Request, message: &ToShard, out: &mut Vec<Out>) {
         let waiting: Vec<u8> = self.up.iter().copied().collect();
         let none = waiting.is_empty();
-        let question =
-            Question { request, waiting, rows: Vec::new(), counters: BTreeMap::new(), found: false };
+        let question = Question { request, waiting, rows: Vec::new(), figures: Vec::new(), found: false };
         self.questions.insert(tag, question);
         self.tell_all(message, out);
         if none {
@@ -405,18 +416,19 @@ impl Control {
             Request::Inspect(id) => match question.rows.into_iter().find(|row| row.session == id) {
                 Some(row) => {
                     let survives = self.survives(&row);
-                    Answer::Session(row, survives)
+                    Answer::Session(Box::new(row), survives)
                 }
                 None => Answer::NotFound,
             },
             Request::Kill(..) if !question.found => Answer::NotFound,
             Request::Counters => {
-                question.counters.insert("shards".into(), (self.up.len() as u64, true));
-                question.counters.insert("shard_deaths_total".into(), (self.restarts, false));
-                question.counters.insert("apps".into(), (self.apps.len() as u64, true));
-                let counters =
-                    question.counters.into_iter().map(|(name, (value, gauge))| (name, value, gauge));
-                Answer::Counters(counters.collect())
+                let own = [
+                    Counter::gauge("shards", self.up.len()),
+                    Counter::count("shard_deaths_total", self.restarts),
+                    Counter::gauge("apps", self.apps.len()),
+                ];
+                question.figures.extend(own.map(|counter| Figure { shard: None, counter }));
+                Answer::Counters(question.figures)
             }
             _ => Answer::Done,
         };
@@ -562,15 +574,20 @@ mod tests {
         step(&mut control, In::ShardUp { shard: 0 });
         step(&mut control, In::ShardUp { shard: 1 });
         step(&mut control, In::Request { tag: 7, request: Request::Counters });
-        let counters = alloc::vec![crate::api::Counter { name: "sessions".into(), value: 3, gauge: true }];
-        let message = FromShard::Counted(crate::api::Counted { tag: 7, counters });
-        assert_eq!(step(&mut control, In::FromShard { shard: 0, message }), []);
+        let counted = |counter: &Counter, last| {
+            let counters = alloc::vec![counter.clone()];
+            FromShard::Counted(crate::api::Counted { tag: 7, counters, last })
+        };
+        let (first, second) = (Counter::gauge("sessions", 3), Counter::gauge("cells", 4));
+        for (counter, last) in [(&first, false), (&second, true)] {
+            assert_eq!(step(&mut control, In::FromShard { shard: 0, message: counted(counter, last) }), []);
+        }
         let answered = step(&mut control, In::ShardDown { shard: 1 });
-        assert!(
-            answered
-                .iter()
-                .any(|out| matches!(out, Out::Answer { tag: 7, answer: Answer::Counters(counters) }
-            if counters.contains(&("sessions".into(), 3, true))))
-        );
+        let [Out::Answer { tag: 7, answer: Answer::Counters(figures) }] = &answered[..] else {
+            panic!("{answered:?}")
+        };
+        for counter in [first, second] {
+            assert!(figures.contains(&Figure { shard: Some(0), counter }), "{figures:?}");
+        }
     }
 }

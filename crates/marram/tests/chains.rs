@@ -119,10 +119,12 @@ fn what_an_edge_forces_on_every_app_is_part_of_it_everywhere() {
     clients.iter_mut().for_each(|client| assert_eq!(client.count(), "count=2"));
 
     let admin = url(&lab.edges[1]);
-    let listed =
-        Command::new(env!("CARGO_BIN_EXE_marram")).args(["apps", "--edge", &admin]).output().unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
-    assert!(listed.contains("front > counting\n"), "{listed}");
+    for command in ["apps", "ps", "inspect"] {
+        let arguments = [command, "--edge", &admin];
+        let listed = Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        assert!(listed.contains("front > counting\n"), "{command}: {listed}");
+    }
 
     // An edge of the same configuration takes the apps from a peer, with their stages; another one does not.
     let peer = [url(&lab.edges[1])];

@@ -3,9 +3,14 @@
 
 mod support;
 
-use marram::harness::Lab;
+use marram::harness::{Event, Lab};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn marram(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap()
@@ -77,6 +82,76 @@ fn an_app_comes_and_goes() {
     check(&["inspect", &unknown, "--edge", &admin], 3, &["no such app or session"]);
     check(&["kill", &unknown, "--edge", &admin], 3, &["no such app or session"]);
     check(&["inspect", "xyz", "--edge", &admin], 3, &["32 hexadecimal digits"]);
+}
+
+#[test]
+fn inspect_shows_an_edge_with_its_shards_and_apps_and_a_session_with_its_stages() {
+    let layout = support::layout("cli-inspect", |layout| layout.shards = 2);
+    let cells = support::cells();
+    let apps = |place: &_| Ok(vec![cells.manifest(place, "counting", "counter", "")?]);
+    let mut lab = Lab::new(layout, apps).unwrap();
+    lab.start_edges("").unwrap();
+    let admin = lab.edges[0].admin().to_string();
+    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"f").unwrap();
+    let mut answer = [0; 7];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"count=1");
+
+    let shown =
+        check(&["inspect", "--edge", &admin], 0, &["1 sessions, 1 apps, 2 shards", "WARM SLOTS", "READY"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let app: Vec<&str> = shown.lines().last().unwrap().split_whitespace().collect();
+    // Name, image, sessions, refused, ready, found, missed, shards that have it loaded, stages.
+    assert_eq!((app[0], app[2], app[3], app[7], app[8]), ("counting", "1", "0", "2", "counting"), "{shown}");
+    let json = check(&["inspect", "--edge", &admin, "--json"], 0, &[]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let edge = &json[0];
+    let sum = |field: &str| {
+        let shards = edge["shards"].as_array().unwrap().iter();
+        shards.map(|shard| shard["figures"][field].as_u64().unwrap()).sum::<u64>()
+    };
+    for field in ["sessions", "cells", "cells_ready", "slots_warm", "images_loaded"] {
+        assert_eq!(sum(field), edge["figures"][field].as_u64().unwrap(), "{field}: {edge}");
+    }
+    let of_app = &edge["apps"][0]["figures"];
+    assert_eq!(of_app["app_cells_ready"], edge["figures"]["cells_ready"], "it is the only one: {edge}");
+    let found = |field: &str| of_app[field].as_u64().unwrap();
+    assert_eq!(found("app_cells_ready_found_total") + found("app_cells_ready_missed_total"), 1, "{edge}");
+
+    let listed = check(&["ps", "--edge", &admin], 0, &["STAGES"]).stdout;
+    let listed = String::from_utf8(listed).unwrap();
+    let session = listed.lines().last().unwrap().split(' ').next().unwrap();
+    check(&["inspect", session, "--edge", &admin], 0, &["stages           counting\n", "image  "]);
+}
+
+#[test]
+fn one_session_too_many_is_refused_and_the_reason_is_told() {
+    let cells = support::cells();
+    let apps =
+        |place: &_| Ok(vec![cells.manifest(place, "counting", "counter", "[quotas]\nsessions = 1\n")?]);
+    let layout = support::layout("cli-quota", |layout| {
+        layout.agent_tables = "[patience]\nno_edge = \"500ms\"\n".into();
+    });
+    let mut lab = Lab::new(layout, apps).unwrap();
+    lab.start_edges("").unwrap();
+    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    let clients: Vec<TcpStream> = (0..2)
+        .map(|_| {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(b"f").unwrap();
+            client
+        })
+        .collect();
+    // Whichever comes second waits, since there may be room soon; the agent's log says what for.
+    let why = |event: &Event| event.name() == "ended" && event.text("reason").contains("quotas.sessions = 1");
+    lab.journal.wait(0, PATIENCE, why).expect("the agent is told");
+    let admin = lab.edges[0].admin().to_string();
+    let shown = String::from_utf8(check(&["inspect", "--edge", &admin], 0, &[]).stdout).unwrap();
+    let app: Vec<&str> = shown.lines().last().unwrap().split_whitespace().collect();
+    assert!(app[2] == "1" && app[3].parse::<u64>().unwrap() >= 1, "{shown}");
+    drop(clients);
 }
 
 #[test]

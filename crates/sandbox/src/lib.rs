@@ -25,7 +25,7 @@ mod quotas;
 
 pub use app::ImageFile;
 pub use buffers::{roomy, warm};
-pub use cells::{Cells, CellsConfig, Progress, ReadyStats, Reset, StartError, Tracking};
+pub use cells::{Cells, CellsConfig, Progress, ReadyStats, Reset, ShelfStats, StartError, Tracking};
 pub use chain::{Chain, Image};
 pub use checkpoint::{Decoded, RestoreError, Snapshot, SnapshotError};
 pub use deploy::DeployError;

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram_sandbox::{Cells, CellsConfig, Image, ReadyStats, StartError};
+use marram_sandbox::{Cells, CellsConfig, Image, ReadyStats, ShelfStats, StartError};
 use marram_session::cell::{CellId, Seed};
 use std::sync::Arc;
 use support::{SEED, ask_at, chain_with, deploy, echo, guest, start_in};
@@ -59,6 +59,8 @@ fn a_shelf_that_is_found_empty_gets_longer_and_one_that_nobody_needs_shorter() {
     }
     let ReadyStats { ready, found, missed, .. } = cells.ready_stats();
     assert_eq!((ready, found, missed), (0, first as u64, 1));
+    let shelf = ShelfStats { ready: 0, wanted: 2 * first, found, missed };
+    assert_eq!(cells.shelf_stats(image.hash()), Some(shelf));
     while cells.stock_one() {}
     assert_eq!(cells.ready_stats().ready, 2 * first);
     for _ in 0..8 {
@@ -94,6 +96,7 @@ fn a_chain_is_started_ahead_as_one() {
     cells.forget(&image);
     assert_eq!(cells.ready_stats().ready, 0);
     assert!(!cells.stock_one(), "nobody asks for it any more");
+    assert_eq!(cells.shelf_stats(image.hash()), None);
 }
 
 /// Writes a megabyte.

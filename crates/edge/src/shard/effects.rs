@@ -164,7 +164,7 @@ impl Shard {
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
         let Some(session) = self.sessions.remove(&id) else { return };
-        self.tenants.went(session.place);
+        self.tenants.went(session.place, &session.owner.policy().app);
         self.recoveries -= usize::from(session.recovering);
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));

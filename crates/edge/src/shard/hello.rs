@@ -120,7 +120,7 @@ impl Shard {
                 since_ms,
                 place: self.tenants.place(&app),
             };
-            self.tenants.came(session.place);
+            self.tenants.came(session.place, &app.name);
             self.sessions.insert(id, session);
         }
         if let Some(session) = self.sessions.get_mut(&id) {
@@ -210,24 +210,15 @@ impl Shard {
         Ok(())
     }
 
-    fn room_for(&self, hello: &Hello, app: &App) -> Result<(), Refusal> {
+    fn room_for(&mut self, hello: &Hello, app: &App) -> Result<(), Refusal> {
         let limit = self.config.sessions_max as usize;
         if limit > 0 && self.sessions.len() >= limit {
             return refuse(Code::Busy, "the shard has as many sessions as it may (limits.sessions)");
         }
-        let limit = app.sessions_max as usize;
-        let used = || self.sessions.values().filter(|session| session.owner.image() == app.image).count();
-        if hello.fresh && limit > 0 && used() >= limit {
-            return refuse(Code::Busy, "the app has as many sessions as it may (quotas.sessions)");
+        if !hello.fresh {
+            return Ok(());
         }
-        if !self.tenants.have_room(&app.tenant) {
-            let reason = alloc::format!(
-                "the tenant `{}` has as many sessions on this shard as the edge grants it (tenant.sessions)",
-                app.tenant
-            );
-            return refuse(Code::Busy, reason);
-        }
-        Ok(())
+        self.tenants.have_room(app).map_err(|reason| Refusal(Code::Busy, reason))
     }
 
     /// Opens a generation: newer than `count` and than the last one here.

@@ -250,6 +250,7 @@ impl Shard {
 
     fn know(&mut self, app: App) {
         self.wanted.found(app.image);
+        self.tenants.know(&app);
         self.images.insert(app.image, app);
     }
 

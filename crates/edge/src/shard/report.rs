@@ -70,7 +70,7 @@ impl Shard {
         for rows in rows.chunks(ROWS) {
             out.push(Out::Control(FromShard::Rows(Rows { tag, rows: rows.to_vec() })));
         }
-        out.push(Out::Control(FromShard::Counted(Counted { tag, counters: self.counted() })));
+        out.push(Out::Control(FromShard::Counted(Counted { tag, counters: self.counted(), last: true })));
     }
 
     fn row(&self, id: SessionId, session: &super::Session) -> Row {
@@ -81,6 +81,7 @@ impl Shard {
         Row {
             session: id,
             app: owner.policy().app.clone(),
+            image: owner.image(),
             generation: owner.generation(),
             phase: owner.phase().name().to_string(),
             client: owner.host(Port::CLIENT).unwrap_or_default(),
@@ -101,10 +102,8 @@ impl Shard {
     fn counted(&self) -> Vec<Counter> {
         let live = self.sessions.values().map(|session| session.owner.totals());
         let totals = live.fold(self.counters.gone, sum);
-        let count = |name: &str, value: u64| Counter { name: name.to_string(), value, gauge: false };
-        let gauge =
-            |name: &str, value: usize| Counter { name: name.to_string(), value: value as u64, gauge: true };
-        alloc::vec![
+        let (count, gauge) = (Counter::count, Counter::gauge);
+        let mut counters = alloc::vec![
             gauge("sessions", self.sessions.len()),
             gauge("sessions_recovering", self.sessions.values().filter(|s| s.owner.recovering()).count()),
             gauge("recoveries_waiting", self.waiting.len()),
@@ -129,6 +128,8 @@ impl Shard {
             count("sessions_finished_total", self.counters.finished),
             count("sessions_failed_total", self.counters.failed),
             count("sessions_left_total", self.counters.moved),
-        ]
+        ];
+        self.tenants.count(&mut counters);
+        counters
     }
 }

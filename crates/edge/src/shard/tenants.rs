@@ -1,8 +1,8 @@
-//! On whose account cells run: what the operator grants each tenant, and what it has.
+//! On whose account cells run: what the operator grants each tenant, what its apps may have, and what there is of both.
 
 use super::Shard;
 use crate::{
-    api::{App, Grant, Place},
+    api::{App, Counter, Grant, Label, Place},
     turns::{Class, Tenant, WEIGHT},
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
@@ -13,19 +13,45 @@ use marram_wire::id::SessionId;
 pub(super) struct Tenants {
     by_name: BTreeMap<String, Tenant>,
     accounts: Vec<Account>,
+    by_app: BTreeMap<String, Sessions>,
 }
 
 #[derive(Debug)]
 struct Account {
+    name: String,
     weight: u32,
     sessions_max: usize,
     priority: bool,
-    sessions: usize,
+    sessions: Sessions,
 }
 
-impl Default for Account {
-    fn default() -> Self {
-        Self { weight: WEIGHT, sessions_max: 0, priority: true, sessions: 0 }
+impl Account {
+    fn new(name: &str) -> Self {
+        let (weight, sessions) = (WEIGHT, Sessions::default());
+        Self { name: name.into(), weight, sessions_max: 0, priority: true, sessions }
+    }
+}
+
+/// Sessions on one account.
+#[derive(Clone, Copy, Default, Debug)]
+struct Sessions {
+    now: usize,
+    /// Turned away, since the account had as many as it may.
+    refused: u64,
+}
+
+impl Sessions {
+    /// Whether one more is within a limit; 0 is none.
+    fn have_room(&mut self, limit: usize) -> bool {
+        let room = limit == 0 || self.now < limit;
+        self.refused += u64::from(!room);
+        room
+    }
+
+    fn count(&self, kind: &str, label: &Label, out: &mut Vec<Counter>) {
+        let name = |what: &str| alloc::format!("{kind}_sessions{what}");
+        out.push(Counter::gauge(&name(""), self.now).of(label.clone()));
+        out.push(Counter::count(&name("_refused_total"), self.refused).of(label.clone()));
     }
 }
 
@@ -35,7 +61,7 @@ impl Tenants {
             return *known;
         }
         let new = Tenant(u32::try_from(self.accounts.len()).unwrap_or(u32::MAX));
-        self.accounts.push(Account::default());
+        self.accounts.push(Account::new(tenant));
         self.by_name.insert(tenant.into(), new);
         new
     }
@@ -47,7 +73,7 @@ impl Tenants {
     /// The operator's grants, all of them; sessions that run are not touched.
     pub(super) fn grant(&mut self, grants: &[Grant]) {
         for account in &mut self.accounts {
-            *account = Account { sessions: account.sessions, ..Account::default() };
+            *account = Account { sessions: account.sessions, ..Account::new(&account.name) };
         }
         for grant in grants {
             let tenant = self.name(&grant.tenant);
@@ -68,23 +94,60 @@ impl Tenants {
         Place { tenant, weight: account.map_or(WEIGHT, |account| account.weight), class }
     }
 
-    /// Whether one more session is within what the tenant is granted.
-    pub(super) fn have_room(&self, tenant: &str) -> bool {
-        let account = self.by_name.get(tenant).and_then(|tenant| self.accounts.get(tenant.0 as usize));
-        account.is_none_or(|account| account.sessions_max == 0 || account.sessions < account.sessions_max)
+    /// An app is known here: it is counted from now on, also if nobody asks for it.
+    pub(super) fn know(&mut self, app: &App) {
+        self.name(&app.tenant);
+        self.by_app.entry(app.name.clone()).or_default();
     }
 
-    /// A session begins.
-    pub(super) fn came(&mut self, place: Place) {
+    /// Whether one more session is within what the app and its tenant may have, or in words why not. Asked of new sessions
+    /// only: one that was let in anywhere may go on here when its edge dies.
+    pub(super) fn have_room(&mut self, app: &App) -> Result<(), String> {
+        let sessions = self.by_app.entry(app.name.clone()).or_default();
+        if !sessions.have_room(app.sessions_max as usize) {
+            return Err(alloc::format!(
+                "the app `{}` has as many sessions on this shard as its manifest lets it have (quotas.sessions = {})",
+                app.name,
+                app.sessions_max
+            ));
+        }
+        let tenant = self.name(&app.tenant);
+        let Some(account) = self.account(tenant) else { return Ok(()) };
+        if !account.sessions.have_room(account.sessions_max) {
+            return Err(alloc::format!(
+                "the tenant `{}` has as many sessions on this shard as the edge grants it (tenant.sessions = {})",
+                app.tenant,
+                account.sessions_max
+            ));
+        }
+        Ok(())
+    }
+
+    /// A session of an app begins.
+    pub(super) fn came(&mut self, place: Place, app: &str) {
+        self.by_app.entry(app.into()).or_default().now += 1;
         if let Some(account) = self.account(place.tenant) {
-            account.sessions += 1;
+            account.sessions.now += 1;
         }
     }
 
-    /// A session is over.
-    pub(super) fn went(&mut self, place: Place) {
+    /// A session of an app is over.
+    pub(super) fn went(&mut self, place: Place, app: &str) {
+        if let Some(sessions) = self.by_app.get_mut(app) {
+            sessions.now -= 1;
+        }
         if let Some(account) = self.account(place.tenant) {
-            account.sessions -= 1;
+            account.sessions.now -= 1;
+        }
+    }
+
+    /// What there is of each app and tenant.
+    pub(super) fn count(&self, out: &mut Vec<Counter>) {
+        for (app, sessions) in &self.by_app {
+            sessions.count("app", &Label::app(app), out);
+        }
+        for account in &self.accounts {
+            account.sessions.count("tenant", &Label::tenant(&account.name), out);
         }
     }
 }
@@ -109,30 +172,61 @@ mod tests {
         crate::api::tests::app(tenant, priority)
     }
 
+    /// An app that may have this many sessions.
+    fn limited(name: &str, tenant: &str, sessions_max: u32) -> App {
+        App { name: name.into(), sessions_max, ..app(tenant, 0) }
+    }
+
     #[test]
     fn a_tenant_s_apps_share_what_it_is_granted() {
         let mut tenants = Tenants::default();
         tenants.grant(&[grant("acme", 2, true)]);
-        let places = [tenants.place(&app("acme", 0)), tenants.place(&app("acme", 3))];
+        let (web, mail) = (limited("web", "acme", 0), App { priority: 3, ..limited("mail", "acme", 0) });
+        let places = [tenants.place(&web), tenants.place(&mail)];
         assert_eq!(places[0].tenant, places[1].tenant);
         assert_eq!((places[0].weight, places[1].class), (300, Class::Priority(3)));
-        places.iter().for_each(|place| tenants.came(*place));
-        assert!(!tenants.have_room("acme"));
-        assert!(tenants.have_room("other"), "nobody has said anything of it");
-        tenants.went(places[0]);
-        assert!(tenants.have_room("acme"));
+        tenants.came(places[0], "web");
+        tenants.came(places[1], "mail");
+        let why = tenants.have_room(&web).unwrap_err();
+        assert!(why.contains("`acme`") && why.contains("tenant.sessions = 2"), "{why}");
+        assert_eq!(tenants.have_room(&app("other", 0)), Ok(()), "nobody has said anything of it");
+        tenants.went(places[1], "mail");
+        assert_eq!(tenants.have_room(&web), Ok(()));
+    }
+
+    #[test]
+    fn an_app_has_as_many_sessions_as_its_manifest_says_whatever_version_they_run() {
+        let mut tenants = Tenants::default();
+        let old = limited("web", "acme", 2);
+        let new = App { image: marram_wire::id::ImageHash([2; 32]), ..old.clone() };
+        let place = tenants.place(&old);
+        tenants.came(place, "web");
+        assert_eq!(tenants.have_room(&new), Ok(()));
+        tenants.came(place, "web");
+        let why = tenants.have_room(&new).unwrap_err();
+        assert!(why.contains("`web`") && why.contains("quotas.sessions = 2"), "{why}");
+        assert_eq!(tenants.have_room(&limited("mail", "acme", 2)), Ok(()), "another app of the tenant");
+        assert_eq!(tenants.have_room(&limited("web", "acme", 3)), Ok(()), "deployed anew with more");
+        let mut counters = Vec::new();
+        tenants.count(&mut counters);
+        let web = |name: &str| {
+            let of = |counter: &&Counter| counter.name == name && counter.label == Some(Label::app("web"));
+            counters.iter().find(of).map(|counter| counter.value)
+        };
+        assert_eq!((web("app_sessions"), web("app_sessions_refused_total")), (Some(2), Some(1)));
     }
 
     #[test]
     fn a_priority_that_is_not_granted_is_none_and_grants_can_change() {
         let mut tenants = Tenants::default();
         tenants.grant(&[grant("acme", 1, false)]);
-        let place = tenants.place(&app("acme", 9));
+        let app = app("acme", 9);
+        let place = tenants.place(&app);
         assert_eq!(place.class, Class::Fair);
-        tenants.came(place);
+        tenants.came(place, &app.name);
         tenants.grant(&[]);
-        assert!(tenants.have_room("acme"));
-        assert_eq!(tenants.place(&app("acme", 9)).class, Class::Priority(9));
-        tenants.went(place);
+        assert_eq!(tenants.have_room(&app), Ok(()));
+        assert_eq!(tenants.place(&app).class, Class::Priority(9));
+        tenants.went(place, &app.name);
     }
 }

@@ -13,6 +13,7 @@ use marram_edge::control::{Answer, Request};
 use marram_sandbox::{DeployError, Images};
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -109,16 +110,32 @@ fn survives(manifest: &Manifest) -> &'static str {
     }
 }
 
-/// The stages that an app's sessions go through on this edge, the one next to the client first.
-pub(super) fn stages(desk: &Desk, text: &str) -> Vec<String> {
-    let source = Source::new(manifest::FILE_NAME, text.to_owned());
-    let Ok(manifest) = Manifest::parse(&source) else { return Vec::new() };
-    let own = manifest.stages.into_iter().map(|stage| stage.name);
-    if desk.is_forced(&manifest.name) {
-        // What is forced on others is not forced on itself.
-        return own.collect();
+/// The names of the stages behind images, the one next to the client first. Asked about every session of a list, so each
+/// image is looked at once.
+pub(super) struct StageNames {
+    images: Option<Images>,
+    known: BTreeMap<ImageHash, Option<Vec<String>>>,
+}
+
+impl StageNames {
+    /// Of the images of this edge.
+    pub(super) fn new(desk: &Desk) -> Self {
+        Self { images: Images::open(&desk.images).ok(), known: BTreeMap::new() }
     }
-    desk.first.iter().cloned().chain(own).chain(desk.last.iter().cloned()).collect()
+
+    /// Of an image that this app runs; none if its list cannot be read. An app that is no chain is its only stage.
+    pub(super) fn of(&mut self, app: &str, image: ImageHash) -> Option<Vec<String>> {
+        let images = self.images.as_ref()?;
+        let read =
+            || {
+                let chain = images.chain(image).ok()?;
+                Some(chain.map_or_else(Vec::new, |chain| {
+                    chain.stages().iter().map(|(name, _)| name.clone()).collect()
+                }))
+            };
+        let names = self.known.entry(image).or_insert_with(read).clone()?;
+        Some(if names.is_empty() { vec![app.to_owned()] } else { names })
+    }
 }
 
 fn open(desk: &Desk) -> Result<Images, Refusal> {

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `GET /healthz` | asks the control whether it is there | edge's name |
 //! | `GET /metrics` | | Prometheus text |
+//! | `GET /v1/edge` | | what the edge, each shard and each app have now |
 //! | `POST /v1/apps` | deploys: [`body`] says what to send | name, image, what its sessions survive |
 //! | `GET /v1/apps`, `/v1/apps/NAME` | | apps with their manifests |
 //! | `DELETE /v1/apps/NAME` | no new sessions of it | |
@@ -23,6 +24,7 @@ mod boot;
 mod chains;
 pub mod client;
 mod desk;
+mod figures;
 mod peers;
 mod routes;
 mod routing;

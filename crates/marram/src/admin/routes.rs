@@ -1,15 +1,16 @@
 //! What each request does. Every function blocks until its answer is there; none of them touches a socket.
 
-use super::apps;
+use super::apps::{self, StageNames};
 use super::body::Upload;
 use super::desk::Desk;
+use super::figures;
 use super::routing;
 use super::view;
 use crate::edge::AskError;
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
-use marram_edge::api::App;
-use marram_edge::control::{self, Request};
+use marram_edge::api::{App, Row};
+use marram_edge::control::{self, Figure, Request};
 use marram_sandbox::{Images, LoadError};
 use marram_wire::id::{ImageHash, SessionId};
 use serde_json::{Value, json};
@@ -86,6 +87,7 @@ pub(super) fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
     match (&call.method, path.as_slice()) {
         (method, ["healthz"]) if method == get => healthz(desk),
         (method, ["metrics"]) if method == get => metrics(desk),
+        (method, ["v1", "edge"]) if method == get => edge(desk),
         (method, ["v1", "apps"]) if method == get => list_apps(desk),
         (method, ["v1", "apps"]) if method == post => deploy(desk, &call.body),
         (method, ["v1", "apps", name]) if method == get => one_app(desk, name),
@@ -144,31 +146,52 @@ fn healthz(desk: &Desk) -> Result<Answer, Refusal> {
     }
 }
 
+fn figures(desk: &Desk) -> Result<Vec<Figure>, Refusal> {
+    match ask(desk, Request::Counters)? {
+        control::Answer::Counters(figures) => Ok(figures),
+        _ => Err(unexpected()),
+    }
+}
+
 fn metrics(desk: &Desk) -> Result<Answer, Refusal> {
-    let control::Answer::Counters(counters) = ask(desk, Request::Counters)? else { return Err(unexpected()) };
-    let body = (view::prometheus(&desk.edge, &counters) + &routing::prometheus(desk)).into();
+    let body = (figures::prometheus(&desk.edge, &figures(desk)?) + &routing::prometheus(desk)).into();
     Ok(Answer { status: StatusCode::OK, content_type: "text/plain; version=0.0.4", body })
+}
+
+/// The whole edge: what it, each shard and each app have now.
+fn edge(desk: &Desk) -> Result<Answer, Refusal> {
+    let figures = figures(desk)?;
+    let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
+    let mut names = StageNames::new(desk);
+    let mut value = figures::edge(&figures, &apps);
+    for (app, listed) in apps.iter().zip(value["apps"].as_array_mut().into_iter().flatten()) {
+        listed["stages"] = json!(names.of(&app.name, app.image));
+    }
+    value["edge"] = json!(desk.edge);
+    Ok(Answer::json(&value))
 }
 
 fn list_apps(desk: &Desk) -> Result<Answer, Refusal> {
     let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
-    let view = |app: &App| {
-        let manifest = apps::kept_manifest(desk, &app.name);
-        let stages = manifest.as_deref().map(|text| apps::stages(desk, text));
-        let mut value = view::app(app, manifest);
-        value["stages"] = json!(stages);
-        value
-    };
-    let apps: Vec<Value> = apps.iter().map(view).collect();
+    let mut names = StageNames::new(desk);
+    let apps: Vec<Value> = apps.iter().map(|app| shown(desk, &mut names, app)).collect();
     Ok(Answer::json(&json!({ "edge": desk.edge, "apps": apps })))
 }
 
 fn one_app(desk: &Desk, name: &str) -> Result<Answer, Refusal> {
     let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
     match apps.iter().find(|app| app.name == name) {
-        Some(app) => Ok(Answer::json(&view::app(app, apps::kept_manifest(desk, name)))),
+        Some(app) => Ok(Answer::json(&shown(desk, &mut StageNames::new(desk), app))),
         None => done(control::Answer::NotFound),
     }
+}
+
+/// An app with its manifest, where it is kept, and the stages that its sessions go through here.
+fn shown(desk: &Desk, names: &mut StageNames, app: &App) -> Value {
+    let mut value = view::app(app);
+    value["manifest"] = json!(apps::kept_manifest(desk, &app.name));
+    value["stages"] = json!(names.of(&app.name, app.image));
+    value
 }
 
 fn deploy(desk: &Desk, body: &Bytes) -> Result<Answer, Refusal> {
@@ -186,14 +209,22 @@ fn undeploy(desk: &Desk, name: &str) -> Result<Answer, Refusal> {
 
 fn sessions(desk: &Desk) -> Result<Answer, Refusal> {
     let control::Answer::Sessions(rows) = ask(desk, Request::Sessions)? else { return Err(unexpected()) };
-    let rows: Vec<Value> = rows.iter().map(view::row).collect();
+    let mut names = StageNames::new(desk);
+    let rows: Vec<Value> = rows.iter().map(|row| session_row(&mut names, row)).collect();
     Ok(Answer::json(&json!({ "edge": desk.edge, "sessions": rows })))
+}
+
+/// A session with the stages that its messages go through.
+fn session_row(names: &mut StageNames, row: &Row) -> Value {
+    let mut value = view::row(row);
+    value["stages"] = json!(names.of(&row.app, row.image));
+    value
 }
 
 fn inspect(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
     match ask(desk, Request::Inspect(session(id)?))? {
         control::Answer::Session(row, survives) => {
-            let mut value = view::row(&row);
+            let mut value = session_row(&mut StageNames::new(desk), &row);
             value["edge"] = json!(desk.edge);
             value["survives"] = json!(survives);
             Ok(Answer::json(&value))
@@ -224,7 +255,7 @@ fn image(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
 
 fn image_app(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
     match ask(desk, Request::Image(ImageHash(bytes_of(hash)?)))? {
-        control::Answer::Apps(apps) if !apps.is_empty() => Ok(Answer::json(&view::app(&apps[0], None))),
+        control::Answer::Apps(apps) if !apps.is_empty() => Ok(Answer::json(&view::app(&apps[0]))),
         _ => Err(Refusal::new(
             StatusCode::NOT_FOUND,
             format!("no app of this edge runs or ran image {hash}"),

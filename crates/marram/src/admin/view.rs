@@ -1,12 +1,11 @@
-//! How apps, sessions and counters look outside.
+//! How apps and sessions look outside.
 
 use marram_edge::api::{App, Keep, Protect, Row};
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
-use std::fmt::Write;
 
-/// One app; `manifest` is its text, where it is kept.
-pub(super) fn app(app: &App, manifest: Option<String>) -> Value {
+/// One app, for a peer.
+pub(super) fn app(app: &App) -> Value {
     json!({
         "name": app.name,
         "image": app.image.to_string(),
@@ -25,7 +24,6 @@ pub(super) fn app(app: &App, manifest: Option<String>) -> Value {
         "sessions_max": app.sessions_max,
         "tenant": app.tenant,
         "priority": app.priority,
-        "manifest": manifest,
     })
 }
 
@@ -72,6 +70,7 @@ pub(super) fn row(row: &Row) -> Value {
     json!({
         "session": row.session.to_string(),
         "app": row.app,
+        "image": row.image.to_string(),
         "generation": row.generation.to_string(),
         "phase": row.phase,
         "client": row.client.to_string(),
@@ -94,17 +93,6 @@ fn protect(protect: Protect) -> &'static str {
         Protect::None => "none",
         Protect::Endpoints => "endpoints",
     }
-}
-
-/// Counters as Prometheus reads them.
-pub(super) fn prometheus(edge: &str, counters: &[(String, u64, bool)]) -> String {
-    let mut out = String::new();
-    for (name, value, gauge) in counters {
-        let kind = if *gauge { "gauge" } else { "counter" };
-        writeln!(out, "# TYPE marram_{name} {kind}\nmarram_{name}{{edge=\"{edge}\"}} {value}")
-            .expect("writing to a string never fails");
-    }
-    out
 }
 
 /// Two hexadecimal digits a byte, exactly `N` bytes.
@@ -154,24 +142,13 @@ mod tests {
                 tenant: "acme".into(),
                 priority: 3,
             };
-            let value = app(&shown, None);
+            let value = app(&shown);
             assert_eq!(read_app(&value), Some(shown));
             for field in value.as_object().unwrap().keys() {
                 let mut other = value.clone();
                 other[field] = json!(["another version's"]);
-                let ignored = field == "manifest";
-                assert_eq!(read_app(&other).is_some(), ignored, "{field}");
+                assert_eq!(read_app(&other), None, "{field}");
             }
         }
-    }
-
-    #[test]
-    fn counters_are_prometheus_text() {
-        let text = prometheus("a", &[("sessions".into(), 3, true), ("recoveries".into(), 9, false)]);
-        assert_eq!(
-            text,
-            "# TYPE marram_sessions gauge\nmarram_sessions{edge=\"a\"} 3\n\
-             # TYPE marram_recoveries counter\nmarram_recoveries{edge=\"a\"} 9\n"
-        );
     }
 }

@@ -2,6 +2,7 @@
 
 mod configure;
 mod exit;
+mod inspect;
 pub mod limits;
 mod operate;
 mod route;
@@ -38,8 +39,8 @@ enum Command {
     Apps(operate::Edges),
     /// List sessions.
     Ps(operate::Edges),
-    /// Show one session, and what it survives.
-    Inspect(operate::One),
+    /// Show an edge with its shards and apps; or one session, and what it survives.
+    Inspect(inspect::Inspect),
     /// End one session for good.
     Kill(operate::One),
     /// Let edges move their sessions away and take nothing new.
@@ -75,7 +76,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Deploy(arguments) => operate::deploy(arguments),
         Command::Apps(edges) => operate::apps(edges),
         Command::Ps(edges) => operate::ps(edges),
-        Command::Inspect(arguments) => operate::inspect(arguments),
+        Command::Inspect(arguments) => inspect::run(arguments),
         Command::Kill(arguments) => operate::kill(arguments),
         Command::Drain(edges) => operate::drain(edges),
         Command::Route(command) => route::run(command),

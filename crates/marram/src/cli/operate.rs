@@ -1,4 +1,4 @@
-//! What operators do with running edges: deploy, list, inspect, kill, drain. Each command talks to the admin API.
+//! What operators do with running edges: deploy, list, kill, drain. Each command talks to the admin API.
 
 use super::{Failure, table};
 use crate::admin::client::{Client, ClientError};
@@ -8,7 +8,6 @@ use clap::Args;
 use hyper::Method;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
 
 /// Which edges to talk to.
 #[derive(Args)]
@@ -58,7 +57,7 @@ impl Edges {
     }
 
     /// Shows what the edges list that can be asked; then says which cannot.
-    fn list(&self, path: &str, text: impl FnOnce(&[Value]) -> String) -> Result<(), Failure> {
+    pub(super) fn list(&self, path: &str, text: impl FnOnce(&[Value]) -> String) -> Result<(), Failure> {
         let (mut answers, mut failed) = (Vec::new(), None);
         for (url, client) in self.clients()? {
             match ask_one(&url, &client, &Method::GET, path, &Bytes::new()) {
@@ -73,7 +72,7 @@ impl Edges {
     }
 
     /// Asks edge after edge until one knows the answer.
-    fn ask_first(&self, method: &Method, path: &str) -> Result<Value, Failure> {
+    pub(super) fn ask_first(&self, method: &Method, path: &str) -> Result<Value, Failure> {
         let (mut unknown, mut broken) = (None, None);
         for (url, client) in self.clients()? {
             match client.json(method.clone(), path) {
@@ -149,10 +148,28 @@ pub(super) fn apps(edges: &Edges) -> Result<(), Failure> {
 
 pub(super) fn ps(edges: &Edges) -> Result<(), Failure> {
     edges.list("/v1/sessions", |answers| {
-        let fields =
-            ["session", "app", "phase", "protect", "consumed", "produced", "log_bytes", "recoveries"];
-        let headings =
-            ["SESSION", "APP", "PHASE", "PROTECT", "CONSUMED", "PRODUCED", "LOG BYTES", "RECOVERIES"];
+        let fields = [
+            "session",
+            "app",
+            "phase",
+            "protect",
+            "consumed",
+            "produced",
+            "log_bytes",
+            "recoveries",
+            "stages",
+        ];
+        let headings = [
+            "SESSION",
+            "APP",
+            "PHASE",
+            "PROTECT",
+            "CONSUMED",
+            "PRODUCED",
+            "LOG BYTES",
+            "RECOVERIES",
+            "STAGES",
+        ];
         listing(answers, "sessions", &fields, &headings)
     })
 }
@@ -164,42 +181,6 @@ pub(super) struct One {
     session: String,
     #[command(flatten)]
     edges: Edges,
-}
-
-pub(super) fn inspect(arguments: &One) -> Result<(), Failure> {
-    let answer = arguments.edges.ask_first(&Method::GET, &format!("/v1/sessions/{}", arguments.session))?;
-    arguments.edges.show(std::slice::from_ref(&answer), || {
-        let mut out = String::new();
-        for (field, value) in
-            answer.as_object().into_iter().flatten().filter(|(field, _)| *field != "survives")
-        {
-            match (field.as_str(), value.as_u64()) {
-                ("since_ms", Some(since_ms)) => out += &format!("{:<16} {}\n", "since", ago(since_ms)),
-                _ => out += &format!("{field:<16} {}\n", text(&json!({ "value": value }), "value")),
-            }
-        }
-        for line in answer["survives"].as_array().into_iter().flatten() {
-            out += &format!("{}\n", line.as_str().unwrap_or_default());
-        }
-        out
-    });
-    Ok(())
-}
-
-/// How long ago a time was, for people; Unix milliseconds by this machine's clock.
-fn ago(then_ms: u64) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    age(now.saturating_sub(Duration::from_millis(then_ms)).as_secs()) + " ago"
-}
-
-/// Seconds in the two largest units that they come to.
-fn age(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds / 3_600 % 24),
-    }
 }
 
 pub(super) fn kill(arguments: &One) -> Result<(), Failure> {
@@ -234,7 +215,7 @@ fn listing(answers: &[Value], list: &str, fields: &[&str], headings: &[&str]) ->
 }
 
 /// A field's value without quotes, a list of names in its order; `-` where there is none.
-fn text(value: &Value, field: &str) -> String {
+pub(super) fn text(value: &Value, field: &str) -> String {
     match &value[field] {
         Value::Null => "-".into(),
         Value::String(text) => text.clone(),
@@ -247,18 +228,6 @@ fn text(value: &Value, field: &str) -> String {
 }
 
 /// The beginning of a digest; other texts as they are.
-fn short(text: &str) -> String {
+pub(super) fn short(text: &str) -> String {
     if text.len() == 64 { text[..12].to_owned() } else { text.to_owned() }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn an_age_is_told_in_two_units() {
-        for (seconds, told) in
-            [(0, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7_199, "1 h 59 min"), (90_000, "1 d 1 h")]
-        {
-            assert_eq!(super::age(seconds), told);
-        }
-    }
 }

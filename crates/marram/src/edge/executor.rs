@@ -12,7 +12,7 @@ use crate::net::Limiter;
 use anyhow::Context;
 use bytes::Bytes;
 use marram_edge::{
-    api::{CellError, Counter, In, Place},
+    api::{CellError, Counter, In, Label, Place},
     turns::{Class, Tenant, Turns, WEIGHT},
 };
 use marram_sandbox::{
@@ -256,18 +256,36 @@ impl Executor {
 
     /// What the operator may want to know of cells, slots and images, beside what the shard counts.
     pub(super) fn counters(&self) -> Vec<Counter> {
-        let counter = |name: &str, value: u64, gauge| Counter { name: name.to_string(), value, gauge };
+        let (count, gauge) = (Counter::count, Counter::gauge);
         let stats = self.cells.ready_stats();
-        vec![
-            counter("cells", self.cells.len() as u64, true),
-            counter("cells_ready", stats.ready as u64, true),
-            counter("cells_ready_found_total", stats.found, false),
-            counter("cells_ready_missed_total", stats.missed, false),
-            counter("cells_ready_reclaimed_total", stats.reclaimed, false),
-            counter("slots_warm", self.cells.warm_slots() as u64, true),
-            counter("images_loaded", self.images.len() as u64, true),
-            counter("memory_reclaims_total", self.reclaims, false),
-        ]
+        let mut counters = vec![
+            gauge("cells", self.cells.len()),
+            gauge("cells_ready", stats.ready),
+            count("cells_ready_found_total", stats.found),
+            count("cells_ready_missed_total", stats.missed),
+            count("cells_ready_reclaimed_total", stats.reclaimed),
+            gauge("slots_warm", self.cells.warm_slots()),
+            gauge("images_loaded", self.loaded_count()),
+            count("memory_reclaims_total", self.reclaims),
+        ];
+        for (app, image) in &self.deployed {
+            let shelf = self.cells.shelf_stats(*image).unwrap_or_default();
+            let loaded = matches!(self.images.get(image), Some(Loaded::Here(_)));
+            counters.extend(
+                [
+                    gauge("app_cells_ready", shelf.ready),
+                    count("app_cells_ready_found_total", shelf.found),
+                    count("app_cells_ready_missed_total", shelf.missed),
+                    gauge("app_images_loaded", usize::from(loaded)),
+                ]
+                .map(|counter| counter.of(Label::app(app))),
+            );
+        }
+        counters
+    }
+
+    fn loaded_count(&self) -> usize {
+        self.images.values().filter(|loaded| matches!(loaded, Loaded::Here(_))).count()
     }
 
     /// New clients of an app will ask for this image, or for none any more.

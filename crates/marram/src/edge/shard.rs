@@ -8,7 +8,7 @@ use super::{
 use crate::net::{EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random, token};
 use anyhow::{Context, bail};
 use marram_edge::{
-    api::{FromShard, In, Now, Out, Protect, ToShard, WireId},
+    api::{Counted, FromShard, In, Now, Out, Protect, ToShard, WireId},
     shard::Shard,
 };
 use marram_session::cell::Ran;
@@ -338,12 +338,13 @@ impl Process {
             Out::Part { cell, bytes } => self.executor.part(cell, bytes),
             Out::Remove { cell } => self.executor.remove(cell),
             Out::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),
-            Out::Control(mut message) => {
-                if let FromShard::Counted(counted) = &mut message {
-                    counted.counters.extend(self.executor.counters());
+            Out::Control(FromShard::Counted(mut counted)) => {
+                counted.counters.extend(self.executor.counters());
+                for message in Counted::messages(counted.tag, counted.counters) {
+                    self.passage.send(&message.to_bytes(), None);
                 }
-                self.passage.send(&message.to_bytes(), None);
             }
+            Out::Control(message) => self.passage.send(&message.to_bytes(), None),
         }
     }
 }

@@ -14,7 +14,7 @@ mod ticker;
 mod trim;
 
 pub use config::{CellsConfig, Reset, Tracking};
-pub use ready::ReadyStats;
+pub use ready::{ReadyStats, ShelfStats};
 
 use crate::buffers::Spares;
 use crate::chain::Image;
@@ -172,6 +172,12 @@ impl Cells {
     #[must_use]
     pub fn ready_stats(&self) -> ReadyStats {
         self.ready.stats()
+    }
+
+    /// The same of one image; nothing if no clients are expected for it.
+    #[must_use]
+    pub fn shelf_stats(&self, image: ImageHash) -> Option<ShelfStats> {
+        self.ready.shelf_stats(image)
     }
 
     /// Starts a cell from an image, in microseconds: all of its stages or none.

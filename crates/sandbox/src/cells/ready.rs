@@ -21,6 +21,9 @@ struct Shelf {
     wanted: usize,
     /// The fewest that there were since this was last looked at.
     fewest: usize,
+    /// Clients that found one, and that did not.
+    found: u64,
+    missed: u64,
 }
 
 /// What became of cells that were started ahead.
@@ -34,6 +37,19 @@ pub struct ReadyStats {
     pub missed: u64,
     /// Given up because the room was needed, or nobody came.
     pub reclaimed: u64,
+}
+
+/// What became of those of one image, since clients were expected for it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct ShelfStats {
+    /// On its shelf now.
+    pub ready: usize,
+    /// How many are to be there.
+    pub wanted: usize,
+    /// Clients that found one.
+    pub found: u64,
+    /// Clients that had to wait for theirs to be started.
+    pub missed: u64,
 }
 
 /// All shelves of a process.
@@ -64,7 +80,20 @@ impl Ready {
             cells: Vec::new(),
             wanted: READY_MIN,
             fewest: 0,
+            found: 0,
+            missed: 0,
         });
+    }
+
+    /// What became of the cells of one image, where clients are expected for it.
+    pub(super) fn shelf_stats(&self, image: ImageHash) -> Option<ShelfStats> {
+        let shelf = self.shelves.get(&image)?;
+        Some(ShelfStats {
+            ready: shelf.cells.len(),
+            wanted: shelf.wanted,
+            found: shelf.found,
+            missed: shelf.missed,
+        })
     }
 
     /// Takes a cell from the image's shelf and makes it the one with this seed.
@@ -72,11 +101,13 @@ impl Ready {
         let shelf = self.shelves.get_mut(&image)?;
         let Some(stages) = shelf.cells.pop() else {
             shelf.wanted = (shelf.wanted * 2).min(READY_MAX);
+            shelf.missed += 1;
             self.stats.missed += 1;
             return None;
         };
         shelf.fewest = shelf.fewest.min(shelf.cells.len());
         self.count -= 1;
+        shelf.found += 1;
         self.stats.found += 1;
         for (at, stage) in (0..).zip(stages.list()) {
             let mut live = stage.live.borrow_mut();

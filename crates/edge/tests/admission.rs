@@ -1,0 +1,193 @@
+//! How many sessions a shard takes, of an app and of a tenant, and what it says to whoever is one too many.
+//!
+//! One shard; its client's agent is written out frame by frame.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use marram_edge::{
+    api::{
+        App, Configure, Counter, FromShard, Grant, In, Keep, Kill, Label, Now, Out, Protect, Tag, ToShard,
+        WireId,
+    },
+    shard::Shard,
+};
+use marram_wire::{
+    frame::{Channel, Code, Frame, Greet, Hello, Welcome},
+    id::{Generation, HostId, ImageHash, SessionId},
+    limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
+    seal::{DomainSecret, SessionKeys, proof},
+};
+
+const WIRE: WireId = WireId(1);
+
+fn secret() -> DomainSecret {
+    DomainSecret::from_material(b"the domain's")
+}
+
+fn session(number: u8) -> SessionId {
+    SessionId([number; 16])
+}
+
+fn app(name: &str, tenant: &str, sessions_max: u32) -> App {
+    App {
+        name: name.into(),
+        image: ImageHash([name.as_bytes()[0]; 32]),
+        protect: Protect::Endpoints,
+        server: None,
+        keep: Keep::Client,
+        recovery_target_ns: 1,
+        linger_ms: 1_000,
+        messages_per_s: 0,
+        log_bytes_per_s: 0,
+        sessions_max,
+        shared: false,
+        tenant: tenant.into(),
+        priority: 0,
+    }
+}
+
+struct World {
+    shard: Shard,
+    challenge: [u8; 16],
+    channels: Channel,
+}
+
+impl World {
+    /// A shard with these apps, whose operator grants tenants so many sessions each.
+    fn new(apps: &[App], grants: &[(&str, u32)]) -> Self {
+        let mut world = Self { shard: Shard::new(secret(), [2; 32]), challenge: [0; 16], channels: 0 };
+        let grant = |(tenant, sessions_max): &(&str, u32)| Grant {
+            tenant: (*tenant).into(),
+            weight: 100,
+            sessions_max: *sessions_max,
+            priority: true,
+        };
+        let grants = grants.iter().map(grant).collect();
+        world.tell(ToShard::Configure(Configure { grants, ..Configure::default() }));
+        apps.iter().for_each(|app| drop(world.tell(ToShard::Deploy(app.clone()))));
+        world.step(In::WireUp { wire: WIRE });
+        let greet = Greet {
+            version_oldest: WIRE_VERSION_OLDEST,
+            version_newest: WIRE_VERSION,
+            host: HostId([9; 16]),
+            servers: Vec::new(),
+        };
+        let told = world.step(In::Frame { wire: WIRE, frame: greet.into() });
+        let [Out::Send { frame: Frame::Welcome(Welcome { challenge, .. }), .. }, ..] = &told[..] else {
+            panic!("{told:?}")
+        };
+        world.challenge = *challenge;
+        world
+    }
+
+    fn step(&mut self, input: In) -> Vec<Out> {
+        let mut out = Vec::new();
+        self.shard.step(Now { mono_ns: 1_000_000_000, unix_ns: 5_000_000_000 }, input, &mut out);
+        out
+    }
+
+    fn tell(&mut self, message: ToShard) -> Vec<Out> {
+        self.step(In::Control(message))
+    }
+
+    /// A session asks to begin, or to go on here; what it is refused with, if it is.
+    fn hello(&mut self, number: u8, app: &App, fresh: bool) -> Result<(), String> {
+        self.channels += 2;
+        let session = session(number);
+        let resume = SessionKeys::derive(&secret(), session).resume();
+        let hello = Hello {
+            channel: self.channels,
+            session,
+            server: false,
+            app: app.name.clone(),
+            fresh,
+            promised: Generation::default(),
+            image: (!fresh).then_some(app.image),
+            proof: (!fresh).then(|| proof(&resume, &self.challenge, session)),
+            peer: None,
+        };
+        let told = self.step(In::Frame { wire: WIRE, frame: hello.into() });
+        for out in &told {
+            if let Out::Send { frame: Frame::Reject(reject), .. } = out {
+                assert_eq!(reject.code, Code::Busy, "another edge may have room");
+                return Err(reject.reason.clone());
+            }
+        }
+        assert!(told.iter().any(|out| matches!(out, Out::Send { frame: Frame::Promise(_), .. })), "{told:?}");
+        Ok(())
+    }
+
+    fn begin(&mut self, number: u8, app: &App) -> Result<(), String> {
+        self.hello(number, app, true)
+    }
+
+    fn end(&mut self, number: u8) {
+        self.tell(ToShard::Kill(Kill { tag: 0, session: session(number), reason: "enough".into() }));
+    }
+
+    fn counted(&mut self, name: &str, label: &Label) -> u64 {
+        let told = self.tell(ToShard::List(Tag { tag: 1 }));
+        let counters = told.into_iter().find_map(|out| match out {
+            Out::Control(FromShard::Counted(counted)) => Some(counted.counters),
+            _ => None,
+        });
+        let of = |counter: &Counter| counter.name == name && counter.label.as_ref() == Some(label);
+        counters.unwrap().into_iter().find(of).map(|counter| counter.value).expect("it is counted")
+    }
+}
+
+#[test]
+fn an_app_takes_as_many_sessions_as_its_manifest_says_and_says_so_to_the_next() {
+    let (web, mail) = (app("web", "acme", 2), app("mail", "acme", 0));
+    let mut world = World::new(&[web.clone(), mail.clone()], &[]);
+    assert_eq!((world.begin(1, &web), world.begin(2, &web)), (Ok(()), Ok(())));
+    let why = world.begin(3, &web).unwrap_err();
+    assert!(why.contains("`web`") && why.contains("quotas.sessions = 2"), "{why}");
+    assert_eq!(world.begin(4, &mail), Ok(()), "other apps do not notice");
+    let of = Label::app("web");
+    assert_eq!(
+        (world.counted("app_sessions", &of), world.counted("app_sessions_refused_total", &of)),
+        (2, 1)
+    );
+    world.end(1);
+    assert_eq!(world.counted("app_sessions", &of), 1);
+    assert_eq!(world.begin(3, &web), Ok(()));
+}
+
+#[test]
+fn another_version_of_an_app_counts_with_the_sessions_of_the_old_one() {
+    let old = app("web", "acme", 1);
+    let new = App { image: ImageHash([99; 32]), ..old.clone() };
+    let mut world = World::new(std::slice::from_ref(&old), &[]);
+    assert_eq!(world.begin(1, &old), Ok(()));
+    world.tell(ToShard::Deploy(new.clone()));
+    assert!(world.begin(2, &new).is_err());
+}
+
+#[test]
+fn a_tenant_s_apps_share_its_sessions_and_another_tenant_has_its_own() {
+    let (web, mail, other) = (app("web", "acme", 0), app("mail", "acme", 0), app("x", "other", 0));
+    let mut world = World::new(&[web.clone(), mail.clone(), other.clone()], &[("acme", 2)]);
+    assert_eq!((world.begin(1, &web), world.begin(2, &mail)), (Ok(()), Ok(())));
+    for (number, app) in [(3, &web), (4, &mail)] {
+        let why = world.begin(number, app).unwrap_err();
+        assert!(why.contains("`acme`") && why.contains("tenant.sessions = 2"), "{why}");
+    }
+    assert_eq!(world.begin(5, &other), Ok(()));
+    let of = Label::tenant("acme");
+    let counted =
+        (world.counted("tenant_sessions", &of), world.counted("tenant_sessions_refused_total", &of));
+    assert_eq!(counted, (2, 2));
+}
+
+#[test]
+fn a_session_that_was_let_in_somewhere_is_not_turned_away_when_it_has_to_move() {
+    let web = app("web", "acme", 1);
+    let mut world = World::new(std::slice::from_ref(&web), &[("acme", 1)]);
+    assert_eq!(world.begin(1, &web), Ok(()));
+    assert_eq!(world.hello(2, &web, false), Ok(()), "its edge died; it has the key to show for it");
+    assert!(world.begin(3, &web).is_err(), "what is new waits until both are fewer");
+    world.end(1);
+    assert!(world.begin(3, &web).is_err(), "and one is still all that there may be");
+    world.end(2);
+    assert_eq!(world.begin(3, &web), Ok(()));
+}

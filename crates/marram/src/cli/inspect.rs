@@ -1,0 +1,128 @@
+//! `marram inspect`: an edge at a glance, or one session.
+
+use super::operate::{Edges, short, text};
+use super::{Failure, table};
+use clap::Args;
+use hyper::Method;
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime};
+
+/// What to show.
+#[derive(Args)]
+pub(super) struct Inspect {
+    /// A session's identifier, as `marram ps` shows it; the edges themselves if left out.
+    session: Option<String>,
+    #[command(flatten)]
+    edges: Edges,
+}
+
+/// What of a shard's figures goes into its table, with the headings.
+const OF_SHARDS: [(&str, &str); 8] = [
+    ("sessions", "SESSIONS"),
+    ("wires", "WIRES"),
+    ("cells", "CELLS"),
+    ("shared_cells", "SHARED"),
+    ("cells_ready", "READY"),
+    ("slots_warm", "WARM SLOTS"),
+    ("images_loaded", "IMAGES"),
+    ("memory_reclaims_total", "RECLAIMS"),
+];
+/// The same of an app.
+const OF_APPS: [(&str, &str); 6] = [
+    ("app_sessions", "SESSIONS"),
+    ("app_sessions_refused_total", "REFUSED"),
+    ("app_cells_ready", "READY"),
+    ("app_cells_ready_found_total", "FOUND READY"),
+    ("app_cells_ready_missed_total", "MISSED"),
+    ("app_images_loaded", "LOADED ON"),
+];
+
+pub(super) fn run(arguments: &Inspect) -> Result<(), Failure> {
+    match &arguments.session {
+        Some(session) => one(session, &arguments.edges),
+        None => arguments.edges.list("/v1/edge", |edges| {
+            let edges: Vec<String> = edges.iter().map(edge).collect();
+            edges.join("\n")
+        }),
+    }
+}
+
+/// An edge, its shards, its apps.
+fn edge(edge: &Value) -> String {
+    let figures = |of: &Value, names: &[(&str, &str)]| -> Vec<String> {
+        names.iter().map(|(name, _)| text(&of["figures"], name)).collect()
+    };
+    let headings = |first: &[&'static str], names: &[(&str, &'static str)]| -> Vec<&'static str> {
+        first.iter().copied().chain(names.iter().map(|(_, heading)| *heading)).collect()
+    };
+    let list = |name: &str| edge[name].as_array().into_iter().flatten();
+    let shards: Vec<Vec<String>> = list("shards")
+        .map(|shard| [vec![text(shard, "shard")], figures(shard, &OF_SHARDS)].concat())
+        .collect();
+    let apps: Vec<Vec<String>> = list("apps")
+        .map(|app| {
+            let first = vec![text(app, "name"), short(&text(app, "image"))];
+            [first, figures(app, &OF_APPS), vec![text(app, "stages")]].concat()
+        })
+        .collect();
+    let mut app_headings = headings(&["APP", "IMAGE"], &OF_APPS);
+    app_headings.push("STAGES");
+    format!(
+        "edge {}: {} sessions, {} apps, {} shards ({} died)\n\n{}\n{}",
+        text(edge, "edge"),
+        text(&edge["figures"], "sessions"),
+        text(&edge["figures"], "apps"),
+        text(&edge["figures"], "shards"),
+        text(&edge["figures"], "shard_deaths_total"),
+        table::format(&headings(&["SHARD"], &OF_SHARDS), &shards),
+        table::format(&app_headings, &apps),
+    )
+}
+
+fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
+    let answer = edges.ask_first(&Method::GET, &format!("/v1/sessions/{session}"))?;
+    edges.show(std::slice::from_ref(&answer), || {
+        let mut out = String::new();
+        for (field, value) in
+            answer.as_object().into_iter().flatten().filter(|(field, _)| *field != "survives")
+        {
+            match (field.as_str(), value.as_u64()) {
+                ("since_ms", Some(since_ms)) => out += &format!("{:<16} {}\n", "since", ago(since_ms)),
+                _ => out += &format!("{field:<16} {}\n", text(&json!({ "value": value }), "value")),
+            }
+        }
+        for line in answer["survives"].as_array().into_iter().flatten() {
+            out += &format!("{}\n", line.as_str().unwrap_or_default());
+        }
+        out
+    });
+    Ok(())
+}
+
+/// How long ago a time was, for people; Unix milliseconds by this machine's clock.
+fn ago(then_ms: u64) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    age(now.saturating_sub(Duration::from_millis(then_ms)).as_secs()) + " ago"
+}
+
+/// Seconds in the two largest units that they come to.
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn an_age_is_told_in_two_units() {
+        for (seconds, told) in
+            [(0, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7_199, "1 h 59 min"), (90_000, "1 d 1 h")]
+        {
+            assert_eq!(super::age(seconds), told);
+        }
+    }
+}
