@@ -136,6 +136,57 @@ fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
     clients.iter_mut().for_each(Client::talk);
 }
 
+/// A wire to a shard, as far as the supervisor's answer: by then it is on its way to the shard.
+fn knock(lab: &Lab, shard: u64) -> TcpStream {
+    let mut stream = TcpStream::connect(lab.edges[0].address()).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    // Encrypted, and with a token to be shown.
+    let shard = u8::try_from(shard).expect("few");
+    stream.write_all(&[b"MARM\x01\x01".as_slice(), &[shard, 3]].concat()).expect("open");
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).expect("the supervisor answers, whatever its shards do");
+    assert_eq!(&answer[..5], b"MARM\0", "welcome");
+    stream
+}
+
+#[test]
+fn a_shard_that_dies_in_the_middle_of_hand_overs_takes_nobody_else_with_it() {
+    let (mut lab, address) = world(1, "protect = \"endpoints\"\n");
+    let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
+    let owned = lab.journal.all(0, |event| &*event.who == "client agent" && event.name() == "owned");
+    let victim = owned[0].number("shard");
+    let before = lab.journal.end();
+    let process = shards(&lab, 0)[&victim];
+    // Whatever is handed to it from now on it has been given and has not taken.
+    kill_process(process, Signal::STOP).expect("it runs");
+    let mut strangers: Vec<_> = (0..200).map(|_| knock(&lab, victim)).collect();
+    drop(knock(&lab, 1 - victim));
+    kill_process(process, Signal::KILL).expect("it runs");
+    for stranger in &mut strangers {
+        let heard = stranger.read(&mut [0; 1]);
+        let gone = match &heard {
+            Ok(count) => *count == 0,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        };
+        assert!(gone, "nobody is left waiting: {heard:?}");
+    }
+    clients.iter_mut().for_each(Client::talk);
+    let new = lab.journal.wait(before, PATIENCE, |event| event.text("message") == "shard started");
+    assert_eq!(new.expect("it is replaced").1.number("shard"), victim);
+    drop(knock(&lab, victim));
+    clients.push(Client::connect(address));
+    clients.iter_mut().for_each(Client::talk);
+    let ended = lab.journal.all(before, |event| &*event.who == "client agent" && event.name() == "ended");
+    assert!(ended.is_empty(), "{ended:?}");
+    let moved = lab.journal.all(before, |event| &*event.who == "client agent" && event.name() == "orphaned");
+    for event in moved {
+        let session = event.text("session");
+        let home = owned.iter().find(|owned| owned.text("session") == session).expect("one of ours");
+        assert_eq!(home.number("shard"), victim, "a session of the other shard: {:?}", event.fields);
+    }
+    assert!(lab.edges[0].process().is_some_and(|process| process.id() > 0), "the supervisor lives");
+}
+
 #[test]
 fn shards_do_not_outlive_their_supervisor() {
     let (mut lab, _) = world(1, "protect = \"endpoints\"\n");

@@ -1,5 +1,6 @@
 //! `marram bench start`: how soon a new client has a cell of its own, against what a process a client costs.
 
+mod handover;
 mod ping;
 mod tiny;
 mod worker;
@@ -39,6 +40,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     chain(&images, rounds / 5, &mut report)?;
     processes(plan, &place, rounds / 10, activate, &mut report)?;
     race(plan, &place, &mut report)?;
+    handover::run(plan, rounds / 5, &mut report)?;
     ping::run(plan, &mut report)?;
     report.note(
         "activate: from nothing to the answer to a new client's first message, which writes eight pages",

@@ -30,6 +30,8 @@ pub enum Worker {
         /// Which program.
         program: PathBuf,
     },
+    /// Takes connections from standard input, and tells when it has read what comes first.
+    Handover,
     /// Starts and ends cells, from a line on standard input on; prints how many.
     Activations {
         /// For how long.
@@ -49,6 +51,7 @@ impl Worker {
             Self::Forks { rounds } => forks(*rounds),
             Self::Serve => serve(),
             Self::Execs { rounds, program } => execs(*rounds, program),
+            Self::Handover => super::handover::take(),
             Self::Activations { ms, place } => activations(Duration::from_millis(*ms), place),
         }
     }
