@@ -1,6 +1,8 @@
 //! The cell between a real TLS client, with another provider, and a server that speaks plain; natively, in memory.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod support;
+
 use marram_sdk::double::{Output, Session};
 use marram_sdk::{Port, PortKind};
 use rustls::pki_types::pem::PemObject;
@@ -87,30 +89,15 @@ fn converse(
     sent: &mut Sent,
     dice: &mut Dice,
 ) -> Vec<u8> {
-    let mut heard = Vec::new();
-    loop {
-        let mut wire = Vec::new();
-        while client.wants_write() {
-            client.write_tls(&mut wire).unwrap();
-        }
-        let mut rest = &wire[..];
+    support::converse(client, |wire| {
+        let mut rest = wire;
         while !rest.is_empty() {
             let (piece, behind) = rest.split_at((1 + dice.throw(300)).min(rest.len()));
             sent.take(cell.message(Port::CLIENT, piece));
             rest = behind;
         }
-        let answer = std::mem::take(&mut sent.client);
-        let mut rest = &answer[..];
-        while !rest.is_empty() {
-            client.read_tls(&mut rest).unwrap();
-            client.process_new_packets().unwrap();
-            // It ends by having no more, or by the server's last word.
-            let _ = client.reader().read_to_end(&mut heard);
-        }
-        if answer.is_empty() && !client.wants_write() {
-            return heard;
-        }
-    }
+        std::mem::take(&mut sent.client)
+    })
 }
 
 #[test]

@@ -6,6 +6,9 @@
 mod support;
 
 use marram::harness::{Event, Lab, Place, Side};
+use marram_sandbox::bench::guests::{
+    Body, again, answer, endless, grow, module, nothing, print, send, set_timers,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,10 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use wasm_encoder::{
-    BlockType, CodeSection, EntityType, ExportKind, ExportSection, Function, FunctionSection, ImportSection,
-    InstructionSink, MemorySection, MemoryType, Module, TypeSection, ValType,
-};
 
 /// How long anything that is waited for may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,14 +36,14 @@ const SWARM: u64 = 3_000;
 struct App {
     name: &'static str,
     /// The handlers of a message (port, where it is, its length) and of a timer (token).
-    handlers: [fn(&mut InstructionSink<'_>); 2],
+    handlers: [Body; 2],
     manifest: &'static str,
     /// What the agent says of a session that the edge ended; nothing if the edge has no reason to end one.
     ended: &'static str,
 }
 
 const APPS: [App; 10] = [
-    App { name: "quiet", handlers: [echo, nothing], manifest: "", ended: "" },
+    App { name: "quiet", handlers: [answer, nothing], manifest: "", ended: "" },
     App {
         name: "loop",
         handlers: [endless, nothing],
@@ -71,120 +70,24 @@ const APPS: [App; 10] = [
         manifest: "",
         ended: "the cell has more timers than the limit",
     },
-    App { name: "printer", handlers: [|code| set_timers(code, 1), print], manifest: "", ended: "" },
-    App { name: "swarm", handlers: [echo, nothing], manifest: "", ended: "" },
+    App {
+        name: "printer",
+        handlers: [|code| set_timers(code, 1), |code| print(code, 1_000)],
+        manifest: "",
+        ended: "",
+    },
+    App { name: "swarm", handlers: [answer, nothing], manifest: "", ended: "" },
     App {
         name: "crowd",
-        handlers: [echo, nothing],
+        handlers: [answer, nothing],
         manifest: "",
         ended: "the tenant `crowd` has as many sessions on this shard as the edge grants it",
     },
 ];
 
-/// Imports, by number.
-const SEND: u32 = 0;
-const NOW: u32 = 1;
-const TIMER: u32 = 2;
-const PRINT: u32 = 3;
-/// Where messages are put.
-const MESSAGE: i32 = 65_536;
-
-fn nothing(_: &mut InstructionSink<'_>) {}
-
-fn echo(code: &mut InstructionSink<'_>) {
-    code.local_get(0).local_get(1).local_get(2).call(SEND);
-}
-
-fn endless(code: &mut InstructionSink<'_>) {
-    code.loop_(BlockType::Empty).br(0).end();
-}
-
-/// So many messages of this size.
-fn send(code: &mut InstructionSink<'_>, count: i32, size: i32) {
-    repeat(code, count, |code| _ = code.local_get(0).i32_const(MESSAGE).i32_const(size).call(SEND));
-}
-
-/// Runs `body` so often; counts in the place of the message's length.
-fn repeat(code: &mut InstructionSink<'_>, count: i32, body: impl FnOnce(&mut InstructionSink<'_>)) {
-    code.i32_const(count).local_set(2).loop_(BlockType::Empty);
-    body(code);
-    code.local_get(2).i32_const(1).i32_sub().local_tee(2).br_if(0).end();
-}
-
-/// Takes memory until it gets no more, and writes on all of it.
-fn grow(code: &mut InstructionSink<'_>) {
-    code.loop_(BlockType::Empty);
-    code.i32_const(16).memory_grow(0).local_tee(1).i32_const(-1).i32_eq();
-    code.if_(BlockType::Empty).unreachable().end();
-    code.local_get(1).i32_const(16).i32_shl().i32_const(7).i32_const(1 << 20).memory_fill(0);
-    code.br(0).end();
-}
-
-/// So many timers that are due at once.
-fn set_timers(code: &mut InstructionSink<'_>, count: i32) {
-    repeat(code, count, |code| _ = code.i64_const(1).local_get(2).i64_extend_i32_u().call(TIMER));
-}
-
-fn again(code: &mut InstructionSink<'_>) {
-    code.i64_const(1).local_get(0).call(TIMER);
-}
-
-/// Writes to the log and asks for the time as often as it may, and again at once.
-fn print(code: &mut InstructionSink<'_>) {
-    code.i32_const(1_000).local_set(1).loop_(BlockType::Empty);
-    code.call(NOW).drop().i32_const(2).i32_const(MESSAGE).i32_const(1).call(PRINT);
-    code.local_get(1).i32_const(1).i32_sub().local_tee(1).br_if(0).end();
-    again(code);
-}
-
-/// A module with these handlers.
-fn module(handlers: [fn(&mut InstructionSink<'_>); 2]) -> Vec<u8> {
-    use ValType::{I32, I64};
-    let mut types = TypeSection::new();
-    types.ty().function([I32, I32, I32], []);
-    types.ty().function([], [I64]);
-    types.ty().function([I64, I64], []);
-    types.ty().function([I32], [I32]);
-    types.ty().function([I64], []);
-    let mut imports = ImportSection::new();
-    for (name, kind) in [("send", 0), ("now", 1), ("timer", 2), ("print", 0)] {
-        imports.import("marram_v1", name, EntityType::Function(kind));
-    }
-    let (mut functions, mut exports, mut code) =
-        (FunctionSection::new(), ExportSection::new(), CodeSection::new());
-    let mut alloc = Function::new([]);
-    alloc.instructions().i32_const(MESSAGE).end();
-    let [recv, timer] = handlers.map(|handler| {
-        let mut function = Function::new([(1, I32)]);
-        let mut body = function.instructions();
-        handler(&mut body);
-        body.end();
-        function
-    });
-    let all = [("marram_alloc", 3, alloc), ("marram_recv", 0, recv), ("marram_timer", 4, timer)];
-    for ((name, kind, function), number) in all.iter().zip(PRINT + 1..) {
-        functions.function(*kind);
-        exports.export(name, ExportKind::Func, number);
-        code.function(function);
-    }
-    let mut memories = MemorySection::new();
-    memories.memory(MemoryType {
-        minimum: 32,
-        maximum: None,
-        memory64: false,
-        shared: false,
-        page_size_log2: None,
-    });
-    exports.export("memory", ExportKind::Memory, 0);
-    let mut module = Module::new();
-    module.section(&types).section(&imports).section(&functions).section(&memories);
-    module.section(&exports).section(&code);
-    module.finish()
-}
-
 fn write_app(place: &Place, app: &App) -> anyhow::Result<PathBuf> {
-    let App { name, handlers, manifest, .. } = app;
-    place.write(&format!("apps/{name}/guest.wasm"), module(*handlers))?;
+    let App { name, handlers: [recv, timer], manifest, .. } = app;
+    place.write(&format!("apps/{name}/guest.wasm"), module(*recv, *timer))?;
     place.write(
         &format!("apps/{name}/marram.toml"),
         format!("name = \"{name}\"\nmodule = \"guest.wasm\"\n{manifest}"),

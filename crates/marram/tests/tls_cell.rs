@@ -2,13 +2,17 @@
 //! between and within records, on what stands for another machine with the same keys, it says the same bytes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+// The cell's own tests have it; they are in another workspace.
+#[path = "../../../cells/tls/tests/support/mod.rs"]
+mod tls_support;
+
 use marram::keys;
 use marram_sandbox::{Cells, CellsConfig, Decoded, Image, ImageFile, Images, Keyring, Progress, Quotas};
 use marram_session::cell::{Base, CellId, Input, Outcome, Output, PortKind, Run, Seed};
 use marram_wire::id::Port;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -122,25 +126,10 @@ impl<'a> Pair<'a> {
 
     /// Carries bytes between the client and the cells until neither has more to say; what the client heard.
     fn converse(&mut self, client: &mut ClientConnection, piece: usize) -> Vec<u8> {
-        let mut heard = Vec::new();
-        loop {
-            let mut wire = Vec::new();
-            while client.wants_write() {
-                client.write_tls(&mut wire).unwrap();
-            }
+        tls_support::converse(client, |wire| {
             wire.chunks(piece).for_each(|piece| self.message(Port::CLIENT, piece));
-            let answer = std::mem::take(&mut self.client);
-            let mut rest = &answer[..];
-            while !rest.is_empty() {
-                client.read_tls(&mut rest).unwrap();
-                client.process_new_packets().unwrap();
-                // It ends by having no more, or by the server's last word.
-                let _ = client.reader().read_to_end(&mut heard);
-            }
-            if answer.is_empty() && !client.wants_write() {
-                return heard;
-            }
-        }
+            std::mem::take(&mut self.client)
+        })
     }
 }
 

@@ -1,22 +1,64 @@
-//! The guests that are measured, written instruction by instruction, since the program brings no assembler.
+//! Guests for benchmarks and for tests of whole edges, written instruction by instruction, since the program brings no
+//! assembler: those that are measured, and those that a hostile tenant could deploy to take more than its share.
 
 use wasm_encoder::{
     BlockType, CodeSection, EntityType, ExportKind, ExportSection, Function, FunctionSection, ImportSection,
     MemArg, MemorySection, MemoryType, Module, TypeSection, ValType,
 };
 
-/// Assembles a module with a memory, `marram_alloc` that answers `buffer`, and `marram_recv`. Imports come first among
-/// the functions' numbers.
-fn module(wasm_pages: u32, buffer: i32, send: bool, recv: &Function) -> Vec<u8> {
+/// What bodies are written with.
+pub type Code<'a> = wasm_encoder::InstructionSink<'a>;
+/// Writes the body of a handler, without its end.
+pub type Body = fn(&mut Code<'_>);
+
+/// Pages of 64 KiB that a guest begins with, and where it has messages put: on a page of their own.
+const WASM_PAGES: u32 = 32;
+const BUFFER: i32 = 65_536;
+
+/// The numbers of `send(port, ptr, len)`, `now()`, `timer(delay_ns, token)` and `print(level, ptr, len)`.
+const SEND: u32 = 0;
+const NOW: u32 = 1;
+const TIMER: u32 = 2;
+const PRINT: u32 = 3;
+const IMPORTS: [(&str, u32); 4] = [("send", 0), ("now", 1), ("timer", 2), ("print", 0)];
+
+/// A module whose handler of a message has the locals 0 (port), 1 (where it is) and 2 (its length), and whose handler of a timer
+/// has 0 (its token) and 1, a number.
+#[must_use]
+pub fn module(recv: Body, timer: Body) -> Vec<u8> {
+    let function = |locals, body: Body| {
+        let mut function = Function::new(locals);
+        let mut code = function.instructions();
+        body(&mut code);
+        code.end();
+        function
+    };
+    assemble(WASM_PAGES, BUFFER, &function(Vec::new(), recv), &function(vec![(1, ValType::I32)], timer))
+}
+
+/// Assembles a module with a memory, `marram_alloc` that answers `buffer`, `marram_recv` and `marram_timer`.
+fn assemble(wasm_pages: u32, buffer: i32, recv: &Function, timer: &Function) -> Vec<u8> {
+    use ValType::{I32, I64};
     let mut types = TypeSection::new();
-    types.ty().function([ValType::I32], [ValType::I32]);
-    types.ty().function([ValType::I32, ValType::I32, ValType::I32], []);
+    types.ty().function([I32, I32, I32], []);
+    types.ty().function([], [I64]);
+    types.ty().function([I64, I64], []);
+    types.ty().function([I32], [I32]);
+    types.ty().function([I64], []);
     let mut imports = ImportSection::new();
-    if send {
-        imports.import("marram_v1", "send", EntityType::Function(1));
+    for (name, kind) in IMPORTS {
+        imports.import("marram_v1", name, EntityType::Function(kind));
     }
-    let mut functions = FunctionSection::new();
-    functions.function(0).function(1);
+    let (mut functions, mut exports, mut code) =
+        (FunctionSection::new(), ExportSection::new(), CodeSection::new());
+    let mut alloc = Function::new([]);
+    alloc.instructions().i32_const(buffer).end();
+    let all = [("marram_alloc", 3, &alloc), ("marram_recv", 0, recv), ("marram_timer", 4, timer)];
+    for ((name, kind, function), number) in all.into_iter().zip(PRINT + 1..) {
+        functions.function(kind);
+        exports.export(name, ExportKind::Func, number);
+        code.function(function);
+    }
     let mut memories = MemorySection::new();
     memories.memory(MemoryType {
         minimum: wasm_pages.into(),
@@ -25,47 +67,94 @@ fn module(wasm_pages: u32, buffer: i32, send: bool, recv: &Function) -> Vec<u8> 
         shared: false,
         page_size_log2: None,
     });
-    let mut exports = ExportSection::new();
     exports.export("memory", ExportKind::Memory, 0);
-    exports.export("marram_alloc", ExportKind::Func, u32::from(send));
-    exports.export("marram_recv", ExportKind::Func, u32::from(send) + 1);
-    let mut alloc = Function::new([]);
-    alloc.instructions().i32_const(buffer).end();
-    let mut code = CodeSection::new();
-    code.function(&alloc).function(recv);
     let mut module = Module::new();
-    module
-        .section(&types)
-        .section(&imports)
-        .section(&functions)
-        .section(&memories)
-        .section(&exports)
-        .section(&code);
+    module.section(&types).section(&imports).section(&functions).section(&memories);
+    module.section(&exports).section(&code);
     module.finish()
 }
 
-/// A guest that sends each message back from where it was put.
+/// Does nothing, in any handler.
+pub fn nothing(_: &mut Code<'_>) {}
+
+/// Sends the message back from where it was put.
+pub fn answer(code: &mut Code<'_>) {
+    code.local_get(0).local_get(1).local_get(2).call(SEND);
+}
+
+/// Never ends, in any handler.
+pub fn endless(code: &mut Code<'_>) {
+    code.loop_(BlockType::Empty).br(0).end();
+}
+
+/// Answers a message with so many of this size.
+pub fn send(code: &mut Code<'_>, count: i32, size: i32) {
+    repeat(code, 2, count, |code| _ = code.local_get(0).i32_const(BUFFER).i32_const(size).call(SEND));
+}
+
+/// For a message: takes page after page of 64 KiB and writes on all that they consist of; traps when there are no more, so that
+/// the next client begins anew.
+pub fn grow(code: &mut Code<'_>) {
+    code.loop_(BlockType::Empty);
+    code.i32_const(1).memory_grow(0).local_tee(1).i32_const(-1).i32_eq();
+    code.if_(BlockType::Empty).unreachable().end();
+    code.local_get(1).i32_const(16).i32_shl().local_set(1);
+    for page in 0..16 {
+        code.local_get(1).i32_const(1).i32_store(MemArg { offset: page * 4_096, align: 2, memory_index: 0 });
+    }
+    code.br(0).end();
+}
+
+/// For a message: sets so many timers that are due at once.
+pub fn set_timers(code: &mut Code<'_>, count: i32) {
+    repeat(code, 2, count, |code| _ = code.i64_const(1).local_get(2).i64_extend_i32_u().call(TIMER));
+}
+
+/// For a timer: sets it again, due at once.
+pub fn again(code: &mut Code<'_>) {
+    code.i64_const(1).local_get(0).call(TIMER);
+}
+
+/// For a timer: asks for the time and writes to the log, so often; then sets it again, due at once.
+pub fn print(code: &mut Code<'_>, count: i32) {
+    repeat(code, 1, count, |code| {
+        code.call(NOW).drop().i32_const(2).i32_const(BUFFER).i32_const(1).call(PRINT);
+    });
+    again(code);
+}
+
+/// Runs `body` so often, at least once, and counts down in this local.
+fn repeat(code: &mut Code<'_>, local: u32, count: i32, body: impl FnOnce(&mut Code<'_>)) {
+    code.i32_const(count).local_set(local).loop_(BlockType::Empty);
+    body(code);
+    code.local_get(local).i32_const(1).i32_sub().local_tee(local).br_if(0).end();
+}
+
+/// A guest that sends each message back.
 pub(super) fn echo() -> Vec<u8> {
-    let mut recv = Function::new([]);
-    recv.instructions().local_get(0).local_get(1).local_get(2).call(0).end();
-    module(32, 65_536, true, &recv)
+    module(answer, nothing)
 }
 
 /// A guest that writes a word on each of eight pages and sends the message back: what the first message of a small service
 /// costs in page faults.
 pub(super) fn visitor() -> Vec<u8> {
-    let mut recv = Function::new([]);
-    let mut code = recv.instructions();
-    for page in 1..=8 {
-        code.i32_const(page * 4096).local_get(2).i32_store(MemArg { offset: 0, align: 2, memory_index: 0 });
-    }
-    code.local_get(0).local_get(1).local_get(2).call(0).end();
-    module(16, 65_536, true, &recv)
+    module(
+        |code| {
+            for page in 1..=8 {
+                let place = MemArg { offset: 0, align: 2, memory_index: 0 };
+                code.i32_const(page * 4096).local_get(2).i32_store(place);
+            }
+            answer(code);
+        },
+        nothing,
+    )
 }
 
 /// A guest that takes `| count 4 | stride 4 |` and fills that many pages with a stream that does not compress.
 pub(super) fn writer(wasm_pages: u32) -> Vec<u8> {
-    module(wasm_pages, 16, false, &fill_pages())
+    let mut idle = Function::new([]);
+    idle.instructions().end();
+    assemble(wasm_pages, 16, &fill_pages(), &idle)
 }
 
 /// `for page in 0..count { for word in page { x = xorshift(x); word = x } }`, with `x` kept at address 8.

@@ -2,7 +2,7 @@
 //! the caller chooses the statistics.
 
 mod chain;
-mod guests;
+pub mod guests;
 mod start;
 
 pub use chain::Line;

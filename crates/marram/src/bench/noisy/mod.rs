@@ -198,7 +198,7 @@ fn hostile() -> impl Iterator<Item = (Kind, String)> {
 /// Writes the manifests of all apps; each is a tenant of its own, since none says whose it is.
 fn apps(place: &Place) -> anyhow::Result<Vec<PathBuf>> {
     let app = |(kind, name): (Kind, String)| {
-        place.write(&format!("apps/{name}/guest.wasm"), guests::module(kind))?;
+        place.write(&format!("apps/{name}/guest.wasm"), guests::of(kind))?;
         let manifest = format!("name = \"{name}\"\nmodule = \"guest.wasm\"\n");
         place.write(&format!("apps/{name}/marram.toml"), manifest)
     };
