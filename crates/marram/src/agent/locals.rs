@@ -9,11 +9,16 @@ use mio::{Interest, Registry};
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
+    ops::Bound,
     time::{Duration, Instant},
 };
 
 /// Connections at a time; more wait in the listeners' queues.
 const LOCALS_MAX: usize = 32_768;
+/// Searches for peers that are gone, in the time after which they are.
+const SEARCHES: u32 = 8;
+/// Connections that are looked at before others have their turn: a system call each.
+const SEARCHED: usize = 256;
 /// Those that the agent asked for have it, those that were accepted do not.
 const ASKED: u64 = 1 << 63;
 /// Poll tokens of connections that were accepted.
@@ -31,20 +36,28 @@ pub(super) struct Locals {
     /// In order of their deadlines, which all lie equally far ahead.
     deadlines: VecDeque<(Instant, ConnectionId)>,
     connect_timeout: Duration,
+    /// After how long without a word from its host a peer is gone.
+    vanished: Duration,
+    /// When to look for peers that are gone, and behind which connection the search that is under way goes on.
+    search_at: Instant,
+    search: Option<ConnectionId>,
     next_accepted: u64,
     /// What the next read goes to.
     buffer: BytesMut,
 }
 
 impl Locals {
-    /// None. Those that the agent asks for may take `connect_timeout`.
-    pub(super) fn new(connect_timeout: Duration) -> Self {
+    /// None. Those that the agent asks for may take `connect_timeout`; those whose host is silent for `vanished` are broken.
+    pub(super) fn new(connect_timeout: Duration, vanished: Duration, now: Instant) -> Self {
         Self {
             all: BTreeMap::new(),
             ready: VecDeque::new(),
             dirty: Vec::new(),
             deadlines: VecDeque::new(),
             connect_timeout,
+            vanished,
+            search_at: now + vanished / SEARCHES,
+            search: None,
             next_accepted: 0,
             buffer: BytesMut::new(),
         }
@@ -60,6 +73,33 @@ impl Locals {
         self.all.len() < LOCALS_MAX
     }
 
+    /// When to look for peers that are gone; there is nothing to look for without connections.
+    pub(super) fn search_due(&self) -> Option<Instant> {
+        (!self.all.is_empty()).then_some(self.search_at)
+    }
+
+    /// Looks at some of the connections, in turn, and takes out those whose peers' hosts are gone: the kernel does that for
+    /// silent ones only.
+    pub(super) fn search_vanished(&mut self, now: Instant, inputs: &mut VecDeque<In>) {
+        if now < self.search_at {
+            return;
+        }
+        let from = self.search.map_or(Bound::Unbounded, Bound::Excluded);
+        let some: Vec<ConnectionId> =
+            self.all.range((from, Bound::Unbounded)).take(SEARCHED).map(|(id, _)| *id).collect();
+        self.search = some.last().copied().filter(|_| some.len() == SEARCHED);
+        if self.search.is_none() {
+            self.search_at = now + self.vanished / SEARCHES;
+        }
+        for connection in some {
+            let gone = |local: &Local| !local.connecting && local.socket.has_vanished(self.vanished);
+            if self.all.get(&connection).is_some_and(gone) {
+                self.reset(connection);
+                inputs.push_back(In::Broken { connection });
+            }
+        }
+    }
+
     /// Whether [`Self::next_input`] may have something without another poll.
     pub(super) fn is_busy(&self) -> bool {
         !self.ready.is_empty()
@@ -69,6 +109,7 @@ impl Locals {
     pub(super) fn accept(&mut self, registry: &Registry, mut socket: Socket) -> io::Result<ConnectionId> {
         let number = self.next_accepted;
         let interests = Interest::READABLE | Interest::WRITABLE;
+        socket.ask_for_peer(self.vanished)?;
         registry.register(&mut socket, token::token(ACCEPTED, number), interests)?;
         self.next_accepted += 1;
         let connection = ConnectionId(number);
@@ -85,6 +126,7 @@ impl Locals {
         now: Instant,
     ) -> io::Result<()> {
         let interests = Interest::READABLE | Interest::WRITABLE;
+        socket.ask_for_peer(self.vanished)?;
         registry.register(&mut socket, token::token(CONNECTED, connection.0 & !ASKED), interests)?;
         self.all.insert(connection, Local::new(connection, socket, true));
         self.deadlines.push_back((now + self.connect_timeout, connection));

@@ -70,6 +70,8 @@ pub struct Patience {
     pub connect: Duration,
     /// How long a connection is held for what its client says first, where a rule asks for it.
     pub first_bytes: Duration,
+    /// How long the host of a client or server may be out of reach before its connections count as broken.
+    pub vanished: Duration,
     /// How long sessions may run on after the wish to stop.
     pub drain: Duration,
 }
@@ -86,6 +88,7 @@ impl Default for Patience {
             dial: Duration::from_secs(3),
             connect: Duration::from_secs(5),
             first_bytes: Duration::from_secs(3),
+            vanished: Duration::from_secs(120),
             drain: Duration::from_secs(30),
         }
     }

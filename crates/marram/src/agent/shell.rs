@@ -102,7 +102,7 @@ impl Shell {
             accepting: vec![false; listeners.len()],
             listeners,
             table: Table::new(options.patience.dial, false),
-            locals: Locals::new(options.patience.connect),
+            locals: Locals::new(options.patience.connect, options.patience.vanished, now),
             datagrams: Datagrams::bind(poll.registry(), &options.routing)?,
             held: Held::new(options.patience.first_bytes),
             routing: options.routing.clone(),
@@ -167,7 +167,7 @@ impl Shell {
         let on_clock = |at| self.started + self.stalled + Duration::from_nanos(at);
         let wake = self.wake_at.map(on_clock);
         let silence = self.datagrams.due_ns().map(on_clock);
-        let locals = self.locals.deadline();
+        let locals = [self.locals.deadline(), self.locals.search_due()].into_iter().flatten().min();
         let next = [wake, silence, locals, self.held.deadline(), self.table.deadline(), self.drain_deadline]
             .into_iter()
             .flatten()
@@ -207,6 +207,7 @@ impl Shell {
         while let Some(input) = self.locals.expire(self.now) {
             self.inputs.push_back(input);
         }
+        self.locals.search_vanished(self.now, &mut self.inputs);
         while let Some(connection) = self.held.overdue(self.now) {
             self.ask(connection, true);
         }

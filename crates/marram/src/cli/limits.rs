@@ -101,6 +101,8 @@ fn on_an_edge() -> Vec<Row> {
     let limits = edge::Limits::default();
     vec![
         ("sessions on a shard (c)", or_none(limits.sessions_max), "new ones go to another edge"),
+        ("sessions of an app on a shard (m)", or_none(0), "new ones go to another edge, or are told why not"),
+        ("sessions of a tenant on a shard (c)", or_none(0), "as above; those that move here are let in"),
         ("recoveries at a time on a shard (c)", or_none(limits.recoveries_max), "the others wait their turn"),
         ("cells on a shard (c)", limits.cells_max.to_string(), "new sessions go to another edge"),
         ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),
@@ -111,7 +113,7 @@ fn on_an_edge() -> Vec<Row> {
         (
             "outputs of a shared cell that wait for one client",
             size64(wire::UNSENT_SHARED_MAX),
-            "its session ends",
+            "its connection is reset, and the log says why: the others are not held up",
         ),
     ]
 }
@@ -191,6 +193,11 @@ fn waiting() -> Vec<Row> {
         ("before an edge is dialled again, at most (c)", time(patience.backoff_max), ""),
         ("making a wire (c)", time(patience.dial), "another edge is tried"),
         ("connecting to a server (c)", time(patience.connect), "the session ends with the reason"),
+        (
+            "a client's or server's host out of reach (c)",
+            time(patience.vanished),
+            "its connections are broken",
+        ),
         (
             "a session that cannot be resumed (m)",
             time(crate::manifest::LINGER),

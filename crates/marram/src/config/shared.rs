@@ -12,6 +12,9 @@ use toml::Spanned;
 
 /// Bytes of a secret, token, certificate or key file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Within these the kernel can ask for a peer; it counts in seconds, and up to nine hours.
+const VANISHED_MIN: Duration = Duration::from_secs(2);
+const VANISHED_MAX: Duration = Duration::from_secs(8 * 3_600);
 /// A token or secret that is shorter can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 
@@ -126,6 +129,7 @@ pub(super) struct WrittenPatience {
     dial: Option<Spanned<Time>>,
     connect: Option<Spanned<Time>>,
     first_bytes: Option<Spanned<Time>>,
+    vanished: Option<Spanned<Time>>,
     drain: Option<Spanned<Time>>,
 }
 
@@ -149,8 +153,18 @@ impl WrittenPatience {
             dial: time(&self.dial, default.dial)?,
             connect: time(&self.connect, default.connect)?,
             first_bytes: time(&self.first_bytes, default.first_bytes)?,
+            vanished: time(&self.vanished, default.vanished)?,
             drain: time(&self.drain, default.drain)?,
         };
+        if let Some(written) = self.vanished.as_ref().filter(|_| patience.vanished < VANISHED_MIN) {
+            let what = "a host would be taken for gone for one lost packet; write \"2s\" or more";
+            return Err(source.problem(&written.span(), what));
+        }
+        if let Some(written) = self.vanished.as_ref().filter(|_| patience.vanished > VANISHED_MAX) {
+            return Err(
+                source.problem(&written.span(), "is more than the kernel can wait; write \"8h\" or less")
+            );
+        }
         let heartbeat_span = self.suspect_after.as_ref().or(self.heartbeat.as_ref());
         if let Some(written) = heartbeat_span
             && patience.heartbeat_timeout < 2 * patience.heartbeat_interval

@@ -19,6 +19,7 @@ pub use edge::Edge;
 pub use interrupt::end_on_interrupt;
 pub use journal::{Event, Journal};
 pub use lab::{Lab, Layout, Listen, Side};
+pub use namespace::Namespace;
 pub use place::{Place, free_address};
 pub use process::Process;
 pub use relay::{Counts, Relay};

@@ -1,26 +1,37 @@
 //! A network namespace of its own for a process, joined to this one by a pair of virtual devices: another machine, as far
 //! as addresses go. Needs the right to make one.
 
-use anyhow::{Context, ensure};
-use std::net::Ipv4Addr;
+use anyhow::{Context, anyhow, ensure};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::process::Command;
+use std::thread;
 
 /// A namespace; removed when dropped.
-pub(super) struct Namespace {
+pub struct Namespace {
     name: String,
     address: Ipv4Addr,
+    gateway: Ipv4Addr,
+    /// The device within.
+    far: String,
 }
 
 impl Namespace {
     /// Whether this process may make namespaces, and the program `ip` is there.
-    pub(super) fn possible() -> bool {
+    #[must_use]
+    pub fn possible() -> bool {
         let name = format!("marram-{}-probe", std::process::id());
         let made = ip(&["netns", "add", &name]).is_ok();
         made && ip(&["netns", "del", &name]).is_ok()
     }
 
     /// Makes the namespace number `index` of this process.
-    pub(super) fn new(index: u8) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// If this process may not, or the program `ip` is not there.
+    pub fn new(index: u8) -> anyhow::Result<Self> {
         let id = std::process::id();
         let name = format!("marram-{id}-{index}");
         // 10.N.M.0/24 with N and M from the process: two runs at a time have different networks.
@@ -29,7 +40,7 @@ impl Namespace {
             |host: u8| Ipv4Addr::new(10, 64 | (high & 0x3f), low, index.wrapping_mul(4).wrapping_add(host));
         let (near, far) = (format!("mn{id}x{index}"), format!("mf{id}x{index}"));
         ip(&["netns", "add", &name])?;
-        let made = Self { name, address: network(2) };
+        let made = Self { name, address: network(2), gateway: network(1), far: far.clone() };
         ip(&["link", "add", &near, "type", "veth", "peer", "name", &far])?;
         ip(&["link", "set", &far, "netns", &made.name])?;
         ip(&["addr", "add", &format!("{}/30", network(1)), "dev", &near])?;
@@ -41,12 +52,43 @@ impl Namespace {
     }
 
     /// The address within, reachable from outside.
-    pub(super) fn address(&self) -> Ipv4Addr {
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
+    /// The address of this side, reachable from within.
+    #[must_use]
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.gateway
+    }
+
+    /// Connects from within, to an address outside.
+    ///
+    /// # Errors
+    /// If nobody listens there, or this process may not enter the namespace.
+    pub fn connect(&self, to: SocketAddr) -> anyhow::Result<TcpStream> {
+        let file = File::open(format!("/var/run/netns/{}", self.name)).context("the namespace is gone")?;
+        // A thread of its own: whoever enters a namespace stays there. The socket stays there too.
+        let connected = thread::spawn(move || {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                .context("cannot enter the namespace")?;
+            TcpStream::connect(to).context("cannot connect from the namespace")
+        });
+        connected.join().map_err(|_| anyhow!("connecting panicked"))?
+    }
+
+    /// Nothing goes in or out any more, and nobody is told: as when a machine loses its network, or its power.
+    ///
+    /// # Errors
+    /// If the device cannot be taken down.
+    pub fn cut(&self) -> anyhow::Result<()> {
+        ip(&["-n", &self.name, "link", "set", &self.far, "down"])
+    }
+
     /// What runs a program within.
-    pub(super) fn command(&self, program: &std::path::Path) -> Command {
+    #[must_use]
+    pub fn command(&self, program: &std::path::Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command

@@ -6,11 +6,20 @@ use mio::{
     event::Source,
     net::{TcpStream, UnixStream},
 };
+use rustix::net::sockopt;
 use std::{
     io::{self, IoSlice, Write},
-    os::fd::{AsFd, BorrowedFd},
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     time::Duration,
 };
+
+/// What the kernel counts times of its probes in.
+const SECOND: Duration = Duration::from_secs(1);
+/// Probes in a row that the kernel sends before it gives a silent peer up.
+const PROBES: u32 = 5;
+/// Data sent again, or probes, that must have gone without an answer before a peer is taken for gone.
+const UNANSWERED: u8 = 2;
 
 /// A connected stream, not blocking.
 #[derive(Debug)]
@@ -35,6 +44,28 @@ impl Socket {
     pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))
+    }
+
+    /// Has the kernel ask now and then whether the peer's host is there, so that a connection on which nothing is said breaks
+    /// about `vanished` after the host was heard last. For one that waits for an answer, see [`Self::has_vanished`].
+    pub(crate) fn ask_for_peer(&self, vanished: Duration) -> io::Result<()> {
+        let Self::Tcp(stream) = self else { return Ok(()) };
+        let (idle, interval) = ((vanished / 2).max(SECOND), (vanished / 2 / PROBES).max(SECOND));
+        sockopt::set_tcp_keepidle(stream, idle)?;
+        sockopt::set_tcp_keepintvl(stream, interval)?;
+        sockopt::set_tcp_keepcnt(stream, PROBES)?;
+        sockopt::set_socket_keepalive(stream, true)?;
+        Ok(())
+    }
+
+    /// Whether the peer's host answers no more: it was asked several times, by data sent again or by probes, and has not been
+    /// heard for so long. The kernel alone would go on for a quarter of an hour. `TCP_USER_TIMEOUT` is not used, since it
+    /// also ends connections whose peer answers and does not read.
+    pub(crate) fn has_vanished(&self, vanished: Duration) -> bool {
+        let Self::Tcp(stream) = self else { return false };
+        let Ok(info) = tcp_info(stream.as_fd()) else { return false };
+        let asked = info.tcpi_retransmits.max(info.tcpi_probes);
+        asked >= UNANSWERED && Duration::from_millis(info.tcpi_last_ack_recv.into()) >= vanished
     }
 
     /// Whether a connection attempt has come to its end: an error if to a bad one.
@@ -82,7 +113,7 @@ impl Socket {
 
     /// Closing will tell the peer that the connection failed, not that it ended.
     pub(crate) fn reset_on_close(&self) -> io::Result<()> {
-        rustix::net::sockopt::set_socket_linger(self, Some(Duration::ZERO)).map_err(Into::into)
+        sockopt::set_socket_linger(self, Some(Duration::ZERO)).map_err(Into::into)
     }
 
     fn source(&mut self) -> &mut dyn Source {
@@ -91,6 +122,28 @@ impl Socket {
             Self::Unix(stream) => stream,
         }
     }
+}
+
+fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let size = size_of::<libc::tcp_info>();
+    let mut len = libc::socklen_t::try_from(size).expect("a few hundred bytes");
+    // SAFETY: the descriptor is open while it is borrowed, and `info` has room for the `len` bytes that the kernel may write.
+    // There is no safe interface to it.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: every field is an integer, and all bytes were zero before the kernel wrote some of them.
+    Ok(unsafe { info.assume_init() })
 }
 
 impl Write for Socket {

@@ -1,0 +1,154 @@
+//! Clients whose machine is gone without a word: their sessions end, and their cells with them. Those of clients that are only
+//! silent, or do not read, do not.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::{Lab, Namespace, Side};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// More than the sockets between a server and a client that does not read take.
+const FLOOD: usize = 64 << 20;
+
+/// A server, and the connections that it gets.
+fn server() -> (SocketAddr, Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, connections) = channel();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            if sender.send(stream).is_err() {
+                return;
+            }
+        }
+    });
+    (address, connections)
+}
+
+struct World {
+    lab: Lab,
+    /// Where clients on this machine connect, and those elsewhere.
+    near: SocketAddr,
+    far: SocketAddr,
+    servers: Receiver<TcpStream>,
+    /// Another machine.
+    away: Namespace,
+}
+
+impl World {
+    /// None where this process may not make namespaces.
+    fn new(purpose: &'static str, index: u8) -> Option<Self> {
+        if !Namespace::possible() {
+            eprintln!("not tested: it takes the right to make network namespaces");
+            return None;
+        }
+        let away = Namespace::new(index).unwrap();
+        let mut lab = support::lab_with(purpose, |layout| {
+            layout.agent_tables = "[patience]\nvanished = \"2s\"\n".into();
+        });
+        lab.start_edges("").unwrap();
+        let edges = lab.edge_addresses();
+        let (server, servers) = server();
+        lab.start_server_agent(&edges, &[("peer", server)]).unwrap();
+        let port = marram::harness::free_address().unwrap().port();
+        let far = SocketAddr::new(away.gateway().into(), port);
+        let near = marram::harness::free_address().unwrap();
+        let listen = |address| format!("[[listen]]\naddress = \"{address}\"\napp = \"forward\"\n");
+        let tables = [near, far].map(listen).concat();
+        lab.start_agent_with(Side::Client, &edges, &tables).unwrap();
+        Some(Self { lab, near, far, servers, away })
+    }
+
+    /// A client that has said something, its server, and its session.
+    fn converse(&self, mut client: TcpStream) -> (TcpStream, TcpStream, String) {
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let start = self.lab.journal.end();
+        client.write_all(b"hi").unwrap();
+        let mut server = self.servers.recv_timeout(PATIENCE).unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.read_exact(&mut [0; 2]).unwrap();
+        let owned =
+            self.lab.journal.wait(start, PATIENCE, |event| Lab::is_report(Side::Client, "owned", event));
+        (client, server, owned.unwrap().1.text("session").to_owned())
+    }
+
+    fn far(&self) -> (TcpStream, TcpStream, String) {
+        self.converse(self.away.connect(self.far).unwrap())
+    }
+
+    fn near(&self) -> (TcpStream, TcpStream, String) {
+        self.converse(TcpStream::connect(self.near).unwrap())
+    }
+
+    fn wait_for_end(&self, session: &str) {
+        let ended = |event: &marram::harness::Event| {
+            Lab::is_report(Side::Client, "ended", event) && event.text("session") == session
+        };
+        self.lab.journal.wait(0, PATIENCE, ended).expect("its client is gone");
+    }
+}
+
+#[test]
+fn a_silent_client_whose_machine_is_gone_is_found_out() {
+    let Some(world) = World::new("vanished-silent", 101) else { return };
+    let (mut client, mut server, alive) = world.near();
+    let (_gone, mut its_server, session) = world.far();
+    world.away.cut().unwrap();
+    world.wait_for_end(&session);
+    assert_ne!(session, alive);
+    assert!(!matches!(its_server.read(&mut [0; 1]), Ok(1..)), "its server learns of it too");
+    // The other client was silent for as long, and its machine is there.
+    client.write_all(b"yes").unwrap();
+    let mut heard = [0; 3];
+    server.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"yes");
+}
+
+#[test]
+fn so_is_one_that_was_being_told_something() {
+    let Some(world) = World::new("vanished-told", 102) else { return };
+    let (_gone, mut server, session) = world.far();
+    world.away.cut().unwrap();
+    // On its way to a client that will never acknowledge it: the kernel would go on trying for a quarter of an hour.
+    server.write_all(b"are you there").unwrap();
+    world.wait_for_end(&session);
+}
+
+#[test]
+fn a_client_that_is_there_and_does_not_read_is_waited_for() {
+    let Some(world) = World::new("vanished-slow", 103) else { return };
+    let (mut slow, mut server, _) = world.near();
+    let (_gone, _its_server, session) = world.far();
+    let (full, is_full) = channel();
+    let writer = thread::spawn(move || {
+        server.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        let (mut written, mut told) = (0, false);
+        while written < FLOOD {
+            match server.write(&[7; 65_536]) {
+                Ok(count) => written += count,
+                // Nothing more fits: from now on the client's machine is asked whether it has room, and says no.
+                Err(_) if !told => told = full.send(()).is_ok(),
+                Err(_) => {}
+            }
+        }
+        written
+    });
+    is_full.recv_timeout(PATIENCE).expect("the client does not read");
+    // Whoever is gone from now on is found out; whoever only does not read is not, in the same time.
+    world.away.cut().unwrap();
+    world.wait_for_end(&session);
+    let mut read = 0;
+    let mut buffer = vec![0; 1 << 20];
+    while read < FLOOD {
+        match slow.read(&mut buffer).expect("it was waited for") {
+            0 => break,
+            count => read += count,
+        }
+    }
+    assert_eq!(writer.join().unwrap(), read, "not a byte is lost");
+}
