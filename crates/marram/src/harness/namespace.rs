@@ -7,6 +7,7 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::thread;
 
 /// A namespace; removed when dropped.
@@ -22,9 +23,13 @@ impl Namespace {
     /// Whether this process may make namespaces, and the program `ip` is there.
     #[must_use]
     pub fn possible() -> bool {
-        let name = format!("marram-{}-probe", std::process::id());
-        let made = ip(&["netns", "add", &name]).is_ok();
-        made && ip(&["netns", "del", &name]).is_ok()
+        // Once: tests of one process that ask at the same time would be in one another's way.
+        static POSSIBLE: OnceLock<bool> = OnceLock::new();
+        *POSSIBLE.get_or_init(|| {
+            let name = format!("marram-{}-probe", std::process::id());
+            let made = ip(&["netns", "add", &name]).is_ok();
+            made && ip(&["netns", "del", &name]).is_ok()
+        })
     }
 
     /// Makes the namespace number `index` of this process.
