@@ -4,7 +4,11 @@ use crate::turns::{Class, Tenant};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_session::cell::{Base, CellId, Ran, Run, Seed};
-pub use marram_session::{cell::CellError, owner::Now};
+use marram_session::replay::Gathered;
+pub use marram_session::{
+    cell::CellError,
+    owner::{Now, Wish},
+};
 use marram_wire::{
     frame::{CheckpointMeta, Frame},
     header::Header,
@@ -61,6 +65,15 @@ pub enum In {
         cell: CellId,
         /// The last checkpoint's header.
         result: Result<Box<Header>, CellError>,
+    },
+    /// The answer to [`Out::Record`].
+    Recorded {
+        /// Which session.
+        session: SessionId,
+        /// As asked; none if nobody did.
+        tag: Option<u64>,
+        /// The file's name, or why there is none.
+        result: Result<String, String>,
     },
     /// A word from control.
     Control(ToShard),
@@ -135,6 +148,24 @@ pub enum Out {
         header: Box<Header>,
         /// Seals it under the header's number.
         seal: Seal,
+    },
+    /// Hash the cell's state, now, before any later run of this cell. Kept until [`Out::Record`] names the cell, or the next one
+    /// of this cell. Not answered.
+    Hash {
+        /// Of which cell.
+        cell: CellId,
+    },
+    /// In no hurry: make a recording of what was gathered, with the cell's hash if it names one, and keep it in a file. Answered
+    /// by [`In::Recorded`].
+    Record {
+        /// Who wants it.
+        wish: Wish,
+        /// What there is.
+        gathered: Box<Gathered>,
+        /// The edge's name.
+        edge: String,
+        /// When, in nanoseconds since the Unix epoch.
+        unix_ns: i64,
     },
     /// The cell is not needed any more. Not answered; answers still due for it may be dropped.
     Remove {
@@ -304,6 +335,8 @@ pub enum ToShard {
     Kill(Kill),
     /// Answer with [`FromShard::Rows`] and [`FromShard::Counted`].
     List(Tag),
+    /// Make a recording of a session; answer with [`FromShard::Recorded`], at once if it is not here.
+    Record(Record),
 }
 
 /// Shard to control.
@@ -319,6 +352,8 @@ pub enum FromShard {
     Note(Note),
     /// The answer to [`ToShard::Kill`].
     Killed(Killed),
+    /// The answer to [`ToShard::Record`].
+    Recorded(Recorded),
     /// No session is left, after a drain.
     Drained,
     /// A session names an image that is not here: peers may have it.
@@ -344,6 +379,8 @@ record! {
         grants: Vec<Grant>,
         /// Whether there are peers to ask for images that are missing.
         peers: bool,
+        /// Whether a session is recorded when a handler of it is stopped.
+        record_stops: bool,
         /// Flip one bit of the n-th output (counting from 1); 0 for never. For `marram demo --sabotage`.
         sabotage: u64,
     }
@@ -361,6 +398,7 @@ impl Default for Configure {
             recoveries_max: 0,
             grants: Vec::new(),
             peers: false,
+            record_stops: false,
             sabotage: 0,
         }
     }
@@ -409,6 +447,30 @@ record! {
         tag: u64,
         /// Whether the session was on this shard.
         found: bool,
+    }
+}
+record! {
+    /// What to record.
+    Record {
+        /// The asker's tag.
+        tag: u64,
+        /// Which session.
+        session: SessionId,
+        /// Whether what was said is to be left out.
+        redact: bool,
+    }
+}
+record! {
+    /// What came of it.
+    Recorded {
+        /// As asked.
+        tag: u64,
+        /// Whether the session was on this shard.
+        found: bool,
+        /// The name of the file.
+        file: Option<String>,
+        /// Why there is none; for people.
+        why: String,
     }
 }
 record! {
@@ -569,6 +631,7 @@ messages!(ToShard {
     5u8 List(Tag),
     6u8 Know(App),
     7u8 Missing(Missing),
+    8u8 Record(Record),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -578,6 +641,7 @@ messages!(FromShard {
     4u8 Killed(Killed),
     5u8 Drained,
     6u8 Want(Want),
+    7u8 Recorded(Recorded),
 });
 
 #[cfg(test)]

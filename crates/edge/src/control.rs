@@ -77,6 +77,8 @@ pub enum Request {
     Inspect(SessionId),
     /// End one session.
     Kill(SessionId, String),
+    /// Record one session; whether what was said is to be left out.
+    Record(SessionId, bool),
     /// Counters of every shard, and of the edge.
     Counters,
     /// Move everything away and take nothing new.
@@ -98,6 +100,8 @@ pub enum Answer {
     Sessions(Vec<Row>),
     /// One session and, in words, what it survives and why (DESIGN.md section 5.11).
     Session(Box<Row>, Vec<String>),
+    /// The name of the file with the recording.
+    Recorded(String),
     /// Counters.
     Counters(Vec<Figure>),
 }
@@ -154,6 +158,8 @@ pub struct Config {
     pub grants: Vec<Grant>,
     /// Whether there are peers to ask for images.
     pub peers: bool,
+    /// See [`crate::api::Configure::record_stops`].
+    pub record_stops: bool,
     /// See [`crate::api::Configure::sabotage`].
     pub sabotage: u64,
 }
@@ -166,6 +172,7 @@ struct Question {
     rows: Vec<Row>,
     figures: Vec<Figure>,
     found: bool,
+    recorded: Option<Result<String, String>>,
 }
 
 /// The control. Feed it what happens; do what it says.
@@ -231,6 +238,7 @@ impl Control {
             recoveries_max: self.config.recoveries_max,
             grants: self.config.grants.clone(),
             peers: self.config.peers,
+            record_stops: self.config.record_stops,
             sabotage: self.config.sabotage,
         };
         out.push(Out::ToShard { shard, message: ToShard::Configure(configure) });
@@ -284,6 +292,14 @@ impl Control {
                 if let Some(question) = self.questions.get_mut(&killed.tag) {
                     question.found |= killed.found;
                     self.answered(killed.tag, shard, out);
+                }
+            }
+            FromShard::Recorded(recorded) => {
+                if let Some(question) = self.questions.get_mut(&recorded.tag) {
+                    if recorded.found {
+                        question.recorded = Some(recorded.file.ok_or(recorded.why));
+                    }
+                    self.answered(recorded.tag, shard, out);
                 }
             }
             FromShard::Note(note) => {
@@ -367,6 +383,10 @@ impl Control {
                 let kill = crate::api::Kill { tag, session, reason: reason.clone() };
                 return self.ask(tag, request, &ToShard::Kill(kill), out);
             }
+            Request::Record(session, redact) => {
+                let record = crate::api::Record { tag, session, redact };
+                return self.ask(tag, request, &ToShard::Record(record), out);
+            }
             Request::Sessions | Request::Inspect(_) | Request::Counters => {
                 return self.ask(tag, request, &ToShard::List(Tag { tag }), out);
             }
@@ -393,7 +413,14 @@ impl Control {
     fn ask(&mut self, tag: u64, request: Request, message: &ToShard, out: &mut Vec<Out>) {
         let waiting: Vec<u8> = self.up.iter().copied().collect();
         let none = waiting.is_empty();
-        let question = Question { request, waiting, rows: Vec::new(), figures: Vec::new(), found: false };
+        let question = Question {
+            request,
+            waiting,
+            rows: Vec::new(),
+            figures: Vec::new(),
+            found: false,
+            recorded: None,
+        };
         self.questions.insert(tag, question);
         self.tell_all(message, out);
         if none {
@@ -421,6 +448,11 @@ impl Control {
                 None => Answer::NotFound,
             },
             Request::Kill(..) if !question.found => Answer::NotFound,
+            Request::Record(..) => match question.recorded {
+                Some(Ok(file)) => Answer::Recorded(file),
+                Some(Err(why)) => Answer::Refused(why),
+                None => Answer::NotFound,
+            },
             Request::Counters => {
                 let own = [
                     Counter::gauge("shards", self.up.len()),
@@ -475,7 +507,7 @@ mod tests {
     }
 
     fn control() -> Control {
-        let (sessions_max, recoveries_max, peers, sabotage) = (0, 0, true, 0);
+        let (sessions_max, recoveries_max, peers, record_stops, sabotage) = (0, 0, true, false, 0);
         let grants = Vec::new();
         Control::new(Config {
             edge: "e".into(),
@@ -484,6 +516,7 @@ mod tests {
             recoveries_max,
             grants,
             peers,
+            record_stops,
             sabotage,
         })
     }
@@ -566,6 +599,36 @@ mod tests {
         assert!(matches!(&out[..], [Out::ToShard { message: ToShard::Missing(_), .. }]), "{out:?}");
         fetched(&mut control, 1, Err("nobody"));
         assert!(fetches(want(&mut control, 0, 99)));
+    }
+
+    #[test]
+    fn a_recording_is_its_shard_s_answer_and_the_others_say_that_they_lack_the_session() {
+        let recorded = |found, file: Option<&str>| {
+            FromShard::Recorded(crate::api::Recorded {
+                tag: 7,
+                found,
+                file: file.map(Into::into),
+                why: "its end is away".into(),
+            })
+        };
+        let not_here = || recorded(false, None);
+        let (made, refused) = (recorded(true, Some("a.marram")), recorded(true, None));
+        for (second, answer) in [
+            (not_here(), Answer::NotFound),
+            (made, Answer::Recorded("a.marram".into())),
+            (refused, Answer::Refused("its end is away".into())),
+        ] {
+            let mut control = control();
+            (0..2).for_each(|shard| drop(step(&mut control, In::ShardUp { shard })));
+            let request = Request::Record(SessionId([1; 16]), true);
+            let asked = step(&mut control, In::Request { tag: 7, request });
+            let record = crate::api::Record { tag: 7, session: SessionId([1; 16]), redact: true };
+            let message = ToShard::Record(record);
+            assert_eq!(asked, [0, 1].map(|shard| Out::ToShard { shard, message: message.clone() }));
+            assert_eq!(step(&mut control, In::FromShard { shard: 0, message: not_here() }), []);
+            let answered = step(&mut control, In::FromShard { shard: 1, message: second });
+            assert_eq!(answered, [Out::Answer { tag: 7, answer }]);
+        }
     }
 
     #[test]

@@ -16,3 +16,4 @@ pub mod logging;
 pub mod manifest;
 pub mod memory;
 pub mod net;
+pub mod replay;

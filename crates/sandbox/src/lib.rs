@@ -22,10 +22,13 @@ mod keys;
 pub mod limits;
 mod plain;
 mod quotas;
+mod replay;
 
 pub use app::ImageFile;
 pub use buffers::{roomy, warm};
-pub use cells::{Cells, CellsConfig, Progress, ReadyStats, Reset, ShelfStats, StartError, Tracking};
+pub use cells::{
+    Cells, CellsConfig, Progress, ReadyStats, Reset, ShelfStats, StageState, StartError, Tracking,
+};
 pub use chain::{Chain, Image};
 pub use checkpoint::{Decoded, RestoreError, Snapshot, SnapshotError};
 pub use deploy::DeployError;
@@ -34,3 +37,4 @@ pub use image::{ImageFault, ImageInfo};
 pub use images::{Images, LoadError, StoreError};
 pub use keys::{KeyId, Keyring, Signer};
 pub use quotas::Quotas;
+pub use replay::{ReplayError, Replayer, Step};

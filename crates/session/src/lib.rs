@@ -10,4 +10,5 @@ pub mod agent;
 pub mod cell;
 pub mod end;
 pub mod owner;
+pub mod replay;
 pub mod shared;

@@ -1,8 +1,10 @@
 //! Runs cells without Wasm: each is the oracle's hash chain, in some seeds between weirs. Knows images, checkpoints and seals
 //! as the sandbox's shell does, and nothing of sessions beyond the names that checkpoints carry.
 
+mod replay;
 mod stages;
 
+pub(crate) use replay::play;
 pub(crate) use stages::Shape;
 use stages::Stages;
 
@@ -102,6 +104,8 @@ struct Cell {
     saved: Option<Vec<u8>>,
     /// Sections of the last copy, until they are sealed.
     copied: Option<Vec<u8>>,
+    /// Of the state when that was asked for last.
+    hashed: Option<[u8; 32]>,
 }
 
 /// A cell whose checkpoints arrive.
@@ -168,16 +172,10 @@ impl Cells {
         let Some(shape) = Service::shape_of(image) else {
             return Err(CellError { code: Code::UnknownImage, reason: format!("no image {image}") });
         };
-        let cell = Cell {
-            stages: Stages::new(shape, seed),
-            seed,
-            clock_ns: i64::MIN,
-            events: 0,
-            #[cfg(feature = "wasm")]
-            twin: past.twins.as_mut().map(|twins| twins.start(shape, seed)),
-            saved: None,
-            copied: None,
-        };
+        #[cfg_attr(not(feature = "wasm"), expect(unused_mut, reason = "only a twin is put in"))]
+        let mut cell = Cell::new(shape, seed);
+        #[cfg(feature = "wasm")]
+        (cell.twin = past.twins.as_mut().map(|twins| twins.start(shape, seed)));
         let _ = past;
         assert!(self.cells.insert(id, cell).is_none(), "cell {id:?} was started twice");
         Ok(())
@@ -388,6 +386,20 @@ fn apply(base: Option<Vec<u8>>, sections: &[u8]) -> Result<Vec<u8>, &'static str
 }
 
 impl Cell {
+    fn new(shape: Shape, seed: Seed) -> Self {
+        Self {
+            stages: Stages::new(shape, seed),
+            seed,
+            clock_ns: i64::MIN,
+            events: 0,
+            #[cfg(feature = "wasm")]
+            twin: None,
+            saved: None,
+            copied: None,
+            hashed: None,
+        }
+    }
+
     fn is_poisoned(&self, poison: Poison, past: &mut Past) -> bool {
         self.events + 1 == poison.event && (poison.always || past.struck.insert(self.seed.0))
     }
@@ -441,6 +453,7 @@ impl Cell {
             twin: None,
             saved: Some(bytes),
             copied: None,
+            hashed: None,
         })
     }
 }

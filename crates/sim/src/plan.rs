@@ -170,6 +170,8 @@ pub struct Plan {
     pub server_down: u32,
     /// Recoveries at a time on a shard; 0 for no limit.
     pub recoveries_max: u32,
+    /// Whether sessions are recorded, by operators and when a handler is stopped.
+    pub records: bool,
     /// Set when sessions of this seed may end in another way than in order: an agent's process dies with its ends, an operator
     /// kills, the linger time is shorter than the faults last.
     pub may_be_lost: bool,
@@ -213,6 +215,7 @@ impl Plan {
             poison: None,
             server_down: 0,
             recoveries_max: if random.percent(20) { 1 } else { 0 },
+            records: Random::new(seed, 11).percent(25),
             may_be_lost: lethal || hasty,
         };
         if random.percent(4) {

@@ -7,6 +7,7 @@
 
 use crate::{
     codec::{Error, Field},
+    frame::CheckpointMeta,
     id::{Generation, ImageHash, Port, SessionId},
     record,
 };
@@ -109,6 +110,39 @@ record! {
         timers: Many<Timer>,
         /// The client's port, and the server's where there is one.
         ports: Vec<PortState>,
+    }
+}
+
+impl Header {
+    /// Whether it is of this session and image, is the one that was announced, and builds on the one before it in a chain, if
+    /// there is one.
+    ///
+    /// # Errors
+    /// With what it is instead.
+    pub fn check(
+        &self,
+        meta: &CheckpointMeta,
+        session: SessionId,
+        image: ImageHash,
+        before: Option<&Self>,
+    ) -> Result<(), &'static str> {
+        let base = before.map_or((Generation::NONE, 0), |before| (before.generation, before.number));
+        if self.session != session {
+            return Err("the checkpoint is another session's");
+        }
+        if self.image != image {
+            return Err("the checkpoint is of another image");
+        }
+        if (self.generation, self.number) != (meta.generation, meta.number) {
+            return Err("the checkpoint is another one than it was announced as");
+        }
+        if self.log_offset != meta.log_offset || meta.full != (base.0 == Generation::NONE) {
+            return Err("the checkpoint is announced as covering something else");
+        }
+        if (self.base_generation, self.base_number) != base {
+            return Err("the checkpoint builds on another one than the one before it");
+        }
+        Ok(())
     }
 }
 

@@ -13,4 +13,5 @@ pub mod id;
 pub mod limits;
 pub mod log;
 pub mod random;
+pub mod recording;
 pub mod seal;

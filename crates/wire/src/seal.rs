@@ -88,6 +88,12 @@ impl SessionKeys {
         self.resume
     }
 
+    /// Keys the digests that stand in a redacted record for what was said.
+    #[must_use]
+    pub fn redaction(&self) -> [u8; 32] {
+        blake3::derive_key("marram 2026 redaction", &self.digest)
+    }
+
     /// The seal of one generation.
     #[must_use]
     pub fn seal(&self, generation: Generation) -> Seal {

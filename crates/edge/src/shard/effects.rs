@@ -48,6 +48,12 @@ impl Shard {
                 }
                 Effect::Copy(cell, base) => out.push(Out::Copy { cell, base }),
                 Effect::Checkpoint(cell, header, seal) => out.push(Out::Checkpoint { cell, header, seal }),
+                Effect::Hash(cell) => out.push(Out::Hash { cell }),
+                Effect::Recorded(wish, Ok(gathered)) => {
+                    let (edge, unix_ns) = (self.config.edge.clone(), now.unix_ns);
+                    out.push(Out::Record { wish, gathered, edge, unix_ns });
+                }
+                Effect::Recorded(wish, Err(why)) => self.recorded(id, wish.tag, Err(why), out),
                 Effect::Remove(cell) => self.remove_cell(now, cell, out),
                 Effect::Again(count) => again = Some(count),
                 Effect::Over(code, reason) => over = Some((code, reason)),

@@ -104,7 +104,7 @@ impl Shard {
             self.room_for(hello, &app)?;
             let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
             let seed = Seed(self.random.bytes());
-            let owner = Owner::new(id, app.image, keys, policy(&app), &hosts, seed);
+            let owner = Owner::new(id, app.image, keys, policy(&app, &self.config), &hosts, seed);
             let since_ms = u64::try_from(now.unix_ns / 1_000_000).unwrap_or(0);
             let session = Session {
                 owner,

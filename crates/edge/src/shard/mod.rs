@@ -2,12 +2,14 @@
 
 mod effects;
 mod hello;
+mod record;
 mod report;
 mod shared;
 mod tenants;
 mod wanted;
 mod wires;
 
+pub use record::RECORDINGS_MAX;
 pub use wanted::{REST_MAX_NS, REST_MIN_NS, WANTED_MAX};
 
 use crate::api::{App, Configure, FromShard, In, Keep, Now, Out, Place, Protect, ToShard, WireId};
@@ -156,6 +158,7 @@ impl Shard {
                     self.note(1, None, alloc::format!("no checkpoint could be taken: {problem}"), out);
                 }
             }
+            In::Recorded { session, tag, result } => self.recorded(session, tag, result, out),
             In::Control(message) => self.control(now, message, out),
             In::Wake => {}
         }
@@ -245,6 +248,7 @@ impl Shard {
                 out.push(Out::Control(FromShard::Killed(crate::api::Killed { tag: kill.tag, found })));
             }
             ToShard::List(tag) => self.list(tag.tag, out),
+            ToShard::Record(record) => self.record(now, &record, out),
         }
     }
 
@@ -298,7 +302,7 @@ impl Shard {
     }
 }
 
-fn policy(app: &App) -> Policy {
+fn policy(app: &App, config: &Configure) -> Policy {
     Policy {
         app: app.name.clone(),
         server: app.server.clone(),
@@ -312,6 +316,7 @@ fn policy(app: &App) -> Policy {
         linger_ms: app.linger_ms,
         messages_per_s: app.messages_per_s,
         log_bytes_per_s: app.log_bytes_per_s,
+        record_stops: config.record_stops,
         shared: app.shared,
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Counters {
     pub(super) superseded: u64,
     pub(super) stale_frames: u64,
     pub(super) wires_refused: u64,
+    pub(super) recordings: u64,
+    pub(super) recordings_failed: u64,
     pub(super) sabotage_seen: u64,
 }
 
@@ -125,6 +127,8 @@ impl Shard {
             count("superseded_total", self.counters.superseded),
             count("stale_frames_total", self.counters.stale_frames),
             count("wires_refused_total", self.counters.wires_refused),
+            count("recordings_total", self.counters.recordings),
+            count("recordings_failed_total", self.counters.recordings_failed),
             count("sessions_finished_total", self.counters.finished),
             count("sessions_failed_total", self.counters.failed),
             count("sessions_left_total", self.counters.moved),

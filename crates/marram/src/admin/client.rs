@@ -9,8 +9,8 @@ use std::fmt;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// Bytes of an answer: an app, with room.
-const ANSWER_BYTES_MAX: usize = super::body::SIZE_MAX;
+/// Bytes of an answer: an app or a recording, with room.
+pub const ANSWER_BYTES_MAX: usize = super::body::SIZE_MAX;
 /// How long an edge may take: it may compile a large module.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a connection may take.

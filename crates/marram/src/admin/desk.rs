@@ -15,6 +15,8 @@ pub struct Desk {
     pub edge: String,
     /// Where images are cached.
     pub images: PathBuf,
+    /// Where recordings lie that were asked for.
+    pub recordings: PathBuf,
     /// Where deployed apps are remembered.
     pub apps: PathBuf,
     /// Manifests to deploy at start.
@@ -43,6 +45,7 @@ impl Desk {
             control,
             edge: config.edge.name.clone(),
             images: config.edge.images.clone(),
+            recordings: config.edge.recordings.clone(),
             apps: config.admin.state.join("apps"),
             start: config.admin.apps.clone(),
             routing: config.edge.routing.clone(),

@@ -9,6 +9,7 @@
 //! | `GET /v1/apps`, `/v1/apps/NAME` | | apps with their manifests |
 //! | `DELETE /v1/apps/NAME` | no new sessions of it | |
 //! | `GET /v1/sessions`, `/v1/sessions/ID` | | sessions; one, with what it survives, in words |
+//! | `POST /v1/sessions/ID/record`, `.../record/redacted` | records it | the record file, without the app |
 //! | `DELETE /v1/sessions/ID` | ends it for good | |
 //! | `GET /v1/routes` | | rules of the gates, how often each decided, listeners |
 //! | `PUT /v1/routes` | replaces the rules, all at once: `{"routes": [...], "revision": n}` | as above |
@@ -32,6 +33,7 @@ mod server;
 mod view;
 
 pub use boot::{check, load};
+pub use client::ANSWER_BYTES_MAX;
 pub use desk::Desk;
 pub use peers::fetch;
 pub use routing::Replacement;

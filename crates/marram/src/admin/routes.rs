@@ -6,7 +6,7 @@ use super::desk::Desk;
 use super::figures;
 use super::routing;
 use super::view;
-use crate::edge::AskError;
+use crate::edge::{AskError, take_recording};
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
 use marram_edge::api::{App, Row};
@@ -16,6 +16,8 @@ use marram_wire::id::{ImageHash, SessionId};
 use serde_json::{Value, json};
 use std::time::Duration;
 
+/// How long a recording may take: its ends may be far, and its checkpoints large.
+const RECORD_PATIENCE: Duration = Duration::from_secs(60);
 /// How long shards may take to answer an operator.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -95,6 +97,8 @@ pub(super) fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "sessions"]) if method == get => sessions(desk),
         (method, ["v1", "sessions", id]) if method == get => inspect(desk, id),
         (method, ["v1", "sessions", id]) if method == delete => kill(desk, id),
+        (method, ["v1", "sessions", id, "record"]) if method == post => record(desk, id, false),
+        (method, ["v1", "sessions", id, "record", "redacted"]) if method == post => record(desk, id, true),
         (method, ["v1", "routes"]) if method == get => Ok(Answer::json(&routing::list(desk))),
         (method, ["v1", "routes"]) if method == Method::PUT => {
             routing::replace(desk, &call.body).map(|routes| Answer::json(&routes))
@@ -111,7 +115,11 @@ pub(super) fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
 
 /// Asks the control.
 pub(super) fn ask(desk: &Desk, request: Request) -> Result<control::Answer, Refusal> {
-    desk.control.ask(request, PATIENCE).map_err(|error| {
+    ask_patiently(desk, request, PATIENCE)
+}
+
+fn ask_patiently(desk: &Desk, request: Request, patience: Duration) -> Result<control::Answer, Refusal> {
+    desk.control.ask(request, patience).map_err(|error| {
         let fix = match error {
             AskError::Busy | AskError::Overdue => "try again in a moment",
             AskError::Stopped => "ask another edge",
@@ -235,6 +243,22 @@ fn inspect(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
 
 fn kill(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
     done(ask(desk, Request::Kill(session(id)?, "killed by the operator".into()))?)
+}
+
+fn record(desk: &Desk, id: &str, redact: bool) -> Result<Answer, Refusal> {
+    match ask_patiently(desk, Request::Record(session(id)?, redact), RECORD_PATIENCE)? {
+        control::Answer::Recorded(name) => {
+            let body = take_recording(&desk.recordings, &name)
+                .map_err(|error| Refusal::bug(&format!("the recording cannot be read back: {error}")))?;
+            Ok(Answer { status: StatusCode::OK, content_type: "application/octet-stream", body: body.into() })
+        }
+        control::Answer::Refused(why) => Err(Refusal::new(
+            StatusCode::CONFLICT,
+            format!("the session cannot be recorded: {why}"),
+            "`marram inspect` shows how it is",
+        )),
+        other => done(other),
+    }
 }
 
 fn image(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {

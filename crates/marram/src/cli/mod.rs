@@ -5,6 +5,8 @@ mod exit;
 mod inspect;
 pub mod limits;
 mod operate;
+mod record;
+mod replay;
 mod route;
 mod serve;
 pub mod table;
@@ -43,6 +45,10 @@ enum Command {
     Inspect(inspect::Inspect),
     /// End one session for good.
     Kill(operate::One),
+    /// Write a session, from its last checkpoint on, to a file that `marram replay` runs.
+    Record(record::Record),
+    /// Run a recorded session again, on any machine, up to any point.
+    Replay(replay::Replay),
     /// Let edges move their sessions away and take nothing new.
     Drain(operate::Edges),
     /// Choose the app that an edge's gates lead to, by rules.
@@ -78,6 +84,8 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Ps(edges) => operate::ps(edges),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Kill(arguments) => operate::kill(arguments),
+        Command::Record(arguments) => record::record(arguments),
+        Command::Replay(arguments) => replay::replay(arguments),
         Command::Drain(edges) => operate::drain(edges),
         Command::Route(command) => route::run(command),
         Command::Config(command) => configure::run(command),

@@ -73,11 +73,18 @@ impl Edges {
 
     /// Asks edge after edge until one knows the answer.
     pub(super) fn ask_first(&self, method: &Method, path: &str) -> Result<Value, Failure> {
+        let (_, answer) = self.call_first(method, path)?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| Failure::Other(anyhow!("the answer is no JSON: {error}")))
+    }
+
+    /// As above, for an answer that is no JSON; with the edge that knew it.
+    pub(super) fn call_first(&self, method: &Method, path: &str) -> Result<(Client, Bytes), Failure> {
         let (mut unknown, mut broken) = (None, None);
         for (url, client) in self.clients()? {
-            match client.json(method.clone(), path) {
-                Ok(answer) => return Ok(answer),
-                Err(error @ ClientError::Refused { status: 404, .. }) => unknown = Some(failure(&url, error)),
+            match client.call(method.clone(), path, Bytes::new()) {
+                Ok(answer) => return Ok((client, answer)),
+                Err(error) if error.is_not_found() => unknown = Some(failure(&url, error)),
                 Err(error) => broken = Some(failure(&url, error)),
             }
         }

@@ -4,7 +4,7 @@ use super::keys::{self, WrittenKey};
 use super::routes::{self, WrittenListener, WrittenRoute};
 use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
-use super::units::{Name, Peer, Time};
+use super::units::{Name, Peer, Size, Time};
 use crate::agent::Listener;
 use crate::{edge, logging};
 use marram_edge::{api::Grant, turns::WEIGHT};
@@ -86,6 +86,8 @@ struct Written {
     #[serde(default)]
     key: Vec<Spanned<WrittenKey>>,
     #[serde(default)]
+    record: WrittenRecord,
+    #[serde(default)]
     patience: WrittenPatience,
     #[serde(default)]
     log: WrittenLog,
@@ -134,6 +136,15 @@ struct WrittenAdmin {
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
+struct WrittenRecord {
+    directory: Option<String>,
+    files: Option<u32>,
+    bytes: Option<Size>,
+    redact: Option<bool>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
 struct WrittenLimits {
     sessions: Option<u32>,
     recoveries: Option<u32>,
@@ -162,6 +173,8 @@ impl Written {
             secret: shared::secret(source, &self.secret_file)?,
             shards: self.shards.map_or(0, Spanned::into_inner),
             images: state.join("images"),
+            recordings: state.join("recordings"),
+            stops: self.record.resolve(source),
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
             patience: self.patience.resolve(source)?,
@@ -206,6 +219,17 @@ impl WrittenAdmin {
         let names = |names: Vec<Name>| names.into_iter().map(|name| name.0).collect();
         let (first, last) = (names(chain.first), names(chain.last));
         Ok(Admin { listen, token, peers, state, apps, first, last })
+    }
+}
+
+impl WrittenRecord {
+    fn resolve(self, source: &Source) -> Option<edge::Stops> {
+        Some(edge::Stops {
+            directory: source.path(&self.directory?),
+            files_max: self.files.unwrap_or(edge::Stops::FILES),
+            bytes_max: self.bytes.map_or(edge::Stops::BYTES, |size| size.0),
+            redact: self.redact.unwrap_or(false),
+        })
     }
 }
 

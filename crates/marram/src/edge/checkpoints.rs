@@ -6,7 +6,7 @@ use marram_edge::api::CellError;
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
-    id::{Generation, ImageHash, SessionId},
+    id::{ImageHash, SessionId},
     seal::{Opener, SessionKeys},
 };
 use std::collections::VecDeque;
@@ -106,9 +106,7 @@ impl Arriving {
         {
             let plain = opener.finish().map_err(|error| error.to_string())?;
             let (header, body) = header::split(plain.into()).map_err(|error| error.to_string())?;
-            let last = self.last.as_ref();
-            let base = last.map_or((Generation::NONE, 0), |last| (last.generation, last.number));
-            check(&header, &meta, self.session, self.image, base)?;
+            header.check(&meta, self.session, self.image, self.last.as_ref())?;
             self.sections.push(body);
             self.last = Some(header);
         }
@@ -116,37 +114,11 @@ impl Arriving {
     }
 }
 
-/// Whether a header is for this session, this image and this place in the chain.
-fn check(
-    header: &Header,
-    meta: &CheckpointMeta,
-    session: SessionId,
-    image: ImageHash,
-    base: (Generation, u32),
-) -> Result<(), &'static str> {
-    if header.session != session {
-        return Err("the checkpoint is another session's");
-    }
-    if header.image != image {
-        return Err("the checkpoint is of another image");
-    }
-    if (header.generation, header.number) != (meta.generation, meta.number) {
-        return Err("the checkpoint is another one than it was announced as");
-    }
-    if header.log_offset != meta.log_offset || meta.full != (base.0 == Generation::NONE) {
-        return Err("the checkpoint is announced as covering something else");
-    }
-    if (header.base_generation, header.base_number) != base {
-        return Err("the checkpoint builds on another one than the one before it");
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use marram_session::cell::SealedCheckpoint;
-    use marram_wire::{header::Many, seal::DomainSecret};
+    use marram_wire::{header::Many, id::Generation, seal::DomainSecret};
 
     const SESSION: SessionId = SessionId([1; 16]);
     const IMAGE: ImageHash = ImageHash([2; 32]);

@@ -5,6 +5,7 @@
 use super::{
     checkpoints::{Arriving, Opened, Room},
     pressure,
+    recordings::Recordings,
     setup::Setup,
     worker::Worker,
 };
@@ -12,14 +13,17 @@ use crate::net::Limiter;
 use anyhow::Context;
 use bytes::Bytes;
 use marram_edge::{
-    api::{CellError, Counter, In, Label, Place},
+    api::{CellError, Counter, In, Label, Place, Wish},
     turns::{Class, Tenant, Turns, WEIGHT},
 };
 use marram_sandbox::{
     Cells, CellsConfig, Decoded, Image, Images, Level, LoadError, Progress, RestoreError, Snapshot,
     SnapshotError, StartError,
 };
-use marram_session::cell::{Base, CellId, Input, Output, Ran, Run, Seed};
+use marram_session::{
+    cell::{Base, CellId, Input, Output, Ran, Run, Seed},
+    replay::Gathered,
+};
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
@@ -54,6 +58,8 @@ mod cost {
     /// Bytes that are copied and written in a nanosecond.
     pub(super) const BYTES_PER_NS: u64 = 2;
 }
+/// Recordings of stopped handlers that may be written at a time: whoever is stopped often is not worth more.
+const STOPS_UNDERWAY_MAX: usize = 4;
 /// How often what is kept ahead of clients is looked at.
 const TEND_EVERY: Duration = Duration::from_secs(2);
 
@@ -81,6 +87,7 @@ enum Loaded {
 /// What the worker has at hand.
 struct Desk {
     images: Images,
+    recordings: Recordings,
     /// Checkpoints that are being opened, by the cells that they are for.
     arriving: BTreeMap<CellId, Arriving>,
     room: Room,
@@ -91,6 +98,7 @@ enum Answer {
     Image(ImageHash, Result<Arc<Image>, LoadError>),
     Opened { cell: CellId, image: ImageHash, result: Result<Box<Restored>, CellError> },
     Sealed { cell: CellId, number: u32, bytes: Bytes },
+    Recorded { session: SessionId, tag: Option<u64>, result: Result<String, String> },
 }
 
 fn prepare_room(desk: &mut Desk) -> Option<Answer> {
@@ -140,6 +148,10 @@ pub(super) struct Executor {
     expected: BTreeSet<CellId>,
     /// States that were copied and are still to be sealed, one a cell at the most.
     copies: BTreeMap<CellId, Result<Snapshot, SnapshotError>>,
+    /// States that were hashed for a recording to come.
+    hashes: BTreeMap<CellId, [u8; 32]>,
+    /// Recordings that the worker has in hand.
+    recordings: usize,
     worker: Worker<Desk, Answer>,
     prints: Limiter,
     /// Whether a cell may have to be started ahead of its client.
@@ -163,7 +175,8 @@ impl Executor {
         // The compiler of what stands beside long-lived cells ran once, and will not again.
         crate::memory::give_back();
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
-        let worker = Worker::start(Desk { images, arriving: BTreeMap::new(), room: Room::default() }, waker)?;
+        let (arriving, room, recordings) = (BTreeMap::new(), Room::default(), setup.recordings());
+        let worker = Worker::start(Desk { images, recordings, arriving, room }, waker)?;
         Ok(Self {
             cells,
             images: BTreeMap::new(),
@@ -173,6 +186,8 @@ impl Executor {
             slow: BTreeSet::new(),
             expected: BTreeSet::new(),
             copies: BTreeMap::new(),
+            hashes: BTreeMap::new(),
+            recordings: 0,
             worker,
             prints: Limiter::new(Instant::now()),
             stocking: false,
@@ -403,6 +418,35 @@ impl Executor {
         }
     }
 
+    /// Hashes a cell's state now, for a recording.
+    pub(super) fn hash(&mut self, cell: CellId) {
+        if let Some(hash) = self.cells.state_hash(cell) {
+            self.hashes.insert(cell, hash);
+        }
+    }
+
+    /// Has a recording made and written by the worker, when nothing more urgent is there. Those that nobody asked for are
+    /// left out when many wait.
+    pub(super) fn record(
+        &mut self,
+        wish: Wish,
+        gathered: Box<Gathered>,
+        (edge, unix_ns): (String, i64),
+        inputs: &mut VecDeque<In>,
+    ) {
+        let (session, tag) = (gathered.session, wish.tag);
+        let state = gathered.cell.and_then(|cell| self.hashes.remove(&cell));
+        if tag.is_none() && self.recordings >= STOPS_UNDERWAY_MAX {
+            let result = Err("others are being written".to_string());
+            return inputs.push_back(In::Recorded { session, tag, result });
+        }
+        self.recordings += 1;
+        self.worker.lazy(move |desk| {
+            let result = desk.recordings.keep(wish, *gathered, edge, unix_ns, state);
+            Some(Answer::Recorded { session, tag, result })
+        });
+    }
+
     /// Queues a handler.
     pub(super) fn run(&mut self, run: Run) {
         let size = match &run.input {
@@ -512,6 +556,7 @@ impl Executor {
             });
         }
         self.copies.remove(&cell);
+        self.hashes.remove(&cell);
         let Some(seat) = self.seats.remove(&cell) else { return };
         let Place { tenant, class, .. } = seat.place;
         if seat.waiting > 0 {
@@ -527,6 +572,10 @@ impl Executor {
                 Answer::Image(hash, result) => self.loaded(hash, result, inputs),
                 Answer::Sealed { cell, number, bytes } => {
                     inputs.push_back(In::Checkpointed { cell, number, result: Ok(bytes) });
+                }
+                Answer::Recorded { session, tag, result } => {
+                    self.recordings -= 1;
+                    inputs.push_back(In::Recorded { session, tag, result });
                 }
                 Answer::Opened { cell, image, result: Ok(restored) } => {
                     self.begin(cell, image, Beginning::Checkpoints(restored), inputs);

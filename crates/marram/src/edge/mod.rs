@@ -9,6 +9,7 @@ mod gate;
 mod lobby;
 mod pressure;
 mod processes;
+mod recordings;
 mod setup;
 mod shard;
 mod supervisor;
@@ -16,6 +17,7 @@ mod worker;
 
 pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
 pub use fetcher::Fetch;
+pub use recordings::{Stops, take as take_recording, write_private};
 
 use crate::{
     agent::{Patience, Routing, Server},
@@ -43,6 +45,10 @@ pub struct Options {
     pub shards: u8,
     /// Directory of the image cache, made when missing.
     pub images: PathBuf,
+    /// Where recordings lie until whoever asked for them has them; made and emptied at start.
+    pub recordings: PathBuf,
+    /// Where the recordings of stopped handlers are kept, if they are made.
+    pub stops: Option<Stops>,
     /// Where peers without an agent come in, and which app each is for.
     pub routing: Routing,
     /// Servers that this edge connects to itself.

@@ -7,7 +7,10 @@
 //!
 //! Both sides are one program started from one file, so nothing is negotiated and anything else is a bug.
 
-use super::Options;
+use super::{
+    Options,
+    recordings::{Recordings, Stops},
+};
 use crate::{
     keys,
     net::{Identity, Security},
@@ -46,12 +49,30 @@ record! {
         insecure_plain: bool,
         /// The image cache.
         images: Bytes,
+        /// Where recordings lie that were asked for.
+        recordings: Bytes,
+        /// Where those of stopped handlers are kept, if they are made.
+        stops: Option<KeptStops>,
         /// Cells at a time.
         cells_max: u32,
         /// Private keys that cells may have it sign with, as PEM.
         keys: Vec<Bytes>,
         /// How long a handshake may take, in milliseconds.
         handshake_ms: u64,
+    }
+}
+
+record! {
+    /// See [`Stops`].
+    KeptStops {
+        /// As there.
+        directory: Bytes,
+        /// As there.
+        files_max: u32,
+        /// As there.
+        bytes_max: u64,
+        /// As there.
+        redact: bool,
     }
 }
 
@@ -68,6 +89,13 @@ impl Setup {
             key: security.identity.as_ref().map(|identity| bytes(&identity.key_pem)),
             insecure_plain: security.insecure_plain,
             images: bytes(options.images.as_os_str().as_bytes()),
+            recordings: bytes(options.recordings.as_os_str().as_bytes()),
+            stops: options.stops.as_ref().map(|stops| KeptStops {
+                directory: bytes(stops.directory.as_os_str().as_bytes()),
+                files_max: stops.files_max,
+                bytes_max: stops.bytes_max,
+                redact: stops.redact,
+            }),
             cells_max: options.limits.cells_max,
             keys: options.keys.iter().map(|key| bytes(&key.pem)).collect(),
             handshake_ms: u64::try_from(options.limits.handshake.as_millis()).unwrap_or(u64::MAX),
@@ -100,6 +128,18 @@ impl Setup {
     /// Where images are.
     pub(super) fn images(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.images))
+    }
+
+    /// Where recordings go.
+    pub(super) fn recordings(&self) -> Recordings {
+        let path = |bytes: &Bytes| Path::new(OsStr::from_bytes(bytes)).to_path_buf();
+        let stops = self.stops.as_ref().map(|stops| Stops {
+            directory: path(&stops.directory),
+            files_max: stops.files_max,
+            bytes_max: stops.bytes_max,
+            redact: stops.redact,
+        });
+        Recordings::new(path(&self.recordings), stops)
     }
 
     /// How long a handshake may take.

@@ -335,6 +335,10 @@ impl Process {
             Out::Checkpoint { cell, header, seal } => {
                 self.executor.checkpoint(cell, header, seal, &mut self.inputs);
             }
+            Out::Hash { cell } => self.executor.hash(cell),
+            Out::Record { wish, gathered, edge, unix_ns } => {
+                self.executor.record(wish, gathered, (edge, unix_ns), &mut self.inputs);
+            }
             Out::Part { cell, bytes } => self.executor.part(cell, bytes),
             Out::Remove { cell } => self.executor.remove(cell),
             Out::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),

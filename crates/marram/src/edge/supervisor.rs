@@ -8,6 +8,7 @@ use super::{
     gate::Gate,
     lobby::{Introduced, Lobby, Outcome, Rejected},
     processes::Process,
+    recordings,
     setup::ToProcess,
 };
 use crate::net::{Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict, token};
@@ -91,6 +92,9 @@ impl Supervisor {
         stop: Stop,
     ) -> anyhow::Result<Self> {
         ensure!(options.secret.len() >= 16, "the edge's secret has less than 16 bytes: give it a longer one");
+        recordings::prepare(&options.recordings).with_context(|| {
+            format!("cannot use {} for recordings: make it writable", options.recordings.display())
+        })?;
         let security = EdgeDoor::complete(&options.security)?;
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), token::WAKER)?;
@@ -108,6 +112,7 @@ impl Supervisor {
             recoveries_max: options.limits.recoveries_max,
             grants: options.limits.grants.clone(),
             peers: fetcher.has_peers(),
+            record_stops: options.stops.is_some(),
             sabotage: options.sabotage,
         });
         let mut supervisor = Self {

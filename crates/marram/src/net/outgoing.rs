@@ -34,6 +34,7 @@ pub(crate) struct Outgoing {
 fn bulk_size(frame: &Frame) -> usize {
     match frame {
         Frame::CheckpointPart(part) => part.bytes.len() + 16,
+        Frame::KeptInput(input) => input.payload.len() + 16,
         _ => 64,
     }
 }

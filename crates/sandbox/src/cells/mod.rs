@@ -6,6 +6,7 @@ mod bound;
 mod config;
 mod entry;
 mod live;
+mod look;
 mod parting;
 mod ready;
 mod stages;
@@ -14,6 +15,7 @@ mod ticker;
 mod trim;
 
 pub use config::{CellsConfig, Reset, Tracking};
+pub use look::StageState;
 pub use ready::{ReadyStats, ShelfStats};
 
 use crate::buffers::Spares;

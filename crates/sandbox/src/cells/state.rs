@@ -211,7 +211,7 @@ impl Live {
         id
     }
 
-    fn globals(&mut self) -> Vec<GlobalValue> {
+    pub(super) fn globals(&mut self) -> Vec<GlobalValue> {
         let mut values = Vec::with_capacity(self.globals.len());
         for global in &self.globals {
             let value = GlobalValue::from_val(&global.get(&mut self.store));
@@ -255,7 +255,7 @@ impl Live {
         Ok(())
     }
 
-    fn hash(&mut self) -> [u8; 32] {
+    pub(super) fn hash(&mut self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("marram cell state 1");
         for global in self.globals() {
             let mut bytes = Vec::with_capacity(17);

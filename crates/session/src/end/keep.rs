@@ -67,6 +67,12 @@ impl Sent {
         Some(message.clone())
     }
 
+    /// What is kept of the messages that were put on the current channel, or need not be.
+    pub(super) fn shown(&self) -> impl ExactSizeIterator<Item = &Message> {
+        let count = usize::try_from(self.next.saturating_sub(self.start)).unwrap_or(usize::MAX);
+        self.messages.iter().take(count)
+    }
+
     /// Drops messages below `upto`.
     pub(super) fn truncate(&mut self, upto: u64) {
         while self.start < upto {

@@ -12,8 +12,8 @@ use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{
-        Channel, CheckpointBegin, CheckpointPart, Credit, Failure, Frame, Hello, Input, LogPart, Promise,
-        Promised,
+        Channel, CheckpointBegin, CheckpointPart, Credit, Failure, Frame, Hello, Input, Kept, KeptInput,
+        LogPart, Promise, Promised,
     },
     id::{Generation, HostId, ImageHash, SessionId},
     limits::{DATAGRAMS_WAITING_MAX, OUTPUT_WINDOW, PART_SIZE, RETAINED_MAX, charge},
@@ -314,8 +314,25 @@ impl End {
         Ok(())
     }
 
-    /// Sends checkpoints and log, so that the new owner can choose and replay.
-    fn hand_over(&self, out: &mut Vec<Effect>) {
+    /// Sends again what an owner needs to make a recording, behind everything else: checkpoints, and the messages that it was
+    /// sent on this channel. The log it has.
+    fn show(&self, out: &mut Vec<Effect>) {
+        let channel = self.channel;
+        let messages = self.sent.shown();
+        out.push(Effect::Send(Frame::Kept(Kept {
+            channel,
+            sent_start: self.sent.start(),
+            sent_end: self.sent.start() + messages.len() as u64,
+            checkpoints: self.checkpoints.metas(),
+        })));
+        self.hand_over_checkpoints(out);
+        for message in messages {
+            let (close, payload) = (message.close, message.payload.clone());
+            out.push(Effect::Send(KeptInput { channel, close, payload }.into()));
+        }
+    }
+
+    fn hand_over_checkpoints(&self, out: &mut Vec<Effect>) {
         let channel = self.channel;
         for (meta, bytes) in self.checkpoints.all() {
             out.push(Effect::Send(CheckpointBegin { channel, meta: meta.clone() }.into()));
@@ -324,6 +341,12 @@ impl End {
                 out.push(Effect::Send(CheckpointPart { channel, bytes: part }.into()));
             }
         }
+    }
+
+    /// Sends checkpoints and log, so that the new owner can choose and replay.
+    fn hand_over(&self, out: &mut Vec<Effect>) {
+        let channel = self.channel;
+        self.hand_over_checkpoints(out);
         for (generation, start, bytes) in self.log.segments() {
             for at in (0..bytes.len()).step_by(PART_SIZE) {
                 let part = Bytes::copy_from_slice(&bytes[at..bytes.len().min(at + PART_SIZE)]);

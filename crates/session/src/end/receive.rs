@@ -47,6 +47,10 @@ impl End {
                 self.sent.truncate(truncate.sent);
                 check(truncate.sent <= self.sent.end(), "a checkpoint covers more than was sent")
             }
+            (Frame::Fetch(_), Phase::Owned) => {
+                self.show(out);
+                Ok(())
+            }
             (Frame::Failed(failed), _) => {
                 self.failed = Some(failed.failure);
                 self.drift();

@@ -4,7 +4,8 @@
 //! the messages that it consumed, and it is gone through before any of it runs.
 
 use super::{Effect, Now, Owner, Phase, side::Message};
-use crate::cell::{CellError, CellId, Input, Outcome, PortKind, Ran, Run, Seed, Stop};
+use crate::cell::{CellError, CellId, Input, Outcome, Ran, Run, Seed, Stop};
+use crate::replay::{Course, Handler, Lost, follow, opens};
 use alloc::{boxed::Box, string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -15,16 +16,6 @@ use marram_wire::{
     log::{Cursor, Entry, Event, Peers},
     seal::Digest,
 };
-
-/// A log on its way through the cell.
-#[derive(Debug)]
-pub(super) struct Replay {
-    /// What is left of it.
-    rest: Bytes,
-    cursor: Cursor,
-    /// The entry that runs, and how many of its handlers still have to.
-    entry: Option<(Entry, Vec<Input>)>,
-}
 
 impl Owner {
     /// All ends have promised and handed over what they keep.
@@ -186,30 +177,16 @@ impl Owner {
         else {
             return;
         };
-        let (mut digest, mut cursor) = (self.digest, self.log.cursor);
         let whole = self.log.bytes.clone().freeze();
-        let mut rest = whole.clone();
-        let mut consumed = [0usize; 2];
-        while !rest.is_empty() {
-            let before = rest.clone();
-            let Ok(entry) = cursor.take(&mut rest) else {
-                return self.tampered("the log cannot be read", out);
-            };
-            let bytes = before.slice(..before.len() - rest.len());
-            let message = match entry.event {
-                Event::Message(port) => {
-                    let index = self.index(port);
-                    let message = self.sides[index].inputs.get(consumed[index]);
-                    consumed[index] += 1;
-                    let Some(message) = message else {
-                        return self.tampered("an end does not have the messages that the log needs", out);
-                    };
-                    Some((message.close, &message.payload[..]))
-                }
-                Event::Timer | Event::Start { .. } => None,
-            };
-            digest.absorb(&self.keys, &bytes, message);
-        }
+        let message =
+            |index: usize, number: usize| self.sides.get(index).and_then(|side| side.inputs.get(number));
+        let (digest, cursor) = match follow(&self.keys, (self.digest, self.log.cursor), &whole, message) {
+            Ok(end) => end,
+            Err(Lost::Missing) => {
+                return self.tampered("an end does not have the messages that the log needs", out);
+            }
+            Err(_) => return self.tampered("the log cannot be read", out),
+        };
         if self.log.end() > 0 && self.policy.keep && digest.tag() != tag {
             return self.tampered(
                 "log or messages were altered: they do not give the digest that came with them",
@@ -218,38 +195,28 @@ impl Owner {
         }
         self.digest = digest;
         self.phase = Phase::Replaying;
-        self.replay = Some(Replay { rest: whole, cursor: self.log.cursor, entry: None });
+        self.replay = Some(Course::new(whole, self.log.cursor));
         self.log.cursor = cursor;
         self.replay_next(now, out);
     }
 
     fn replay_next(&mut self, now: Now, out: &mut Vec<Effect>) {
-        let Some(mut replay) = self.replay.take() else { return };
+        let Some(mut course) = self.replay.take() else { return };
         let Some(cell) = self.cell else { return };
-        if replay.entry.is_none() {
-            if replay.rest.is_empty() {
-                return self.chosen(now, out);
+        match course.next_handler(|event| self.inputs_of(event)) {
+            Err(Lost::Unreadable) => self.tampered("the log cannot be read", out),
+            Err(_) => self.tampered("the log consumes what never was", out),
+            Ok(None) => self.chosen(now, out),
+            Ok(Some(Handler { input, now_ns })) => {
+                out.push(Effect::Run(Run { cell, input, now_ns }));
+                self.replay = Some(course);
             }
-            let Ok(entry) = replay.cursor.take(&mut replay.rest) else {
-                return self.tampered("the log cannot be read", out);
-            };
-            let Some(inputs) = self.inputs_of(&entry) else {
-                return self.tampered("the log consumes what never was", out);
-            };
-            replay.entry = Some((entry, inputs));
         }
-        if let Some((entry, inputs)) = &mut replay.entry
-            && let Some(input) = inputs.pop()
-        {
-            let now_ns = entry.now_ns.unwrap_or(replay.cursor.last_ns);
-            out.push(Effect::Run(Run { cell, input, now_ns }));
-        }
-        self.replay = Some(replay);
     }
 
     /// The handlers that an entry runs, last one first.
-    fn inputs_of(&mut self, entry: &Entry) -> Option<Vec<Input>> {
-        Some(match entry.event {
+    fn inputs_of(&mut self, event: Event) -> Option<Vec<Input>> {
+        Some(match event {
             Event::Message(port) => {
                 let index = self.index(port);
                 let message = self.sides[index].take_input()?;
@@ -275,31 +242,25 @@ impl Owner {
 
     /// The ports open, client first; the list is taken from its end.
     pub(super) fn opens(&self, peers: Peers) -> Vec<Input> {
-        let kinds = [PortKind::client(peers.client_datagrams), PortKind::server(peers.server_datagrams)];
-        self.sides.iter().zip(kinds).map(|(side, kind)| Input::Open { port: side.port, kind }).rev().collect()
+        opens(self.sides.iter().map(|side| side.port), peers)
     }
 
     /// A handler ran in replay.
     pub(super) fn replayed(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
-        let Some(replay) = &self.replay else { return };
-        let Some((entry, inputs)) = &replay.entry else { return };
-        let (whole, timed) = (inputs.is_empty(), entry.now_ns);
-        let now_ns = timed.unwrap_or(replay.cursor.last_ns);
+        let Some(course) = &mut self.replay else { return };
+        let now_ns = course.now_ns();
         if let Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)) = ran.outcome {
             return self.failed(4, alloc::format!("in replay: {reason}"), out);
         }
-        if ran.clock_read && timed.is_none() {
+        let Ok(whole) = course.ran(ran.clock_read) else {
             let reason = "replay took another course than the log: the handler read the clock".to_string();
             return self.failed(4, reason, out);
-        }
+        };
         self.apply(now_ns, &ran);
         self.cover.spent(ran.cost_ns);
         if whole {
             self.totals.replayed += 1;
             self.close_if_spent();
-            if let Some(replay) = &mut self.replay {
-                replay.entry = None;
-            }
         }
         self.replay_next(now, out);
     }

@@ -7,11 +7,13 @@
 mod choose;
 mod cover;
 mod open;
+mod record;
 mod run;
 mod side;
 mod timers;
 
 use crate::cell::{Base, CellError, CellId, Image, Ran, Run, Seed};
+use crate::replay::{Course, Gathered};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use cover::Cover;
@@ -23,6 +25,8 @@ use marram_wire::{
     seal::{Digest, Seal, SessionKeys},
 };
 pub use open::Attempt;
+use record::Record;
+pub use record::{RECORD_NS, RECORD_STOPPED_NS, Wish};
 use side::Side;
 pub(crate) use timers::Timers;
 
@@ -56,6 +60,8 @@ pub struct Policy {
     pub messages_per_s: u32,
     /// Bytes of log that the session may write in a second; 0 for no limit.
     pub log_bytes_per_s: u32,
+    /// Whether a session is recorded when a handler of it is stopped.
+    pub record_stops: bool,
     /// Whether the cell is other sessions' too ([`crate::shared`]). Needs `keep` to be off.
     pub shared: bool,
 }
@@ -87,6 +93,10 @@ pub enum Effect {
     Copy(CellId, Base),
     /// Encode what was copied last and seal it behind this header.
     Checkpoint(CellId, Box<Header>, Seal),
+    /// Hash the cell's state, as it is now, for the recording that follows.
+    Hash(CellId),
+    /// The session as it was when the ends were asked; or why there is no recording of it.
+    Recorded(Wish, Result<Box<Gathered>, String>),
     /// The cell is not needed any more.
     Remove(CellId),
     /// Open another generation, newer than this count: another attempt was in the way, or the cell cannot be kept.
@@ -106,6 +116,8 @@ pub enum Phase {
     Replaying,
     /// Messages flow.
     Running,
+    /// A handler was stopped; before the ends are told, they show what they keep.
+    Recording,
     /// Every end has everything; waiting for their word that they are ready to forget.
     Finishing,
     /// The cell lives, but no end is linked.
@@ -121,6 +133,7 @@ impl Phase {
             Self::Restoring => "restoring",
             Self::Replaying => "replaying",
             Self::Running => "running",
+            Self::Recording => "recording",
             Self::Finishing => "finishing",
             Self::Adrift => "adrift",
         }
@@ -161,7 +174,7 @@ pub struct Owner {
     /// The generation under which the cell was chosen and since when it is valid.
     live: Option<Generation>,
     running: Option<run::Running>,
-    replay: Option<choose::Replay>,
+    replay: Option<Course>,
     /// Whose checkpoints go to the executor in this attempt, by index.
     source: Option<usize>,
     /// The executor's answer to [`Effect::Restore`], if it came before all of the ends' log.
@@ -175,6 +188,7 @@ pub struct Owner {
     clock_offset_ns: i64,
     cover: Cover,
     rates: run::Rates,
+    record: Option<Record>,
     /// Which port is offered first.
     turn: usize,
     /// Whether the last entry was a timer: then a message goes first.
@@ -246,6 +260,7 @@ impl Owner {
             clock_offset_ns: 0,
             cover: Cover::default(),
             rates: run::Rates::default(),
+            record: None,
             turn: 0,
             timed: false,
             totals: Totals::default(),
@@ -342,6 +357,10 @@ impl Owner {
             Frame::LogPart(part) if asking => self.got_log(now, index, &part, out),
             Frame::CheckpointBegin(begin) if asking => self.got_checkpoint(index, begin.meta, out),
             Frame::CheckpointPart(part) if asking => self.got_part(now, index, part.bytes, out),
+            Frame::CheckpointBegin(begin) => self.kept_checkpoint(index, &begin.meta, out),
+            Frame::CheckpointPart(part) => self.kept_part(index, &part.bytes, out),
+            Frame::Kept(kept) => self.kept(index, kept, out),
+            Frame::KeptInput(input) => self.kept_input(index, input, out),
             Frame::Input(input) => self.input(now, index, input, out),
             Frame::Credit(credit) => self.credit(now, index, credit.received, credit.bytes, out),
             Frame::Stored(stored) => self.stored(index, stored.bytes, stored.complete, out),
@@ -362,6 +381,10 @@ impl Owner {
         }
         if !self.policy.keep {
             return self.over(Code::Lost, "a connection broke, and the app is not protected".into(), out);
+        }
+        let stopped = self.give_up_record("a connection of the session broke meanwhile", out);
+        if stopped.is_some() {
+            return self.fail_if_stopped(stopped, out);
         }
         if self.recovering() {
             return self.let_down(Code::Waiting, "the other end's connection broke", out);
@@ -394,6 +417,7 @@ impl Owner {
 
     /// Gives the session up; nothing has happened that an end does not know.
     pub fn leave(&mut self, code: Code, reason: String, out: &mut Vec<Effect>) {
+        self.give_up_record("the session left this edge meanwhile", out);
         self.reject(code, &reason, out);
         out.extend(self.cell.take().map(Effect::Remove));
         out.push(Effect::Over(code, reason));
@@ -409,6 +433,7 @@ impl Owner {
 
     /// Ends the session for good.
     pub fn over(&mut self, code: Code, reason: String, out: &mut Vec<Effect>) {
+        self.give_up_record("the session ended meanwhile", out);
         for side in &mut self.sides {
             if let Some(channel) = side.channel.take() {
                 let ended = Ended { channel, code, reason: reason.clone() };
@@ -448,7 +473,7 @@ impl Owner {
         }
         match self.phase {
             Phase::Replaying => self.replayed(now, ran, out),
-            Phase::Restoring | Phase::Finishing => {}
+            Phase::Restoring | Phase::Finishing | Phase::Recording => {}
             Phase::Running | Phase::Asking | Phase::Adrift => self.consumed(now, ran, out),
         }
     }

@@ -1,6 +1,7 @@
 //! Opening a generation: promises first, then what the ends keep (DESIGN.md section 5.2).
 
 use super::{Effect, Now, Owner, Phase, side::Message};
+use crate::replay::newest;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
@@ -32,6 +33,7 @@ impl Owner {
         self.seal = self.keys.seal(attempt.generation);
         self.phase = Phase::Asking;
         self.totals.generations += 1;
+        self.give_up_record("a new generation of the session is being opened", out);
         self.replay = None;
         self.source = None;
         self.early = None;
@@ -78,10 +80,7 @@ impl Owner {
             && log.is_some_and(|size| size <= LOG_SIZE_MAX)
             && promised.log_end < LOG_OFFSET_MAX
             && promised.sent_start <= promised.sent_end
-            && promised.checkpoints.len() <= DELTAS_MAX + 1
-            && promised.checkpoints.iter().map(|meta| meta.size).fold(0, u64::saturating_add)
-                <= CHECKPOINT_SIZE_MAX
-            && promised.checkpoints.first().is_none_or(|meta| meta.full);
+            && is_chain(&promised.checkpoints);
         if !sound || side.promised.is_some() {
             return self.over(Code::Protocol, "an end's promise does not make sense".into(), out);
         }
@@ -121,11 +120,7 @@ impl Owner {
 
     /// The end whose last checkpoint is newest.
     fn best_holder(&self) -> Option<usize> {
-        let last =
-            |side: &super::Side| side.announced().last().map(|c| (c.log_offset, c.generation, c.number));
-        let held =
-            self.sides.iter().enumerate().filter_map(|(index, side)| last(side).map(|key| (key, index)));
-        held.max().map(|(_, index)| index)
+        newest(self.sides.iter().map(super::Side::announced))
     }
 
     pub(super) fn got_log(&mut self, now: Now, index: usize, part: &LogPart, out: &mut Vec<Effect>) {
@@ -200,4 +195,11 @@ impl Owner {
             self.choose(now, out);
         }
     }
+}
+
+/// Whether an end can have these checkpoints: a full one and its deltas, in bounds.
+pub(super) fn is_chain(checkpoints: &[CheckpointMeta]) -> bool {
+    checkpoints.len() <= DELTAS_MAX + 1
+        && checkpoints.iter().map(|meta| meta.size).fold(0, u64::saturating_add) <= CHECKPOINT_SIZE_MAX
+        && checkpoints.first().is_none_or(|meta| meta.full)
 }

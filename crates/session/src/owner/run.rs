@@ -1,7 +1,7 @@
 //! While it runs: one input at a time, its entry, its outputs, their release.
 
 use super::{Effect, Now, Owner, Phase, choose::input_of, side::Message};
-use crate::cell::{Input, Outcome, Output as Made, Ran, Run, Stop};
+use crate::cell::{Input, Outcome, Output as Made, Ran, Run};
 use alloc::{string::ToString, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
@@ -19,8 +19,8 @@ const CREDIT_EVERY: u64 = INPUT_WINDOW / 4;
 /// The entry that runs.
 #[derive(Debug)]
 pub(super) struct Running {
-    event: Event,
-    now_ns: i64,
+    pub(super) event: Event,
+    pub(super) now_ns: i64,
     /// What it consumed, for the running digest.
     message: Option<Message>,
     /// Handlers of this entry that still have to run, last one first.
@@ -53,9 +53,13 @@ impl Owner {
         mono_ns.saturating_add(self.clock_offset_ns).max(self.log.cursor.last_ns)
     }
 
-    /// When the next timer is due, on the monotonic clock.
+    /// When there is something to do, on the monotonic clock.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
+        [self.timer_due_ns(), self.record_until_ns()].into_iter().flatten().min()
+    }
+
+    fn timer_due_ns(&self) -> Option<u64> {
         if self.phase != Phase::Running || self.running.is_some() || self.clogged() {
             return None;
         }
@@ -65,6 +69,7 @@ impl Owner {
 
     /// Time has passed.
     pub fn tick(&mut self, now: Now, out: &mut Vec<Effect>) {
+        self.end_record_if_late(now, out);
         self.pump(now, out);
     }
 
@@ -139,13 +144,8 @@ impl Owner {
     /// A handler ran.
     pub(super) fn consumed(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
         let Some(mut running) = self.running.take() else { return };
-        if let Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)) = ran.outcome {
-            let input = match running.event {
-                Event::Message(port) => u8::from(port != Port::CLIENT),
-                Event::Timer => 2,
-                Event::Start { .. } => 3,
-            };
-            return self.failed(input, reason, out);
+        if let Outcome::Stopped(stop) = ran.outcome {
+            return self.stopped(now, &running, stop, out);
         }
         running.clock_read |= ran.clock_read;
         let timers_fit = self.apply(running.now_ns, &ran);
@@ -169,6 +169,7 @@ impl Owner {
         self.release(out);
         self.give_credit(out);
         if self.phase == Phase::Running {
+            self.ask_if_between(out);
             self.cover_if_due(out);
             self.pump(now, out);
         }

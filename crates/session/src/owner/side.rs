@@ -1,5 +1,6 @@
 //! What an owner knows of one end: what it sent, what it received, what it may be sent.
 
+use super::record::Showing;
 use alloc::{collections::VecDeque, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
@@ -55,6 +56,8 @@ pub(super) struct Side {
     pub(super) finished: bool,
     /// Charge of messages consumed that no checkpoint covers.
     pub(super) uncovered: u64,
+    /// What it shows for a recording.
+    pub(super) showing: Showing,
 }
 
 impl Side {
@@ -85,6 +88,7 @@ impl Side {
             known: 0,
             finished: false,
             uncovered: 0,
+            showing: Showing::default(),
         }
     }
 
@@ -100,6 +104,7 @@ impl Side {
         self.inputs_charge = 0;
         self.finished = false;
         self.credit_due = 0;
+        self.showing = Showing::default();
     }
 
     /// The checkpoints that the end has promised and hands over.
@@ -249,6 +254,7 @@ impl Side {
 
     pub(super) fn held_bytes(&self) -> u64 {
         let parts: usize = self.got_parts.iter().map(Bytes::len).sum();
-        self.inputs_charge + self.outbox_charge + (parts + self.got_log.len()) as u64
+        let showing = self.showing.held_bytes();
+        self.inputs_charge + self.outbox_charge + (parts + self.got_log.len()) as u64 + showing
     }
 }

@@ -173,6 +173,12 @@ fn show(effect: &Effect) -> String {
                 numbers.collect::<String>(),
             )
         }
+        Frame::Kept(kept) => {
+            let numbers = kept.checkpoints.iter().map(|meta| format!(" checkpoint {}", meta.number));
+            format!("kept sent {}..{}{}", kept.sent_start, kept.sent_end, numbers.collect::<String>())
+        }
+        Frame::KeptInput(input) if input.close => "kept close".into(),
+        Frame::KeptInput(input) => format!("kept {}", payload(&input.payload)),
         Frame::CheckpointBegin(begin) => format!("checkpoint {} of {}", begin.meta.number, begin.meta.size),
         Frame::CheckpointPart(part) => format!("part {}", payload(&part.bytes)),
         Frame::LogPart(part) => {

@@ -3,7 +3,7 @@
 use crate::bench::{Bench, CHANNEL, TAG, meta, promise};
 use bytes::Bytes;
 use marram_wire::{
-    frame::{Chosen, LogOnly},
+    frame::{Chosen, Fetch, LogOnly},
     limits::{CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, DELTAS_MAX, LOG_SIZE_MAX, charge},
     seal::LOG_OFFSET_MAX,
 };
@@ -150,4 +150,39 @@ fn all_that_is_kept_is_counted() {
     bench.checkpoint(meta(1, 2, false, 3, 9)).expect("it fits");
     bench.part("de").expect("it fits");
     assert_eq!(bench.end.kept_bytes(), charge(7) + 3 + 4 + 2);
+}
+
+#[test]
+fn an_end_shows_what_it_keeps_and_goes_on() {
+    let mut bench = Bench::owned(3 * 65);
+    bench.say("a");
+    bench.say("b");
+    bench.say("c");
+    bench.say("waits");
+    bench.log("12345");
+    bench.checkpoint(meta(1, 1, true, 3, 4)).expect("it fits");
+    bench.part("full").expect("it fits");
+    bench.truncate(3, 1).expect("it fits");
+    bench.look();
+    bench.frame(Fetch { channel: CHANNEL });
+    // What was not sent on this channel is not shown either.
+    let shown = ["kept sent 1..3 checkpoint 1", "checkpoint 1 of 4", "part full", "kept b", "kept c"];
+    assert_eq!(bench.look(), shown);
+    // Nothing has changed: it is still the owner's, and says next what waits.
+    bench.credit(100);
+    assert_eq!(bench.look(), ["input waits"]);
+    bench.frame(Fetch { channel: CHANNEL });
+    assert_eq!(bench.look().last().map(String::as_str), Some("kept waits"));
+    bench.close();
+    bench.credit(100);
+    bench.look();
+    bench.frame(Fetch { channel: CHANNEL });
+    assert_eq!(bench.look().last().map(String::as_str), Some("kept close"));
+}
+
+#[test]
+fn an_end_shows_nothing_to_an_owner_that_has_not_chosen() {
+    let mut bench = Bench::new();
+    bench.promise(&promise(1)).expect("the first promise");
+    assert_eq!(bench.try_frame(Fetch { channel: CHANNEL }), Err("a frame came out of turn"));
 }

@@ -6,7 +6,8 @@ use crate::{kept::Kept, show};
 use bytes::Bytes;
 use marram_session::{
     cell::{Base, CellId, Outcome, Output, Ran, Run, Seed, TimerChange},
-    owner::{Attempt, Effect, Holder, Now, Owner, Phase, Policy},
+    owner::{Attempt, Effect, Holder, Now, Owner, Phase, Policy, Wish},
+    replay::Gathered,
 };
 use marram_wire::{
     frame::{Credit, Frame, Input, Stored},
@@ -36,6 +37,7 @@ pub(crate) fn policy() -> Policy {
         linger_ms: 77,
         messages_per_s: 0,
         log_bytes_per_s: 0,
+        record_stops: false,
         shared: false,
     }
 }
@@ -87,6 +89,8 @@ pub(crate) struct Bench {
     headers: Vec<Header>,
     cells: u64,
     lines: Vec<String>,
+    /// The recording that was made last.
+    pub(crate) gathered: Option<Gathered>,
 }
 
 impl Bench {
@@ -105,6 +109,7 @@ impl Bench {
             headers: Vec::new(),
             cells: 0,
             lines: Vec::new(),
+            gathered: None,
         }
     }
 
@@ -164,6 +169,7 @@ impl Bench {
                     self.headers.push((*header).clone());
                     self.taken = Some(*header);
                 }
+                Effect::Recorded(_, Ok(gathered)) => self.gathered = Some(*gathered),
                 Effect::Remove(_) => self.run = None,
                 _ => {}
             }
@@ -234,6 +240,18 @@ impl Bench {
         let kept = &mut self.kept[usize::from(port == SERVER)];
         kept.unstored = kept.unstored.saturating_sub(bytes);
         self.frame(port, Stored { channel: port.0 + 1, bytes, complete });
+    }
+
+    /// An operator wants a recording.
+    pub(crate) fn record(&mut self, tag: u64) {
+        self.step(|owner, now, out| owner.record(now, Wish { tag: Some(tag), redact: false }, out));
+    }
+
+    /// The end at a port shows what it keeps.
+    pub(crate) fn show(&mut self, port: Port) {
+        for frame in self.kept[usize::from(port == SERVER)].shown(port.0 + 1) {
+            self.frame(port, frame);
+        }
     }
 
     pub(crate) fn unlinked(&mut self, port: Port) {

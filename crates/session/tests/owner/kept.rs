@@ -4,7 +4,10 @@ use crate::{bench, show};
 use bytes::Bytes;
 use marram_session::cell::SealedCheckpoint;
 use marram_wire::{
-    frame::{CheckpointBegin, CheckpointMeta, CheckpointPart, Failure, Frame, Input, LogPart, Promised},
+    frame::{
+        CheckpointBegin, CheckpointMeta, CheckpointPart, Failure, Frame, Input, Kept as FrameKept, KeptInput,
+        LogPart, Promised,
+    },
     id::Generation,
     limits::PART_SIZE,
 };
@@ -102,6 +105,22 @@ impl Kept {
         for message in &self.sent {
             let (close, payload) = (message.is_none(), message.clone().unwrap_or_default());
             frames.push(Input { channel, ack: 0, close, payload }.into());
+        }
+        frames
+    }
+
+    /// What an owner that records is shown, of all that was sent to it.
+    pub(crate) fn shown(&self, channel: u32) -> Vec<Frame> {
+        let checkpoints = self.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect();
+        let (sent_start, sent_end) = (self.sent_start, self.sent_start + self.sent.len() as u64);
+        let mut frames = vec![Frame::Kept(FrameKept { channel, sent_start, sent_end, checkpoints })];
+        for SealedCheckpoint { meta, bytes } in &self.checkpoints {
+            frames.push(CheckpointBegin { channel, meta: meta.clone() }.into());
+            frames.push(CheckpointPart { channel, bytes: bytes.clone() }.into());
+        }
+        for message in &self.sent {
+            let (close, payload) = (message.is_none(), message.clone().unwrap_or_default());
+            frames.push(KeptInput { channel, close, payload }.into());
         }
         frames
     }

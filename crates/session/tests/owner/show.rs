@@ -59,6 +59,7 @@ pub(crate) fn frame(frame: &Frame) -> String {
         Frame::Ended(ended) => format!("ended {:?}", ended.code),
         Frame::Failed(failed) => format!("failed {} at {}", failed.failure.input, failed.failure.log_offset),
         Frame::Finish(_) => "finish".into(),
+        Frame::Fetch(_) => "fetch".into(),
         other => panic!("an owner does not send {other:?}"),
     }
 }
@@ -86,6 +87,12 @@ pub(crate) fn effect(effect: &Effect) -> String {
         Effect::Run(run) => format!("run {}", input(&run.input)),
         Effect::Copy(_, base) => if *base == Base::Image { "copy full" } else { "copy delta" }.into(),
         Effect::Checkpoint(_, header, _) => format!("seal {} at {}", header.number, header.log_offset),
+        Effect::Hash(cell) => format!("hash {}", cell.0),
+        Effect::Recorded(wish, Ok(gathered)) => {
+            let stop = gathered.stop.as_ref().map(|stop| format!(", stopped by {}", stop.reason));
+            format!("recorded for {:?}{}", wish.tag, stop.unwrap_or_default())
+        }
+        Effect::Recorded(wish, Err(why)) => format!("not recorded for {:?}: {why}", wish.tag),
         Effect::Remove(cell) => format!("remove {}", cell.0),
         Effect::Again(count) => format!("again {count}"),
         Effect::Over(code, _) => format!("over {code:?}"),

@@ -56,11 +56,19 @@ pub enum Rare {
     HandlerStopped,
     /// A datagram was consumed in replay.
     DatagramReplayed,
+    /// A session was recorded, and its recording run.
+    RecordingReplayed,
+    /// As above, from a checkpoint and through log behind it.
+    RecordingFromCheckpoint,
+    /// A recording came to nothing, since its session was on its way elsewhere.
+    RecordingGivenUp,
+    /// A handler that was stopped was recorded.
+    StopRecorded,
 }
 
 impl Rare {
     /// All of them, in order.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 30] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -87,6 +95,10 @@ impl Rare {
         Self::EdgeDrained,
         Self::HandlerStopped,
         Self::DatagramReplayed,
+        Self::RecordingReplayed,
+        Self::RecordingFromCheckpoint,
+        Self::RecordingGivenUp,
+        Self::StopRecorded,
     ];
 }
 

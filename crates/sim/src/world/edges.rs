@@ -2,18 +2,18 @@
 
 use super::{Event, Way, World};
 use crate::{
-    executor::{Cells, Habits, Restoring},
+    executor::{Cells, Habits, Restoring, play},
     plan::{MS, Moment, Plan, S, US},
     random::Random,
     watch::{Rare, Side},
 };
 use marram_edge::{
-    api::{FromShard, In, Now, Out, ToShard},
+    api::{FromShard, In, Now, Out, ToShard, Wish},
     control::{self, Answer, Control, Request},
     shard::Shard,
 };
-use marram_session::cell::CellId;
-use marram_wire::{limits::LOG_SIZE_MAX, seal::DomainSecret};
+use marram_session::{cell::CellId, replay::Gathered};
+use marram_wire::{limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
@@ -27,6 +27,8 @@ const EPOCH_NS: i64 = 1_800_000_000_000_000_000;
 const SAMPLE_TAG: u64 = 1 << 32;
 /// As above, asked in order to kill one of them.
 const KILL_TAG: u64 = 1 << 33;
+/// Of a request for a recording.
+const RECORD_TAG: u64 = 1 << 34;
 
 /// One shard of one edge.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -104,6 +106,7 @@ impl EdgeNode {
             recoveries_max: plan.recoveries_max,
             grants: Vec::new(),
             peers: false,
+            record_stops: plan.records,
             sabotage: 0,
         };
         let shards = (0..plan.shards[edge]).map(shard).collect();
@@ -288,7 +291,26 @@ impl World {
     }
 
     fn answered(&mut self, edge: usize, tag: u64, answer: Answer) {
+        if let Answer::Refused(why) = &answer
+            && tag == RECORD_TAG
+        {
+            let told =
+                why.contains("try again") || why.contains("meanwhile") || why.contains("new generation");
+            let unprotected = why.contains("protect = \"none\"");
+            if !told && !unprotected && !why.contains("too long") {
+                self.violations.push(format!("E{edge} refuses to record: {why}"));
+            }
+            self.watch.count_if(Rare::RecordingGivenUp, !unprotected);
+        }
         let Answer::Sessions(rows) = answer else { return };
+        if tag == SAMPLE_TAG && self.plan.records {
+            for row in &rows {
+                let request = Request::Record(row.session, false);
+                let life = self.edges[edge].life;
+                let input = control::In::Request { tag: RECORD_TAG, request };
+                self.queue.after(0, Event::Control(edge, life, input));
+            }
+        }
         if tag == KILL_TAG
             && let Some(row) = rows.first()
         {
@@ -355,6 +377,8 @@ impl World {
             | Out::Run(_)
             | Out::Copy { .. }
             | Out::Checkpoint { .. }
+            | Out::Hash { .. }
+            | Out::Record { .. }
             | Out::Remove { .. } => self.execute(seat, out),
         }
     }
@@ -395,12 +419,47 @@ impl World {
                 let input = In::Checkpointed { cell, number, result };
                 self.queue.after(delay_ns, Event::Shard(seat, life, Box::new(input)));
             }
+            Out::Hash { cell } => cells.hash(cell),
+            Out::Record { wish, gathered, edge, unix_ns } => {
+                let state = gathered.cell.and_then(|cell| cells.hashed(cell));
+                self.keep_recording(seat, wish, *gathered, (edge, unix_ns, state));
+            }
             Out::Remove { cell } => {
                 cells.remove(cell, &mut self.past);
                 self.shard_mut(seat).answers_ns.remove(&cell);
             }
             Out::Send { .. } | Out::CloseWire { .. } | Out::WakeAt { .. } | Out::Control(_) => {}
         }
+    }
+
+    /// A recording goes through a file and is run: it ends where the session's cell stood.
+    fn keep_recording(
+        &mut self,
+        seat: Seat,
+        wish: Wish,
+        gathered: Gathered,
+        (edge, unix_ns, state): (String, i64, Option<[u8; 32]>),
+    ) {
+        let session = gathered.session;
+        let result = gathered.assemble(edge, unix_ns, state).and_then(|recording| {
+            let file = recording.encode();
+            let read = Recording::decode(&file).map_err(|error| error.to_string())?;
+            let played = play(&read, self.edges[seat.edge].habits, &self.past)?;
+            if played.state != read.about.state {
+                return Err(format!("its replay ends elsewhere after {} entries", played.entries));
+            }
+            self.watch.count_if(Rare::RecordingReplayed, true);
+            self.watch.count_if(Rare::RecordingFromCheckpoint, played.restored && played.entries > 0);
+            self.watch.count_if(Rare::StopRecorded, read.stop.is_some());
+            self.note(&[7, played.entries], &file, || format!("{seat} recorded {session}: {played:?}"));
+            Ok("a file".to_string())
+        });
+        if let Err(why) = &result {
+            self.violations.push(format!("{seat}: a recording of {session} is of no use: {why}"));
+        }
+        let life = self.shard(seat).life;
+        let input = In::Recorded { session, tag: wish.tag, result };
+        self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(input)));
     }
 
     /// Answers of one cell come in order, those of several in any.

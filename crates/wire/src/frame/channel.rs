@@ -31,6 +31,8 @@ impl Frame {
             Self::Stored(frame) => (Some(Speaker::End), frame.channel),
             Self::Superseded(frame) => (Some(Speaker::End), frame.channel),
             Self::Finished(frame) => (Some(Speaker::End), frame.channel),
+            Self::Kept(frame) => (Some(Speaker::End), frame.channel),
+            Self::KeptInput(frame) => (Some(Speaker::End), frame.channel),
 
             Self::Chosen(frame) => (Some(Speaker::Edge), frame.channel),
             Self::Output(frame) => (Some(Speaker::Edge), frame.channel),
@@ -39,6 +41,7 @@ impl Frame {
             Self::Reject(frame) => (Some(Speaker::Edge), frame.channel),
             Self::Failed(frame) => (Some(Speaker::Edge), frame.channel),
             Self::Finish(frame) => (Some(Speaker::Edge), frame.channel),
+            Self::Fetch(frame) => (Some(Speaker::Edge), frame.channel),
 
             Self::LogPart(frame) => (None, frame.channel),
             Self::CheckpointBegin(frame) => (None, frame.channel),

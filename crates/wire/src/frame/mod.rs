@@ -284,6 +284,34 @@ frames! {
         sent: u64,
     }
 
+    // To look at it.
+    /// Edge to end: hand over what you keep, as for a promise, and go on. Answered by [`Kept`].
+    37 Fetch {
+        /// The channel.
+        channel: Channel,
+    }
+    /// End to edge, the answer to [`Fetch`]. Followed by the checkpoints and by the messages as announced here, all of it
+    /// behind other frames.
+    38 Kept {
+        /// The channel.
+        channel: Channel,
+        /// Sequence number of the first message that follows.
+        sent_start: u64,
+        /// Sequence number after the last one: all that was sent on this channel follows again.
+        sent_end: u64,
+        /// The checkpoints that the end has: a full one and its deltas, in order.
+        checkpoints: Vec<CheckpointMeta>,
+    }
+    /// End to edge: a message that the end has kept, in [`Kept`]'s wake.
+    39 KeptInput {
+        /// The channel.
+        channel: Channel,
+        /// The last one; then it has no payload.
+        close: bool,
+        /// Its bytes.
+        payload: Bytes,
+    }
+
     // Its end.
     /// End to edge: a newer generation has my promise; this channel is closed.
     48 Superseded {
@@ -503,6 +531,9 @@ impl Frame {
     /// Whether the frame may wait behind others of the wire: checkpoint parts and the like travel below data.
     #[must_use]
     pub fn is_bulk(&self) -> bool {
-        matches!(self, Self::CheckpointBegin(_) | Self::CheckpointPart(_))
+        matches!(
+            self,
+            Self::CheckpointBegin(_) | Self::CheckpointPart(_) | Self::Kept(_) | Self::KeptInput(_)
+        )
     }
 }

@@ -34,11 +34,14 @@ fn samples() -> Vec<Frame> {
             window: 9,
             sent_start: 3,
             sent_end: 4,
-            checkpoints: vec![meta.clone(), meta],
+            checkpoints: vec![meta.clone(), meta.clone()],
             failed: Some(failure),
             datagrams: true,
         }
         .into(),
+        Fetch { channel: 1 }.into(),
+        Kept { channel: 1, sent_start: 3, sent_end: 1 << 40, checkpoints: vec![meta] }.into(),
+        KeptInput { channel: 1, close: false, payload: Bytes::from_static(&[4; 64]) }.into(),
         Input { channel: 1, ack: 0, close: false, payload: Bytes::from_static(&[4; 64]) }.into(),
         Input { channel: 1, ack: 500, close: true, payload: Bytes::new() }.into(),
         Output {

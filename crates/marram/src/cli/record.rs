@@ -1,0 +1,88 @@
+//! `marram record`: a session's record file from the edge that owns it, with the app in it.
+
+use super::Failure;
+use super::operate::Edges;
+use crate::admin::client::Client;
+use crate::edge::write_private;
+use anyhow::{Context, anyhow};
+use bytes::Bytes;
+use clap::Args;
+use hyper::Method;
+use marram_sandbox::Chain;
+use marram_wire::id::ImageHash;
+use marram_wire::recording::Recording;
+use serde_json::json;
+use std::path::PathBuf;
+
+/// `marram record`
+#[derive(Args)]
+pub(super) struct Record {
+    /// The session's identifier, as `marram ps` shows it.
+    session: String,
+    /// Where to write; SESSION.marram if left out. The file holds what both peers said, and only you can read it.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Leave out what was said: the file says what happened when and how long messages were, and cannot be run.
+    #[arg(long)]
+    redact: bool,
+    /// Leave out the app: running the file takes a machine that has it.
+    #[arg(long)]
+    without_app: bool,
+    #[command(flatten)]
+    edges: Edges,
+}
+
+pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
+    let output = arguments.output.clone().unwrap_or_else(|| format!("{}.marram", arguments.session).into());
+    if output.exists() {
+        let what = anyhow!("{} is there already: name another file with --output", output.display());
+        return Err(Failure::Usage(what));
+    }
+    let kind = if arguments.redact { "/redacted" } else { "" };
+    let path = format!("/v1/sessions/{}/record{kind}", arguments.session);
+    let (client, file) = arguments.edges.call_first(&Method::POST, &path)?;
+    let mut recording = Recording::decode(&file).context("the edge gave no record file of this version")?;
+    if !arguments.without_app && !arguments.redact {
+        recording.apps = apps(&client, recording.about.image)?;
+    }
+    let bytes = recording.encode();
+    write_private(&output, &bytes).with_context(|| format!("{} cannot be written", output.display()))?;
+    let about = &recording.about;
+    let answer = json!({
+        "file": output.display().to_string(),
+        "bytes": bytes.len(),
+        "session": about.session.to_string(),
+        "app": about.app,
+        "image": about.image.to_string(),
+        "redacted": about.redacted,
+        "apps": recording.apps.len(),
+        "checkpoints": recording.checkpoints.len(),
+        "log_bytes": recording.log.len(),
+    });
+    arguments.edges.show(&[answer], || {
+        let apps = if recording.apps.is_empty() { "without its app" } else { "with its app" };
+        let what = if about.redacted { "redacted: what was said is not in it" } else { apps };
+        format!("{}: {} bytes, {what}\n", output.display(), bytes.len())
+    });
+    Ok(())
+}
+
+/// What an image is made of, from an edge: the app, or the chain and each of its stages once.
+pub(super) fn apps(client: &Client, image: ImageHash) -> Result<Vec<(ImageHash, Bytes)>, Failure> {
+    let get = |image: ImageHash| {
+        let app = client.call(Method::GET, &format!("/v1/images/{image}"), Bytes::new());
+        app.with_context(|| format!("the edge cannot give image {image}; record without it by --without-app"))
+    };
+    let first = get(image)?;
+    let mut apps = vec![(image, first.clone())];
+    if Chain::is_chain(&first) {
+        let chain =
+            Chain::decode(&first).map_err(|why| anyhow!("the edge gave a chain that is none: {why}"))?;
+        for (_, stage) in chain.stages() {
+            if !apps.iter().any(|(hash, _)| hash == stage) {
+                apps.push((*stage, get(*stage)?));
+            }
+        }
+    }
+    Ok(apps)
+}

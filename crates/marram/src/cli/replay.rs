@@ -1,0 +1,367 @@
+//! `marram replay`: runs a record file, wherever it was made.
+
+use super::{Failure, emit, record};
+use crate::admin::client::Client;
+use crate::keys;
+use crate::replay::{self, Breaks, Halt, show, span::Span};
+use anyhow::{Context, anyhow};
+use bytes::Bytes;
+use clap::Args;
+use marram_sandbox::{Images, Keyring, ReplayError, Replayer, StageState};
+use marram_wire::recording::{RECORDING_SIZE_MAX, Recording};
+use serde_json::{Value, json};
+use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// `marram replay`
+#[derive(Args)]
+pub(super) struct Replay {
+    /// What `marram record` wrote, or an edge by itself when a handler was stopped.
+    file: PathBuf,
+    /// Stop when the cell has consumed so many entries of the file.
+    #[arg(long, value_name = "N")]
+    until: Option<u64>,
+    /// Show each handler, what it was given and what it did; on a terminal, wait for Enter after each (q: enough).
+    #[arg(long)]
+    step: bool,
+    /// Show what the file says without running it.
+    #[arg(long, conflicts_with_all = ["until", "step", "dump", "diff", "break_output", "break_memory"])]
+    list: bool,
+    /// At the end, show the cell's state ("state") or a range of its memory (AT+LENGTH, @STAGE behind it for a chain).
+    #[arg(long, value_name = "state|AT+LENGTH")]
+    dump: Vec<Dump>,
+    /// Show what is different in the cell's state between two numbers of entries consumed.
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["until", "break_output", "break_memory"])]
+    diff: Vec<u64>,
+    /// Stop behind the first handler that sends this text; "hex:00ff" for bytes.
+    #[arg(long, value_name = "TEXT")]
+    break_output: Option<String>,
+    /// Stop behind the first handler that changes this range of memory.
+    #[arg(long, value_name = "AT+LENGTH")]
+    break_memory: Option<Span>,
+    /// Where images are, and are kept for the next time; a directory of its own that goes again if left out.
+    #[arg(long, value_name = "DIRECTORY")]
+    images: Option<PathBuf>,
+    /// An edge that has the app, where the file has none: its admin address, as http://HOST:PORT.
+    #[arg(long, value_name = "ADMIN_URL")]
+    from: Option<String>,
+    /// File with that edge's admin token.
+    #[arg(long, value_name = "FILE", requires = "from")]
+    token_file: Option<PathBuf>,
+    /// A private key that the cell has its edge sign with; without it such a session cannot be run.
+    #[arg(long = "key", value_name = "FILE")]
+    keys: Vec<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long, conflicts_with_all = ["step", "list"])]
+    json: bool,
+}
+
+/// What to show of the cell.
+#[derive(Clone, Copy)]
+enum Dump {
+    State,
+    Memory(Span),
+}
+
+impl FromStr for Dump {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "state" { Ok(Self::State) } else { text.parse().map(Self::Memory) }
+    }
+}
+
+pub(super) fn replay(arguments: &Replay) -> Result<(), Failure> {
+    let mut recording = read(&arguments.file)?;
+    if arguments.list {
+        emit(&(about(&recording) + &show::listing(&recording)));
+        return Ok(());
+    }
+    if let Some(url) = arguments.from.as_ref().filter(|_| recording.apps.is_empty()) {
+        recording.apps = fetch(url, arguments.token_file.as_deref(), &recording)?;
+    }
+    let keyring = keyring(&arguments.keys)?;
+    let images = Place::new(arguments.images.as_deref())?;
+    let mut replayer = Replayer::new(recording, &images.images, keyring).map_err(failure)?;
+    drop(images);
+    if !arguments.json {
+        emit(&about(replayer.recording()));
+    }
+    if let [a, b] = arguments.diff[..] {
+        return diff(&mut replayer, a.min(b), a.max(b), arguments.json);
+    }
+    let breaks = Breaks {
+        until: arguments.until,
+        output: arguments.break_output.as_deref().map(wanted).transpose()?,
+        memory: arguments.break_memory,
+    };
+    let waits = arguments.step && std::io::stdin().is_terminal();
+    let halt = replay::run(&mut replayer, &breaks, |_, step| {
+        if arguments.step {
+            emit(&show::step(step));
+        }
+        !waits || !says_quit()
+    });
+    let halt = halt.map_err(failure)?;
+    tell(arguments, &breaks, &replayer, &halt)
+}
+
+fn says_quit() -> bool {
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    read.is_ok() && line.trim() == "q"
+}
+
+/// Reads a file of at most the size that one can have.
+fn read(path: &Path) -> Result<Recording, Failure> {
+    let name = path.display();
+    let size = std::fs::metadata(path).with_context(|| format!("{name} cannot be read"))?.len();
+    if size > RECORDING_SIZE_MAX {
+        return Err(Failure::Other(anyhow!(
+            "{name} has {size} bytes; a record file has at most {RECORDING_SIZE_MAX}"
+        )));
+    }
+    let bytes = std::fs::read(path).with_context(|| format!("{name} cannot be read"))?;
+    Recording::decode(&bytes.into()).map_err(|broken| {
+        Failure::Other(anyhow!(
+            "{name}: {broken}; record the session again, or take another copy of the file"
+        ))
+    })
+}
+
+fn fetch(
+    url: &str,
+    token_file: Option<&Path>,
+    recording: &Recording,
+) -> Result<Vec<(marram_wire::id::ImageHash, Bytes)>, Failure> {
+    let token = token_file.map(|path| {
+        let text = std::fs::read_to_string(path);
+        text.map(|text| text.trim().to_owned())
+            .with_context(|| format!("the token file {} cannot be read", path.display()))
+    });
+    let client = Client::new(url, token.transpose()?).map_err(|why| Failure::Usage(anyhow!(why)))?;
+    record::apps(&client, recording.about.image)
+}
+
+fn keyring(files: &[PathBuf]) -> Result<Keyring, Failure> {
+    let mut keyring = Keyring::default();
+    for path in files {
+        let pem =
+            std::fs::read(path).with_context(|| format!("the key {} cannot be read", path.display()))?;
+        let (id, signer) = keys::read(&pem)
+            .map_err(|why| Failure::Usage(anyhow!("--key names {}, a file that {why}", path.display())))?;
+        keyring.add(id, signer);
+    }
+    Ok(keyring)
+}
+
+fn failure(error: ReplayError) -> Failure {
+    match error {
+        ReplayError::Play(marram_session::replay::PlayError::Diverged { .. }) => Failure::Check(error.into()),
+        other => Failure::Other(other.into()),
+    }
+}
+
+/// A directory for images.
+struct Place {
+    images: Images,
+    /// To be removed again.
+    own: Option<PathBuf>,
+}
+
+impl Place {
+    fn new(given: Option<&Path>) -> Result<Self, Failure> {
+        let own = std::env::temp_dir().join(format!("marram-replay-{}", std::process::id()));
+        let images = Images::open(given.unwrap_or(&own));
+        let images = images.map_err(|error| Failure::Other(anyhow!("images cannot be made: {error}")))?;
+        Ok(Self { images, own: given.is_none().then_some(own) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(own) = &self.own {
+            // What is left in a temporary directory is no news.
+            let _ = std::fs::remove_dir_all(own);
+        }
+    }
+}
+
+fn wanted(text: &str) -> Result<Vec<u8>, Failure> {
+    let Some(digits) = text.strip_prefix("hex:") else { return Ok(text.as_bytes().to_vec()) };
+    let pair =
+        |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit()) && digits.len().is_multiple_of(2);
+    let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(pair).collect();
+    bytes.filter(|_| plain).ok_or_else(|| Failure::Usage(anyhow!("hex: is followed by two digits a byte")))
+}
+
+/// What was recorded, in a few lines.
+fn about(recording: &Recording) -> String {
+    let about = &recording.about;
+    let begins = match recording.checkpoints.len() {
+        0 => "from its beginning".to_owned(),
+        count => format!("from a checkpoint in {count} parts"),
+    };
+    let redacted =
+        if about.redacted { "\nredacted: what was said is not in it, and it cannot be run" } else { "" };
+    format!(
+        "session {} of {}, recorded by {} {begins}\nimage {}, generation {}, log offset {} and {} bytes on{redacted}\n",
+        about.session,
+        show::plain(&about.app),
+        show::plain(&about.edge),
+        about.image,
+        about.generation,
+        about.log_offset,
+        recording.log.len(),
+    )
+}
+
+fn diff(replayer: &mut Replayer, a: u64, b: u64, as_json: bool) -> Result<(), Failure> {
+    let states = [a, b].map(|until| {
+        let breaks = Breaks { until: Some(until), ..Breaks::default() };
+        let halt = replay::run(replayer, &breaks, |_, _| true).map_err(failure)?;
+        match (halt, replayer.look()) {
+            (Halt::Until, Some(state)) => Ok(state),
+            _ => Err(Failure::Usage(anyhow!(
+                "the recording ends after {} entries: name two of at most that many with --diff",
+                replayer.entries()
+            ))),
+        }
+    });
+    let [before, after] = states;
+    let (before, after): (Vec<StageState>, Vec<StageState>) = (before?, after?);
+    let pairs = || before.iter().zip(&after).enumerate();
+    if as_json {
+        let stage = |(index, (before, after)): (usize, (&StageState, &StageState))| {
+            let changes: Vec<Value> = replay::changes(before, after)
+                .iter()
+                .map(|it| json!({ "at": it.at, "before": show::hex(&it.before), "after": show::hex(&it.after) }))
+                .collect();
+            json!({ "stage": index, "memory": changes, "same": before == after })
+        };
+        let stages: Vec<Value> = pairs().map(stage).collect();
+        emit(&format!("{}\n", json!({ "a": a, "b": b, "stages": stages })));
+        return Ok(());
+    }
+    let mut out = format!("after {a} entries -> after {b} entries\n");
+    let told: String = pairs()
+        .map(|(index, (before, after))| {
+            show::difference(index, before, after, &replay::changes(before, after))
+        })
+        .collect();
+    out += if told.is_empty() { "nothing is different\n" } else { &told };
+    emit(&out);
+    Ok(())
+}
+
+/// Says where the run ended and whether it was the session's.
+fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -> Result<(), Failure> {
+    let recording = replayer.recording();
+    let (state, recorded) = (replayer.state_hash(), recording.about.state);
+    let stop = recording.stop.as_ref();
+    let same = match halt {
+        Halt::End => recorded.map(|recorded| state == Some(recorded)),
+        Halt::Stopped(reason) => stop.map(|stop| stop.reason == *reason),
+        _ => None,
+    };
+    let wanted = breaks.output.is_some() || breaks.memory.is_some() || breaks.until.is_some();
+    if arguments.json {
+        emit(&format!("{}\n", as_json(arguments, replayer, halt, same)));
+    } else {
+        let mut out = words(halt, replayer, same);
+        for dump in &arguments.dump {
+            out += &dumped(replayer, dump);
+        }
+        emit(&out);
+    }
+    let failed = match (halt, same) {
+        (Halt::End, Some(false)) => {
+            "the replay ends in another state than the session had: it is another run"
+        }
+        (Halt::Stopped(_), Some(false)) => "the handler was stopped for another reason than in the session",
+        (Halt::End | Halt::Stopped(_), _) if wanted => "the recording ended before what was to be stopped at",
+        _ => return Ok(()),
+    };
+    Err(Failure::Check(anyhow!(failed)))
+}
+
+fn words(halt: &Halt, replayer: &Replayer, same: Option<bool>) -> String {
+    let entries = replayer.entries();
+    let state =
+        replayer.state_hash().map_or_else(String::new, |hash| format!("state {}\n", show::hex(&hash)));
+    let proof = match same {
+        Some(true) => "the same run\n",
+        Some(false) => "ANOTHER run\n",
+        None => "",
+    };
+    match halt {
+        Halt::End => format!(
+            "{state}{entries} entries replayed: {}",
+            if proof.is_empty() { "no state hash to compare\n" } else { proof }
+        ),
+        Halt::Until => format!("{state}stopped after {entries} entries\n"),
+        Halt::Quit => format!("{state}left after {entries} entries\n"),
+        Halt::Stopped(reason) => {
+            format!(
+                "{entries} entries replayed, then the handler is stopped: {}\n{proof}",
+                show::plain(reason)
+            )
+        }
+        Halt::Output(step) => {
+            format!("{state}stopped at an output after {entries} entries:\n{}", show::step(step))
+        }
+        Halt::Memory(step, before, after) => format!(
+            "{state}stopped at a change of memory after {entries} entries:\n{}          {} -> {}\n",
+            show::step(step),
+            show::hex(before),
+            show::hex(after)
+        ),
+    }
+}
+
+fn dumped(replayer: &Replayer, dump: &Dump) -> String {
+    match dump {
+        Dump::State => match replayer.look() {
+            Some(stages) => {
+                let names: Vec<&str> = replayer.stages().collect();
+                show::state(&names, &stages, &replayer.timers())
+            }
+            None => "the cell was stopped: nothing is left of it; stop before that with --until\n".to_owned(),
+        },
+        Dump::Memory(span) => {
+            let memory = replayer.memory(span.stage, span.range()).filter(|memory| !memory.is_empty());
+            memory.map_or_else(
+                || format!("there is no memory at {span}\n"),
+                |memory| show::dump(span.at, &memory),
+            )
+        }
+    }
+}
+
+fn as_json(arguments: &Replay, replayer: &Replayer, halt: &Halt, same: Option<bool>) -> Value {
+    let about = &replayer.recording().about;
+    let halted = match halt {
+        Halt::End => json!({ "at": "end" }),
+        Halt::Until => json!({ "at": "until" }),
+        Halt::Quit => json!({ "at": "quit" }),
+        Halt::Stopped(reason) => json!({ "at": "stop", "reason": reason }),
+        Halt::Output(step) => json!({ "at": "output", "entry": step.entry }),
+        Halt::Memory(step, before, after) => {
+            json!({ "at": "memory", "entry": step.entry, "before": show::hex(before), "after": show::hex(after) })
+        }
+    };
+    let dumps: Vec<Value> = arguments.dump.iter().map(|dump| json!(dumped(replayer, dump))).collect();
+    json!({
+        "session": about.session.to_string(),
+        "app": about.app,
+        "image": about.image.to_string(),
+        "entries": replayer.entries(),
+        "state": replayer.state_hash().map(|hash| show::hex(&hash)),
+        "recorded_state": about.state.map(|hash| show::hex(&hash)),
+        "same": same,
+        "halted": halted,
+        "dumps": dumps,
+    })
+}

@@ -1,0 +1,158 @@
+//! Running recordings for people: up to a point, until something happens, and what is different between two points. Knows no
+//! edge and no file.
+
+pub mod show;
+pub mod span;
+
+use marram_sandbox::{ReplayError, Replayer, StageState, Step};
+use marram_session::{cell::Output, replay::Came};
+use span::Span;
+
+/// When to stop before the recording ends.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Breaks {
+    /// When the cell has consumed so many entries.
+    pub until: Option<u64>,
+    /// When an output holds these bytes.
+    pub output: Option<Vec<u8>>,
+    /// When memory here changes.
+    pub memory: Option<Span>,
+}
+
+/// Why a run ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Halt {
+    /// The recording did.
+    End,
+    /// As many entries were consumed as were wanted.
+    Until,
+    /// An output of this handler holds what was looked for.
+    Output(Box<Step>),
+    /// This handler changed the memory that was watched: before and after.
+    Memory(Box<Step>, Vec<u8>, Vec<u8>),
+    /// The handler that the recording was made of was stopped, for this reason.
+    Stopped(String),
+    /// Whoever looks has seen enough.
+    Quit,
+}
+
+/// Runs on until a break or the end; `see` is shown each handler and says whether to go on.
+///
+/// # Errors
+/// If the replay takes another course than the session.
+pub fn run(
+    replayer: &mut Replayer,
+    breaks: &Breaks,
+    mut see: impl FnMut(&Replayer, &Step) -> bool,
+) -> Result<Halt, ReplayError> {
+    let watched = |replayer: &Replayer| breaks.memory.as_ref().map(|span| read(replayer, span));
+    let mut before = watched(replayer);
+    loop {
+        if breaks.until.is_some_and(|until| replayer.entries() >= until) {
+            return Ok(Halt::Until);
+        }
+        let Some(step) = replayer.step()? else { return Ok(Halt::End) };
+        let goes_on = see(replayer, &step);
+        if let Came::Stopped(reason) = &step.came {
+            return Ok(Halt::Stopped(reason.clone()));
+        }
+        if breaks
+            .output
+            .as_ref()
+            .is_some_and(|wanted| step.outputs.iter().any(|output| holds(output, wanted)))
+        {
+            return Ok(Halt::Output(Box::new(step)));
+        }
+        let after = watched(replayer);
+        if let (Some(before), Some(after)) = (&before, &after)
+            && before != after
+        {
+            return Ok(Halt::Memory(Box::new(step), before.clone(), after.clone()));
+        }
+        before = after;
+        if !goes_on {
+            return Ok(Halt::Quit);
+        }
+    }
+}
+
+fn read(replayer: &Replayer, span: &Span) -> Vec<u8> {
+    replayer.memory(span.stage, span.range()).unwrap_or_default()
+}
+
+fn holds(output: &Output, wanted: &[u8]) -> bool {
+    match output {
+        Output::Message { payload, .. } => {
+            wanted.is_empty() || payload.windows(wanted.len()).any(|window| window == wanted)
+        }
+        Output::Close { .. } => false,
+    }
+}
+
+/// Memory that is not the same in two states of a stage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Where, from the beginning of memory.
+    pub at: usize,
+    /// What it was; shorter where memory has grown.
+    pub before: Vec<u8>,
+    /// What it is.
+    pub after: Vec<u8>,
+}
+
+/// Bytes that are the same between two changes that are told as one.
+const GAP: usize = 16;
+
+/// What is different in a stage's memory, from its beginning on. Memory that has come into being counts where it is not
+/// zero.
+#[must_use]
+pub fn changes(before: &StageState, after: &StageState) -> Vec<Change> {
+    let byte = |memory: &[u8], at: usize| memory.get(at).copied().unwrap_or(0);
+    let len = before.memory.len().max(after.memory.len());
+    let mut spans: Vec<(usize, usize)> = Vec::new();
+    const CHUNK: usize = 4_096;
+    for start in (0..len).step_by(CHUNK) {
+        let end = len.min(start + CHUNK);
+        if before.memory.get(start..end).is_some_and(|was| Some(was) == after.memory.get(start..end)) {
+            continue;
+        }
+        for at in (start..end).filter(|at| byte(&before.memory, *at) != byte(&after.memory, *at)) {
+            match spans.last_mut() {
+                Some((_, end)) if at < *end + GAP => *end = at + 1,
+                _ => spans.push((at, at + 1)),
+            }
+        }
+    }
+    let part = |memory: &[u8], (from, to): (usize, usize)| {
+        memory.get(from.min(memory.len())..to.min(memory.len())).unwrap_or_default().to_vec()
+    };
+    let change = |span: (usize, usize)| Change {
+        at: span.0,
+        before: part(&before.memory, span),
+        after: part(&after.memory, span),
+    };
+    spans.into_iter().map(change).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(memory: Vec<u8>) -> StageState {
+        StageState { memory, globals: Vec::new(), ports: Vec::new(), drawn: 0, hash: [0; 32] }
+    }
+
+    #[test]
+    fn changes_near_each_other_are_one_and_new_memory_counts_where_it_is_not_zero() {
+        let before = state(vec![0; 10_000]);
+        let mut memory = vec![0; 20_000];
+        for at in [5, 20, 4_095, 4_096, 9_000, 15_000] {
+            memory[at] = 1;
+        }
+        let found = changes(&before, &state(memory));
+        let places: Vec<(usize, usize, usize)> =
+            found.iter().map(|change| (change.at, change.before.len(), change.after.len())).collect();
+        assert_eq!(places, [(5, 16, 16), (4_095, 2, 2), (9_000, 1, 1), (15_000, 0, 1)]);
+        assert!(changes(&before, &before).is_empty());
+    }
+}

@@ -1,0 +1,221 @@
+//! Steps, states and recordings as lines for people.
+
+use super::Change;
+use marram_sandbox::{StageState, Step};
+use marram_session::{
+    cell::{Input, Output, TimerChange},
+    replay::Came,
+};
+use marram_wire::{
+    id::Port,
+    log::{Cursor, Event},
+    recording::{Recording, Said},
+};
+use std::fmt::Write;
+
+/// Bytes of a message that are shown.
+const SHOWN: usize = 48;
+/// Changes of one stage's memory that are told.
+const CHANGES_MAX: usize = 64;
+/// Bytes of a change that are told.
+const CHANGE_SHOWN: usize = 16;
+
+/// Text of whoever wrote the file, in a line.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
+/// A peer's name.
+#[must_use]
+pub fn port(port: Port) -> String {
+    match port {
+        Port::CLIENT => "client".into(),
+        Port::SERVER => "server".into(),
+        Port(number) => format!("port {number}"),
+    }
+}
+
+/// The beginning of some bytes, in a line.
+#[must_use]
+pub fn bytes(bytes: &[u8]) -> String {
+    let shown = &bytes[..bytes.len().min(SHOWN)];
+    let more = if bytes.len() > SHOWN { ".." } else { "" };
+    format!("{} B \"{}\"{more}", bytes.len(), shown.escape_ascii())
+}
+
+/// In seconds.
+fn seconds(ns: i64) -> String {
+    let ns_abs = ns.unsigned_abs();
+    let sign = if ns < 0 { "-" } else { "" };
+    format!("{sign}{}.{:09} s", ns_abs / 1_000_000_000, ns_abs % 1_000_000_000)
+}
+
+/// What a handler was given.
+#[must_use]
+pub fn input(input: &Input) -> String {
+    match input {
+        Input::Open { port: at, kind } => format!("{} opens as {kind:?}", port(*at)),
+        Input::Message { port: at, payload } => format!("{} says {}", port(*at), bytes(payload)),
+        Input::Close { port: at } => format!("{} closes", port(*at)),
+        Input::Gone { port: at } => format!("{} is gone", port(*at)),
+        Input::Timer { stage, token } => format!("timer {token} of stage {stage} fires"),
+    }
+}
+
+/// A handler and what came of it.
+#[must_use]
+pub fn step(step: &Step) -> String {
+    let mut out = format!("{:>6}  at {}  {}\n", step.entry, seconds(step.now_ns), input(&step.input));
+    for print in &step.prints {
+        let text = plain(&print.text);
+        writeln!(out, "          prints {:?}: {text}", print.level).expect("a string takes it");
+    }
+    for output in &step.outputs {
+        let text = match output {
+            Output::Message { port: to, payload } => format!("-> {} {}", port(*to), bytes(payload)),
+            Output::Close { port: to } => format!("-> {} closed", port(*to)),
+        };
+        writeln!(out, "          {text}").expect("a string takes it");
+    }
+    for change in &step.timers {
+        let text = match change {
+            TimerChange::Set { stage, token, delay_ns } => {
+                format!("sets timer {token} of stage {stage} in {}", seconds(*delay_ns))
+            }
+            TimerChange::Cancel { stage, token } => format!("cancels timer {token} of stage {stage}"),
+        };
+        writeln!(out, "          {text}").expect("a string takes it");
+    }
+    if let Came::Stopped(reason) = &step.came {
+        writeln!(out, "          is stopped: {}", plain(reason)).expect("a string takes it");
+    }
+    out
+}
+
+/// What a recording says, without running anything.
+#[must_use]
+pub fn listing(recording: &Recording) -> String {
+    let mut out = String::new();
+    let mut said: Vec<_> = recording.inputs.iter().map(|inputs| inputs.messages.0.iter()).collect();
+    let mut cursor = Cursor { last_ns: recording.header.as_ref().map_or(0, |header| header.last_ns) };
+    let mut entry = 0;
+    let stop = recording.stop.as_ref().map(|stop| stop.entry.clone());
+    for mut rest in [Some(recording.log.clone()), stop].into_iter().flatten() {
+        while let Some(read) = (!rest.is_empty()).then(|| cursor.take(&mut rest)).and_then(Result::ok) {
+            let what = match read.event {
+                Event::Message(at) => {
+                    let said = said.get_mut(usize::from(at != Port::CLIENT)).and_then(Iterator::next);
+                    format!("{} {}", port(at), said.map_or_else(String::new, message))
+                }
+                Event::Timer => "a timer fires".into(),
+                Event::Start { .. } => "the session starts".into(),
+            };
+            let at = read.now_ns.map_or_else(String::new, |now_ns| format!("at {}  ", seconds(now_ns)));
+            writeln!(out, "{entry:>6}  {at}{what}").expect("a string takes it");
+            entry += 1;
+        }
+    }
+    if let Some(stop) = &recording.stop {
+        writeln!(out, "          is stopped: {}", plain(&stop.reason)).expect("a string takes it");
+    }
+    out
+}
+
+fn message(said: &Said) -> String {
+    match said {
+        Said::Payload(payload) => format!("says {}", bytes(payload)),
+        Said::Close => "closes".into(),
+        Said::Redacted { size, digest } => format!("says {size} B of digest {}", hex(digest)),
+    }
+}
+
+/// Two digits a byte.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
+        write!(out, "{byte:02x}").expect("a string takes it");
+        out
+    })
+}
+
+/// A cell's state in a few lines a stage.
+#[must_use]
+pub fn state(names: &[&str], stages: &[StageState], timers: &[(u8, u64, i64)]) -> String {
+    let mut out = String::new();
+    for (index, stage) in stages.iter().enumerate() {
+        let name = names.get(index).filter(|name| !name.is_empty());
+        let name = name.map_or_else(String::new, |name| format!(" {name}"));
+        let pages = stage.memory.chunks(4_096).filter(|page| page.iter().any(|byte| *byte != 0)).count();
+        let len = stage.memory.len();
+        writeln!(out, "stage {index}{name}: hash {}", hex(&stage.hash)).expect("a string takes it");
+        writeln!(out, "  memory {len} B, {pages} of {} pages not zero", len / 4_096)
+            .expect("a string takes it");
+        for (number, (kind, bits)) in stage.globals.iter().enumerate() {
+            writeln!(out, "  global {number} {kind} {bits:#x}").expect("a string takes it");
+        }
+        for (at, open) in &stage.ports {
+            let how = if *open { "open" } else { "closed to it" };
+            writeln!(out, "  {} {how}", port(*at)).expect("a string takes it");
+        }
+        writeln!(out, "  {} random bytes drawn", stage.drawn).expect("a string takes it");
+    }
+    for (stage, token, due_ns) in timers {
+        writeln!(out, "timer {token} of stage {stage} due at {}", seconds(*due_ns))
+            .expect("a string takes it");
+    }
+    out
+}
+
+/// Memory, sixteen bytes a line.
+#[must_use]
+pub fn dump(at: usize, memory: &[u8]) -> String {
+    let mut out = String::new();
+    for (index, line) in memory.chunks(16).enumerate() {
+        let digits: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text: String = line
+            .iter()
+            .map(|byte| if (0x20..0x7f).contains(byte) { char::from(*byte) } else { '.' })
+            .collect();
+        writeln!(out, "{:08x}  {:<47}  {text}", at + 16 * index, digits.join(" "))
+            .expect("a string takes it");
+    }
+    out
+}
+
+/// What is different between two states of a stage.
+#[must_use]
+pub fn difference(index: usize, before: &StageState, after: &StageState, changes: &[Change]) -> String {
+    let mut out = String::new();
+    if before.memory.len() != after.memory.len() {
+        writeln!(out, "stage {index}: memory {} B -> {} B", before.memory.len(), after.memory.len())
+            .expect("a string takes it");
+    }
+    for (number, (was, is)) in before.globals.iter().zip(&after.globals).enumerate() {
+        if was != is {
+            writeln!(out, "stage {index}: global {number} {:#x} -> {:#x}", was.1, is.1)
+                .expect("a string takes it");
+        }
+    }
+    if before.ports != after.ports || before.drawn != after.drawn {
+        writeln!(
+            out,
+            "stage {index}: ports {:?} -> {:?}, drawn {} -> {}",
+            before.ports, after.ports, before.drawn, after.drawn
+        )
+        .expect("a string takes it");
+    }
+    for change in changes.iter().take(CHANGES_MAX) {
+        let shown = |bytes: &[u8]| {
+            let more = if bytes.len() > CHANGE_SHOWN { ".." } else { "" };
+            hex(&bytes[..bytes.len().min(CHANGE_SHOWN)]) + more
+        };
+        let (was, is) = (shown(&change.before), shown(&change.after));
+        writeln!(out, "stage {index}: {:#x}+{} {was} -> {is}", change.at, change.after.len())
+            .expect("a string takes it");
+    }
+    if changes.len() > CHANGES_MAX {
+        writeln!(out, "stage {index}: and {} more", changes.len() - CHANGES_MAX).expect("a string takes it");
+    }
+    out
+}

@@ -1,0 +1,62 @@
+//! Looking into a cell between inputs, for people who run a recording. Changes nothing.
+
+use super::Cells;
+use crate::deploy::GlobalValue;
+use marram_session::cell::CellId;
+use marram_wire::id::Port;
+use std::ops::Range;
+
+/// The state of one stage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StageState {
+    /// Linear memory, all of it.
+    pub memory: Vec<u8>,
+    /// Mutable globals in order, each with its type and its bits.
+    pub globals: Vec<(&'static str, u128)>,
+    /// Open ports, and whether the cell may still send there.
+    pub ports: Vec<(Port, bool)>,
+    /// Random bytes drawn.
+    pub drawn: u64,
+    /// The stage's part of the state hash.
+    pub hash: [u8; 32],
+}
+
+impl Cells {
+    /// The state of each stage of a cell. `None` if it is gone or in the middle of a handler.
+    #[must_use]
+    pub fn look(&self, cell: CellId) -> Option<Vec<StageState>> {
+        let stages = self.quiet(cell)?.iter().map(|stage| {
+            let mut live = stage.live.borrow_mut();
+            let globals = live.globals().into_iter().map(typed).collect();
+            let hash = live.hash();
+            let host = live.store.data();
+            StageState {
+                memory: live.memory.data(&live.store).to_vec(),
+                globals,
+                ports: host.ports.list().to_vec(),
+                drawn: host.generator.position(),
+                hash,
+            }
+        });
+        Some(stages.collect())
+    }
+
+    /// A range of a stage's memory, or as much of it as there is. `None` if there is no such stage, or as above.
+    #[must_use]
+    pub fn memory(&self, cell: CellId, stage: usize, range: Range<usize>) -> Option<Vec<u8>> {
+        let live = self.quiet(cell)?.get(stage)?.live.borrow();
+        let memory = live.memory.data(&live.store);
+        let (start, end) = (range.start.min(memory.len()), range.end.min(memory.len()));
+        Some(memory.get(start..end).unwrap_or_default().to_vec())
+    }
+}
+
+fn typed(value: GlobalValue) -> (&'static str, u128) {
+    match value {
+        GlobalValue::I32(bits) => ("i32", bits.into()),
+        GlobalValue::I64(bits) => ("i64", bits.into()),
+        GlobalValue::F32(bits) => ("f32", bits.into()),
+        GlobalValue::F64(bits) => ("f64", bits.into()),
+        GlobalValue::V128(bits) => ("v128", bits),
+    }
+}

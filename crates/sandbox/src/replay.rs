@@ -1,0 +1,217 @@
+//! Runs a recording: makes its image of the app that is in the file or at hand, and its cell of the checkpoints or the seed,
+//! and gives it what the session's cell was given.
+//!
+//! A replay runs as a live cell does, handler by handler, with the same limits; only what time it is comes from the log.
+
+use crate::cells::{Cells, CellsConfig, Progress, StageState, StartError, Tracking};
+use crate::chain::{Chain, Image};
+use crate::checkpoint::{Decoded, RestoreError};
+use crate::host::Print;
+use crate::images::{Images, LoadError};
+use crate::keys::Keyring;
+use marram_session::cell::{CellId, Input, Output, TimerChange};
+use marram_session::replay::{Beginning, Came, PlayError, Player};
+use marram_wire::{id::ImageHash, recording::Recording};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// There is only one.
+const CELL: CellId = CellId(1);
+
+/// A handler that was run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// Of which entry, from 0.
+    pub entry: u64,
+    /// What it was given.
+    pub input: Input,
+    /// What it observed as the time, or would have, in nanoseconds of session time.
+    pub now_ns: i64,
+    /// What came of it.
+    pub came: Came,
+    /// What it sent, to peers that still heard it.
+    pub outputs: Vec<Output>,
+    /// What it did to its timers.
+    pub timers: Vec<TimerChange>,
+    /// What it printed.
+    pub prints: Vec<Print>,
+    /// How long it ran here, in nanoseconds.
+    pub cost_ns: u64,
+}
+
+/// Why a recording cannot be run, or not further.
+#[derive(Debug)]
+pub enum ReplayError {
+    /// What it was made of is not at hand.
+    NoApp(ImageHash),
+    /// No image can be made of what is.
+    Image(LoadError),
+    /// The cell cannot be started.
+    Start(StartError),
+    /// Its checkpoints cannot be restored.
+    Restore(RestoreError),
+    /// It cannot be followed.
+    Play(PlayError),
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoApp(image) => write!(
+                f,
+                "the record file has no app, and image {image} is not on this machine: name an edge that has it with --from, or \
+                 a directory of images with --images; or record the session again without --without-app"
+            ),
+            Self::Image(error) => write!(f, "{error}"),
+            Self::Start(error) => write!(f, "{error}"),
+            Self::Restore(error) => write!(f, "the recording's checkpoints cannot be restored: {error}"),
+            Self::Play(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl From<PlayError> for ReplayError {
+    fn from(error: PlayError) -> Self {
+        Self::Play(error)
+    }
+}
+
+/// A recording and its cell.
+pub struct Replayer {
+    cells: Cells,
+    image: Arc<Image>,
+    recording: Recording,
+    player: Player,
+}
+
+impl Replayer {
+    /// Puts the cell where the recording begins. The app is taken from the file, else from `images`.
+    ///
+    /// # Errors
+    /// If it is redacted, or something that it needs is not at hand.
+    pub fn new(recording: Recording, images: &Images, keyring: Keyring) -> Result<Self, ReplayError> {
+        let player = Player::new(&recording, CELL)?;
+        let image = image(&recording, images)?;
+        let config = CellsConfig {
+            slots: u32::try_from(image.stage_count()).unwrap_or(u32::MAX).max(2),
+            tracking: Tracking::Compare,
+            ..CellsConfig::default()
+        };
+        let cells = Cells::new(config).map_err(ReplayError::Start)?.with_keys(keyring);
+        let mut replayer = Self { cells, image, recording, player };
+        replayer.begin()?;
+        Ok(replayer)
+    }
+
+    /// Goes back to where the recording begins.
+    ///
+    /// # Errors
+    /// If the machine has no room for the cell any more.
+    pub fn rewind(&mut self) -> Result<(), ReplayError> {
+        self.cells.remove(CELL);
+        self.player = Player::new(&self.recording, CELL)?;
+        self.begin()
+    }
+
+    fn begin(&mut self) -> Result<(), ReplayError> {
+        match self.player.beginning() {
+            Beginning::Seed(seed) => self.cells.start(CELL, &self.image, seed).map_err(ReplayError::Start),
+            Beginning::Checkpoints => {
+                let decoded =
+                    Decoded::decode_opened(&self.recording.checkpoints).map_err(ReplayError::Restore)?;
+                self.cells.restore(CELL, &self.image, &decoded).map_err(ReplayError::Restore)
+            }
+        }
+    }
+
+    /// Runs the next handler; none where the recording ends.
+    ///
+    /// # Errors
+    /// If it does something else than it did in the session.
+    pub fn step(&mut self) -> Result<Option<Step>, ReplayError> {
+        let Some(next) = self.player.next_handler()? else { return Ok(None) };
+        let (entry, input, now_ns) = (next.entry, next.run.input.clone(), next.run.now_ns);
+        let mut progress = self.cells.run(next.run);
+        let mut ran = loop {
+            match progress {
+                Progress::Done(ran) => break ran,
+                Progress::Pending => progress = self.cells.poll(CELL),
+            }
+        };
+        let prints = self.cells.take_prints(CELL);
+        let mut open: Vec<_> = self.recording.inputs.iter().map(|inputs| inputs.port).collect();
+        open.retain(|port| self.player.hears(*port));
+        let came = self.player.ran(&ran)?;
+        ran.outputs.retain(|output| match output {
+            Output::Message { port, .. } => open.contains(port),
+            Output::Close { port } => {
+                let heard = open.contains(port);
+                open.retain(|other| other != port);
+                heard
+            }
+        });
+        let (outputs, timers, cost_ns) = (ran.outputs, ran.timers, ran.cost_ns);
+        Ok(Some(Step { entry, input, now_ns, came, outputs, timers, prints, cost_ns }))
+    }
+
+    /// How many entries the cell has consumed.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.player.entries()
+    }
+
+    /// What is run.
+    #[must_use]
+    pub fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    /// The timers that are set: stage, token, and when each is due in session time, in nanoseconds.
+    #[must_use]
+    pub fn timers(&self) -> Vec<(u8, u64, i64)> {
+        self.player.timers()
+    }
+
+    /// The cell's state hash; none if it was stopped.
+    #[must_use]
+    pub fn state_hash(&self) -> Option<[u8; 32]> {
+        self.cells.state_hash(CELL)
+    }
+
+    /// The state of each stage; none if the cell was stopped.
+    #[must_use]
+    pub fn look(&self) -> Option<Vec<StageState>> {
+        self.cells.look(CELL)
+    }
+
+    /// The names of the stages; that of a cell that is no chain is empty.
+    pub fn stages(&self) -> impl Iterator<Item = &str> {
+        self.image.stages.iter().map(|stage| &*stage.name)
+    }
+
+    /// A range of a stage's memory, or as much of it as there is; none if there is no such stage, or the cell was stopped.
+    #[must_use]
+    pub fn memory(&self, stage: usize, range: Range<usize>) -> Option<Vec<u8>> {
+        self.cells.memory(CELL, stage, range)
+    }
+}
+
+/// The image of a recording. Apps in the file prove themselves by their digests.
+fn image(recording: &Recording, images: &Images) -> Result<Arc<Image>, ReplayError> {
+    let image = recording.about.image;
+    let unknown = |error| match error {
+        LoadError::Unknown(hash) => ReplayError::NoApp(hash),
+        other => ReplayError::Image(other),
+    };
+    // Stages before the chain that names them.
+    let (chains, apps): (Vec<_>, Vec<_>) = recording.apps.iter().partition(|(_, app)| Chain::is_chain(app));
+    for (hash, app) in apps.into_iter().chain(chains) {
+        if images.app(*hash).is_err() {
+            images.insert(*hash, app).map_err(unknown)?;
+        }
+    }
+    images.load(image).map_err(unknown)
+}

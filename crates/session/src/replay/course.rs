@@ -1,0 +1,119 @@
+//! A log on its way through a cell, handler by handler. An owner that recovers a session and whoever runs a recording go the
+//! same way.
+
+use crate::cell::{Input, PortKind};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use marram_wire::{
+    header::Unacknowledged,
+    id::Port,
+    log::{Cursor, Entry, Event, Peers},
+    seal::{Digest, SessionKeys},
+};
+
+/// Why a log cannot be followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lost {
+    /// Its bytes are no entry.
+    Unreadable,
+    /// An entry consumes what never was.
+    Missing,
+    /// A handler read the clock, and the log does not say what it read.
+    Clock,
+}
+
+/// A handler that the log says to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Handler {
+    pub(crate) input: Input,
+    pub(crate) now_ns: i64,
+}
+
+/// What is left of a log, and of the entry that runs.
+#[derive(Debug)]
+pub(crate) struct Course {
+    rest: Bytes,
+    cursor: Cursor,
+    /// The entry that runs, and its handlers that still have to, last one first.
+    entry: Option<(Entry, Vec<Input>)>,
+}
+
+impl Course {
+    /// From the beginning of these entries.
+    pub(crate) fn new(log: Bytes, cursor: Cursor) -> Self {
+        Self { rest: log, cursor, entry: None }
+    }
+
+    /// What the handler that runs observes, or observed, as the time.
+    pub(crate) fn now_ns(&self) -> i64 {
+        self.entry.as_ref().and_then(|(entry, _)| entry.now_ns).unwrap_or(self.cursor.last_ns)
+    }
+
+    /// The next handler to run; none where the log ends. `inputs_of` gives those of an entry, last one first.
+    pub(crate) fn next_handler(
+        &mut self,
+        inputs_of: impl FnOnce(Event) -> Option<Vec<Input>>,
+    ) -> Result<Option<Handler>, Lost> {
+        if self.entry.is_none() {
+            if self.rest.is_empty() {
+                return Ok(None);
+            }
+            let entry = self.cursor.take(&mut self.rest).map_err(|_| Lost::Unreadable)?;
+            let inputs = inputs_of(entry.event).ok_or(Lost::Missing)?;
+            self.entry = Some((entry, inputs));
+        }
+        let now_ns = self.now_ns();
+        let input = self.entry.as_mut().and_then(|(_, inputs)| inputs.pop());
+        Ok(input.map(|input| Handler { input, now_ns }))
+    }
+
+    /// A handler came to its end: whether that was its entry's last one.
+    pub(crate) fn ran(&mut self, clock_read: bool) -> Result<bool, Lost> {
+        let Some((entry, inputs)) = &self.entry else { return Err(Lost::Missing) };
+        if clock_read && entry.now_ns.is_none() {
+            return Err(Lost::Clock);
+        }
+        let whole = inputs.is_empty();
+        if whole {
+            self.entry = None;
+        }
+        Ok(whole)
+    }
+}
+
+/// The handlers that open ports, of which the client's is the first; the list is taken from its end.
+pub(crate) fn opens(ports: impl DoubleEndedIterator<Item = Port>, peers: Peers) -> Vec<Input> {
+    let kind = |port: Port| match port {
+        Port::CLIENT => PortKind::client(peers.client_datagrams),
+        _ => PortKind::server(peers.server_datagrams),
+    };
+    ports.map(|port| Input::Open { port, kind: kind(port) }).rev().collect()
+}
+
+/// Goes through a log and the messages that it consumes without running anything, from one running digest and time to those
+/// behind it. `message` gives an end's messages, by its place and from 0.
+pub(crate) fn follow<'a>(
+    keys: &SessionKeys,
+    (mut digest, mut cursor): (Digest, Cursor),
+    log: &Bytes,
+    message: impl Fn(usize, usize) -> Option<&'a Unacknowledged>,
+) -> Result<(Digest, Cursor), Lost> {
+    let mut rest = log.clone();
+    let mut consumed = [0; 2];
+    while !rest.is_empty() {
+        let before = rest.clone();
+        let entry = cursor.take(&mut rest).map_err(|_| Lost::Unreadable)?;
+        let bytes = before.slice(..before.len() - rest.len());
+        let message = match entry.event {
+            Event::Message(port) => {
+                let index = usize::from(port != Port::CLIENT);
+                let message = message(index, consumed[index]).ok_or(Lost::Missing)?;
+                consumed[index] += 1;
+                Some((message.close, &message.payload[..]))
+            }
+            Event::Timer | Event::Start { .. } => None,
+        };
+        digest.absorb(keys, &bytes, message);
+    }
+    Ok((digest, cursor))
+}

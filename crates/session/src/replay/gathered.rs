@@ -1,0 +1,175 @@
+//! From what an owner gathered of its session to a recording: checkpoints opened, the log cut where they begin, the messages
+//! that it consumes. Done away from the owner, since opening takes time.
+
+use super::course::{Lost, follow};
+use crate::cell::{CellId, Image, SealedCheckpoint};
+use alloc::{
+    boxed::Box,
+    string::{String, ToString},
+    vec::Vec,
+};
+use bytes::Bytes;
+use marram_wire::{
+    frame::CheckpointMeta,
+    header::{self, Header, Many, Unacknowledged},
+    id::{Generation, Port, SessionId},
+    log::Cursor,
+    recording::{About, Inputs, Recording, Said, Stop},
+    seal::{Digest, SessionKeys},
+};
+
+/// What one end keeps, as it showed it to the session's owner.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The end's port.
+    pub port: Port,
+    /// How many of its messages the cell has consumed.
+    pub took: u64,
+    /// Sequence number of the first message here.
+    pub sent_start: u64,
+    /// From there on.
+    pub messages: Vec<Unacknowledged>,
+    /// A full one and its deltas.
+    pub checkpoints: Vec<SealedCheckpoint>,
+}
+
+/// A session as its owner gathered it, at one position of its log.
+#[derive(Clone, Debug)]
+pub struct Gathered {
+    /// Which session.
+    pub session: SessionId,
+    /// What it runs.
+    pub image: Image,
+    /// Its app's name.
+    pub app: String,
+    /// Whose owner gathered it.
+    pub generation: Generation,
+    /// Opens checkpoints.
+    pub keys: SessionKeys,
+    /// The cell, where it was there to be hashed.
+    pub cell: Option<CellId>,
+    /// Where `log` begins.
+    pub log_floor: u64,
+    /// Entries, in plain, up to the position.
+    pub log: Bytes,
+    /// The running digest there.
+    pub tag: [u8; 8],
+    /// What the ends showed, client first.
+    pub ends: Vec<Shown>,
+    /// What was stopped there.
+    pub stop: Option<Stop>,
+}
+
+/// Which of these chains of checkpoints is the newest, by place.
+pub(crate) fn newest<'a>(chains: impl Iterator<Item = &'a [CheckpointMeta]>) -> Option<usize> {
+    let key = |last: &CheckpointMeta| (last.log_offset, last.generation, last.number);
+    let held = chains.enumerate().filter_map(|(index, chain)| chain.last().map(|last| (key(last), index)));
+    held.max().map(|(_, index)| index)
+}
+
+impl Gathered {
+    /// Makes a recording of it. `edge`, `unix_ns` and the cell's state hash are noted in it.
+    ///
+    /// # Errors
+    /// If what the ends showed does not fit together: then one of them would not get through a recovery with it either.
+    pub fn assemble(self, edge: String, unix_ns: i64, state: Option<[u8; 32]>) -> Result<Recording, String> {
+        let metas = |end: &Shown| -> Vec<CheckpointMeta> {
+            end.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect()
+        };
+        let chains: Vec<Vec<CheckpointMeta>> = self.ends.iter().map(metas).collect();
+        let source = newest(chains.iter().map(|chain| &chain[..]));
+        let (header, checkpoints) = match source {
+            Some(source) => self.open(&self.ends[source].checkpoints)?,
+            None => (None, Vec::new()),
+        };
+        let base = header.as_ref().map_or(0, |header| header.log_offset);
+        let covered = base.checked_sub(self.log_floor).and_then(|covered| usize::try_from(covered).ok());
+        let Some(log) =
+            covered.filter(|covered| *covered <= self.log.len()).map(|covered| self.log.slice(covered..))
+        else {
+            return Err("the ends' newest checkpoint and the owner's log do not meet".to_string());
+        };
+        let mut inputs = Vec::new();
+        for (index, end) in self.ends.iter().enumerate() {
+            let first =
+                header.as_ref().map_or(Some(0), |header| header.ports.get(index).map(|port| port.took));
+            let consumed = first.and_then(|first| consumed(end, first).map(|messages| (first, messages)));
+            let (first, messages) = consumed.ok_or("an end does not have the messages that the log needs")?;
+            inputs.push((end.port, first, messages));
+        }
+        self.verify(header.as_deref(), &log, &inputs)?;
+        let said = |message: &Unacknowledged| {
+            if message.close { Said::Close } else { Said::Payload(message.payload.clone()) }
+        };
+        let inputs = inputs.into_iter().map(|(port, first, messages)| Inputs {
+            port,
+            first,
+            messages: Many(messages.iter().map(said).collect()),
+        });
+        Ok(Recording {
+            about: About {
+                session: self.session,
+                image: self.image,
+                app: self.app,
+                edge,
+                generation: self.generation,
+                unix_ns,
+                log_offset: base,
+                state,
+                redacted: false,
+            },
+            inputs: inputs.collect(),
+            header,
+            checkpoints,
+            log,
+            stop: self.stop,
+            apps: Vec::new(),
+        })
+    }
+
+    /// Opens a chain: the last header, and each one's sections.
+    fn open(&self, chain: &[SealedCheckpoint]) -> Result<(Option<Box<Header>>, Vec<Bytes>), String> {
+        let (mut last, mut sections): (Option<Header>, Vec<Bytes>) = (None, Vec::new());
+        for SealedCheckpoint { meta, bytes } in chain {
+            let plain = self.keys.seal(meta.generation).open_checkpoint(meta.number, bytes);
+            let plain = plain.map_err(|error| error.to_string())?;
+            let (header, body) = header::split(plain.into()).map_err(|error| error.to_string())?;
+            header.check(meta, self.session, self.image, last.as_ref())?;
+            sections.push(body);
+            last = Some(header);
+        }
+        let last = last.filter(|last| last.ports.len() == self.ends.len());
+        let last = last.ok_or("a checkpoint has other ports than the session")?;
+        Ok((Some(Box::new(last)), sections))
+    }
+
+    /// Log and messages give the digest that the owner has.
+    fn verify(
+        &self,
+        header: Option<&Header>,
+        log: &Bytes,
+        inputs: &[(Port, u64, &[Unacknowledged])],
+    ) -> Result<(), String> {
+        let start = Digest::start(self.session);
+        let begin = header.map_or((start, Cursor::default()), |header| {
+            (Digest(header.head), Cursor { last_ns: header.last_ns })
+        });
+        let message =
+            |index: usize, number: usize| inputs.get(index).and_then(|(.., messages)| messages.get(number));
+        match follow(&self.keys, begin, log, message) {
+            Ok((digest, _)) if digest.tag() == self.tag => Ok(()),
+            Ok(_) => {
+                Err("messages or a checkpoint were altered: they do not give the owner's digest".to_string())
+            }
+            Err(Lost::Missing) => Err("an end does not have the messages that the log needs".to_string()),
+            Err(_) => Err("the log cannot be read".to_string()),
+        }
+    }
+}
+
+/// An end's messages from `first` on that were consumed.
+fn consumed(end: &Shown, first: u64) -> Option<&[Unacknowledged]> {
+    let from = usize::try_from(first.checked_sub(end.sent_start)?).ok()?;
+    let to = usize::try_from(end.took.checked_sub(end.sent_start)?).ok()?;
+    end.messages.get(from..to)
+}

@@ -1,0 +1,276 @@
+//! Running a recording: what a session's cell was given, in order, on any machine that has the image.
+//!
+//! Pure as an owner is: it says which handler to run and is told what came of it. Knows no edge, no end and no keys.
+
+mod course;
+mod gathered;
+
+pub(crate) use course::{Course, Handler, Lost, follow, opens};
+pub(crate) use gathered::newest;
+pub use gathered::{Gathered, Shown};
+
+use crate::{
+    cell::{CellId, Image, Input, Outcome, Output, Ran, Run, Seed, Stop},
+    owner::Timers,
+};
+use alloc::{collections::VecDeque, string::String, vec::Vec};
+use core::fmt;
+use marram_wire::{
+    id::Port,
+    log::{Cursor, Event},
+    recording::{Recording, Said},
+};
+
+/// What the cell begins as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beginning {
+    /// The image, with this seed.
+    Seed(Seed),
+    /// The recording's checkpoints.
+    Checkpoints,
+}
+
+/// A handler to run, and where that is in the recording.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Next {
+    /// Which entry, from 0.
+    pub entry: u64,
+    /// The handler.
+    pub run: Run,
+    /// Whether it is the one that was stopped when the recording was made.
+    pub stopped: bool,
+}
+
+/// What came of a handler.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Came {
+    /// It came to its end, and its entry has others.
+    Handler,
+    /// It came to its end, and so did its entry.
+    Entry,
+    /// It was stopped where the recording says so, for this reason, and that is all.
+    Stopped(String),
+}
+
+/// Why a recording cannot be run, or not further.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PlayError {
+    /// What was said is not in it.
+    Redacted,
+    /// It holds nothing to begin with.
+    Empty,
+    /// What is in it does not fit together.
+    Inconsistent,
+    /// A handler did something else than it did then.
+    Diverged {
+        /// In which entry.
+        entry: u64,
+        /// For people.
+        how: String,
+    },
+}
+
+impl fmt::Display for PlayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Redacted => f.write_str(
+                "the record file is redacted: it says what happened when, and not what was said; record the session without \
+                 --redact to run it",
+            ),
+            Self::Empty => f.write_str("the recording has neither a beginning nor a checkpoint: nothing had happened yet"),
+            Self::Inconsistent => f.write_str("the recording's log, messages and checkpoint do not fit together"),
+            Self::Diverged { entry, how } => {
+                write!(f, "the replay took another course than the session at entry {entry}: {how}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PlayError {}
+
+/// What one peer said, and whether it can be spoken to.
+#[derive(Debug)]
+struct Peer {
+    port: Port,
+    said: VecDeque<Said>,
+    output_closed: bool,
+}
+
+/// A recording on its way through a cell.
+#[derive(Debug)]
+pub struct Player {
+    cell: CellId,
+    image: Image,
+    beginning: Beginning,
+    course: Course,
+    /// What was stopped behind the log, until its turn comes.
+    stop: Option<Course>,
+    stopping: bool,
+    peers: Vec<Peer>,
+    timers: Timers,
+    entry: u64,
+}
+
+impl Player {
+    /// At the recording's beginning, for a cell of this name.
+    ///
+    /// # Errors
+    /// If it is redacted, or empty.
+    pub fn new(recording: &Recording, cell: CellId) -> Result<Self, PlayError> {
+        if recording.about.redacted {
+            return Err(PlayError::Redacted);
+        }
+        let header = recording.header.as_ref();
+        let cursor = Cursor { last_ns: header.map_or(0, |header| header.last_ns) };
+        let mut end = cursor;
+        let mut rest = recording.log.clone();
+        let mut seed = None;
+        let mut read = |cursor: &mut Cursor, from: &mut bytes::Bytes| {
+            let entry = cursor.take(from).map_err(|_| PlayError::Inconsistent)?;
+            if let Event::Start { seed: drawn, .. } = entry.event {
+                seed = Some(Seed(drawn));
+            }
+            Ok(())
+        };
+        while !rest.is_empty() {
+            read(&mut end, &mut rest)?;
+        }
+        let stop = recording.stop.as_ref().map(|stop| stop.entry.clone());
+        if let Some(mut entry) = stop.clone() {
+            read(&mut end.clone(), &mut entry)?;
+        }
+        let beginning = match (header, seed) {
+            (Some(_), _) => Beginning::Checkpoints,
+            (None, Some(seed)) => Beginning::Seed(seed),
+            (None, None) => return Err(PlayError::Empty),
+        };
+        let closed = |port: Port| {
+            let ports = header.map_or(&[][..], |header| &header.ports);
+            ports.iter().any(|state| state.port == port && state.output_closed)
+        };
+        let peers = recording.inputs.iter().map(|inputs| Peer {
+            port: inputs.port,
+            said: inputs.messages.0.iter().cloned().collect(),
+            output_closed: closed(inputs.port),
+        });
+        Ok(Self {
+            cell,
+            image: recording.about.image,
+            beginning,
+            course: Course::new(recording.log.clone(), cursor),
+            stop: stop.map(|entry| Course::new(entry, end)),
+            stopping: false,
+            peers: peers.collect(),
+            timers: header
+                .map_or_else(Timers::default, |header| Timers::restore(header.timers_set, &header.timers)),
+            entry: 0,
+        })
+    }
+
+    /// What the cell runs.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        self.image
+    }
+
+    /// What it begins as.
+    #[must_use]
+    pub fn beginning(&self) -> Beginning {
+        self.beginning
+    }
+
+    /// How many entries the cell has consumed.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.entry
+    }
+
+    /// The timers that are set: stage, token, and when each is due in session time, in nanoseconds.
+    #[must_use]
+    pub fn timers(&self) -> Vec<(u8, u64, i64)> {
+        self.timers.to_header().1.0.iter().map(|timer| (timer.stage, timer.token, timer.due_ns)).collect()
+    }
+
+    /// The next handler; none where the recording ends. It must run, and [`Self::ran`] be told, before there is another.
+    ///
+    /// # Errors
+    /// If what is in the recording does not fit together.
+    pub fn next_handler(&mut self) -> Result<Option<Next>, PlayError> {
+        loop {
+            let (peers, timers) = (&mut self.peers, &mut self.timers);
+            let handler = self.course.next_handler(|event| inputs_of(event, peers, timers));
+            let handler = handler.map_err(|_| PlayError::Inconsistent)?;
+            if let Some(handler) = handler {
+                let run = Run { cell: self.cell, input: handler.input, now_ns: handler.now_ns };
+                return Ok(Some(Next { entry: self.entry, run, stopped: self.stopping }));
+            }
+            let Some(stop) = self.stop.take() else { return Ok(None) };
+            self.course = stop;
+            self.stopping = true;
+        }
+    }
+
+    /// A handler ran.
+    ///
+    /// # Errors
+    /// If it did what it cannot have done in the session.
+    pub fn ran(&mut self, ran: &Ran) -> Result<Came, PlayError> {
+        let entry = self.entry;
+        let diverged = |how: String| Err(PlayError::Diverged { entry, how });
+        match (&ran.outcome, self.stopping) {
+            (Outcome::Idle, _) => {}
+            (Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)), true) => {
+                return Ok(Came::Stopped(reason.clone()));
+            }
+            (Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)), false) => {
+                return diverged(alloc::format!("the handler was stopped: {reason}"));
+            }
+        }
+        let now_ns = self.course.now_ns();
+        let whole = match self.course.ran(ran.clock_read) {
+            Ok(whole) => whole,
+            Err(Lost::Clock) => return diverged("the handler read the clock".into()),
+            Err(_) => return Err(PlayError::Inconsistent),
+        };
+        for change in &ran.timers {
+            self.timers.change(now_ns, *change);
+        }
+        for output in &ran.outputs {
+            if let Output::Close { port } = output
+                && let Some(peer) = self.peers.iter_mut().find(|peer| peer.port == *port)
+            {
+                peer.output_closed = true;
+            }
+        }
+        if !whole {
+            return Ok(Came::Handler);
+        }
+        if self.stopping {
+            return diverged("the handler that was stopped in the session came to its end".into());
+        }
+        self.entry += 1;
+        Ok(Came::Entry)
+    }
+
+    /// Whether a peer can still be spoken to; what is sent to one that cannot was dropped.
+    #[must_use]
+    pub fn hears(&self, port: Port) -> bool {
+        self.peers.iter().any(|peer| peer.port == port && !peer.output_closed)
+    }
+}
+
+/// The handlers that an event runs, last one first.
+fn inputs_of(event: Event, peers: &mut [Peer], timers: &mut Timers) -> Option<Vec<Input>> {
+    Some(match event {
+        Event::Message(port) => {
+            let peer = peers.iter_mut().find(|peer| peer.port == port)?;
+            alloc::vec![match peer.said.pop_front()? {
+                Said::Payload(payload) => Input::Message { port, payload },
+                Said::Close => Input::Close { port },
+                Said::Redacted { .. } => return None,
+            }]
+        }
+        Event::Timer => alloc::vec![timers.fire()?],
+        Event::Start { peers: said, .. } => opens(peers.iter().map(|peer| peer.port), said),
+    })
+}

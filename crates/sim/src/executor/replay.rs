@@ -1,0 +1,94 @@
+//! Runs recordings of fake cells, as `marram replay` runs those of real ones.
+
+use super::{Cell, Cells, Habits, Past, apply};
+use crate::plan::Service;
+use marram_session::{
+    cell::{CellId, Image},
+    replay::{Beginning, Came, PlayError, Player},
+};
+use marram_wire::recording::Recording;
+
+/// What came of a recording that was run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Played {
+    /// Of the cell where the recording ends; none if it was stopped there.
+    pub(crate) state: Option<[u8; 32]>,
+    /// Whether the cell was restored.
+    pub(crate) restored: bool,
+    /// Entries that it consumed.
+    pub(crate) entries: u64,
+}
+
+impl Cells {
+    /// Hashes a cell's state, for the recording that follows.
+    pub(crate) fn hash(&mut self, id: CellId) {
+        if let Some(cell) = self.cells.get_mut(&id) {
+            cell.hashed = Some(cell.state());
+        }
+    }
+
+    /// What [`Self::hash`] gave last.
+    pub(crate) fn hashed(&self, id: CellId) -> Option<[u8; 32]> {
+        self.cells.get(&id)?.hashed
+    }
+}
+
+impl Cell {
+    fn state(&self) -> [u8; 32] {
+        *blake3::hash(&self.save()).as_bytes()
+    }
+}
+
+impl Past {
+    /// For running a recording: what happens there happened before.
+    fn again(&self) -> Self {
+        Self {
+            hashes: self.hashes.clone(),
+            struck: self.struck.clone(),
+            timers: self.timers.clone(),
+            #[cfg(feature = "wasm")]
+            twins: None,
+            violations: Vec::new(),
+        }
+    }
+}
+
+/// Runs a recording to its end.
+pub(crate) fn play(recording: &Recording, habits: Habits, past: &Past) -> Result<Played, String> {
+    const CELL: CellId = CellId(1);
+    let mut past = past.again();
+    let mut cells = Cells::new(habits);
+    let mut player = Player::new(recording, CELL).map_err(|error| error.to_string())?;
+    let restored = player.beginning() == Beginning::Checkpoints;
+    let begun = begin(recording, player.beginning(), player.image())?;
+    cells.cells.insert(CELL, begun);
+    while let Some(next) = player.next_handler().map_err(|error| error.to_string())? {
+        let (ran, _) = cells.run(&next.run, &mut past).ok_or("the cell is gone")?;
+        match player.ran(&ran) {
+            Ok(Came::Stopped(_)) => return Ok(Played { state: None, restored, entries: player.entries() }),
+            // The machine's own fault, which struck once.
+            Err(PlayError::Diverged { .. })
+                if next.stopped && habits.poison.is_some_and(|poison| !poison.always) =>
+            {
+                return Ok(Played { state: None, restored, entries: player.entries() });
+            }
+            other => drop(other.map_err(|error| error.to_string())?),
+        }
+    }
+    if let Some(violation) = past.violations.pop() {
+        return Err(violation);
+    }
+    Ok(Played { state: cells.cells.get(&CELL).map(Cell::state), restored, entries: player.entries() })
+}
+
+fn begin(recording: &Recording, beginning: Beginning, image: Image) -> Result<Cell, String> {
+    let Beginning::Seed(seed) = beginning else {
+        let mut state = None;
+        for sections in &recording.checkpoints {
+            state = Some(apply(state, sections)?);
+        }
+        return Cell::load(state.unwrap_or_default()).ok_or_else(|| "a cell that nobody saved".to_string());
+    };
+    let shape = Service::shape_of(image).ok_or("no such image")?;
+    Ok(Cell::new(shape, seed))
+}

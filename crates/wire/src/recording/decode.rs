@@ -1,0 +1,230 @@
+//! Reading a record file: nothing of it is believed before its checksum held, nothing is allocated that it could not fill,
+//! and what cannot be run is refused with the place where that shows.
+
+use super::{
+    APPS_MAX, About, Broken, HEAD, Inputs, MAGIC, MESSAGES_MAX, RECORDING_SIZE_MAX, Recording, SECTION_HEAD,
+    Said, Stop, VERSION, checksum, kind,
+};
+use crate::{
+    codec::{Error, Field},
+    header::Header,
+    id::{ImageHash, Port},
+    limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, LOG_SIZE_MAX},
+    log::{Cursor, Event},
+};
+use alloc::{boxed::Box, vec::Vec};
+use bytes::Bytes;
+
+/// A section as it stands in the file.
+struct Section {
+    kind: u8,
+    /// Of its first byte.
+    offset: u64,
+    payload: Bytes,
+}
+
+impl Section {
+    fn broken(&self, what: &'static str) -> Broken {
+        Broken { offset: self.offset, what }
+    }
+
+    /// Reads the whole payload as one value.
+    fn read<T: Field>(&self) -> Result<T, Broken> {
+        let mut rest = self.payload.clone();
+        let value = T::take(&mut rest)
+            .and_then(|value| if rest.is_empty() { Ok(value) } else { Err(Error::Trailing) });
+        value.map_err(|error| Broken {
+            offset: self.offset + (SECTION_HEAD + self.payload.len() - rest.len()) as u64,
+            what: match error {
+                Error::Truncated => "a section ends in the middle of a value",
+                Error::TooLarge => "a value is larger than its limit",
+                Error::Unknown => "a value is not known to this version",
+                Error::Trailing => "a section has bytes left over",
+            },
+        })
+    }
+}
+
+impl Recording {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it is not one, is of another version, was cut short or changed, or does not make sense; each with the offset.
+    pub fn decode(file: &Bytes) -> Result<Self, Broken> {
+        let sections = sections(file)?;
+        let mut sections = sections.into_iter().peekable();
+        let end = Broken { offset: file.len() as u64, what: "sections are missing" };
+        let mut next = |wanted: u8| sections.next_if(|section| section.kind == wanted);
+
+        let section =
+            next(kind::ABOUT).ok_or(Broken { offset: HEAD as u64, what: "it does not say what it is" })?;
+        let about: About = section.read()?;
+        let mut header = None;
+        if let Some(section) = next(kind::HEADER) {
+            let read: Header = section.read()?;
+            let same = read.session == about.session && read.image == about.image;
+            if !same || read.log_offset != about.log_offset || about.redacted {
+                return Err(section.broken("the checkpoint is of another session or position"));
+            }
+            header = Some(Box::new(read));
+        }
+        let mut checkpoints: Vec<Bytes> = Vec::new();
+        while let Some(section) = next(kind::CHECKPOINT) {
+            let size: u64 = checkpoints.iter().map(|checkpoint| checkpoint.len() as u64).sum();
+            let fits =
+                checkpoints.len() <= DELTAS_MAX && size + section.payload.len() as u64 <= CHECKPOINT_SIZE_MAX;
+            if header.is_none() || !fits {
+                return Err(section.broken("there are more checkpoints than there can be"));
+            }
+            checkpoints.push(section.payload);
+        }
+        let log = next(kind::LOG).ok_or(end.clone())?;
+        if checkpoints.is_empty() && (header.is_some() || about.log_offset > 0 && !about.redacted) {
+            return Err(log.broken("the checkpoint that the log continues is missing"));
+        }
+        let mut inputs: Vec<(Section, Inputs)> = Vec::new();
+        while let Some(section) = next(kind::INPUTS) {
+            let read: Inputs = section.read()?;
+            let place = [Port::CLIENT, Port::SERVER].get(inputs.len());
+            if place != Some(&read.port) || read.messages.0.len() as u64 > MESSAGES_MAX {
+                return Err(section.broken("there are messages of another port, or more than there can be"));
+            }
+            inputs.push((section, read));
+        }
+        if inputs.is_empty() {
+            return Err(end);
+        }
+        let stop =
+            next(kind::STOP).map(|section| section.read::<Stop>().map(|stop| (section, stop))).transpose()?;
+        let mut apps = Vec::new();
+        while let Some(section) = next(kind::APP) {
+            let mut rest = section.payload.clone();
+            let image = ImageHash::take(&mut rest).map_err(|_| section.broken("an app has no name"))?;
+            if apps.len() == APPS_MAX {
+                return Err(section.broken("there are more apps than a chain has stages"));
+            }
+            apps.push((image, rest));
+        }
+        if let Some(section) = sections.next() {
+            return Err(section.broken("a section is not known to this version, or not in its place"));
+        }
+        check_ports(&log, header.as_deref(), &inputs)?;
+        check_said(&about, &inputs)?;
+        let last_ns = header.as_ref().map_or(0, |header| header.last_ns);
+        check_log(&about, last_ns, &log, &inputs, stop.as_ref())?;
+        let inputs = inputs.into_iter().map(|(_, inputs)| inputs).collect();
+        let stop = stop.map(|(_, stop)| stop);
+        Ok(Self { about, header, checkpoints, log: log.payload, inputs, stop, apps })
+    }
+}
+
+/// The sections, each with its checksum tried.
+fn sections(file: &Bytes) -> Result<Vec<Section>, Broken> {
+    let broken = |offset: usize, what| Broken { offset: offset as u64, what };
+    if file.len() < HEAD || file[..4] != MAGIC {
+        return Err(broken(0, "it does not begin as a record file"));
+    }
+    let mut rest = file.slice(4..);
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
+    if word(&rest.split_to(4)) != u64::from(VERSION) {
+        return Err(broken(4, "it is of a version that this build does not read"));
+    }
+    if word(&rest.split_to(8)) != rest.len() as u64 || file.len() as u64 > RECORDING_SIZE_MAX {
+        return Err(broken(8, "it is not as long as it says: cut short, or written to behind its end"));
+    }
+    let mut sections = Vec::new();
+    while !rest.is_empty() {
+        let at = file.len() - rest.len();
+        if rest.len() < SECTION_HEAD {
+            return Err(broken(at, "it ends within a section"));
+        }
+        let head = rest.split_to(SECTION_HEAD);
+        let length = usize::try_from(word(&head[1..9])).ok().filter(|length| *length <= rest.len());
+        let Some(length) = length else { return Err(broken(at, "a section is longer than the file")) };
+        let payload = rest.split_to(length);
+        if checksum(head[0], &payload) != head[9..] {
+            return Err(broken(at, "the checksum of a section does not hold"));
+        }
+        sections.push(Section { kind: head[0], offset: at as u64, payload });
+    }
+    Ok(sections)
+}
+
+/// The messages go on where the checkpoint left off.
+fn check_ports(log: &Section, header: Option<&Header>, inputs: &[(Section, Inputs)]) -> Result<(), Broken> {
+    let Some(header) = header else { return Ok(()) };
+    if header.ports.len() != inputs.len() {
+        return Err(log.broken("the checkpoint has other ports than the messages are for"));
+    }
+    for (port, (section, inputs)) in header.ports.iter().zip(inputs) {
+        if (port.port, port.took) != (inputs.port, inputs.first) {
+            return Err(section.broken("the messages do not go on where the checkpoint left off"));
+        }
+    }
+    Ok(())
+}
+
+/// A file that says that it is redacted is, and no other.
+fn check_said(about: &About, inputs: &[(Section, Inputs)]) -> Result<(), Broken> {
+    for (section, inputs) in inputs {
+        let fits = |said: &Said| match said {
+            Said::Payload(_) => !about.redacted,
+            Said::Redacted { .. } => about.redacted,
+            Said::Close => true,
+        };
+        if !inputs.messages.0.iter().all(fits) {
+            return Err(
+                section.broken("messages are redacted, and the file says otherwise, or the other way round")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The log can be read, begins and ends where it should, and finds the messages that it consumes.
+fn check_log(
+    about: &About,
+    last_ns: i64,
+    log: &Section,
+    inputs: &[(Section, Inputs)],
+    stop: Option<&(Section, Stop)>,
+) -> Result<(), Broken> {
+    let size = log.payload.len();
+    if size as u64 > LOG_SIZE_MAX {
+        return Err(log.broken("the log is longer than one can be"));
+    }
+    let (mut cursor, mut rest) = (Cursor { last_ns }, log.payload.clone());
+    let mut consumed = [0; 2];
+    let mut first = about.log_offset == 0;
+    while !rest.is_empty() {
+        let offset = log.offset + (SECTION_HEAD + size - rest.len()) as u64;
+        let entry =
+            cursor.take(&mut rest).map_err(|_| Broken { offset, what: "a log entry cannot be read" })?;
+        if matches!(entry.event, Event::Start { .. }) != core::mem::take(&mut first) {
+            return Err(Broken { offset, what: "a session starts with its log, and only there" });
+        }
+        consume(&mut consumed, entry.event, inputs).map_err(|what| Broken { offset, what })?;
+    }
+    let Some((section, stop)) = stop else { return Ok(()) };
+    let mut rest = stop.entry.clone();
+    let entry = cursor.take(&mut rest).ok().filter(|entry| rest.is_empty() && entry.now_ns.is_some());
+    let entry = entry.ok_or(section.broken("what was stopped cannot be read"))?;
+    if matches!(entry.event, Event::Start { .. }) != first {
+        return Err(section.broken("a session starts with its log, and only there"));
+    }
+    consume(&mut consumed, entry.event, inputs).map_err(|what| section.broken(what))
+}
+
+fn consume(
+    consumed: &mut [usize; 2],
+    event: Event,
+    inputs: &[(Section, Inputs)],
+) -> Result<(), &'static str> {
+    let Event::Message(port) = event else { return Ok(()) };
+    let index = usize::from(port != Port::CLIENT);
+    let messages = inputs.get(index).map_or(&[][..], |(_, inputs)| &inputs.messages.0);
+    let said = messages.get(consumed[index]).ok_or("the log consumes a message that is not there")?;
+    consumed[index] += 1;
+    let last = matches!(said, Said::Close);
+    if last && consumed[index] < messages.len() { Err("a peer speaks after it has closed") } else { Ok(()) }
+}

@@ -1,0 +1,274 @@
+//! A record file: a session from a checkpoint, or from its beginning, to one position of its log, with all that its cell
+//! consumed in between. Whoever has it, and the app, can run the cell again.
+//!
+//! ```text
+//! file    := "MRRC" | version (4) | length of what follows (8) | section*
+//! section := kind (1) | length of the payload (8) | checksum (16) | payload
+//! ```
+//!
+//! Nothing in it is sealed: what a client and a server said lies in the open, unless it was redacted. `docs/formats-record.md`
+//! is the page.
+
+mod decode;
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    codec::{Error, Field},
+    header::{Header, Many},
+    id::{Generation, ImageHash, Port, SessionId},
+    limits::{CHECKPOINT_SIZE_MAX, LOG_SIZE_MAX, RETAINED_MAX, charge},
+    record,
+};
+use alloc::{boxed::Box, string::String, vec::Vec};
+use bytes::{BufMut, Bytes, BytesMut};
+use core::fmt;
+
+/// Begins every record file.
+pub const MAGIC: [u8; 4] = *b"MRRC";
+/// The version of the layout that this build writes and reads.
+pub const VERSION: u32 = 1;
+/// Largest record file, in bytes: the largest chain of checkpoints, both ends' messages, and the apps to run them.
+pub const RECORDING_SIZE_MAX: u64 = 1 << 30;
+/// Most messages of one end: none is free to keep.
+pub const MESSAGES_MAX: u64 = RETAINED_MAX / charge(0);
+/// Most apps in a file: a chain and each of its stages.
+pub const APPS_MAX: usize = 17;
+
+const _: () = assert!(
+    RECORDING_SIZE_MAX > CHECKPOINT_SIZE_MAX + LOG_SIZE_MAX + 2 * RETAINED_MAX,
+    "whatever ends keep of a session fits a file"
+);
+
+/// Bytes before the first section.
+const HEAD: usize = 16;
+/// Bytes of a section before its payload.
+const SECTION_HEAD: usize = 1 + 8 + CHECKSUM;
+const CHECKSUM: usize = 16;
+
+/// Kinds of sections, in the order in which they stand in a file.
+mod kind {
+    pub(super) const ABOUT: u8 = 1;
+    pub(super) const HEADER: u8 = 2;
+    pub(super) const CHECKPOINT: u8 = 3;
+    pub(super) const LOG: u8 = 4;
+    pub(super) const INPUTS: u8 = 5;
+    pub(super) const STOP: u8 = 6;
+    pub(super) const APP: u8 = 7;
+}
+
+record! {
+    /// Which session, and what was made of it.
+    About {
+        /// Which session.
+        session: SessionId,
+        /// What it ran.
+        image: ImageHash,
+        /// Its app's name, for people.
+        app: String,
+        /// The edge that owned it, for people.
+        edge: String,
+        /// The generation that owned it.
+        generation: Generation,
+        /// When it was recorded, in nanoseconds since the Unix epoch.
+        unix_ns: i64,
+        /// The log in here begins at this offset of the session's.
+        log_offset: u64,
+        /// The state hash of the cell where the log ends, where it was still there to be hashed.
+        state: Option<[u8; 32]>,
+        /// Whether what was said was replaced by how long it was: then nothing can be run.
+        redacted: bool,
+    }
+}
+
+/// One message of an end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// Its bytes.
+    Payload(Bytes),
+    /// No more will follow.
+    Close,
+    /// Its bytes were not to be shown.
+    Redacted {
+        /// How many they were.
+        size: u64,
+        /// A keyed digest of them: equal for equal bytes of this session, and of no use for guessing them.
+        digest: [u8; 16],
+    },
+}
+
+impl Field for Said {
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            Self::Payload(payload) => {
+                0u8.put(out);
+                payload.put(out);
+            }
+            Self::Close => 1u8.put(out),
+            Self::Redacted { size, digest } => {
+                2u8.put(out);
+                size.put(out);
+                digest.put(out);
+            }
+        }
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        Ok(match u8::take(from)? {
+            0 => Self::Payload(Field::take(from)?),
+            1 => Self::Close,
+            2 => Self::Redacted { size: Field::take(from)?, digest: Field::take(from)? },
+            _ => return Err(Error::Unknown),
+        })
+    }
+}
+
+record! {
+    /// What the end at one port said, as far as the log in the file consumes it.
+    Inputs {
+        /// The port.
+        port: Port,
+        /// Sequence number of the first message.
+        first: u64,
+        /// In order.
+        messages: Many<Said>,
+    }
+}
+
+record! {
+    /// A handler that did not come to its end, behind the end of the log.
+    Stop {
+        /// What it was given, as a log entry that was never written, with its time.
+        entry: Bytes,
+        /// Whether the host ended it for breaking a quota; else it trapped.
+        killed: bool,
+        /// For people.
+        reason: String,
+    }
+}
+
+/// A session as recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recording {
+    /// Which session, and what was made of it.
+    pub about: About,
+    /// The session at the checkpoint; none if it begins with the log.
+    pub header: Option<Box<Header>>,
+    /// The cell at the checkpoint: a full one and its deltas, as the sandbox made them.
+    pub checkpoints: Vec<Bytes>,
+    /// The log from there on, as entries.
+    pub log: Bytes,
+    /// What the entries consumed, by port: the client's, and the server's where there is one.
+    pub inputs: Vec<Inputs>,
+    /// What was stopped, where that is why there is a file.
+    pub stop: Option<Stop>,
+    /// What the image is made of: the app, or the chain and its stages. May be missing.
+    pub apps: Vec<(ImageHash, Bytes)>,
+}
+
+/// A file that cannot be used, and where in it that shows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// Bytes from the file's beginning.
+    pub offset: u64,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the record file is damaged at byte {}: {}", self.offset, self.what)
+    }
+}
+
+impl core::error::Error for Broken {}
+
+impl Recording {
+    /// The file.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let payloads: usize =
+            self.checkpoints.iter().chain(self.apps.iter().map(|app| &app.1)).map(Bytes::len).sum();
+        let mut out = BytesMut::with_capacity(payloads + self.log.len() + (1 << 16));
+        out.put_slice(&MAGIC);
+        out.put_u32_le(VERSION);
+        out.put_u64_le(0);
+        section(&mut out, kind::ABOUT, |out| self.about.put(out));
+        if let Some(header) = &self.header {
+            section(&mut out, kind::HEADER, |out| header.put(out));
+        }
+        for checkpoint in &self.checkpoints {
+            section(&mut out, kind::CHECKPOINT, |out| out.put_slice(checkpoint));
+        }
+        section(&mut out, kind::LOG, |out| out.put_slice(&self.log));
+        for inputs in &self.inputs {
+            section(&mut out, kind::INPUTS, |out| inputs.put(out));
+        }
+        if let Some(stop) = &self.stop {
+            section(&mut out, kind::STOP, |out| stop.put(out));
+        }
+        for (image, app) in &self.apps {
+            section(&mut out, kind::APP, |out| {
+                image.put(out);
+                out.put_slice(app);
+            });
+        }
+        let length = (out.len() - HEAD) as u64;
+        out[8..HEAD].copy_from_slice(&length.to_le_bytes());
+        out.freeze()
+    }
+
+    /// Takes out everything that the peers said and all that was made of it; what is left says what happened when, and how
+    /// long messages were. `key` keeps whoever has the file from trying what the messages may have been.
+    #[must_use]
+    pub fn redacted(mut self, key: &[u8; 32]) -> Self {
+        self.about.redacted = true;
+        self.about.state = None;
+        self.header = None;
+        self.checkpoints.clear();
+        self.log = without_seed(&self.log);
+        if let Some(stop) = &mut self.stop {
+            stop.entry = without_seed(&stop.entry);
+        }
+        for said in self.inputs.iter_mut().flat_map(|inputs| &mut inputs.messages.0) {
+            if let Said::Payload(payload) = said {
+                let mut digest = [0; 16];
+                digest.copy_from_slice(&blake3::keyed_hash(key, payload).as_bytes()[..16]);
+                *said = Said::Redacted { size: payload.len() as u64, digest };
+            }
+        }
+        self
+    }
+}
+
+/// Appends a section, whose payload `put` appends.
+fn section(out: &mut BytesMut, kind: u8, put: impl FnOnce(&mut BytesMut)) {
+    let start = out.len();
+    out.put_u8(kind);
+    out.put_bytes(0, SECTION_HEAD - 1);
+    put(out);
+    let length = (out.len() - start - SECTION_HEAD) as u64;
+    out[start + 1..start + 9].copy_from_slice(&length.to_le_bytes());
+    let checksum = checksum(kind, &out[start + SECTION_HEAD..]);
+    out[start + 9..start + SECTION_HEAD].copy_from_slice(&checksum);
+}
+
+/// Finds damage, in the kind and the length too.
+fn checksum(kind: u8, payload: &[u8]) -> [u8; CHECKSUM] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&[kind]).update(&(payload.len() as u64).to_le_bytes()).update(payload);
+    let mut checksum = [0; CHECKSUM];
+    checksum.copy_from_slice(&hasher.finalize().as_bytes()[..CHECKSUM]);
+    checksum
+}
+
+/// A log whose first entry may be a start: what seeds the cell tells what it drew, and keys may be made of that.
+fn without_seed(log: &Bytes) -> Bytes {
+    use crate::log::{Cursor, Event};
+    let first = Cursor::default().take(&mut log.clone());
+    if !first.is_ok_and(|entry| matches!(entry.event, Event::Start { .. })) {
+        return log.clone();
+    }
+    let mut bytes = BytesMut::from(&log[..]);
+    bytes[1..33].fill(0);
+    bytes.freeze()
+}

@@ -1,0 +1,199 @@
+//! Record files survive as they are, and in no other way.
+
+use super::*;
+use crate::{
+    header::{PortState, Timer, Unacknowledged},
+    log::{Cursor, Entry, Event, Peers},
+};
+use alloc::{string::ToString, vec};
+
+const SESSION: SessionId = SessionId([7; 16]);
+const IMAGE: ImageHash = ImageHash([8; 32]);
+
+fn entries(cursor: &mut Cursor, entries: &[(Event, Option<i64>)]) -> Bytes {
+    let mut out = BytesMut::new();
+    entries
+        .iter()
+        .for_each(|(event, now_ns)| cursor.put(&Entry { event: *event, now_ns: *now_ns }, &mut out));
+    out.freeze()
+}
+
+fn payload(text: &'static str) -> Said {
+    Said::Payload(Bytes::from_static(text.as_bytes()))
+}
+
+fn inputs(port: Port, first: u64, messages: &[Said]) -> Inputs {
+    Inputs { port, first, messages: Many(messages.to_vec()) }
+}
+
+fn about() -> About {
+    About {
+        session: SESSION,
+        image: IMAGE,
+        app: "counter".to_string(),
+        edge: "edge-a".to_string(),
+        generation: Generation { count: 3, opener: 40 },
+        unix_ns: 1_800_000_000_000_000_000,
+        log_offset: 0,
+        state: Some([5; 32]),
+        redacted: false,
+    }
+}
+
+const START: Event = Event::Start {
+    seed: [9; 32],
+    peers: Peers { server: true, client_datagrams: false, server_datagrams: false },
+};
+
+/// A session from its beginning.
+fn whole() -> Recording {
+    let (client, server) = (Event::Message(Port::CLIENT), Event::Message(Port::SERVER));
+    let log =
+        [(START, Some(1_000)), (client, None), (server, Some(1_500)), (Event::Timer, None), (client, None)];
+    Recording {
+        about: about(),
+        header: None,
+        checkpoints: Vec::new(),
+        log: entries(&mut Cursor::default(), &log),
+        inputs: vec![
+            inputs(Port::CLIENT, 0, &[payload("hello"), Said::Close]),
+            inputs(Port::SERVER, 0, &[payload("")]),
+        ],
+        stop: None,
+        apps: vec![(IMAGE, Bytes::from_static(b"MRAP and so on"))],
+    }
+}
+
+/// A session from a checkpoint and a delta to where a handler trapped.
+fn stopped() -> Recording {
+    let mut cursor = Cursor { last_ns: 2_000 };
+    let log = entries(&mut cursor, &[(Event::Message(Port::CLIENT), None), (Event::Timer, Some(2_100))]);
+    let outbox = Many(vec![Unacknowledged { close: false, payload: Bytes::from_static(b"out") }]);
+    let header = Header {
+        session: SESSION,
+        image: IMAGE,
+        generation: Generation { count: 2, opener: 1 },
+        number: 4,
+        base_generation: Generation { count: 2, opener: 1 },
+        base_number: 3,
+        log_offset: 70,
+        head: [6; 32],
+        last_ns: 2_000,
+        timers_set: 9,
+        timers: Many(vec![Timer { stage: 0, token: 5, due_ns: 2_100, order: 8 }]),
+        ports: vec![PortState {
+            port: Port::CLIENT,
+            took: 11,
+            input_closed: false,
+            produced: 12,
+            output_closed: false,
+            outbox,
+        }],
+    };
+    Recording {
+        about: About { log_offset: 70, state: None, ..about() },
+        header: Some(Box::new(header)),
+        checkpoints: vec![Bytes::from_static(b"full"), Bytes::from_static(b"delta")],
+        log,
+        inputs: vec![inputs(Port::CLIENT, 11, &[payload("one"), payload("two")])],
+        stop: Some(Stop {
+            entry: entries(&mut cursor, &[(Event::Message(Port::CLIENT), Some(2_200))]),
+            killed: false,
+            reason: "unreachable".to_string(),
+        }),
+        apps: Vec::new(),
+    }
+}
+
+fn samples() -> [Recording; 4] {
+    [whole(), stopped(), whole().redacted(&[1; 32]), stopped().redacted(&[1; 32])]
+}
+
+/// What is wrong with a recording that was written with its checksums right.
+fn refusal(recording: &Recording) -> &'static str {
+    Recording::decode(&recording.encode()).expect_err("it does not make sense").what
+}
+
+#[test]
+fn files_survive() {
+    for recording in samples() {
+        assert_eq!(Recording::decode(&recording.encode()), Ok(recording));
+    }
+}
+
+#[test]
+fn the_layout_stays_as_it_was_written_down() {
+    for (recording, golden) in samples().iter().zip([
+        &include_bytes!("golden/1-whole.marram")[..],
+        include_bytes!("golden/1-stopped.marram"),
+        include_bytes!("golden/1-whole-redacted.marram"),
+        include_bytes!("golden/1-stopped-redacted.marram"),
+    ]) {
+        assert_eq!(recording.encode(), golden);
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_short_or_changed_anywhere_is_refused_with_the_place() {
+    for recording in samples() {
+        let file = recording.encode();
+        let mut starts = vec![0, 4, 8];
+        let mut at = HEAD;
+        while at < file.len() {
+            starts.push(at);
+            let length: [u8; 8] = file[at + 1..at + 9].try_into().expect("8 bytes");
+            at += SECTION_HEAD + usize::try_from(u64::from_le_bytes(length)).expect("small");
+        }
+        for position in 0..file.len() {
+            let mut changed = file.to_vec();
+            changed[position] ^= 0x41;
+            let broken = Recording::decode(&changed.into()).expect_err("one byte is another");
+            let section = starts.iter().rfind(|start| **start <= position).expect("the first is 0");
+            assert_eq!(broken.offset, *section as u64, "byte {position}: {broken}");
+            let cut = Recording::decode(&file.slice(..position)).expect_err("it is cut short");
+            assert!(cut.offset <= position as u64, "{cut}");
+        }
+        let longer = [&file[..], &[0]].concat();
+        assert_eq!(Recording::decode(&longer.into()).expect_err("one byte more").offset, 8);
+    }
+}
+
+#[test]
+fn what_does_not_make_sense_is_refused_although_its_checksums_hold() {
+    type Change = fn(&mut Recording);
+    let changes: [(Recording, Change, &str); 13] = [
+        (stopped(), |it| it.about.session = SessionId([1; 16]), "another session"),
+        (stopped(), |it| it.about.log_offset = 71, "another session or position"),
+        (stopped(), |it| it.checkpoints.clear(), "the log continues is missing"),
+        (stopped(), |it| it.header = None, "more checkpoints than there can be"),
+        (stopped(), |it| it.inputs[0].first = 12, "where the checkpoint left off"),
+        (stopped(), |it| it.inputs[0].messages.0.truncate(1), "a message that is not there"),
+        (stopped(), |it| it.log = Bytes::from_static(&[7]), "cannot be read"),
+        (stopped(), |it| it.about.redacted = true, "another session or position"),
+        (whole(), |it| it.about.redacted = true, "says otherwise"),
+        (whole(), |it| it.inputs[0].messages.0.swap(0, 1), "after it has closed"),
+        (whole(), |it| it.inputs.reverse(), "another port"),
+        (whole(), |it| it.log = it.log.slice(42..), "starts with its log"),
+        (whole(), |it| it.apps = vec![(IMAGE, Bytes::new()); APPS_MAX + 1], "more apps"),
+    ];
+    for (mut recording, change, says) in changes {
+        change(&mut recording);
+        let what = refusal(&recording);
+        assert!(what.contains(says), "{what}, not {says}");
+    }
+}
+
+#[test]
+fn nothing_that_was_said_is_in_a_redacted_file() {
+    let secrets: [&[u8]; 6] = [b"hello", b"one", b"out", b"full", &[9; 32], &[6; 32]];
+    for recording in [whole(), stopped()] {
+        let file = recording.clone().redacted(&[1; 32]).encode();
+        for secret in secrets {
+            assert!(!file.windows(secret.len()).any(|window| window == secret), "{secret:?}");
+        }
+        // Equal messages can be told, and what they may have been cannot be tried without the key.
+        let digests = |key: u8| recording.clone().redacted(&[key; 32]).inputs;
+        assert_eq!(digests(1), digests(1));
+        assert_ne!(digests(1), digests(2));
+    }
+}
