@@ -4,8 +4,8 @@ use crate::config::units::Size;
 use crate::{admin, agent, config, edge};
 use marram_edge::{control, shard};
 use marram_sandbox::limits as sandbox;
-use marram_session::agent::routes;
-use marram_wire::limits as wire;
+use marram_session::{agent::routes, owner};
+use marram_wire::{limits as wire, recording::RECORDING_SIZE_MAX};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -103,6 +103,17 @@ fn on_an_edge() -> Vec<Row> {
         ("sessions on a shard (c)", or_none(limits.sessions_max), "new ones go to another edge"),
         ("sessions of an app on a shard (m)", or_none(0), "new ones go to another edge, or are told why not"),
         ("sessions of a tenant on a shard (c)", or_none(0), "as above; those that move here are let in"),
+        (
+            "recordings that operators have made at a time on a shard",
+            shard::RECORDINGS_MAX.to_string(),
+            "more are refused",
+        ),
+        (
+            "recordings of stopped handlers (c: record.files, record.bytes)",
+            format!("{}, {}", edge::Stops::FILES, size64(edge::Stops::BYTES)),
+            "the oldest are removed",
+        ),
+        ("record file", size64(RECORDING_SIZE_MAX), "it is refused"),
         ("recoveries at a time on a shard (c)", or_none(limits.recoveries_max), "the others wait their turn"),
         ("cells on a shard (c)", limits.cells_max.to_string(), "new sessions go to another edge"),
         ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),
@@ -221,6 +232,16 @@ fn waiting() -> Vec<Row> {
         ("a silent client that speaks in datagrams (c)", time(agent::IDLE), "its session ends in order"),
         ("first bytes that a rule asks for (c)", time(patience.first_bytes), "such rules do not fit"),
         ("an agent's proof (c)", time(limits.handshake), "the connection is closed"),
+        (
+            "the ends of a session that is recorded",
+            time(Duration::from_nanos(owner::RECORD_NS)),
+            "there is no recording",
+        ),
+        (
+            "the ends of a session that is recorded since it was stopped",
+            time(Duration::from_nanos(owner::RECORD_STOPPED_NS)),
+            "they are told, and there is no recording",
+        ),
         ("draining (c)", time(limits.drain), "the process stops; what is left recovers elsewhere"),
     ]
 }
