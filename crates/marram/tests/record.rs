@@ -253,3 +253,49 @@ fn a_handler_that_is_stopped_leaves_a_record_that_stops_again_and_the_oldest_go(
     let there: Vec<bool> = left.iter().map(|file| Path::exists(file)).collect();
     assert_eq!(there, [false, true, true], "{left:?}");
 }
+
+/// A manifest of two stages, of which the first passes everything on, some of it late.
+fn two(place: &marram::harness::Place) -> anyhow::Result<PathBuf> {
+    let stage = |(name, cell)| {
+        let module = support::cells().module(cell).display().to_string();
+        format!("[[stage]]\nname = \"{name}\"\nmodule = {module:?}\n")
+    };
+    let stages = [("upper", "weir"), ("lower", "counter")].map(stage).concat();
+    place.write("apps/two/marram.toml", format!("name = \"two\"\n{stages}"))
+}
+
+#[test]
+fn a_chain_is_recorded_with_the_apps_of_its_stages_and_what_is_unprotected_not_at_all() {
+    let layout = support::layout("record-chain", |_| {});
+    let mut lab = Lab::new(layout, |place| {
+        let bare = support::cells().manifest(place, "bare", "counter", "protect = \"none\"\n")?;
+        Ok(vec![two(place)?, bare])
+    })
+    .unwrap();
+    lab.start_edges("").unwrap();
+    let addresses = lab.edge_addresses();
+    let listens = lab.start_client_agent(&addresses, &["two", "bare"]).unwrap();
+    let mut client = Client::connect(listens[0].address);
+    client.ask("f");
+    client.ask("rf");
+    let (id, edge) = session(&lab);
+    let file = path(&lab, "chain.marram");
+    let recorded = json(&["record", &id, "--edge", &edge, "--output", &file, "--json"]);
+    assert_eq!(recorded[0]["apps"], 3, "{recorded}");
+    let replayed = told(&["replay", &file, "--dump", "state"]);
+    assert!(replayed.contains("the same run"), "{replayed}");
+    assert!(
+        replayed.contains("stage 0 upper: hash") && replayed.contains("stage 1 lower: hash"),
+        "{replayed}"
+    );
+    assert!(told(&["replay", &file, "--dump", "0x0+16@1"]).contains("00000000  "));
+    drop(client);
+
+    let mut bare = Client::connect(listens[1].address);
+    bare.ask("f");
+    let list = lab.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
+    let sessions = list["sessions"].as_array().unwrap();
+    let id = sessions.iter().find(|row| row["app"] == "bare").unwrap()["session"].as_str().unwrap();
+    let (code, said) = complaint(&["record", id, "--edge", &edge, "--output", &path(&lab, "bare.marram")]);
+    assert!(code == 3 && said.contains("protect = \"none\""), "{code} {said}");
+}

@@ -17,6 +17,7 @@ mod noisy;
 mod peer;
 mod pinger;
 mod recover;
+mod replay;
 mod report;
 mod start;
 mod stats;
@@ -35,6 +36,8 @@ pub enum Name {
     Forward,
     /// How long clients wait when an edge dies.
     Recover,
+    /// How fast a recorded session runs again.
+    Replay,
     /// How long a checkpoint pauses a cell.
     Checkpoint,
     /// How soon a new client has a cell of its own.
@@ -147,6 +150,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     let report: Report = match options.name {
         Name::Forward => forward::run(&plan)?,
         Name::Recover => recover::run(&plan)?,
+        Name::Replay => replay::run(&plan)?,
         Name::Checkpoint => checkpoint::run(&plan)?,
         Name::Start => start::run(&plan)?,
         Name::Tls => tls::run(&plan)?,
