@@ -65,9 +65,11 @@ impl World {
     }
 
     /// A client that has said something, its server, and its session.
-    fn converse(&self, mut client: TcpStream) -> (TcpStream, TcpStream, String) {
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+    fn converse(&self, connect: impl FnOnce() -> TcpStream) -> (TcpStream, TcpStream, String) {
+        // Its session may begin as soon as it is connected.
         let start = self.lab.journal.end();
+        let mut client = connect();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.write_all(b"hi").unwrap();
         let mut server = self.servers.recv_timeout(PATIENCE).unwrap();
         server.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -78,11 +80,11 @@ impl World {
     }
 
     fn far(&self) -> (TcpStream, TcpStream, String) {
-        self.converse(self.away.connect(self.far).unwrap())
+        self.converse(|| self.away.connect(self.far).unwrap())
     }
 
     fn near(&self) -> (TcpStream, TcpStream, String) {
-        self.converse(TcpStream::connect(self.near).unwrap())
+        self.converse(|| TcpStream::connect(self.near).unwrap())
     }
 
     fn wait_for_end(&self, session: &str) {
