@@ -2,8 +2,9 @@
 //! turn. Knows neither clocks nor cells: it is told what a turn cost.
 //!
 //! Among `fair` work this is stride scheduling: a tenant's pass grows by what its handlers cost divided by its weight, and
-//! the lowest pass goes next. A tenant that had nothing to do does not save up: it starts at the lowest pass of those that
-//! have, so it is next, and no more. A handler that is preempted goes on when its tenant's turn comes again, until it has
+//! the lowest pass goes next. A tenant that had nothing to do does not save up: it starts one slice of its time ahead of the
+//! lowest pass of those that have. So it is next, also where others stand at that pass side by side, as endless loops do; and
+//! over any while it gains a slice by that and no more. A handler that is preempted goes on when its tenant's turn comes again, until it has
 //! had its share of turns; then it queues behind its tenant's other cells. Going on at once keeps handlers of like length
 //! from all ending late together, as they would if each had a slice in turn.
 
@@ -41,14 +42,32 @@ pub struct Turns<T> {
     tenants: Vec<Line<T>>,
     /// Tenants that have fair work, the one whose turn it is first.
     order: BTreeSet<(u64, Tenant)>,
-    /// Where tenants start that had nothing to do.
+    /// The highest pass that had a turn: tenants that had nothing to do start a little ahead of it.
     pass: u64,
     len: usize,
 }
 
+impl<T> Line<T> {
+    /// What so much time adds to the pass.
+    fn passes(&self, spent_ns: u64) -> u64 {
+        spent_ns.saturating_mul(SCALE) / u64::from(self.weight)
+    }
+
+    /// Gives up what was saved beyond a slice, where the others are at `now`.
+    fn catch_up(&mut self, now: u64) {
+        self.pass = self.pass.max(now.saturating_sub(self.passes(AHEAD_NS)));
+    }
+}
+
 impl<T> Default for Turns<T> {
     fn default() -> Self {
-        Self { urgent: BTreeMap::new(), tenants: Vec::new(), order: BTreeSet::new(), pass: 0, len: 0 }
+        Self {
+            urgent: BTreeMap::new(),
+            tenants: Vec::new(),
+            order: BTreeSet::new(),
+            pass: PASS_START,
+            len: 0,
+        }
     }
 }
 
@@ -56,6 +75,10 @@ impl<T> Default for Turns<T> {
 const TURN_NS_MIN: u64 = 500;
 /// What a pass is counted in, so that weights divide it without loss that matters.
 const SCALE: u64 = 1_000;
+/// What a tenant that had nothing to do is ahead of the others, in nanoseconds of its time.
+const AHEAD_NS: u64 = 1_000_000;
+/// Where passes start: nobody's is so far ahead that it would be negative.
+const PASS_START: u64 = AHEAD_NS * SCALE;
 /// The weight of a tenant of whom nothing else is said.
 pub const WEIGHT: u32 = 100;
 
@@ -104,7 +127,7 @@ impl<T> Turns<T> {
         let now = self.pass;
         let line = self.line(tenant);
         if line.work.is_empty() {
-            line.pass = line.pass.max(now);
+            line.catch_up(now);
             let pass = line.pass;
             self.order.insert((pass, tenant));
         }
@@ -122,7 +145,7 @@ impl<T> Turns<T> {
             return work;
         }
         let (pass, tenant) = self.order.pop_first()?;
-        self.pass = pass;
+        self.pass = self.pass.max(pass);
         let line = self.line(tenant);
         let work = line.work.pop_front()?;
         if !line.work.is_empty() {
@@ -134,10 +157,11 @@ impl<T> Turns<T> {
 
     /// A tenant's fair turn took so long, in nanoseconds.
     pub fn charge(&mut self, tenant: Tenant, spent_ns: u64) {
+        let now = self.pass;
         let line = self.line(tenant);
         let before = line.pass;
-        line.pass =
-            before.saturating_add(spent_ns.max(TURN_NS_MIN).saturating_mul(SCALE) / u64::from(line.weight));
+        line.catch_up(now);
+        line.pass = line.pass.saturating_add(line.passes(spent_ns.max(TURN_NS_MIN)));
         let after = line.pass;
         if self.order.remove(&(before, tenant)) {
             self.order.insert((after, tenant));
@@ -233,12 +257,27 @@ mod tests {
         turns.push(A, Class::Fair, A);
         run(&mut turns, 1_000, |_| 1_000_000);
         turns.push(B, Class::Fair, B);
-        assert_eq!(turns.pop(), Some(B));
-        turns.charge(B, 1_000_000);
-        turns.push(B, Class::Fair, B);
-        // From here on they take turns.
-        let had = run(&mut turns, 100, |_| 1_000_000);
-        assert_eq!(had, [50_000, 50_000]);
+        // A slice ahead, and no more: from there on they take turns.
+        let had = run(&mut turns, 101, |_| 1_000_000);
+        assert!(had[1] == had[0] + 1_000, "{had:?}");
+    }
+
+    #[test]
+    fn who_was_idle_goes_before_those_that_stand_side_by_side() {
+        let mut turns = Turns::default();
+        let loops: Vec<_> = (0..8).map(Tenant).collect();
+        loops.iter().for_each(|tenant| turns.push(*tenant, Class::Fair, *tenant));
+        let quiet = Tenant(8);
+        for _ in 0..100 {
+            // One of them runs when the quiet one's message arrives, which is charged for at once.
+            let tenant = turns.pop().expect("there is always work");
+            turns.push(quiet, Class::Fair, quiet);
+            turns.charge(quiet, 2_000);
+            turns.charge(tenant, 1_000_000);
+            turns.push(tenant, Class::Fair, tenant);
+            assert_eq!(turns.pop(), Some(quiet));
+            turns.charge(quiet, 5_000);
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod limits;
 mod plain;
 mod quotas;
 mod replay;
+mod scheduling;
 
 pub use app::ImageFile;
 pub use buffers::{roomy, warm};
@@ -38,3 +39,4 @@ pub use images::{Images, LoadError, StoreError};
 pub use keys::{KeyId, Keyring, Signer};
 pub use quotas::Quotas;
 pub use replay::{ReplayError, Replayer, Step};
+pub use scheduling::{run_behind, run_long, run_soon};

@@ -49,8 +49,10 @@ pub const READY_MAX: usize = 512;
 /// One slot in so many may hold a cell that is nobody's yet.
 pub const READY_SHARE: usize = 4;
 
-/// Bytes of a cell that has ended that go back to the kernel at a time: some tenths of a millisecond, if all were written.
-pub const PARTING_PIECE_BYTES: usize = 4 << 20;
+/// Bytes of cells that have ended that go back to the kernel at a time: a tenth of a millisecond, if all were written.
+pub const PARTING_PIECE_BYTES: usize = 1 << 20;
+/// Or this part of all that wait for it, if that is more.
+pub const PARTING_PIECE_PART: usize = 64;
 /// Bytes of cells that have ended that wait for it. If there are more, the oldest go at once.
 pub const PARTING_BYTES_MAX: usize = 512 << 20;
 

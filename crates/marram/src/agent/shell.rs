@@ -14,6 +14,7 @@ use super::{
 };
 use crate::net::{Happened, Limiter, Stop, Table, Wire, random, token};
 use anyhow::Context;
+use marram_sandbox::run_soon;
 use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Server, Target, WireId};
 use marram_wire::id::HostId;
 use mio::{
@@ -125,6 +126,7 @@ impl Shell {
 
     /// Runs until the wish to stop is fulfilled.
     pub(crate) fn run(&mut self) -> anyhow::Result<()> {
+        run_soon();
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             let timeout = self.timeout();

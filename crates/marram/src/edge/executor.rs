@@ -1,6 +1,7 @@
 //! Cells on demand of the pure shard: the only place in this crate that runs them.
 //!
-//! Handlers run on the calling thread. Loading images, sealing and opening checkpoints happen on the worker.
+//! Handlers run on the calling thread. Loading images and opening checkpoints happen on the worker, and sealing them on the
+//! sealer, which has what the others leave.
 
 use super::{
     checkpoints::{Arriving, Opened, Room},
@@ -18,7 +19,7 @@ use marram_edge::{
 };
 use marram_sandbox::{
     Cells, CellsConfig, Decoded, Image, Images, Level, LoadError, Progress, RestoreError, Snapshot,
-    SnapshotError, StartError,
+    SnapshotError, StartError, run_behind, run_long,
 };
 use marram_session::{
     cell::{Base, CellId, Input, Output, Ran, Run, Seed},
@@ -57,6 +58,8 @@ mod cost {
     pub(super) const OUTPUT_NS: u64 = 500;
     /// Bytes that are copied and written in a nanosecond.
     pub(super) const BYTES_PER_NS: u64 = 2;
+    /// Bytes of a large cell's memory that go back to the machine in a nanosecond, if all were written.
+    pub(super) const PARTING_BYTES_PER_NS: u64 = 15;
 }
 /// Recordings of stopped handlers that may be written at a time: whoever is stopped often is not worth more.
 const STOPS_UNDERWAY_MAX: usize = 4;
@@ -153,6 +156,7 @@ pub(super) struct Executor {
     /// Recordings that the worker has in hand.
     recordings: usize,
     worker: Worker<Desk, Answer>,
+    sealer: Worker<(), Answer>,
     prints: Limiter,
     /// Whether a cell may have to be started ahead of its client.
     stocking: bool,
@@ -176,7 +180,10 @@ impl Executor {
         crate::memory::give_back();
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
         let (arriving, room, recordings) = (BTreeMap::new(), Room::default(), setup.recordings());
-        let worker = Worker::start(Desk { images, recordings, arriving, room }, waker)?;
+        let waker = Arc::new(waker);
+        let desk = Desk { images, recordings, arriving, room };
+        let worker = Worker::start("worker", run_long, desk, Arc::clone(&waker))?;
+        let sealer = Worker::start("sealer", run_behind, (), waker)?;
         Ok(Self {
             cells,
             images: BTreeMap::new(),
@@ -189,6 +196,7 @@ impl Executor {
             hashes: BTreeMap::new(),
             recordings: 0,
             worker,
+            sealer,
             prints: Limiter::new(Instant::now()),
             stocking: false,
             recovers: false,
@@ -397,7 +405,7 @@ impl Executor {
         self.copies.insert(cell, self.cells.snapshot(cell, base));
     }
 
-    /// Has what was copied encoded and sealed by the worker, when nothing more urgent is there.
+    /// Has what was copied encoded and sealed by the sealer.
     pub(super) fn checkpoint(
         &mut self,
         cell: CellId,
@@ -407,7 +415,7 @@ impl Executor {
     ) {
         let number = header.number;
         match self.copies.remove(&cell).unwrap_or(Err(SnapshotError::NotIdle)) {
-            Ok(snapshot) => self.worker.lazy(move |_| {
+            Ok(snapshot) => self.sealer.urgent(move |()| {
                 let plain = header::join(&header, &snapshot.encode());
                 Some(Answer::Sealed { cell, number, bytes: seal.seal_checkpoint(number, &plain).into() })
             }),
@@ -489,10 +497,12 @@ impl Executor {
         if let Some(seat) = self.seats.get_mut(&cell) {
             seat.waiting -= 1;
         }
+        let parting = self.cells.parting_bytes();
         let progress = match turn {
             Turn::Run(run) => self.cells.run(run),
             Turn::Resume(cell) => self.cells.poll(cell),
         };
+        self.charge_parting(cell, parting);
         let (ran, cost_ns) = match progress {
             Progress::Pending => (None, SLICE_NS),
             Progress::Done(ran) => {
@@ -532,6 +542,15 @@ impl Executor {
         spent_ns
     }
 
+    /// Charges what giving back the memory of a cell that has ended will take, if it ended since `before` bytes were to be
+    /// given back: a tenant pays before it can take as much again.
+    fn charge_parting(&mut self, cell: CellId, before: usize) {
+        let bytes = self.cells.parting_bytes().saturating_sub(before) as u64;
+        if let Some(seat) = self.seats.get(&cell).filter(|_| bytes > 0) {
+            self.turns.charge(seat.place.tenant, bytes / cost::PARTING_BYTES_PER_NS);
+        }
+    }
+
     /// Writes what a guest printed to the log; of one that just stopped too, since that often says why.
     fn print(&mut self, CellId(cell): CellId) {
         for print in self.cells.take_prints(CellId(cell)) {
@@ -548,7 +567,9 @@ impl Executor {
 
     /// Ends a cell.
     pub(super) fn remove(&mut self, cell: CellId) {
+        let parting = self.cells.parting_bytes();
         self.cells.remove(cell);
+        self.charge_parting(cell, parting);
         if self.expected.remove(&cell) {
             self.worker.urgent(move |desk| {
                 desk.arriving.remove(&cell);
@@ -567,7 +588,7 @@ impl Executor {
 
     /// Takes what the worker has brought back.
     pub(super) fn take_answers(&mut self, inputs: &mut VecDeque<In>) {
-        while let Some(answer) = self.worker.take() {
+        while let Some(answer) = self.worker.take().or_else(|| self.sealer.take()) {
             match answer {
                 Answer::Image(hash, result) => self.loaded(hash, result, inputs),
                 Answer::Sealed { cell, number, bytes } => {

@@ -11,6 +11,7 @@ use marram_edge::{
     api::{Counted, FromShard, In, Now, Out, Protect, ToShard, WireId},
     shard::Shard,
 };
+use marram_sandbox::run_soon;
 use marram_session::cell::Ran;
 use marram_wire::seal::DomainSecret;
 use mio::{
@@ -29,12 +30,11 @@ use tracing::{debug, warn};
 
 const EVENTS: usize = 1024;
 const WIRE: u64 = 1;
-/// Inputs taken before the poll has its turn.
-const BATCH: usize = 512;
-/// Inputs taken before a handler has its turn, if one waits.
+/// Inputs taken before handlers have their turns, and turns given before inputs are taken again: whoever floods the wires
+/// keeps nobody's handlers from running for long.
 const INPUTS_BETWEEN_TURNS: usize = 16;
-/// Inputs and handlers between two looks at how long this has been going on.
-const BETWEEN_LOOKS: usize = 32;
+/// See [`INPUTS_BETWEEN_TURNS`].
+const TURNS_BETWEEN_INPUTS: usize = 16;
 /// When inputs and short handlers have taken so long, the poll has its turn.
 const LOOK_AFTER: Duration = Duration::from_micros(500);
 /// After handlers have run for so long, what is ready leaves before the next one runs.
@@ -73,6 +73,7 @@ pub(super) fn run() -> anyhow::Result<()> {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    run_soon();
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket
@@ -183,26 +184,10 @@ impl Process {
     /// Takes what there is: what earlier steps led to and what arrived first, so that turns are given with all known who
     /// want one; then handlers, in turn. Leaves off when they have run for a while, to see what has arrived meanwhile.
     fn work(&mut self) {
-        let mut taken = 0;
-        for count in 1..=BATCH {
-            // Whoever floods the wires does not keep handlers from running.
-            let input = if taken < INPUTS_BETWEEN_TURNS { self.next_input() } else { None };
-            if let Some(input) = input {
-                taken += 1;
-                self.step(input);
-            } else if let Some((ran, spent)) = self.next_turn() {
-                taken = 0;
-                self.inputs.extend(ran.map(In::Ran));
-                self.spent += spent;
-            } else if taken == 0 {
-                break;
-            } else {
-                taken = 0;
-            }
-            if self.spent >= FLUSH_AFTER || count % BETWEEN_LOOKS == 0 && self.at.elapsed() >= LOOK_AFTER {
-                break;
-            }
-        }
+        while self.take_inputs() + self.give_turns() > 0
+            && self.spent < FLUSH_AFTER
+            && self.at.elapsed() < LOOK_AFTER
+        {}
         self.spent = Duration::ZERO;
         // After what has arrived, so that nobody is taken for silent whose word was only not read yet.
         if self.wake_at.is_some_and(|at| at <= self.now.mono_ns) {
@@ -210,6 +195,30 @@ impl Process {
             self.step(In::Wake);
         }
         self.table.flush();
+    }
+
+    /// Takes some inputs; says how many.
+    fn take_inputs(&mut self) -> usize {
+        for taken in 0..INPUTS_BETWEEN_TURNS {
+            let Some(input) = self.next_input() else { return taken };
+            self.step(input);
+        }
+        INPUTS_BETWEEN_TURNS
+    }
+
+    /// Gives some turns; says how many.
+    fn give_turns(&mut self) -> usize {
+        for given in 0..TURNS_BETWEEN_INPUTS {
+            let Some((ran, spent)) = self.next_turn() else { return given };
+            if let Some(ran) = ran {
+                self.step(In::Ran(ran));
+            }
+            self.spent += spent;
+            if self.spent >= FLUSH_AFTER {
+                return given + 1;
+            }
+        }
+        TURNS_BETWEEN_INPUTS
     }
 
     fn next_turn(&mut self) -> Option<(Option<Ran>, Duration)> {

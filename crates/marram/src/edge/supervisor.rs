@@ -17,6 +17,7 @@ use marram_edge::{
     api::FromShard,
     control::{self, Control, Request},
 };
+use marram_sandbox::run_soon;
 use mio::{
     Events, Interest, Poll, Token, Waker,
     net::{TcpListener, TcpStream, UnixStream},
@@ -149,6 +150,7 @@ impl Supervisor {
 
     /// Runs until the wish to stop is fulfilled, or uttered twice.
     pub(super) fn run(&mut self) -> anyhow::Result<()> {
+        run_soon();
         if let Some(gate) = &self.gate {
             self.step(control::In::Gate { host: gate.host });
         }

@@ -1,7 +1,7 @@
 //! What a shard process does beside its one busy thread: loading images, sealing checkpoints, opening them.
 //!
-//! One thread, since every further one slows the busy one down (they share an address space). What a session waits for
-//! goes before what it does not.
+//! As few threads as can be, since every one slows the busy one down (they share an address space): one for what sessions
+//! wait for, and one, humbler, for what they do not.
 
 use std::{
     collections::VecDeque,
@@ -56,13 +56,16 @@ pub(super) struct Worker<D, T> {
 }
 
 impl<D: Send + 'static, T: Send + 'static> Worker<D, T> {
-    /// Starts the thread, which has `desk` at hand; `waker` is told of each answer.
-    pub(super) fn start(desk: D, waker: mio::Waker) -> io::Result<Self> {
+    /// Starts the thread, which has `desk` at hand and begins with `prepare`; `waker` is told of each answer.
+    pub(super) fn start(name: &str, prepare: fn(), desk: D, waker: Arc<mio::Waker>) -> io::Result<Self> {
         let queues = Queues { urgent: VecDeque::new(), lazy: VecDeque::new(), closed: false };
         let shared = Arc::new(Shared { queues: Mutex::new(queues), some: Condvar::new() });
         let (sender, answers) = channel();
         let theirs = Arc::clone(&shared);
-        thread::Builder::new().name("worker".into()).spawn(move || work(&theirs, desk, &sender, &waker))?;
+        thread::Builder::new().name(name.into()).spawn(move || {
+            prepare();
+            work(&theirs, desk, &sender, &waker);
+        })?;
         Ok(Self { shared, answers })
     }
 

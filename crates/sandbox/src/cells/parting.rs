@@ -5,7 +5,7 @@
 use super::live::Live;
 use super::{Cells, CellsConfig};
 use crate::buffers::discard;
-use crate::limits::{PARTING_BYTES_MAX, PARTING_PIECE_BYTES};
+use crate::limits::{PARTING_BYTES_MAX, PARTING_PIECE_BYTES, PARTING_PIECE_PART};
 use std::collections::VecDeque;
 
 /// The instances of cells that ended.
@@ -69,9 +69,15 @@ impl Cells {
         !self.parting.instances.is_empty()
     }
 
+    /// Bytes of memory that cells which ended still have.
+    #[must_use]
+    pub fn parting_bytes(&self) -> usize {
+        self.parting.bytes
+    }
+
     /// Gives a piece of the memory of cells that ended back to the kernel.
     pub fn part(&mut self) {
-        self.parting.piece(PARTING_PIECE_BYTES);
+        self.parting.piece(PARTING_PIECE_BYTES.max(self.parting.bytes / PARTING_PIECE_PART));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Advances the engine's epoch once a slice while guests run, so that one that computes for long comes up for air.
 
 use crate::limits::SLICE_MS;
+use crate::scheduling::run_at_once;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
@@ -58,29 +59,8 @@ impl Ticker {
     }
 }
 
-/// The shortest share of a core that a thread can ask for, in nanoseconds.
-const SHORT_NS: u64 = 100_000;
-
-/// Asks the scheduler to let this thread run as soon as it wakes, though only for an instant: on a machine with one core for
-/// both, a guest would else compute until its thread's share of it is used up, which is several slices. Where the kernel
-/// knows no such wish (before Linux 6.12) slices are as long as it makes them.
-fn run_soon() {
-    // SAFETY: all fields are integers, for which zero is a value.
-    let mut wish: libc::sched_attr = unsafe { std::mem::zeroed() };
-    let size = u32::try_from(size_of::<libc::sched_attr>()).expect("it has a few words");
-    // SAFETY: the calls read and write the structure of our own, whose size they are told; 0 is this thread. The standard
-    // library has no such call.
-    unsafe {
-        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut wish, size, 0) == 0 {
-            wish.sched_runtime = SHORT_NS;
-            // A wish: nothing depends on it.
-            let _ = libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0);
-        }
-    }
-}
-
 fn tick(engine: &Engine, shared: &Shared) {
-    run_soon();
+    run_at_once();
     let mut seen = shared.activity.load(Ordering::SeqCst);
     let mut idle = 0;
     while !shared.stop.load(Ordering::SeqCst) {

@@ -93,7 +93,10 @@ fn beside(targets: &[(Kind, SocketAddr)], quiet: &TcpStream, counted: usize) -> 
     let _core = cpu::OneCore::enter_other()?;
     let _hostile = Hostile::start(targets);
     let count = u32::try_from(LEAD_IN + counted)?;
-    Ok(clients::ask_steadily(quiet, count, EVERY)?.split_off(LEAD_IN))
+    let times = clients::ask_steadily(quiet, count, EVERY)?.split_off(LEAD_IN);
+    let (median, p99) = (stats::median(&times), stats::percentile(&times, 99.0));
+    progress(&format!("noisy: p50 {median:.0} us, p99 {p99:.0} us"));
+    Ok(times)
 }
 
 fn report(cells: &Times, processes: &Times) -> Report {
