@@ -17,8 +17,9 @@ use std::time::Duration;
 const APP: &str = "classify";
 /// How many clients there are.
 const CLIENTS: [usize; 2] = [100, 500];
-/// What the open loop asks of both sides, as a part of what the processes can do.
-const LOAD: f64 = 0.75;
+/// What the open loop asks of both sides, as parts of what the processes can do. The paper's clients ask again as soon as they
+/// are answered, which is all that can be done; the last of these comes nearest to that, and has the bar.
+const LOADS: [f64; 2] = [0.75, 0.9];
 
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
@@ -50,7 +51,8 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         "cells: through an agent and an edge with two shards, protected by endpoints; clients, agent and edge share the cores",
     );
     report.note(
-        "p99: open loop at three quarters of the processes' throughput, from when an image was due to its answer",
+        "p99: open loop at 75 % and at 90 % of the processes' throughput, from when an image was due to its answer; \
+         p99_vs_processes is at 90 %",
     );
     Ok(report)
 }
@@ -75,24 +77,35 @@ fn compare(
         of_cells.push(cells.throughput(block)?);
         ratios.push(of_cells[of_cells.len() - 1] / capacity);
     }
-    let rate = stats::median(&of_processes) * LOAD;
-    let (mut waits_of_cells, mut waits_of_processes) = (Vec::new(), Vec::new());
-    for _ in 0..blocks {
-        waits_of_processes.extend(processes.waits_ms(rate, block)?);
-        waits_of_cells.extend(cells.waits_ms(rate, block)?);
-    }
-    let p99 = |waits: &[f64]| stats::percentile(waits, 99.0);
     let group = format!("c{count}");
-    let ratio = p99(&waits_of_cells) / p99(&waits_of_processes);
-    report.metric_with_bar(&format!("{group}.p99_vs_processes"), ratio, Bar::Most(0.6));
+    for load in LOADS {
+        let rate = stats::median(&of_processes) * load;
+        let (mut waits_of_cells, mut waits_of_processes) = (Vec::new(), Vec::new());
+        for _ in 0..blocks {
+            waits_of_processes.extend(processes.waits_ms(rate, block)?);
+            waits_of_cells.extend(cells.waits_ms(rate, block)?);
+        }
+        let p99 = |waits: &[f64]| stats::percentile(waits, 99.0);
+        let ratio = p99(&waits_of_cells) / p99(&waits_of_processes);
+        let percent = load * 100.0;
+        report.metric(&format!("{group}.p99_vs_processes_at_{percent:.0}"), ratio);
+        if load == LOADS[LOADS.len() - 1] {
+            report.metric_with_bar(&format!("{group}.p99_vs_processes"), ratio, Bar::Most(0.6));
+        }
+        let figures = [
+            ("p50_ms", stats::median(&waits_of_cells)),
+            ("p99_ms", p99(&waits_of_cells)),
+            ("processes_p50_ms", stats::median(&waits_of_processes)),
+            ("processes_p99_ms", p99(&waits_of_processes)),
+        ];
+        for (name, figure) in figures {
+            report.metric(&format!("{group}.{name}_at_{percent:.0}"), figure);
+        }
+    }
     let figures = [
         ("throughput_vs_processes", stats::median(&ratios)),
         ("images_per_s", stats::median(&of_cells)),
         ("processes_images_per_s", stats::median(&of_processes)),
-        ("p50_ms", stats::median(&waits_of_cells)),
-        ("p99_ms", p99(&waits_of_cells)),
-        ("processes_p50_ms", stats::median(&waits_of_processes)),
-        ("processes_p99_ms", p99(&waits_of_processes)),
     ];
     for (name, figure) in figures {
         report.metric(&format!("{group}.{name}"), figure);
