@@ -190,6 +190,8 @@ fn damaged(lab: &Lab, file: &str) {
         let (code, said) = complaint(&["replay", &bad]);
         assert!(code == 1 && said.contains(says), "{code} {said}");
     }
+    let (code, said) = complaint(&["replay", "/dev/zero"]);
+    assert!(code == 2 && said.contains("no file"), "{code} {said}");
 }
 
 #[test]

@@ -116,7 +116,11 @@ fn says_quit() -> bool {
 /// Reads a file of at most the size that one can have.
 fn read(path: &Path) -> Result<Recording, Failure> {
     let name = path.display();
-    let size = std::fs::metadata(path).with_context(|| format!("{name} cannot be read"))?.len();
+    let meta = std::fs::metadata(path).with_context(|| format!("{name} cannot be read"))?;
+    if !meta.is_file() {
+        return Err(Failure::Usage(anyhow!("{name} is no file: name what `marram record` wrote")));
+    }
+    let size = meta.len();
     if size > RECORDING_SIZE_MAX {
         return Err(Failure::Other(anyhow!(
             "{name} has {size} bytes; a record file has at most {RECORDING_SIZE_MAX}"
