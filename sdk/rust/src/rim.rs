@@ -10,6 +10,9 @@ use crate::{Cell, Context, Level, Port, PortKind};
 /// An inbox that one large message made bigger than this is given back after it.
 const INBOX_KEPT_BYTES_MAX: usize = 256 * 1024;
 
+/// Messages up to this are put beside the cell.
+const INBOX_NEAR_BYTES: usize = 1024;
+
 mod import {
     #[link(wasm_import_module = "marram_v1")]
     unsafe extern "C" {
@@ -79,10 +82,52 @@ impl Host {
     }
 }
 
-/// The cell of this module and the inbox that the host writes the next message into.
+/// The cell of this module and the inbox that the host writes the next message into: side by side, so that a small message
+/// touches no page of memory that the cell would not touch anyway. A page costs every session its first write, its place in a
+/// checkpoint, and, among thousands of sessions, a miss a message.
 pub struct Guest<T> {
     cell: RefCell<Option<T>>,
-    inbox: RefCell<Vec<u8>>,
+    inbox: RefCell<Inbox>,
+}
+
+/// Where the next message goes.
+struct Inbox {
+    near: [u8; INBOX_NEAR_BYTES],
+    /// For those that do not fit there.
+    far: Vec<u8>,
+    /// Bytes that `near` was asked for; none if `far` was.
+    asked_near: Option<usize>,
+}
+
+impl Inbox {
+    fn room_for(&mut self, len: usize) -> *mut u8 {
+        self.asked_near = (len <= self.near.len()).then_some(len);
+        if self.asked_near.is_some() {
+            return self.near.as_mut_ptr();
+        }
+        self.far.clear();
+        self.far.reserve(len);
+        self.far.as_mut_ptr()
+    }
+
+    /// What the host wrote.
+    fn message(&mut self, ptr: *const u8, len: usize) -> &[u8] {
+        if let Some(asked) = self.asked_near {
+            assert!(ptr == self.near.as_ptr() && len <= asked, "a message outside the inbox");
+            return &self.near[..len];
+        }
+        assert!(ptr == self.far.as_ptr() && len <= self.far.capacity(), "a message outside the inbox");
+        // SAFETY: within capacity, and the host wrote `len` bytes there before this call.
+        unsafe { self.far.set_len(len) }
+        &self.far
+    }
+
+    /// Gives back what one large message took.
+    fn tidy(&mut self) {
+        if self.far.capacity() > INBOX_KEPT_BYTES_MAX {
+            self.far = Vec::new();
+        }
+    }
 }
 
 // SAFETY: a cell's module has one thread: the target has none, and the host refuses shared memories.
@@ -93,7 +138,8 @@ impl<T: Cell> Guest<T> {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "const, for a static")]
     pub const fn new() -> Self {
-        Self { cell: RefCell::new(None), inbox: RefCell::new(Vec::new()) }
+        let inbox = Inbox { near: [0; INBOX_NEAR_BYTES], far: Vec::new(), asked_near: None };
+        Self { cell: RefCell::new(None), inbox: RefCell::new(inbox) }
     }
 
     /// Creates the state that the image is frozen with.
@@ -105,10 +151,7 @@ impl<T: Cell> Guest<T> {
 
     /// Room for the next message. Valid until the next `recv` returns.
     pub fn alloc(&self, len: usize) -> *mut u8 {
-        let mut inbox = self.inbox.borrow_mut();
-        inbox.clear();
-        inbox.reserve(len);
-        inbox.as_mut_ptr()
+        self.inbox.borrow_mut().room_for(len)
     }
 
     /// Calls `opened`.
@@ -123,13 +166,9 @@ impl<T: Cell> Guest<T> {
     /// If the host passes another place than the one that `alloc` returned last, or more bytes than it asked for.
     pub fn recv(&self, port: u32, ptr: *const u8, len: usize) {
         let mut inbox = self.inbox.borrow_mut();
-        assert!(ptr == inbox.as_ptr() && len <= inbox.capacity(), "a message outside the inbox");
-        // SAFETY: within capacity, and the host wrote `len` bytes there before this call.
-        unsafe { inbox.set_len(len) }
-        self.with_cell(|cell, context| cell.message(context, Port(port), &inbox));
-        if inbox.capacity() > INBOX_KEPT_BYTES_MAX {
-            *inbox = Vec::new();
-        }
+        let message = inbox.message(ptr, len);
+        self.with_cell(|cell, context| cell.message(context, Port(port), message));
+        inbox.tidy();
     }
 
     /// Calls `timer`.
