@@ -24,6 +24,7 @@ mod plain;
 mod quotas;
 mod replay;
 mod scheduling;
+mod watch;
 
 pub use app::ImageFile;
 pub use buffers::{roomy, warm};

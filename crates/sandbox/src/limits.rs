@@ -41,6 +41,12 @@ pub const STAGE_NAME_BYTES_MAX: usize = 64;
 pub const HANDLERS_PER_INPUT_MAX: u32 = 65_536;
 /// Bytes that may wait between the stages of a chain.
 pub const BETWEEN_STAGES_BYTES_MAX: u64 = 128 << 20;
+/// Buffers that a chain keeps from one message between its stages to the next, and bytes of each at most.
+pub const BUFFERS_KEPT: usize = 4;
+/// See [`BUFFERS_KEPT`].
+pub const BUFFER_BYTES_KEPT: usize = 16 << 10;
+/// Inputs that may have waited at a time in a cell that keeps the room for them.
+pub const WAITING_KEPT: usize = 64;
 
 /// Cells that are started ahead of their clients for each image at first, and at most when clients come in numbers.
 pub const READY_MIN: usize = 8;

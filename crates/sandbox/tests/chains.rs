@@ -10,7 +10,8 @@ use marram_session::cell::{Base, CellId, Input, Outcome, Output, PortKind, Ran, 
 use marram_wire::id::Port;
 use std::sync::Arc;
 use support::{
-    CELL, SEED, ask_at, cells, chain_with, deploy_chain, guest, message, payloads, run, start, start_in, stop,
+    CELL, SEED, ask_at, cells, chain_with, deploy_chain, guest, message, payloads, run, start, start_in,
+    stop, twice,
 };
 
 /// Adds its letter to each message and passes it on, and a close as well.
@@ -47,42 +48,93 @@ fn relays() -> Arc<Image> {
 
 #[test]
 fn messages_and_closes_pass_every_stage_in_order() {
-    let mut cells = start(&relays());
-    for (input, expected) in [
-        (message(b"x"), "s:xabc"),
-        (from_server(b"y"), "c:ycba"),
-        (Input::Close { port: Port::CLIENT }, "s ends"),
-        (from_server(b""), "c:cba"),
-        (Input::Close { port: Port::SERVER }, "c ends"),
-    ] {
-        assert_eq!(words(&run(&mut cells, CELL, input, 0)), [expected]);
-    }
+    twice(|| {
+        let mut cells = start(&relays());
+        for (input, expected) in [
+            (message(b"x"), "s:xabc"),
+            (from_server(b"y"), "c:ycba"),
+            (Input::Close { port: Port::CLIENT }, "s ends"),
+            (from_server(b""), "c:cba"),
+            (Input::Close { port: Port::SERVER }, "c ends"),
+        ] {
+            assert_eq!(words(&run(&mut cells, CELL, input, 0)), [expected]);
+        }
+    });
+}
+
+#[test]
+fn what_a_close_handler_sends_goes_before_the_close() {
+    let farewell = || {
+        guest(
+            r#"(data (i32.const 0) "bye")
+               (func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+                 (call $send (i32.sub (i32.const 1) (local.get $port)) (local.get $ptr) (local.get $len)))
+               (func (export "marram_close") (param $port i32)
+                 (call $send (local.get $port) (i32.const 0) (i32.const 2))
+                 (call $send (i32.sub (i32.const 1) (local.get $port)) (i32.const 0) (i32.const 3))
+                 (call $close (i32.sub (i32.const 1) (local.get $port))))"#,
+        )
+    };
+    twice(|| {
+        let mut cells = start(&deploy_chain(&[("a", farewell()), ("b", farewell()), ("c", farewell())]));
+        assert_eq!(words(&run(&mut cells, CELL, message(b"x"), 0)), ["s:x"]);
+        // Each passes on what the ones before it said, and answers the close of its own neighbour.
+        let ran = run(&mut cells, CELL, Input::Close { port: Port::CLIENT }, 0);
+        assert_eq!(words(&ran), ["c:by", "s:bye", "c:by", "s:bye", "s:bye", "s ends", "c:by"]);
+    });
+}
+
+#[test]
+fn many_inputs_wait_between_stages_and_keep_their_order() {
+    // Counts a message's first byte down, and sends each number on.
+    let count = guest(
+        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32) (local $n i32)
+             (local.set $n (i32.load8_u (local.get $ptr)))
+             (loop $l
+               (i32.store8 (local.get $ptr) (local.get $n))
+               (call $send (i32.const 1) (local.get $ptr) (i32.add (local.get $n) (i32.const 1)))
+               (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))"#,
+    );
+    twice(|| {
+        let mut cells = start(&deploy_chain(&[("many", count.clone()), ("few", count.clone())]));
+        for most in [1_u8, 100, 2, 40] {
+            let expected = (1..=most).rev().flat_map(|n| (1..=n).rev());
+            let sent = payloads(&run(&mut cells, CELL, message(&[most]), 0));
+            let first = |payload: &Vec<u8>| (payload[0], payload.len());
+            assert_eq!(
+                sent.iter().map(first).collect::<Vec<_>>(),
+                expected.map(|n| (n, usize::from(n) + 1)).collect::<Vec<_>>()
+            );
+        }
+    });
 }
 
 #[test]
 fn what_waits_between_stages_is_first_in_first_out() {
-    // Doubles what comes from the client, passes on what comes from the server.
-    let double = guest(
-        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+    twice(|| {
+        // Doubles what comes from the client, passes on what comes from the server.
+        let double = guest(
+            r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
              (if (local.get $port)
                (then (call $send (i32.const 0) (local.get $ptr) (local.get $len)))
                (else
                  (call $send (i32.const 1) (local.get $ptr) (local.get $len))
                  (i32.store8 (local.get $ptr) (i32.add (i32.load8_u (local.get $ptr)) (i32.const 1)))
                  (call $send (i32.const 1) (local.get $ptr) (local.get $len)))))"#,
-    );
-    // Says it to both sides.
-    let both = guest(
-        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
+        );
+        // Says it to both sides.
+        let both = guest(
+            r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
              (call $send (i32.const 0) (local.get $ptr) (local.get $len))
              (call $send (i32.const 1) (local.get $ptr) (local.get $len)))"#,
-    );
-    let mut cells = start(&deploy_chain(&[("double", double), ("both", both)]));
-    // The second stage hears both messages before the first one hears an answer.
-    let ran = run(&mut cells, CELL, message(b"1"), 0);
-    assert_eq!(words(&ran), ["s:1", "s:2", "c:1", "c:2"]);
-    // All is quiet before the next input.
-    assert_eq!(words(&run(&mut cells, CELL, message(b"5"), 0)), ["s:5", "s:6", "c:5", "c:6"]);
+        );
+        let mut cells = start(&deploy_chain(&[("double", double), ("both", both)]));
+        // The second stage hears both messages before the first one hears an answer.
+        let ran = run(&mut cells, CELL, message(b"1"), 0);
+        assert_eq!(words(&ran), ["s:1", "s:2", "c:1", "c:2"]);
+        // All is quiet before the next input.
+        assert_eq!(words(&run(&mut cells, CELL, message(b"5"), 0)), ["s:5", "s:6", "c:5", "c:6"]);
+    });
 }
 
 /// Tells its client at once which of its ports has opened, and of what kind.
@@ -138,163 +190,181 @@ fn busy() -> Vec<u8> {
 
 #[test]
 fn a_paused_stage_pauses_its_chain_and_no_other() {
-    let image = deploy_chain(&[("a", relay('a')), ("busy", busy()), ("c", relay('c'))]);
-    let (mut cells, other) = (start(&image), CellId(2));
-    start_in(&mut cells, other, &relays());
-    let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 });
-    let mut slices = 0;
-    let ran = loop {
-        match progress {
-            Progress::Done(ran) => break ran,
-            Progress::Pending => {
-                assert_eq!(cells.state_hash(CELL), None, "it is not quiet");
-                assert_eq!(ask_at(&mut cells, other, b"y", 0), [b"yabc"]);
-                slices += 1;
-                progress = cells.poll(CELL);
+    twice(|| {
+        let image = deploy_chain(&[("a", relay('a')), ("busy", busy()), ("c", relay('c'))]);
+        let (mut cells, other) = (start(&image), CellId(2));
+        start_in(&mut cells, other, &relays());
+        let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 });
+        let mut slices = 0;
+        let ran = loop {
+            match progress {
+                Progress::Done(ran) => break ran,
+                Progress::Pending => {
+                    assert_eq!(cells.state_hash(CELL), None, "it is not quiet");
+                    assert_eq!(ask_at(&mut cells, other, b"y", 0), [b"yabc"]);
+                    slices += 1;
+                    progress = cells.poll(CELL);
+                }
             }
-        }
-    };
-    assert!(slices > 0, "it was preempted");
-    assert_eq!(words(&ran), ["s:xac"]);
+        };
+        assert!(slices > 0, "it was preempted");
+        assert_eq!(words(&ran), ["s:xac"]);
+    });
 }
 
 #[test]
 fn many_short_handlers_are_preempted_too() {
-    // Counts messages down, back and forth.
-    let down = |to: u32| {
-        guest(&format!(
-            r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+    twice(|| {
+        // Counts messages down, back and forth.
+        let down = |to: u32| {
+            guest(&format!(
+                r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
                  (i32.store (local.get $ptr) (i32.sub (i32.load (local.get $ptr)) (i32.const 1)))
                  (if (i32.load (local.get $ptr))
                    (then (call $send (i32.const {to}) (local.get $ptr) (local.get $len)))))"#
-        ))
-    };
-    let mut cells = start(&deploy_chain(&[("there", down(1)), ("back", down(0))]));
-    let mut progress = cells.run(Run { cell: CELL, input: message(&60_000_u32.to_le_bytes()), now_ns: 0 });
-    let mut slices = 0;
-    while let Progress::Pending = progress {
-        slices += 1;
-        progress = cells.poll(CELL);
-    }
-    let Progress::Done(ran) = progress else { panic!("it is done") };
-    assert_eq!((ran.outcome, ran.outputs.len()), (Outcome::Idle, 0));
-    assert!(slices > 0, "60,000 handlers take longer than a slice");
+            ))
+        };
+        let mut cells = start(&deploy_chain(&[("there", down(1)), ("back", down(0))]));
+        let mut progress =
+            cells.run(Run { cell: CELL, input: message(&60_000_u32.to_le_bytes()), now_ns: 0 });
+        let mut slices = 0;
+        while let Progress::Pending = progress {
+            slices += 1;
+            progress = cells.poll(CELL);
+        }
+        let Progress::Done(ran) = progress else { panic!("it is done") };
+        assert_eq!((ran.outcome, ran.outputs.len()), (Outcome::Idle, 0));
+        assert!(slices > 0, "60,000 handlers take longer than a slice");
+    });
 }
 
 #[test]
 fn a_stage_that_computes_too_long_is_named() {
-    let quotas = Quotas { handler_time_ns: 5_000_000, ..Quotas::default() };
-    let image = chain_with(true, &quotas, &[("a", relay('a')), ("busy", busy())]);
-    let mut cells = start(&image);
-    let Stop::Kill(reason) = stop(&mut cells, message(b"!")) else { panic!("a kill") };
-    assert_eq!(reason, "stage 1 (busy): a handler ran longer than handler_time, 5 ms");
-    // In one go or in many: for one input a stage has this much time.
-    let stages = [("three", relay('a')), ("busy", busy())];
-    let quotas = Quotas { handler_time_ns: 1_000_000, ..Quotas::default() };
-    let mut cells = start(&chain_with(true, &quotas, &stages));
-    let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
-    assert!(reason.contains("stage 1 (busy)"), "{reason}");
+    twice(|| {
+        let quotas = Quotas { handler_time_ns: 5_000_000, ..Quotas::default() };
+        let image = chain_with(true, &quotas, &[("a", relay('a')), ("busy", busy())]);
+        let mut cells = start(&image);
+        let Stop::Kill(reason) = stop(&mut cells, message(b"!")) else { panic!("a kill") };
+        assert_eq!(reason, "stage 1 (busy): a handler ran longer than handler_time, 5 ms");
+        // In one go or in many: for one input a stage has this much time.
+        let stages = [("three", relay('a')), ("busy", busy())];
+        let mut cells = start(&chain_with(true, &quotas, &stages));
+        let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
+        assert!(reason.contains("stage 1 (busy)"), "{reason}");
+    });
 }
 
 #[test]
 fn a_trap_ends_the_chain_and_names_the_stage() {
-    let trap = guest(r#"(func (export "marram_recv") (param i32 i32 i32) unreachable)"#);
-    let mut cells = Cells::new(CellsConfig { slots: 3, ..CellsConfig::default() }).unwrap();
-    let image = deploy_chain(&[("a", relay('a')), ("bad", trap), ("c", relay('c'))]);
-    for _ in 0..3 {
-        // Every time all three slots are free again.
-        start_in(&mut cells, CELL, &image);
-        let Outcome::Stopped(Stop::Trap(reason)) = run(&mut cells, CELL, message(b"x"), 0).outcome else {
-            panic!("a trap")
-        };
-        assert!(reason.starts_with("stage 1 (bad): ") && reason.contains("unreachable"), "{reason}");
-        assert!(cells.is_empty());
-    }
+    twice(|| {
+        let trap = guest(r#"(func (export "marram_recv") (param i32 i32 i32) unreachable)"#);
+        let mut cells = Cells::new(CellsConfig { slots: 3, ..CellsConfig::default() }).unwrap();
+        let image = deploy_chain(&[("a", relay('a')), ("bad", trap), ("c", relay('c'))]);
+        for _ in 0..3 {
+            // Every time all three slots are free again.
+            start_in(&mut cells, CELL, &image);
+            let Outcome::Stopped(Stop::Trap(reason)) = run(&mut cells, CELL, message(b"x"), 0).outcome else {
+                panic!("a trap")
+            };
+            assert!(reason.starts_with("stage 1 (bad): ") && reason.contains("unreachable"), "{reason}");
+            assert!(cells.is_empty());
+        }
+    });
 }
 
 #[test]
 fn all_stages_start_or_none() {
-    let mut cells = Cells::new(CellsConfig { slots: 3, ..CellsConfig::default() }).unwrap();
-    start_in(&mut cells, CELL, &relays());
-    let short = deploy_chain(&[("a", relay('a')), ("b", relay('b'))]);
-    assert!(matches!(cells.start(CellId(2), &short, SEED), Err(StartError::Slot(_))));
-    cells.remove(CELL);
-    assert!(cells.is_empty());
-    start_in(&mut cells, CellId(2), &short);
-    assert_eq!(ask_at(&mut cells, CellId(2), b"x", 0), [b"xab"]);
+    twice(|| {
+        let mut cells = Cells::new(CellsConfig { slots: 3, ..CellsConfig::default() }).unwrap();
+        start_in(&mut cells, CELL, &relays());
+        let short = deploy_chain(&[("a", relay('a')), ("b", relay('b'))]);
+        assert!(matches!(cells.start(CellId(2), &short, SEED), Err(StartError::Slot(_))));
+        cells.remove(CELL);
+        assert!(cells.is_empty());
+        start_in(&mut cells, CellId(2), &short);
+        assert_eq!(ask_at(&mut cells, CellId(2), b"x", 0), [b"xab"]);
+    });
 }
 
 #[test]
 fn each_stage_draws_its_own_randomness_and_all_see_one_time() {
-    // Adds eight random bytes and the time to a message and passes it on.
-    let draw = || {
-        guest(
-            r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+    twice(|| {
+        // Adds eight random bytes and the time to a message and passes it on.
+        let draw = || {
+            guest(
+                r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
                  (local $end i32)
                  (local.set $end (i32.add (local.get $ptr) (local.get $len)))
                  (call $random (local.get $end) (i32.const 8))
                  (i64.store (i32.add (local.get $end) (i32.const 8)) (call $now))
                  (call $send (i32.sub (i32.const 1) (local.get $port)) (local.get $ptr)
                              (i32.add (local.get $len) (i32.const 16))))"#,
-        )
-    };
-    let image = deploy_chain(&[("a", draw()), ("b", draw()), ("c", draw())]);
-    let ran = run(&mut start(&image), CELL, message(b""), 77);
-    assert!(ran.clock_read);
-    let words: Vec<i64> =
-        payloads(&ran)[0].as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect();
-    let [a, 77, b, 77, c, 77] = words[..] else { panic!("{words:?}") };
-    assert!(a != b && a != c && b != c, "{words:?}");
-    // A cell of one stage and the first stage of a chain draw alike, and a second run draws the same.
-    let mut alone = start(&support::deploy(&draw()));
-    assert_eq!(payloads(&run(&mut alone, CELL, message(b""), 77))[0][..8], a.to_le_bytes());
-    assert_eq!(payloads(&run(&mut start(&image), CELL, message(b""), 77)), payloads(&ran));
+            )
+        };
+        let image = deploy_chain(&[("a", draw()), ("b", draw()), ("c", draw())]);
+        let ran = run(&mut start(&image), CELL, message(b""), 77);
+        assert!(ran.clock_read);
+        let words: Vec<i64> =
+            payloads(&ran)[0].as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect();
+        let [a, 77, b, 77, c, 77] = words[..] else { panic!("{words:?}") };
+        assert!(a != b && a != c && b != c, "{words:?}");
+        // A cell of one stage and the first stage of a chain draw alike, and a second run draws the same.
+        let mut alone = start(&support::deploy(&draw()));
+        assert_eq!(payloads(&run(&mut alone, CELL, message(b""), 77))[0][..8], a.to_le_bytes());
+        assert_eq!(payloads(&run(&mut start(&image), CELL, message(b""), 77)), payloads(&ran));
+    });
 }
 
 #[test]
 fn a_timer_is_its_stage_s_own() {
-    // Sets a timer of the token that it is sent; says the token to the server when it fires.
-    let clock = || {
-        guest(
-            r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
+    twice(|| {
+        // Sets a timer of the token that it is sent; says the token to the server when it fires.
+        let clock = || {
+            guest(
+                r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32)
                  (call $timer (i64.const 5) (i64.load8_u (local.get $ptr)))
                  (if (i32.eqz (i64.eqz (i64.load8_u (local.get $ptr))))
                    (then (call $send (i32.const 1) (local.get $ptr) (local.get $len)))))
                (func (export "marram_timer") (param $token i64)
                  (i64.store8 (i32.const 0) (local.get $token))
                  (call $send (i32.const 0) (i32.const 0) (i32.const 1)))"#,
-        )
-    };
-    let mut cells = start(&deploy_chain(&[("a", clock()), ("b", clock())]));
-    let ran = run(&mut cells, CELL, message(b"7"), 0);
-    let set = |stage| TimerChange::Set { stage, token: 55, delay_ns: 5 };
-    assert_eq!(ran.timers, [set(0), set(1)]);
-    assert_eq!(words(&run(&mut cells, CELL, Input::Timer { stage: 0, token: 55 }, 5)), ["c:7"]);
-    // The second one's client is the first, which sets its timer anew and passes the message back.
-    let ran = run(&mut cells, CELL, Input::Timer { stage: 1, token: 0 }, 5);
-    assert_eq!(
-        (ran.outputs.len(), &ran.timers[..]),
-        (0, &[TimerChange::Set { stage: 0, token: 0, delay_ns: 5 }][..])
-    );
-    let Stop::Kill(reason) = stop(&mut cells, Input::Timer { stage: 2, token: 1 }) else { panic!("a kill") };
-    assert!(reason.contains("stage 2") && reason.contains("does not have"), "{reason}");
+            )
+        };
+        let mut cells = start(&deploy_chain(&[("a", clock()), ("b", clock())]));
+        let ran = run(&mut cells, CELL, message(b"7"), 0);
+        let set = |stage| TimerChange::Set { stage, token: 55, delay_ns: 5 };
+        assert_eq!(ran.timers, [set(0), set(1)]);
+        assert_eq!(words(&run(&mut cells, CELL, Input::Timer { stage: 0, token: 55 }, 5)), ["c:7"]);
+        // The second one's client is the first, which sets its timer anew and passes the message back.
+        let ran = run(&mut cells, CELL, Input::Timer { stage: 1, token: 0 }, 5);
+        assert_eq!(
+            (ran.outputs.len(), &ran.timers[..]),
+            (0, &[TimerChange::Set { stage: 0, token: 0, delay_ns: 5 }][..])
+        );
+        let Stop::Kill(reason) = stop(&mut cells, Input::Timer { stage: 2, token: 1 }) else {
+            panic!("a kill")
+        };
+        assert!(reason.contains("stage 2") && reason.contains("does not have"), "{reason}");
+    });
 }
 
 #[test]
 fn equal_inputs_leave_equal_chains() {
-    let hash = |image: &Arc<Image>, inputs: &[Input]| {
-        let mut cells = start(image);
-        inputs.iter().for_each(|input| {
-            run(&mut cells, CELL, input.clone(), 3);
-        });
-        cells.state_hash(CELL).unwrap()
-    };
-    let image = relays();
-    let inputs = [message(b"x"), from_server(b"yy")];
-    assert_eq!(hash(&image, &inputs), hash(&image, &inputs));
-    assert_ne!(hash(&image, &inputs), hash(&image, &inputs[..1]));
-    let other = deploy_chain(&[("a", relay('a')), ("c", relay('c')), ("b", relay('b'))]);
-    assert_ne!(hash(&image, &inputs), hash(&other, &inputs));
+    twice(|| {
+        let hash = |image: &Arc<Image>, inputs: &[Input]| {
+            let mut cells = start(image);
+            inputs.iter().for_each(|input| {
+                run(&mut cells, CELL, input.clone(), 3);
+            });
+            cells.state_hash(CELL).unwrap()
+        };
+        let image = relays();
+        let inputs = [message(b"x"), from_server(b"yy")];
+        assert_eq!(hash(&image, &inputs), hash(&image, &inputs));
+        assert_ne!(hash(&image, &inputs), hash(&image, &inputs[..1]));
+        let other = deploy_chain(&[("a", relay('a')), ("c", relay('c')), ("b", relay('b'))]);
+        assert_ne!(hash(&image, &inputs), hash(&other, &inputs));
+    });
 }
 
 /// Counts in memory and a global, draws a number and reads the clock now and then, and passes the sum of it on.
@@ -325,38 +395,40 @@ fn nth(n: u8) -> (Input, i64) {
 
 #[test]
 fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
-    let image = deploy_chain(&[("a", worker()), ("b", worker()), ("c", relay('c'))]);
-    for tracking in [Tracking::Auto, Tracking::Compare] {
-        let config = CellsConfig { slots: 8, tracking, ..CellsConfig::default() };
-        let mut cells = Cells::new(config).unwrap();
-        start_in(&mut cells, CELL, &image);
-        // At every boundary a delta on the first checkpoint and all that followed it.
-        let mut list = vec![cells.snapshot(CELL, Base::Image).unwrap().encode()];
-        for n in 0..20 {
-            let (input, now_ns) = nth(n);
-            let ran = run(&mut cells, CELL, input, now_ns);
-            list.push(cells.snapshot(CELL, Base::Previous).unwrap().encode());
-            let other = CellId(2);
-            let decoded = Decoded::decode(&list).unwrap();
-            assert_eq!(decoded.image(), image.hash());
-            cells.restore(other, &image, &decoded).unwrap();
-            assert_eq!(cells.state_hash(other), cells.state_hash(CELL), "{tracking:?} {n}");
-            assert_eq!(cells.memory_bytes(other), cells.memory_bytes(CELL));
-            // One input later they are still alike.
-            let (next, now_ns) = nth(n + 1);
-            let mut third = Cells::new(config).unwrap();
-            third.restore(CELL, &image, &decoded).unwrap();
-            let (here, there) =
-                (run(&mut cells, other, next.clone(), now_ns), run(&mut third, CELL, next, now_ns));
-            assert_eq!(words(&here), words(&there));
-            assert!(!words(&ran).is_empty());
-            assert_eq!(cells.state_hash(other), third.state_hash(CELL));
-            cells.remove(other);
+    twice(|| {
+        let image = deploy_chain(&[("a", worker()), ("b", worker()), ("c", relay('c'))]);
+        for tracking in [Tracking::Auto, Tracking::Compare] {
+            let config = CellsConfig { slots: 8, tracking, ..CellsConfig::default() };
+            let mut cells = Cells::new(config).unwrap();
+            start_in(&mut cells, CELL, &image);
+            // At every boundary a delta on the first checkpoint and all that followed it.
+            let mut list = vec![cells.snapshot(CELL, Base::Image).unwrap().encode()];
+            for n in 0..20 {
+                let (input, now_ns) = nth(n);
+                let ran = run(&mut cells, CELL, input, now_ns);
+                list.push(cells.snapshot(CELL, Base::Previous).unwrap().encode());
+                let other = CellId(2);
+                let decoded = Decoded::decode(&list).unwrap();
+                assert_eq!(decoded.image(), image.hash());
+                cells.restore(other, &image, &decoded).unwrap();
+                assert_eq!(cells.state_hash(other), cells.state_hash(CELL), "{tracking:?} {n}");
+                assert_eq!(cells.memory_bytes(other), cells.memory_bytes(CELL));
+                // One input later they are still alike.
+                let (next, now_ns) = nth(n + 1);
+                let mut third = Cells::new(config).unwrap();
+                third.restore(CELL, &image, &decoded).unwrap();
+                let (here, there) =
+                    (run(&mut cells, other, next.clone(), now_ns), run(&mut third, CELL, next, now_ns));
+                assert_eq!(words(&here), words(&there));
+                assert!(!words(&ran).is_empty());
+                assert_eq!(cells.state_hash(other), third.state_hash(CELL));
+                cells.remove(other);
+            }
+            let full = cells.snapshot(CELL, Base::Image).unwrap().encode();
+            cells.restore(CellId(3), &image, &Decoded::decode(&[full]).unwrap()).unwrap();
+            assert_eq!(cells.state_hash(CellId(3)), cells.state_hash(CELL));
         }
-        let full = cells.snapshot(CELL, Base::Image).unwrap().encode();
-        cells.restore(CellId(3), &image, &Decoded::decode(&[full]).unwrap()).unwrap();
-        assert_eq!(cells.state_hash(CellId(3)), cells.state_hash(CELL));
-    }
+    });
 }
 
 #[test]
@@ -392,4 +464,38 @@ fn a_chain_s_checkpoint_fits_that_chain_only_and_whole() {
     }
     fresh.restore(CELL, &image, &decoded).unwrap();
     assert_eq!(fresh.state_hash(CELL), before);
+}
+
+/// Every stage's state, what each input brought about, and all that a checkpoint has, for a history that uses messages both
+/// ways, timers, closes, growth, time and randomness.
+fn history(image: &Arc<Image>, stages: u8) -> String {
+    let config = CellsConfig { slots: 8, tracking: Tracking::Compare, ..CellsConfig::default() };
+    let mut cells = Cells::new(config).unwrap();
+    start_in(&mut cells, CELL, image);
+    let mut hasher = blake3::Hasher::new();
+    let mut note = |text: String| {
+        hasher.update(text.as_bytes());
+    };
+    for n in 0..100 {
+        let (input, now_ns) = match n % 10 {
+            7 => (Input::Timer { stage: n % stages, token: u64::from(n) }, i64::from(n) * 10),
+            8 => (Input::Gone { port: Port(7) }, i64::from(n) * 10),
+            _ => nth(n),
+        };
+        let ran = run(&mut cells, CELL, input, now_ns);
+        note(format!("{:?} {:?} {:?} {}", ran.outcome, ran.outputs, ran.timers, ran.clock_read));
+        note(format!("{:?} {:?}", cells.state_hash(CELL), cells.memory_bytes(CELL)));
+        let base = if n % 9 == 0 { Base::Image } else { Base::Previous };
+        note(format!("{:?}", cells.snapshot(CELL, base).unwrap().encode()));
+    }
+    run(&mut cells, CELL, Input::Close { port: Port::CLIENT }, 2_000);
+    note(format!("{:?}", cells.state_hash(CELL)));
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+#[test]
+fn a_history_of_old_leads_to_what_it_led_to() {
+    let chain = deploy_chain(&[("a", worker()), ("b", worker()), ("c", relay('c'))]);
+    let histories = [history(&support::deploy(&worker()), 1), history(&chain, 3)];
+    assert_eq!(histories, ["c42887364d8c7b33", "89b42af0e150da09"]);
 }

@@ -1,7 +1,7 @@
 //! An image made ready for this process's engine: its code mapped, its imports resolved, its globals found.
 
 use crate::deploy::global_name;
-use crate::host::Host;
+use crate::host::Hosts;
 use crate::image::StageImage;
 use crate::keys::Signer;
 use crate::quotas::Quotas;
@@ -11,7 +11,7 @@ use wasmtime::{Engine, InstancePre, Linker, Module, ModuleExport};
 /// An image that cells of this process can start from.
 pub(crate) struct Bound {
     pub(crate) image: Arc<StageImage>,
-    pub(crate) pre: InstancePre<Host>,
+    pub(crate) pre: InstancePre<Hosts>,
     pub(crate) globals: Vec<ModuleExport>,
     pub(crate) quotas: Quotas,
     /// What its cells have the host sign with.
@@ -21,7 +21,7 @@ pub(crate) struct Bound {
 impl Bound {
     pub(crate) fn new(
         engine: &Engine,
-        linker: &Linker<Host>,
+        linker: &Linker<Hosts>,
         image: &Arc<StageImage>,
         keys: Arc<[Arc<dyn Signer>]>,
     ) -> wasmtime::Result<Self> {

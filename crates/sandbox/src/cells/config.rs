@@ -46,11 +46,11 @@ impl CellsConfig {
     /// The engine's pool for this many cells.
     pub(crate) fn pool(&self) -> PoolingAllocationConfig {
         let mut pool = PoolingAllocationConfig::new();
-        // A cell that lives for long has an entry beside its guest.
+        // A cell that lives for long has a driver beside its guests.
         pool.total_core_instances(self.slots.saturating_mul(2))
             .total_memories(self.slots)
             .total_tables(self.slots.saturating_mul(TABLES_MAX))
-            // A cell keeps its stack from its first handler on.
+            // A cell keeps its stack from its first handler on, one for all of its stages.
             .total_stacks(self.slots)
             .max_tables_per_module(TABLES_MAX)
             .table_elements(TABLE_ELEMENTS_MAX)

@@ -1,157 +1,222 @@
-//! One stage of a live cell: its instance, its handlers, and the task that runs them on a stack of their own.
+//! A live cell: the instances of its stages in one store, their handlers, and the task that runs them on a stack of their
+//! own.
 
 use super::bound::Bound;
-use super::entry::{self, Enter, Entry};
+use super::driver::{self, Drive, Drivers};
 use super::reason;
+use crate::buffers::discard;
 use crate::checkpoint::CheckpointId;
-use crate::dirty::Tracker;
-use crate::host::{Host, Phase, Refusal};
-use marram_session::cell::{Input, Outcome, Seed, Stop};
+use crate::dirty::{Method, Tracker};
+use crate::generator::{Generator, of_stage};
+use crate::host::{Blamed, Host, Hosts, Next, Order, Phase, Refusal};
+use crate::watch::Watch;
+use marram_session::cell::{Seed, Stop};
 use marram_wire::id::Port;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
-use wasmtime::{Global, Instance, Memory, Store, TypedFunc, UpdateDeadline};
+use wasmtime::{Global, Instance, Memory, Store, TypedFunc};
 
-/// The instance of a live stage. Fields drop in this order: the memory is no longer tracked when its slot is cleaned,
-/// or the slot's next cell could see this one's pages.
+/// The instances of a cell. Fields drop in this order: no memory is tracked any more when its slot is cleaned, or the slot's
+/// next cell could see this one's pages.
 pub(crate) struct Live {
-    pub(crate) tracker: Tracker,
-    pub(crate) store: Store<Host>,
-    pub(crate) memory: Memory,
-    pub(crate) globals: Vec<Global>,
-    /// The checkpoint taken or restored last, that a delta builds on.
-    pub(crate) checkpoint: Option<CheckpointId>,
-    /// Handlers run so far in this instance.
-    pub(crate) handled: u64,
-    handlers: Handlers,
-    /// What [`Handlers::enter`] is made of.
-    entry: Rc<Entry>,
+    pub(crate) stages: Vec<Stage>,
+    pub(crate) store: Store<Hosts>,
+    /// Where a cell that has run some handlers gets its messages.
+    drive: Option<Drive>,
+    drivers: Rc<Drivers>,
+    /// Handlers until it gets one.
+    until_driver: u64,
 }
 
 impl Drop for Live {
     /// Before any field goes, whatever their order.
     fn drop(&mut self) {
-        self.tracker.disarm();
+        self.disarm();
     }
 }
 
+/// The instance of one stage. Its memory's slot is the store's.
+pub(crate) struct Stage {
+    pub(crate) tracker: Tracker,
+    pub(crate) memory: Memory,
+    pub(crate) globals: Vec<Global>,
+    /// The checkpoint taken or restored last, that a delta builds on.
+    pub(crate) checkpoint: Option<CheckpointId>,
+    pub(crate) bound: Rc<Bound>,
+    handlers: Handlers,
+}
+
 /// The exports that the host calls. Optional ones may be missing.
-struct Handlers {
-    alloc: TypedFunc<u32, u32>,
-    recv: TypedFunc<(u32, u32, u32), ()>,
+pub(super) struct Handlers {
+    pub(super) alloc: TypedFunc<u32, u32>,
+    pub(super) recv: TypedFunc<(u32, u32, u32), ()>,
     open: Option<TypedFunc<(u32, u32), ()>>,
     timer: Option<TypedFunc<u64, ()>>,
     close: Option<TypedFunc<u32, ()>>,
-    /// `alloc` and `recv` in one call, for a cell that has run some handlers.
-    enter: Option<Enter>,
+}
+
+/// How far a cell came with an input.
+pub(super) enum Came {
+    /// All stages are quiet.
+    ToRest,
+    /// The slice was over between two handlers.
+    ThroughSlice,
+    /// It ends.
+    ToItsEnd(Blamed),
 }
 
 impl Live {
-    /// Takes a slot and gives it the image's state.
+    /// Takes a slot for each stage and gives it its image's state.
     pub(super) fn start(
-        bound: &Bound,
-        entry: &Rc<Entry>,
-        stage: u8,
+        stages: &[Rc<Bound>],
+        server: bool,
+        drivers: &Rc<Drivers>,
         seed: Seed,
-        tracker: Tracker,
+        method: &Method,
+        watch: &Watch,
     ) -> wasmtime::Result<Self> {
-        let files = bound.image.files.clone();
-        let mut host = Host::new(Phase::Running, seed, files, bound.quotas.memory_max);
-        host.stage = stage;
-        host.keys = Arc::clone(&bound.keys);
-        let mut store = Store::new(bound.pre.module().engine(), host);
-        store.limiter(|host| host);
+        let first = stages.first().ok_or_else(|| wasmtime::Error::msg("a cell has a stage"))?;
+        let mut store =
+            Store::new(first.pre.module().engine(), Hosts::new(stages.len(), server, watch.clone()));
+        store.limiter(|hosts| hosts);
         // A handler may run to the end of the slice that is under way; then it yields, slice after slice.
-        store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
-        let instance = bound.pre.instantiate(&mut store)?;
+        store.epoch_deadline_callback(|mut store| store.data_mut().preempted());
+        let drivers = Rc::clone(drivers);
+        let list = Vec::with_capacity(stages.len());
+        let mut live = Self { stages: list, store, drive: None, drivers, until_driver: driver::AFTER };
+        for (at, bound) in (0..).zip(stages) {
+            live.add(bound, at, of_stage(seed, at), Tracker::new(method))?;
+        }
+        Ok(live)
+    }
+
+    fn add(&mut self, bound: &Rc<Bound>, at: u8, seed: Seed, tracker: Tracker) -> wasmtime::Result<()> {
+        let store = &mut self.store;
+        let mut host = Host::new(Phase::Running, seed, bound.image.files.clone(), &bound.quotas);
+        host.stage = at;
+        host.keys = std::sync::Arc::clone(&bound.keys);
+        store.data_mut().add(host);
+        let instance = bound.pre.instantiate(&mut *store)?;
         let memory = instance
-            .get_memory(&mut store, "memory")
+            .get_memory(&mut *store, "memory")
             .ok_or_else(|| wasmtime::Error::msg("the image exports no memory"))?;
-        store.data_mut().memory = Some(memory);
-        let handlers = Handlers::find(&mut store, &instance)?;
+        store.data_mut().running().memory = Some(memory);
+        let handlers = Handlers::find(store, &instance)?;
         let globals = bound
             .globals
             .iter()
             .map(|export| {
-                instance.get_module_export(&mut store, export).and_then(wasmtime::Extern::into_global)
+                instance.get_module_export(&mut *store, export).and_then(wasmtime::Extern::into_global)
             })
             .collect::<Option<_>>()
             .ok_or_else(|| wasmtime::Error::msg("the image does not export its globals"))?;
-        let entry = Rc::clone(entry);
-        Ok(Self { tracker, store, memory, globals, checkpoint: None, handled: 0, handlers, entry })
+        let bound = Rc::clone(bound);
+        self.stages.push(Stage { tracker, memory, globals, checkpoint: None, bound, handlers });
+        Ok(())
     }
 
-    /// Gets ready for one handler; what it is to do, for its task.
-    pub(super) fn begin(&mut self, input: Input, now_ns: i64) -> Order {
-        let host = self.store.data_mut();
-        host.begin(now_ns);
-        match input {
-            Input::Message { port, payload } => {
-                let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-                host.arriving = Some(payload);
-                Order::Message { port: port.0, len }
-            }
-            Input::Open { port, kind } => Order::Open { port: port.0, kind: kind as u32 },
-            Input::Close { port } => Order::Close { port: port.0 },
-            Input::Gone { port } => Order::Gone { port: port.0 },
-            Input::Timer { token, .. } => Order::Timer { token },
+    /// Makes it another session's, before its first input.
+    pub(super) fn reseed(&mut self, seed: Seed) {
+        for (at, host) in (0..).zip(self.store.data_mut().stages()) {
+            host.generator = Generator::new(of_stage(seed, at));
         }
     }
 
-    /// Runs one handler to its end. Resumes across awaits: each is a preemption.
-    async fn handle(&mut self, order: Order) -> Outcome {
-        self.handled += 1;
-        if self.handled == entry::AFTER {
-            let Handlers { alloc, recv, .. } = &self.handlers;
-            // Without it messages are slower, and nothing else is different.
-            self.handlers.enter = self.entry.join(&mut self.store, alloc, recv).ok();
+    /// Ends the tracking of all its memories. To be called before their slots are given back; dropping does it too.
+    pub(super) fn disarm(&mut self) {
+        self.stages.iter_mut().for_each(|stage| stage.tracker.disarm());
+    }
+
+    /// Gives the pages of its memories back to the kernel. It is nobody's.
+    pub(super) fn discard(&mut self) {
+        self.disarm();
+        for stage in &self.stages {
+            discard(stage.memory.data_mut(&mut self.store));
         }
+    }
+
+    /// Runs handlers until all stages are quiet or the slice is over. Resumes across awaits: each is a preemption.
+    async fn go_on(&mut self) -> Came {
+        self.store.data_mut().begin_turn();
         self.store.set_epoch_deadline(1);
-        match self.call(order).await {
-            Ok(()) => Outcome::Idle,
-            Err(error) => Outcome::Stopped(stop(&error)),
+        let came = loop {
+            let done = match self.store.data().next() {
+                Next::Nothing => break Came::ToRest,
+                Next::Due => break Came::ThroughSlice,
+                Next::Failed => Ok(()),
+                Next::Message if self.has_driver() => self.drive().await,
+                Next::Message | Next::Other => self.handle().await,
+            };
+            let hosts = self.store.data_mut();
+            // What the host says against a handler goes before how the engine ended it.
+            let failure = hosts.take_failure();
+            if let Some(blamed) = failure.or_else(|| Some((hosts.at(), stop(&done.err()?)))) {
+                break Came::ToItsEnd(blamed);
+            }
+        };
+        self.store.data_mut().charge();
+        came
+    }
+
+    fn has_driver(&mut self) -> bool {
+        if self.until_driver == 0 {
+            // Tried once: without it messages are slower, and nothing else is different.
+            self.until_driver = u64::MAX;
+            let handlers = self.stages.iter().map(|stage| &stage.handlers);
+            self.drive = self.drivers.join(&mut self.store, handlers).ok();
         }
+        self.drive.is_some()
+    }
+
+    /// Lets the driver give out messages until something else is to be done.
+    async fn drive(&mut self) -> wasmtime::Result<()> {
+        match &self.drive {
+            Some(drive) => drive.call_async(&mut self.store, ()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Runs one handler to its end.
+    async fn handle(&mut self) -> wasmtime::Result<()> {
+        self.until_driver = self.until_driver.saturating_sub(1);
+        let Some(order) = self.store.data_mut().hand_over() else { return Ok(()) };
+        self.call(order).await?;
+        self.store.data_mut().ended();
+        Ok(())
     }
 
     async fn call(&mut self, order: Order) -> wasmtime::Result<()> {
         let store = &mut self.store;
+        let Stage { memory, handlers, .. } = &self.stages[store.data().at()];
         match order {
             Order::Message { port, len } => {
-                if len as usize > crate::limits::MESSAGE_BYTES_MAX {
-                    return Err(too_long(len));
-                }
-                if let Some(enter) = &self.handlers.enter {
-                    return enter.call_async(&mut *store, (port, len)).await;
-                }
-                let ptr = self.handlers.alloc.call_async(&mut *store, len).await?;
-                let (memory, host) = self.memory.data_and_store_mut(&mut *store);
-                crate::host::put(memory, host, ptr)?;
-                self.handlers.recv.call_async(&mut *store, (port, ptr, len)).await
+                let ptr = handlers.alloc.call_async(&mut *store, len).await?;
+                let (memory, hosts) = memory.data_and_store_mut(&mut *store);
+                hosts.put(memory, ptr)?;
+                handlers.recv.call_async(&mut *store, (port, ptr, len)).await
             }
             Order::Open { port, kind } => {
-                store
-                    .data_mut()
-                    .ports
+                let ports = store.data_mut().ports();
+                ports
                     .open(Port(port))
                     .map_err(|_| wasmtime::Error::msg("the cell has had too many ports"))?;
-                match &self.handlers.open {
+                match &handlers.open {
                     Some(open) => open.call_async(&mut *store, (port, kind)).await,
                     None => Ok(()),
                 }
             }
-            Order::Close { port } => match &self.handlers.close {
+            Order::Close { port } => match &handlers.close {
                 Some(close) => close.call_async(&mut *store, port).await,
                 None => Ok(()),
             },
             Order::Gone { port } => {
-                store.data_mut().ports.forget(Port(port));
+                store.data_mut().ports().forget(Port(port));
                 Ok(())
             }
-            Order::Timer { token } => match &self.handlers.timer {
+            Order::Timer { token } => match &handlers.timer {
                 Some(timer) => timer.call_async(&mut *store, token).await,
                 None => Ok(()),
             },
@@ -160,7 +225,7 @@ impl Live {
 }
 
 impl Handlers {
-    fn find(store: &mut Store<Host>, instance: &Instance) -> wasmtime::Result<Self> {
+    fn find(store: &mut Store<Hosts>, instance: &Instance) -> wasmtime::Result<Self> {
         let alloc = instance.get_typed_func(&mut *store, "marram_alloc")?;
         let recv = instance.get_typed_func(&mut *store, "marram_recv")?;
         Ok(Self {
@@ -169,16 +234,8 @@ impl Handlers {
             open: instance.get_typed_func(&mut *store, "marram_open").ok(),
             timer: instance.get_typed_func(&mut *store, "marram_timer").ok(),
             close: instance.get_typed_func(&mut *store, "marram_close").ok(),
-            enter: None,
         })
     }
-}
-
-fn too_long(len: u32) -> wasmtime::Error {
-    crate::host::guest_error(format!(
-        "a message of {len} bytes arrived; the most is {}",
-        crate::limits::MESSAGE_BYTES_MAX
-    ))
 }
 
 /// Whether the guest failed or the host could not go on.
@@ -189,35 +246,24 @@ fn stop(error: &wasmtime::Error) -> Stop {
     }
 }
 
-/// An input, but for its bytes, which are with the host by then. No field is narrower than a word: tasks hand it on by the
-/// word, and a processor waits when it reads as a whole what was just written in parts.
-#[derive(Clone, Copy)]
-pub(super) enum Order {
-    Message { port: u32, len: u32 },
-    Open { port: u32, kind: u32 },
-    Close { port: u32 },
-    Gone { port: u32 },
-    Timer { token: u64 },
-}
-
-/// Where orders to a cell's task and its answers are left.
+/// Where a cell's task is told to go on, and leaves how far it came.
 #[derive(Default)]
 pub(crate) struct Desk {
-    order: Cell<Option<Order>>,
-    answer: Cell<Option<Outcome>>,
+    go: Cell<bool>,
+    came: Cell<Option<Came>>,
 }
 
 impl Desk {
-    pub(super) fn put(&self, order: Order) {
-        self.order.set(Some(order));
+    pub(super) fn go(&self) {
+        self.go.set(true);
     }
 
-    pub(crate) fn answer(&self) -> Option<Outcome> {
-        self.answer.take()
+    pub(super) fn came(&self) -> Option<Came> {
+        self.came.take()
     }
 }
 
-/// A cell's task: it never ends, and is pending while it waits for an order or is preempted.
+/// A cell's task: it never ends, and is pending while it waits for its turn or is preempted.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// One task serves a cell for its whole life, so that a handler costs no allocation.
@@ -228,13 +274,9 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) fn task(live: Rc<RefCell<Live>>, desk: Rc<Desk>) -> Task {
     Box::pin(async move {
         loop {
-            let order = poll_fn(|_| match desk.order.take() {
-                Some(order) => Poll::Ready(order),
-                None => Poll::Pending,
-            })
-            .await;
-            let outcome = live.borrow_mut().handle(order).await;
-            desk.answer.set(Some(outcome));
+            poll_fn(|_| if desk.go.take() { Poll::Ready(()) } else { Poll::Pending }).await;
+            let came = live.borrow_mut().go_on().await;
+            desk.came.set(Some(came));
         }
     })
 }

@@ -1,6 +1,7 @@
 //! Looking into a cell between inputs, for people who run a recording. Changes nothing.
 
 use super::Cells;
+use super::live::Live;
 use crate::deploy::GlobalValue;
 use marram_session::cell::CellId;
 use marram_wire::id::Port;
@@ -25,27 +26,27 @@ impl Cells {
     /// The state of each stage of a cell. `None` if it is gone or in the middle of a handler.
     #[must_use]
     pub fn look(&self, cell: CellId) -> Option<Vec<StageState>> {
-        let stages = self.quiet(cell)?.iter().map(|stage| {
-            let mut live = stage.live.borrow_mut();
-            let globals = live.globals().into_iter().map(typed).collect();
-            let hash = live.hash();
-            let host = live.store.data();
+        let Live { stages, store, .. } = &mut *self.quiet(cell)?.live().borrow_mut();
+        let states = stages.iter().enumerate().map(|(at, stage)| {
+            let globals = stage.globals(store).into_iter().map(typed).collect();
+            let hash = stage.hash(store, at);
+            let host = store.data().stage(at);
             StageState {
-                memory: live.memory.data(&live.store).to_vec(),
+                memory: stage.memory.data(&*store).to_vec(),
                 globals,
                 ports: host.ports.list().to_vec(),
                 drawn: host.generator.position(),
                 hash,
             }
         });
-        Some(stages.collect())
+        Some(states.collect())
     }
 
     /// A range of a stage's memory, or as much of it as there is. `None` if there is no such stage, or as above.
     #[must_use]
     pub fn memory(&self, cell: CellId, stage: usize, range: Range<usize>) -> Option<Vec<u8>> {
-        let live = self.quiet(cell)?.get(stage)?.live.borrow();
-        let memory = live.memory.data(&live.store);
+        let live = self.quiet(cell)?.live().borrow();
+        let memory = live.stages.get(stage)?.memory.data(&live.store);
         let (start, end) = (range.start.min(memory.len()), range.end.min(memory.len()));
         Some(memory.get(start..end).unwrap_or_default().to_vec())
     }

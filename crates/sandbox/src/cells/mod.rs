@@ -4,7 +4,7 @@
 
 mod bound;
 mod config;
-mod entry;
+mod driver;
 mod live;
 mod look;
 mod parting;
@@ -20,22 +20,21 @@ pub use ready::{ReadyStats, ShelfStats};
 
 use crate::buffers::Spares;
 use crate::chain::Image;
-use crate::dirty::{Method, Tracker};
+use crate::dirty::Method;
 use crate::engine::config as engine_config;
-use crate::generator::of_stage;
-use crate::host::{Host, Print, linker};
+use crate::host::{Hosts, Print, linker};
 use crate::image::StageImage;
 use crate::keys::{KeyId, Keyring};
 use crate::limits::{READY_SHARE, REASON_BYTES_MAX};
 use crate::plain::plain_cut;
 use bound::Bound;
-use entry::Entry;
+use driver::Drivers;
 use live::Live;
 use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
 use marram_wire::id::ImageHash;
 use parting::Parting;
 use ready::Ready;
-use stages::{Failure, Stage, Stages};
+use stages::{Failure, Stages};
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
@@ -52,8 +51,8 @@ pub struct Cells {
     ready: Ready,
     parting: Parting,
     bound: HashMap<ImageHash, Rc<Bound>>,
-    linker: Linker<Host>,
-    entry: Rc<Entry>,
+    linker: Linker<Hosts>,
+    drivers: Rc<Drivers>,
     engine: Engine,
     ticker: Ticker,
     method: Method,
@@ -80,11 +79,11 @@ impl Cells {
     pub fn new(config: CellsConfig) -> Result<Self, StartError> {
         let mut settings = engine_config(true);
         settings.allocation_strategy(InstanceAllocationStrategy::Pooling(config.pool()));
-        // All that is compiled here is the entry: no threads for that.
+        // All that is compiled here is drivers: no threads for that.
         settings.parallel_compilation(false);
         let engine = Engine::new(&settings).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let linker = linker(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
-        let entry = Entry::new(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
+        let drivers = Drivers::new(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let ticker = Ticker::start(engine.clone()).map_err(|error| StartError::Pool(error.to_string()))?;
         let method = Method::choose(config.tracking);
         Ok(Self {
@@ -93,7 +92,7 @@ impl Cells {
             parting: Parting::new(&config),
             bound: HashMap::new(),
             linker,
-            entry: Rc::new(entry),
+            drivers: Rc::new(drivers),
             engine,
             ticker,
             method,
@@ -121,7 +120,14 @@ impl Cells {
     /// # Errors
     /// If the engine refuses the code.
     pub fn prepare(&mut self, image: &Arc<Image>) -> Result<(), StartError> {
-        image.stages.iter().try_for_each(|stage| self.bind(&stage.image).map(|_| ()))
+        self.bind_all(image).map(|_| ())
+    }
+
+    /// The code of all stages, with their driver's at hand: making that takes longer than a handler may.
+    fn bind_all(&mut self, image: &Image) -> Result<Vec<Rc<Bound>>, StartError> {
+        let refused = |error| StartError::Image { hash: image.hash(), why: format!("{error:#}") };
+        self.drivers.prepare(image.stage_count()).map_err(refused)?;
+        image.stages.iter().map(|stage| self.bind(&stage.image)).collect()
     }
 
     fn bind(&mut self, image: &Arc<StageImage>) -> Result<Rc<Bound>, StartError> {
@@ -205,16 +211,12 @@ impl Cells {
     }
 
     /// All stages of a new cell, in slots of their own.
-    fn stages(&mut self, image: &Image, seed: Seed) -> Result<Stages, StartError> {
-        let mut stages = Vec::with_capacity(image.stages.len());
-        for (at, stage) in (0..).zip(&image.stages) {
-            let bound = self.bind(&stage.image)?;
-            let tracker = Tracker::new(&self.method);
-            let live = Live::start(&bound, &self.entry, at, of_stage(seed, at), tracker)
-                .map_err(|error| StartError::Slot(format!("{error:#}")))?;
-            stages.push(Stage::new(live, bound, &stage.name));
-        }
-        Ok(Stages::new(image, stages))
+    fn stages(&mut self, image: &Arc<Image>, seed: Seed) -> Result<Stages, StartError> {
+        let bound =
+            image.stages.iter().map(|stage| self.bind(&stage.image)).collect::<Result<Vec<_>, _>>()?;
+        let live = Live::start(&bound, image.server, &self.drivers, seed, &self.method, self.ticker.watch())
+            .map_err(|error| StartError::Slot(format!("{error:#}")))?;
+        Ok(Stages::new(Arc::clone(image), live))
     }
 
     /// Gives a cell an input and runs its handlers, of all stages that have one to run, for at most the rest of a slice.
@@ -222,17 +224,17 @@ impl Cells {
     /// A cell that is unknown, or not done with its last input, answers with a kill: the caller's books are wrong about it.
     /// After any [`Outcome::Stopped`] the cell is gone.
     pub fn run(&mut self, run: Run) -> Progress {
-        match self.cells.get_mut(&run.cell) {
-            None => Progress::Done(stopped(run.cell, Stop::Kill("there is no such cell".into()), 0)),
-            Some(stages) if !stages.are_quiet() => {
-                self.end(run.cell, Stop::Kill("it was given an input in the middle of a handler".into()), 0)
-            }
-            Some(stages) => {
-                let cell = run.cell;
-                stages.begin(run);
-                self.poll(cell)
-            }
+        let cell = run.cell;
+        let Some(stages) = self.cells.get_mut(&cell) else {
+            return Progress::Done(stopped(cell, Stop::Kill("there is no such cell".into()), 0));
+        };
+        if !stages.are_quiet() {
+            return self.end(cell, Stop::Kill("it was given an input in the middle of a handler".into()), 0);
         }
+        self.ticker.running();
+        stages.begin(run);
+        let resumed = stages.resume(self.ticker.watch());
+        self.progress(cell, resumed)
     }
 
     /// Lets a preempted cell run for another slice.
@@ -244,7 +246,12 @@ impl Cells {
             return self.end(cell, Stop::Kill("it was resumed between handlers".into()), 0);
         }
         self.ticker.running();
-        match stages.resume(&self.ticker) {
+        let resumed = stages.resume(self.ticker.watch());
+        self.progress(cell, resumed)
+    }
+
+    fn progress(&mut self, cell: CellId, resumed: Result<Option<Ran>, Failure>) -> Progress {
+        match resumed {
             Ok(Some(ran)) => Progress::Done(ran),
             Ok(None) => Progress::Pending,
             Err(Failure { stop, spent_ns }) => self.end(cell, stop, spent_ns),
@@ -252,21 +259,17 @@ impl Cells {
     }
 
     fn end(&mut self, cell: CellId, stop: Stop, spent_ns: u64) -> Progress {
-        if let Some(stages) = self.cells.remove(&cell) {
-            let mut prints = Vec::new();
-            self.parting.take(stages.into_instances().map(|mut live| {
-                prints.append(&mut live.store.data_mut().prints);
-                live
-            }));
-            self.last_words = Some((cell, prints));
+        if let Some(mut live) = self.cells.remove(&cell).and_then(Stages::into_live) {
+            self.last_words = Some((cell, live.take_prints()));
+            self.parting.take(live);
         }
         Progress::Done(stopped(cell, stop, spent_ns))
     }
 
     /// Ends a cell and frees its slots, also in the middle of a handler. Unknown cells are ignored.
     pub fn remove(&mut self, cell: CellId) {
-        if let Some(stages) = self.cells.remove(&cell) {
-            self.parting.take(stages.into_instances());
+        if let Some(live) = self.cells.remove(&cell).and_then(Stages::into_live) {
+            self.parting.take(live);
         }
     }
 
@@ -298,8 +301,8 @@ impl Cells {
     }
 
     /// The stages of a cell that is between inputs.
-    fn quiet(&self, cell: CellId) -> Option<&[Stage]> {
-        self.cells.get(&cell).filter(|stages| stages.are_quiet()).map(Stages::list)
+    fn quiet(&self, cell: CellId) -> Option<&Stages> {
+        self.cells.get(&cell).filter(|stages| stages.are_quiet())
     }
 }
 
@@ -321,7 +324,7 @@ pub(crate) fn reason(error: &wasmtime::Error) -> String {
     let mut text = error.root_cause().to_string();
     let trace = error.downcast_ref::<wasmtime::WasmBacktrace>();
     let frames = trace.map(wasmtime::WasmBacktrace::frames).unwrap_or_default();
-    let frames = frames.iter().filter(|frame| !Entry::is_named(frame.module().name()));
+    let frames = frames.iter().filter(|frame| !Drivers::is_named(frame.module().name()));
     for (n, frame) in frames.take(REASON_FRAMES_MAX).enumerate() {
         text.push_str(if n == 0 { ", in " } else { " < " });
         match frame.func_name() {
@@ -389,7 +392,7 @@ mod tests {
     use super::*;
     use crate::images::Images;
     use crate::quotas::Quotas;
-    use marram_session::cell::Input;
+    use marram_session::cell::{Input, PortKind};
     use marram_wire::id::Port;
 
     #[test]
@@ -405,7 +408,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("marram-cells-bug-{}", std::process::id()));
         let images = Images::open(&dir).unwrap();
         let image = images.load(images.deploy(&module, &[], &Quotas::default()).unwrap().hash).unwrap();
-        let mut cells = Cells::new(CellsConfig { slots: 2, ..CellsConfig::default() }).unwrap();
+        let mut cells = Cells::new(CellsConfig { slots: 4, ..CellsConfig::default() }).unwrap();
         cells.linker.allow_shadowing(true);
         cells
             .linker
@@ -415,13 +418,41 @@ mod tests {
             cells.start(cell, &image, Seed([0; 32])).unwrap();
         }
         let message = |bytes: &'static [u8]| Input::Message { port: Port::CLIENT, payload: bytes.into() };
-        let mut run = |cell, input| match cells.run(Run { cell, input, now_ns: 0 }) {
-            Progress::Done(ran) => ran.outcome,
-            Progress::Pending => panic!("it does nothing that takes long"),
+        let run = |cells: &mut Cells, cell, input| {
+            let mut progress = cells.run(Run { cell, input, now_ns: 0 });
+            loop {
+                match progress {
+                    Progress::Done(ran) => break ran.outcome,
+                    // On a machine that does much else.
+                    Progress::Pending => progress = cells.poll(cell),
+                }
+            }
         };
-        let Outcome::Stopped(Stop::Kill(reason)) = run(CellId(1), message(b"x")) else { panic!("a kill") };
+        let killed = run(&mut cells, CellId(1), message(b"x"));
+        let Outcome::Stopped(Stop::Kill(reason)) = killed else { panic!("a kill") };
         assert!(reason.contains("bug") && reason.contains("planted"), "{reason:?}");
-        assert_eq!(run(CellId(2), message(b"")), Outcome::Idle);
+        assert_eq!(run(&mut cells, CellId(2), message(b"")), Outcome::Idle);
+        // In a chain, by the name of the stage, also when messages are the driver's.
+        let quiet = wat::parse_str(
+            r#"(module (import "marram_v1" "send" (func $send (param i32 i32 i32)))
+                 (memory (export "memory") 1)
+                 (func (export "marram_alloc") (param i32) (result i32) (i32.const 0))
+                 (func (export "marram_recv") (param i32 i32 i32)
+                   (call $send (i32.const 1) (i32.const 0) (local.get 2))))"#,
+        )
+        .unwrap();
+        let hash = |module: &[u8]| images.deploy(module, &[], &Quotas::default()).unwrap().hash;
+        let stages = vec![("quiet".to_owned(), hash(&quiet)), ("bad".to_owned(), hash(&module))];
+        let chain = crate::chain::Chain::new(false, stages).unwrap();
+        let chain = images.load(images.deploy_chain(&chain).unwrap()).unwrap();
+        for messages in [0, driver::AFTER] {
+            cells.start(CellId(3), &chain, Seed([0; 32])).unwrap();
+            let mut run = |input| run(&mut cells, CellId(3), input);
+            assert_eq!(run(Input::Open { port: Port::CLIENT, kind: PortKind::Client }), Outcome::Idle);
+            (0..messages).for_each(|_| assert_eq!(run(message(b"")), Outcome::Idle));
+            let Outcome::Stopped(Stop::Kill(reason)) = run(message(b"x")) else { panic!("a kill") };
+            assert!(reason.starts_with("stage 1 (bad): ") && reason.contains("planted"), "{reason:?}");
+        }
         assert_eq!(cells.len(), 1);
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -2,21 +2,27 @@
 //!
 //! Until a cell's memory is gone its slot is not free; a cell that finds no other slot makes an end of all of them.
 
-use super::live::Live;
+use super::live::{Live, Stage};
 use super::{Cells, CellsConfig};
 use crate::buffers::discard;
 use crate::limits::{PARTING_BYTES_MAX, PARTING_PIECE_BYTES, PARTING_PIECE_PART};
 use std::collections::VecDeque;
 
-/// The instances of cells that ended.
+/// Cells that ended.
 #[derive(Default)]
 pub(super) struct Parting {
-    /// Each with the bytes of its memory that were not yet given back.
-    instances: VecDeque<(Live, usize)>,
-    /// The sum of them.
+    cells: VecDeque<Leaving>,
+    /// The sum of what they have left.
     bytes: usize,
-    /// What stays of each: the pool cleans so much where it lies, for the slot's next cell.
+    /// What stays of each memory: the pool cleans so much where it lies, for the slot's next cell.
     keep: usize,
+}
+
+/// A cell that ended.
+struct Leaving {
+    live: Live,
+    /// Its memories, by stage, with the bytes of each that were not yet given back.
+    left: Vec<(usize, usize)>,
 }
 
 impl Parting {
@@ -25,39 +31,44 @@ impl Parting {
     }
 
     /// Takes in the instances of a cell that has ended; small ones end at once.
-    pub(super) fn take(&mut self, instances: impl Iterator<Item = Live>) {
-        for mut live in instances {
-            let size = live.memory.data_size(&live.store);
-            if size <= self.keep + PARTING_PIECE_BYTES {
-                continue;
-            }
-            live.tracker.disarm();
-            self.bytes += size;
-            self.instances.push_back((live, size));
+    pub(super) fn take(&mut self, mut live: Live) {
+        let size = |stage: &Stage| stage.memory.data_size(&live.store);
+        let sizes = live.stages.iter().map(size).enumerate();
+        let left: Vec<_> = sizes.filter(|(_, size)| *size > self.keep + PARTING_PIECE_BYTES).collect();
+        if left.is_empty() {
+            return;
         }
+        live.disarm();
+        self.bytes += left.iter().map(|(_, size)| size).sum::<usize>();
+        self.cells.push_back(Leaving { live, left });
         while self.bytes > PARTING_BYTES_MAX {
             self.piece(usize::MAX);
         }
     }
 
-    /// Gives back so many bytes of the one that ended first, and its slot if no more are left.
+    /// Gives back so many bytes of a memory of the cell that ended first, and its slots if no more are left.
     fn piece(&mut self, piece: usize) {
-        let Some((live, left)) = self.instances.front_mut() else { return };
-        let rest = left.saturating_sub(piece).max(self.keep.min(*left));
-        discard(&mut live.memory.data_mut(&mut live.store)[rest..*left]);
-        self.bytes -= *left - rest;
-        *left = rest;
-        if rest <= self.keep {
-            self.bytes -= rest;
-            self.instances.pop_front();
+        let Some(Leaving { live: Live { stages, store, .. }, left }) = self.cells.front_mut() else { return };
+        if let Some((at, left_here)) = left.last_mut() {
+            let rest = left_here.saturating_sub(piece).max(self.keep.min(*left_here));
+            discard(&mut stages[*at].memory.data_mut(store)[rest..*left_here]);
+            self.bytes -= *left_here - rest;
+            *left_here = rest;
+            if rest <= self.keep {
+                self.bytes -= rest;
+                left.pop();
+            }
+        }
+        if left.is_empty() {
+            self.cells.pop_front();
         }
     }
 
     /// Frees all slots; how many that were.
     pub(super) fn clear(&mut self) -> usize {
         self.bytes = 0;
-        let count = self.instances.len();
-        self.instances.clear();
+        let count = self.cells.len();
+        self.cells.clear();
         count
     }
 }
@@ -66,7 +77,7 @@ impl Cells {
     /// Whether cells that ended still have memory: then [`Self::part`] is to be called now and then.
     #[must_use]
     pub fn are_parting(&self) -> bool {
-        !self.parting.instances.is_empty()
+        !self.parting.cells.is_empty()
     }
 
     /// Bytes of memory that cells which ended still have.

@@ -6,7 +6,6 @@
 
 use super::stages::Stages;
 use crate::chain::Image;
-use crate::generator::{Generator, of_stage};
 use crate::limits::{READY_MAX, READY_MIN};
 use marram_session::cell::Seed;
 use marram_wire::id::ImageHash;
@@ -109,10 +108,7 @@ impl Ready {
         self.count -= 1;
         shelf.found += 1;
         self.stats.found += 1;
-        for (at, stage) in (0..).zip(stages.list()) {
-            let mut live = stage.live.borrow_mut();
-            live.store.data_mut().generator = Generator::new(of_stage(seed, at));
-        }
+        stages.reseed(seed);
         Some(stages)
     }
 

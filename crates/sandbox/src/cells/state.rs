@@ -1,7 +1,6 @@
 //! A cell's state as a whole: taken into a snapshot, put back from checkpoints, hashed.
 
-use super::live::Live;
-use super::stages::{Stage, Stages};
+use super::live::{Live, Stage};
 use super::{Cells, StartError};
 use crate::buffers::{Spares, populate};
 use crate::chain::Image;
@@ -12,10 +11,12 @@ use crate::checkpoint::{
 use crate::deploy::GlobalValue;
 use crate::files::{Files, Page};
 use crate::generator::Generator;
+use crate::host::{Host, Hosts};
 use crate::image::StageImage;
 use crate::limits::{PAGE, WASM_PAGE};
 use marram_session::cell::{Base, CellId};
 use std::sync::Arc;
+use wasmtime::Store;
 
 impl Cells {
     /// Copies out what a checkpoint on `base` needs: the pause that a cell feels. Encode the result elsewhere.
@@ -24,14 +25,16 @@ impl Cells {
     /// If the cell is not between handlers, or a delta has nothing to build on. The cell goes on either way.
     pub fn snapshot(&mut self, cell: CellId, base: Base) -> Result<Snapshot, SnapshotError> {
         let stages = self.quiet(cell).ok_or(SnapshotError::NotIdle)?;
-        let image = self.cells.get(&cell).map(Stages::image).ok_or(SnapshotError::NotIdle)?;
-        let take = |stage: &Stage| stage.live.borrow_mut().snapshot(&stage.bound.image, base, &self.spares);
-        let taken: Result<Vec<_>, _> = stages.iter().map(take).collect();
+        let mut live = stages.live().borrow_mut();
+        let Live { stages: parts, store, .. } = &mut *live;
+        let hosts = 0..parts.len();
+        let take = |(stage, at): (&mut Stage, usize)| stage.snapshot(store, at, base, &self.spares);
+        let taken: Result<Vec<_>, _> = parts.iter_mut().zip(hosts).map(take).collect();
         if taken.is_err() {
             // Of stages that were copied nobody will see the copy, so the next delta cannot build on it.
-            stages.iter().for_each(|stage| stage.live.borrow_mut().checkpoint = None);
+            parts.iter_mut().for_each(|stage| stage.checkpoint = None);
         }
-        Ok(Snapshot::new(image, taken?))
+        Ok(Snapshot::new(stages.image(), taken?))
     }
 
     /// Makes a cell from checkpoints: it continues as the one that they were taken of would have.
@@ -55,10 +58,11 @@ impl Cells {
         }
         // What the generators are seeded with now is replaced, stage by stage.
         self.start(cell, image, from.stages[0].last().seed).map_err(RestoreError::Start)?;
-        let stages = self.quiet(cell).unwrap_or_default().iter().zip(&from.stages).zip(files);
-        let mut put = stages
-            .map(|((stage, from), files)| stage.live.borrow_mut().restore(&stage.bound.image, from, files));
-        let put = put.try_for_each(|result| result);
+        let put = self.quiet(cell).map_or(Ok(()), |stages| {
+            let Live { stages, store, .. } = &mut *stages.live().borrow_mut();
+            let mut parts = stages.iter_mut().enumerate().zip(&from.stages).zip(files);
+            parts.try_for_each(|(((at, stage), from), files)| stage.restore(store, at, from, files))
+        });
         if put.is_err() {
             self.remove(cell);
         }
@@ -69,13 +73,13 @@ impl Cells {
     /// came about. Reads all of memory. `None` if the cell is gone or in the middle of a handler.
     #[must_use]
     pub fn state_hash(&self, cell: CellId) -> Option<[u8; 32]> {
-        let stages = self.quiet(cell)?;
-        if let [only] = stages {
-            return Some(only.live.borrow_mut().hash());
+        let Live { stages, store, .. } = &mut *self.quiet(cell)?.live().borrow_mut();
+        if let [only] = &stages[..] {
+            return Some(only.hash(store, 0));
         }
         let mut hasher = blake3::Hasher::new_derive_key("marram chain state 1");
-        for stage in stages {
-            hasher.update(&stage.live.borrow_mut().hash());
+        for (at, stage) in stages.iter().enumerate() {
+            hasher.update(&stage.hash(store, at));
         }
         Some(*hasher.finalize().as_bytes())
     }
@@ -83,8 +87,8 @@ impl Cells {
     /// Bytes of linear memory that the cell has now, in all of its stages. `None` if it is gone or in the middle of a handler.
     #[must_use]
     pub fn memory_bytes(&self, cell: CellId) -> Option<usize> {
-        let bytes = |live: &Live| live.memory.data_size(&live.store);
-        Some(self.quiet(cell)?.iter().map(|stage| bytes(&stage.live.borrow())).sum())
+        let live = self.quiet(cell)?.live().borrow();
+        Some(live.stages.iter().map(|stage| stage.memory.data_size(&live.store)).sum())
     }
 }
 
@@ -135,10 +139,12 @@ fn to_page(bytes: &[u8]) -> Option<Page> {
     <[u8; PAGE]>::try_from(bytes).ok().map(Arc::new)
 }
 
-impl Live {
+/// Each in the store of its cell, where it has this number.
+impl Stage {
     fn snapshot(
         &mut self,
-        image: &Arc<StageImage>,
+        store: &mut Store<Hosts>,
+        at: usize,
         base: Base,
         spares: &Spares,
     ) -> Result<StageSnapshot, SnapshotError> {
@@ -147,7 +153,8 @@ impl Live {
             Base::Image => None,
             Base::Previous => Some(previous.ok_or(SnapshotError::NoBase)?),
         };
-        let memory = self.memory.data(&self.store);
+        let image = &self.bound.image;
+        let memory = self.memory.data(&*store);
         let wanted = if base.is_some() { Base::Previous } else { Base::Image };
         let runs = match self.tracker.take(memory, &image.memory, wanted) {
             Ok(runs) => runs,
@@ -162,8 +169,8 @@ impl Live {
             bytes.extend_from_slice(&memory[run.start as usize * PAGE..run.end as usize * PAGE]);
         }
         let memory_len = memory.len();
-        let globals = self.globals();
-        let host = self.store.data_mut();
+        let globals = self.globals(store);
+        let host = store.data_mut().act_for(at);
         let mut snapshot = StageSnapshot {
             image: Arc::clone(image),
             base,
@@ -178,58 +185,38 @@ impl Live {
             files: host.files.take_changes(base.is_none()),
             spares: spares.clone(),
         };
-        snapshot.id = self.name(&snapshot);
+        snapshot.id = name(host, &snapshot);
         self.checkpoint = Some(snapshot.id);
         Ok(snapshot)
     }
 
-    /// A name that no other checkpoint of this session's history has, but for the same state reached by the same inputs.
-    fn name(&self, snapshot: &StageSnapshot) -> CheckpointId {
-        let mut hasher = blake3::Hasher::new_derive_key("marram checkpoint name 1");
-        hasher.update(&snapshot.base.unwrap_or_else(|| image_id(snapshot.image.hash)));
-        hasher.update(&[u8::from(snapshot.base.is_some())]);
-        for number in [
-            self.handled,
-            snapshot.memory_len as u64,
-            snapshot.position,
-            self.store.data().now_ns.cast_unsigned(),
-        ] {
-            hasher.update(&number.to_le_bytes());
-        }
-        hasher.update(&snapshot.seed.0);
-        for run in &snapshot.runs {
-            hasher.update(&run.start.to_le_bytes());
-            hasher.update(&run.end.to_le_bytes());
-        }
-        let mut globals = Vec::with_capacity(snapshot.globals.len() * 17);
-        for global in &snapshot.globals {
-            global.encode(&mut globals);
-        }
-        hasher.update(&globals);
-        let mut id = [0; 16];
-        id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-        id
-    }
-
-    pub(super) fn globals(&mut self) -> Vec<GlobalValue> {
+    pub(super) fn globals(&self, store: &mut Store<Hosts>) -> Vec<GlobalValue> {
         let mut values = Vec::with_capacity(self.globals.len());
         for global in &self.globals {
-            let value = GlobalValue::from_val(&global.get(&mut self.store));
+            let value = GlobalValue::from_val(&global.get(&mut *store));
             values.push(value.expect("deployment refuses mutable globals that are no numbers"));
         }
         values
     }
 
-    fn restore(&mut self, image: &StageImage, from: &StageDecoded, files: Files) -> Result<(), RestoreError> {
+    fn restore(
+        &mut self,
+        store: &mut Store<Hosts>,
+        at: usize,
+        from: &StageDecoded,
+        files: Files,
+    ) -> Result<(), RestoreError> {
+        // Whose memory grows, for the quota.
+        store.data_mut().act_for(at);
         let last = from.last();
-        let have = self.memory.data_size(&self.store);
+        let have = self.memory.data_size(&*store);
         if last.memory_len > have {
             let pages = ((last.memory_len - have) / WASM_PAGE) as u64;
             self.memory
-                .grow(&mut self.store, pages)
+                .grow(&mut *store, pages)
                 .map_err(|error| RestoreError::Start(StartError::Slot(error.to_string())))?;
         }
-        let memory = self.memory.data_mut(&mut self.store);
+        let memory = self.memory.data_mut(&mut *store);
         for parsed in &from.chain {
             // Decoding checked that runs end within this checkpoint's memory, and memory never shrinks along a chain.
             parsed.memory.put(memory, |run| {
@@ -240,29 +227,29 @@ impl Live {
         }
         for (global, value) in self.globals.iter().zip(&last.globals) {
             global
-                .set(&mut self.store, value.to_val())
+                .set(&mut *store, value.to_val())
                 .map_err(|_| RestoreError::Misfit("a global does not take its value"))?;
         }
-        let host = self.store.data_mut();
+        let host = store.data_mut().act_for(at);
         host.ports = last.ports.clone();
         host.generator = Generator::resume(last.seed, last.position);
         host.files = files;
         // What was just written is known; from here on writes count for the next delta.
-        let memory = self.memory.data(&self.store);
-        if self.tracker.take(memory, &image.memory, Base::Image).is_ok() {
+        let memory = self.memory.data(&*store);
+        if self.tracker.take(memory, &self.bound.image.memory, Base::Image).is_ok() {
             self.checkpoint = Some(last.id);
         }
         Ok(())
     }
 
-    pub(super) fn hash(&mut self) -> [u8; 32] {
+    pub(super) fn hash(&self, store: &mut Store<Hosts>, at: usize) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("marram cell state 1");
-        for global in self.globals() {
+        for global in self.globals(store) {
             let mut bytes = Vec::with_capacity(17);
             global.encode(&mut bytes);
             hasher.update(&bytes);
         }
-        let host = self.store.data();
+        let host = store.data().stage(at);
         for (port, open) in host.ports.list() {
             hasher.update(&port.0.to_le_bytes());
             hasher.update(&[u8::from(*open)]);
@@ -270,11 +257,34 @@ impl Live {
         hasher.update(&host.generator.seed().0);
         hasher.update(&host.generator.position().to_le_bytes());
         host.files.hash(&mut hasher);
-        let memory = self.memory.data(&self.store);
+        let memory = self.memory.data(&*store);
         hasher.update(&(memory.len() as u64).to_le_bytes());
         hasher.update(memory);
         *hasher.finalize().as_bytes()
     }
+}
+
+/// A name that no other checkpoint of this session's history has, but for the same state reached by the same inputs.
+fn name(host: &Host, snapshot: &StageSnapshot) -> CheckpointId {
+    let mut hasher = blake3::Hasher::new_derive_key("marram checkpoint name 1");
+    hasher.update(&snapshot.base.unwrap_or_else(|| image_id(snapshot.image.hash)));
+    hasher.update(&[u8::from(snapshot.base.is_some())]);
+    for number in [host.handled, snapshot.memory_len as u64, snapshot.position, host.now_ns.cast_unsigned()] {
+        hasher.update(&number.to_le_bytes());
+    }
+    hasher.update(&snapshot.seed.0);
+    for run in &snapshot.runs {
+        hasher.update(&run.start.to_le_bytes());
+        hasher.update(&run.end.to_le_bytes());
+    }
+    let mut globals = Vec::with_capacity(snapshot.globals.len() * 17);
+    for global in &snapshot.globals {
+        global.encode(&mut globals);
+    }
+    hasher.update(&globals);
+    let mut id = [0; 16];
+    id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    id
 }
 
 /// Bytes of a run from which on one call that makes its pages present pays.

@@ -2,6 +2,7 @@
 
 use crate::limits::SLICE_MS;
 use crate::scheduling::run_at_once;
+use crate::watch::Watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
@@ -14,14 +15,13 @@ const IDLE_SLICES: u32 = 50;
 /// The thread that advances the epoch. It sleeps while no guest runs, and ends when this is dropped.
 pub(crate) struct Ticker {
     shared: Arc<Shared>,
+    watch: Watch,
     thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
     /// Handlers started or resumed so far, wrapping: a change means that guests run.
     activity: AtomicU32,
-    /// Slices so far, wrapping.
-    slices: AtomicU32,
     asleep: AtomicBool,
     stop: AtomicBool,
 }
@@ -31,19 +31,20 @@ impl Ticker {
     pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             activity: AtomicU32::new(0),
-            slices: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
-        let theirs = Arc::clone(&shared);
-        let thread =
-            thread::Builder::new().name("marram-epochs".into()).spawn(move || tick(&engine, &theirs))?;
-        Ok(Self { shared, thread: Some(thread) })
+        let watch = Watch::default();
+        let theirs = (Arc::clone(&shared), watch.clone());
+        let thread = thread::Builder::new()
+            .name("marram-epochs".into())
+            .spawn(move || tick(&engine, &theirs.0, &theirs.1))?;
+        Ok(Self { shared, watch, thread: Some(thread) })
     }
 
-    /// Which slice it is: another number means that another one has begun. Cheaper than a clock.
-    pub(crate) fn slice(&self) -> u32 {
-        self.shared.slices.load(Ordering::Relaxed)
+    /// The clock that counts the slices.
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     /// To be called before a guest runs. Costs an atomic load and store, and a wake-up after a pause.
@@ -59,14 +60,14 @@ impl Ticker {
     }
 }
 
-fn tick(engine: &Engine, shared: &Shared) {
+fn tick(engine: &Engine, shared: &Shared, watch: &Watch) {
     run_at_once();
     let mut seen = shared.activity.load(Ordering::SeqCst);
     let mut idle = 0;
     while !shared.stop.load(Ordering::SeqCst) {
         thread::sleep(Duration::from_millis(SLICE_MS));
         engine.increment_epoch();
-        shared.slices.fetch_add(1, Ordering::Relaxed);
+        watch.tick();
         let now = shared.activity.load(Ordering::SeqCst);
         idle = if now == seen { idle + 1 } else { 0 };
         seen = now;

@@ -3,8 +3,6 @@
 use super::Cells;
 use super::bound::Bound;
 use super::live::Live;
-use crate::buffers::discard;
-use crate::dirty::Tracker;
 use marram_session::cell::Seed;
 use std::rc::Rc;
 
@@ -23,9 +21,10 @@ impl Cells {
         for image in images {
             loop {
                 let warm = self.warm_slots();
-                let tracker = Tracker::new(&self.method);
-                let Ok(mut live) = Live::start(&image, &self.entry, 0, Seed([0; 32]), tracker) else { break };
-                discard(live.memory.data_mut(&mut live.store));
+                let (one, seed) = (std::slice::from_ref(&image), Seed([0; 32]));
+                let live = Live::start(one, false, &self.drivers, seed, &self.method, self.ticker.watch());
+                let Ok(mut live) = live else { break };
+                live.discard();
                 if self.warm_slots() >= warm {
                     // It was never used, or it was another image's and is as clean as if it never was.
                     break;

@@ -6,9 +6,10 @@ use super::rewrite::{GlobalValue, global_name};
 use crate::app::App;
 use crate::cells::reason;
 use crate::files::Files;
-use crate::host::{Host, Level, Phase, Print, linker};
+use crate::host::{Host, Hosts, Level, Phase, Print, linker};
 use crate::image::InitialMemory;
 use crate::limits::IMAGE_SPAN_MAX;
+use crate::watch::Watch;
 use marram_session::cell::Seed;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -32,18 +33,19 @@ pub(super) fn initialise(
 ) -> Result<Frozen, DeployError> {
     // The generator is never drawn from: initialisation that tries is refused.
     let files = Files::new(app.files.clone().into(), app.quotas.scratch_max);
-    let host = Host::new(Phase::Initialising, Seed([0; 32]), files, app.quotas.memory_max);
-    let mut store = Store::new(engine, host);
-    store.limiter(|host| host);
+    let mut hosts = Hosts::new(1, false, Watch::default());
+    hosts.add(Host::new(Phase::Initialising, Seed([0; 32]), files, &app.quotas));
+    let mut store = Store::new(engine, hosts);
+    store.limiter(|hosts| hosts);
     store.set_epoch_deadline(1);
     store.epoch_deadline_trap();
     let pre = linker(engine).and_then(|linker| linker.instantiate_pre(module)).map_err(|error| {
         DeployError::ImportForbidden { name: "a function".into(), reason: format!("{error:#}") }
     })?;
 
-    let run = |store: &mut Store<Host>| -> wasmtime::Result<Instance> {
+    let run = |store: &mut Store<Hosts>| -> wasmtime::Result<Instance> {
         let instance = pre.instantiate(&mut *store)?;
-        store.data_mut().memory = instance.get_memory(&mut *store, "memory");
+        store.data_mut().running().memory = instance.get_memory(&mut *store, "memory");
         if facts.initialize {
             instance.get_typed_func::<(), ()>(&mut *store, "_initialize")?.call(&mut *store, ())?;
         }
@@ -56,7 +58,7 @@ pub(super) fn initialise(
                     "it ran for more than {ms_max} ms; move the work into a handler, or do it when building"
                 )
             }
-            _ => with_complaints(reason(&error), &store.data().prints),
+            _ => with_complaints(reason(&error), &store.data().runs().prints),
         })
     })?;
     freeze(&mut store, &instance, facts)
@@ -85,8 +87,8 @@ fn within<R>(engine: &Engine, ms_max: u64, work: impl FnOnce() -> R) -> R {
     })
 }
 
-fn freeze(store: &mut Store<Host>, instance: &Instance, facts: &Facts) -> Result<Frozen, DeployError> {
-    let memory = store.data().memory.ok_or(DeployError::ExportMissing("memory"))?;
+fn freeze(store: &mut Store<Hosts>, instance: &Instance, facts: &Facts) -> Result<Frozen, DeployError> {
+    let memory = store.data().runs().memory.ok_or(DeployError::ExportMissing("memory"))?;
     let memory = InitialMemory::scan(memory.data(&mut *store));
     if memory.span() > IMAGE_SPAN_MAX {
         return Err(DeployError::Initialisation(format!(
@@ -101,7 +103,7 @@ fn freeze(store: &mut Store<Host>, instance: &Instance, facts: &Facts) -> Result
         })
         .collect::<Option<Vec<_>>>()
         .ok_or_else(|| DeployError::Unsavable("a mutable global is no number".into()))?;
-    let host = store.data_mut();
+    let host = store.data_mut().running();
     let files = host.files.freeze();
     Ok(Frozen { memory, globals, files, prints: std::mem::take(&mut host.prints) })
 }

@@ -1,14 +1,13 @@
 //! The imports of module `marram_v1`. What each does is written down in `docs/abi.md`.
 
 use super::ports::PortState;
-use super::{ABI_MODULE, Host, Level, guest_error, range, split};
+use super::{ABI_MODULE, Host, Hosts, Level, guest_error, range, split, split_cell};
 use crate::keys::is_certificate_verify;
 use crate::limits::{
     MESSAGE_BYTES_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, RANDOM_BYTES_MAX,
     SIGNATURES_PER_HANDLER_MAX, TIMER_CHANGES_PER_HANDLER_MAX,
 };
-use bytes::Bytes;
-use marram_session::cell::{Output, TimerChange};
+use marram_session::cell::TimerChange;
 use marram_wire::id::Port;
 use wasmparser::ValType::{self, I32, I64};
 use wasmtime::{Caller, Linker, Result};
@@ -26,7 +25,7 @@ pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
 ];
 
 /// Adds the functions. The engine hands pointers, lengths and tokens over as the unsigned numbers that they are.
-pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
+pub(super) fn link(linker: &mut Linker<Hosts>) -> Result<()> {
     linker.func_wrap(ABI_MODULE, "send", send)?;
     linker.func_wrap(ABI_MODULE, "close", close)?;
     linker.func_wrap(ABI_MODULE, "now", now)?;
@@ -38,8 +37,9 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
     Ok(())
 }
 
-fn send(mut caller: Caller<'_, Host>, port: u32, ptr: u32, len: u32) -> Result<()> {
-    let (memory, host) = split(&mut caller)?;
+fn send(mut caller: Caller<'_, Hosts>, port: u32, ptr: u32, len: u32) -> Result<()> {
+    let (memory, hosts) = split_cell(&mut caller)?;
+    let host = hosts.running();
     host.only_when_running("send")?;
     match host.ports.state(Port(port)) {
         PortState::Open => {}
@@ -51,33 +51,34 @@ fn send(mut caller: Caller<'_, Host>, port: u32, ptr: u32, len: u32) -> Result<(
         return Err(guest_error(format!("send: a message of {len} bytes; the most is {MESSAGE_BYTES_MAX}")));
     }
     let range = range(memory, ptr, len, "send")?;
-    room_for_output(host, range.len())?;
-    host.output_bytes += range.len();
-    let payload = Bytes::copy_from_slice(&memory[range]);
-    host.outputs.push(Output::Message { port: Port(port), payload });
+    make_room(host, range.len())?;
+    hosts.send(Port(port), &memory[range]);
     Ok(())
 }
 
-/// One handler's outputs stay in memory until it ends, so there is a most.
-fn room_for_output(host: &Host, len: usize) -> Result<()> {
-    if host.outputs.len() >= OUTPUTS_PER_HANDLER_MAX {
+/// Counts another output of so many bytes. One handler's outputs stay in memory until it ends, so there is a most.
+fn make_room(host: &mut Host, len: usize) -> Result<()> {
+    if host.sent >= OUTPUTS_PER_HANDLER_MAX {
         return Err(guest_error(format!("send: more than {OUTPUTS_PER_HANDLER_MAX} outputs in one handler")));
     }
-    if host.output_bytes + len > OUTPUT_BYTES_PER_HANDLER_MAX {
+    if host.sent_bytes + len > OUTPUT_BYTES_PER_HANDLER_MAX {
         return Err(guest_error(format!(
             "send: more than {OUTPUT_BYTES_PER_HANDLER_MAX} bytes in one handler"
         )));
     }
+    host.sent += 1;
+    host.sent_bytes += len;
     Ok(())
 }
 
-fn close(mut caller: Caller<'_, Host>, port: u32) -> Result<()> {
-    let host = caller.data_mut();
+fn close(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
+    let hosts = caller.data_mut();
+    let host = hosts.running();
     host.only_when_running("close")?;
     match host.ports.close(Port(port)) {
         PortState::Open => {
-            room_for_output(host, 0)?;
-            host.outputs.push(Output::Close { port: Port(port) });
+            make_room(host, 0)?;
+            hosts.close(Port(port));
             Ok(())
         }
         PortState::Closed | PortState::Gone => Ok(()),
@@ -85,12 +86,13 @@ fn close(mut caller: Caller<'_, Host>, port: u32) -> Result<()> {
     }
 }
 
-fn now(mut caller: Caller<'_, Host>) -> Result<i64> {
-    caller.data().only_when_running("now")?;
-    Ok(caller.data_mut().now())
+fn now(mut caller: Caller<'_, Hosts>) -> Result<i64> {
+    let host = caller.data_mut().running();
+    host.only_when_running("now")?;
+    Ok(host.now())
 }
 
-fn random(mut caller: Caller<'_, Host>, ptr: u32, len: u32) -> Result<()> {
+fn random(mut caller: Caller<'_, Hosts>, ptr: u32, len: u32) -> Result<()> {
     let (memory, host) = split(&mut caller)?;
     host.only_when_running("random")?;
     if len as usize > RANDOM_BYTES_MAX {
@@ -102,7 +104,7 @@ fn random(mut caller: Caller<'_, Host>, ptr: u32, len: u32) -> Result<()> {
 }
 
 /// The engine charges the cell for the time, as for all that it computes.
-fn sign(mut caller: Caller<'_, Host>, key: u32, ptr: u32, len: u32, out: u32, room: u32) -> Result<u32> {
+fn sign(mut caller: Caller<'_, Hosts>, key: u32, ptr: u32, len: u32, out: u32, room: u32) -> Result<u32> {
     let (memory, host) = split(&mut caller)?;
     host.only_when_running("sign")?;
     let Some(signer) = host.keys.get(key as usize) else {
@@ -133,31 +135,35 @@ fn sign(mut caller: Caller<'_, Host>, key: u32, ptr: u32, len: u32, out: u32, ro
     Ok(u32::try_from(signature.len()).expect("it fits where it was put, whose length is one"))
 }
 
-fn timer(mut caller: Caller<'_, Host>, delay_ns: i64, token: u64) -> Result<()> {
-    caller.data().only_when_running("timer")?;
+fn timer(mut caller: Caller<'_, Hosts>, delay_ns: i64, token: u64) -> Result<()> {
+    let host = caller.data_mut().running();
+    host.only_when_running("timer")?;
     // The instant at which it fires is made of the handler's time.
-    caller.data_mut().clock_read = true;
-    let stage = caller.data().stage;
+    host.clock_read = true;
+    let stage = host.stage;
     change_timer(caller.data_mut(), TimerChange::Set { stage, token, delay_ns: delay_ns.max(0) })
 }
 
-fn timer_cancel(mut caller: Caller<'_, Host>, token: u64) -> Result<()> {
-    caller.data().only_when_running("timer_cancel")?;
-    let stage = caller.data().stage;
+fn timer_cancel(mut caller: Caller<'_, Hosts>, token: u64) -> Result<()> {
+    let host = caller.data_mut().running();
+    host.only_when_running("timer_cancel")?;
+    let stage = host.stage;
     change_timer(caller.data_mut(), TimerChange::Cancel { stage, token })
 }
 
-fn change_timer(host: &mut Host, change: TimerChange) -> Result<()> {
-    if host.timers.len() >= TIMER_CHANGES_PER_HANDLER_MAX {
+fn change_timer(hosts: &mut Hosts, change: TimerChange) -> Result<()> {
+    let host = hosts.running();
+    if host.timer_changes >= TIMER_CHANGES_PER_HANDLER_MAX {
         return Err(guest_error(format!(
             "timer: more than {TIMER_CHANGES_PER_HANDLER_MAX} changes in one handler"
         )));
     }
-    host.timers.push(change);
+    host.timer_changes += 1;
+    hosts.change_timer(change);
     Ok(())
 }
 
-fn print(mut caller: Caller<'_, Host>, level: u32, ptr: u32, len: u32) -> Result<()> {
+fn print(mut caller: Caller<'_, Hosts>, level: u32, ptr: u32, len: u32) -> Result<()> {
     let (memory, host) = split(&mut caller)?;
     let range = range(memory, ptr, len, "print")?;
     let level = match level {

@@ -1,11 +1,14 @@
 //! The host's side of one cell: what its imports read and write. Everything that a guest can observe comes from here.
 //!
-//! Refuses to know sessions: inputs arrive as plain values, outputs are collected and handed over.
+//! Refuses to know sessions: inputs arrive as plain values, outputs are collected and handed over. What passes between the
+//! stages of a cell is `hosts`'s business.
 
+mod hosts;
 mod marram;
 mod ports;
 mod wasi;
 
+pub(crate) use hosts::{Blamed, Hosts, Next, Order};
 pub(crate) use ports::Ports;
 
 use crate::files::Files;
@@ -13,11 +16,11 @@ use crate::generator::Generator;
 use crate::keys::Signer;
 use crate::limits::{PRINT_BYTES_MAX, PRINTS_PER_HANDLER_MAX};
 use crate::plain::plain_cut;
-use bytes::Bytes;
-use marram_session::cell::{Output, Seed, TimerChange};
+use crate::quotas::Quotas;
+use marram_session::cell::{Seed, Stop};
 use std::fmt;
 use std::sync::Arc;
-use wasmtime::{Caller, Engine, Extern, Linker, Memory, ResourceLimiter};
+use wasmtime::{Caller, Engine, Extern, Linker, Memory};
 
 /// The import module of the cell ABI.
 pub(crate) const ABI_MODULE: &str = "marram_v1";
@@ -60,7 +63,7 @@ pub(crate) enum Phase {
     Running,
 }
 
-/// The host's side of one cell.
+/// The host's side of one stage.
 pub(crate) struct Host {
     /// The guest's memory, once it is instantiated.
     pub(crate) memory: Option<Memory>,
@@ -71,53 +74,69 @@ pub(crate) struct Host {
     pub(crate) now_ns: i64,
     /// Whether the present handler observed `now_ns`.
     pub(crate) clock_read: bool,
-    /// The message that the guest is being given room for.
-    pub(crate) arriving: Option<Bytes>,
-    pub(crate) outputs: Vec<Output>,
-    pub(crate) output_bytes: usize,
-    pub(crate) timers: Vec<TimerChange>,
+    /// Messages and closes that the present handler has sent, and their bytes.
+    pub(crate) sent: usize,
+    pub(crate) sent_bytes: usize,
+    /// Changes that it has made to its timers.
+    pub(crate) timer_changes: usize,
+    /// Signatures that were made for it.
+    pub(crate) signatures: usize,
     pub(crate) prints: Vec<Print>,
     pub(crate) ports: Ports,
     pub(crate) generator: Generator,
     pub(crate) files: Files,
     /// What the cell may have signed with, by its own numbers.
     pub(crate) keys: Arc<[Arc<dyn Signer>]>,
-    /// Signatures made in the present handler.
-    pub(crate) signatures: usize,
     /// Bytes that linear memory may grow to, whatever the machine has.
     pub(crate) memory_max: u64,
+    /// Nanoseconds that it may run for one input.
+    pub(crate) handler_time_ns: u64,
+    /// Nanoseconds that it has run for the present input.
+    pub(crate) spent_ns: u64,
+    /// Handlers run so far in this instance.
+    pub(crate) handled: u64,
 }
 
 impl Host {
-    pub(crate) fn new(phase: Phase, seed: Seed, files: Files, memory_max: u64) -> Self {
+    pub(crate) fn new(phase: Phase, seed: Seed, files: Files, quotas: &Quotas) -> Self {
         Self {
             memory: None,
             phase,
             stage: 0,
             now_ns: 0,
             clock_read: false,
-            arriving: None,
-            outputs: Vec::new(),
-            output_bytes: 0,
-            timers: Vec::new(),
+            sent: 0,
+            sent_bytes: 0,
+            timer_changes: 0,
+            signatures: 0,
             prints: Vec::new(),
             ports: Ports::default(),
             generator: Generator::new(seed),
             files,
             keys: Arc::from([]),
-            signatures: 0,
-            memory_max,
+            memory_max: quotas.memory_max,
+            handler_time_ns: quotas.handler_time_ns,
+            spent_ns: 0,
+            handled: 0,
         }
     }
 
-    /// Forgets what the last handler did and did not take, and sets the clock of the next.
+    /// Forgets what the last handler did, and sets the clock of the next.
     pub(crate) fn begin(&mut self, now_ns: i64) {
         self.now_ns = now_ns;
         self.clock_read = false;
-        self.outputs.clear();
-        self.output_bytes = 0;
-        self.timers.clear();
+        self.sent = 0;
+        self.sent_bytes = 0;
+        self.timer_changes = 0;
         self.signatures = 0;
+        self.handled += 1;
+    }
+
+    /// Why it ends, if it has had its time.
+    pub(crate) fn too_long(&self) -> Option<Stop> {
+        let ms = self.handler_time_ns / 1_000_000;
+        (self.spent_ns > self.handler_time_ns)
+            .then(|| Stop::Kill(format!("a handler ran longer than handler_time, {ms} ms")))
     }
 
     /// Session time, as this handler sees it.
@@ -141,21 +160,6 @@ impl Host {
             Phase::Running => Ok(()),
             Phase::Initialising => Err(Refusal::AtInitialisation(call).into()),
         }
-    }
-}
-
-impl ResourceLimiter for Host {
-    fn memory_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        Ok(desired as u64 <= self.memory_max && maximum.is_none_or(|max| desired <= max))
-    }
-
-    /// Growth that the quota allows must not depend on the machine: a machine that cannot give it ends the handler.
-    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
-        Err(Refusal::MachineMemory(error.to_string()).into())
-    }
-
-    fn table_growing(&mut self, _: usize, _: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        Ok(true)
     }
 }
 
@@ -194,9 +198,17 @@ pub(crate) fn guest_error(text: impl Into<String>) -> wasmtime::Error {
     Refusal::Guest(text.into()).into()
 }
 
-/// The guest's memory and the host's state, side by side.
-pub(crate) fn split<'a>(caller: &'a mut Caller<'_, Host>) -> wasmtime::Result<(&'a mut [u8], &'a mut Host)> {
-    let memory = match caller.data().memory {
+/// The guest's memory and the host's side of its stage, next to each other.
+pub(crate) fn split<'a>(caller: &'a mut Caller<'_, Hosts>) -> wasmtime::Result<(&'a mut [u8], &'a mut Host)> {
+    let (memory, hosts) = split_cell(caller)?;
+    Ok((memory, hosts.running()))
+}
+
+/// The guest's memory and the host's side of its cell.
+pub(crate) fn split_cell<'a>(
+    caller: &'a mut Caller<'_, Hosts>,
+) -> wasmtime::Result<(&'a mut [u8], &'a mut Hosts)> {
+    let memory = match caller.data().runs().memory {
         Some(memory) => memory,
         // Only a start function runs before the instance is known.
         None => match caller.get_export("memory") {
@@ -225,23 +237,8 @@ pub(crate) fn range(
     Ok(ptr as usize..ptr as usize + len as usize)
 }
 
-/// Copies the message that has arrived to where the guest has made room for it.
-pub(crate) fn put(memory: &mut [u8], host: &mut Host, ptr: u32) -> wasmtime::Result<()> {
-    let payload = host.arriving.take().unwrap_or_default();
-    let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-    let range = range(memory, ptr, len, "marram_alloc")?;
-    memory[range].copy_from_slice(&payload);
-    Ok(())
-}
-
-/// The same as an import of `cells::entry`.
-pub(crate) fn put_arriving(mut caller: Caller<'_, Host>, ptr: u32) -> wasmtime::Result<()> {
-    let (memory, host) = split(&mut caller)?;
-    put(memory, host, ptr)
-}
-
 /// All imports, by name. Instantiation picks those that a module names.
-pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Host>> {
+pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Hosts>> {
     let mut linker = Linker::new(engine);
     marram::link(&mut linker)?;
     wasi::link(&mut linker)?;

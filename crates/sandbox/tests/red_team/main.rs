@@ -11,6 +11,7 @@ mod messages;
 mod prints;
 mod sealed;
 mod slots;
+mod stages;
 #[path = "../support/mod.rs"]
 mod support;
 mod table;

@@ -1,7 +1,7 @@
 //! Attacks by those who were there before: a canary that looks for a byte of an old cell, in every configuration of the pool
 //! that can be chosen. Old cells are large enough to part with their memory piece by piece.
 
-use super::support::{CELL, ask_at, deploy, guest, message, start_in};
+use super::support::{CELL, ask_at, deploy, deploy_chain, guest, message, start_in, twice};
 use marram_sandbox::{Cells, CellsConfig, Image, Reset, Tracking};
 use marram_session::cell::{Base, CellId, Run};
 use std::sync::Arc;
@@ -117,6 +117,70 @@ fn a_cell_that_looks_for_the_last_one_in_its_slot_sees_the_image() {
                 }
             }
         }
+    }
+}
+
+/// Writes a secret into every page and passes a message on; computes for ever where it is not sent on, with `l` and last, and
+/// fails there with `t`.
+fn filler(last: bool) -> Vec<u8> {
+    let on = if last {
+        r#"(if (i32.eq (local.get $what) (i32.const 108)) (then (loop $forever (br $forever))))
+           (if (i32.eq (local.get $what) (i32.const 116)) (then unreachable))"#
+    } else {
+        "(i32.store8 (local.get $ptr) (local.get $what)) (call $send (i32.const 1) (local.get $ptr) (local.get $len))"
+    };
+    guest(&format!(
+        r#"(func (export "marram_recv") (param i32) (param $ptr i32) (param $len i32) (local $i i32) (local $what i32)
+             (local.set $what (i32.load8_u (local.get $ptr)))
+             (drop (memory.grow (i32.const 60)))
+             (local.set $i (i32.mul (memory.size) (i32.const 65536)))
+             (loop $l
+               (local.set $i (i32.sub (local.get $i) (i32.const 4096)))
+               (i64.store offset=128 (local.get $i) (i64.const 0x7ec4e77ec4e77ec4))
+               (br_if $l (local.get $i)))
+             {on})"#
+    ))
+}
+
+#[test]
+fn a_cell_that_looks_for_the_stages_of_a_chain_sees_the_image() {
+    let chain = deploy_chain(&[("a", filler(false)), ("b", filler(false)), ("c", filler(true))]);
+    let canary = canary();
+    for (reset, tracking, keep_resident) in [
+        (Reset::Rewrite, Tracking::Auto, 64 << 10),
+        (Reset::Rewrite, Tracking::Auto, 64 << 20),
+        (Reset::Rewrite, Tracking::Compare, 1 << 20),
+        (Reset::Discard, Tracking::Auto, 0),
+    ] {
+        let config = CellsConfig { slots: 3, tracking, reset, keep_resident };
+        twice(|| {
+            let mut cells = Cells::new(config).unwrap();
+            for (round, end) in [&b"s"[..], b"l", b"t", b"l", b"s"].into_iter().enumerate() {
+                start_in(&mut cells, CELL, &chain);
+                ask_at(&mut cells, CELL, b"s", 0);
+                if round != 1 {
+                    cells.snapshot(CELL, Base::Image).unwrap();
+                    ask_at(&mut cells, CELL, b"s", 0);
+                    cells.snapshot(CELL, Base::Previous).unwrap();
+                }
+                if round == 4 {
+                    let bytes = cells.snapshot(CELL, Base::Image).unwrap().encode();
+                    cells.remove(CELL);
+                    cells.restore(CELL, &chain, &marram_sandbox::Decoded::decode(&[bytes]).unwrap()).unwrap();
+                }
+                let _ = cells.run(Run { cell: CELL, input: message(end), now_ns: 0 });
+                cells.remove(CELL);
+                (0..round * 7).for_each(|_| cells.part());
+                // The slots of all its stages.
+                let others = [2, 3, 4].map(CellId);
+                for other in others {
+                    start_in(&mut cells, other, &canary);
+                    let seen = ask_at(&mut cells, other, b"?", 0);
+                    assert_eq!(seen, [0_i64.to_le_bytes()], "{config:?} round {round}");
+                }
+                others.into_iter().for_each(|other| cells.remove(other));
+            }
+        });
     }
 }
 

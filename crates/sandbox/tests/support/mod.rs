@@ -159,6 +159,33 @@ pub fn start_in(cells: &mut Cells, cell: CellId, image: &Arc<Image>) {
         let ran = run(cells, cell, Input::Open { port, kind }, 0);
         assert_eq!(ran.outcome, Outcome::Idle);
     }
+    if SEASONED.get() {
+        season(cells, cell);
+    }
+}
+
+/// More handlers than a cell runs before messages are its driver's to give out.
+const SEASON: usize = 40;
+
+thread_local! {
+    static SEASONED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Tests cells that are new, and then cells that have lived for long: those that [`start_in`] starts have a driver then.
+pub fn twice(test: impl Fn()) {
+    for seasoned in [false, true] {
+        SEASONED.set(seasoned);
+        test();
+    }
+    SEASONED.set(false);
+}
+
+/// Has a cell live for long, without any effect on its stages: a port that they never had is gone, again and again.
+pub fn season(cells: &mut Cells, cell: CellId) {
+    for _ in 0..SEASON {
+        let ran = run(cells, cell, Input::Gone { port: Port(60_000) }, 0);
+        assert_eq!((ran.outcome, ran.outputs.len()), (Outcome::Idle, 0));
+    }
 }
 
 /// Runs a handler to its end, however many slices that takes.

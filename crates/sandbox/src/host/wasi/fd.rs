@@ -1,7 +1,7 @@
 //! The `fd_*` functions.
 
 use super::memory::{buffers, put};
-use super::{Errno, Host, OK, WASI_MODULE, errno, split};
+use super::{Errno, Hosts, OK, WASI_MODULE, errno, split};
 use crate::files::{Descriptor, ROOT_DESCRIPTOR, Stat, Whence};
 use crate::host::{Level, range};
 use crate::limits::{IO_BUFFERS_MAX, IO_BYTES_MAX, PRINT_BYTES_MAX, PRINTS_PER_HANDLER_MAX};
@@ -16,13 +16,15 @@ const FLAG_APPEND: u16 = 1;
 /// Every right that there is: rights were dropped from WASI, and libc only looks for them.
 const ALL_RIGHTS: u64 = (1 << 30) - 1;
 
-type Guest<'a> = Caller<'a, Host>;
+type Guest<'a> = Caller<'a, Hosts>;
 
-pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
+pub(super) fn link(linker: &mut Linker<Hosts>) -> Result<()> {
     let m = WASI_MODULE;
     linker.func_wrap(m, "fd_advise", |c: Guest<'_>, fd: u32, _: u64, _: u64, _: u32| exists(&c, fd))?;
     linker.func_wrap(m, "fd_allocate", |_: u32, _: u64, _: u64| Errno::NotSupported as u32)?;
-    linker.func_wrap(m, "fd_close", |mut c: Guest<'_>, fd: u32| errno(c.data_mut().files.close(fd)))?;
+    linker.func_wrap(m, "fd_close", |mut c: Guest<'_>, fd: u32| {
+        errno(c.data_mut().running().files.close(fd))
+    })?;
     linker.func_wrap(m, "fd_datasync", |c: Guest<'_>, fd: u32| exists(&c, fd))?;
     linker.func_wrap(m, "fd_sync", |c: Guest<'_>, fd: u32| exists(&c, fd))?;
     linker.func_wrap(m, "fd_fdstat_get", fd_fdstat_get)?;
@@ -30,7 +32,7 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
     linker.func_wrap(m, "fd_fdstat_set_rights", |c: Guest<'_>, fd: u32, _: u64, _: u64| exists(&c, fd))?;
     linker.func_wrap(m, "fd_filestat_get", fd_filestat_get)?;
     linker.func_wrap(m, "fd_filestat_set_size", |mut c: Guest<'_>, fd: u32, len: u64| {
-        errno(c.data_mut().files.truncate(fd, len))
+        errno(c.data_mut().running().files.truncate(fd, len))
     })?;
     // Times are always 0, so setting them changes nothing.
     linker.func_wrap(m, "fd_filestat_set_times", |c: Guest<'_>, fd: u32, _: u64, _: u64, _: u32| {
@@ -52,7 +54,7 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
     linker.func_wrap(m, "fd_prestat_dir_name", fd_prestat_dir_name)?;
     linker.func_wrap(m, "fd_readdir", fd_readdir)?;
     linker.func_wrap(m, "fd_renumber", |mut c: Guest<'_>, from: u32, to: u32| {
-        errno(c.data_mut().files.renumber(from, to))
+        errno(c.data_mut().running().files.renumber(from, to))
     })?;
     linker.func_wrap(m, "fd_seek", fd_seek)?;
     linker.func_wrap(m, "fd_tell", |c: Guest<'_>, fd: u32, out: u32| fd_seek(c, fd, 0, 1, out))?;
@@ -60,7 +62,7 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
 }
 
 fn exists(caller: &Guest<'_>, fd: u32) -> u32 {
-    errno(caller.data().files.descriptor(fd))
+    errno(caller.data().runs().files.descriptor(fd))
 }
 
 fn fd_fdstat_get(mut caller: Guest<'_>, fd: u32, out: u32) -> Result<u32> {
@@ -83,7 +85,7 @@ fn fd_fdstat_get(mut caller: Guest<'_>, fd: u32, out: u32) -> Result<u32> {
 }
 
 fn fd_fdstat_set_flags(mut caller: Guest<'_>, fd: u32, flags: u32) -> u32 {
-    let host = caller.data_mut();
+    let host = caller.data_mut().running();
     match host.files.descriptor(fd) {
         Err(error) => error as u32,
         Ok(Descriptor::Open(_)) => errno(host.files.set_append(fd, flags & u32::from(FLAG_APPEND) != 0)),

@@ -4,7 +4,7 @@ mod fd;
 mod memory;
 mod path;
 
-use super::{Host, Refusal, WASI_MODULE, range, split};
+use super::{Hosts, Refusal, WASI_MODULE, range, split};
 use crate::files::Errno;
 use crate::limits::RANDOM_BYTES_MAX;
 use memory::put;
@@ -73,7 +73,7 @@ fn errno<T>(result: std::result::Result<T, Errno>) -> u32 {
 }
 
 /// Adds all functions.
-pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
+pub(super) fn link(linker: &mut Linker<Hosts>) -> Result<()> {
     linker.func_wrap(WASI_MODULE, "args_get", |_: u32, _: u32| OK)?;
     linker.func_wrap(WASI_MODULE, "args_sizes_get", no_strings)?;
     linker.func_wrap(WASI_MODULE, "environ_get", |_: u32, _: u32| OK)?;
@@ -100,7 +100,7 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
 }
 
 /// Arguments and environment are empty: no strings, in no bytes.
-fn no_strings(mut caller: Caller<'_, Host>, count: u32, bytes: u32) -> Result<u32> {
+fn no_strings(mut caller: Caller<'_, Hosts>, count: u32, bytes: u32) -> Result<u32> {
     let (memory, _) = split(&mut caller)?;
     put(memory, count, &[0; 4], "args_sizes_get")?;
     put(memory, bytes, &[0; 4], "args_sizes_get")?;
@@ -112,7 +112,7 @@ fn is_session_clock(clock: u32) -> bool {
     clock < 2
 }
 
-fn clock_res_get(mut caller: Caller<'_, Host>, clock: u32, out: u32) -> Result<u32> {
+fn clock_res_get(mut caller: Caller<'_, Hosts>, clock: u32, out: u32) -> Result<u32> {
     if !is_session_clock(clock) {
         return Ok(Errno::Invalid as u32);
     }
@@ -121,7 +121,7 @@ fn clock_res_get(mut caller: Caller<'_, Host>, clock: u32, out: u32) -> Result<u
     Ok(OK)
 }
 
-fn clock_time_get(mut caller: Caller<'_, Host>, clock: u32, _precision: u64, out: u32) -> Result<u32> {
+fn clock_time_get(mut caller: Caller<'_, Hosts>, clock: u32, _precision: u64, out: u32) -> Result<u32> {
     if !is_session_clock(clock) {
         return Ok(Errno::Invalid as u32);
     }
@@ -131,7 +131,7 @@ fn clock_time_get(mut caller: Caller<'_, Host>, clock: u32, _precision: u64, out
     Ok(OK)
 }
 
-fn random_get(mut caller: Caller<'_, Host>, ptr: u32, len: u32) -> Result<u32> {
+fn random_get(mut caller: Caller<'_, Hosts>, ptr: u32, len: u32) -> Result<u32> {
     let (memory, host) = split(&mut caller)?;
     host.only_when_running("random_get")?;
     if len as usize > RANDOM_BYTES_MAX {

@@ -2,7 +2,7 @@
 
 use super::fd::filestat;
 use super::memory::{path, put};
-use super::{Errno, Host, OK, WASI_MODULE, errno, split};
+use super::{Errno, Hosts, OK, WASI_MODULE, errno, split};
 use crate::files::{Files, OpenOptions};
 use wasmtime::{Caller, Linker, Result};
 
@@ -17,10 +17,10 @@ const RIGHT_WRITE: u64 = 1 << 6;
 /// The `append` bit of descriptor flags.
 const FLAG_APPEND: u32 = 1;
 
-type Guest<'a> = Caller<'a, Host>;
+type Guest<'a> = Caller<'a, Hosts>;
 type Done<T> = std::result::Result<T, Errno>;
 
-pub(super) fn link(linker: &mut Linker<Host>) -> Result<()> {
+pub(super) fn link(linker: &mut Linker<Hosts>) -> Result<()> {
     let m = WASI_MODULE;
     let not_supported = Errno::NotSupported as u32;
     linker.func_wrap(m, "path_create_directory", |c: Guest<'_>, fd: u32, p: u32, n: u32| {

@@ -1,5 +1,5 @@
-//! A cell that has lived for long gets its messages by another way in: what guests do there, and what becomes of them, is
-//! the same.
+//! A cell that has lived for long gets its messages from a driver: what guests do there, and what becomes of them, is the
+//! same. What chains do is tried both ways in `chains.rs`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -8,7 +8,7 @@ use marram_sandbox::{Cells, Decoded, Progress};
 use marram_session::cell::{Base, CellId, Run, Stop};
 use support::{CELL, ask, ask_at, deploy, message, mixer, module, run, start, stop};
 
-/// More messages than a cell gets by the first way in.
+/// More messages than a cell gets without one.
 const MANY: usize = 100;
 
 /// A guest that echoes, but for a message of 666 bytes: then its function `harm` runs, in the handler or where it is

@@ -1,0 +1,156 @@
+//! The driver: a module of our own beside the guests of a cell that gives them their messages. It asks the host which stage
+//! is next, has that stage make room, has the host copy the message there, and hands it over, until nothing waits. So a call
+//! into the engine, which gets a stack of its own first and costs more than most handlers, is one for each input of the
+//! cell, however many stages it has. Guests cannot name it, and it knows of them but two functions each.
+
+use super::live::Handlers;
+use crate::host::Hosts;
+use crate::limits::STAGES_MAX;
+use std::cell::RefCell;
+use wasm_encoder::{
+    BlockType, CodeSection, EntityType, ExportKind, ExportSection, Function, FunctionSection, ImportSection,
+    Module as Encoder, NameSection, TypeSection, ValType,
+};
+use wasmtime::{Caller, Engine, Extern, Instance, Linker, Module, Store, TypedFunc};
+
+/// The module's name, by which traces leave it out.
+const NAME: &str = "marram:driver";
+/// The module that it imports the host's functions from.
+const HOST: &str = "marram";
+/// What the host names when no message is next.
+const NO_STAGE: u32 = u32::MAX;
+/// Handlers after which a cell gets one: making it costs what it saves on so many messages.
+pub(super) const AFTER: u64 = 32;
+
+/// Runs until no message is next.
+pub(super) type Drive = TypedFunc<(), ()>;
+
+/// The modules, compiled for one engine when they are first needed: one for each number of stages.
+pub(crate) struct Drivers {
+    host: Linker<Hosts>,
+    modules: RefCell<[Option<Module>; STAGES_MAX]>,
+}
+
+impl Drivers {
+    pub(super) fn new(engine: &Engine) -> wasmtime::Result<Self> {
+        let mut host = Linker::new(engine);
+        host.func_wrap(HOST, "next", next)?;
+        host.func_wrap(HOST, "put", put)?;
+        let drivers = Self { host, modules: RefCell::new([const { None }; STAGES_MAX]) };
+        drivers.prepare(1)?;
+        Ok(drivers)
+    }
+
+    /// Makes the module for cells of so many stages, if there is none yet: that takes a millisecond or two.
+    pub(super) fn prepare(&self, stages: usize) -> wasmtime::Result<()> {
+        let mut modules = self.modules.borrow_mut();
+        let place = stages.checked_sub(1).and_then(|at| modules.get_mut(at));
+        let place = place.ok_or_else(|| wasmtime::Error::msg("no cell has so many stages"))?;
+        if place.is_none() {
+            *place = Some(Module::new(self.host.engine(), assemble(u32::try_from(stages)?))?);
+        }
+        Ok(())
+    }
+
+    /// Puts a driver beside guests with these exports.
+    pub(super) fn join<'a>(
+        &self,
+        store: &mut Store<Hosts>,
+        stages: impl ExactSizeIterator<Item = &'a Handlers>,
+    ) -> wasmtime::Result<Drive> {
+        self.prepare(stages.len())?;
+        let modules = self.modules.borrow();
+        let module = modules[stages.len() - 1].as_ref().expect("it was just made");
+        let mut imports: Vec<Extern> = Vec::with_capacity(2 + 2 * stages.len());
+        for name in ["next", "put"] {
+            imports.push(self.host.get(&mut *store, HOST, name)?);
+        }
+        for Handlers { alloc, recv, .. } in stages {
+            imports.push((*alloc.func()).into());
+            imports.push((*recv.func()).into());
+        }
+        Instance::new(&mut *store, module, &imports)?.get_typed_func(&mut *store, "drive")
+    }
+
+    /// Whether this is what one is called.
+    pub(super) fn is_named(name: Option<&str>) -> bool {
+        name == Some(NAME)
+    }
+}
+
+/// The stage that gets the next message, the message's port and its length; [`NO_STAGE`] if the driver is to return.
+fn next(mut caller: Caller<'_, Hosts>) -> (u32, u32, u32) {
+    let hosts = caller.data_mut();
+    if hosts.is_running() {
+        hosts.ended();
+    }
+    match hosts.hand_over_message() {
+        Some((stage, port, len)) => (u32::try_from(stage).unwrap_or(NO_STAGE), port, len),
+        None => (NO_STAGE, 0, 0),
+    }
+}
+
+/// Copies the message to where its stage has made room.
+fn put(mut caller: Caller<'_, Hosts>, ptr: u32) -> wasmtime::Result<()> {
+    let memory = caller.data().runs().memory;
+    let memory = memory.ok_or_else(|| wasmtime::Error::msg("a stage that runs has a memory"))?;
+    let (memory, hosts) = memory.data_and_store_mut(&mut caller);
+    hosts.put(memory, ptr)
+}
+
+/// ```text
+/// loop
+///   (stage, port, len) = next()
+///   switch stage { n: ptr = alloc_n(len); put(ptr); recv_n(port, ptr, len); continue }
+///   return
+/// ```
+fn assemble(stages: u32) -> Vec<u8> {
+    let mut types = TypeSection::new();
+    types.ty().function([], [ValType::I32; 3]);
+    types.ty().function([ValType::I32], []);
+    types.ty().function([ValType::I32], [ValType::I32]);
+    types.ty().function([ValType::I32; 3], []);
+    types.ty().function([], []);
+    let mut imports = ImportSection::new();
+    imports.import(HOST, "next", EntityType::Function(0));
+    imports.import(HOST, "put", EntityType::Function(1));
+    for stage in 0..stages {
+        imports.import(HOST, &format!("alloc-{stage}"), EntityType::Function(2));
+        imports.import(HOST, &format!("recv-{stage}"), EntityType::Function(3));
+    }
+    let mut functions = FunctionSection::new();
+    functions.function(4);
+    let mut exports = ExportSection::new();
+    exports.export("drive", ExportKind::Func, 2 + 2 * stages);
+    let (stage, port, len, ptr) = (0, 1, 2, 3);
+    let mut drive = Function::new([(4, ValType::I32)]);
+    let mut code = drive.instructions();
+    // One block a stage, the first innermost, within one that the switch leaves for when no message is next.
+    code.loop_(BlockType::Empty).block(BlockType::Empty);
+    for _ in 0..stages {
+        code.block(BlockType::Empty);
+    }
+    code.call(0).local_set(len).local_set(port).local_tee(stage);
+    code.br_table((0..stages).collect::<Vec<_>>(), stages);
+    for n in 0..stages {
+        let (alloc, recv) = (2 + 2 * n, 3 + 2 * n);
+        code.end().local_get(len).call(alloc).local_tee(ptr).call(1);
+        code.local_get(port).local_get(ptr).local_get(len).call(recv);
+        // Out of the blocks of the stages behind it and of the one around, back to the loop.
+        code.br(stages - n);
+    }
+    code.end().end().end();
+    let mut code = CodeSection::new();
+    code.function(&drive);
+    let mut names = NameSection::new();
+    names.module(NAME);
+    let mut module = Encoder::new();
+    module
+        .section(&types)
+        .section(&imports)
+        .section(&functions)
+        .section(&exports)
+        .section(&code)
+        .section(&names);
+    module.finish()
+}

@@ -1,0 +1,484 @@
+//! The host's side of a whole cell: its stages, which of them runs, and what is on its way between them.
+//!
+//! What a stage sends to its server is the next stage's input from its client, and the other way round; only the first
+//! stage reaches the client, and only the last one the server. Knows no peers but these: nothing but what passes through
+//! here connects two stages. All stages lie in one store, so that a message goes from one to the next without the host's
+//! entering and leaving the engine; but an import acts on the stage that runs, and on the memory of that one alone.
+
+use super::{Host, Ports, guest_error};
+use crate::limits::{
+    BETWEEN_STAGES_BYTES_MAX, BUFFER_BYTES_KEPT, BUFFERS_KEPT, HANDLERS_PER_INPUT_MAX, MESSAGE_BYTES_MAX,
+    OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, TIMER_CHANGES_PER_HANDLER_MAX, WAITING_KEPT,
+};
+use crate::watch::Watch;
+use bytes::Bytes;
+use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Stop, TimerChange};
+use marram_wire::{id::Port, limits::charge};
+use std::collections::VecDeque;
+use wasmtime::{ResourceLimiter, UpdateDeadline};
+
+/// The host's side of a cell.
+pub(crate) struct Hosts {
+    /// A stage each, the one next to the client first.
+    list: Vec<Host>,
+    /// The stage that runs, or that ran last. What an import does, it does for this one.
+    at: usize,
+    /// Whether a handler is under way.
+    running: bool,
+    /// Whether the slice was over when the last handler ended.
+    due: bool,
+    failed: Option<Blamed>,
+    /// Whether there is a server: then the stages meet when its port opens, else with the client's.
+    server: bool,
+    /// How the client and the server speak.
+    kinds: [PortKind; 2],
+    /// First in, first out: what stages wait to be given.
+    waiting: VecDeque<(usize, Waiting)>,
+    /// What that costs memory, in bytes.
+    waiting_charge: u64,
+    /// The message that the stage that runs is making room for.
+    arriving: Payload,
+    /// Used ones, for the next messages between stages.
+    buffers: Vec<Vec<u8>>,
+    /// What the present input has brought about.
+    made: Made,
+    watch: Watch,
+}
+
+/// Which stage a cell ends for, and why.
+pub(crate) type Blamed = (usize, Stop);
+
+/// What an input has brought about so far.
+#[derive(Default)]
+struct Made {
+    now_ns: i64,
+    outputs: Vec<Output>,
+    output_bytes: usize,
+    timers: Vec<TimerChange>,
+    clock_read: bool,
+    handlers: u32,
+}
+
+/// An input that waits for its stage.
+enum Waiting {
+    Message { port: Port, payload: Payload },
+    Open { port: Port, kind: PortKind },
+    Close { port: Port },
+    Gone { port: Port },
+    Timer { token: u64 },
+}
+
+/// The bytes of a message to a stage.
+enum Payload {
+    /// As they came.
+    Outside(Bytes),
+    /// A copy of what a neighbour sent.
+    Between(Vec<u8>),
+}
+
+/// What a stage is to do next; the bytes of a message are with the host by then. No field is narrower than a word: a processor
+/// waits when it reads as a whole what was just written in parts.
+#[derive(Clone, Copy)]
+pub(crate) enum Order {
+    Message { port: u32, len: u32 },
+    Open { port: u32, kind: u32 },
+    Close { port: u32 },
+    Gone { port: u32 },
+    Timer { token: u64 },
+}
+
+/// What is to be done next in a cell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// A message waits for a stage.
+    Message,
+    /// Another input does.
+    Other,
+    /// Something does, but the slice is over.
+    Due,
+    /// All stages are quiet.
+    Nothing,
+    /// The cell ends.
+    Failed,
+}
+
+impl Hosts {
+    /// Of a cell that has none yet of so many stages.
+    pub(crate) fn new(stages: usize, server: bool, watch: Watch) -> Self {
+        Self {
+            list: Vec::with_capacity(stages),
+            at: 0,
+            running: false,
+            due: false,
+            failed: None,
+            server,
+            kinds: [PortKind::Client, PortKind::Server],
+            waiting: VecDeque::new(),
+            waiting_charge: 0,
+            arriving: Payload::Between(Vec::new()),
+            buffers: Vec::new(),
+            made: Made::default(),
+            watch,
+        }
+    }
+
+    /// Adds a stage behind the others. What happens in the store until the next one is added happens for this one.
+    pub(crate) fn add(&mut self, host: Host) {
+        self.at = self.list.len();
+        self.list.push(host);
+    }
+
+    /// The one that runs, or ran last.
+    pub(crate) fn running(&mut self) -> &mut Host {
+        &mut self.list[self.at]
+    }
+
+    /// The one that runs, or ran last, when it only is to be looked at.
+    pub(crate) fn runs(&self) -> &Host {
+        &self.list[self.at]
+    }
+
+    /// Its number.
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// What happens in the store next happens for this stage, between inputs.
+    pub(crate) fn act_for(&mut self, at: usize) -> &mut Host {
+        self.at = at;
+        &mut self.list[at]
+    }
+
+    /// One of the stages.
+    pub(crate) fn stage(&self, at: usize) -> &Host {
+        &self.list[at]
+    }
+
+    /// All stages.
+    pub(crate) fn stages(&mut self) -> impl Iterator<Item = &mut Host> {
+        self.list.iter_mut()
+    }
+}
+
+/// From input to input.
+impl Hosts {
+    /// Takes an input from outside, and puts it to the stage that it is for.
+    pub(crate) fn accept(&mut self, input: Input, now_ns: i64) {
+        self.made.now_ns = now_ns;
+        self.list.iter_mut().for_each(|host| host.spent_ns = 0);
+        let last = self.list.len() - 1;
+        let at = match &input {
+            Input::Message { port, .. }
+            | Input::Open { port, .. }
+            | Input::Close { port }
+            | Input::Gone { port } => {
+                if *port == Port::SERVER {
+                    last
+                } else {
+                    0
+                }
+            }
+            Input::Timer { stage, .. } => usize::from(*stage),
+        };
+        let strangers = last > 0 && !self.neighbours_met();
+        let client = matches!(input, Input::Open { kind, .. } if kind.is_client());
+        self.note(&input);
+        if strangers && !client {
+            self.introduce();
+        }
+        self.wait(at, Waiting::from(input));
+        // Where there is a server, its port opens next: no stage is sent anything before all of its ports are there.
+        if strangers && client && !self.server {
+            self.introduce();
+        }
+    }
+
+    fn wait(&mut self, at: usize, input: Waiting) {
+        self.waiting_charge += input.charge();
+        self.waiting.push_back((at, input));
+    }
+
+    /// Whether the ports between stages are open: all are, or none.
+    fn neighbours_met(&self) -> bool {
+        let last = self.list.last().expect("there is a stage");
+        last.ports.list().iter().any(|(port, _)| *port == Port::CLIENT)
+    }
+
+    /// Remembers how the peers speak, until the stages meet: that is within the session's first entry.
+    fn note(&mut self, input: &Input) {
+        if let Input::Open { kind, .. } = input {
+            let [client, server] = &mut self.kinds;
+            *(if kind.is_client() { client } else { server }) = *kind;
+        }
+    }
+
+    /// Opens the ports between stages, stage after stage from the client on, before any of them is sent a message. A
+    /// neighbour speaks as the peer on its side does, for all that the host knows.
+    fn introduce(&mut self) {
+        let [client, server] = self.kinds;
+        for at in 1..self.list.len() {
+            self.wait(at - 1, Waiting::Open { port: Port::SERVER, kind: server });
+            self.wait(at, Waiting::Open { port: Port::CLIENT, kind: client });
+        }
+    }
+
+    /// A turn begins between two handlers.
+    pub(crate) fn begin_turn(&mut self) {
+        self.due = false;
+    }
+
+    /// What is to be done next.
+    pub(crate) fn next(&self) -> Next {
+        if self.failed.is_some() {
+            return Next::Failed;
+        }
+        match self.waiting.front() {
+            None => Next::Nothing,
+            Some(_) if self.due => Next::Due,
+            Some((_, Waiting::Message { .. })) => Next::Message,
+            Some(_) => Next::Other,
+        }
+    }
+
+    /// Gives the next waiting input to its stage, which runs from here on. Nothing if none waits, or the cell ends.
+    pub(crate) fn hand_over(&mut self) -> Option<Order> {
+        let (at, input) = self.waiting.pop_front()?;
+        self.waiting_charge -= input.charge();
+        self.at = at;
+        self.made.handlers += 1;
+        if self.made.handlers > HANDLERS_PER_INPUT_MAX {
+            return self.fail(Stop::Kill(format!(
+                "one input ran more than {HANDLERS_PER_INPUT_MAX} handlers of its chain"
+            )));
+        }
+        let Some(host) = self.list.get_mut(at) else {
+            return self.fail(Stop::Kill("a timer fired of a stage that the chain does not have".into()));
+        };
+        if let Some(stop) = host.too_long() {
+            return self.fail(stop);
+        }
+        host.begin(self.made.now_ns);
+        let order = match input {
+            Waiting::Message { port, payload } => {
+                let len = payload.bytes().len();
+                if len > MESSAGE_BYTES_MAX {
+                    return self.fail(Stop::Trap(format!(
+                        "a message of {len} bytes arrived; the most is {MESSAGE_BYTES_MAX}"
+                    )));
+                }
+                self.arriving = payload;
+                Order::Message { port: port.0, len: u32::try_from(len).unwrap_or(u32::MAX) }
+            }
+            Waiting::Open { port, kind } => Order::Open { port: port.0, kind: kind as u32 },
+            Waiting::Close { port } => Order::Close { port: port.0 },
+            Waiting::Gone { port } => Order::Gone { port: port.0 },
+            Waiting::Timer { token } => Order::Timer { token },
+        };
+        self.running = true;
+        Some(order)
+    }
+
+    /// The next message for a stage, as [`Self::hand_over`] gives it: which stage, which port, how many bytes. Nothing if
+    /// something else is to be done.
+    pub(crate) fn hand_over_message(&mut self) -> Option<(usize, u32, u32)> {
+        match (self.next() == Next::Message).then(|| self.hand_over())?? {
+            Order::Message { port, len } => Some((self.at, port, len)),
+            _ => None,
+        }
+    }
+
+    /// Whether a handler is under way.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// The handler that was under way has come to its end.
+    pub(crate) fn ended(&mut self) {
+        self.running = false;
+        if self.watch.is_resumed() {
+            self.charge();
+        }
+        self.due = self.watch.is_due();
+        self.made.clock_read |= self.list[self.at].clock_read;
+        if let Some(why) = self.excess() {
+            self.fail::<()>(Stop::Kill(why));
+        }
+    }
+
+    /// The slice is over in the middle of a handler: it goes on in the cell's next turn, or has had its time.
+    pub(crate) fn preempted(&mut self) -> wasmtime::Result<UpdateDeadline> {
+        self.charge();
+        match self.list.get(self.at).and_then(Host::too_long).filter(|_| self.running) {
+            Some(stop) => {
+                self.fail::<()>(stop);
+                Err(guest_error("it has had its time"))
+            }
+            None => Ok(UpdateDeadline::Yield(1)),
+        }
+    }
+
+    /// Charges the stage that ran last for the time since the clock was last read.
+    pub(crate) fn charge(&mut self) {
+        let lap_ns = self.watch.lap_ns();
+        if let Some(host) = self.list.get_mut(self.at) {
+            host.spent_ns += lap_ns;
+        }
+    }
+
+    /// What all stages have had of the present input.
+    pub(crate) fn spent_ns(&self) -> u64 {
+        self.list.iter().map(|host| host.spent_ns).sum()
+    }
+
+    fn fail<T>(&mut self, stop: Stop) -> Option<T> {
+        self.failed = Some((self.at, stop));
+        None
+    }
+
+    /// Why the cell ends, if the host says so.
+    pub(crate) fn take_failure(&mut self) -> Option<Blamed> {
+        self.failed.take()
+    }
+
+    /// What the input has brought about, when all stages are quiet.
+    pub(crate) fn take_made(&mut self, cell: CellId) -> Ran {
+        self.made.handlers = 0;
+        self.made.output_bytes = 0;
+        if self.waiting.capacity() > WAITING_KEPT {
+            self.waiting = VecDeque::new();
+        }
+        Ran {
+            cell,
+            outcome: Outcome::Idle,
+            clock_read: std::mem::take(&mut self.made.clock_read),
+            outputs: std::mem::take(&mut self.made.outputs),
+            timers: std::mem::take(&mut self.made.timers),
+            cost_ns: self.spent_ns(),
+        }
+    }
+
+    /// What one input has caused too much of, if it has: what bounds one handler bounds all of a chain's together.
+    fn excess(&self) -> Option<String> {
+        let why = if self.waiting_charge > BETWEEN_STAGES_BYTES_MAX {
+            format!("more than {BETWEEN_STAGES_BYTES_MAX} bytes wait between stages")
+        } else if self.made.outputs.len() > OUTPUTS_PER_HANDLER_MAX {
+            format!("one input brought more than {OUTPUTS_PER_HANDLER_MAX} outputs out of its chain")
+        } else if self.made.output_bytes > OUTPUT_BYTES_PER_HANDLER_MAX {
+            format!("one input brought more than {OUTPUT_BYTES_PER_HANDLER_MAX} bytes out of its chain")
+        } else if self.made.timers.len() > TIMER_CHANGES_PER_HANDLER_MAX {
+            format!("one input changed more than {TIMER_CHANGES_PER_HANDLER_MAX} timers of its chain")
+        } else {
+            return None;
+        };
+        Some(why)
+    }
+}
+
+/// What the stage that runs does.
+impl Hosts {
+    /// Sends a message to the neighbour behind a port, or out.
+    pub(crate) fn send(&mut self, port: Port, bytes: &[u8]) {
+        match self.neighbour(port) {
+            Some((neighbour, port)) => {
+                let mut buffer = self.buffers.pop().unwrap_or_default();
+                buffer.extend_from_slice(bytes);
+                self.wait(neighbour, Waiting::Message { port, payload: Payload::Between(buffer) });
+            }
+            None => {
+                self.made.output_bytes += bytes.len();
+                let payload = Bytes::copy_from_slice(bytes);
+                self.made.outputs.push(Output::Message { port, payload });
+            }
+        }
+    }
+
+    /// Says to whoever is behind a port that nothing more comes.
+    pub(crate) fn close(&mut self, port: Port) {
+        match self.neighbour(port) {
+            Some((neighbour, port)) => self.wait(neighbour, Waiting::Close { port }),
+            None => self.made.outputs.push(Output::Close { port }),
+        }
+    }
+
+    /// The stage behind a port of the stage that runs, and the port by which it knows that one.
+    fn neighbour(&self, port: Port) -> Option<(usize, Port)> {
+        match port {
+            Port::SERVER if self.at + 1 < self.list.len() => Some((self.at + 1, Port::CLIENT)),
+            Port::CLIENT if self.at > 0 => Some((self.at - 1, Port::SERVER)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn change_timer(&mut self, change: TimerChange) {
+        self.made.timers.push(change);
+    }
+
+    /// Copies the message that has arrived to where the stage that runs has made room for it.
+    pub(crate) fn put(&mut self, memory: &mut [u8], ptr: u32) -> wasmtime::Result<()> {
+        let payload = std::mem::replace(&mut self.arriving, Payload::Between(Vec::new()));
+        let bytes = payload.bytes();
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let range = super::range(memory, ptr, len, "marram_alloc")?;
+        memory[range].copy_from_slice(bytes);
+        if let Payload::Between(mut buffer) = payload
+            && buffer.capacity() <= BUFFER_BYTES_KEPT
+            && self.buffers.len() < BUFFERS_KEPT
+        {
+            buffer.clear();
+            self.buffers.push(buffer);
+        }
+        Ok(())
+    }
+
+    /// The ports of the stage that runs.
+    pub(crate) fn ports(&mut self) -> &mut Ports {
+        &mut self.running().ports
+    }
+}
+
+/// Memory that grows is that of the stage that runs, and so is the quota.
+impl ResourceLimiter for Hosts {
+    fn memory_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(desired as u64 <= self.runs().memory_max && maximum.is_none_or(|max| desired <= max))
+    }
+
+    /// Growth that the quota allows must not depend on the machine: a machine that cannot give it ends the handler.
+    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        Err(super::Refusal::MachineMemory(error.to_string()).into())
+    }
+
+    fn table_growing(&mut self, _: usize, _: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(true)
+    }
+}
+
+impl Payload {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Outside(bytes) => bytes,
+            Self::Between(bytes) => bytes,
+        }
+    }
+}
+
+impl Waiting {
+    /// What it costs while it waits, in bytes.
+    fn charge(&self) -> u64 {
+        match self {
+            Self::Message { payload, .. } => charge(payload.bytes().len()),
+            _ => charge(0),
+        }
+    }
+}
+
+impl From<Input> for Waiting {
+    fn from(input: Input) -> Self {
+        match input {
+            Input::Message { port, payload } => Self::Message { port, payload: Payload::Outside(payload) },
+            Input::Open { port, kind } => Self::Open { port, kind },
+            Input::Close { port } => Self::Close { port },
+            Input::Gone { port } => Self::Gone { port },
+            Input::Timer { token, .. } => Self::Timer { token },
+        }
+    }
+}

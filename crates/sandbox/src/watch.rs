@@ -1,0 +1,95 @@
+//! The clock by which cells are charged: one a process, since one cell runs at a time.
+//!
+//! It is read when a slice ends and when stages come to rest, not for each handler between: reading it takes a tenth of what a
+//! small handler does. What was spent since it was last read is charged to whichever stage runs then, which is each in
+//! proportion to what it spends.
+
+use crate::limits::SLICE_CHARGE_NS_MAX;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// A handle on the clock. What lies in a store must be fit for any thread, so its numbers are atomic; all but the count of
+/// slices are written by the thread of the cells alone.
+#[derive(Clone)]
+pub(crate) struct Watch(Arc<Numbers>);
+
+struct Numbers {
+    /// What times are counted from.
+    base: Instant,
+    /// Slices so far, wrapping.
+    slices: AtomicU32,
+    /// The slice in which the present turn began.
+    slice: AtomicU32,
+    /// When the clock was last read, in nanoseconds.
+    read_ns: AtomicU64,
+    /// What the thread had computed when the handler that is under way was resumed, in nanoseconds; [`NOT_RESUMED`] if it began
+    /// in this turn.
+    computed_ns: AtomicU64,
+}
+
+const NOT_RESUMED: u64 = u64::MAX;
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self(Arc::new(Numbers {
+            base: Instant::now(),
+            slices: AtomicU32::new(0),
+            slice: AtomicU32::new(0),
+            read_ns: AtomicU64::new(0),
+            computed_ns: AtomicU64::new(NOT_RESUMED),
+        }))
+    }
+}
+
+impl Watch {
+    /// Another slice begins.
+    pub(crate) fn tick(&self) {
+        self.0.slices.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A cell's turn begins; `resumed` if it is in the middle of a handler.
+    pub(crate) fn begin(&self, resumed: bool) {
+        self.0.slice.store(self.0.slices.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.0.computed_ns.store(if resumed { computed_ns() } else { NOT_RESUMED }, Ordering::Relaxed);
+        self.0.read_ns.store(self.now_ns(), Ordering::Relaxed);
+    }
+
+    /// Whether the slice in which this turn began is over. Cheaper than reading a clock.
+    pub(crate) fn is_due(&self) -> bool {
+        self.0.slices.load(Ordering::Relaxed) != self.0.slice.load(Ordering::Relaxed)
+    }
+
+    /// Whether the handler that is under way began in an earlier turn.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.0.computed_ns.load(Ordering::Relaxed) != NOT_RESUMED
+    }
+
+    /// What to charge for the time since the clock was last read. It counts as a handler's first slice from here on.
+    pub(crate) fn lap_ns(&self) -> u64 {
+        let now_ns = self.now_ns();
+        let lap_ns = now_ns.saturating_sub(self.0.read_ns.load(Ordering::Relaxed));
+        self.0.read_ns.store(now_ns, Ordering::Relaxed);
+        let before = self.0.computed_ns.load(Ordering::Relaxed);
+        self.0.computed_ns.store(NOT_RESUMED, Ordering::Relaxed);
+        if before != NOT_RESUMED && lap_ns > SLICE_CHARGE_NS_MAX {
+            lap_ns.min(computed_ns().saturating_sub(before))
+        } else {
+            lap_ns.min(SLICE_CHARGE_NS_MAX)
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.0.base.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Nanoseconds that this thread has computed: time in which the machine ran something else does not count. Costs a system
+/// call, so it is asked only of handlers that have used up a slice already.
+fn computed_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec of our own. The standard library has no clock of a thread's time.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0;
+    debug_assert!(!failed, "every Linux has this clock");
+    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
+}
