@@ -344,6 +344,12 @@ impl Agent {
         }
     }
 
+    /// Whether nobody keeps what it would take to go on without its owner.
+    pub(super) fn is_lost_with_its_owner(&self, id: EndId) -> bool {
+        let terms = self.sessions.get(&id).and_then(|session| session.end.terms());
+        terms.is_some_and(|terms| !terms.keep)
+    }
+
     /// Nobody owns the session. The client's end leads at once; the server's gives it a heartbeat's time.
     fn orphan(&mut self, now_ns: u64, id: EndId, reason: &str, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
@@ -357,8 +363,7 @@ impl Agent {
             session.orphaned_ns = Some(now_ns);
             out.push(Out::Report(Report::Orphaned { session: id.session, reason: reason.to_string() }));
         }
-        let keeps = session.end.terms().is_none_or(|terms| terms.keep);
-        if !keeps {
+        if self.is_lost_with_its_owner(id) {
             if let Some((wire, channel)) = former {
                 // The owner may live behind the silence: it is to end the session for the other end as well.
                 let ended = Ended { channel, code: Code::Lost, reason: reason.to_string() };
@@ -367,6 +372,7 @@ impl Agent {
             unbind(&mut self.wires, former);
             return self.end_session(now_ns, id, Code::Lost, reason.to_string(), out);
         }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
         session.silent = former;
         if session.asking.is_none() {
             let grace_ns = if session.is_server() { self.config.heartbeat_timeout_ns } else { 0 };

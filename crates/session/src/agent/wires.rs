@@ -240,12 +240,16 @@ impl Agent {
         }
     }
 
-    /// The wire stays, so that a host that was only slow is heard again and a stale owner is told so.
+    /// The wire stays, so that a host that was only slow is heard again and a stale owner is told so. Sessions that nobody
+    /// keeps stay with it: another owner could not go on with them, so they have nothing to gain, and would be lost to a host
+    /// that was only slow.
     fn suspect(&mut self, now_ns: u64, id: WireId, reason: &str, out: &mut Vec<Out>) {
         let Some(wire) = self.wires.get(&id) else { return };
         let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
         for session in sessions {
-            self.lost_wire(now_ns, session, id, reason, out);
+            if !self.is_lost_with_its_owner(session) {
+                self.lost_wire(now_ns, session, id, reason, out);
+            }
         }
     }
 

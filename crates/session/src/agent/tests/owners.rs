@@ -174,7 +174,6 @@ fn an_owner_that_gives_a_session_up_is_followed_by_another() {
 
 #[test]
 fn a_session_that_nobody_keeps_is_lost_with_its_owner() {
-    let lost = ["w1 ended c2 Lost: no word from the edge for 2000 ms", "p1 is reset"];
     let over = |reason: &str| alloc::format!("s1 over, Lost: {reason}");
     let none = || {
         let mut stage = Stage::client(2);
@@ -185,10 +184,12 @@ fn a_session_that_nobody_keeps_is_lost_with_its_owner() {
     };
     let mut stage = none();
     stage.silence(1);
-    let lines: Vec<_> = stage.wait(TIMEOUT).iter().map(|line| line.replacen("2000 ", "", 1)).collect();
-    let orphaned = "s1 orphaned: no word from the edge for 2000 ms";
-    let reason = over("no word from the edge for 2000 ms");
-    assert_eq!(lines, [orphaned, lost[0], lost[1], &reason], "the owner may live behind the silence");
+    assert_eq!(stage.wait(TIMEOUT), [""; 0], "a host that is only slow keeps its sessions");
+    let lines: Vec<_> = stage.wait(TIMEOUT * 39);
+    let [_, orphaned, reset, lost] = &lines[..] else { panic!("{lines:?}") };
+    let reason = "no word from the edge for 80000 ms";
+    assert!(orphaned.ends_with(&alloc::format!("s1 orphaned: {reason}")), "{lines:?}");
+    assert!(reset.ends_with("p1 is reset") && lost.ends_with(&over(reason)), "{lines:?}");
     let mut stage = none();
     assert_eq!(stage.wire_down(1), ["s1 orphaned: it broke", "p1 is reset", &over("it broke")]);
 }
