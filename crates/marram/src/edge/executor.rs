@@ -415,7 +415,7 @@ impl Executor {
     ) {
         let number = header.number;
         match self.copies.remove(&cell).unwrap_or(Err(SnapshotError::NotIdle)) {
-            Ok(snapshot) => self.sealer.urgent(move |()| {
+            Ok(snapshot) => self.sealer.lazy(move |()| {
                 let plain = header::join(&header, &snapshot.encode());
                 Some(Answer::Sealed { cell, number, bytes: seal.seal_checkpoint(number, &plain).into() })
             }),

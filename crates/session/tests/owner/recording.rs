@@ -27,6 +27,13 @@ fn made(bench: &mut Bench) -> Recording {
     it
 }
 
+/// Has the session recorded, with both ends showing what they keep.
+fn record_whole(bench: &mut Bench, tag: u64) {
+    bench.record(tag);
+    bench.show(CLIENT);
+    bench.show(SERVER);
+}
+
 /// The handlers that a recording runs, with whoever answers like the cell of these tests: a timer for every "tick" of the
 /// server.
 fn handlers(recording: &Recording) -> Vec<(u64, Input)> {
@@ -94,9 +101,7 @@ fn a_session_is_recorded_from_its_beginning_and_goes_on() {
         Ok(Beginning::Seed(Seed([9; 32])))
     );
     // Once more, after more.
-    bench.record(10);
-    bench.show(CLIENT);
-    bench.show(SERVER);
+    record_whole(&mut bench, 10);
     assert_eq!(made(&mut bench).inputs[0].messages.0.len(), 2);
 }
 
@@ -121,9 +126,7 @@ fn what_no_checkpoint_covers_is_recorded_behind_it() {
     let header = bench_header(&mut bench);
     bench.consume(SERVER, "tock", 0);
     bench.consume(CLIENT, "z", 0);
-    bench.record(1);
-    bench.show(CLIENT);
-    bench.show(SERVER);
+    record_whole(&mut bench, 1);
     let recording = made(&mut bench);
     let first: Vec<u64> = recording.inputs.iter().map(|inputs| inputs.first).collect();
     assert_eq!((first, recording.log.len()), (vec![1, 1], 2));
@@ -152,9 +155,7 @@ fn what_an_end_altered_is_found_out() {
     bench.consume(CLIENT, "a", 0);
     bench_header(&mut bench);
     bench.consume(CLIENT, "b", 0);
-    bench.record(1);
-    bench.show(CLIENT);
-    bench.show(SERVER);
+    record_whole(&mut bench, 1);
     let gathered = bench.gathered.take().expect("a recording");
     assert!(assemble(gathered.clone()).is_ok());
     type Change = fn(&mut Gathered);
@@ -184,9 +185,7 @@ fn the_digest_goes_on_behind_a_recording_as_without_one() {
         let mut bench = Bench::begun(policy());
         bench.consume(CLIENT, "a", 0);
         if with {
-            bench.record(1);
-            bench.show(CLIENT);
-            bench.show(SERVER);
+            record_whole(&mut bench, 1);
         }
         bench.say(CLIENT, "b");
         bench.ran(&[(CLIENT, "B")]);
@@ -375,9 +374,7 @@ fn ends_are_told_of_a_stop_however_its_recording_goes() {
 fn a_replay_that_takes_another_course_says_so() {
     let mut bench = Bench::begun(policy());
     bench.consume(CLIENT, "a", 0);
-    bench.record(1);
-    bench.show(CLIENT);
-    bench.show(SERVER);
+    record_whole(&mut bench, 1);
     let recording = made(&mut bench);
     type Change = fn(&mut Ran);
     let changes: [(Change, &str); 2] = [
@@ -405,9 +402,7 @@ fn a_replay_that_takes_another_course_says_so() {
 #[test]
 fn a_redacted_recording_is_not_run() {
     let mut bench = Bench::begun(policy());
-    bench.record(1);
-    bench.show(CLIENT);
-    bench.show(SERVER);
+    record_whole(&mut bench, 1);
     let redacted = made(&mut bench).redacted(&keys().redaction());
     assert_eq!(Player::new(&redacted, CellId(1)).map(|_| ()), Err(PlayError::Redacted));
 }
@@ -416,9 +411,7 @@ fn a_redacted_recording_is_not_run() {
 fn what_is_sent_behind_a_close_is_heard_by_nobody() {
     let mut bench = Bench::begun(policy());
     bench.consume(CLIENT, "a", 0);
-    bench.record(1);
-    bench.show(CLIENT);
-    bench.show(SERVER);
+    record_whole(&mut bench, 1);
     let recording = made(&mut bench);
     let mut player = Player::new(&recording, CellId(3)).expect("it can be run");
     while let Some(next) = player.next_handler().expect("it fits") {
