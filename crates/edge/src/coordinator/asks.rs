@@ -1,0 +1,312 @@
+//! Decisions and memories that an edge asks its coordinator for: who holds a generation, who stands by, what a client was
+//! seen to have. Each is one key, changed by compare-and-swap on its revision.
+
+use super::client::Out;
+use super::contents::{Claimed, Subject, Witnessed, decode, encode, witness_key};
+use super::{Entry, Failure, Lease, Reply, Request};
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    format,
+    string::String,
+    vec::Vec,
+};
+use bytes::Bytes;
+use marram_wire::{codec::Field, id::SessionId};
+
+/// Questions on their way at a time; more wait.
+pub const ASKS_MAX: usize = 64;
+/// Sessions whose last witness waits to be written. Further ones are dropped and counted.
+pub const REPORTS_MAX: usize = 16_384;
+/// How often a write is tried anew because somebody else was faster.
+const TRIES_MAX: u32 = 8;
+/// How long a witness is kept after its last report, in seconds.
+pub(super) const WITNESS_S: u32 = 7 * 24 * 3_600;
+/// After so many reports a new lease is taken, so that old ones end.
+const REPORTS_A_LEASE: u32 = 4_096;
+
+const _: () = assert!(WITNESS_S >= super::DURABLE_LEASE_S, "a witness survives a restart");
+
+/// What an edge asks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// Take a generation. Exactly one of those who begin from the same `from` gets its own. Asking again is harmless.
+    Claim {
+        /// Of what.
+        subject: Subject,
+        /// Who held it last, as far as the asker knows; none for nobody ever.
+        from: Option<Claimed>,
+        /// Who holds it then.
+        to: Claimed,
+    },
+    /// Who holds the newest generation.
+    Holder {
+        /// Of what.
+        subject: Subject,
+    },
+    /// Write down who stands by.
+    Place {
+        /// For what.
+        subject: Subject,
+        /// The edge.
+        standby: String,
+    },
+    /// Who was written down to stand by.
+    Standby {
+        /// For what.
+        subject: Subject,
+    },
+    /// Remember what a client has. Older news never replaces newer.
+    Witness {
+        /// Which session.
+        session: SessionId,
+        /// What it has.
+        seen: Witnessed,
+    },
+    /// What a client was seen to have.
+    Witnessed {
+        /// Which session.
+        session: SessionId,
+    },
+    /// The session is over: nobody will ask.
+    Forget {
+        /// Which.
+        session: SessionId,
+    },
+}
+
+/// What an edge is answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AskAnswer {
+    /// The generation is the asker's.
+    Won,
+    /// It is somebody else's; none if nobody holds one.
+    Lost(Option<Claimed>),
+    /// Who holds it.
+    Holder(Option<Claimed>),
+    /// Who stands by.
+    Standby(Option<String>),
+    /// What was seen.
+    Witnessed(Option<Witnessed>),
+    /// Done.
+    Done,
+    /// The coordinator is away, and why; whether a write was done is not known: ask again.
+    Away(String),
+    /// The coordinator says no.
+    Refused(String),
+}
+
+#[derive(Debug)]
+struct Pending {
+    asker: Option<u64>,
+    ask: Ask,
+    tries: u32,
+}
+
+/// Questions that wait, and those on their way.
+#[derive(Debug, Default)]
+pub(super) struct Asks {
+    waiting: VecDeque<Pending>,
+    sent: BTreeMap<u64, Pending>,
+    /// The newest that is to be written of each session.
+    reports: BTreeMap<SessionId, Witnessed>,
+    dropped: u64,
+    /// Under which witnesses are written.
+    lease: Option<Lease>,
+    lent: u32,
+    /// The request for it that is on its way.
+    lending: Option<u64>,
+}
+
+impl Asks {
+    pub(super) fn reports_waiting(&self) -> usize {
+        self.reports.len()
+    }
+
+    pub(super) fn reports_dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    pub(super) fn ask(&mut self, tag: u64, ask: Ask) {
+        match ask {
+            Ask::Witness { session, seen } => {
+                if self.reports.len() >= REPORTS_MAX && !self.reports.contains_key(&session) {
+                    self.dropped += 1;
+                } else {
+                    self.reports.insert(session, seen);
+                }
+            }
+            ask => {
+                if let Ask::Forget { session } = ask {
+                    self.reports.remove(&session);
+                }
+                self.waiting.push_back(Pending { asker: Some(tag), ask, tries: 0 });
+            }
+        }
+    }
+
+    /// Sends what may be sent. While the coordinator is away, whoever asks is told so at once; reports wait.
+    pub(super) fn go_on(&mut self, away: Option<&str>, out: &mut Vec<Out>, tag: &mut dyn FnMut() -> u64) {
+        if let Some(why) = away {
+            for pending in self.waiting.drain(..) {
+                answer(&pending, AskAnswer::Away(why.into()), out);
+            }
+            return;
+        }
+        while self.sent.len() < ASKS_MAX
+            && let Some(pending) = self.waiting.pop_front()
+        {
+            let request = match &pending.ask {
+                Ask::Forget { session } => {
+                    let key = witness_key(*session);
+                    Request::Write { key, expect: None, value: None, lease: None }
+                }
+                ask => Request::Get { key: key(ask) },
+            };
+            self.send(pending, request, out, tag);
+        }
+        if !self.reports.is_empty() && self.lease.is_none() && self.lending.is_none() {
+            let tag = tag();
+            self.lending = Some(tag);
+            return out.push(Out::Send { tag, request: Request::Grant { ttl_s: WITNESS_S } });
+        }
+        while self.lease.is_some()
+            && self.sent.len() < ASKS_MAX
+            && let Some((session, seen)) = self.reports.pop_first()
+        {
+            let ask = Ask::Witness { session, seen };
+            let request = Request::Get { key: key(&ask) };
+            self.send(Pending { asker: None, ask, tries: 0 }, request, out, tag);
+        }
+    }
+
+    fn send(&mut self, pending: Pending, request: Request, out: &mut Vec<Out>, tag: &mut dyn FnMut() -> u64) {
+        let tag = tag();
+        self.sent.insert(tag, pending);
+        out.push(Out::Send { tag, request });
+    }
+
+    /// An answer. Gives back a failure that concerns the whole coordinator.
+    pub(super) fn answered(
+        &mut self,
+        tag: u64,
+        result: Result<Reply, Failure>,
+        out: &mut Vec<Out>,
+    ) -> Option<Failure> {
+        if self.lending == Some(tag) {
+            self.lending = None;
+            if let Ok(Reply::Granted { lease, .. }) = &result {
+                (self.lease, self.lent) = (Some(*lease), 0);
+            }
+            return result.err();
+        }
+        let pending = self.sent.remove(&tag)?;
+        match result {
+            Err(failure) => {
+                if let Ask::Witness { session, seen } = pending.ask {
+                    self.reports.entry(session).or_insert(seen);
+                } else {
+                    let said = match &failure {
+                        Failure::Unreachable(why) => AskAnswer::Away(why.clone()),
+                        Failure::Refused(why) => AskAnswer::Refused(why.clone()),
+                    };
+                    answer(&pending, said, out);
+                }
+                Some(failure)
+            }
+            Ok(Reply::Entries { entries, .. }) => {
+                self.look(tag, pending, entries.into_iter().next(), out);
+                None
+            }
+            Ok(Reply::Conflict { entry }) => {
+                self.look(tag, pending, entry, out);
+                None
+            }
+            Ok(Reply::NoLease) => {
+                self.lease = None;
+                if let Ask::Witness { session, seen } = pending.ask {
+                    self.reports.entry(session).or_insert(seen);
+                }
+                None
+            }
+            Ok(_) => {
+                let won = matches!(pending.ask, Ask::Claim { .. });
+                answer(&pending, if won { AskAnswer::Won } else { AskAnswer::Done }, out);
+                None
+            }
+        }
+    }
+
+    /// What is there is known: answers, or writes if it may.
+    fn look(&mut self, tag: u64, mut pending: Pending, entry: Option<Entry>, out: &mut Vec<Out>) {
+        let revision = entry.as_ref().map_or(0, |entry| entry.revision);
+        let value = entry.map(|entry| entry.value);
+        let write = match &pending.ask {
+            Ask::Holder { .. } => return answer(&pending, read(value, AskAnswer::Holder), out),
+            Ask::Standby { .. } => return answer(&pending, read(value, AskAnswer::Standby), out),
+            Ask::Witnessed { .. } => return answer(&pending, read(value, AskAnswer::Witnessed), out),
+            Ask::Claim { from, to, .. } => match read::<Claimed>(value, AskAnswer::Holder) {
+                AskAnswer::Holder(Some(there)) if there == *to => {
+                    return answer(&pending, AskAnswer::Won, out);
+                }
+                AskAnswer::Holder(there)
+                    if there == *from
+                        && there.as_ref().is_none_or(|there| there.generation < to.generation) =>
+                {
+                    encode(to)
+                }
+                AskAnswer::Holder(there) => return answer(&pending, AskAnswer::Lost(there), out),
+                refused => return answer(&pending, refused, out),
+            },
+            Ask::Place { standby, .. } => encode(standby),
+            Ask::Witness { seen, .. } => match read::<Witnessed>(value, AskAnswer::Witnessed) {
+                AskAnswer::Witnessed(Some(there))
+                    if (there.generation, there.log_end) >= (seen.generation, seen.log_end) =>
+                {
+                    return answer(&pending, AskAnswer::Done, out);
+                }
+                // What cannot be read is another version's, and newer news are better than it.
+                _ => encode(seen),
+            },
+            Ask::Forget { .. } => return answer(&pending, AskAnswer::Done, out),
+        };
+        pending.tries += 1;
+        if pending.tries > TRIES_MAX {
+            return answer(&pending, AskAnswer::Away("others write the same key all the time".into()), out);
+        }
+        let lease = matches!(pending.ask, Ask::Witness { .. }).then_some(self.lease).flatten();
+        if lease.is_some() {
+            self.lent += 1;
+            if self.lent >= REPORTS_A_LEASE {
+                self.lease = None;
+            }
+        }
+        let request =
+            Request::Write { key: key(&pending.ask), expect: Some(revision), value: Some(write), lease };
+        self.sent.insert(tag, pending);
+        out.push(Out::Send { tag, request });
+    }
+}
+
+fn key(ask: &Ask) -> String {
+    match ask {
+        Ask::Claim { subject, .. } | Ask::Holder { subject } => subject.generation_key(),
+        Ask::Place { subject, .. } | Ask::Standby { subject } => subject.standby_key(),
+        Ask::Witness { session, .. } | Ask::Witnessed { session } | Ask::Forget { session } => {
+            witness_key(*session)
+        }
+    }
+}
+
+fn read<T: Field>(value: Option<Bytes>, answer: fn(Option<T>) -> AskAnswer) -> AskAnswer {
+    match value.map(|value| decode(&value)).transpose() {
+        Ok(value) => answer(value),
+        Err(error) => AskAnswer::Refused(format!(
+            "the coordinator holds an answer that this version cannot read ({error}): is an edge of another version in this \
+             domain?"
+        )),
+    }
+}
+
+fn answer(pending: &Pending, answer: AskAnswer, out: &mut Vec<Out>) {
+    out.extend(pending.asker.map(|tag| Out::Asked { tag, answer }));
+}

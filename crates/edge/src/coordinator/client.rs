@@ -1,0 +1,565 @@
+//! An edge's side of the coordinator: registers the edge, keeps it registered, knows the others. Says since when the
+//! coordinator is away, and what cannot be done meanwhile; nothing on a message's path waits for it.
+//!
+//! One request of its own is on its way at a time, so that what it has written is what it believes. Questions of others
+//! ([`super::Ask`]) go beside it.
+
+use super::asks::{Ask, AskAnswer, Asks};
+use super::contents::{About, Held, LIVE, Registration, about, decode, edge_key, encode, images_key, named};
+use super::store::Change;
+use super::{Failure, Lease, Reply, Request};
+use crate::ring::Ring;
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use bytes::Bytes;
+use marram_wire::id::{ImageHash, SessionId};
+
+/// First wait after a failure; doubles.
+pub const BACKOFF_MIN_NS: u64 = 200_000_000;
+/// Longest wait after a failure.
+pub const BACKOFF_MAX_NS: u64 = 5_000_000_000;
+
+/// What a client needs to know of its edge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// The edge's name, unique in its domain.
+    pub edge: String,
+    /// How long the edge stays registered when nothing more is heard of it, in seconds.
+    pub lease_s: u32,
+    /// Spreads retries of many edges: any number.
+    pub salt: u64,
+}
+
+/// Something happened to a client.
+#[derive(Clone, PartialEq, Debug)]
+pub enum In {
+    /// A time asked for by [`Out::WakeAt`] has come; or for no reason.
+    Wake,
+    /// How the edge is now.
+    Here(Registration),
+    /// Which images it has.
+    Holds(Vec<Held>),
+    /// The answer to [`Out::Send`].
+    Answered {
+        /// As sent.
+        tag: u64,
+        /// What came of it.
+        result: Result<Reply, Failure>,
+    },
+    /// What [`Out::Watch`] sees, in order.
+    Watched {
+        /// The watch's number.
+        watch: u64,
+        /// What changed.
+        changes: Vec<Change>,
+    },
+    /// The watch broke, or the store does not remember so far back.
+    WatchEnded {
+        /// The watch's number.
+        watch: u64,
+        /// For people.
+        why: String,
+    },
+    /// Somebody on this edge asks.
+    Ask {
+        /// Names the answer.
+        tag: u64,
+        /// What is asked.
+        ask: Ask,
+    },
+    /// The edge stops: others need not wait until its lease is over.
+    Leave,
+}
+
+/// A client wants something done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Out {
+    /// Ask the store; answered by [`In::Answered`], always, after a bounded time.
+    Send {
+        /// Names the answer.
+        tag: u64,
+        /// What.
+        request: Request,
+    },
+    /// Watch from here on, instead of what was watched before.
+    Watch {
+        /// Names it.
+        watch: u64,
+        /// Keys that begin so.
+        prefix: String,
+        /// Changes of revisions above this one.
+        since: u64,
+    },
+    /// The answer to [`In::Ask`].
+    Asked {
+        /// As asked.
+        tag: u64,
+        /// The answer.
+        answer: AskAnswer,
+    },
+    /// The edges that are known have changed, or what they have.
+    Changed,
+    /// A line for the log: 0 error, 1 warning, 2 info, 3 debug.
+    Log(u8, String),
+    /// Call again with [`In::Wake`] at this time (monotonic) at the latest. The last one counts.
+    WakeAt {
+        /// In nanoseconds.
+        mono_ns: u64,
+    },
+    /// The edge is not registered any more.
+    Left,
+}
+
+/// Whether the coordinator is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It is: the edge is registered, and hears of others.
+    There,
+    /// It is not.
+    Away {
+        /// Since when (monotonic), in nanoseconds.
+        since_ns: u64,
+        /// For people.
+        why: String,
+    },
+}
+
+/// An edge, as known from the coordinator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Known {
+    /// As it registered itself.
+    pub registration: Registration,
+    /// Which images it has.
+    pub holds: Vec<Held>,
+}
+
+/// Counted over a client's life.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Figures {
+    /// Requests sent.
+    pub requests: u64,
+    /// Of those, not answered or refused.
+    pub failures: u64,
+    /// How often the coordinator went away.
+    pub absences: u64,
+    /// How often the edge had to register anew, its lease over.
+    pub leases_lost: u64,
+}
+
+/// What the client's own request on its way is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Step {
+    Grant,
+    KeepAlive,
+    /// Of this key, with this value.
+    Write(String, Bytes),
+    List,
+    Revoke,
+}
+
+/// The client. Feed it what happens; do what it says.
+#[derive(Debug)]
+pub struct Client {
+    config: Config,
+    here: Option<Registration>,
+    holds: Vec<Held>,
+    state: State,
+    lease: Option<Lease>,
+    keep_at_ns: u64,
+    /// What the store has under the lease.
+    written: BTreeMap<String, Bytes>,
+    /// Where the watch is, if there is one that is not broken.
+    watch: Option<u64>,
+    watches: u64,
+    step: Option<(u64, Step)>,
+    tags: u64,
+    failures: u32,
+    retry_ns: u64,
+    leaving: bool,
+    left: bool,
+    registrations: BTreeMap<String, Registration>,
+    images: BTreeMap<String, Vec<Held>>,
+    /// Values under [`LIVE`] that this version cannot read: each is told once.
+    unread: u64,
+    usurped: bool,
+    /// Whether the log says that the coordinator is away.
+    complained: bool,
+    /// The edges that the log speaks of as registered.
+    told: Vec<String>,
+    ring: Ring,
+    asks: Asks,
+    figures: Figures,
+}
+
+impl Client {
+    /// A client that has not reached its coordinator yet.
+    #[must_use]
+    pub fn new(config: Config, now_ns: u64) -> Self {
+        let why = "it has not answered yet".into();
+        Self {
+            config,
+            here: None,
+            holds: Vec::new(),
+            state: State::Away { since_ns: now_ns, why },
+            lease: None,
+            keep_at_ns: 0,
+            written: BTreeMap::new(),
+            watch: None,
+            watches: 0,
+            step: None,
+            tags: 0,
+            failures: 0,
+            retry_ns: 0,
+            leaving: false,
+            left: false,
+            registrations: BTreeMap::new(),
+            images: BTreeMap::new(),
+            unread: 0,
+            usurped: false,
+            complained: false,
+            told: Vec::new(),
+            ring: Ring::default(),
+            asks: Asks::default(),
+            figures: Figures::default(),
+        }
+    }
+
+    /// Whether the coordinator is there.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What cannot be done now, in words; empty while the coordinator is there.
+    #[must_use]
+    pub fn cannot(&self) -> &'static [&'static str] {
+        match self.state {
+            State::There => &[],
+            State::Away { .. } => &[
+                "no new standby placement",
+                "no decision between a primary and its backup",
+                "no witness",
+                "no news of other edges and their images",
+            ],
+        }
+    }
+
+    /// The edges that are registered, this one among them. While the coordinator is away, those that were.
+    pub fn edges(&self) -> impl Iterator<Item = (&str, &Registration, &[Held])> {
+        self.registrations.iter().map(|(name, registration)| {
+            (name.as_str(), registration, self.images.get(name).map_or(&[][..], Vec::as_slice))
+        })
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn edge(&self, name: &str) -> Option<Known> {
+        let registration = self.registrations.get(name)?.clone();
+        Some(Known { registration, holds: self.images.get(name).cloned().unwrap_or_default() })
+    }
+
+    /// The other edges that say that they have an image.
+    pub fn holders(&self, image: ImageHash) -> impl Iterator<Item = (&str, &Registration)> {
+        self.edges()
+            .filter(move |(name, _, holds)| {
+                *name != self.config.edge && holds.iter().any(|held| held.image == image)
+            })
+            .map(|(name, registration, _)| (name, registration))
+    }
+
+    /// The edge that stands by for a session of this one: of those that take new sessions.
+    #[must_use]
+    pub fn standby_of(&self, session: SessionId) -> Option<&str> {
+        self.ring.standby_of(session, &self.config.edge)
+    }
+
+    /// The ring over the edges that take new sessions.
+    #[must_use]
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Counted over the client's life.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.figures
+    }
+
+    /// Reports of witnesses that wait to be written, and those that were dropped since too many did.
+    #[must_use]
+    pub fn reports(&self) -> (usize, u64) {
+        (self.asks.reports_waiting(), self.asks.reports_dropped())
+    }
+
+    /// Takes one event and appends what is to be done.
+    pub fn step(&mut self, now_ns: u64, input: In, out: &mut Vec<Out>) {
+        match input {
+            In::Wake => {}
+            In::Here(registration) => self.here = Some(registration),
+            In::Holds(mut holds) => {
+                holds.truncate(super::contents::HELD_MAX);
+                self.holds = holds;
+            }
+            In::Answered { tag, result } => self.answered(now_ns, tag, result, out),
+            In::Watched { watch, changes } if self.watch == Some(watch) => self.watched(changes, out),
+            In::WatchEnded { watch, why } if self.watch == Some(watch) => {
+                out.push(Out::Log(3, format!("the coordinator's news broke off: {why}")));
+                self.watch = None;
+            }
+            In::Watched { .. } | In::WatchEnded { .. } => {}
+            In::Ask { tag, ask } => self.asks.ask(tag, ask),
+            In::Leave => self.leaving = true,
+        }
+        self.go_on(now_ns, out);
+        let away = match &self.state {
+            State::There => None,
+            State::Away { why, .. } => Some(why.as_str()),
+        };
+        let (tags, figures) = (&mut self.tags, &mut self.figures);
+        self.asks.go_on(away, out, &mut || {
+            *tags += 1;
+            figures.requests += 1;
+            *tags
+        });
+    }
+
+    fn answered(&mut self, now_ns: u64, tag: u64, result: Result<Reply, Failure>, out: &mut Vec<Out>) {
+        self.figures.failures += u64::from(result.is_err());
+        if self.step.as_ref().is_none_or(|(own, _)| *own != tag) {
+            if let Some(Failure::Unreachable(why)) = self.asks.answered(tag, result, out) {
+                self.go_away(now_ns, why, out);
+            }
+            return;
+        }
+        let Some((_, step)) = self.step.take() else { return };
+        match (step, result) {
+            (Step::Revoke, _) => self.lease = None,
+            (_, Err(failure)) => self.failed(now_ns, &failure, out),
+            (Step::Grant, Ok(Reply::Granted { lease, ttl_s })) => {
+                self.lease = Some(lease);
+                self.keep_at_ns = now_ns + keep_interval_ns(ttl_s);
+            }
+            (Step::KeepAlive, Ok(Reply::Kept)) => {
+                self.keep_at_ns = now_ns + keep_interval_ns(self.config.lease_s);
+            }
+            (Step::Write(key, value), Ok(Reply::Written { .. })) => {
+                self.written.insert(key, value);
+            }
+            (Step::List, Ok(Reply::Entries { revision, entries })) => {
+                self.registrations.clear();
+                self.images.clear();
+                entries.into_iter().for_each(|entry| self.learn(&entry.key, Some(&entry.value), out));
+                self.news(out);
+                self.watches += 1;
+                self.watch = Some(self.watches);
+                out.push(Out::Watch { watch: self.watches, prefix: LIVE.into(), since: revision });
+            }
+            (Step::KeepAlive | Step::Write(..), Ok(Reply::NoLease)) => {
+                out.push(Out::Log(
+                    1,
+                    "this edge's lease at the coordinator is over: it registers anew".into(),
+                ));
+                self.figures.leases_lost += 1;
+                self.lease = None;
+                self.written.clear();
+                self.wait(now_ns);
+            }
+            (step, Ok(reply)) => {
+                let why = format!("the store answered {step:?} with {reply:?}, as none of this version does");
+                self.failed(now_ns, &Failure::Refused(why), out);
+            }
+        }
+    }
+
+    fn failed(&mut self, now_ns: u64, failure: &Failure, out: &mut Vec<Out>) {
+        self.wait(now_ns);
+        self.go_away(now_ns, format!("{failure}"), out);
+    }
+
+    /// Nothing more for a while, longer each time until all is well.
+    fn wait(&mut self, now_ns: u64) {
+        let doubled = BACKOFF_MIN_NS.saturating_mul(1 << self.failures.min(8)).min(BACKOFF_MAX_NS);
+        self.failures = self.failures.saturating_add(1);
+        // Up to a quarter less, another part on every edge and each time.
+        let salt = self.config.salt.wrapping_mul(u64::from(self.failures).wrapping_add(0x9e37_79b9));
+        self.retry_ns = now_ns + doubled - (salt >> 8) % (doubled / 4);
+    }
+
+    fn go_away(&mut self, now_ns: u64, why: String, out: &mut Vec<Out>) {
+        match &mut self.state {
+            State::Away { why: before, .. } => before.clone_from(&why),
+            State::There => {
+                self.figures.absences += 1;
+                self.state = State::Away { since_ns: now_ns, why: why.clone() };
+            }
+        }
+        if !core::mem::replace(&mut self.complained, true) {
+            let cannot = self.cannot().join(", ");
+            let text =
+                format!("the coordinator is away ({why}): {cannot}; sessions go on, and it is asked again");
+            out.push(Out::Log(1, text));
+        }
+        // What went on meanwhile is not known.
+        self.watch = None;
+    }
+
+    /// Sends the next request of its own, if it is time.
+    fn go_on(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+        if self.step.is_some() || self.left {
+            return;
+        }
+        if self.leaving && self.lease.is_none() {
+            self.left = true;
+            return out.push(Out::Left);
+        }
+        if now_ns < self.retry_ns && !self.leaving {
+            return out.push(Out::WakeAt { mono_ns: self.retry_ns });
+        }
+        let Some(step) = self.next_step(now_ns) else {
+            self.come_back(now_ns, out);
+            return out.push(Out::WakeAt { mono_ns: self.keep_at_ns });
+        };
+        let request = match (&step, self.lease) {
+            (Step::Grant, _) => Request::Grant { ttl_s: self.config.lease_s },
+            (Step::List, _) => Request::Range { prefix: LIVE.into() },
+            (Step::KeepAlive, Some(lease)) => Request::KeepAlive { lease },
+            (Step::Revoke, Some(lease)) => Request::Revoke { lease },
+            (Step::Write(key, value), lease) => {
+                let value = Some(value.clone());
+                Request::Write { key: key.clone(), expect: None, value, lease }
+            }
+            (Step::KeepAlive | Step::Revoke, None) => return,
+        };
+        self.tags += 1;
+        self.figures.requests += 1;
+        self.step = Some((self.tags, step));
+        out.push(Out::Send { tag: self.tags, request });
+    }
+
+    fn next_step(&self, now_ns: u64) -> Option<Step> {
+        if self.leaving {
+            return Some(Step::Revoke);
+        }
+        let here = self.here.as_ref()?;
+        if self.lease.is_none() {
+            return Some(Step::Grant);
+        }
+        if now_ns >= self.keep_at_ns {
+            return Some(Step::KeepAlive);
+        }
+        for (key, value) in [
+            (images_key(&self.config.edge), encode(&self.holds)),
+            (edge_key(&self.config.edge), encode(here)),
+        ] {
+            if self.written.get(&key) != Some(&value) {
+                return Some(Step::Write(key, value));
+            }
+        }
+        self.watch.is_none().then_some(Step::List)
+    }
+
+    fn come_back(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+        self.failures = 0;
+        if let State::Away { since_ns, .. } = self.state
+            && self.here.is_some()
+        {
+            let away_s = now_ns.saturating_sub(since_ns) / 1_000_000_000;
+            let edges = self.registrations.len();
+            out.push(Out::Log(2, format!("the coordinator is there (after {away_s} s): {edges} edges")));
+            self.state = State::There;
+            self.complained = false;
+            out.push(Out::Changed);
+        }
+    }
+
+    fn watched(&mut self, changes: Vec<Change>, out: &mut Vec<Out>) {
+        for change in changes {
+            self.learn(&change.key, change.value.as_ref(), out);
+        }
+        self.news(out);
+    }
+
+    fn learn(&mut self, key: &str, value: Option<&Bytes>, out: &mut Vec<Out>) {
+        let readable = match (about(key), value) {
+            (None, _) => true,
+            (Some(About::Edge(edge)), None) => {
+                self.registrations.remove(edge);
+                self.gone(edge, out);
+                true
+            }
+            (Some(About::Images(edge)), None) => {
+                self.images.remove(edge);
+                true
+            }
+            (Some(About::Edge(edge)), Some(value)) => decode(value).is_ok_and(|registration| {
+                self.met(edge, &registration, out);
+                self.registrations.insert(edge.into(), registration);
+                true
+            }),
+            (Some(About::Images(edge)), Some(value)) => decode(value).is_ok_and(|holds| {
+                self.images.insert(edge.into(), holds);
+                true
+            }),
+        };
+        if !readable {
+            self.unread += 1;
+            if self.unread == 1 {
+                let text = format!(
+                    "the coordinator has {key} in words that this version does not know: is an edge of another version in \
+                     this domain?"
+                );
+                out.push(Out::Log(1, text));
+            }
+        }
+    }
+
+    /// Of the own name there is to be one edge.
+    fn met(&mut self, edge: &str, registration: &Registration, out: &mut Vec<Out>) {
+        let own = edge == self.config.edge
+            && self.written.contains_key(&edge_key(edge))
+            && self.here.as_ref().is_some_and(|here| here.life != registration.life);
+        if own && !self.usurped {
+            self.usurped = true;
+            let text = format!(
+                "another edge registers itself as `{edge}`: give each its own `name`, or neither can be told from the other"
+            );
+            out.push(Out::Log(0, text));
+        }
+    }
+
+    /// A registration of this edge that vanished under it is written anew.
+    fn gone(&mut self, edge: &str, out: &mut Vec<Out>) {
+        if edge == self.config.edge && self.written.remove(&edge_key(edge)).is_some() {
+            out.push(Out::Log(
+                1,
+                "this edge's registration vanished at the coordinator: it registers anew".into(),
+            ));
+            self.written.clear();
+        }
+    }
+
+    fn news(&mut self, out: &mut Vec<Out>) {
+        let known: Vec<String> = self.registrations.keys().cloned().collect();
+        for (there, told, what) in [
+            (&known, &self.told, "registered at the coordinator"),
+            (&self.told, &known, "not registered any more"),
+        ] {
+            let new: Vec<String> = there.iter().filter(|name| !told.contains(name)).cloned().collect();
+            if !new.is_empty() {
+                out.push(Out::Log(2, format!("edges {what}: {}", named(&new))));
+            }
+        }
+        self.told = known;
+        let taking = self.registrations.iter().filter(|(_, registration)| !registration.draining);
+        let names: Vec<String> = taking.map(|(name, _)| name.clone()).collect();
+        // Loads change often, the ring seldom.
+        if !self.ring.edges().iter().eq(names.iter()) {
+            self.ring = Ring::new(names.into_iter());
+        }
+        out.push(Out::Changed);
+    }
+}
+
+/// A third of a lease, so that two may be lost.
+fn keep_interval_ns(ttl_s: u32) -> u64 {
+    u64::from(ttl_s) * 1_000_000_000 / 3
+}

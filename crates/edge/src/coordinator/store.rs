@@ -1,0 +1,279 @@
+//! The embedded store: keys with revisions, leases, and a bounded memory of changes for those who watch. Time is passed in;
+//! where the bytes are kept is the shell's.
+
+use super::{
+    DURABLE_LEASE_S, Entry, HISTORY_MAX, KEY_BYTES_MAX, KEYS_MAX, LEASE_S_MAX, LEASES_MAX, Lease, Refused,
+    Reply, Request, STORE_BYTES_MAX, VALUE_BYTES_MAX,
+};
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    string::String,
+    vec::Vec,
+};
+use bytes::Bytes;
+
+/// A key that was put or removed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Which.
+    pub key: String,
+    /// Its new value; none if it is gone.
+    pub value: Option<Bytes>,
+    /// Of the change.
+    pub revision: u64,
+}
+
+/// What has changed since a revision.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Changes {
+    /// These, in order.
+    All(Vec<Change>),
+    /// The store does not remember so far back, or never was so far: list anew.
+    Forgotten,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Slot {
+    pub(super) value: Bytes,
+    pub(super) revision: u64,
+    pub(super) lease: Option<Lease>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Term {
+    pub(super) ttl_s: u32,
+    pub(super) until_ns: u64,
+    pub(super) keys: BTreeSet<String>,
+}
+
+/// What a store holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoreFigures {
+    /// Keys.
+    pub keys: usize,
+    /// Bytes of keys and values.
+    pub bytes: usize,
+    /// Leases.
+    pub leases: usize,
+    /// The newest revision.
+    pub revision: u64,
+}
+
+/// The store.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Store {
+    /// Of the newest change or lease.
+    pub(super) revision: u64,
+    /// No revision above this one may be given out before it is raised on disk.
+    pub(super) floor: u64,
+    pub(super) slots: BTreeMap<String, Slot>,
+    pub(super) leases: BTreeMap<Lease, Term>,
+    pub(super) bytes: usize,
+    pub(super) deadlines: BTreeSet<(u64, Lease)>,
+    pub(super) history: VecDeque<Change>,
+    /// The oldest revision from which on every change is in `history`.
+    pub(super) remembered: u64,
+    /// Whether something changed that must be on disk before anybody is told.
+    pub(super) unsaved: bool,
+}
+
+impl Store {
+    /// An empty store, which must be saved before its first answer.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The newest revision.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn figures(&self) -> StoreFigures {
+        let (keys, leases) = (self.slots.len(), self.leases.len());
+        StoreFigures { keys, bytes: self.bytes, leases, revision: self.revision }
+    }
+
+    /// Whether [`Store::snapshot`] must be on disk before the last answers are given.
+    #[must_use]
+    pub fn must_be_saved(&self) -> bool {
+        self.unsaved || self.revision >= self.floor
+    }
+
+    /// The last [`Store::snapshot`] did not get to the disk.
+    pub fn not_saved(&mut self) {
+        self.unsaved = true;
+    }
+
+    /// When the next lease ends.
+    #[must_use]
+    pub fn next_expiry_ns(&self) -> Option<u64> {
+        self.deadlines.first().map(|(until_ns, _)| *until_ns)
+    }
+
+    /// Ends the leases whose time is over.
+    pub fn expire(&mut self, now_ns: u64) {
+        while let Some((until_ns, lease)) = self.deadlines.first().copied()
+            && until_ns <= now_ns
+        {
+            self.end(lease);
+        }
+    }
+
+    /// Does what is asked.
+    ///
+    /// # Errors
+    /// If it would go beyond a limit; nothing is changed then.
+    pub fn apply(&mut self, now_ns: u64, request: Request) -> Result<Reply, Refused> {
+        self.expire(now_ns);
+        match request {
+            Request::Get { key } => {
+                let entries = self.entry(&key).into_iter().collect();
+                Ok(Reply::Entries { revision: self.revision, entries })
+            }
+            Request::Range { prefix } => {
+                let begins = |(key, _): &(&String, &Slot)| key.starts_with(&prefix);
+                let slots = self.slots.range::<String, _>(&prefix..).take_while(begins);
+                let entries = slots.map(|(key, slot)| entry(key, slot)).collect();
+                Ok(Reply::Entries { revision: self.revision, entries })
+            }
+            Request::Write { key, expect, value, lease } => self.write(key, expect, value, lease),
+            Request::Grant { ttl_s } => self.grant(now_ns, ttl_s),
+            Request::KeepAlive { lease } => {
+                let Some(term) = self.leases.get_mut(&lease) else { return Ok(Reply::NoLease) };
+                self.deadlines.remove(&(term.until_ns, lease));
+                term.until_ns = until(now_ns, term.ttl_s);
+                self.deadlines.insert((term.until_ns, lease));
+                Ok(Reply::Kept)
+            }
+            Request::Revoke { lease } => {
+                let known = self.leases.contains_key(&lease);
+                self.end(lease);
+                Ok(if known { Reply::Kept } else { Reply::NoLease })
+            }
+        }
+    }
+
+    /// What has changed under a prefix in revisions above `since`.
+    #[must_use]
+    pub fn changes(&self, prefix: &str, since: u64) -> Changes {
+        if since < self.remembered || since > self.revision {
+            return Changes::Forgotten;
+        }
+        let first = self.history.partition_point(|change| change.revision <= since);
+        let under = |change: &&Change| change.key.starts_with(prefix);
+        Changes::All(self.history.range(first..).filter(under).cloned().collect())
+    }
+
+    fn entry(&self, key: &str) -> Option<Entry> {
+        self.slots.get_key_value(key).map(|(key, slot)| entry(key, slot))
+    }
+
+    fn write(
+        &mut self,
+        key: String,
+        expect: Option<u64>,
+        value: Option<Bytes>,
+        lease: Option<Lease>,
+    ) -> Result<Reply, Refused> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(Refused::Key);
+        }
+        if value.as_ref().is_some_and(|value| value.len() > VALUE_BYTES_MAX) {
+            return Err(Refused::Value);
+        }
+        let there = self.slots.get(&key);
+        if expect.is_some_and(|expect| expect != there.map_or(0, |slot| slot.revision)) {
+            return Ok(Reply::Conflict { entry: self.entry(&key) });
+        }
+        if lease.is_some_and(|lease| !self.leases.contains_key(&lease)) {
+            return Ok(Reply::NoLease);
+        }
+        let before = there.map_or(0, |slot| key.len() + slot.value.len());
+        let after = value.as_ref().map_or(0, |value| key.len() + value.len());
+        let grows = there.is_none() && value.is_some();
+        if (grows && self.slots.len() >= KEYS_MAX)
+            || (after > before && self.bytes - before + after > STORE_BYTES_MAX)
+        {
+            return Err(Refused::Full);
+        }
+        if value.is_none() && there.is_none() {
+            return Ok(Reply::Written { revision: self.revision });
+        }
+        self.put(key, value, lease);
+        Ok(Reply::Written { revision: self.revision })
+    }
+
+    /// Puts or removes a key that may be.
+    fn put(&mut self, key: String, value: Option<Bytes>, lease: Option<Lease>) {
+        self.revision += 1;
+        let revision = self.revision;
+        let old = self.slots.remove(&key);
+        let was = old.as_ref().and_then(|slot| slot.lease);
+        if let Some(term) = was.and_then(|lease| self.leases.get_mut(&lease)) {
+            term.keys.remove(&key);
+        }
+        self.unsaved |=
+            (old.is_some() && self.is_durable(was)) || (value.is_some() && self.is_durable(lease));
+        self.bytes -= old.map_or(0, |slot| key.len() + slot.value.len());
+        if let Some(value) = &value {
+            self.bytes += key.len() + value.len();
+            if let Some(term) = lease.and_then(|lease| self.leases.get_mut(&lease)) {
+                term.keys.insert(key.clone());
+            }
+            self.slots.insert(key.clone(), Slot { value: value.clone(), revision, lease });
+        }
+        self.history.push_back(Change { key, value, revision });
+        if self.history.len() > HISTORY_MAX
+            && let Some(oldest) = self.history.pop_front()
+        {
+            self.remembered = oldest.revision;
+        }
+    }
+
+    /// Whether what is under it survives a restart.
+    fn is_durable(&self, lease: Option<Lease>) -> bool {
+        let term = lease.and_then(|lease| self.leases.get(&lease));
+        lease.is_none() || term.is_some_and(|term| term.ttl_s >= DURABLE_LEASE_S)
+    }
+
+    fn grant(&mut self, now_ns: u64, ttl_s: u32) -> Result<Reply, Refused> {
+        if ttl_s == 0 || ttl_s > LEASE_S_MAX {
+            return Err(Refused::Ttl);
+        }
+        if self.leases.len() >= LEASES_MAX {
+            return Err(Refused::Leases);
+        }
+        // Leases are named by revisions, so that none of an earlier life of the store is mistaken for one of this.
+        self.revision += 1;
+        let lease = Lease(self.revision);
+        self.lend(lease, now_ns, ttl_s);
+        self.unsaved |= ttl_s >= DURABLE_LEASE_S;
+        Ok(Reply::Granted { lease, ttl_s })
+    }
+
+    pub(super) fn lend(&mut self, lease: Lease, now_ns: u64, ttl_s: u32) {
+        let until_ns = until(now_ns, ttl_s);
+        self.deadlines.insert((until_ns, lease));
+        self.leases.insert(lease, Term { ttl_s, until_ns, keys: BTreeSet::new() });
+    }
+
+    fn end(&mut self, lease: Lease) {
+        let Some(term) = self.leases.get_mut(&lease) else { return };
+        let keys = core::mem::take(&mut term.keys);
+        self.deadlines.remove(&(term.until_ns, lease));
+        keys.into_iter().for_each(|key| self.put(key, None, None));
+        self.leases.remove(&lease);
+    }
+}
+
+fn until(now_ns: u64, ttl_s: u32) -> u64 {
+    now_ns.saturating_add(u64::from(ttl_s) * 1_000_000_000)
+}
+
+fn entry(key: &str, slot: &Slot) -> Entry {
+    Entry { key: key.into(), value: slot.value.clone(), revision: slot.revision }
+}

@@ -1,0 +1,410 @@
+//! Clients of several edges and one store. Between them requests and answers are lost, late, and stop for a while; the store
+//! restarts.
+
+use super::Dice;
+use marram_edge::coordinator::{
+    Ask, AskAnswer, BACKOFF_MAX_NS, Changes, Client, Config, Failure, In, Out, Reply, Request, State, Store,
+    contents::{Claimed, Held, Registration, Subject, Witnessed},
+};
+use marram_wire::id::{Generation, ImageHash, SessionId};
+use std::collections::BTreeMap;
+
+const SECOND: u64 = 1_000_000_000;
+const LEASE_S: u32 = 6;
+/// How long a request may be on its way before the shell gives it up.
+const PATIENCE: u64 = 2 * SECOND;
+
+fn registration(life: u64) -> Registration {
+    Registration {
+        life,
+        addresses: vec!["127.0.0.1:7400".into()],
+        admin: Some("http://127.0.0.1:7401".into()),
+        host: None,
+        shards: 2,
+        sessions: 0,
+        draining: false,
+    }
+}
+
+fn held(image: u8) -> Held {
+    Held { app: format!("app-{image}"), image: ImageHash([image; 32]) }
+}
+
+struct Edge {
+    client: Client,
+    /// Its watch: number, prefix, since when.
+    watch: Option<(u64, String, u64)>,
+    /// Dead edges do nothing.
+    alive: bool,
+    answers: BTreeMap<u64, AskAnswer>,
+    log: Vec<String>,
+}
+
+/// What is on its way: to the store or back, due at a time.
+struct Letter {
+    due: u64,
+    edge: usize,
+    tag: u64,
+    request: Option<Request>,
+    result: Option<Result<Reply, Failure>>,
+}
+
+struct World {
+    now: u64,
+    store: Store,
+    /// Whether requests are answered.
+    there: bool,
+    /// Requests and answers in a hundred that are lost.
+    loss: u64,
+    edges: Vec<Edge>,
+    letters: Vec<Letter>,
+    dice: Dice,
+}
+
+impl World {
+    fn new(edges: usize, seed: u64) -> Self {
+        let edge = |index: usize| Edge {
+            client: Client::new(
+                Config { edge: format!("edge-{index}"), lease_s: LEASE_S, salt: seed + index as u64 },
+                0,
+            ),
+            watch: None,
+            alive: true,
+            answers: BTreeMap::new(),
+            log: Vec::new(),
+        };
+        let mut world = Self {
+            now: 0,
+            store: Store::new(),
+            there: true,
+            loss: 0,
+            edges: (0..edges).map(edge).collect(),
+            letters: Vec::new(),
+            dice: Dice::new(seed),
+        };
+        for index in 0..edges {
+            world.step(index, In::Here(registration(index as u64)));
+            world.step(index, In::Holds(vec![held(u8::try_from(index).unwrap())]));
+        }
+        world
+    }
+
+    fn step(&mut self, index: usize, input: In) {
+        let mut outs = Vec::new();
+        if self.edges[index].alive {
+            self.edges[index].client.step(self.now, input, &mut outs);
+        }
+        for out in outs {
+            match out {
+                Out::Send { tag, request } => {
+                    let lost = self.dice.chance(self.loss);
+                    let due = self.now + if lost { PATIENCE } else { self.dice.below(SECOND / 10) };
+                    let (request, result) =
+                        if lost { (None, Some(silence())) } else { (Some(request), None) };
+                    self.letters.push(Letter { due, edge: index, tag, request, result });
+                }
+                Out::Watch { watch, prefix, since } => self.edges[index].watch = Some((watch, prefix, since)),
+                Out::Asked { tag, answer } => drop(self.edges[index].answers.insert(tag, answer)),
+                Out::Log(_, text) => self.edges[index].log.push(text),
+                Out::Changed | Out::WakeAt { .. } | Out::Left => {}
+            }
+        }
+    }
+
+    /// A tenth of a second passes.
+    fn tick(&mut self) {
+        self.now += SECOND / 10;
+        self.store.expire(self.now);
+        let now = self.now;
+        let due: Vec<Letter> = self.letters.extract_if(.., |letter| letter.due <= now).collect();
+        for letter in due {
+            match (letter.request, letter.result) {
+                (Some(request), _) if self.there => {
+                    let result = self.store.apply(self.now, request);
+                    let result = result.map_err(|refused| Failure::Refused(format!("{refused}")));
+                    let lost = self.dice.chance(self.loss);
+                    let due = self.now + if lost { PATIENCE } else { self.dice.below(SECOND / 10) };
+                    let result = Some(if lost { silence() } else { result });
+                    self.letters.push(Letter { due, request: None, result, ..letter });
+                }
+                (Some(_), _) => {
+                    let due = self.now + PATIENCE;
+                    self.letters.push(Letter { due, request: None, result: Some(silence()), ..letter });
+                }
+                (None, Some(result)) => self.step(letter.edge, In::Answered { tag: letter.tag, result }),
+                (None, None) => unreachable!("a letter is one or the other"),
+            }
+        }
+        for index in 0..self.edges.len() {
+            self.step(index, In::Wake);
+            if self.there
+                && let Some((watch, prefix, since)) = self.edges[index].watch.clone()
+            {
+                match self.store.changes(&prefix, since) {
+                    Changes::All(changes) => {
+                        self.edges[index].watch = Some((watch, prefix, self.store.revision()));
+                        if !changes.is_empty() {
+                            self.step(index, In::Watched { watch, changes });
+                        }
+                    }
+                    Changes::Forgotten => {
+                        self.edges[index].watch = None;
+                        self.step(index, In::WatchEnded { watch, why: "forgotten".into() });
+                    }
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, seconds: u64) {
+        (0..seconds * 10).for_each(|_| self.tick());
+    }
+
+    fn restart(&mut self) {
+        self.store = Store::restore(&self.store.snapshot(), self.now).unwrap();
+    }
+
+    fn names(&self, index: usize) -> Vec<String> {
+        self.edges[index].client.edges().map(|(name, ..)| name.to_owned()).collect()
+    }
+
+    fn answer(&mut self, index: usize, tag: u64) -> Option<AskAnswer> {
+        self.edges[index].answers.remove(&tag)
+    }
+
+    fn ask(&mut self, index: usize, tag: u64, ask: Ask) {
+        self.step(index, In::Ask { tag, ask });
+    }
+
+    /// Asks, and goes on until it is answered.
+    fn asked(&mut self, index: usize, ask: Ask) -> AskAnswer {
+        self.ask(index, u64::MAX, ask);
+        (0..100)
+            .find_map(|_| {
+                self.tick();
+                self.answer(index, u64::MAX)
+            })
+            .expect("every question is answered")
+    }
+}
+
+fn silence() -> Result<Reply, Failure> {
+    Err(Failure::Unreachable("no answer".into()))
+}
+
+#[test]
+fn edges_know_one_another_and_a_dead_one_vanishes_with_its_lease() {
+    let mut world = World::new(4, 1);
+    world.run(2);
+    for index in 0..4 {
+        assert_eq!(world.names(index), ["edge-0", "edge-1", "edge-2", "edge-3"]);
+        assert_eq!(*world.edges[index].client.state(), State::There);
+    }
+    let holders = |world: &World, image: u8| -> Vec<String> {
+        let holders = world.edges[0].client.holders(ImageHash([image; 32]));
+        holders.map(|(name, _)| name.to_owned()).collect()
+    };
+    assert_eq!(holders(&world, 2), ["edge-2"]);
+    assert!(holders(&world, 0).is_empty(), "itself is nobody to ask");
+    world.step(3, In::Holds(vec![held(3), held(2)]));
+    world.run(1);
+    assert_eq!(holders(&world, 2), ["edge-2", "edge-3"]);
+    let standby =
+        |world: &World, id| world.edges[0].client.standby_of(SessionId([id; 16])).map(str::to_owned);
+    let before: Vec<_> = (0..50).map(|id| standby(&world, id)).collect();
+    assert!(before.contains(&Some("edge-2".into())));
+    world.edges[2].alive = false;
+    world.run(u64::from(LEASE_S) - 3);
+    assert_eq!(world.names(0).len(), 4, "its lease lasts");
+    world.run(4);
+    assert_eq!(world.names(0), ["edge-0", "edge-1", "edge-3"]);
+    assert_eq!(holders(&world, 2), ["edge-3"]);
+    for (id, before) in (0..50).zip(before) {
+        let after = standby(&world, id);
+        assert!(after == before || before.as_deref() == Some("edge-2"), "{before:?} {after:?}");
+        assert_ne!(after.as_deref(), Some("edge-2"));
+    }
+    // One that leaves in order is gone at once.
+    world.step(3, In::Leave);
+    world.run(1);
+    assert_eq!(world.names(0), ["edge-0", "edge-1"]);
+}
+
+#[test]
+fn an_edge_that_drains_stands_by_for_nobody() {
+    let mut world = World::new(3, 5);
+    world.run(2);
+    world.step(1, In::Here(Registration { draining: true, ..registration(1) }));
+    world.run(1);
+    assert_eq!(world.names(0).len(), 3);
+    for id in 0..50 {
+        assert_eq!(world.edges[0].client.standby_of(SessionId([id; 16])), Some("edge-2"));
+    }
+}
+
+#[test]
+fn while_it_is_away_everybody_is_told_so_at_once_and_afterwards_all_is_as_before() {
+    let mut world = World::new(3, 2);
+    world.run(2);
+    world.there = false;
+    world.run(2 * u64::from(LEASE_S));
+    let State::Away { since_ns, .. } = world.edges[0].client.state().clone() else { panic!("it is away") };
+    assert!(since_ns > 2 * SECOND && since_ns < 8 * SECOND, "{since_ns}");
+    assert!(!world.edges[0].client.cannot().is_empty());
+    assert_eq!(world.names(0).len(), 3, "what was known is not forgotten");
+    let told: Vec<&String> =
+        world.edges[0].log.iter().filter(|line| line.contains("coordinator is away")).collect();
+    assert_eq!(told.len(), 1, "once: {told:?}");
+    world.ask(0, 7, Ask::Holder { subject: Subject::Group("g".into()) });
+    assert!(matches!(world.answer(0, 7), Some(AskAnswer::Away(_))), "nobody waits");
+    // Its edges are not to be asked more often than the longest wait says, and not less.
+    let before = world.edges[0].client.figures().requests;
+    world.run(60);
+    let asked = world.edges[0].client.figures().requests - before;
+    assert!((5..=60).contains(&asked), "{asked} times in a minute, waits up to {BACKOFF_MAX_NS}");
+    world.there = true;
+    world.restart();
+    world.run(10);
+    for index in 0..3 {
+        assert_eq!(*world.edges[index].client.state(), State::There);
+        assert_eq!(world.names(index).len(), 3);
+        assert_eq!(world.edges[index].client.figures().leases_lost, 1, "all of them registered anew");
+    }
+}
+
+#[test]
+fn of_those_who_claim_the_same_generation_exactly_one_wins_whatever_is_lost() {
+    let (mut unknown, mut rounds_won) = (0, 0);
+    for seed in 0..40 {
+        let mut world = World::new(5, seed);
+        world.loss = 10;
+        let subject = Subject::Group("db".into());
+        let mut from: Option<Claimed> = None;
+        for round in 1..12u64 {
+            world.run(1);
+            if world.dice.chance(20) {
+                world.restart();
+            }
+            let claim = |index: usize| Claimed {
+                generation: Generation { count: round, opener: index as u64 },
+                holder: format!("edge-{index}"),
+            };
+            let mut answers: Vec<Option<AskAnswer>> = vec![None; 5];
+            // Who is told nothing for certain asks again, as a primary or backup would.
+            for _ in 0..3_000 {
+                for (index, answered) in answers.iter_mut().enumerate() {
+                    match answered {
+                        Some(AskAnswer::Away(_)) => {
+                            unknown += 1;
+                            *answered = None;
+                        }
+                        Some(_) => continue,
+                        None => {}
+                    }
+                    let ask = Ask::Claim { subject: subject.clone(), from: from.clone(), to: claim(index) };
+                    let tag = round * 10 + index as u64;
+                    if world.edges[index].answers.contains_key(&tag) {
+                        *answered = world.answer(index, tag);
+                    } else if world.dice.chance(10) {
+                        world.ask(index, tag, ask);
+                    }
+                }
+                if answers.iter().all(|answer| matches!(answer, Some(AskAnswer::Won | AskAnswer::Lost(_)))) {
+                    break;
+                }
+                world.tick();
+            }
+            let won: Vec<usize> = (0..5).filter(|index| answers[*index] == Some(AskAnswer::Won)).collect();
+            assert_eq!(won.len(), 1, "seed {seed}, round {round}: {answers:?}");
+            let holder = claim(won[0]);
+            for answer in answers.iter().filter(|answer| **answer != Some(AskAnswer::Won)) {
+                assert_eq!(*answer, Some(AskAnswer::Lost(Some(holder.clone()))));
+            }
+            rounds_won += 1;
+            from = Some(holder);
+        }
+    }
+    assert!(unknown > 50 && rounds_won == 40 * 11, "{unknown} {rounds_won}");
+}
+
+#[test]
+fn a_witness_remembers_the_newest_whatever_comes_late_and_is_forgotten_when_the_session_is_over() {
+    let mut world = World::new(3, 9);
+    world.run(2);
+    let session = SessionId([4; 16]);
+    let seen = |count: u64, log_end: u64| Witnessed {
+        generation: Generation { count, opener: 1 },
+        log_end,
+        tag: [u8::try_from(log_end).unwrap(); 8],
+    };
+    let witnessed = |world: &mut World| world.asked(0, Ask::Witnessed { session });
+    assert_eq!(witnessed(&mut world), AskAnswer::Witnessed(None));
+    for (edge, count, log_end) in [(1, 1, 5), (1, 1, 9), (2, 2, 7), (1, 1, 30)] {
+        world.ask(edge, 1, Ask::Witness { session, seen: seen(count, log_end) });
+        world.run(1);
+    }
+    assert_eq!(
+        witnessed(&mut world),
+        AskAnswer::Witnessed(Some(seen(2, 7))),
+        "an older owner's word comes late"
+    );
+    // What is reported while it is away is written when it is back.
+    world.there = false;
+    world.run(15);
+    world.ask(2, 1, Ask::Witness { session, seen: seen(2, 8) });
+    world.ask(2, 1, Ask::Witness { session, seen: seen(2, 12) });
+    assert_eq!(world.edges[2].client.reports().0, 1, "only the newest");
+    world.there = true;
+    world.restart();
+    world.run(10);
+    assert_eq!(witnessed(&mut world), AskAnswer::Witnessed(Some(seen(2, 12))), "and outlives restarts");
+    assert_eq!(world.asked(1, Ask::Forget { session }), AskAnswer::Done);
+    assert_eq!(witnessed(&mut world), AskAnswer::Witnessed(None));
+}
+
+#[test]
+fn a_standby_is_written_down_for_others_to_find() {
+    let mut world = World::new(2, 3);
+    world.run(2);
+    let subject = Subject::Session(SessionId([9; 16]));
+    assert_eq!(world.asked(1, Ask::Standby { subject: subject.clone() }), AskAnswer::Standby(None));
+    for standby in ["edge-1", "edge-7"] {
+        let place = Ask::Place { subject: subject.clone(), standby: standby.into() };
+        assert_eq!(world.asked(0, place), AskAnswer::Done);
+        let found = world.asked(1, Ask::Standby { subject: subject.clone() });
+        assert_eq!(found, AskAnswer::Standby(Some(standby.into())));
+    }
+}
+
+#[test]
+fn two_edges_of_one_name_are_told() {
+    let mut world = World::new(2, 8);
+    world.edges[1].client = Client::new(Config { edge: "edge-0".into(), lease_s: LEASE_S, salt: 1 }, 0);
+    world.step(1, In::Here(registration(77)));
+    world.run(20);
+    let told =
+        |index: usize| world.edges[index].log.iter().filter(|line| line.contains("another edge")).count();
+    assert!(told(0) == 1 || told(1) == 1, "{} {}", told(0), told(1));
+}
+
+#[test]
+fn through_losses_stops_and_restarts_everybody_finds_everybody_again() {
+    for seed in 0..40 {
+        let mut world = World::new(4, seed);
+        for _ in 0..30 {
+            world.loss = world.dice.below(40);
+            world.there = world.dice.chance(70);
+            if world.dice.chance(20) {
+                world.restart();
+            }
+            let seconds = world.dice.below(8);
+            world.run(seconds);
+        }
+        (world.loss, world.there) = (0, true);
+        world.run(20);
+        for index in 0..4 {
+            assert_eq!(*world.edges[index].client.state(), State::There, "seed {seed}");
+            assert_eq!(world.names(index).len(), 4, "seed {seed}");
+        }
+    }
+}

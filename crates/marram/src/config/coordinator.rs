@@ -1,0 +1,147 @@
+//! The `[coordinator]` table of an edge: the store that it serves, or where the store is.
+
+use super::edge::socket;
+use super::shared;
+use super::source::{Problem, Source};
+use super::units::{Address, Time};
+use crate::coordinator::{Credentials, Options, Serve};
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::Path;
+use toml::Spanned;
+
+/// Stores that one edge can name.
+const URLS_MAX: usize = 16;
+/// Addresses that one edge can give.
+const ADDRESSES_MAX: usize = 16;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenCoordinator {
+    serve: Option<Spanned<String>>,
+    #[serde(default)]
+    urls: Vec<Spanned<String>>,
+    token_file: Option<Spanned<String>>,
+    user: Option<Spanned<String>>,
+    password_file: Option<Spanned<String>>,
+    lease: Option<Spanned<Time>>,
+    addresses: Option<Vec<Spanned<Address>>>,
+    admin: Option<Spanned<String>>,
+}
+
+/// What the edge says of itself elsewhere in its configuration.
+pub(super) struct Around<'a> {
+    pub(super) state: &'a Path,
+    pub(super) listen: &'a [SocketAddr],
+    pub(super) admin: SocketAddr,
+}
+
+impl WrittenCoordinator {
+    /// `at` is where the table is.
+    pub(super) fn resolve(
+        self,
+        source: &Source,
+        at: &std::ops::Range<usize>,
+        around: &Around<'_>,
+    ) -> Result<Options, Problem> {
+        if self.serve.is_none() && self.urls.is_empty() {
+            let what = "names no store; write `urls = [\"http://HOST:PORT\"]`, or `serve = \"127.0.0.1:7402\"` on one edge";
+            return Err(source.problem(at, what));
+        }
+        let token = self.token_file.as_ref().map(|path| shared::token(source, path)).transpose()?;
+        let listen = self.serve.as_ref().map(|text| socket(source, text)).transpose()?;
+        if let (Some(text), Some(listen)) = (&self.serve, listen)
+            && token.is_none()
+            && !listen.ip().is_loopback()
+        {
+            let what = "is not on loopback, and whoever reaches it can take over sessions; name a token with `token_file`";
+            return Err(source.problem(&text.span(), what));
+        }
+        if let Some(many) = self.urls.get(URLS_MAX) {
+            return Err(
+                source.problem(&many.span(), format!("is one too many; at most {URLS_MAX} are tried"))
+            );
+        }
+        if let Some(many) = self.addresses.as_ref().and_then(|addresses| addresses.get(ADDRESSES_MAX)) {
+            let what = format!("is one too many; at most {ADDRESSES_MAX} are told");
+            return Err(source.problem(&many.span(), what));
+        }
+        let authorities =
+            self.urls.iter().map(|url| authority(source, url)).collect::<Result<Vec<_>, Problem>>()?;
+        let credentials = self.credentials(source, token.clone())?;
+        Ok(Options {
+            serve: listen.map(|listen| Serve { listen, token, file: around.state.join("coordinator") }),
+            authorities,
+            credentials,
+            lease_s: lease(source, self.lease.as_ref())?,
+            addresses: self.addresses.map_or_else(
+                || told(around.listen).collect(),
+                |addresses| addresses.into_iter().map(|address| address.into_inner().0).collect(),
+            ),
+            admin: match self.admin {
+                Some(url) => Some(format!("http://{}", authority(source, &url)?)),
+                None => told(&[around.admin]).next().map(|address| format!("http://{address}")),
+            },
+        })
+    }
+
+    fn credentials(&self, source: &Source, token: Option<String>) -> Result<Credentials, Problem> {
+        match (&self.user, &self.password_file, token) {
+            (None, None, None) => Ok(Credentials::None),
+            (None, None, Some(token)) => Ok(Credentials::Token(token)),
+            (Some(user), Some(path), None) => {
+                let password = shared::file(source, path)?;
+                let password = String::from_utf8(password).map_err(|_| {
+                    source.problem(&path.span(), "names a file that is no text; write one line")
+                })?;
+                Ok(Credentials::User {
+                    name: user.get_ref().clone(),
+                    password: password.trim_end().to_owned(),
+                })
+            }
+            (Some(user), _, Some(_)) => {
+                let what = "is for etcd and `token_file` for an edge that serves the store; keep one of them";
+                Err(source.problem(&user.span(), what))
+            }
+            (Some(alone), None, None) => {
+                Err(source.problem(&alone.span(), "has no password; name its file with `password_file`"))
+            }
+            (None, Some(alone), _) => {
+                Err(source.problem(&alone.span(), "has no user; write `user = \"...\"`"))
+            }
+        }
+    }
+}
+
+/// The addresses that mean the same to others.
+fn told(addresses: &[SocketAddr]) -> impl Iterator<Item = String> {
+    addresses.iter().filter(|address| !address.ip().is_unspecified()).map(ToString::to_string)
+}
+
+fn authority(source: &Source, url: &Spanned<String>) -> Result<String, Problem> {
+    let text = url.get_ref();
+    if text.starts_with("https://") {
+        let what = "cannot be reached: this version does not encrypt what it tells the coordinator; write http:// and keep \
+                    the way there private";
+        return Err(source.problem(&url.span(), what));
+    }
+    let authority = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    let address = authority.and_then(|authority| authority.parse::<Address>().ok());
+    address
+        .map(|address| address.0)
+        .ok_or_else(|| source.problem(&url.span(), "is no address of a store; write \"http://HOST:PORT\""))
+}
+
+fn lease(source: &Source, written: Option<&Spanned<Time>>) -> Result<u32, Problem> {
+    let Some(written) = written else { return Ok(Options::LEASE_S) };
+    let seconds = u32::try_from(written.get_ref().0.as_secs()).unwrap_or(u32::MAX);
+    if (Options::LEASE_S_MIN..=Options::LEASE_S_MAX).contains(&seconds) {
+        return Ok(seconds);
+    }
+    let what = format!(
+        "is not between {} and {} seconds: a shorter one ends with every hiccup, a longer one leaves the dead among the living",
+        Options::LEASE_S_MIN,
+        Options::LEASE_S_MAX
+    );
+    Err(source.problem(&written.span(), what))
+}

@@ -1,0 +1,266 @@
+//! The embedded store on its thread: answers requests as they come, several at a time, once what lasts of them is on disk.
+//!
+//! The file is written beside the old one and put in its place at once, so that there is always a whole one.
+
+use anyhow::Context;
+use bytes::Bytes;
+use marram_edge::coordinator::{Change, Changes, Refused, Reply, Request, Store, StoreFigures};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+
+/// Requests that are answered with one write of the file.
+const BATCH: usize = 256;
+/// Watches at a time; more are refused.
+pub const WATCHES_MAX: usize = 256;
+/// Pieces of news that wait for a watcher; one that is slower is cut off, and lists anew.
+const NEWS_MAX: usize = 64;
+/// How long the thread waits if no lease ends before.
+const IDLE: Duration = Duration::from_secs(3_600);
+
+/// What a watcher is told.
+#[derive(Debug)]
+pub(super) enum News {
+    /// What changed.
+    Changes(Vec<Change>),
+    /// Its beginning is forgotten; the oldest that is remembered.
+    Forgotten(u64),
+}
+
+/// An answer, and the store's revision then; none if the file cannot be written.
+pub(super) type Kept = Option<(u64, Result<Reply, Refused>)>;
+
+enum Job {
+    Ask(Request, oneshot::Sender<Kept>),
+    Watch(String, u64, mpsc::Sender<News>),
+}
+
+struct Watcher {
+    prefix: String,
+    since: u64,
+    news: mpsc::Sender<News>,
+}
+
+/// The store, for whoever serves it.
+#[derive(Clone, Debug)]
+pub(super) struct Keeping {
+    jobs: SyncSender<Job>,
+    figures: Arc<Mutex<StoreFigures>>,
+}
+
+impl Keeping {
+    /// Reads the file, where there is one, and starts the thread.
+    pub(super) fn start(file: PathBuf) -> anyhow::Result<Self> {
+        let began = Instant::now();
+        let mut store = match fs::read(&file) {
+            Ok(bytes) => Store::restore(&Bytes::from(bytes), 0).map_err(|damage| {
+                anyhow::anyhow!("the coordinator's store {} cannot be used: {damage}", file.display())
+            })?,
+            Err(error) if error.kind() == ErrorKind::NotFound => Store::new(),
+            Err(error) => {
+                return Err(error).with_context(|| format!("the store {} cannot be read", file.display()));
+            }
+        };
+        save(&mut store, &file)
+            .with_context(|| format!("the coordinator's store {} cannot be written", file.display()))?;
+        let figures = Arc::new(Mutex::new(store.figures()));
+        let (jobs, receiver) = sync_channel(BATCH);
+        let mut keeper =
+            Keeper { store, file, began, figures: Arc::clone(&figures), watchers: Vec::new(), told: false };
+        thread::Builder::new().name("store".into()).spawn(move || keeper.run(&receiver))?;
+        Ok(Self { jobs, figures })
+    }
+
+    /// Asks the store.
+    pub(super) async fn ask(&self, request: Request) -> Kept {
+        let (sender, answer) = oneshot::channel();
+        self.jobs.try_send(Job::Ask(request, sender)).ok()?;
+        answer.await.ok().flatten()
+    }
+
+    /// News under a prefix, from behind a revision on.
+    pub(super) fn watch(&self, prefix: String, since: u64) -> Option<mpsc::Receiver<News>> {
+        let (sender, news) = mpsc::channel(NEWS_MAX);
+        self.jobs.try_send(Job::Watch(prefix, since, sender)).ok().map(|()| news)
+    }
+
+    /// What the store holds.
+    pub(super) fn figures(&self) -> StoreFigures {
+        *self.figures.lock().expect("no holder panics")
+    }
+}
+
+struct Keeper {
+    store: Store,
+    file: PathBuf,
+    began: Instant,
+    figures: Arc<Mutex<StoreFigures>>,
+    watchers: Vec<Watcher>,
+    /// Whether it was told that the file cannot be written.
+    told: bool,
+}
+
+impl Keeper {
+    fn run(&mut self, jobs: &Receiver<Job>) {
+        loop {
+            let first = match jobs.recv_timeout(self.wait()) {
+                Ok(job) => Some(job),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let now_ns = self.now_ns();
+            self.store.expire(now_ns);
+            let mut answers = Vec::new();
+            for job in first.into_iter().chain(jobs.try_iter().take(BATCH - 1)) {
+                match job {
+                    Job::Ask(request, reply) => {
+                        let answer = self.store.apply(now_ns, request);
+                        answers.push((reply, (self.store.revision(), answer)));
+                    }
+                    Job::Watch(prefix, since, news) => self.watch(Watcher { prefix, since, news }),
+                }
+            }
+            let saved = self.save();
+            *self.figures.lock().expect("no holder panics") = self.store.figures();
+            for (reply, answer) in answers {
+                // Whoever asked may have given up.
+                let _ = reply.send(saved.then_some(answer));
+            }
+            if saved {
+                self.tell();
+            }
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn wait(&self) -> Duration {
+        let until = |at: u64| Duration::from_nanos(at.saturating_sub(self.now_ns()));
+        self.store.next_expiry_ns().map_or(IDLE, until).min(IDLE)
+    }
+
+    fn save(&mut self) -> bool {
+        if !self.store.must_be_saved() {
+            return true;
+        }
+        match save(&mut self.store, &self.file) {
+            Ok(()) => {
+                if std::mem::take(&mut self.told) {
+                    tracing::info!("the coordinator's store can be written again");
+                }
+                true
+            }
+            Err(error) => {
+                self.store.not_saved();
+                if !std::mem::replace(&mut self.told, true) {
+                    let file = self.file.display();
+                    tracing::error!(%file, %error, "the coordinator's store cannot be written: it answers nobody until it can");
+                }
+                false
+            }
+        }
+    }
+
+    fn watch(&mut self, watcher: Watcher) {
+        self.watchers.retain(|watcher| !watcher.news.is_closed());
+        // A watcher that is let go of sees its watch end.
+        if self.watchers.len() < WATCHES_MAX {
+            self.watchers.push(watcher);
+        }
+    }
+
+    fn tell(&mut self) {
+        let store = &self.store;
+        self.watchers.retain_mut(|watcher| {
+            let news = match store.changes(&watcher.prefix, watcher.since) {
+                Changes::All(changes) if changes.is_empty() => {
+                    watcher.since = store.revision();
+                    return !watcher.news.is_closed();
+                }
+                Changes::All(changes) => News::Changes(changes),
+                Changes::Forgotten => News::Forgotten(store.revision()),
+            };
+            let goes_on = matches!(news, News::Changes(_));
+            watcher.since = store.revision();
+            watcher.news.try_send(news).is_ok() && goes_on
+        });
+    }
+}
+
+/// Writes the store beside the file, and puts it in its place.
+fn save(store: &mut Store, file: &Path) -> std::io::Result<()> {
+    let directory = file.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(directory)?;
+    let beside = file.with_extension("new");
+    let mut new = File::create(&beside)?;
+    new.write_all(&store.snapshot())?;
+    new.sync_data()?;
+    fs::rename(&beside, file)?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    fn put(key: &str) -> Request {
+        Request::Write { key: key.into(), expect: None, value: Some(Bytes::from_static(b"v")), lease: None }
+    }
+
+    fn place(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("marram-store-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    #[test]
+    fn what_was_answered_is_there_after_a_restart_with_larger_revisions() {
+        let directory = place("restart");
+        let file = directory.join("deep/store");
+        let keeping = Keeping::start(file.clone()).unwrap();
+        let (before, _) = block_on(keeping.ask(put("a"))).unwrap();
+        let mut news = keeping.watch("".into(), 0).unwrap();
+        assert!(matches!(block_on(news.recv()), Some(News::Changes(changes)) if changes.len() == 1));
+        // Not closed: as after a kill, only the file counts.
+        let again = Keeping::start(file.clone()).unwrap();
+        let (after, there) = block_on(again.ask(Request::Get { key: "a".into() })).unwrap();
+        assert!(after > before);
+        assert!(matches!(there, Ok(Reply::Entries { entries, .. }) if entries.len() == 1));
+        let mut news = again.watch("".into(), before).unwrap();
+        assert!(matches!(block_on(news.recv()), Some(News::Forgotten(_))), "it lists anew");
+        let bytes = fs::read(&file).unwrap();
+        fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+        let why = Keeping::start(file).unwrap_err().to_string();
+        assert!(why.contains("cut short or was altered"), "{why}");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn while_the_file_cannot_be_written_nobody_is_answered_and_nobody_told() {
+        let directory = place("disk");
+        let file = directory.join("store");
+        let keeping = Keeping::start(file.clone()).unwrap();
+        let mut news = keeping.watch("".into(), 0).unwrap();
+        // The place of the new file is taken by something that is no file.
+        fs::create_dir(directory.join("store.new")).unwrap();
+        assert!(block_on(keeping.ask(put("a"))).is_none());
+        assert!(block_on(keeping.ask(Request::Get { key: "a".into() })).is_none(), "it might be taken back");
+        assert!(news.try_recv().is_err());
+        fs::remove_dir(directory.join("store.new")).unwrap();
+        assert!(block_on(keeping.ask(put("b"))).is_some());
+        assert!(matches!(block_on(news.recv()), Some(News::Changes(changes)) if changes.len() == 2));
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

@@ -1,0 +1,276 @@
+//! The thread that drives an edge's client: carries its requests to the store and back, tells it what time it is and what the
+//! edge has, and shows what it knows.
+
+use super::http::Store;
+use super::{View, http};
+use crate::edge::AdminClient;
+use marram_edge::control::{Answer, Request};
+use marram_edge::coordinator::{
+    Ask, AskAnswer, Change, Client, Config, Failure, In, Out, Reply,
+    contents::{HELD_MAX, Held, Registration},
+};
+use marram_edge::ring::Ring;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, LocalSet};
+
+/// How often the edge is asked what it has.
+pub const NEWS_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is asked how much it has to do, which costs it more.
+pub const LOAD_INTERVAL: Duration = Duration::from_secs(10);
+/// What may wait for the thread.
+const EVENTS_MAX: usize = 4_096;
+/// How long the control may take to say what the edge has.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Something for the thread.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// Somebody on this edge asks.
+    Ask(Ask, SyncSender<AskAnswer>),
+    /// The edge stops.
+    Leave(SyncSender<()>),
+    /// What the edge has, and whether it drains.
+    Has(Vec<Held>, bool),
+    /// Its sessions.
+    Sessions(u64),
+    /// An answer of the store.
+    Answered(u64, Result<Reply, Failure>),
+    /// News of a watch.
+    Watched(u64, Vec<Change>),
+    /// A watch broke.
+    WatchEnded(u64, String),
+}
+
+/// Starts the thread, and one that asks the edge's control.
+pub(super) fn start(
+    name: &str,
+    lease_s: u32,
+    here: Registration,
+    store: Store,
+    control: AdminClient,
+    began: Instant,
+) -> io::Result<(mpsc::Sender<Event>, Arc<Mutex<View>>)> {
+    let (events, receiver) = mpsc::channel(EVENTS_MAX);
+    let config = Config { edge: name.into(), lease_s, salt: here.life };
+    let client = Client::new(config, 0);
+    let view = Arc::new(Mutex::new(view_of(&client, &store, Arc::default())));
+    let (asking, shown) = (events.clone(), Arc::clone(&view));
+    thread::Builder::new().name("coordinator-news".into()).spawn(move || ask_control(&control, &asking))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let sender = events.clone();
+    let run = move || {
+        let link = Link {
+            client,
+            here,
+            store: Rc::new(store),
+            events: sender,
+            view: shown,
+            began,
+            ring: Arc::default(),
+            waiting: BTreeMap::new(),
+            tags: 0,
+            watch: None,
+            leaving: None,
+            wake_ns: 0,
+            changed: true,
+        };
+        LocalSet::new().block_on(&runtime, link.run(receiver));
+    };
+    thread::Builder::new().name("coordinator".into()).spawn(run)?;
+    Ok((events, view))
+}
+
+/// Says what the edge has, until nobody listens.
+fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>) {
+    let mut load_at = Instant::now();
+    loop {
+        if let Ok(Answer::Images(apps, draining)) = control.ask(Request::Images, CONTROL_PATIENCE) {
+            let held = |app: &marram_edge::api::App| Held { app: app.name.clone(), image: app.image };
+            let held = apps.iter().take(HELD_MAX).map(held).collect();
+            if events.blocking_send(Event::Has(held, draining)).is_err() {
+                return;
+            }
+        }
+        if Instant::now() >= load_at
+            && let Ok(Answer::Counters(figures)) = control.ask(Request::Counters, CONTROL_PATIENCE)
+        {
+            load_at = Instant::now() + LOAD_INTERVAL;
+            let of_shards = figures.iter().filter(|figure| figure.counter.name == "sessions");
+            let sessions = of_shards.filter(|figure| figure.counter.label.is_none());
+            let sessions = sessions.map(|figure| figure.counter.value).sum();
+            if events.blocking_send(Event::Sessions(sessions)).is_err() {
+                return;
+            }
+        }
+        thread::sleep(NEWS_INTERVAL);
+    }
+}
+
+fn view_of(client: &Client, store: &Store, ring: Arc<Ring>) -> View {
+    let known = client
+        .edges()
+        .map(|(name, registration, holds)| (name.to_owned(), registration.clone(), holds.to_vec()));
+    View {
+        state: client.state().clone(),
+        cannot: client.cannot().to_vec(),
+        store: store.current().to_owned(),
+        edges: known.collect(),
+        ring,
+        figures: client.figures(),
+        reports: client.reports(),
+    }
+}
+
+struct Link {
+    client: Client,
+    here: Registration,
+    store: Rc<Store>,
+    events: mpsc::Sender<Event>,
+    view: Arc<Mutex<View>>,
+    began: Instant,
+    ring: Arc<Ring>,
+    /// Who waits for an answer, by tag.
+    waiting: BTreeMap<u64, SyncSender<AskAnswer>>,
+    tags: u64,
+    watch: Option<AbortHandle>,
+    leaving: Option<SyncSender<()>>,
+    wake_ns: u64,
+    /// Whether others are to be shown anew.
+    changed: bool,
+}
+
+impl Link {
+    async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+        self.step(In::Here(self.here.clone()));
+        loop {
+            let wait = Duration::from_nanos(self.wake_ns.saturating_sub(self.now_ns()));
+            match tokio::time::timeout(wait, events.recv()).await {
+                Ok(Some(event)) => self.on_event(event),
+                Ok(None) => return,
+                Err(_) => self.step(In::Wake),
+            }
+        }
+    }
+
+    /// Who there is changes seldom, and is a lot to copy.
+    fn show(&mut self) {
+        let mut view = self.view.lock().expect("no holder panics");
+        if std::mem::take(&mut self.changed) {
+            *view = view_of(&self.client, &self.store, Arc::clone(&self.ring));
+        } else {
+            view.state = self.client.state().clone();
+            view.cannot = self.client.cannot().to_vec();
+            view.store = self.store.current().to_owned();
+            view.figures = self.client.figures();
+            view.reports = self.client.reports();
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Ask(ask, reply) => {
+                self.tags += 1;
+                match ask {
+                    // Reports are not answered.
+                    Ask::Witness { .. } => drop(reply.try_send(AskAnswer::Done)),
+                    _ => drop(self.waiting.insert(self.tags, reply)),
+                }
+                self.step(In::Ask { tag: self.tags, ask });
+            }
+            Event::Leave(done) => {
+                self.leaving = Some(done);
+                self.step(In::Leave);
+            }
+            Event::Has(holds, draining) => {
+                self.here.draining = draining;
+                self.step(In::Here(self.here.clone()));
+                self.step(In::Holds(holds));
+            }
+            Event::Sessions(sessions) => {
+                self.here.sessions = sessions;
+                self.step(In::Here(self.here.clone()));
+            }
+            Event::Answered(tag, result) => self.step(In::Answered { tag, result }),
+            Event::Watched(watch, changes) => self.step(In::Watched { watch, changes }),
+            Event::WatchEnded(watch, why) => self.step(In::WatchEnded { watch, why }),
+        }
+    }
+
+    fn step(&mut self, input: In) {
+        // If nothing else is asked for, once a lease's third at the longest.
+        self.wake_ns = self.now_ns() + u64::try_from(NEWS_INTERVAL.as_nanos()).unwrap_or(u64::MAX);
+        let (mut outs, mut lines) = (Vec::new(), Vec::new());
+        self.client.step(self.now_ns(), input, &mut outs);
+        for out in outs {
+            match out {
+                Out::Send { tag, request } => {
+                    let (store, events) = (Rc::clone(&self.store), self.events.clone());
+                    tokio::task::spawn_local(async move {
+                        let answer = store.ask(&request).await;
+                        // Fails only when the thread has ended.
+                        let _ = events.send(Event::Answered(tag, answer)).await;
+                    });
+                }
+                Out::Watch { watch, prefix, since } => self.watch(watch, prefix, since),
+                Out::Asked { tag, answer } => {
+                    if let Some(reply) = self.waiting.remove(&tag) {
+                        let _ = reply.try_send(answer);
+                    }
+                }
+                Out::Changed => {
+                    self.changed = true;
+                    if *self.ring != *self.client.ring() {
+                        self.ring = Arc::new(self.client.ring().clone());
+                    }
+                }
+                Out::Log(level, text) => lines.push((level, text)),
+                Out::WakeAt { mono_ns } => self.wake_ns = mono_ns,
+                Out::Left => {
+                    if let Some(done) = self.leaving.take() {
+                        let _ = done.try_send(());
+                    }
+                }
+            }
+        }
+        // Whoever reads a line and then asks finds what it says.
+        self.show();
+        for (level, text) in lines {
+            match level {
+                0 => tracing::error!("{text}"),
+                1 => tracing::warn!("{text}"),
+                2 => tracing::info!("{text}"),
+                _ => tracing::debug!("{text}"),
+            }
+        }
+    }
+
+    fn watch(&mut self, watch: u64, prefix: String, since: u64) {
+        if let Some(old) = self.watch.take() {
+            old.abort();
+        }
+        let (store, events) = (Rc::clone(&self.store), self.events.clone());
+        let task = tokio::task::spawn_local(async move {
+            let telling = events.clone();
+            let tell = |changes| telling.try_send(Event::Watched(watch, changes)).is_ok();
+            let why = store.watch(&prefix, since, tell).await;
+            let _ = events.send(Event::WatchEnded(watch, why)).await;
+        });
+        self.watch = Some(task.abort_handle());
+    }
+}
+
+const _: () = assert!(
+    2 * http::PATIENCE.as_secs() < super::Options::LEASE_S_MIN as u64,
+    "a lease outlives a slow answer"
+);

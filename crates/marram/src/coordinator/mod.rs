@@ -1,0 +1,219 @@
+//! The coordinator around its pure part (`marram_edge::coordinator`): a thread that talks to the store over HTTP, the store
+//! itself where this edge serves it, and what others on this edge may ask.
+//!
+//! No session waits for any of it. While the coordinator is away, what was known of other edges stays known, and everything
+//! that needs it is told so at once.
+
+mod http;
+mod keeping;
+mod link;
+mod protocol;
+mod server;
+
+pub use http::PATIENCE;
+pub use keeping::WATCHES_MAX;
+pub use link::{LOAD_INTERVAL, NEWS_INTERVAL};
+pub use server::{CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_PATIENCE};
+
+use crate::edge::AdminClient;
+use anyhow::Context;
+use keeping::Keeping;
+use marram_edge::coordinator::{
+    Ask, AskAnswer, Figures, State, StoreFigures,
+    contents::{Held, Registration},
+};
+use marram_edge::ring::Ring;
+use marram_wire::id::ImageHash;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, mpsc::sync_channel};
+use std::time::{Duration, Instant};
+
+/// What is shown to the store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Credentials {
+    /// Nothing.
+    None,
+    /// A token, to an edge.
+    Token(String),
+    /// A user and a password, to etcd.
+    User {
+        /// The user's name.
+        name: String,
+        /// The password.
+        password: String,
+    },
+}
+
+/// The store that this edge serves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Serve {
+    /// Where.
+    pub listen: SocketAddr,
+    /// What others must show; always there where `listen` is not on loopback.
+    pub token: Option<String>,
+    /// Where it is kept.
+    pub file: PathBuf,
+}
+
+/// How an edge finds its coordinator, resolved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The store that this edge serves, if it does.
+    pub serve: Option<Serve>,
+    /// Hosts and ports of the store: of edges that serve it, or etcd's members. Empty for the one that this edge serves.
+    pub authorities: Vec<String>,
+    /// What is shown there.
+    pub credentials: Credentials,
+    /// How long this edge stays registered when nothing more is heard of it, in seconds.
+    pub lease_s: u32,
+    /// Where agents reach this edge.
+    pub addresses: Vec<String>,
+    /// Where other edges reach its admin API.
+    pub admin: Option<String>,
+}
+
+impl Options {
+    /// How long an edge stays registered that does not say otherwise, in seconds.
+    pub const LEASE_S: u32 = 10;
+    /// Shorter leases end with every hiccup, and etcd lengthens them, in seconds.
+    pub const LEASE_S_MIN: u32 = 5;
+    /// Longer ones leave the dead among the living, in seconds.
+    pub const LEASE_S_MAX: u32 = 600;
+}
+
+/// What is known, as of the last news.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// Whether the coordinator is there.
+    pub state: State,
+    /// What cannot be done now, in words.
+    pub cannot: Vec<&'static str>,
+    /// The store's address.
+    pub store: String,
+    /// Edges: name, registration, images.
+    pub edges: Vec<(String, Registration, Vec<Held>)>,
+    /// The ring over those that take new sessions.
+    pub ring: Arc<Ring>,
+    /// Counted since the start.
+    pub figures: Figures,
+    /// Reports of witnesses that wait, and those that were dropped.
+    pub reports: (usize, u64),
+}
+
+/// An edge's coordinator; clone one for each who asks.
+#[derive(Clone, Debug)]
+pub struct Coordinator {
+    edge: String,
+    began: Instant,
+    view: Arc<Mutex<View>>,
+    events: tokio::sync::mpsc::Sender<link::Event>,
+    keeping: Option<Keeping>,
+}
+
+impl Coordinator {
+    /// Starts what `options` asks for. `shards` is what the edge says of itself; `control` says what it has.
+    ///
+    /// # Errors
+    /// If the store that is to be served cannot be used, or its address not be listened on.
+    pub fn start(name: &str, options: &Options, shards: u8, control: AdminClient) -> anyhow::Result<Self> {
+        let mut authorities = options.authorities.clone();
+        let mut credentials = options.credentials.clone();
+        let keeping = options.serve.as_ref().map(|serve| -> anyhow::Result<_> {
+            let keeping = Keeping::start(serve.file.clone())?;
+            let listener = TcpListener::bind(serve.listen).with_context(|| {
+                let listen = serve.listen;
+                format!("cannot listen on {listen} for other edges: choose another `coordinator.serve`, or stop what uses it")
+            })?;
+            if authorities.is_empty() {
+                authorities.push(reachable(listener.local_addr()?).to_string());
+                credentials = serve.token.clone().map_or(Credentials::None, Credentials::Token);
+            }
+            server::start(listener, keeping.clone(), serve.token.clone())
+                .context("the coordinator's store cannot be served")?;
+            tracing::info!(address = %serve.listen, "serving the coordinator's store");
+            Ok(keeping)
+        });
+        let keeping = keeping.transpose()?;
+        let store = http::Store::new(authorities, credentials);
+        let mut life = [0; 8];
+        rustix::rand::getrandom(&mut life, rustix::rand::GetRandomFlags::empty())
+            .context("the machine gives no random bytes")?;
+        let here = Registration {
+            life: u64::from_le_bytes(life),
+            addresses: options.addresses.clone(),
+            admin: options.admin.clone(),
+            host: None,
+            shards,
+            sessions: 0,
+            draining: false,
+        };
+        let began = Instant::now();
+        let (events, view) = link::start(name, options.lease_s, here, store, control, began)?;
+        Ok(Self { edge: name.into(), began, view, events, keeping })
+    }
+
+    /// What is known now.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.view.lock().expect("no holder panics").clone()
+    }
+
+    /// For how long the coordinator has been away, and why; none if it is there.
+    #[must_use]
+    pub fn away(&self) -> Option<(Duration, String)> {
+        match self.view().state {
+            State::There => None,
+            State::Away { since_ns, why } => {
+                Some((self.began.elapsed().saturating_sub(Duration::from_nanos(since_ns)), why))
+            }
+        }
+    }
+
+    /// What the store holds that this edge serves, if it does.
+    #[must_use]
+    pub fn served(&self) -> Option<StoreFigures> {
+        self.keeping.as_ref().map(Keeping::figures)
+    }
+
+    /// Other edges that say that they have an image, by name and admin URL.
+    #[must_use]
+    pub fn holders(&self, image: ImageHash) -> Vec<(String, String)> {
+        let view = self.view.lock().expect("no holder panics");
+        let others = view.edges.iter().filter(|(name, ..)| *name != self.edge);
+        let having = others.filter(|(_, _, holds)| holds.iter().any(|held| held.image == image));
+        having
+            .filter_map(|(name, registration, _)| Some((name.clone(), registration.admin.clone()?)))
+            .collect()
+    }
+
+    /// Asks, and waits for the answer: at once if the coordinator is away, else for as long as it may take to say so.
+    #[must_use]
+    pub fn ask(&self, ask: Ask) -> AskAnswer {
+        let (reply, answer) = sync_channel(1);
+        if self.events.try_send(link::Event::Ask(ask, reply)).is_err() {
+            return AskAnswer::Away("this edge asks its coordinator too much at a time".into());
+        }
+        let away = |_| AskAnswer::Away("no answer in time".into());
+        answer.recv_timeout(2 * (PATIENCE + PATIENCE)).unwrap_or_else(away)
+    }
+
+    /// Takes this edge off the coordinator's list, so that others need not wait until its lease is over.
+    pub fn leave(&self) {
+        let (done, left) = sync_channel(1);
+        if self.events.try_send(link::Event::Leave(done)).is_ok() {
+            // If the coordinator is away, the lease ends by itself.
+            let _ = left.recv_timeout(PATIENCE);
+        }
+    }
+}
+
+/// Where a socket on this machine is reached by this machine.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
