@@ -1,0 +1,108 @@
+//! What operators can ask a recorder: whether it is there, its figures, what it keeps.
+
+use super::figures::escaped;
+use super::routes::{Answer, Call, Refusal};
+use super::server::Site;
+use crate::recorder::{Client, Figure};
+use hyper::{Method, StatusCode};
+use marram_session::recorder::Row;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// The recorder, as seen by its admin API.
+#[derive(Debug)]
+pub struct RecorderDesk {
+    /// Asks its loop.
+    pub client: Client,
+    /// Its name.
+    pub name: String,
+    /// What must be shown as `Authorization: Bearer ...`, if anything.
+    pub token: Option<String>,
+}
+
+impl Site for RecorderDesk {
+    fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
+    fn answer(&self, call: &Call) -> Result<Answer, Refusal> {
+        let away = |error: crate::recorder::Unanswered| {
+            let fix = "try again in a moment";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), fix)
+        };
+        if call.method == Method::GET {
+            match call.path.trim_matches('/') {
+                "healthz" => {
+                    self.client.figures().map_err(away)?;
+                    return Ok(Answer::json(&json!({ "recorder": self.name })));
+                }
+                "metrics" => {
+                    let figures = self.client.figures().map_err(away)?;
+                    return Ok(Answer::text(prometheus(&self.name, &figures)));
+                }
+                "v1/sessions" => {
+                    let rows = self.client.sessions().map_err(away)?;
+                    let rows: Vec<Value> = rows.iter().map(row).collect();
+                    // Under the name that `marram ps` shows where several are asked.
+                    return Ok(Answer::json(&json!({ "edge": self.name, "sessions": rows })));
+                }
+                _ => {}
+            }
+        }
+        let what = format!("a recorder has no {} {}", call.method, call.path);
+        let fix = "it answers GET /healthz, /metrics and /v1/sessions; ask an edge for the rest";
+        Err(Refusal::new(StatusCode::NOT_FOUND, what, fix))
+    }
+}
+
+/// One session that is kept.
+fn row((row, edge): &(Row, Option<String>)) -> Value {
+    let phase = match (row.ready, edge) {
+        (false, _) => "arriving",
+        (true, Some(_)) => "kept",
+        (true, None) => "unfed",
+    };
+    json!({
+        "session": row.session.to_string(),
+        "app": row.app,
+        "generation": row.generation.to_string(),
+        "phase": phase,
+        "protect": "endpoints",
+        "edge": edge,
+        "shard": row.target.map(|target| target.shard),
+        "log_bytes": row.log,
+        "message_bytes": row.messages,
+        "checkpoint_bytes": row.checkpoints,
+    })
+}
+
+fn prometheus(name: &str, figures: &[Figure]) -> String {
+    let (mut out, recorder) = (String::new(), escaped(name));
+    for Figure { name, value, gauge } in figures {
+        let kind = if *gauge { "gauge" } else { "counter" };
+        write!(
+            out,
+            "# TYPE marram_recorder_{name} {kind}\nmarram_recorder_{name}{{recorder=\"{recorder}\"}} {value}\n"
+        )
+        .expect("writing to a string never fails");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_prometheus_text() {
+        let figures = [
+            Figure { name: "sessions", value: 3, gauge: true },
+            Figure { name: "inputs", value: 7, gauge: false },
+        ];
+        assert_eq!(
+            prometheus("r\"1", &figures),
+            "# TYPE marram_recorder_sessions gauge\nmarram_recorder_sessions{recorder=\"r\\\"1\"} 3\n\
+             # TYPE marram_recorder_inputs counter\nmarram_recorder_inputs{recorder=\"r\\\"1\"} 7\n"
+        );
+    }
+}

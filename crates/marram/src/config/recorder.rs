@@ -1,0 +1,155 @@
+//! A recorder's configuration: as typed, and as the recorder takes it.
+
+use super::edge::{host_name, socket};
+use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
+use super::source::{Problem, Source};
+use super::units::{Address, Name, Size, Time};
+use crate::{logging, recorder};
+use marram_wire::seal::{DomainSecret, KeeperKey};
+use serde::Deserialize;
+use std::net::SocketAddr;
+use toml::Spanned;
+
+/// What `marram config sample recorder` prints.
+pub const SAMPLE: &str = include_str!("recorder.sample.toml");
+
+/// One large session and its messages must fit.
+const MEMORY_MIN: u64 = 64 << 20;
+
+/// A recorder's configuration, resolved.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// For the recorder.
+    pub recorder: recorder::Options,
+    /// Where operators connect.
+    pub listen: SocketAddr,
+    /// What they must show; always there where `listen` is not on loopback.
+    pub token: Option<String>,
+    /// For its logs.
+    pub log: logging::Options,
+}
+
+impl Config {
+    /// Reads and resolves a configuration.
+    ///
+    /// # Errors
+    /// If a field is unknown, missing, of a wrong type, or does not fit the others.
+    pub fn parse(source: &Source) -> Result<Self, Problem> {
+        source.parse::<Written>()?.resolve(source)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: Option<Name>,
+    edges: Vec<Address>,
+    secret_file: Spanned<String>,
+    directory: Option<String>,
+    #[serde(default)]
+    limits: WrittenLimits,
+    #[serde(default)]
+    security: WrittenSecurity,
+    #[serde(default)]
+    admin: WrittenAdmin,
+    #[serde(default)]
+    patience: WrittenWaits,
+    #[serde(default)]
+    log: WrittenLog,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenLimits {
+    memory: Option<Spanned<Size>>,
+    sessions: Option<u32>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenAdmin {
+    listen: Option<Spanned<String>>,
+    token_file: Option<Spanned<String>>,
+}
+
+/// Those of an agent's that a recorder has a use for.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenWaits {
+    heartbeat: Option<Spanned<Time>>,
+    suspect_after: Option<Spanned<Time>>,
+    backoff_min: Option<Spanned<Time>>,
+    backoff_max: Option<Spanned<Time>>,
+    dial: Option<Spanned<Time>>,
+    linger: Option<Spanned<Time>>,
+    drain: Option<Spanned<Time>>,
+}
+
+impl Written {
+    fn resolve(self, source: &Source) -> Result<Config, Problem> {
+        if self.edges.is_empty() {
+            return Err(source.missing("edges", "name one at least, such as edges = [\"edge-a:7400\"]"));
+        }
+        // The secret itself is not kept: a recorder cannot open what it keeps.
+        let secret = DomainSecret::from_material(&shared::secret(source, &self.secret_file)?);
+        let (memory, sessions) = self.limits.resolve(source)?;
+        let lingers = self.patience.linger.is_some();
+        let patience = WrittenPatience {
+            heartbeat: self.patience.heartbeat,
+            suspect_after: self.patience.suspect_after,
+            backoff_min: self.patience.backoff_min,
+            backoff_max: self.patience.backoff_max,
+            dial: self.patience.dial,
+            linger: self.patience.linger,
+            drain: self.patience.drain,
+            ..WrittenPatience::default()
+        };
+        let patience = patience.resolve(source)?;
+        let recorder = recorder::Options {
+            name: self.name.map_or_else(own_name, |name| name.0),
+            edges: self.edges.into_iter().map(|edge| edge.0).collect(),
+            key: KeeperKey::derive(&secret),
+            security: self.security.resolve(source)?,
+            linger: if lingers { patience.linger } else { recorder::LINGER },
+            patience,
+            memory,
+            sessions,
+            directory: self.directory.map(|directory| source.path(&directory)),
+        };
+        let (listen, token) = self.admin.resolve(source)?;
+        Ok(Config { recorder, listen, token, log: self.log.resolve() })
+    }
+}
+
+/// Not that of an edge on the same machine.
+fn own_name() -> String {
+    let mut name = host_name();
+    name.truncate(48);
+    name + "-recorder"
+}
+
+impl WrittenLimits {
+    fn resolve(&self, source: &Source) -> Result<(u64, usize), Problem> {
+        if let Some(memory) = self.memory.as_ref().filter(|memory| memory.get_ref().0 < MEMORY_MIN) {
+            let what = "is less than one large session may need; write \"64MiB\" or more";
+            return Err(source.problem(&memory.span(), what));
+        }
+        let memory = self.memory.as_ref().map_or(recorder::MEMORY, |memory| memory.get_ref().0);
+        Ok((memory, self.sessions.map_or(recorder::SESSIONS, |count| count as usize)))
+    }
+}
+
+impl WrittenAdmin {
+    fn resolve(self, source: &Source) -> Result<(SocketAddr, Option<String>), Problem> {
+        let listen = match &self.listen {
+            Some(text) => socket(source, text)?,
+            None => SocketAddr::from(([127, 0, 0, 1], 7402)),
+        };
+        let token = self.token_file.as_ref().map(|path| shared::token(source, path)).transpose()?;
+        if let Some(text) = self.listen.filter(|_| token.is_none() && !listen.ip().is_loopback()) {
+            let what = "is not on loopback, and whoever reaches it can list sessions; name a token with `token_file`";
+            return Err(source.problem(&text.span(), what));
+        }
+        Ok((listen, token))
+    }
+}

@@ -1,0 +1,78 @@
+//! A recorder that can be killed and started again, with or without a directory that stays.
+
+use super::lab::Lab;
+use super::place::free_address;
+use super::process::Process;
+use crate::admin::client::Client;
+use anyhow::{Context, anyhow};
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+/// How long a recorder may take to be ready.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+/// Its name in the journal.
+pub const RECORDER: &str = "recorder";
+
+/// A recorder: where its operators connect, and a process.
+pub struct Recorder {
+    admin: SocketAddr,
+    process: Process,
+}
+
+impl Recorder {
+    /// Its admin API.
+    ///
+    /// # Errors
+    /// Never, for an address that was free once.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        Client::new(&self.admin.to_string(), None).map_err(|why| anyhow!(why))
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+impl Lab {
+    /// Starts a recorder for all edges, in place of one that runs, and waits until every edge that runs knows it. `extra` are
+    /// further fields before the first table of its configuration, `tables` further tables.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_recorder(&mut self, extra: &str, tables: &str) -> anyhow::Result<()> {
+        self.recorder = None;
+        let admin = free_address()?;
+        let edges: Vec<String> = self.edge_addresses().iter().map(SocketAddr::to_string).collect();
+        let secret = self.place.path().join("secret").display().to_string();
+        let mut text = format!("name = \"lab\"\nedges = {edges:?}\nsecret_file = {secret:?}\n{extra}\n");
+        writeln!(
+            text,
+            "[admin]\nlisten = \"{admin}\"\n[log]\nformat = \"json\"\nlevel = \"debug\"\n{tables}"
+        )?;
+        if self.is_encrypted() {
+            let token = self.place.path().join("token").display().to_string();
+            writeln!(text, "[security]\ntoken_file = {token:?}")?;
+        }
+        let config = self.place.write("recorder.toml", text)?;
+        let mut command = Command::new(self.program());
+        command.arg("recorder").arg("--config").arg(config);
+        let errors = self.place.path().join("recorder.stderr");
+        let start = self.journal.end();
+        let process = Process::start(RECORDER, &mut command, &self.journal, &errors)?;
+        let shards = self.edges.iter().filter(|edge| edge.is_running()).count() * self.shards();
+        let mut up = 0;
+        self.journal
+            .wait(start, START_PATIENCE, |event| {
+                up += usize::from(*event.who == *RECORDER && event.name() == "edge_up");
+                up >= shards
+            })
+            .with_context(|| {
+                format!("the recorder is not ready; the last lines:\n{}", self.journal.tail(20))
+            })?;
+        self.recorder = Some(Recorder { admin, process });
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! How the admin thread asks the recorder, which lives on a loop of its own. Knows no HTTP.
+
+use marram_session::recorder::Row;
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    time::Duration,
+};
+
+/// Questions that may wait; more are refused.
+const WAITING_MAX: usize = 64;
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One figure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Figure {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// Whether it can fall.
+    pub gauge: bool,
+}
+
+/// What is asked, and where the answer goes. A closed one means that nobody waits any more.
+pub(crate) enum Question {
+    Figures(SyncSender<Vec<Figure>>),
+    /// Sessions, each with how the edge that feeds it was configured.
+    Sessions(SyncSender<Vec<(Row, Option<String>)>>),
+}
+
+/// There is no answer: the recorder is busy, or has stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unanswered;
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the recorder did not answer: it is overloaded, or stopping")
+    }
+}
+
+impl std::error::Error for Unanswered {}
+
+/// The asking side.
+#[derive(Clone, Debug)]
+pub struct Client {
+    questions: SyncSender<Question>,
+    waker: Arc<OnceLock<Arc<mio::Waker>>>,
+}
+
+/// The answering side.
+#[derive(Debug)]
+pub struct Questions {
+    pub(super) asked: Receiver<Question>,
+    pub(super) waker: Arc<OnceLock<Arc<mio::Waker>>>,
+}
+
+impl fmt::Debug for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Question")
+    }
+}
+
+pub(super) fn pair() -> (Client, Questions) {
+    let (questions, asked) = sync_channel(WAITING_MAX);
+    let waker = Arc::new(OnceLock::new());
+    (Client { questions, waker: Arc::clone(&waker) }, Questions { asked, waker })
+}
+
+impl Client {
+    /// Its figures.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub fn figures(&self) -> Result<Vec<Figure>, Unanswered> {
+        self.ask(Question::Figures)
+    }
+
+    /// The sessions that it keeps, each with the address of the edge that feeds it, if one does.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub fn sessions(&self) -> Result<Vec<(Row, Option<String>)>, Unanswered> {
+        self.ask(Question::Sessions)
+    }
+
+    fn ask<T>(&self, question: impl FnOnce(SyncSender<T>) -> Question) -> Result<T, Unanswered> {
+        let (reply, answer) = sync_channel(1);
+        self.questions.try_send(question(reply)).map_err(|_| Unanswered)?;
+        if let Some(waker) = self.waker.get() {
+            // Fails only when its poll is gone, and then nobody answers below.
+            let _ = waker.wake();
+        }
+        answer.recv_timeout(PATIENCE).map_err(|_| Unanswered)
+    }
+}

@@ -1,0 +1,539 @@
+//! The directory behind a recorder: a file a session, written by a thread of its own. Nobody waits for it: what does not fit its
+//! queue, or the disk, is left out, and the recorder goes on in memory.
+
+use super::file::{self, Broken};
+use crate::net::Limiter;
+use anyhow::Context;
+use bytes::BytesMut;
+use marram_session::recorder::Store;
+use marram_wire::{frame::Frame, id::SessionId};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+use tracing::{error, info, warn};
+
+/// Bytes that may wait to be written, and what is begun with less.
+pub const QUEUE_MAX: u64 = 64 << 20;
+/// Files that are open at a time.
+const OPEN_MAX: usize = 256;
+/// So much of one file is gathered before it is written.
+const GATHER: usize = 1 << 20;
+
+/// Ending of a file's name.
+const KEPT: &str = "kept";
+/// Of one that is being written and will replace another.
+const NEW: &str = "new";
+/// Of one that could not be read.
+const REFUSED: &str = "refused";
+
+/// What the disk has come to.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    /// Bytes written.
+    pub(super) written: AtomicU64,
+    /// What was not written because too much waited.
+    pub(super) skipped: AtomicU64,
+    /// Writes that failed.
+    pub(super) failed: AtomicU64,
+    /// Bytes that wait.
+    pub(super) waiting: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<(SessionId, Store, u64)>,
+    bytes: u64,
+    busy: bool,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    /// Something is to be written, or nothing is any more.
+    changed: Condvar,
+}
+
+impl Queue {
+    /// A thread that panicked left a queue that is as good as before.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The writing side, as the loop sees it.
+pub(super) struct Disk {
+    queue: Arc<Queue>,
+    figures: Arc<Figures>,
+    /// Sessions of which something was left out: their files hold an older state until they are begun anew.
+    behind: BTreeSet<SessionId>,
+    limiter: Limiter,
+}
+
+/// About what a frame takes, in bytes.
+fn size(frame: &Frame) -> u64 {
+    let payload = match frame {
+        Frame::Fed(fed) => fed.entry.len() + fed.payload.len(),
+        Frame::CheckpointPart(part) => part.bytes.len(),
+        Frame::LogPart(part) => part.bytes.len(),
+        Frame::KeptInput(input) => input.payload.len(),
+        _ => 64,
+    };
+    payload as u64 + 128
+}
+
+impl Disk {
+    /// Starts the thread. The directory is there: [`load`] has read it.
+    pub(super) fn start(directory: &Path, now: Instant) -> io::Result<Self> {
+        let (queue, figures) = (Arc::new(Queue::default()), Arc::new(Figures::default()));
+        let writer = Writer {
+            directory: directory.into(),
+            open: BTreeMap::new(),
+            broken: BTreeSet::new(),
+            figures: Arc::clone(&figures),
+            limiter: Limiter::new(now),
+        };
+        let of_thread = Arc::clone(&queue);
+        thread::Builder::new().name("disk".into()).spawn(move || writer.run(&of_thread))?;
+        Ok(Self { queue, figures, behind: BTreeSet::new(), limiter: Limiter::new(now) })
+    }
+
+    pub(super) fn figures(&self) -> &Figures {
+        &self.figures
+    }
+
+    /// Has something written later, if there is room.
+    pub(super) fn store(&mut self, now: Instant, session: SessionId, store: Store) {
+        let store = match store {
+            Store::Append(_) if self.behind.contains(&session) => return,
+            Store::Remove => {
+                self.behind.remove(&session);
+                Store::Remove
+            }
+            other if self.queue.lock().bytes < QUEUE_MAX => {
+                self.behind.remove(&session);
+                other
+            }
+            other => {
+                self.behind.insert(session);
+                self.figures.skipped.fetch_add(1, Ordering::Relaxed);
+                if let Some(swallowed) = self.limiter.pass(now) {
+                    warn!(%session, swallowed, "the disk is slow: a session goes on in memory alone until its next checkpoint");
+                }
+                // What it has is an older state, which is good as such, unless another history was to replace it.
+                match other {
+                    Store::Begin(_) => Store::Remove,
+                    _ => return,
+                }
+            }
+        };
+        let bytes = match &store {
+            Store::Begin(frames) => frames.iter().map(size).sum(),
+            Store::Append(frame) => size(frame),
+            Store::Remove => 0,
+        };
+        let mut state = self.queue.lock();
+        state.bytes += bytes;
+        self.figures.waiting.store(state.bytes, Ordering::Relaxed);
+        state.waiting.push_back((session, store, bytes));
+        drop(state);
+        self.queue.changed.notify_all();
+    }
+
+    /// Waits until all is written, but not longer than this. False if something was left.
+    pub(super) fn finish(self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut state = self.queue.lock();
+        state.closed = true;
+        self.queue.changed.notify_all();
+        while state.busy || !state.waiting.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.queue.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+/// An open file.
+struct Open {
+    file: File,
+    /// Where `gathered` will stand.
+    end: u64,
+    gathered: BytesMut,
+}
+
+impl Open {
+    fn flush(&mut self, figures: &Figures) -> io::Result<()> {
+        self.file.write_all(&self.gathered)?;
+        self.end += self.gathered.len() as u64;
+        figures.written.fetch_add(self.gathered.len() as u64, Ordering::Relaxed);
+        self.gathered.clear();
+        Ok(())
+    }
+
+    fn push(&mut self, session: SessionId, frame: &Frame, figures: &Figures) -> io::Result<()> {
+        let offset = self.end + self.gathered.len() as u64;
+        if offset + size(frame) > file::SIZE_MAX {
+            return Err(io::Error::other("the file would be larger than is ever read"));
+        }
+        file::put_frame(session, offset, frame, &mut self.gathered);
+        if self.gathered.len() >= GATHER { self.flush(figures) } else { Ok(()) }
+    }
+}
+
+/// The thread's side.
+struct Writer {
+    directory: PathBuf,
+    open: BTreeMap<SessionId, Open>,
+    /// Sessions whose file could not be written: it is gone until it is begun anew.
+    broken: BTreeSet<SessionId>,
+    figures: Arc<Figures>,
+    limiter: Limiter,
+}
+
+impl Writer {
+    fn run(mut self, queue: &Queue) {
+        loop {
+            let mut state = queue.lock();
+            while state.waiting.is_empty() {
+                state.busy = false;
+                queue.changed.notify_all();
+                if state.closed {
+                    return;
+                }
+                state = queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.busy = true;
+            let batch = std::mem::take(&mut state.waiting);
+            drop(state);
+            for (session, store, bytes) in batch {
+                if let Err(error) = self.write(session, store) {
+                    self.give_up(session, &error);
+                }
+                let mut state = queue.lock();
+                state.bytes -= bytes;
+                self.figures.waiting.store(state.bytes, Ordering::Relaxed);
+            }
+            self.flush();
+        }
+    }
+
+    fn write(&mut self, session: SessionId, store: Store) -> io::Result<()> {
+        match store {
+            Store::Begin(frames) => self.begin(session, &frames),
+            Store::Append(frame) => self.append(session, &frame),
+            Store::Remove => {
+                self.open.remove(&session);
+                self.broken.remove(&session);
+                match fs::remove_file(path(&self.directory, session, KEPT)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Writes a file beside the old one and puts it in its place.
+    fn begin(&mut self, session: SessionId, frames: &[Frame]) -> io::Result<()> {
+        self.open.remove(&session);
+        self.broken.remove(&session);
+        let new = path(&self.directory, session, NEW);
+        let mut open = Open { file: File::create(&new)?, end: 0, gathered: BytesMut::new() };
+        file::put_head(session, &mut open.gathered);
+        for frame in frames {
+            open.push(session, frame, &self.figures)?;
+        }
+        open.flush(&self.figures)?;
+        fs::rename(new, path(&self.directory, session, KEPT))?;
+        self.insert(session, open);
+        Ok(())
+    }
+
+    fn append(&mut self, session: SessionId, frame: &Frame) -> io::Result<()> {
+        if self.broken.contains(&session) {
+            return Ok(());
+        }
+        if !self.open.contains_key(&session) {
+            let file = File::options().append(true).open(path(&self.directory, session, KEPT))?;
+            let end = file.metadata()?.len();
+            self.insert(session, Open { file, end, gathered: BytesMut::new() });
+        }
+        match self.open.get_mut(&session) {
+            Some(open) => open.push(session, frame, &self.figures),
+            None => Ok(()),
+        }
+    }
+
+    fn insert(&mut self, session: SessionId, open: Open) {
+        if self.open.len() >= OPEN_MAX {
+            self.flush();
+            self.open.clear();
+        }
+        self.open.insert(session, open);
+    }
+
+    fn flush(&mut self) {
+        let mut failed = Vec::new();
+        for (session, open) in self.open.iter_mut().filter(|(_, open)| !open.gathered.is_empty()) {
+            if let Err(error) = open.flush(&self.figures) {
+                failed.push((*session, error));
+            }
+        }
+        for (session, error) in failed {
+            self.give_up(session, &error);
+        }
+    }
+
+    /// Does without a file that cannot be written: half of a record must not be followed by another.
+    fn give_up(&mut self, session: SessionId, error: &io::Error) {
+        self.open.remove(&session);
+        self.broken.insert(session);
+        self.figures.failed.fetch_add(1, Ordering::Relaxed);
+        // Failing too, they are read when the recorder starts again, and hold an older state.
+        let _ = fs::remove_file(path(&self.directory, session, NEW));
+        let _ = fs::remove_file(path(&self.directory, session, KEPT));
+        if let Some(swallowed) = self.limiter.pass(Instant::now()) {
+            let directory = self.directory.display();
+            error!(%session, %directory, %error, swallowed, "a session cannot be written: it goes on in memory alone until its next checkpoint");
+        }
+    }
+}
+
+fn path(directory: &Path, session: SessionId, ending: &str) -> PathBuf {
+    directory.join(format!("{session}.{ending}"))
+}
+
+/// Reads every file back, the oldest first, and gives it to `restore`, which says whether it is of use.
+///
+/// # Errors
+/// If the directory cannot be used at all. A file that is refused is put aside and logged; how many is returned.
+pub(super) fn load(
+    directory: &Path,
+    mut restore: impl FnMut(SessionId, Vec<Frame>) -> Result<bool, (usize, &'static str)>,
+) -> anyhow::Result<u64> {
+    let cannot = || format!("cannot use the directory {}", directory.display());
+    fs::create_dir_all(directory).with_context(cannot)?;
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).with_context(cannot)? {
+        let path = entry.with_context(cannot)?.path();
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some(NEW) => fs::remove_file(&path).with_context(cannot)?,
+            Some(KEPT) => {
+                let when =
+                    fs::metadata(&path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+                files.push((when, path));
+            }
+            _ => {}
+        }
+    }
+    files.sort_unstable();
+    let (mut restored, mut refused) = (0, 0);
+    for (_, path) in files {
+        let done = read(&path, &mut restore);
+        match done {
+            Ok(true) => restored += 1,
+            Ok(false) => fs::remove_file(&path).with_context(cannot)?,
+            Err(why) => {
+                refused += 1;
+                error!(file = %path.display(), "a session's file is refused and put aside: {why}");
+                fs::rename(&path, path.with_extension(REFUSED)).with_context(cannot)?;
+            }
+        }
+    }
+    if restored + refused > 0 {
+        info!(event = "restored", sessions = restored, refused, "sessions read back from disk");
+    }
+    Ok(refused)
+}
+
+fn read(
+    path: &Path,
+    restore: &mut impl FnMut(SessionId, Vec<Frame>) -> Result<bool, (usize, &'static str)>,
+) -> anyhow::Result<bool> {
+    let size = fs::metadata(path)?.len();
+    anyhow::ensure!(size <= file::SIZE_MAX, "it has {size} bytes, and at most {} are read", file::SIZE_MAX);
+    // Begun and never written: the machine stopped.
+    if size == 0 {
+        return Ok(false);
+    }
+    let content = file::decode(&fs::read(path)?)?;
+    let named = path.file_stem().is_some_and(|stem| stem.to_str() == Some(&content.session.to_string()));
+    anyhow::ensure!(named, "it is of session {}, and named otherwise", content.session);
+    let (offsets, frames): (Vec<u64>, Vec<Frame>) = content.frames.into_iter().unzip();
+    let of_use = restore(content.session, frames).map_err(|(index, what)| {
+        let offset = offsets.get(index).copied().unwrap_or(content.end);
+        Broken { offset, what: what.to_owned() }
+    })?;
+    if of_use && content.end < size {
+        File::options().write(true).open(path)?.set_len(content.end)?;
+        warn!(file = %path.display(), from = size, to = content.end, "the end of a session's file was not whole, and is cut");
+    }
+    Ok(of_use)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_wire::frame::{CheckpointPart, Ping};
+
+    /// A directory of its own, removed at the end.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            Self(std::env::temp_dir().join(format!("marram-kept-{}-{name}", std::process::id())))
+        }
+
+        /// What a recorder that starts here is given, and how many files it refuses.
+        fn load(&self) -> (Vec<(SessionId, Vec<Frame>)>, u64) {
+            let mut loaded = Vec::new();
+            let refused = load(&self.0, |session, frames| {
+                loaded.push((session, frames));
+                Ok(true)
+            });
+            (loaded, refused.expect("it can be used"))
+        }
+
+        fn files(&self) -> Vec<String> {
+            let names = fs::read_dir(&self.0).expect("it is there");
+            let mut names: Vec<_> = names
+                .map(|entry| entry.expect("it can be read").file_name().into_string().expect("ours"))
+                .collect();
+            names.sort_unstable();
+            names
+        }
+
+        fn start(&self) -> Disk {
+            fs::create_dir_all(&self.0).expect("there is room");
+            Disk::start(&self.0, Instant::now()).expect("there are threads")
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn session(number: u8) -> SessionId {
+        SessionId([number; 16])
+    }
+
+    fn ping(stamp: u64) -> Frame {
+        Ping { stamp }.into()
+    }
+
+    #[test]
+    fn what_is_stored_is_read_back_and_what_is_removed_is_gone() {
+        let place = Place::new("stored");
+        let mut disk = place.start();
+        let now = Instant::now();
+        for number in 0..3 {
+            disk.store(now, session(number), Store::Begin(vec![ping(1), ping(2)]));
+            disk.store(now, session(number), Store::Append(ping(3)));
+        }
+        disk.store(now, session(1), Store::Begin(vec![ping(9)]));
+        disk.store(now, session(1), Store::Append(ping(10)));
+        disk.store(now, session(2), Store::Remove);
+        assert!(disk.finish(LONG));
+        // A process that goes on with files that another one began.
+        let mut disk = place.start();
+        disk.store(now, session(0), Store::Append(ping(4)));
+        assert!(disk.finish(LONG));
+        let (mut loaded, refused) = place.load();
+        loaded.sort_unstable_by_key(|(session, _)| *session);
+        let expected =
+            [(session(0), vec![ping(1), ping(2), ping(3), ping(4)]), (session(1), vec![ping(9), ping(10)])];
+        assert_eq!((&loaded[..], refused), (&expected[..], 0));
+    }
+
+    #[test]
+    fn a_torn_end_is_cut_and_damage_put_aside() {
+        let place = Place::new("torn");
+        let mut disk = place.start();
+        let now = Instant::now();
+        for number in 0..3 {
+            disk.store(now, session(number), Store::Begin(vec![ping(1), ping(2), ping(3)]));
+        }
+        assert!(disk.finish(LONG));
+        let torn = path(&place.0, session(0), KEPT);
+        let bytes = fs::read(&torn).expect("written");
+        fs::write(&torn, &bytes[..bytes.len() - 1]).expect("there is room");
+        let damaged = path(&place.0, session(1), KEPT);
+        let mut bytes = fs::read(&damaged).expect("written");
+        bytes[file::HEAD + 17] ^= 1;
+        fs::write(&damaged, &bytes).expect("there is room");
+        fs::write(place.0.join("half.new"), b"begun").expect("there is room");
+        fs::write(path(&place.0, session(9), KEPT), b"").expect("there is room");
+        for _ in 0..2 {
+            let (loaded, refused) = place.load();
+            let count = loaded.iter().map(|(_, frames)| frames.len()).sum::<usize>();
+            assert_eq!((loaded.len(), count), (2, 5));
+            let names = [0, 1, 2]
+                .map(|number| format!("{}.{}", session(number), if number == 1 { REFUSED } else { KEPT }));
+            assert_eq!(place.files(), names);
+            if refused == 0 {
+                return;
+            }
+        }
+        panic!("what was put aside is read again");
+    }
+
+    #[test]
+    fn a_disk_that_fails_or_is_slow_stops_nobody() {
+        let place = Place::new("failing");
+        let mut disk = place.start();
+        let now = Instant::now();
+        disk.store(now, session(0), Store::Begin(vec![ping(1)]));
+        // Nothing can be written where a directory is.
+        fs::create_dir(path(&place.0, session(1), NEW)).expect("there is room");
+        disk.store(now, session(1), Store::Begin(vec![ping(1)]));
+        disk.store(now, session(1), Store::Append(ping(2)));
+        disk.store(now, session(0), Store::Append(ping(2)));
+        let figures = Arc::clone(&disk.figures);
+        assert!(disk.finish(LONG));
+        assert_eq!(figures.failed.load(Ordering::Relaxed), 1);
+        fs::remove_dir(path(&place.0, session(1), NEW)).expect("it is empty");
+        assert_eq!(place.load(), (vec![(session(0), vec![ping(1), ping(2)])], 0));
+
+        // A queue that nobody takes from.
+        let queue = Arc::new(Queue::default());
+        let (behind, limiter) = (BTreeSet::new(), Limiter::new(now));
+        let mut disk = Disk { queue: Arc::clone(&queue), figures: Arc::default(), behind, limiter };
+        let part = |size: usize| Frame::from(CheckpointPart { channel: 1, bytes: vec![0; size].into() });
+        let whole = usize::try_from(QUEUE_MAX).expect("it fits");
+        disk.store(now, session(0), Store::Begin(vec![part(whole)]));
+        for number in 0..100 {
+            disk.store(now, session(0), Store::Append(ping(number)));
+            disk.store(now, session(1), Store::Begin(vec![ping(number)]));
+        }
+        let waiting: Vec<_> =
+            queue.lock().waiting.drain(..).map(|(session, store, _)| (session, store)).collect();
+        assert!(matches!(waiting[0], (_, Store::Begin(_))));
+        // Of the first, the file stays as it is; of the other, which has another history, it goes.
+        assert!(waiting[1..].iter().all(|waiting| *waiting == (session(1), Store::Remove)), "{waiting:?}");
+        // There is room again: the first one may not go on behind what was left out.
+        queue.lock().bytes = 0;
+        disk.store(now, session(0), Store::Append(ping(1)));
+        assert!(queue.lock().waiting.is_empty());
+        disk.store(now, session(0), Store::Begin(vec![ping(1)]));
+        disk.store(now, session(0), Store::Append(ping(2)));
+        assert_eq!(queue.lock().waiting.len(), 2);
+        assert!(!disk.finish(Duration::ZERO));
+    }
+}

@@ -1,0 +1,61 @@
+//! A recorder's process: wires to edges and files around `marram_session::recorder::Recorder`, which decides everything.
+
+mod asking;
+mod disk;
+pub mod file;
+mod shell;
+
+pub use asking::{Client, Figure, Questions, Unanswered};
+pub use disk::QUEUE_MAX;
+
+use crate::{
+    agent::{self, Patience},
+    net::{Security, Stop},
+};
+use marram_wire::seal::KeeperKey;
+use std::{path::PathBuf, time::Duration};
+
+/// Everything that a recorder needs to know, resolved.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its name.
+    pub name: String,
+    /// Edges as `host:port`; each address that a name has when the recorder starts counts as an edge of its own.
+    pub edges: Vec<String>,
+    /// What it shows to be one of the domain's keepers.
+    pub key: KeeperKey,
+    /// How its wires are protected.
+    pub security: Security,
+    /// How patient it is: with edges as an agent.
+    pub patience: Patience,
+    /// How long a session is kept that nobody feeds any more.
+    pub linger: Duration,
+    /// Bytes that it keeps of all sessions.
+    pub memory: u64,
+    /// Sessions that it keeps.
+    pub sessions: usize,
+    /// Where sessions lie on disk, if they do.
+    pub directory: Option<PathBuf>,
+}
+
+/// How long a session is kept that nobody feeds any more, unless configured.
+pub const LINGER: Duration = Duration::from_secs(300);
+/// Bytes that a recorder keeps, unless configured.
+pub const MEMORY: u64 = 1 << 30;
+/// Sessions that a recorder keeps, unless configured.
+pub const SESSIONS: usize = 65_536;
+
+/// The asking side for operators, and the answering side for [`run`].
+#[must_use]
+pub fn questions() -> (Client, Questions) {
+    asking::pair()
+}
+
+/// Runs a recorder until `stop`: then it says good-bye to its edges, writes what is to be written, and returns.
+///
+/// # Errors
+/// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
+pub fn run(options: &Options, questions: Questions, stop: Stop) -> anyhow::Result<()> {
+    let reach = agent::reach(&options.security, &options.edges)?;
+    shell::Shell::new(options, questions, stop, reach)?.run()
+}

@@ -1,0 +1,328 @@
+//! The recorder's loop: waits for wires, feeds `Recorder::step`, does what it says. Decides nothing about sessions.
+
+use super::{
+    Options,
+    asking::{Figure, Question, Questions},
+    disk::{self, Disk},
+};
+use crate::{
+    agent::{Begun, EdgeReports, Reach, Reacher},
+    net::{Clock, Happened, Limiter, Stop, Table, Wire, nanos, random, token},
+};
+use marram_session::{
+    agent::{Target, WireId},
+    dialer,
+    recorder::{Config, In, Out, Recorder, Report, Row},
+};
+use marram_wire::id::HostId;
+use mio::{Events, Interest, Poll, Waker, net::UnixStream};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+use tracing::{debug, info, warn};
+
+/// Inputs taken before what they led to is written.
+const BATCH: usize = 256;
+const EVENTS: usize = 256;
+const WIRE: u64 = 1;
+
+/// A recorder with its wires.
+pub(super) struct Shell {
+    poll: Poll,
+    recorder: Recorder,
+    outs: Vec<Out>,
+    inputs: VecDeque<In>,
+    reacher: Reacher,
+    table: Table<Target>,
+    disk: Option<Disk>,
+    refused_files: u64,
+    questions: Questions,
+    edges: EdgeReports,
+    refusals: Limiter,
+    recalls: Limiter,
+    clock: Clock,
+    wake_at: Option<u64>,
+    stop: UnixStream,
+    drain: Duration,
+}
+
+fn config(options: &Options, edges: usize) -> anyhow::Result<Config> {
+    let patience = &options.patience;
+    Ok(Config {
+        host: HostId(random()?),
+        name: options.name.clone(),
+        key: options.key.clone(),
+        dialer: dialer::Config {
+            edges: u16::try_from(edges)?,
+            heartbeat_interval_ns: nanos(patience.heartbeat_interval),
+            heartbeat_timeout_ns: nanos(patience.heartbeat_timeout),
+            backoff_min_ns: nanos(patience.backoff_min),
+            backoff_max_ns: nanos(patience.backoff_max),
+        },
+        linger_ns: nanos(options.linger),
+        memory: options.memory,
+        sessions: options.sessions,
+        store: options.directory.is_some(),
+    })
+}
+
+impl Shell {
+    /// Reads back what is on disk and makes everything ready.
+    pub(super) fn new(
+        options: &Options,
+        questions: Questions,
+        stop: Stop,
+        reach: Reach,
+    ) -> anyhow::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
+        let mut stop = UnixStream::from_std(stop.receiver);
+        poll.registry().register(&mut stop, token::BOSS, Interest::READABLE)?;
+        let reacher = Reacher::new(reach, &[], Arc::clone(&waker))?;
+        // Set once: there is one loop.
+        let _ = questions.waker.set(waker);
+        let now = Instant::now();
+        let edges = EdgeReports::new(reacher.edges(), now);
+        let mut recorder = Recorder::new(config(options, reacher.edges().len())?, 0, random()?);
+        let (mut disk, mut refused_files) = (None, 0);
+        if let Some(directory) = &options.directory {
+            refused_files = disk::load(directory, |session, frames| recorder.restore(0, session, frames))?;
+            disk = Some(Disk::start(directory, now)?);
+        }
+        Ok(Self {
+            recorder,
+            outs: Vec::new(),
+            inputs: VecDeque::new(),
+            reacher,
+            // It always reads: an edge that waits to be read from may not read either.
+            table: Table::new(options.patience.dial, false),
+            disk,
+            refused_files,
+            questions,
+            edges,
+            refusals: Limiter::new(now),
+            recalls: Limiter::new(now),
+            clock: Clock::new(now),
+            wake_at: Some(0),
+            stop,
+            drain: options.patience.drain,
+            poll,
+        })
+    }
+
+    /// Runs until the wish to stop.
+    pub(super) fn run(mut self) -> anyhow::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        let mut stops = 0;
+        info!(edges = self.reacher.edges().len(), "recording");
+        while stops == 0 {
+            let timeout = self.timeout();
+            if !self.clock.wait(&mut self.poll, &mut events, timeout)? {
+                continue;
+            }
+            for event in &events {
+                match (event.token(), token::split(event.token())) {
+                    (token::WAKER, _) => self.begun(),
+                    (token::BOSS, _) => stops += Stop::take(&mut self.stop),
+                    (_, (WIRE, number)) => self.table.on_event(number, event),
+                    _ => {}
+                }
+            }
+            self.table.expire(self.clock.now());
+            self.work();
+        }
+        self.end()
+    }
+
+    fn end(mut self) -> anyhow::Result<()> {
+        info!(sessions = self.recorder.session_count(), "stopping");
+        self.step(In::Stop);
+        self.table.flush();
+        if let Some(disk) = self.disk.take()
+            && !disk.finish(self.drain)
+        {
+            warn!("not all of what was kept is on disk: `patience.drain` is over");
+        }
+        Ok(())
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.table.is_busy() || !self.inputs.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let wake = self.wake_at.map(|at| self.clock.at(at));
+        let next = [wake, self.table.deadline()].into_iter().flatten().min();
+        next.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Takes what there is, in batches: step, perform, then write it all at once.
+    fn work(&mut self) {
+        for _ in 0..BATCH {
+            let Some(input) = self.next_input() else { break };
+            self.step(input);
+        }
+        // After what has arrived, so that an edge is not taken for silent whose word was only not read yet.
+        if self.wake_at.is_some_and(|at| at <= self.clock.now_ns()) {
+            self.wake_at = None;
+            self.step(In::Wake);
+        }
+        self.table.flush();
+        while let Ok(question) = self.questions.asked.try_recv() {
+            self.answer(&question);
+        }
+    }
+
+    fn next_input(&mut self) -> Option<In> {
+        if let Some(input) = self.inputs.pop_front() {
+            return Some(input);
+        }
+        let (id, happened) = self.table.next_happened()?;
+        let wire = WireId(id);
+        Some(match happened {
+            Happened::Up(target) => In::WireUp { wire, target },
+            Happened::Frame(frame) => In::Frame { wire, frame },
+            Happened::Down { error, stood: true, .. } => In::WireDown { wire, reason: error.to_string() },
+            Happened::Down { error, stood: false, meta: target } => {
+                In::DialFailed { target, reason: error.to_string() }
+            }
+        })
+    }
+
+    fn step(&mut self, input: In) {
+        let mut outs = std::mem::take(&mut self.outs);
+        self.recorder.step(self.clock.now_ns(), input, &mut outs);
+        for out in outs.drain(..) {
+            match out {
+                Out::Send { wire, frame } => self.table.send(wire.0, frame),
+                Out::Dial { target } => self.dial(target),
+                Out::CloseWire { wire, .. } => {
+                    self.table.close(wire.0);
+                }
+                Out::Store { session, store } => {
+                    if let Some(disk) = &mut self.disk {
+                        disk.store(self.clock.now(), session, store);
+                    }
+                }
+                Out::WakeAt { now_ns } => self.wake_at = Some(now_ns),
+                Out::Report(report) => self.report(&report),
+            }
+        }
+        self.outs = outs;
+    }
+
+    fn dial(&mut self, target: Target) {
+        match self.reacher.wire(target) {
+            Ok(None) => {}
+            Ok(Some(wire)) => self.dialled(target, Ok(wire)),
+            Err(error) => self.dialled(target, Err(error)),
+        }
+    }
+
+    fn dialled(&mut self, target: Target, wire: anyhow::Result<Wire>) {
+        let inserted = wire.and_then(|wire| {
+            let token = |id| token::token(WIRE, id);
+            Ok(self.table.insert(self.poll.registry(), token, wire, target, self.clock.now())?)
+        });
+        if let Err(error) = inserted {
+            self.inputs.push_back(In::DialFailed { target, reason: format!("{error:#}") });
+        }
+    }
+
+    /// Takes what waited for names.
+    fn begun(&mut self) {
+        while let Some(begun) = self.reacher.next_begun() {
+            if let Begun::Wire(target, wire) = begun {
+                self.dialled(target, wire.map(|wire| *wire));
+            }
+        }
+    }
+
+    /// Every report is a line at debug level, for programs that follow them; people read the others, of which there are only so
+    /// many a second.
+    fn report(&mut self, report: &Report) {
+        let now = self.clock.now();
+        match report {
+            Report::EdgeUp { target, name } => {
+                debug!(
+                    event = "edge_up",
+                    edge = self.edges.name(*target),
+                    shard = target.shard,
+                    name,
+                    "report"
+                );
+                self.edges.up(*target, name);
+            }
+            Report::EdgeDown { target, reason, suspected } => {
+                let edge = self.edges.name(*target);
+                debug!(event = "edge_down", edge, shard = target.shard, reason, suspected, "report");
+                self.edges.down(*target, reason, *suspected, now);
+            }
+            Report::Kept { session, app, generation, target } => {
+                let (edge, shard) = (self.edges.name(*target), target.shard);
+                debug!(event = "kept", %session, app, %generation, edge, shard, "report");
+            }
+            Report::Refused { session, code, reason } => {
+                debug!(event = "refused", %session, ?code, reason, "report");
+                if let Some(swallowed) = self.refusals.pass(now) {
+                    warn!(%session, ?code, %reason, swallowed, "a session is not kept");
+                }
+            }
+            Report::Recalled { session, target, bytes } => {
+                let (edge, shard) = (self.edges.name(*target), target.shard);
+                debug!(event = "recalled", %session, edge, shard, bytes, "report");
+                if let (Some(bytes), Some(swallowed)) = (bytes, self.recalls.pass(now)) {
+                    info!(%session, edge, shard, bytes, swallowed, "a session was recalled");
+                }
+            }
+            Report::Forgotten { session, lingered } => {
+                debug!(event = "forgotten", %session, lingered, "report");
+            }
+        }
+    }
+
+    fn answer(&self, question: &Question) {
+        // Whoever asked may have given up.
+        match question {
+            Question::Figures(reply) => drop(reply.try_send(self.figures())),
+            Question::Sessions(reply) => {
+                let name = |row: &Row| row.target.map(|target| self.edges.name(target).to_owned());
+                let rows = self.recorder.sessions().map(|row| {
+                    let name = name(&row);
+                    (row, name)
+                });
+                drop(reply.try_send(rows.collect()));
+            }
+        }
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let gauge = |name, value| Figure { name, value, gauge: true };
+        let count = |name, value| Figure { name, value, gauge: false };
+        let counts = self.recorder.counts();
+        let mut figures = vec![
+            gauge("sessions", self.recorder.session_count() as u64),
+            gauge("sessions_unfed", self.recorder.unfed_count() as u64),
+            gauge("kept_bytes", self.recorder.kept_bytes()),
+            gauge("wires", self.recorder.wire_count() as u64),
+            count("inputs_total", counts.fed),
+            count("input_bytes_total", counts.fed_bytes),
+            count("checkpoints_total", counts.checkpoints),
+            count("recalls_total", counts.recalled),
+            count("recalls_unknown_total", counts.unknown),
+            count("refused_total", counts.refused),
+        ];
+        if let Some(disk) = &self.disk {
+            let disk = disk.figures();
+            figures.extend([
+                gauge("disk_waiting_bytes", disk.waiting.load(Ordering::Relaxed)),
+                count("disk_bytes_total", disk.written.load(Ordering::Relaxed)),
+                count("disk_skipped_total", disk.skipped.load(Ordering::Relaxed)),
+                count("disk_failed_total", disk.failed.load(Ordering::Relaxed)),
+                count("disk_files_refused_total", self.refused_files),
+            ]);
+        }
+        figures
+    }
+}

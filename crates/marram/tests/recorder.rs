@@ -1,0 +1,199 @@
+//! Recorders that run: they are fed, recalled, killed, frozen and given damaged files; no byte is lost or repeated.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use bytes::Bytes;
+use hyper::Method;
+use marram::harness::{Event, Lab, RECORDER};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server that sends back what it gets.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || std::io::copy(&mut stream.try_clone().unwrap(), &mut stream));
+        }
+    });
+    address
+}
+
+/// Two edges, a recorder, and one session.
+struct World {
+    lab: Lab,
+    client: TcpStream,
+    said: u64,
+}
+
+impl World {
+    fn new(purpose: &'static str, extra: &str, tables: &str) -> Self {
+        let mut lab = support::lab(purpose, 2, 1);
+        lab.start_edges("").unwrap();
+        lab.start_recorder(extra, tables).unwrap();
+        let edges = lab.edge_addresses();
+        lab.start_server_agent(&edges, &[("peer", echo())]).unwrap();
+        let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+        let client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut world = Self { lab, client, said: 0 };
+        world.talk(20);
+        world.wait("kept", 0);
+        world
+    }
+
+    /// Says so many things, each other than the last, and hears each of them once.
+    fn talk(&mut self, count: u64) {
+        for _ in 0..count {
+            self.said += 1;
+            let mut said = vec![0; 1_000];
+            said[..8].copy_from_slice(&self.said.to_le_bytes());
+            self.client.write_all(&said).unwrap();
+            let mut heard = vec![1; said.len()];
+            self.client.read_exact(&mut heard).unwrap();
+            assert_eq!(heard, said, "message {}", self.said);
+        }
+    }
+
+    /// An event of the recorder.
+    fn wait(&self, name: &str, start: usize) -> Event {
+        let found =
+            self.lab.journal.wait(start, PATIENCE, |event| *event.who == *RECORDER && event.name() == name);
+        found.unwrap_or_else(|| panic!("no `{name}`:\n{}", self.lab.journal.tail(30))).1
+    }
+
+    /// Kills the owner, and waits until the session runs elsewhere.
+    fn kill_owner(&mut self) -> usize {
+        let (owner, start) = (self.lab.owner().unwrap(), self.lab.journal.end());
+        self.lab.edges[owner].kill();
+        self.talk(1);
+        self.lab.wait_for_owner(start).unwrap();
+        start
+    }
+
+    /// What the recorder lists.
+    fn sessions(&self) -> Vec<Value> {
+        let client = self.lab.recorder.as_ref().unwrap().client().unwrap();
+        let listed = client.json(Method::GET, "/v1/sessions").unwrap();
+        listed["sessions"].as_array().unwrap().clone()
+    }
+
+    fn figure(&self, name: &str) -> u64 {
+        let client = self.lab.recorder.as_ref().unwrap().client().unwrap();
+        let text = client.call(Method::GET, "/metrics", Bytes::new()).unwrap();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        let line = text.lines().find(|line| line.starts_with(&format!("marram_recorder_{name}{{")));
+        line.unwrap_or_else(|| panic!("{name} in {text}")).rsplit_once(' ').unwrap().1.parse().unwrap()
+    }
+}
+
+#[test]
+fn an_edge_that_recovers_a_session_takes_it_from_the_recorder() {
+    let mut world = World::new("recalled", "", "");
+    world.talk(50);
+    assert!(world.figure("inputs_total") >= 50);
+    let start = world.kill_owner();
+    assert!(world.wait("recalled", start).number("bytes") > 50_000);
+    // The next owner feeds it as well.
+    world.wait("kept", start);
+    world.talk(50);
+    assert!(world.figure("recalls_total") >= 1);
+    // A session that is over is forgotten.
+    let end = world.lab.journal.end();
+    world.client.shutdown(std::net::Shutdown::Both).unwrap();
+    world.wait("forgotten", end);
+    assert_eq!(world.sessions(), Vec::<Value>::new());
+}
+
+#[test]
+fn a_recorder_that_is_killed_or_frozen_costs_nothing_but_time() {
+    let mut world = World::new("frozen", "", "");
+    world.lab.recorder.as_mut().unwrap().process().signal(Signal::STOP);
+    world.talk(20);
+    world.kill_owner();
+    world.talk(20);
+    let owner = world.lab.owner().unwrap();
+    let other = 1 - owner;
+    world.lab.respawn(other).unwrap();
+    world.lab.recorder = None;
+    world.kill_owner();
+    world.talk(20);
+    // Another one, which knows nothing, is fed at once.
+    let start = world.lab.journal.end();
+    world.lab.start_recorder("", "").unwrap();
+    world.wait("kept", start);
+    world.talk(20);
+}
+
+#[test]
+fn what_lies_on_disk_is_read_back_and_damage_refused_by_name_and_place() {
+    let mut world = World::new("kept", "directory = \"kept\"", "");
+    world.talk(50);
+    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
+    // All edges first, so that nobody feeds the next one.
+    let start = world.lab.journal.end();
+    for edge in &mut world.lab.edges {
+        edge.kill();
+    }
+    let mut down = 0;
+    let both = |event: &Event| {
+        down += usize::from(*event.who == *RECORDER && event.name() == "edge_down");
+        down == 2
+    };
+    world.lab.journal.wait(start, PATIENCE, both).unwrap();
+    let before = world.sessions();
+    let start = world.lab.journal.end();
+    world.lab.recorder.as_mut().unwrap().process().signal(Signal::TERM);
+    assert!(world.lab.recorder.as_mut().unwrap().process().wait().unwrap().success());
+    world.lab.start_recorder("directory = \"kept\"", "").unwrap();
+    assert_eq!(world.wait("restored", start).number("sessions"), 1);
+    let (before, after) = (&before[0], &world.sessions()[0]);
+    assert_eq!(after["phase"], "unfed", "{after}");
+    for field in ["session", "generation", "log_bytes", "message_bytes", "checkpoint_bytes"] {
+        assert_eq!(before[field], after[field], "{field}");
+    }
+
+    world.lab.recorder = None;
+    let file = world.lab.place.path().join("kept").join(format!("{session}.kept"));
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[60] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let start = world.lab.journal.end();
+    world.lab.start_recorder("directory = \"kept\"", "").unwrap();
+    assert_eq!(world.wait("restored", start).number("refused"), 1);
+    let refused =
+        world.lab.journal.wait(start, PATIENCE, |event| event.text("file").ends_with(".kept")).unwrap().1;
+    assert!(refused.text("message").contains("offset 32"), "{}", refused.fields);
+    assert_eq!(world.sessions(), Vec::<Value>::new());
+}
+
+#[test]
+fn a_recorder_of_another_domain_is_told_so_and_nothing_else_happens() {
+    let mut lab = support::lab("stranger", 1, 1);
+    lab.start_edges("").unwrap();
+    let start = lab.journal.end();
+    lab.place.write("other-secret", "0123456789abcdef0123456789abcdef").unwrap();
+    let text = format!(
+        "edges = [\"{}\"]\nsecret_file = \"other-secret\"\n[security]\ntoken_file = \"token\"\n[admin]\nlisten = \"{}\"\n\
+         [log]\nformat = \"json\"\nlevel = \"debug\"\n",
+        lab.edges[0].address(),
+        marram::harness::free_address().unwrap(),
+    );
+    let config = lab.place.write("stranger.toml", text).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_marram"));
+    command.arg("recorder").arg("--config").arg(config);
+    let errors = lab.place.path().join("stranger.stderr");
+    let stranger = marram::harness::Process::start("stranger", &mut command, &lab.journal, &errors).unwrap();
+    let told = |event: &Event| *event.who == *"stranger" && event.name() == "edge_down";
+    let told = lab.journal.wait(start, PATIENCE, told).expect("it is told").1;
+    assert!(told.text("reason").contains("key"), "{}", told.fields);
+    drop(stranger);
+}

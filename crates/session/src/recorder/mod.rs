@@ -1,0 +1,594 @@
+//! A recorder: keeps messages, log and checkpoints of many sessions beside their ends, for recoveries near by (CESSNA's local
+//! recovery service).
+//!
+//! It dials every shard of its edges and is fed by owners there. It decides nothing: an edge that recovers a session asks it
+//! for bytes, and believes them only if they lead to what the ends know. So a recorder that lags, forgets or lies costs time.
+//! Nor does it believe edges: what does not fit is refused, and everything is in bounds.
+//!
+//! Pure: sockets, files and clocks are asked for and answered as values ([`In`], [`Out`]).
+
+mod api;
+mod kept;
+#[cfg(test)]
+mod tests;
+
+pub use api::{Config, Counts, In, Out, Report, Row, Store};
+
+use crate::{
+    agent::{Target, WireId},
+    dialer::{Act, Dialer},
+};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    string::{String, ToString},
+    vec::Vec,
+};
+use kept::{Kept, Refused, Restoring};
+use marram_wire::{
+    frame::{
+        Channel, Code, Ended, Frame, Goodbye, Greet, Keep, Keeper, Ping, Pong, Reject, Speaker, Superseded,
+        Welcome,
+    },
+    id::SessionId,
+    limits::{WIRE_VERSION, WIRE_VERSION_OLDEST, charge},
+    random::Random,
+};
+
+/// How long a session is kept whose owner gave it up and which somebody may be recalling.
+pub const GRACE_NS: u64 = 10_000_000_000;
+
+/// A wire that broke sooner did not last.
+const HASTY_NS: u64 = 5_000_000_000;
+/// More of them in a row count as so many.
+const HASTY_MAX: u8 = 16;
+
+/// A wire to one shard of one edge.
+#[derive(Debug)]
+struct Wire {
+    target: Target,
+    /// As the edge calls itself, once it has answered.
+    edge: Option<String>,
+    channels: BTreeMap<Channel, SessionId>,
+    up_ns: u64,
+}
+
+/// One session.
+#[derive(Debug)]
+struct Entry {
+    kept: Kept,
+    /// What was kept of the same generation, until what is fed now would do for a recovery.
+    former: Option<Box<Kept>>,
+    feed: Option<(WireId, Channel)>,
+    heard_ns: u64,
+    /// Its place in [`Recorder::silent`].
+    silent_ns: u64,
+    /// When it is forgotten, if nobody feeds it.
+    deadline_ns: Option<u64>,
+}
+
+impl Entry {
+    fn cost(&self) -> u64 {
+        self.kept.cost() + self.former.as_ref().map_or(0, |former| former.cost())
+    }
+
+    /// What could be recalled.
+    fn ready(&self) -> Option<&Kept> {
+        if self.kept.is_ready() { Some(&self.kept) } else { self.former.as_deref() }
+    }
+}
+
+/// The recorder. Feed it what happens; do what it says.
+#[derive(Debug)]
+pub struct Recorder {
+    config: Config,
+    dialer: Dialer,
+    random: Random,
+    wires: BTreeMap<WireId, Wire>,
+    /// How often in a row a wire there did not last.
+    hasty: BTreeMap<Target, u8>,
+    sessions: BTreeMap<SessionId, Entry>,
+    /// What all sessions cost.
+    cost: u64,
+    /// All of them, the one that has been silent for longest first; put right when one is looked for.
+    silent: BTreeSet<(u64, SessionId)>,
+    /// Those that nobody feeds.
+    deadlines: BTreeSet<(u64, SessionId)>,
+    /// When the dialer has something to do.
+    dial_ns: u64,
+    wake_ns: Option<u64>,
+    stopped: bool,
+    counts: Counts,
+}
+
+impl Recorder {
+    /// `entropy` seeds jitter: 32 random bytes. The first event should be [`In::Wake`].
+    #[must_use]
+    pub fn new(config: Config, now_ns: u64, entropy: [u8; 32]) -> Self {
+        Self {
+            dialer: Dialer::new(config.dialer.clone(), now_ns),
+            config,
+            random: Random::new(entropy),
+            wires: BTreeMap::new(),
+            hasty: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            cost: 0,
+            silent: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            dial_ns: now_ns,
+            wake_ns: None,
+            stopped: false,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes back what a file holds of a session, before the first step: the frames of its last [`Store::Begin`] and those
+    /// appended since, or fewer. It is kept as if its wire had just broken. False if it is of no use, or there is no room.
+    ///
+    /// # Errors
+    /// With the place of the frame that does not fit, and why.
+    pub fn restore(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        frames: impl IntoIterator<Item = Frame>,
+    ) -> Result<bool, (usize, &'static str)> {
+        let mut restoring = None;
+        for (index, frame) in frames.into_iter().enumerate() {
+            let taken = match &mut restoring {
+                None if !matches!(&frame, Frame::Keep(keep) if keep.session == session) => {
+                    Err(Refused(Code::Protocol, "it is of another session"))
+                }
+                None => Restoring::begin(frame).map(|begun| restoring = Some(begun)),
+                Some(restoring) => restoring.take(frame),
+            };
+            taken.map_err(|Refused(_, why)| (index, why))?;
+        }
+        let Some(kept) = restoring.and_then(Restoring::finish) else { return Ok(false) };
+        if self.sessions.contains_key(&session) || !self.has_room() {
+            return Ok(false);
+        }
+        self.insert(now_ns, session, kept, None);
+        self.linger(now_ns, session, self.config.linger_ns);
+        Ok(self.cost <= self.config.memory || {
+            self.remove(session);
+            false
+        })
+    }
+
+    /// Takes one event at `now_ns` (monotonic) and appends what is to be done.
+    pub fn step(&mut self, now_ns: u64, input: In, out: &mut Vec<Out>) {
+        match input {
+            In::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),
+            In::DialFailed { target, reason } => {
+                self.dialer.failed(now_ns, target, &mut self.random);
+                self.dial_ns = now_ns;
+                out.push(Out::Report(Report::EdgeDown { target, reason, suspected: false }));
+            }
+            In::WireDown { wire, reason } => self.wire_down(now_ns, wire, reason, out),
+            In::Frame { wire, frame } => self.frame(now_ns, wire, frame, out),
+            In::Wake => {}
+            In::Stop => self.stop(out),
+        }
+        self.due(now_ns, out);
+    }
+
+    /// What it keeps, in the order of identifiers.
+    pub fn sessions(&self) -> impl Iterator<Item = Row> {
+        self.sessions.iter().map(|(session, entry)| {
+            let (messages, log, checkpoints) = entry.kept.sizes();
+            Row {
+                session: *session,
+                app: entry.kept.keep().app.clone(),
+                generation: entry.kept.generation(),
+                target: entry.feed.and_then(|(wire, _)| self.wires.get(&wire)).map(|wire| wire.target),
+                ready: entry.ready().is_some(),
+                messages,
+                log,
+                checkpoints,
+            }
+        })
+    }
+
+    /// How many sessions it keeps.
+    #[must_use]
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many of them nobody feeds any more.
+    #[must_use]
+    pub fn unfed_count(&self) -> usize {
+        self.deadlines.len()
+    }
+
+    /// What all of them cost, in bytes.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        self.cost
+    }
+
+    /// Wires on which an edge has answered.
+    #[must_use]
+    pub fn wire_count(&self) -> usize {
+        self.wires.values().filter(|wire| wire.edge.is_some()).count()
+    }
+
+    /// Figures since the start.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    fn stop(&mut self, out: &mut Vec<Out>) {
+        self.stopped = true;
+        let reason = "the recorder stops";
+        for wire in core::mem::take(&mut self.wires).into_keys() {
+            out.push(Out::Send { wire, frame: Goodbye { reason: reason.to_string() }.into() });
+            out.push(Out::CloseWire { wire, reason: reason.to_string() });
+        }
+    }
+
+    fn due(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+        if self.stopped {
+            return;
+        }
+        if self.dial_ns <= now_ns {
+            self.dial(now_ns, out);
+        }
+        while let Some((_, session)) = self.deadlines.first().filter(|(due_ns, _)| *due_ns <= now_ns).copied()
+        {
+            self.forget(session, true, out);
+        }
+        let deadline_ns = self.deadlines.first().map_or(u64::MAX, |(due_ns, _)| *due_ns);
+        let wake_ns = self.dial_ns.min(deadline_ns);
+        if wake_ns < u64::MAX && self.wake_ns != Some(wake_ns) {
+            self.wake_ns = Some(wake_ns);
+            out.push(Out::WakeAt { now_ns: wake_ns });
+        }
+    }
+
+    // Wires.
+
+    fn dial(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+        let mut acts = Vec::new();
+        self.dialer.due(now_ns, &mut acts);
+        for act in acts {
+            match act {
+                Act::Dial(target) => out.push(Out::Dial { target }),
+                Act::Ping(wire) => {
+                    out.push(Out::Send { wire: WireId(wire), frame: Ping { stamp: now_ns }.into() });
+                }
+                Act::Suspect(wire) => {
+                    if let Some(target) = self.dialer.target(wire) {
+                        let reason = "no word from the edge".to_string();
+                        out.push(Out::Report(Report::EdgeDown { target, reason, suspected: true }));
+                    }
+                }
+                Act::Close(wire) => {
+                    let reason = "no word from the edge for long".to_string();
+                    out.push(Out::CloseWire { wire: WireId(wire), reason: reason.clone() });
+                    self.wire_down(now_ns, WireId(wire), reason, out);
+                }
+            }
+        }
+        self.dial_ns = self.dialer.wake_ns().unwrap_or(u64::MAX);
+    }
+
+    fn wire_up(&mut self, now_ns: u64, id: WireId, target: Target, out: &mut Vec<Out>) {
+        self.dialer.up(now_ns, id.0, target);
+        self.dial_ns = now_ns;
+        self.wires.insert(id, Wire { target, edge: None, channels: BTreeMap::new(), up_ns: now_ns });
+        let greet = Greet {
+            version_oldest: WIRE_VERSION_OLDEST,
+            version_newest: WIRE_VERSION,
+            host: self.config.host,
+            servers: Vec::new(),
+        };
+        out.push(Out::Send { wire: id, frame: greet.into() });
+    }
+
+    fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<Out>) {
+        if let Some(target) = self.dialer.down(now_ns, id.0, &mut self.random) {
+            let wire = self.wires.get(&id);
+            let hasty = self.hasty.entry(target).or_default();
+            *hasty = match wire.is_some_and(|wire| wire.edge.is_some() && now_ns - wire.up_ns < HASTY_NS) {
+                true => hasty.saturating_add(1).min(HASTY_MAX),
+                false => 0,
+            };
+            // Whoever answers and then refuses what the recorder shows is asked ever less often, as if it could not be reached.
+            for _ in 0..*hasty {
+                self.dialer.failed(now_ns, target, &mut self.random);
+            }
+        }
+        self.dial_ns = now_ns;
+        let Some(wire) = self.wires.remove(&id) else { return };
+        out.push(Out::Report(Report::EdgeDown { target: wire.target, reason, suspected: false }));
+        for session in wire.channels.into_values() {
+            self.unfeed(now_ns, session, self.config.linger_ns, out);
+        }
+    }
+
+    /// Closes a wire that is of no use.
+    fn close(&mut self, now_ns: u64, wire: WireId, reason: &str, out: &mut Vec<Out>) {
+        out.push(Out::Send { wire, frame: Goodbye { reason: reason.to_string() }.into() });
+        out.push(Out::CloseWire { wire, reason: reason.to_string() });
+        self.wire_down(now_ns, wire, reason.to_string(), out);
+    }
+
+    fn frame(&mut self, now_ns: u64, id: WireId, frame: Frame, out: &mut Vec<Out>) {
+        let Some(wire) = self.wires.get(&id) else { return };
+        if self.dialer.heard(now_ns, id.0) {
+            self.dial_ns = now_ns;
+            if let Some(name) = wire.edge.clone() {
+                out.push(Out::Report(Report::EdgeUp { target: wire.target, name }));
+            }
+        }
+        let welcomed = wire.edge.is_some();
+        match frame {
+            Frame::Ping(ping) => out.push(Out::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() }),
+            // It moves its sessions away; those follow.
+            Frame::Pong(_) | Frame::Drain(_) => {}
+            Frame::Goodbye(goodbye) => {
+                out.push(Out::CloseWire { wire: id, reason: goodbye.reason.clone() });
+                self.wire_down(now_ns, id, goodbye.reason, out);
+            }
+            Frame::Welcome(welcome) if !welcomed => self.welcome(now_ns, id, welcome, out),
+            Frame::Keep(keep) if welcomed => self.keep(now_ns, id, keep, out),
+            Frame::Recall(recall) if welcomed => self.recall(id, recall.channel, recall.session, out),
+            other => match other.channel(Speaker::Edge) {
+                Some(channel) if welcomed => self.fed(now_ns, id, channel, other, out),
+                _ => self.close(now_ns, id, "a frame came that is not for a recorder", out),
+            },
+        }
+    }
+
+    fn welcome(&mut self, now_ns: u64, id: WireId, welcome: Welcome, out: &mut Vec<Out>) {
+        if !(WIRE_VERSION_OLDEST..=WIRE_VERSION).contains(&welcome.version) || welcome.shards == 0 {
+            let reason = "the edge speaks another version; update the older of the two";
+            return self.close(now_ns, id, reason, out);
+        }
+        self.dialer.welcomed(now_ns, id.0, welcome.shards);
+        self.dial_ns = now_ns;
+        let Some(wire) = self.wires.get_mut(&id) else { return };
+        wire.edge = Some(welcome.edge.clone());
+        let keeper = Keeper {
+            proof: self.config.key.proof(&welcome.challenge, &self.config.name),
+            name: self.config.name.clone(),
+            role: 0,
+            shard: 0,
+            shards: 1,
+        };
+        out.push(Out::Send { wire: id, frame: keeper.into() });
+        out.push(Out::Report(Report::EdgeUp { target: wire.target, name: welcome.edge }));
+    }
+
+    // Being fed.
+
+    fn has_room(&self) -> bool {
+        self.sessions.len() < self.config.sessions && self.cost + kept::SESSION_CHARGE <= self.config.memory
+    }
+
+    fn keep(&mut self, now_ns: u64, wire: WireId, keep: Keep, out: &mut Vec<Out>) {
+        let (channel, session, generation) = (keep.channel, keep.session, keep.generation);
+        let used = self.wires.get(&wire).is_none_or(|wire| wire.channels.contains_key(&channel));
+        if used {
+            return self.close(now_ns, wire, "a channel was opened twice", out);
+        }
+        let known = self.sessions.get(&session).map(|entry| entry.kept.generation());
+        if known.is_some_and(|known| known > generation) {
+            // It may not know yet, and asks again later.
+            let newer = Refused(Code::Busy, "the recorder keeps a newer generation of the session");
+            return self.reject(wire, channel, session, newer, out);
+        }
+        let kept = match Kept::new(keep) {
+            Err(refused) => return self.reject(wire, channel, session, refused, out),
+            Ok(_) if known.is_none() && !self.has_room() => {
+                let full = Refused(Code::Busy, "the recorder is full: give it more memory, or add another");
+                return self.reject(wire, channel, session, full, out);
+            }
+            Ok(kept) => kept,
+        };
+        let former = self.remove(session).and_then(|entry| {
+            if let Some((wire, channel)) = entry.feed {
+                self.unbind(wire, channel);
+                let promised = generation;
+                out.push(Out::Send { wire, frame: Superseded { channel, promised }.into() });
+            }
+            let usable = if entry.kept.is_ready() { Some(Box::new(entry.kept)) } else { entry.former };
+            // An older generation's is of no use: the ends have promised another one since.
+            usable.filter(|usable| usable.generation() == generation && !kept.is_ready())
+        });
+        let ready = kept.is_ready();
+        self.insert(now_ns, session, kept, former);
+        if let (Some(entry), Some(wires)) = (self.sessions.get_mut(&session), self.wires.get_mut(&wire)) {
+            entry.feed = Some((wire, channel));
+            wires.channels.insert(channel, session);
+        }
+        if ready {
+            self.is_kept(session, out);
+        }
+        self.make_room(out);
+    }
+
+    fn is_kept(&mut self, session: SessionId, out: &mut Vec<Out>) {
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        if let Some(former) = entry.former.take() {
+            self.cost -= former.cost();
+        }
+        if let Some(target) = entry.feed.and_then(|(wire, _)| self.wires.get(&wire)).map(|wire| wire.target) {
+            let (app, generation) = (entry.kept.keep().app.clone(), entry.kept.generation());
+            out.push(Out::Report(Report::Kept { session, app, generation, target }));
+        }
+        if self.config.store {
+            let store = Store::Begin(entry.kept.script());
+            out.push(Out::Store { session, store });
+        }
+    }
+
+    fn fed(&mut self, now_ns: u64, wire: WireId, channel: Channel, frame: Frame, out: &mut Vec<Out>) {
+        // What was on its way when the channel was refused or taken over.
+        let Some(session) = self.wires.get(&wire).and_then(|wire| wire.channels.get(&channel)).copied()
+        else {
+            return;
+        };
+        if let Frame::Ended(ended) = &frame {
+            self.unbind(wire, channel);
+            return match ended.code.retry() {
+                true => self.unfeed(now_ns, session, GRACE_NS.min(self.config.linger_ns), out),
+                false => self.forget(session, false, out),
+            };
+        }
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        entry.heard_ns = now_ns;
+        let (cost, ready) = (entry.cost(), entry.kept.is_ready());
+        let append = (self.config.store && ready).then(|| frame.clone());
+        if let Frame::Fed(fed) = &frame {
+            self.counts.fed += 1;
+            self.counts.fed_bytes += charge(fed.payload.len()) + fed.entry.len() as u64;
+        }
+        let taken = entry.kept.take(frame);
+        self.cost = self.cost - cost + entry.cost();
+        match taken {
+            Err(refused) => {
+                self.unbind(wire, channel);
+                self.reject(wire, channel, session, refused, out);
+                self.forget(session, false, out);
+            }
+            Ok(taken) => {
+                let whole = matches!(&taken.answer, Some(Frame::Stored(stored)) if stored.complete.is_some());
+                self.counts.checkpoints += u64::from(whole);
+                out.extend(taken.answer.map(|frame| Out::Send { wire, frame }));
+                if !ready && entry.kept.is_ready() {
+                    self.is_kept(session, out);
+                } else if let Some(frame) = append {
+                    let store =
+                        if taken.anew { Store::Begin(entry.kept.script()) } else { Store::Append(frame) };
+                    out.push(Out::Store { session, store });
+                }
+                self.make_room(out);
+            }
+        }
+    }
+
+    fn reject(
+        &mut self,
+        wire: WireId,
+        channel: Channel,
+        session: SessionId,
+        why: Refused,
+        out: &mut Vec<Out>,
+    ) {
+        let Refused(code, reason) = why;
+        self.counts.refused += 1;
+        let reason = reason.to_string();
+        out.push(Out::Report(Report::Refused { session, code, reason: reason.clone() }));
+        out.push(Out::Send { wire, frame: Reject { channel, code, reason }.into() });
+    }
+
+    /// Drops whoever has been silent for longest until what is left fits.
+    fn make_room(&mut self, out: &mut Vec<Out>) {
+        while self.cost > self.config.memory {
+            let Some((at_ns, session)) = self.silent.pop_first() else { return };
+            let Some(entry) = self.sessions.get_mut(&session) else { continue };
+            if entry.heard_ns > at_ns {
+                entry.silent_ns = entry.heard_ns;
+                self.silent.insert((entry.heard_ns, session));
+                continue;
+            }
+            let full = Refused(Code::Busy, "the recorder's memory is full, and others have been heard since");
+            match entry.feed.take() {
+                Some((wire, channel)) => {
+                    self.unbind(wire, channel);
+                    self.reject(wire, channel, session, full, out);
+                }
+                None => {
+                    self.counts.refused += 1;
+                    let (code, reason) = (full.0, full.1.to_string());
+                    out.push(Out::Report(Report::Refused { session, code, reason }));
+                }
+            }
+            self.forget(session, false, out);
+        }
+    }
+
+    fn unbind(&mut self, wire: WireId, channel: Channel) {
+        if let Some(wire) = self.wires.get_mut(&wire) {
+            wire.channels.remove(&channel);
+        }
+    }
+
+    /// Nobody feeds a session any more; it is kept for a while if it is of use.
+    fn unfeed(&mut self, now_ns: u64, session: SessionId, keep_ns: u64, out: &mut Vec<Out>) {
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let cost = entry.cost();
+        entry.feed = None;
+        entry.kept.unfed();
+        if let Some(former) = entry.former.take().filter(|_| !entry.kept.is_ready()) {
+            entry.kept = *former;
+        }
+        self.cost = self.cost - cost + entry.cost();
+        if !entry.kept.is_ready() {
+            return self.forget(session, false, out);
+        }
+        self.linger(now_ns, session, keep_ns);
+    }
+
+    fn linger(&mut self, now_ns: u64, session: SessionId, keep_ns: u64) {
+        if let Some(entry) = self.sessions.get_mut(&session) {
+            let due_ns = now_ns.saturating_add(keep_ns);
+            if let Some(former_ns) = entry.deadline_ns.replace(due_ns) {
+                self.deadlines.remove(&(former_ns, session));
+            }
+            self.deadlines.insert((due_ns, session));
+        }
+    }
+
+    fn insert(&mut self, now_ns: u64, session: SessionId, kept: Kept, former: Option<Box<Kept>>) {
+        let entry =
+            Entry { kept, former, feed: None, heard_ns: now_ns, silent_ns: now_ns, deadline_ns: None };
+        self.cost += entry.cost();
+        self.silent.insert((now_ns, session));
+        self.sessions.insert(session, entry);
+    }
+
+    fn remove(&mut self, session: SessionId) -> Option<Entry> {
+        let entry = self.sessions.remove(&session)?;
+        self.cost -= entry.cost();
+        self.silent.remove(&(entry.silent_ns, session));
+        if let Some(due_ns) = entry.deadline_ns {
+            self.deadlines.remove(&(due_ns, session));
+        }
+        Some(entry)
+    }
+
+    fn forget(&mut self, session: SessionId, lingered: bool, out: &mut Vec<Out>) {
+        if let Some(entry) = self.remove(session) {
+            if let Some((wire, channel)) = entry.feed {
+                self.unbind(wire, channel);
+            }
+            out.push(Out::Report(Report::Forgotten { session, lingered }));
+            if self.config.store {
+                out.push(Out::Store { session, store: Store::Remove });
+            }
+        }
+    }
+
+    // Being asked.
+
+    fn recall(&mut self, wire: WireId, channel: Channel, session: SessionId, out: &mut Vec<Out>) {
+        let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
+        let Some(kept) = self.sessions.get(&session).and_then(Entry::ready) else {
+            self.counts.unknown += 1;
+            let reason = "the recorder keeps nothing of the session".to_string();
+            out.push(Out::Report(Report::Recalled { session, target, bytes: None }));
+            return out
+                .push(Out::Send { wire, frame: Ended { channel, code: Code::Forgotten, reason }.into() });
+        };
+        self.counts.recalled += 1;
+        kept.show(channel, &mut |frame| out.push(Out::Send { wire, frame }));
+        let (messages, log, checkpoints) = kept.sizes();
+        let bytes = Some(messages + log + checkpoints);
+        out.push(Out::Report(Report::Recalled { session, target, bytes }));
+    }
+}

@@ -1,0 +1,168 @@
+//! The shell of a site's recorder: its wires and its clock. One that lies alters what it gives.
+
+use super::{Caller, Event, Way, World};
+use crate::{
+    plan::{MS, Plan, S},
+    random::Random,
+    watch::Rare,
+};
+use bytes::Bytes;
+use marram_session::{
+    dialer,
+    recorder::{Config, In, Out, Recorder},
+};
+use marram_wire::{
+    frame::Frame,
+    seal::{DomainSecret, KeeperKey},
+};
+use std::collections::VecDeque;
+
+/// The recorder's process.
+#[derive(Debug)]
+pub(crate) struct RecorderNode {
+    config: Config,
+    machine: Option<Recorder>,
+    pub(crate) life: u32,
+    frozen: bool,
+    inbox: VecDeque<Event>,
+    wake_ns: u64,
+    origin_ns: u64,
+    lies: bool,
+}
+
+impl RecorderNode {
+    pub(crate) fn new(plan: &Plan, chance: &mut Random) -> Self {
+        let small = chance.percent(20);
+        let config = Config {
+            host: super::host(chance),
+            name: "recorder".into(),
+            key: KeeperKey::derive(&DomainSecret::from_material(b"simulated domain")),
+            dialer: dialer::Config {
+                edges: u16::try_from(plan.shards.len()).expect("a few edges"),
+                heartbeat_interval_ns: 100 * MS,
+                heartbeat_timeout_ns: 400 * MS,
+                backoff_min_ns: 10 * MS,
+                backoff_max_ns: 500 * MS,
+            },
+            linger_ns: 20 * S,
+            memory: if small { 20_000 } else { 256 << 20 },
+            sessions: if small { 2 } else { 1_000 },
+            store: false,
+        };
+        let lies = plan.recorder.as_ref().is_some_and(|recorder| recorder.lies);
+        let (inbox, origin_ns) = (VecDeque::new(), chance.below(1_000 * S));
+        Self { config, machine: None, life: 0, frozen: false, inbox, wake_ns: u64::MAX, origin_ns, lies }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    pub(crate) fn frozen_inbox(&mut self) -> Option<&mut VecDeque<Event>> {
+        self.frozen.then_some(&mut self.inbox)
+    }
+
+    pub(crate) fn is_due(&self, life: u32, at_ns: u64) -> bool {
+        self.life == life && self.wake_ns == at_ns
+    }
+}
+
+impl World {
+    pub(crate) fn start_recorder(&mut self) {
+        let (entropy, now_ns) = (self.chance.bytes(), self.queue.now_ns());
+        let Some(node) = &mut self.recorder else { return };
+        node.machine = Some(Recorder::new(node.config.clone(), now_ns + node.origin_ns, entropy));
+        self.give_recorder(In::Wake);
+    }
+
+    /// The process dies, and what it kept is gone.
+    pub(crate) fn crash_recorder(&mut self, for_ns: u64) {
+        let host = super::host(&mut self.chance);
+        let Some(node) = &mut self.recorder else { return };
+        node.machine = None;
+        node.life += 1;
+        node.frozen = false;
+        node.inbox.clear();
+        node.config.host = host;
+        let life = node.life;
+        for wire in 0..self.wires.len() {
+            if self.wires[wire].caller == Caller::Recorder && self.wires[wire].is_open(Way::Down) {
+                self.wires[wire].close(Way::Down);
+                self.break_wire(wire, Way::Up, 5 * MS);
+            }
+        }
+        self.queue.after(for_ns, Event::StartRecorder(life));
+    }
+
+    pub(crate) fn freeze_recorder(&mut self, for_ns: u64) {
+        let Some(node) = &mut self.recorder else { return };
+        node.frozen = true;
+        let life = node.life;
+        self.queue.after(for_ns, Event::ThawRecorder(life));
+    }
+
+    pub(crate) fn thaw_recorder(&mut self) {
+        let Some(node) = &mut self.recorder else { return };
+        node.frozen = false;
+        for event in std::mem::take(&mut node.inbox) {
+            self.dispatch(event);
+        }
+    }
+
+    pub(crate) fn give_recorder(&mut self, input: In) {
+        let now_ns = self.queue.now_ns();
+        let Some(node) = &mut self.recorder else { return };
+        let Some(machine) = &mut node.machine else { return };
+        let mut out = Vec::new();
+        machine.step(now_ns + node.origin_ns, input, &mut out);
+        for out in out {
+            self.recorder_out(out);
+        }
+    }
+
+    fn recorder_out(&mut self, out: Out) {
+        let index = |wire: u64| usize::try_from(wire).expect("wires are named by their place");
+        match out {
+            Out::Dial { target } => self.dial(Caller::Recorder, target),
+            Out::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
+            Out::Send { wire, mut frame } => {
+                if self.recorder.as_ref().is_some_and(|node| node.lies) && self.chance.percent(20) {
+                    self.alter(&mut frame);
+                }
+                self.send(index(wire.0), Way::Up, &frame);
+            }
+            Out::Store { .. } => {}
+            Out::WakeAt { now_ns } => {
+                let Some(node) = &mut self.recorder else { return };
+                node.wake_ns = now_ns;
+                let (life, at_ns) = (node.life, now_ns.saturating_sub(node.origin_ns));
+                self.queue.at(at_ns, Event::RecorderWake(life, now_ns));
+            }
+            Out::Report(report) => {
+                self.trace.say(self.queue.now_ns(), || format!("recorder reports {report:?}"));
+            }
+        }
+    }
+
+    /// A bit of what was kept comes out as another one.
+    fn alter(&mut self, frame: &mut Frame) {
+        let bytes = match frame {
+            Frame::LogPart(part) => &mut part.bytes,
+            Frame::KeptInput(input) => &mut input.payload,
+            Frame::CheckpointPart(part) => &mut part.bytes,
+            Frame::Recalled(recalled) => {
+                recalled.tag[0] ^= 1;
+                return self.watch.count_if(Rare::RecorderLied, true);
+            }
+            _ => return,
+        };
+        if bytes.is_empty() {
+            return;
+        }
+        let mut altered = bytes.to_vec();
+        let at = self.chance.index(altered.len());
+        altered[at] ^= 1;
+        *bytes = Bytes::from(altered);
+        self.watch.count_if(Rare::RecorderLied, true);
+    }
+}
