@@ -1,0 +1,129 @@
+//! A test cell whose work takes several handlers: each byte of the client's is an errand, which is a task of its own and
+//! has a lock from its beginning to its end.
+//!
+//! Errands are numbered from 0. Errand `n` runs with lock `n % 3`. It says `begin n` to the server, goes on `n % 4` times in
+//! a handler of its own, says `work n`, and rests with its lock until the server says `worked n`. Then it says `end n` to
+//! the server and `done n` to the client, and gives its lock back. All are lines.
+
+use std::collections::BTreeMap;
+
+use marram_sdk::{Cell, Context, Port, cell};
+
+/// How many locks errands have.
+pub const LOCKS: u64 = 3;
+
+/// How far an errand is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Errand {
+    /// It has not had its lock yet.
+    Waits,
+    /// It goes on so often before it asks the server.
+    Goes(u64),
+    /// It rests until the server has answered.
+    Rests,
+}
+
+/// All errands that are not done.
+#[derive(Default)]
+pub struct Errands {
+    count: u64,
+    errands: BTreeMap<u64, Errand>,
+    /// A line of the server's that is not whole yet.
+    line: Vec<u8>,
+}
+
+impl Errands {
+    /// The server's stream is cut anywhere.
+    fn hear(&mut self, context: &mut Context, payload: &[u8]) {
+        for byte in payload {
+            if *byte != b'\n' {
+                self.line.push(*byte);
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            let number = std::str::from_utf8(&line).ok().and_then(|line| line.strip_prefix("worked "));
+            if let Some(number) = number.and_then(|number| number.parse().ok()) {
+                context.spawn(number);
+            }
+        }
+    }
+}
+
+impl Cell for Errands {
+    fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
+        if port != Port::CLIENT {
+            return self.hear(context, payload);
+        }
+        for _ in payload {
+            let number = self.count;
+            self.count += 1;
+            self.errands.insert(number, Errand::Waits);
+            context.lock(number % LOCKS, number);
+        }
+    }
+
+    fn task(&mut self, context: &mut Context, number: u64) {
+        let Some(errand) = self.errands.get_mut(&number) else { return };
+        match *errand {
+            Errand::Waits => {
+                context.send_to_server(format!("begin {number}\n").as_bytes());
+                *errand = Errand::Goes(number % 4);
+                context.spawn(number);
+            }
+            Errand::Goes(0) => {
+                context.send_to_server(format!("work {number}\n").as_bytes());
+                *errand = Errand::Rests;
+            }
+            Errand::Goes(often) => {
+                *errand = Errand::Goes(often - 1);
+                context.spawn(number);
+            }
+            Errand::Rests => {
+                context.send_to_server(format!("end {number}\n").as_bytes());
+                context.send_to_client(format!("done {number}\n").as_bytes());
+                self.errands.remove(&number);
+                context.unlock(number % LOCKS);
+            }
+        }
+    }
+
+    fn closed(&mut self, context: &mut Context, port: Port) {
+        context.close(if port == Port::CLIENT { Port::SERVER } else { Port::CLIENT });
+    }
+}
+
+cell!(Errands);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_sdk::double::{Output, Session};
+
+    fn texts(outputs: &[Output]) -> Vec<String> {
+        let text = |output: &Output| match output {
+            Output::Message { port, payload } => format!("{} {}", port.0, String::from_utf8_lossy(payload)),
+            Output::Close { port } => format!("{} close", port.0),
+        };
+        outputs.iter().map(text).collect()
+    }
+
+    fn rest(session: &mut Session<Errands>) -> Vec<String> {
+        let outputs = std::iter::from_fn(|| session.run_task()).flatten().collect::<Vec<_>>();
+        texts(&outputs)
+    }
+
+    #[test]
+    fn errands_of_one_lock_come_one_after_the_other() {
+        let mut session = Session::<Errands>::new();
+        session.open_client();
+        session.open_server();
+        assert_eq!(session.message(Port::CLIENT, b"....."), []);
+        assert_eq!(session.tasks().collect::<Vec<_>>(), [0, 1, 2], "3 and 4 wait for 0 and 1");
+        let begun = ["1 begin 0\n", "1 begin 1\n", "1 begin 2\n", "1 work 0\n", "1 work 1\n", "1 work 2\n"];
+        assert_eq!(rest(&mut session), begun);
+        session.message(Port::SERVER, b"worked 1\nwork");
+        assert_eq!(rest(&mut session), ["1 end 1\n", "0 done 1\n", "1 begin 4\n", "1 work 4\n"]);
+        session.message(Port::SERVER, b"ed 0\n");
+        assert_eq!(rest(&mut session), ["1 end 0\n", "0 done 0\n", "1 begin 3\n", "1 work 3\n"]);
+    }
+}

@@ -1,0 +1,365 @@
+//! The cell's tasks and locks: which task runs next, which lock is whose, and who waits for it.
+//!
+//! A task is a name, as a timer is: a stage and a token. It waits for its turn, waits for one lock, or rests; the lock that
+//! it holds is its own while it rests, too. So every lock is held by something that can be run.
+
+use crate::cell::{Input, TaskChange};
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    format,
+    string::String,
+    vec::Vec,
+};
+use core::fmt::Write;
+use marram_wire::{
+    header::{Lock, Many, Task},
+    limits::{LOCKS_MAX, TASKS_MAX},
+};
+
+/// Which task: the stage whose it is and its token.
+type Name = (u8, u64);
+
+/// Which lock: the stage whose it is and its number.
+type LockName = (u8, u64);
+
+/// What a task that does not rest waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waits {
+    Turn,
+    Lock(u64),
+}
+
+#[derive(Debug)]
+struct Held {
+    holder: u64,
+    waiting: VecDeque<u64>,
+}
+
+/// How many there are.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct TaskCounts {
+    /// Tasks that wait for their turn.
+    pub turns: u64,
+    /// Tasks that wait for a lock.
+    pub locked_out: u64,
+    /// Locks that are held.
+    pub locks: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    /// Those that wait for their turn, in order.
+    turns: VecDeque<Name>,
+    /// All that do not rest.
+    waits: BTreeMap<Name, Waits>,
+    locks: BTreeMap<LockName, Held>,
+}
+
+impl Tasks {
+    /// Takes in what a handler did, all of it: what it does last may undo what was wrong in between.
+    ///
+    /// # Errors
+    /// With what no cell may do; then the session ends.
+    pub(crate) fn change(&mut self, changes: &[TaskChange]) -> Result<(), String> {
+        let mut waiting = Vec::new();
+        for change in changes {
+            match *change {
+                TaskChange::Spawn { stage, token } => self.spawn((stage, token)),
+                TaskChange::Lock { stage, id, token } => {
+                    let waits = self.lock((stage, token), id)?;
+                    waiting.extend(waits.then_some((stage, token)));
+                }
+                TaskChange::Unlock { stage, id, token } => self.unlock((stage, token), id)?,
+            }
+        }
+        if self.waits.len() > TASKS_MAX {
+            return Err(format!("the cell has more tasks than the limit, {TASKS_MAX}"));
+        }
+        if self.locks.len() > LOCKS_MAX {
+            return Err(format!("the cell holds more locks than the limit, {LOCKS_MAX}"));
+        }
+        waiting.into_iter().find_map(|task| self.deadlock(task)).map_or(Ok(()), Err)
+    }
+
+    fn spawn(&mut self, task: Name) {
+        if let alloc::collections::btree_map::Entry::Vacant(rests) = self.waits.entry(task) {
+            rests.insert(Waits::Turn);
+            self.turns.push_back(task);
+        }
+    }
+
+    /// Whether the task waits from now on.
+    fn lock(&mut self, task: Name, id: u64) -> Result<bool, String> {
+        let (stage, token) = task;
+        match self.waits.get(&task) {
+            Some(Waits::Lock(other)) if *other == id => return Ok(false),
+            Some(Waits::Lock(other)) => {
+                return Err(format!(
+                    "lock: {} asks for lock {id} while it waits for lock {other}",
+                    named(task)
+                ));
+            }
+            Some(Waits::Turn) | None => {}
+        }
+        let held = self.locks.entry((stage, id));
+        let held = held.or_insert_with(|| Held { holder: token, waiting: VecDeque::new() });
+        if held.holder == token {
+            self.spawn(task);
+            return Ok(false);
+        }
+        held.waiting.push_back(token);
+        // It is not run before it has the lock, whoever asked for it before.
+        if self.waits.insert(task, Waits::Lock(id)).is_some() {
+            self.turns.retain(|waits| *waits != task);
+        }
+        Ok(true)
+    }
+
+    fn unlock(&mut self, task: Name, id: u64) -> Result<(), String> {
+        let (stage, token) = task;
+        let Some(held) = self.locks.get_mut(&(stage, id)).filter(|held| held.holder == token) else {
+            return Err(format!("unlock: {} does not hold lock {id}", named(task)));
+        };
+        match held.waiting.pop_front() {
+            Some(next) => {
+                held.holder = next;
+                self.waits.remove(&(stage, next));
+                self.spawn((stage, next));
+            }
+            None => {
+                self.locks.remove(&(stage, id));
+            }
+        }
+        Ok(())
+    }
+
+    /// How tasks wait for each other's locks, if this one is among those that do: none of them can ever run again, because
+    /// only its holder gives a lock back.
+    fn deadlock(&self, first: Name) -> Option<String> {
+        let (stage, mut token) = first;
+        let mut why = String::from("tasks wait for each other's locks: ");
+        // Each step leads to another lock.
+        for step in 0..=self.locks.len() {
+            let Some(Waits::Lock(id)) = self.waits.get(&(stage, token)) else { return None };
+            let holder = self.locks.get(&(stage, *id))?.holder;
+            if step < NAMED_MAX {
+                let comma = if step > 0 { ", " } else { "" };
+                let task = named((stage, token));
+                // Writing to a string does not fail.
+                let _ = write!(why, "{comma}{task} for lock {id} of task {holder}");
+            }
+            token = holder;
+            if (stage, token) == first {
+                return Some(why);
+            }
+        }
+        None
+    }
+
+    /// Takes the task whose turn it is, as the input that it is.
+    pub(crate) fn next(&mut self) -> Option<Input> {
+        let (stage, token) = self.turns.pop_front()?;
+        self.waits.remove(&(stage, token));
+        Some(Input::Task { stage, token })
+    }
+
+    /// Whether none waits for its turn.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// What is left of them when nothing will ever run again: tasks that wait for locks which nobody will give back.
+    pub(crate) fn left(&self) -> Option<String> {
+        let ((stage, id), held) = self.locks.iter().find(|(_, held)| !held.waiting.is_empty())?;
+        let count = self.waits.len();
+        let holder = named((*stage, held.holder));
+        Some(format!("{count} tasks still waited for locks: lock {id} was never given back by {holder}"))
+    }
+
+    pub(crate) fn counts(&self) -> TaskCounts {
+        TaskCounts {
+            turns: self.turns.len() as u64,
+            locked_out: (self.waits.len() - self.turns.len()) as u64,
+            locks: self.locks.len() as u64,
+        }
+    }
+
+    pub(crate) fn to_header(&self) -> (Many<Task>, Many<Lock>) {
+        let tasks = self.turns.iter().map(|&(stage, token)| Task { stage, token }).collect();
+        let locks = self.locks.iter().map(|(&(stage, id), held)| {
+            let waiting = Many(held.waiting.iter().copied().collect());
+            Lock { stage, id, holder: held.holder, waiting }
+        });
+        (Many(tasks), Many(locks.collect()))
+    }
+
+    pub(crate) fn restore(tasks: &Many<Task>, locks: &Many<Lock>) -> Self {
+        let mut restored = Self::default();
+        for task in &tasks.0 {
+            restored.spawn((task.stage, task.token));
+        }
+        for lock in &locks.0 {
+            let waiting: VecDeque<u64> = lock.waiting.0.iter().copied().collect();
+            for token in &waiting {
+                restored.waits.insert((lock.stage, *token), Waits::Lock(lock.id));
+            }
+            restored.locks.insert((lock.stage, lock.id), Held { holder: lock.holder, waiting });
+        }
+        restored
+    }
+}
+
+/// How many of a circle's tasks are told by name.
+const NAMED_MAX: usize = 4;
+
+/// For people. Only chains have other stages than 0.
+fn named((stage, token): Name) -> String {
+    if stage == 0 { format!("task {token}") } else { format!("task {token} of stage {stage}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::{vec, vec::Vec};
+
+    fn spawn(token: u64) -> TaskChange {
+        TaskChange::Spawn { stage: 0, token }
+    }
+
+    fn lock(id: u64, token: u64) -> TaskChange {
+        TaskChange::Lock { stage: 0, id, token }
+    }
+
+    fn unlock(id: u64, token: u64) -> TaskChange {
+        TaskChange::Unlock { stage: 0, id, token }
+    }
+
+    /// Those that run if all of them do nothing.
+    fn rest(tasks: &mut Tasks) -> Vec<u64> {
+        core::iter::from_fn(|| tasks.next())
+            .map(|input| if let Input::Task { token, .. } = input { token } else { unreachable!() })
+            .collect()
+    }
+
+    /// As a checkpoint brings them back.
+    fn saved(tasks: &Tasks) -> Tasks {
+        let (queue, locks) = tasks.to_header();
+        Tasks::restore(&queue, &locks)
+    }
+
+    #[test]
+    fn tasks_run_in_the_order_in_which_they_were_queued_and_once() {
+        let mut tasks = Tasks::default();
+        tasks.change(&[3, 1, 3, 2, 1].map(spawn)).unwrap();
+        tasks.change(&[TaskChange::Spawn { stage: 1, token: 3 }]).unwrap();
+        let mut tasks = saved(&tasks);
+        assert_eq!(tasks.next(), Some(Input::Task { stage: 0, token: 3 }));
+        tasks.change(&[spawn(3)]).unwrap();
+        assert_eq!(rest(&mut tasks), [1, 2, 3, 3]);
+        assert!(tasks.is_quiet() && tasks.waits.is_empty());
+    }
+
+    #[test]
+    fn a_lock_has_one_holder_and_the_others_get_it_in_the_order_in_which_they_asked() {
+        let mut tasks = Tasks::default();
+        tasks.change(&[lock(1, 7), lock(1, 9), lock(1, 8), lock(1, 9), lock(2, 6)]).unwrap();
+        let mut tasks = saved(&tasks);
+        assert_eq!(rest(&mut tasks), [7, 6]);
+        tasks.change(&[unlock(1, 7)]).unwrap();
+        assert_eq!(rest(&mut tasks), [9]);
+        // It keeps the lock while it rests, and can be woken.
+        tasks.change(&[spawn(9)]).unwrap();
+        assert_eq!(rest(&mut tasks), [9]);
+        tasks.change(&[unlock(1, 9)]).unwrap();
+        assert_eq!(rest(&mut tasks), [8]);
+        tasks.change(&[unlock(1, 8), unlock(2, 6)]).unwrap();
+        assert!(tasks.is_quiet() && tasks.waits.is_empty() && tasks.locks.is_empty());
+    }
+
+    #[test]
+    fn a_task_that_waits_for_a_lock_is_not_run_before_it_has_it() {
+        let mut tasks = Tasks::default();
+        tasks.change(&[lock(1, 7), spawn(8), lock(1, 8), spawn(8), spawn(9)]).unwrap();
+        assert_eq!(rest(&mut tasks), [7, 9]);
+        tasks.change(&[unlock(1, 7)]).unwrap();
+        assert_eq!(rest(&mut tasks), [8]);
+    }
+
+    #[test]
+    fn who_has_a_lock_gets_it_again_at_once() {
+        let mut tasks = Tasks::default();
+        tasks.change(&[lock(1, 7), lock(1, 7)]).unwrap();
+        assert_eq!(rest(&mut tasks), [7]);
+        tasks.change(&[lock(1, 7)]).unwrap();
+        assert_eq!(rest(&mut tasks), [7]);
+    }
+
+    #[test]
+    fn stages_have_locks_of_their_own() {
+        let mut tasks = Tasks::default();
+        tasks.change(&[lock(1, 7), TaskChange::Lock { stage: 1, id: 1, token: 7 }]).unwrap();
+        assert_eq!(rest(&mut tasks), [7, 7]);
+        tasks.change(&[TaskChange::Unlock { stage: 1, id: 1, token: 7 }]).unwrap();
+        let why = tasks.change(&[TaskChange::Unlock { stage: 1, id: 1, token: 7 }]).unwrap_err();
+        assert_eq!(why, "unlock: task 7 of stage 1 does not hold lock 1");
+        tasks.change(&[unlock(1, 7)]).unwrap();
+    }
+
+    #[test]
+    fn only_its_holder_gives_a_lock_back_and_a_task_waits_for_one() {
+        for (changes, why) in [
+            (vec![unlock(1, 7)], "unlock: task 7 does not hold lock 1"),
+            (vec![lock(1, 7), unlock(1, 8)], "unlock: task 8 does not hold lock 1"),
+            (vec![lock(1, 7), lock(1, 8), unlock(1, 8)], "unlock: task 8 does not hold lock 1"),
+            (
+                vec![lock(1, 7), lock(2, 6), lock(1, 8), lock(2, 8)],
+                "lock: task 8 asks for lock 2 while it waits for lock 1",
+            ),
+        ] {
+            assert_eq!(Tasks::default().change(&changes).unwrap_err(), why);
+        }
+    }
+
+    #[test]
+    fn tasks_that_wait_for_each_other_are_found_out() {
+        let mut tasks = Tasks::default();
+        tasks.change(&[lock(1, 7), lock(2, 8), lock(3, 9), lock(1, 6)]).unwrap();
+        tasks.change(&[lock(2, 7), lock(3, 8)]).unwrap();
+        let mut tasks = saved(&tasks);
+        let why = tasks.change(&[lock(1, 9)]).unwrap_err();
+        let circle = "task 9 for lock 1 of task 7, task 7 for lock 2 of task 8, task 8 for lock 3 of task 9";
+        assert_eq!(why, format!("tasks wait for each other's locks: {circle}"));
+        // One that gives back in the same handler what the others wait for waits for them alone.
+        let mut tasks = Tasks::default();
+        tasks.change(&[lock(1, 7), lock(2, 8)]).unwrap();
+        tasks.change(&[lock(2, 7)]).unwrap();
+        tasks.change(&[lock(1, 8), unlock(2, 8)]).unwrap();
+        assert_eq!(rest(&mut tasks), [7, 8][..1]);
+    }
+
+    #[test]
+    fn tasks_and_locks_have_limits() {
+        let spawned = |count: usize| -> Vec<TaskChange> { (0..count as u64).map(spawn).collect() };
+        assert_eq!(Tasks::default().change(&spawned(TASKS_MAX)), Ok(()));
+        assert!(Tasks::default().change(&spawned(TASKS_MAX + 1)).unwrap_err().contains("more tasks"));
+        let waits: Vec<TaskChange> = (0..=TASKS_MAX as u64 + 1).map(|token| lock(1, token)).collect();
+        assert!(Tasks::default().change(&waits).unwrap_err().contains("more tasks"));
+        let locked = |count: usize| -> Vec<TaskChange> { (0..count as u64).map(|id| lock(id, 5)).collect() };
+        assert_eq!(Tasks::default().change(&locked(LOCKS_MAX)), Ok(()));
+        assert!(Tasks::default().change(&locked(LOCKS_MAX + 1)).unwrap_err().contains("more locks"));
+    }
+
+    #[test]
+    fn what_nobody_will_give_back_is_told() {
+        let mut tasks = Tasks::default();
+        tasks.change(&[lock(1, 7)]).unwrap();
+        rest(&mut tasks);
+        assert_eq!(tasks.left(), None);
+        tasks.change(&[lock(1, 8)]).unwrap();
+        assert!(tasks.is_quiet());
+        assert_eq!(
+            tasks.left().unwrap(),
+            "1 tasks still waited for locks: lock 1 was never given back by task 7"
+        );
+    }
+}

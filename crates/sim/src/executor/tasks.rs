@@ -1,0 +1,98 @@
+//! Which task of a simulated cell has its turn, told once more and as simply as can be. Goes with the cell's state into every
+//! checkpoint, so that an owner that lost, repeated or reordered a task is found out.
+
+use marram_session::cell::TaskChange;
+
+/// Words of a saved task or lock: what it is, stage, lock, token.
+const WORDS: usize = 4;
+
+/// A task in a queue, and which: 0 is that of those that wait for their turn, others are a lock's, whose first one holds it.
+type Place = (u64, u8, u64, u64);
+
+/// Tasks and locks in order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Tasks(Vec<Place>);
+
+impl Tasks {
+    /// A task has its turn: whether it is the one whose turn it is.
+    pub(super) fn take(&mut self, stage: u8, token: u64) -> bool {
+        let first = self.0.iter().position(|place| place.0 == 0);
+        first.is_some_and(|at| self.0.remove(at) == (0, stage, 0, token))
+    }
+
+    /// Takes in what a handler did. False if only a broken host could have let it.
+    pub(super) fn change(&mut self, changes: &[TaskChange]) -> bool {
+        changes.iter().all(|change| match *change {
+            TaskChange::Spawn { stage, token } => {
+                self.spawn(stage, token);
+                true
+            }
+            TaskChange::Lock { stage, id, token } => {
+                match self.holder(stage, id) {
+                    Some(holder) if holder == token => self.spawn(stage, token),
+                    Some(_) => {
+                        if !self.waits(stage, token) {
+                            self.0.retain(|place| *place != (0, stage, 0, token));
+                            self.0.push((1, stage, id, token));
+                        }
+                    }
+                    None => {
+                        self.0.push((1, stage, id, token));
+                        self.spawn(stage, token);
+                    }
+                }
+                true
+            }
+            TaskChange::Unlock { stage, id, token } => {
+                let held = self.holder(stage, id) == Some(token);
+                self.0.retain(|place| !held || *place != (1, stage, id, token));
+                if let Some(next) = self.holder(stage, id).filter(|_| held) {
+                    self.spawn(stage, next);
+                }
+                held
+            }
+        })
+    }
+
+    fn spawn(&mut self, stage: u8, token: u64) {
+        if !self.waits(stage, token) && !self.0.contains(&(0, stage, 0, token)) {
+            self.0.push((0, stage, 0, token));
+        }
+    }
+
+    fn holder(&self, stage: u8, id: u64) -> Option<u64> {
+        let of_lock = |place: &&Place| (place.0, place.1, place.2) == (1, stage, id);
+        self.0.iter().find(of_lock).map(|place| place.3)
+    }
+
+    /// Whether a task waits for a lock.
+    fn waits(&self, stage: u8, token: u64) -> bool {
+        let its = |place: &&Place| (place.0, place.1, place.3) == (1, stage, token);
+        self.0.iter().filter(its).any(|place| self.holder(stage, place.2) != Some(token))
+    }
+
+    /// As bytes, their count first.
+    pub(super) fn save(&self) -> Vec<u8> {
+        let mut bytes = Vec::from((self.0.len() as u64).to_le_bytes());
+        for (kind, stage, id, token) in &self.0 {
+            for word in [*kind, u64::from(*stage), *id, *token] {
+                bytes.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// What [`Tasks::save`] wrote, and the bytes behind it.
+    pub(super) fn load(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (count, rest) = bytes.split_first_chunk::<8>()?;
+        let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
+        let (words, rest) = rest.split_at_checked(count.checked_mul(WORDS * 8)?)?;
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let place = |bytes: &[u8]| {
+            let mut words = bytes.chunks_exact(8).map(word);
+            let mut next = || words.next();
+            Some((next()?, u8::try_from(next()?).ok()?, next()?, next()?))
+        };
+        Some((Self(words.chunks_exact(WORDS * 8).map(place).collect::<Option<_>>()?), rest))
+    }
+}
