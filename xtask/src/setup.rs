@@ -41,6 +41,12 @@ pub(crate) const TEST: &[Program] = &[
         purpose: "network namespaces of the tests",
         folder: "/usr/sbin",
     },
+    Program {
+        name: "etcd",
+        package: "etcd-server",
+        purpose: "a coordinator; `systemctl disable --now etcd` stops the service that Debian makes of it",
+        folder: "/usr/bin",
+    },
 ];
 
 /// What the demo and the benchmarks would like to have; they cope without and say so.

@@ -33,6 +33,10 @@ impl Cell for ChainCell {
         self.chain.input(Event::Timer(token), &mut Door(context));
     }
 
+    fn task(&mut self, context: &mut Context, token: u64) {
+        self.chain.input(Event::Task(token), &mut Door(context));
+    }
+
     fn closed(&mut self, context: &mut Context, port: Port) {
         self.input(context, port, Event::Close);
     }
@@ -66,6 +70,18 @@ impl Host for Door<'_> {
 
     fn cancel_timer(&mut self, token: u64) {
         self.0.cancel_timer(token);
+    }
+
+    fn spawn(&mut self, token: u64) {
+        self.0.spawn(token);
+    }
+
+    fn lock(&mut self, id: u64, token: u64) {
+        self.0.lock(id, token);
+    }
+
+    fn unlock(&mut self, id: u64) {
+        self.0.unlock(id);
     }
 }
 

@@ -47,7 +47,12 @@ impl Real {
             started => started.expect("memcached can be started"),
         };
         let stream = loop {
-            if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+            // A port that nobody listens on yet can be given to the very connection that is tried: then it talks to itself.
+            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port))
+                && stream.local_addr().unwrap().port() != port
+                && stream.write_all(b"version\r\n").is_ok()
+                && matches!(stream.read(&mut [0; 256]), Ok(1..))
+            {
                 break stream;
             }
             assert_eq!(process.try_wait().unwrap(), None, "memcached ended");

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use marram_session::cell::{Base, CellId, Ran, Run, Seed};
 use marram_session::replay::Gathered;
 pub use marram_session::{
+    agent::Target,
     cell::CellError,
     owner::{Now, Wish},
 };
@@ -59,7 +60,21 @@ pub enum In {
         /// Sealed bytes, or why there are none; the session runs on without.
         result: Result<Bytes, String>,
     },
-    /// The answer to [`Out::Restore`].
+    /// A wire that was asked for by [`Out::Dial`] is there: encrypted and authenticated as configured. This shard greets.
+    Dialled {
+        /// Its name from now on.
+        wire: WireId,
+        /// Where it leads.
+        target: Target,
+    },
+    /// A wire could not be made.
+    DialFailed {
+        /// Where it would have led.
+        target: Target,
+        /// For people.
+        reason: String,
+    },
+    /// The answer to [`Out::Restore`] and [`Out::Advance`].
     Restored {
         /// Which cell.
         cell: CellId,
@@ -96,6 +111,11 @@ pub enum Out {
         /// Which.
         wire: WireId,
     },
+    /// Make a wire to a shard of a peer; answered by [`In::Dialled`] or [`In::DialFailed`].
+    Dial {
+        /// Where: a place in the list of peers, and a shard of that edge.
+        target: Target,
+    },
     /// Start a cell from an image; answered by [`In::Started`].
     Start {
         /// Its name from now on.
@@ -121,8 +141,19 @@ pub enum Out {
         keys: SessionKeys,
         /// A full one and its deltas, in order.
         checkpoints: Vec<CheckpointMeta>,
+        /// Whether [`Out::Advance`] may follow.
+        stands_by: bool,
         /// Whose turn its handlers take.
         place: Place,
+    },
+    /// Bring a cell that was restored, stands by and has not run since to its next checkpoint, a delta on the last one. Its bytes
+    /// follow as [`Out::Part`]s, checked as those of [`Out::Restore`]; the cell is as before until all of them are there. Answered by
+    /// [`In::Restored`]. A run of the cell in between, or another of these, drops what has arrived.
+    Advance {
+        /// Which cell.
+        cell: CellId,
+        /// What follows.
+        meta: CheckpointMeta,
     },
     /// The next bytes of the checkpoints that a cell is restored from. No piece is of two of them.
     Part {
@@ -189,6 +220,10 @@ pub enum Protect {
     None = 0,
     /// Log and checkpoints at both ends.
     Endpoints = 1,
+    /// As `Endpoints`, and another edge holds the cell as its last checkpoint has it, with the log at hand.
+    Warm = 2,
+    /// As `Endpoints`, and another edge replays as the cell goes.
+    Hot = 3,
 }
 
 /// Which end keeps checkpoints.
@@ -216,7 +251,7 @@ macro_rules! byte_enum {
         }
     };
 }
-byte_enum!(Protect { None, Endpoints });
+byte_enum!(Protect { None, Endpoints, Warm, Hot });
 byte_enum!(Keep { Client, Server, Both });
 
 record! {
@@ -295,6 +330,8 @@ record! {
         server: Option<HostId>,
         /// How it is protected.
         protect: Protect,
+        /// Who keeps it beside its ends: names, what they are, whether they are ready, bytes behind. For people.
+        keepers: Vec<String>,
         /// Where the ends run: whether the client's agent is the edge's own gate.
         client_in_gate: bool,
         /// As above, for the server's.
@@ -307,6 +344,12 @@ record! {
         log_bytes: u64,
         /// Log bytes that no checkpoint covers.
         uncovered_bytes: u64,
+        /// Tasks that wait for their turn.
+        tasks: u64,
+        /// Tasks that wait for a lock.
+        tasks_locked_out: u64,
+        /// Locks that tasks hold.
+        locks: u64,
         /// Checkpoints that an end has stored.
         checkpoints: u64,
         /// Generations opened for it before this one, anywhere.
@@ -381,6 +424,12 @@ record! {
         peers: bool,
         /// Whether a session is recorded when a handler of it is stopped.
         record_stops: bool,
+        /// Peers that this shard dials to stand by for their sessions.
+        dials: u32,
+        /// How often a peer is asked whether it is there, in milliseconds.
+        heartbeat_interval_ms: u32,
+        /// After how long without a word a peer is suspected, in milliseconds.
+        heartbeat_timeout_ms: u32,
         /// Flip one bit of the n-th output (counting from 1); 0 for never. For `marram demo --sabotage`.
         sabotage: u64,
     }
@@ -399,6 +448,9 @@ impl Default for Configure {
             grants: Vec::new(),
             peers: false,
             record_stops: false,
+            dials: 0,
+            heartbeat_interval_ms: 50,
+            heartbeat_timeout_ms: 200,
             sabotage: 0,
         }
     }

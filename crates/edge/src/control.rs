@@ -9,6 +9,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
+use marram_session::owner::Phase;
 use marram_wire::id::{HostId, ImageHash, SessionId};
 
 /// Images that peers are asked for at a time. Whoever needs one more asks again later.
@@ -71,6 +72,8 @@ pub enum Request {
     Apps,
     /// The app of an image that sessions here may run, deployed now or once.
     Image(ImageHash),
+    /// All of them, and whether the edge drains.
+    Images,
     /// All sessions.
     Sessions,
     /// One session.
@@ -96,6 +99,8 @@ pub enum Answer {
     Refused(String),
     /// Apps.
     Apps(Vec<App>),
+    /// Apps by image, and whether the edge drains.
+    Images(Vec<App>, bool),
     /// Sessions.
     Sessions(Vec<Row>),
     /// One session and, in words, what it survives and why (DESIGN.md section 5.11).
@@ -160,6 +165,10 @@ pub struct Config {
     pub peers: bool,
     /// See [`crate::api::Configure::record_stops`].
     pub record_stops: bool,
+    /// See [`crate::api::Configure::dials`].
+    pub dials: u32,
+    /// How often peers are asked whether they are there, and after how long without a word one is suspected, in milliseconds.
+    pub heartbeat_ms: [u32; 2],
     /// See [`crate::api::Configure::sabotage`].
     pub sabotage: u64,
 }
@@ -239,6 +248,9 @@ impl Control {
             grants: self.config.grants.clone(),
             peers: self.config.peers,
             record_stops: self.config.record_stops,
+            dials: self.config.dials,
+            heartbeat_interval_ms: self.config.heartbeat_ms[0],
+            heartbeat_timeout_ms: self.config.heartbeat_ms[1],
             sabotage: self.config.sabotage,
         };
         out.push(Out::ToShard { shard, message: ToShard::Configure(configure) });
@@ -371,6 +383,7 @@ impl Control {
                 Some(app) => Answer::Apps(alloc::vec![app.clone()]),
                 None => Answer::NotFound,
             },
+            Request::Images => Answer::Images(self.images.values().cloned().collect(), self.draining),
             Request::Drain => {
                 self.draining = true;
                 self.tell_all(&ToShard::Drain, out);
@@ -474,12 +487,22 @@ impl Control {
                 "protect = \"none\": nothing is kept; the death of this edge, or of a connection, ends the session".into()
             ];
         }
+        if row.phase == Phase::Following.name() {
+            return alloc::vec!["this edge stands by for the session: ask its owner what it survives".into()];
+        }
         let mut lines = alloc::vec![
             "any number of edges and whole sites: log, messages and checkpoints are at its ends; one edge that both ends \
              reach is enough to go on"
                 .to_string(),
             "lost connections between its ends and edges".to_string(),
         ];
+        if matches!(row.protect, Protect::Warm | Protect::Hot) {
+            let ready = |keeper: &&String| keeper.contains("(warm, ") || keeper.contains("(hot, ");
+            lines.push(match row.keepers.iter().find(|keeper| ready(keeper) && !keeper.ends_with("not ready)")) {
+                Some(keeper) => alloc::format!("the death of this edge, without a rebuild: {keeper} goes on with it"),
+                None => "nobody stands by at this moment: should this edge die, the session is rebuilt from its ends".into(),
+            });
+        }
         if row.client_in_gate || row.server_in_gate {
             lines.push("NOT the death of this edge: an end runs in its gate".into());
         }
@@ -517,6 +540,8 @@ mod tests {
             grants,
             peers,
             record_stops,
+            dials: 0,
+            heartbeat_ms: [50, 200],
             sabotage,
         })
     }

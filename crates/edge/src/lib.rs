@@ -7,5 +7,7 @@ extern crate alloc;
 
 pub mod api;
 pub mod control;
+pub mod coordinator;
+pub mod ring;
 pub mod shard;
 pub mod turns;

@@ -189,13 +189,14 @@ impl World {
             }
             ShardOut::Run(run) => {
                 let outputs = self.cell.run(&run.input);
-                let (timers, cost_ns) = (Vec::new(), 1_000);
+                let (timers, tasks, cost_ns) = (Vec::new(), Vec::new(), 1_000);
                 let ran = Ran {
                     cell: run.cell,
                     outcome: Outcome::Idle,
                     clock_read: false,
                     outputs,
                     timers,
+                    tasks,
                     cost_ns,
                 };
                 to_shard.push_back(ShardIn::Ran(ran));

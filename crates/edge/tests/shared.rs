@@ -207,9 +207,17 @@ impl World {
             }
             Input::Close { port } => outputs.push(Output::Close { port }),
             Input::Gone { port } => assert!(ports.remove(&port), "{port:?} was open"),
-            Input::Timer { .. } => panic!("it sets none"),
+            Input::Timer { .. } | Input::Task { .. } => panic!("it sets none"),
         }
-        Ran { cell, outcome, clock_read: false, outputs, timers: Vec::new(), cost_ns: 1_000 }
+        Ran {
+            cell,
+            outcome,
+            clock_read: false,
+            outputs,
+            timers: Vec::new(),
+            tasks: Vec::new(),
+            cost_ns: 1_000,
+        }
     }
 }
 

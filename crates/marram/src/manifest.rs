@@ -96,6 +96,7 @@ struct Written {
     module: Option<Spanned<String>>,
     cell: Option<Sharing>,
     protect: Option<Spanned<String>>,
+    standby: Option<Spanned<String>>,
     server: Option<Spanned<Name>>,
     #[serde(default)]
     quotas: quotas::Written,
@@ -161,7 +162,11 @@ impl Written {
             shared,
             priority: self.schedule.priority(source)?,
             tenant: self.schedule.tenant.map_or_else(|| self.name.0.clone(), |tenant| tenant.0),
-            protect: protect(source, self.protect.as_ref(), shared)?,
+            protect: stand_by(
+                source,
+                protect(source, self.protect.as_ref(), shared)?,
+                self.standby.as_ref(),
+            )?,
             keep: self.keep.keeper(source, self.server.is_some())?,
             recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.0),
             linger: self.keep.linger.map_or(LINGER, |time| time.0),
@@ -177,18 +182,42 @@ fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> 
     };
     let what = match written.get_ref().as_str() {
         // Two ends cannot hold the log of a cell that has other clients (DESIGN.md section 5.1).
-        "endpoints" if shared => "a shared cell cannot be kept by the ends of one session; write \"none\" (its clients' \
+        "endpoints" | "standby" if shared => "a shared cell cannot be kept by the ends of one session; write \"none\" (its clients' \
              connections and its state end with the edge), or give every client a cell with `cell = \"client\"`"
             .to_string(),
         "endpoints" => return Ok(Protect::Endpoints),
+        "standby" => return Ok(Protect::Warm),
         "none" => return Ok(Protect::None),
-        planned @ ("standby" | "epoch" | "transaction" | "deadline") => format!(
+        planned @ ("epoch" | "transaction" | "deadline") => format!(
             "\"{planned}\" is planned, but this build cannot keep that promise; write \"endpoints\" (the session \
-             survives edges) or \"none\" (it survives nothing)"
+             survives edges), \"standby\" (and another edge is ready to go on with it) or \"none\" (it survives nothing)"
         ),
-        other => format!("\"{other}\" is no protection; write \"endpoints\" or \"none\""),
+        other => format!("\"{other}\" is no protection; write \"endpoints\", \"standby\" or \"none\""),
     };
     Err(source.problem(&written.span(), what))
+}
+
+/// How another edge stands by, where one does.
+fn stand_by(
+    source: &Source,
+    protect: Protect,
+    written: Option<&Spanned<String>>,
+) -> Result<Protect, Problem> {
+    let Some(written) = written else { return Ok(protect) };
+    match (written.get_ref().as_str(), protect) {
+        ("warm", Protect::Warm) => Ok(Protect::Warm),
+        ("hot", Protect::Warm) => Ok(Protect::Hot),
+        ("warm" | "hot", _) => {
+            Err(source.problem(&written.span(), "needs `protect = \"standby\"`: nobody stands by for others"))
+        }
+        (other, _) => {
+            let what = format!(
+                "\"{other}\" is no way to stand by; write \"warm\" (checkpoint and log at hand) or \"hot\" (replayed as \
+                 the session goes)"
+            );
+            Err(source.problem(&written.span(), what))
+        }
+    }
 }
 
 impl WrittenSchedule {

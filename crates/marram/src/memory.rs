@@ -23,6 +23,21 @@ pub fn keep_freed() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn keep_freed() {}
 
+/// Has all threads share one stock of memory. To be called before there are other threads, by a process of which one thread
+/// is busy, and others now and then do work that takes much memory: [`give_back`] gives back all of one stock, but the free
+/// end of each further one stays with the process, and that is most of what such work leaves behind.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub fn share_one_stock() {
+    // SAFETY: as in `keep_freed`.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Other allocators are left alone.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub fn share_one_stock() {}
+
 /// Gives back what is free: for after work that takes much memory and comes seldom, such as compiling.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn give_back() {

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use marram::config::agent::{self, Side};
-use marram::config::edge;
 use marram::config::source::Source;
+use marram::config::{edge, recorder};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +29,10 @@ impl Place {
 
     fn edge(&self, text: &str) -> Result<edge::Config, String> {
         edge::Config::parse(&self.source(text)).map_err(|problem| problem.to_string())
+    }
+
+    fn recorder(&self, text: &str) -> Result<recorder::Config, String> {
+        recorder::Config::parse(&self.source(text)).map_err(|problem| problem.to_string())
     }
 
     fn agent(&self, text: &str, side: Side) -> Result<agent::Config, String> {
@@ -57,7 +61,16 @@ fn all_settings(sample: &str) -> String {
 fn samples_are_legal_as_they_are_and_with_every_line_on() {
     let place = Place::new("samples");
     let certificate = "-----BEGIN CERTIFICATE-----\n";
-    for file in ["edge.pem", "edge.key", "agents-ca.pem", "edges-ca.pem", "agent.pem", "agent.key"] {
+    for file in [
+        "edge.pem",
+        "edge.key",
+        "agents-ca.pem",
+        "edges-ca.pem",
+        "agent.pem",
+        "agent.key",
+        "recorder.pem",
+        "recorder.key",
+    ] {
         std::fs::write(place.0.join(file), certificate).unwrap();
     }
     std::fs::copy(place.0.join("token"), place.0.join("admin-token")).unwrap();
@@ -71,6 +84,9 @@ fn samples_are_legal_as_they_are_and_with_every_line_on() {
         assert_eq!(config.edge.patience.heartbeat_interval, Duration::from_millis(50));
         let text = change(agent::SAMPLE).replace("/etc/marram/", "");
         assert_eq!(place.agent(&text, Side::Client).unwrap().agent.edges.len(), 2);
+        let text = change(recorder::SAMPLE).replace("/etc/marram/", "");
+        let config = place.recorder(&text).unwrap();
+        assert_eq!((&config.recorder.name[..], config.recorder.edges.len()), ("site-1", 2));
     }
 }
 
@@ -116,6 +132,28 @@ fn an_edges_errors_name_line_field_and_fix() {
         ("[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"", &["granted twice"]),
         ("[[tenant]]\nname = \"a\"\nweight = 0", &["at least 1"]),
         ("[log]\nlevel = \"loud\"", &[":5", "`log.level`", "`debug`"]),
+        ("[coordinator]\nlease = \"10s\"", &["`coordinator", "urls = ", "serve = "]),
+        (
+            "[coordinator]\nserve = \"0.0.0.0:7402\"",
+            &[":5", "`coordinator.serve`", "not on loopback", "token_file"],
+        ),
+        (
+            "[coordinator]\nurls = [\"https://etcd:2379\"]",
+            &[":5", "`coordinator.urls`", "not encrypt", "http://"],
+        ),
+        ("[coordinator]\nurls = [\"etcd:2379\"]", &[":5", "`coordinator.urls`", "http://HOST:PORT"]),
+        (
+            "[coordinator]\nurls = [\"http://e:1\"]\nlease = \"1s\"",
+            &[":6", "`coordinator.lease`", "between 5 and 600 seconds"],
+        ),
+        (
+            "[coordinator]\nurls = [\"http://e:1\"]\nuser = \"a\"",
+            &[":6", "`coordinator.user`", "password_file"],
+        ),
+        (
+            "[coordinator]\nurls = [\"http://e:1\"]\ntoken_file = \"token\"\nuser = \"a\"\npassword_file = \"token\"",
+            &[":7", "`coordinator.user`", "keep one of them"],
+        ),
     ] {
         let error = place.edge(&format!("{EDGE}{text}\n")).map(|_| ()).unwrap_err();
         for word in words {
@@ -148,6 +186,45 @@ fn an_agents_errors_name_line_field_and_fix() {
             assert!(error.contains(word), "{text}: {error:?} does not say {word:?}");
         }
     }
+}
+
+#[test]
+fn a_recorders_errors_name_line_field_and_fix_and_its_sample_shows_the_defaults() {
+    let place = Place::new("recorder");
+    let short = "edges = [\"127.0.0.1:7400\"]\nsecret_file = \"secret\"\n";
+    for (text, words) in [
+        ("edges = []\nsecret_file = \"secret\"", &["`edges`", "edge-a:7400"][..]),
+        ("edges = [\"a:1\"]", &["secret_file"]),
+        ("edges = [\"a:1\"]\nsecret_file = \"short\"", &[":2", "`secret_file`", "openssl rand"]),
+    ] {
+        let error = place.recorder(text).map(|_| ()).unwrap_err();
+        assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+    }
+    for (text, words) in [
+        ("listen = 1", &[":3", "listen", "expected one of", "`directory`"][..]),
+        ("[limits]\nmemory = \"1MiB\"", &[":4", "`limits.memory`", "64MiB"]),
+        ("[admin]\nlisten = \"0.0.0.0:7402\"", &[":4", "`admin.listen`", "token_file"]),
+        ("[patience]\nno_edge = \"5s\"", &[":4", "no_edge", "expected one of"]),
+        ("[patience]\nlinger = \"0s\"", &[":4", "`patience.linger`", "more than nothing"]),
+    ] {
+        let error = place.recorder(&format!("{short}{text}\n")).map(|_| ()).unwrap_err();
+        assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+    }
+    let sample = all_settings(recorder::SAMPLE);
+    let tables = |names: [&str; 2]| {
+        let rest = sample.split(names[0]).nth(1).and_then(|rest| rest.split(names[1]).next()).unwrap();
+        format!("{}\n{rest}", names[0])
+    };
+    let limits = tables(["[limits]", "# How wires"]);
+    let patience = tables(["[patience]", "[log]"]);
+    let shown = place.recorder(&format!("{short}{limits}\n{patience}")).unwrap().recorder;
+    let own = place.recorder(short).unwrap().recorder;
+    assert_eq!((shown.memory, shown.sessions, shown.linger), (own.memory, own.sessions, own.linger));
+    let patience = |options: &marram::recorder::Options| {
+        // The time for which it keeps sessions stands beside it.
+        marram::agent::Patience { linger: Duration::ZERO, ..options.patience.clone() }
+    };
+    assert_eq!(patience(&shown), patience(&own));
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod support;
 
 use marram::harness::{Event, Lab, Place, Side};
 use marram_sandbox::bench::guests::{
-    Body, again, answer, endless, grow, module, nothing, print, send, set_timers,
+    Body, again, answer, endless, grow, module, nothing, print, send, set_timers, spawn_again, spawn_tasks,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -35,14 +35,14 @@ const SWARM: u64 = 3_000;
 /// An app of a tenant of the same name.
 struct App {
     name: &'static str,
-    /// The handlers of a message (port, where it is, its length) and of a timer (token).
+    /// The handlers of a message (port, where it is, its length) and of a timer or task (token).
     handlers: [Body; 2],
     manifest: &'static str,
     /// What the agent says of a session that the edge ended; nothing if the edge has no reason to end one.
     ended: &'static str,
 }
 
-const APPS: [App; 10] = [
+const APPS: [App; 12] = [
     App { name: "quiet", handlers: [answer, nothing], manifest: "", ended: "" },
     App {
         name: "loop",
@@ -69,6 +69,13 @@ const APPS: [App; 10] = [
         handlers: [|code| set_timers(code, 2_000), nothing],
         manifest: "",
         ended: "the cell has more timers than the limit",
+    },
+    App { name: "spawner", handlers: [|code| spawn_tasks(code, 8), spawn_again], manifest: "", ended: "" },
+    App {
+        name: "masses",
+        handlers: [|code| spawn_tasks(code, 2_000), nothing],
+        manifest: "",
+        ended: "the cell has more tasks than the limit",
     },
     App {
         name: "printer",
@@ -143,7 +150,8 @@ impl Hostile {
 
     fn start(addresses: &BTreeMap<&'static str, SocketAddr>) -> Self {
         let mut hostile = Self::default();
-        for name in ["loop", "flood", "talker", "growth", "timers", "hoarder", "printer"] {
+        for name in ["loop", "flood", "talker", "growth", "timers", "hoarder", "spawner", "masses", "printer"]
+        {
             let address = addresses[name];
             for _ in 0..2 {
                 hostile.spawn(move |stop| ask_and_listen(address, stop));

@@ -16,6 +16,8 @@ pub const OUTPUTS_PER_HANDLER_MAX: usize = 16_384;
 pub const OUTPUT_BYTES_PER_HANDLER_MAX: usize = 64 << 20;
 /// Changes that one handler may make to its timers.
 pub const TIMER_CHANGES_PER_HANDLER_MAX: usize = 16_384;
+/// Changes that one handler may make to its tasks and locks.
+pub const TASK_CHANGES_PER_HANDLER_MAX: usize = 16_384;
 /// Bytes that one call may draw from the generator.
 pub const RANDOM_BYTES_MAX: usize = 65_536;
 /// Keys that a stage's app may name.

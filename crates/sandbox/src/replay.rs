@@ -9,9 +9,13 @@ use crate::checkpoint::{Decoded, RestoreError};
 use crate::host::Print;
 use crate::images::{Images, LoadError};
 use crate::keys::Keyring;
-use marram_session::cell::{CellId, Input, Output, TimerChange};
+use marram_session::cell::{CellId, Input, Output, Ran, TaskChange, TimerChange};
 use marram_session::replay::{Beginning, Came, PlayError, Player};
-use marram_wire::{id::ImageHash, recording::Recording};
+use marram_wire::{
+    header::{Lock, Task},
+    id::ImageHash,
+    recording::Recording,
+};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,6 +38,8 @@ pub struct Step {
     pub outputs: Vec<Output>,
     /// What it did to its timers.
     pub timers: Vec<TimerChange>,
+    /// What it did to its tasks and locks.
+    pub tasks: Vec<TaskChange>,
     /// What it printed.
     pub prints: Vec<Print>,
     /// How long it ran here, in nanoseconds.
@@ -153,8 +159,8 @@ impl Replayer {
                 heard
             }
         });
-        let (outputs, timers, cost_ns) = (ran.outputs, ran.timers, ran.cost_ns);
-        Ok(Some(Step { entry, input, now_ns, came, outputs, timers, prints, cost_ns }))
+        let Ran { outputs, timers, tasks, cost_ns, .. } = ran;
+        Ok(Some(Step { entry, input, now_ns, came, outputs, timers, tasks, prints, cost_ns }))
     }
 
     /// How many entries the cell has consumed.
@@ -173,6 +179,12 @@ impl Replayer {
     #[must_use]
     pub fn timers(&self) -> Vec<(u8, u64, i64)> {
         self.player.timers()
+    }
+
+    /// The tasks that wait for their turn, in order, and the locks that are held.
+    #[must_use]
+    pub fn tasks(&self) -> (Vec<Task>, Vec<Lock>) {
+        self.player.tasks()
     }
 
     /// The cell's state hash; none if it was stopped.

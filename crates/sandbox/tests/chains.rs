@@ -403,6 +403,8 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
             start_in(&mut cells, CELL, &image);
             // At every boundary a delta on the first checkpoint and all that followed it.
             let mut list = vec![cells.snapshot(CELL, Base::Image).unwrap().encode()];
+            let mut follower = Cells::new(config).unwrap();
+            follower.restore(CELL, &image, &Decoded::decode(&list).unwrap()).unwrap();
             for n in 0..20 {
                 let (input, now_ns) = nth(n);
                 let ran = run(&mut cells, CELL, input, now_ns);
@@ -413,6 +415,8 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
                 cells.restore(other, &image, &decoded).unwrap();
                 assert_eq!(cells.state_hash(other), cells.state_hash(CELL), "{tracking:?} {n}");
                 assert_eq!(cells.memory_bytes(other), cells.memory_bytes(CELL));
+                follower.advance(CELL, &Decoded::decode(&list[list.len() - 1..]).unwrap()).unwrap();
+                assert_eq!(follower.state_hash(CELL), cells.state_hash(CELL), "{tracking:?} {n}");
                 // One input later they are still alike.
                 let (next, now_ns) = nth(n + 1);
                 let mut third = Cells::new(config).unwrap();
@@ -424,9 +428,12 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
                 assert_eq!(cells.state_hash(other), third.state_hash(CELL));
                 cells.remove(other);
             }
-            let full = cells.snapshot(CELL, Base::Image).unwrap().encode();
-            cells.restore(CellId(3), &image, &Decoded::decode(&[full]).unwrap()).unwrap();
-            assert_eq!(cells.state_hash(CellId(3)), cells.state_hash(CELL));
+            for from in [&mut cells, &mut follower] {
+                let full = from.snapshot(CELL, Base::Image).unwrap().encode();
+                from.restore(CellId(3), &image, &Decoded::decode(&[full]).unwrap()).unwrap();
+                assert_eq!(from.state_hash(CellId(3)), from.state_hash(CELL));
+            }
+            assert_eq!(follower.state_hash(CELL), cells.state_hash(CELL));
         }
     });
 }
@@ -443,7 +450,6 @@ fn a_chain_s_checkpoint_fits_that_chain_only_and_whole() {
         assert!(Decoded::decode(&[&full[..end]]).is_err(), "{end}");
     }
     for (list, says) in [
-        (vec![&delta[..]], "does not build"),
         (vec![&full[..], &full], "does not build"),
         (vec![&full[..], &delta, &delta], "does not build"),
         (vec![], "no checkpoint"),
@@ -456,6 +462,8 @@ fn a_chain_s_checkpoint_fits_that_chain_only_and_whole() {
         other[at] = byte;
         assert!(Decoded::decode(&[&other[..]]).is_err(), "byte {at} = {byte}");
     }
+    let alone = Decoded::decode(&[&delta]).unwrap();
+    assert_eq!(cells.restore(CellId(2), &image, &alone), Err(RestoreError::Chain { index: 0 }));
     let decoded = Decoded::decode(&[&full[..], &delta]).unwrap();
     let (mut fresh, before) = (support::cells(), cells.state_hash(CELL));
     for other in [deploy_chain(&[stages[1].clone(), stages[0].clone()]), support::deploy(&worker())] {
@@ -464,6 +472,57 @@ fn a_chain_s_checkpoint_fits_that_chain_only_and_whole() {
     }
     fresh.restore(CELL, &image, &decoded).unwrap();
     assert_eq!(fresh.state_hash(CELL), before);
+}
+
+/// The stages of a chain's checkpoint.
+fn parts(checkpoint: &[u8]) -> Vec<&[u8]> {
+    let mut rest = &checkpoint[4 + 1 + 1 + 32..];
+    let mut parts = Vec::new();
+    while let Some((len, behind)) = rest.split_first_chunk() {
+        let (part, others) = behind.split_at(usize::try_from(u64::from_le_bytes(*len)).unwrap());
+        parts.push(part);
+        rest = others;
+    }
+    parts
+}
+
+#[test]
+fn a_chain_goes_forward_in_all_of_its_stages_or_in_none() {
+    let image = deploy_chain(&[("a", worker()), ("b", worker())]);
+    let mut cells = start(&image);
+    let mut list = vec![cells.snapshot(CELL, Base::Image).unwrap().encode()];
+    let mut hashes = Vec::new();
+    for n in 1..3 {
+        let (input, now_ns) = nth(n);
+        run(&mut cells, CELL, input, now_ns);
+        list.push(cells.snapshot(CELL, Base::Previous).unwrap().encode());
+        hashes.push(cells.state_hash(CELL));
+    }
+    let [full, first, second] = &list[..] else { panic!("three checkpoints") };
+    let follower = CellId(2);
+    cells.restore(follower, &image, &Decoded::decode(&[full]).unwrap()).unwrap();
+    let before = cells.state_hash(follower);
+    // The first stage's next delta, beside one that is not the second stage's next.
+    for stages in [[first, second], [second, first], [first, full]] {
+        let mut mixed = full[..4 + 1 + 1 + 32].to_vec();
+        for (at, checkpoint) in stages.iter().enumerate() {
+            let part = parts(checkpoint)[at];
+            mixed.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            mixed.extend_from_slice(part);
+        }
+        let mixed = Decoded::decode(&[mixed]).unwrap();
+        assert_eq!(cells.advance(follower, &mixed), Err(RestoreError::Chain { index: 0 }));
+        assert_eq!(cells.state_hash(follower), before);
+    }
+    // A handler of one stage is a run of the chain.
+    cells.restore(CellId(3), &image, &Decoded::decode(&[full]).unwrap()).unwrap();
+    run(&mut cells, CellId(3), Input::Timer { stage: 1, token: 1 }, 0);
+    for (checkpoint, hash) in [first, second].into_iter().zip(hashes) {
+        let delta = Decoded::decode(&[checkpoint]).unwrap();
+        cells.advance(follower, &delta).unwrap();
+        assert_eq!(cells.state_hash(follower), hash);
+        assert!(matches!(cells.advance(CellId(3), &delta), Err(RestoreError::Misfit(_))));
+    }
 }
 
 /// Every stage's state, what each input brought about, and all that a checkpoint has, for a history that uses messages both
@@ -497,5 +556,5 @@ fn history(image: &Arc<Image>, stages: u8) -> String {
 fn a_history_of_old_leads_to_what_it_led_to() {
     let chain = deploy_chain(&[("a", worker()), ("b", worker()), ("c", relay('c'))]);
     let histories = [history(&support::deploy(&worker()), 1), history(&chain, 3)];
-    assert_eq!(histories, ["c42887364d8c7b33", "89b42af0e150da09"]);
+    assert_eq!(histories, ["55c51bfdc8cf6366", "c1dc4103fcce3fb3"]);
 }

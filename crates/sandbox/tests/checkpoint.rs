@@ -87,6 +87,123 @@ fn deltas_build_on_restored_cells() {
 }
 
 #[test]
+fn a_cell_that_follows_delta_by_delta_is_the_one_restored_from_all_of_them() {
+    for tracking in [Tracking::Auto, Tracking::Compare] {
+        let history = record(tracking, 100);
+        let decode = |range: std::ops::Range<usize>| Decoded::decode(&history.checkpoints[range]).unwrap();
+        let mut cells = cells_with(tracking);
+        cells.restore(CELL, &history.image, &decode(0..1)).unwrap();
+        for n in 1..history.hashes.len() {
+            cells.advance(CELL, &decode(n..n + 1)).unwrap();
+            assert_eq!(cells.state_hash(CELL), history.hashes[n], "{tracking:?} {n}");
+            if n % 5 > 0 {
+                continue;
+            }
+            // Another one comes here by fewer and longer steps, and goes on.
+            let mut other = cells_with(tracking);
+            other.restore(CELL, &history.image, &decode(0..n / 2)).unwrap();
+            other.advance(CELL, &decode(n / 2..n)).unwrap();
+            other.advance(CELL, &decode(n..n + 1)).unwrap();
+            assert_eq!(other.memory_bytes(CELL), cells.memory_bytes(CELL));
+            assert_eq!(other.snapshot(CELL, Base::Previous).unwrap().page_count(), 0, "{tracking:?} {n}");
+            let mut chain = vec![other.snapshot(CELL, Base::Image).unwrap().encode()];
+            for (base, later) in [Base::Previous, Base::Image].into_iter().zip(n + 1..history.hashes.len()) {
+                assert_eq!(step(&mut other, CELL, later), history.outputs[later], "{tracking:?} {n} {later}");
+                if base == Base::Image {
+                    chain.clear();
+                }
+                chain.push(other.snapshot(CELL, base).unwrap().encode());
+                let mut third = cells_with(tracking);
+                third.restore(CELL, &history.image, &Decoded::decode(&chain).unwrap()).unwrap();
+                assert_eq!(third.state_hash(CELL), history.hashes[later], "{tracking:?} {n} {later}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_delta_that_is_not_the_next_one_leaves_the_cell_as_it_was() {
+    let history = record(Tracking::Auto, 100);
+    let decode = |range: std::ops::Range<usize>| Decoded::decode(&history.checkpoints[range]).unwrap();
+    let mut cells = cells();
+    let gone = cells.advance(CELL, &decode(1..2)).unwrap_err();
+    assert!(gone.to_string().contains("gone"), "{gone}");
+    start_in(&mut cells, CellId(2), &history.image);
+    let other = deploy(&echo());
+    start_in(&mut cells, CellId(3), &other);
+    cells.snapshot(CellId(3), Base::Image).unwrap();
+    ask_at(&mut cells, CellId(3), b"x", 0);
+    let stranger = Decoded::decode(&[cells.snapshot(CellId(3), Base::Previous).unwrap().encode()]).unwrap();
+
+    cells.restore(CELL, &history.image, &decode(0..1)).unwrap();
+    cells.advance(CELL, &decode(1..2)).unwrap();
+    // The full one, one that it has, one that comes later, and another image's.
+    for wrong in [decode(0..1), decode(0..2), decode(1..2), decode(3..4)] {
+        assert_eq!(cells.advance(CELL, &wrong), Err(RestoreError::Chain { index: 0 }));
+        assert_eq!(cells.state_hash(CELL), history.hashes[1]);
+    }
+    assert!(matches!(cells.advance(CELL, &stranger), Err(RestoreError::Image { .. })));
+    assert_eq!(cells.state_hash(CELL), history.hashes[1]);
+    cells.advance(CELL, &decode(2..3)).unwrap();
+    assert_eq!(cells.state_hash(CELL), history.hashes[2]);
+    // Once it has run it is a cell like any other; so is one that was started.
+    assert_eq!(step(&mut cells, CELL, 3), history.outputs[3]);
+    for cell in [CELL, CellId(2)] {
+        let before = cells.state_hash(cell);
+        let ran = cells.advance(cell, &decode(3..4)).unwrap_err();
+        assert!(matches!(ran, RestoreError::Misfit(_)) && ran.to_string().contains("has run"), "{ran}");
+        assert_eq!(cells.state_hash(cell), before);
+    }
+    assert_eq!(step(&mut cells, CELL, 4), history.outputs[4]);
+}
+
+/// The memory's size is the first section.
+const SIZE_AT: usize = 32 + 32 + 16 + 16 + 1 + 21;
+
+/// A checkpoint of so many Wasm pages that says it is of others, and the checksum fits.
+fn resized(checkpoint: &[u8], (from, to): (u64, u64)) -> Vec<u8> {
+    let mut forged = checkpoint.to_vec();
+    let size = SIZE_AT..SIZE_AT + 8;
+    assert_eq!(forged[size.clone()], (from * 65_536).to_le_bytes());
+    forged[size].copy_from_slice(&(to * 65_536).to_le_bytes());
+    let digest = *blake3::hash(&forged[32..]).as_bytes();
+    forged[16..32].copy_from_slice(&digest[..16]);
+    forged
+}
+
+#[test]
+fn what_fails_half_way_leaves_nothing_and_says_so() {
+    let bounded = support::module(
+        r#"(module (memory (export "memory") 3 4)
+             (func (export "marram_alloc") (param i32) (result i32) (i32.const 0))
+             (func (export "marram_recv") (param i32 i32 i32)))"#,
+    );
+    let image = deploy_with(&bounded, &Quotas { memory_max: 5 * 65_536, ..Quotas::default() }, &[]);
+    let mut cells = cells();
+    start_in(&mut cells, CELL, &image);
+    let mut take = |base| cells.snapshot(CELL, base).unwrap().encode();
+    let (full, delta) = (Decoded::decode(&[take(Base::Image)]).unwrap(), take(Base::Previous));
+    cells.restore(CellId(2), &image, &full).unwrap();
+    let mut resized = |pages| {
+        let forged = Decoded::decode(&[resized(&delta, (3, pages))]).unwrap();
+        (cells.advance(CellId(2), &forged), cells.memory_bytes(CellId(2)))
+    };
+    // Less than it has, more than the quota; then more than the memory's own maximum, which only growing shows.
+    for pages in [2, 6] {
+        let (refused, left) = resized(pages);
+        assert!(matches!(refused, Err(RestoreError::Misfit(_))), "{refused:?}");
+        assert_eq!(left, Some(3 * 65_536));
+    }
+    let (lost, left) = resized(5);
+    assert!(matches!(&lost, Err(RestoreError::Lost(_))) && left.is_none(), "{lost:?} {left:?}");
+    assert!(lost.unwrap_err().to_string().contains("is gone"));
+    // Its slot is there for the next one.
+    cells.restore(CellId(2), &image, &full).unwrap();
+    cells.advance(CellId(2), &Decoded::decode(&[delta]).unwrap()).unwrap();
+    assert_eq!(cells.state_hash(CellId(2)), cells.state_hash(CELL));
+}
+
+#[test]
 fn a_delta_has_the_pages_that_were_written_and_no_others() {
     let image = deploy(&guest(
         r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
@@ -120,18 +237,65 @@ fn a_delta_has_the_pages_that_were_written_and_no_others() {
 }
 
 #[test]
+fn the_first_delta_has_what_was_written_behind_the_first_checkpoint_and_not_what_was_read() {
+    // Pages 0 to 15 are the image's where they are not zero; those behind it nobody has touched. `| write 1 | page 1 |` a
+    // byte or reads one.
+    let image = deploy(&guest(
+        r#"(data (i32.const 8192) "image") (data (i32.const 20480) "image") (data (i32.const 24576) "image")
+           (func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (local $at i32)
+             (local.set $at (i32.mul (i32.load8_u (i32.add (local.get $ptr) (i32.const 1))) (i32.const 4096)))
+             (if (i32.load8_u (local.get $ptr))
+               (then (i32.store8 (local.get $at) (i32.const 7)))
+               (else (drop (i32.load8_u (local.get $at))))))"#,
+    ));
+    let (read, write, other) = (0, 1, CellId(2));
+    for (behind, at_once) in [(vec![], false), (vec![(read, 2)], true), (vec![(write, 2)], true)] {
+        let mut cells = cells_with(Tracking::Auto);
+        start_in(&mut cells, CELL, &image);
+        let pages = |cells: &mut Cells, base| {
+            let snapshot: Snapshot = cells.snapshot(CELL, base).unwrap();
+            let bytes = snapshot.encode();
+            (snapshot.page_count(), bytes)
+        };
+        for (how, page) in behind.iter().copied().chain([(write, 3), (read, 5), (read, 40)]) {
+            ask_at(&mut cells, CELL, &[how, page], 0);
+        }
+        let (_, full) = pages(&mut cells, Base::Image);
+        let mut kept = vec![full];
+        if !at_once {
+            let (count, empty) = pages(&mut cells, Base::Previous);
+            assert_eq!(count, 0, "{behind:?}");
+            kept.push(empty);
+        }
+        for (how, page) in [(write, 6), (read, 2), (read, 41), (write, 60)] {
+            ask_at(&mut cells, CELL, &[how, page], 0);
+        }
+        // Each message is written to one more page.
+        let (count, delta) = pages(&mut cells, Base::Previous);
+        assert_eq!(count, 3, "{behind:?}");
+        kept.push(delta);
+        let hash = cells.state_hash(CELL);
+        cells.restore(other, &image, &Decoded::decode(&kept).unwrap()).unwrap();
+        assert_eq!(cells.state_hash(other), hash);
+    }
+}
+
+#[test]
 fn what_does_not_fit_together_is_refused() {
     let history = record(Tracking::Auto, 100);
     let [full, first, second] = [0, 1, 2].map(|n| &history.checkpoints[n]);
     let decode = |list: &[&Vec<u8>]| Decoded::decode(list).map(|_| ()).unwrap_err();
     assert_eq!(decode(&[]), RestoreError::Empty);
-    assert_eq!(decode(&[first]), RestoreError::Chain { index: 0 });
     assert_eq!(decode(&[full, second]), RestoreError::Chain { index: 1 });
     assert_eq!(decode(&[full, full]), RestoreError::Chain { index: 1 });
     assert_eq!(decode(&[full, first, first]), RestoreError::Chain { index: 2 });
 
     let other = deploy(&echo());
     let mut cells = cells();
+    let delta = Decoded::decode(&[first, second]).unwrap();
+    assert_eq!(cells.restore(CELL, &history.image, &delta), Err(RestoreError::Chain { index: 0 }));
+    assert!(cells.is_empty());
     let decoded = Decoded::decode(&[full, first]).unwrap();
     assert!(matches!(cells.restore(CELL, &other, &decoded), Err(RestoreError::Image { .. })));
     assert!(cells.is_empty());
@@ -196,14 +360,7 @@ fn a_restore_keeps_to_the_quota() {
     ask_at(&mut cells, CELL, b"g", 0);
     assert_eq!(cells.memory_bytes(CELL), Some(41 * 65_536));
     let bytes = cells.snapshot(CELL, Base::Image).unwrap().encode();
-    // The memory's size is the first section: make it one page more, and the checksum fit.
-    let mut forged = bytes.clone();
-    let at = 32 + 32 + 16 + 16 + 1 + 21;
-    assert_eq!(forged[at..at + 8], (41 * 65_536_u64).to_le_bytes());
-    forged[at..at + 8].copy_from_slice(&(42 * 65_536_u64).to_le_bytes());
-    let digest = *blake3::hash(&forged[32..]).as_bytes();
-    forged[16..32].copy_from_slice(&digest[..16]);
-    let decoded = Decoded::decode(&[&forged]).unwrap();
+    let decoded = Decoded::decode(&[resized(&bytes, (41, 42))]).unwrap();
     assert!(matches!(cells.restore(CellId(2), &image, &decoded), Err(RestoreError::Misfit(_))));
 }
 

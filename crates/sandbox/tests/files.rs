@@ -138,7 +138,7 @@ fn files_travel_in_checkpoints() {
     let image = image_with(&Quotas::default());
     let mut first = cells();
     start_in(&mut first, CELL, &image);
-    let mut chain = Vec::new();
+    let (mut chain, mut follower) = (Vec::new(), support::cells());
     let mut checkpoint = |cells: &mut Cells| {
         let base = if chain.is_empty() { Base::Image } else { Base::Previous };
         chain.push(cells.snapshot(CELL, base).unwrap().encode());
@@ -146,6 +146,12 @@ fn files_travel_in_checkpoints() {
         start_in(&mut second, CellId(5), &image);
         second.restore(CELL, &image, &Decoded::decode(&chain).unwrap()).unwrap();
         assert_eq!(second.state_hash(CELL), cells.state_hash(CELL), "checkpoint {}", chain.len());
+        let next = Decoded::decode(&chain[chain.len() - 1..]).unwrap();
+        match base {
+            Base::Image => follower.restore(CELL, &image, &next).unwrap(),
+            Base::Previous => follower.advance(CELL, &next).unwrap(),
+        }
+        assert_eq!(follower.state_hash(CELL), cells.state_hash(CELL), "checkpoint {}", chain.len());
         (chain.last().unwrap().len(), second)
     };
     checkpoint(&mut first);

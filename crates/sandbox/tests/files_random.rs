@@ -103,7 +103,7 @@ fn random_histories_survive_restores_at_every_turn() {
         let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
         let mut model = Model::new();
         let mut chain: Vec<Vec<u8>> = Vec::new();
-        let mut cells = cells();
+        let (mut cells, mut follower) = (support::cells(), support::cells());
         start_in(&mut cells, CELL, &image);
         for turn in 0..40 {
             for _ in 0..numbers.below(6) {
@@ -114,6 +114,15 @@ fn random_histories_survive_restores_at_every_turn() {
                 chain.clear();
             }
             chain.push(cells.snapshot(CELL, base).unwrap().encode());
+            // One follows from checkpoint to checkpoint.
+            let next = Decoded::decode(&chain[chain.len() - 1..]).unwrap();
+            if base == Base::Image {
+                follower.remove(CELL);
+                follower.restore(CELL, &image, &next).unwrap();
+            } else {
+                follower.advance(CELL, &next).unwrap();
+            }
+            assert_eq!(follower.state_hash(CELL), cells.state_hash(CELL), "seed {seed} turn {turn}");
             // Half of the time life goes on in the copy.
             if numbers.below(2) == 0 {
                 let hash = cells.state_hash(CELL);

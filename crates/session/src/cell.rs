@@ -4,7 +4,7 @@
 //! memory pages, no clock. An executor answers these requests; the simulator's executor is a hash chain.
 //!
 //! What is called a cell here may be a chain: several stages wired one behind the other, run to quiescence for each
-//! input. Only its outside is seen here, and nothing but a timer names a stage: stage 0 is next to the client, and the
+//! input. Only its outside is seen here, and nothing but a timer or a task names a stage: stage 0 is next to the client, and the
 //! only one of a cell that is no chain.
 
 use alloc::{string::String, vec::Vec};
@@ -97,6 +97,13 @@ pub enum Input {
         /// The token it was set with.
         token: u64,
     },
+    /// A task has its turn: `marram_task(token)`.
+    Task {
+        /// The stage that queued it.
+        stage: u8,
+        /// The token it was queued with.
+        token: u64,
+    },
 }
 
 /// Runs one handler to its end.
@@ -148,6 +155,37 @@ pub enum TimerChange {
     },
 }
 
+/// A change to the cell's tasks and locks, in call order. There is one task a stage and token: queueing it again while it
+/// waits changes nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TaskChange {
+    /// `spawn(token)`: the task is run, behind those that wait for their turn.
+    Spawn {
+        /// Whose it is.
+        stage: u8,
+        /// The guest's name for it.
+        token: u64,
+    },
+    /// `lock(id, token)`: the task is run as soon as it has the lock.
+    Lock {
+        /// Whose both are.
+        stage: u8,
+        /// The guest's name for the lock.
+        id: u64,
+        /// The guest's name for the task.
+        token: u64,
+    },
+    /// `unlock(id)`: the task that runs gives the lock back; the first one that waits for it has it.
+    Unlock {
+        /// Whose both are.
+        stage: u8,
+        /// The guest's name for the lock.
+        id: u64,
+        /// The task that runs.
+        token: u64,
+    },
+}
+
 /// Why a handler did not come to its end. The cell's instance is gone: it stopped in the middle of a handler.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stop {
@@ -179,6 +217,8 @@ pub struct Ran {
     pub outputs: Vec<Output>,
     /// What it did to its timers, in order.
     pub timers: Vec<TimerChange>,
+    /// What it did to its tasks and locks, in order.
+    pub tasks: Vec<TaskChange>,
     /// How long it ran, for bounding the time that replay would take. Not part of the cell's behaviour.
     pub cost_ns: u64,
 }

@@ -8,7 +8,9 @@ extern crate alloc;
 
 pub mod agent;
 pub mod cell;
+pub mod dialer;
 pub mod end;
 pub mod owner;
+pub mod recorder;
 pub mod replay;
 pub mod shared;

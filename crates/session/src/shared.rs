@@ -5,7 +5,7 @@
 //! of it is logged: a shared cell is not protected yet (DESIGN.md section 5.1).
 
 use crate::cell::{CellId, Input, Outcome, Output, Ran, Run, Stop};
-use crate::owner::{Now, Timers};
+use crate::owner::{Kind, Now, Tasks, Timers};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     string::String,
@@ -31,7 +31,7 @@ pub enum Effect {
 /// Which input a handler is given, and for whom.
 #[derive(Debug)]
 struct Turn {
-    /// The member that waits for the answer; none for a timer, and for a member that has left.
+    /// The member that waits for the answer; none for a timer or a task, and for a member that has left.
     member: Option<CellId>,
     input: Input,
 }
@@ -50,8 +50,9 @@ pub struct Shared {
     turns: VecDeque<Turn>,
     running: Option<Turn>,
     timers: Timers,
-    /// Whether the last handler was a timer's: then a member goes first.
-    timed: bool,
+    tasks: Tasks,
+    /// Whose the last handler was: what others wait for goes first.
+    last: Kind,
     /// Session time minus monotonic time, in nanoseconds.
     clock_offset_ns: i64,
     last_ns: i64,
@@ -82,7 +83,8 @@ impl Shared {
             turns: VecDeque::new(),
             running: None,
             timers: Timers::default(),
-            timed: false,
+            tasks: Tasks::default(),
+            last: Kind::Message,
             clock_offset_ns: now.unix_ns.saturating_sub(mono_ns),
             last_ns: 0,
         }
@@ -177,9 +179,10 @@ impl Shared {
         for change in &ran.timers {
             fit &= self.timers.change(self.last_ns, *change);
         }
-        if !fit {
+        let changed = self.tasks.change(&ran.tasks);
+        let changed = if fit { changed } else { Err("the cell has more timers than the limit".into()) };
+        if let Err(reason) = changed {
             let members = self.members.keys().copied().collect();
-            let reason = "the cell has more timers than the limit".into();
             return out.push(Effect::Stopped(members, reason));
         }
         self.distribute(turn.member, ran, out);
@@ -203,7 +206,13 @@ impl Shared {
             }
         }
         if let Some(cell) = member {
-            out.push(Effect::Ran(Ran { cell, outputs: answer, timers: Vec::new(), ..ran }));
+            out.push(Effect::Ran(Ran {
+                cell,
+                outputs: answer,
+                timers: Vec::new(),
+                tasks: Vec::new(),
+                ..ran
+            }));
         }
         out.extend(others.into_iter().map(|(to, outputs)| Effect::Deliver(to, outputs)));
     }
@@ -223,21 +232,27 @@ impl Shared {
         Some(u64::try_from(due_ns).unwrap_or(0))
     }
 
-    /// Members in the order in which they asked; timers first, but not twice in a row while a member waits.
+    /// Members in the order in which they asked; timers first, then tasks, but none twice in a row while another waits.
     fn pump(&mut self, now: Now, out: &mut Vec<Effect>) {
         if !self.ready || self.running.is_some() {
             return;
         }
         let mono_ns = i64::try_from(now.mono_ns).unwrap_or(i64::MAX);
         let now_ns = mono_ns.saturating_add(self.clock_offset_ns).max(self.last_ns);
-        let due = self.timers.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
-        self.timed = due && (!self.timed || self.turns.is_empty());
-        let turn = if self.timed {
-            self.timers.fire().map(|input| Turn { member: None, input })
-        } else {
-            self.turns.pop_front()
-        };
-        let Some(turn) = turn else { return };
+        let own = |input| Turn { member: None, input };
+        let found = self.last.others_first().into_iter().find_map(|kind| {
+            let turn = match kind {
+                Kind::Timer => {
+                    self.timers.due_ns().filter(|due_ns| *due_ns <= now_ns)?;
+                    self.timers.fire().map(own)
+                }
+                Kind::Task => self.tasks.next().map(own),
+                Kind::Message => self.turns.pop_front(),
+            };
+            turn.map(|turn| (kind, turn))
+        });
+        let Some((kind, turn)) = found else { return };
+        self.last = kind;
         self.last_ns = now_ns;
         out.push(Effect::Run(Run { cell: self.cell, input: turn.input.clone(), now_ns }));
         self.running = Some(turn);
@@ -250,7 +265,7 @@ fn at_port(input: Input, port: Port) -> Input {
         Input::Open { kind, .. } => Input::Open { port, kind },
         Input::Message { payload, .. } => Input::Message { port, payload },
         Input::Close { .. } => Input::Close { port },
-        other @ (Input::Gone { .. } | Input::Timer { .. }) => other,
+        other @ (Input::Gone { .. } | Input::Timer { .. } | Input::Task { .. }) => other,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use marram_session::{
-    cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TimerChange},
+    cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TaskChange, TimerChange},
     owner::Now,
     shared::{Effect, Shared},
 };
@@ -85,8 +85,8 @@ fn sent(port: Port, text: &'static str) -> Output {
 }
 
 fn idle(cell: CellId) -> Ran {
-    let (outputs, timers) = (Vec::new(), Vec::new());
-    Ran { cell, outcome: Outcome::Idle, clock_read: false, outputs, timers, cost_ns: 0 }
+    let (outputs, timers, tasks) = (Vec::new(), Vec::new(), Vec::new());
+    Ran { cell, outcome: Outcome::Idle, clock_read: false, outputs, timers, tasks, cost_ns: 0 }
 }
 
 #[test]
@@ -226,4 +226,27 @@ fn a_cell_that_is_stopped_takes_all_members_with_it() {
     let outcome = Outcome::Stopped(Stop::Trap("unreachable".into()));
     bench.shared.ran(at(0), Ran { outcome, ..idle(CELL) }, &mut bench.out);
     assert_eq!(bench.seen(), [Effect::Stopped(vec![ANNA, BELA], "unreachable".into())]);
+}
+
+#[test]
+fn tasks_of_a_shared_cell_run_in_turn_with_its_members() {
+    let mut bench = Bench::of(&[ANNA]);
+    let spawn = |token| TaskChange::Spawn { stage: 0, token };
+    let task = |token| Input::Task { stage: 0, token };
+    bench.say(ANNA, "a");
+    let answer = |bench: &mut Bench, tasks: &[TaskChange]| {
+        let ran = Ran { tasks: tasks.to_vec(), ..idle(CELL) };
+        bench.shared.ran(at(bench.now), ran, &mut bench.out);
+    };
+    answer(&mut bench, &[spawn(7), spawn(8)]);
+    bench.ask(ANNA, message(Port::CLIENT, "b"));
+    answer(&mut bench, &[]);
+    answer(&mut bench, &[]);
+    answer(&mut bench, &[]);
+    assert_eq!(bench.inputs(), [message(Port::CLIENT, "a"), task(7), message(Port::CLIENT, "b"), task(8)]);
+    bench.say(ANNA, "c");
+    answer(&mut bench, &[TaskChange::Lock { stage: 0, id: 1, token: 7 }]);
+    answer(&mut bench, &[TaskChange::Unlock { stage: 0, id: 2, token: 7 }]);
+    let stopped = bench.seen().into_iter().find(|effect| matches!(effect, Effect::Stopped(..)));
+    assert_eq!(stopped, Some(Effect::Stopped(vec![ANNA], "unlock: task 7 does not hold lock 2".into())));
 }

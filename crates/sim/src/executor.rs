@@ -3,10 +3,12 @@
 
 mod replay;
 mod stages;
+mod tasks;
 
 pub(crate) use replay::play;
 pub(crate) use stages::Shape;
 use stages::Stages;
+use tasks::Tasks;
 
 use crate::plan::{Poison, Service};
 use crate::program::LENGTH;
@@ -22,7 +24,7 @@ use marram_wire::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Bytes of a saved cell before its stages: seed, clock, events.
+/// Bytes of a saved cell before its tasks and stages: seed, clock, events.
 const HEAD_SIZE: usize = 32 + 8 + 8;
 const FULL: u8 = 0;
 const DELTA: u8 = 1;
@@ -72,6 +74,8 @@ pub(crate) struct Seen {
     pub(crate) replayed: bool,
     /// It was a timer's, of this stage.
     pub(crate) timer: Option<u8>,
+    /// It was a task's.
+    pub(crate) task: bool,
     /// It drew random bytes.
     pub(crate) random: bool,
     /// It was given a datagram.
@@ -94,6 +98,7 @@ pub(crate) struct Habits {
 #[derive(Clone, Debug)]
 struct Cell {
     stages: Stages,
+    tasks: Tasks,
     seed: Seed,
     /// The last time that a handler read: the next may not be earlier.
     clock_ns: i64,
@@ -109,7 +114,7 @@ struct Cell {
 }
 
 /// A cell whose checkpoints arrive.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Restoring {
     pub(crate) session: SessionId,
     image: ImageHash,
@@ -149,6 +154,8 @@ impl Restoring {
 pub(crate) struct Cells {
     cells: BTreeMap<CellId, Cell>,
     restoring: BTreeMap<CellId, Restoring>,
+    /// Those that were restored and have not run since: they may stand by.
+    restored: BTreeMap<CellId, Restoring>,
     habits: Habits,
 }
 
@@ -156,7 +163,7 @@ impl Cells {
     /// None yet.
     #[must_use]
     pub(crate) fn new(habits: Habits) -> Self {
-        Self { cells: BTreeMap::new(), restoring: BTreeMap::new(), habits }
+        Self { cells: BTreeMap::new(), restoring: BTreeMap::new(), restored: BTreeMap::new(), habits }
     }
 
     /// Starts a cell.
@@ -190,6 +197,7 @@ impl Cells {
             clock_read: false,
             outputs: Vec::new(),
             timers: Vec::new(),
+            tasks: Vec::new(),
             cost_ns: self.habits.cost_ns,
         };
         if self.habits.poison.is_some_and(|poison| cell.is_poisoned(poison, past)) {
@@ -213,7 +221,8 @@ impl Cells {
             Input::Timer { stage, .. } => Some(stage),
             _ => None,
         };
-        Some((ran, Seen { replayed, timer, random: cell.stages.drawn() > drawn, datagram }))
+        let task = matches!(run.input, Input::Task { .. });
+        Some((ran, Seen { replayed, timer, task, random: cell.stages.drawn() > drawn, datagram }))
     }
 
     /// Saves a cell, to be sealed later.
@@ -276,9 +285,10 @@ impl Cells {
     pub(crate) fn restore(
         &mut self,
         id: CellId,
-        Restoring { session, image, keys, checkpoints, .. }: &Restoring,
+        restoring: Restoring,
         past: &mut Past,
     ) -> Result<Box<Header>, CellError> {
+        let Restoring { session, image, keys, checkpoints, .. } = &restoring;
         let tampered = |reason: &str| CellError { code: Code::Tampered, reason: reason.into() };
         let mut state: Option<Vec<u8>> = None;
         let mut last: Option<Header> = None;
@@ -311,9 +321,22 @@ impl Cells {
         let mut cell = Cell::load(state).ok_or_else(|| tampered("a cell that nobody saved"))?;
         #[cfg(feature = "wasm")]
         cell.restore_twin(*image, &twin_parts, past);
+        let before = self.cells.insert(id, cell);
+        assert!(before.is_none() || checkpoints.len() > 1, "cell {id:?} was started twice");
+        #[cfg(feature = "wasm")]
+        if let (Some(twins), Some(twin)) = (&mut past.twins, before.and_then(|before| before.twin)) {
+            twins.remove(twin);
+        }
         let _ = past;
-        assert!(self.cells.insert(id, cell).is_none(), "cell {id:?} was started twice");
+        self.restored.insert(id, restoring);
         Ok(Box::new(header))
+    }
+
+    /// Gets ready for the next checkpoint of a cell that was restored and stands by.
+    pub(crate) fn expect_more(&mut self, id: CellId, meta: CheckpointMeta) {
+        let Some(restored) = self.restored.get(&id) else { return };
+        let expected = [meta].into_iter().collect();
+        self.restoring.insert(id, Restoring { expected, arriving: Vec::new(), ..restored.clone() });
     }
 
     /// Forgets a cell.
@@ -324,6 +347,7 @@ impl Cells {
         )]
         let cell = self.cells.remove(&id);
         self.restoring.remove(&id);
+        self.restored.remove(&id);
         #[cfg(feature = "wasm")]
         if let (Some(twins), Some(twin)) = (&mut past.twins, cell.and_then(|cell| cell.twin)) {
             twins.remove(twin);
@@ -389,6 +413,7 @@ impl Cell {
     fn new(shape: Shape, seed: Seed) -> Self {
         Self {
             stages: Stages::new(shape, seed),
+            tasks: Tasks::default(),
             seed,
             clock_ns: i64::MIN,
             events: 0,
@@ -414,7 +439,15 @@ impl Cell {
         {
             past.violations.push(format!("a timer {token} fired in stage {stage}, which never set it"));
         }
+        if let Input::Task { stage, token } = run.input
+            && !self.tasks.take(stage, token)
+        {
+            past.violations.push(format!("task {token} of stage {stage} ran, and it was not its turn"));
+        }
         self.stages.run(run, ran);
+        if !self.tasks.change(&ran.tasks) {
+            past.violations.push(format!("a task ran without the lock that it has: {:?}", ran.tasks));
+        }
         for change in &ran.timers {
             if let TimerChange::Set { stage, token, .. } = *change {
                 past.timers.insert((self.seed.0, stage, token));
@@ -435,6 +468,7 @@ impl Cell {
         let mut bytes = self.seed.0.to_vec();
         bytes.extend_from_slice(&self.clock_ns.to_le_bytes());
         bytes.extend_from_slice(&self.events.to_le_bytes());
+        bytes.extend_from_slice(&self.tasks.save());
         bytes.extend_from_slice(&self.stages.save());
         bytes
     }
@@ -444,8 +478,10 @@ impl Cell {
         let (seed, words) = head.split_first_chunk::<32>()?;
         let (clock, events) = words.split_first_chunk::<8>()?;
         let seed = Seed(*seed);
+        let (tasks, stages) = Tasks::load(stages)?;
         Some(Self {
             stages: Stages::restore(stages, seed)?,
+            tasks,
             seed,
             clock_ns: i64::from_le_bytes(*clock),
             events: u64::from_le_bytes(events.try_into().ok()?),

@@ -170,6 +170,10 @@ pub struct Plan {
     pub server_down: u32,
     /// Recoveries at a time on a shard; 0 for no limit.
     pub recoveries_max: u32,
+    /// Whether edges stand by for each other's sessions.
+    pub standby: bool,
+    /// The site's recorder, in some.
+    pub recorder: Option<Site>,
     /// Whether sessions are recorded, by operators and when a handler is stopped.
     pub records: bool,
     /// Set when sessions of this seed may end in another way than in order: an agent's process dies with its ends, an operator
@@ -191,6 +195,7 @@ impl Plan {
         let linger_ms = if lethal || hasty { random.between(500, 3_000) } else { 25_000 };
         let load = Load::of(random);
         let count = if load == Load::Usual { random.between(1, 4) } else { 1 };
+        let standby = standby(seed, load);
         let visits: Vec<_> =
             (0..count).map(|_| visit(random, clients, load, seed.is_multiple_of(2))).collect();
         let mut plan = Self {
@@ -198,9 +203,9 @@ impl Plan {
             clients,
             servers,
             delay_ns: delays(random, clients + servers, shards.len()),
-            skew: skew(seed, clients + servers, shards.len()),
+            skew: skew(seed, clients + servers + shards.len() + 1, shards.len()),
+            apps: apps(random, linger_ms, weirs(seed, load), standby),
             shards,
-            apps: apps(random, linger_ms, weirs(seed, load)),
             load,
             datagrams: datagrams(seed, load),
             visits,
@@ -215,9 +220,29 @@ impl Plan {
             poison: None,
             server_down: 0,
             recoveries_max: if random.percent(20) { 1 } else { 0 },
+            standby: standby.is_some(),
+            recorder: site(seed, load),
             records: Random::new(seed, 11).percent(25),
             may_be_lost: lethal || hasty,
         };
+        // Edges reach each other about as agents reach edges; faults strike between them too.
+        let mut apart = Random::new(seed, 13);
+        let edges = plan.shards.len();
+        plan.delay_ns.extend(
+            (0..=edges).map(|_| (0..edges).map(|_| apart.magnitude(10 * US, MS)).collect::<Vec<_>>()),
+        );
+        if plan.standby {
+            let agents = clients + servers;
+            for fault in &mut plan.faults {
+                if let Strike::CutWires { agent, .. }
+                | Strike::CutOneSide { agent, .. }
+                | Strike::Silence { agent, .. } = &mut fault.strike
+                    && apart.percent(40)
+                {
+                    *agent = agents + apart.index(edges);
+                }
+            }
+        }
         if random.percent(4) {
             plan.poison = Some(Poison { event: random.between(1, 30), always: random.percent(50) });
             plan.may_be_lost = true;
@@ -281,13 +306,50 @@ fn weirs(seed: u64, load: Load) -> bool {
     Random::new(seed, 10).percent(25) && datagrams(seed, load) == [false; 2]
 }
 
-fn apps(random: &mut Random, linger_ms: u64, weirs: bool) -> Vec<App> {
+/// A recorder near the edges, and what becomes of it. Times in nanoseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// When it dies, and for how long it is away.
+    pub crashes: Vec<(u64, u64)>,
+    /// When it stands still, and for how long.
+    pub freezes: Vec<(u64, u64)>,
+    /// Whether it sometimes gives something else than it was fed.
+    pub lies: bool,
+}
+
+/// In three tenths of all seeds there is a recorder.
+fn site(seed: u64, load: Load) -> Option<Site> {
+    let mut random = Random::new(seed, 14);
+    let random = &mut random;
+    let times = |random: &mut Random| {
+        let count = if random.percent(30) { random.between(1, 3) } else { 0 };
+        let mut time = || (random.magnitude(MS, 2 * S), random.magnitude(MS, S));
+        (0..count).map(|_| time()).collect()
+    };
+    (random.percent(30) && load != Load::Drizzle).then(|| Site {
+        crashes: times(random),
+        freezes: times(random),
+        lies: random.percent(25),
+    })
+}
+
+/// In two fifths of all seeds edges stand by for each other, in half of these replaying as they go.
+fn standby(seed: u64, load: Load) -> Option<Protect> {
+    let mut random = Random::new(seed, 12);
+    // Tens of thousands of messages are enough to do for one cell.
+    (random.percent(40) && load != Load::Drizzle).then(|| random.pick(&[Protect::Warm, Protect::Hot]))
+}
+
+fn apps(random: &mut Random, linger_ms: u64, weirs: bool, standby: Option<Protect>) -> Vec<App> {
     let keep = random.pick(&[Keep::Client, Keep::Server, Keep::Both]);
     let recovery_target_ns = random.pick(&[0, 20 * US, 200 * US, 5 * MS]);
     let app = |service: Service| App {
         name: service.name().into(),
         image: service.image(weirs),
-        protect: if service == Service::Bare { Protect::None } else { Protect::Endpoints },
+        protect: match service {
+            Service::Bare => Protect::None,
+            _ => standby.unwrap_or(Protect::Endpoints),
+        },
         server: service.has_server().then(|| SERVER.into()),
         keep: if service == Service::Alone { Keep::Client } else { keep },
         recovery_target_ns,

@@ -113,6 +113,7 @@ impl Twins {
         let same = ran.outcome == fake.outcome
             && ran.outputs == fake.outputs
             && ran.timers == fake.timers
+            && ran.tasks == fake.tasks
             && ran.clock_read == fake.clock_read;
         (!same).then(|| format!("the Wasm machine answers {ran:?}, the fake {fake:?}"))
     }

@@ -10,7 +10,8 @@ use crate::{executor::Seen, plan::Moment, world::Seat};
 use bounds::Bounds;
 use marram_session::cell::{CellId, Outcome, Ran};
 use marram_wire::{
-    frame::{Frame, Hello, Promise, Promised},
+    frame::{Frame, Hello, Live, Promise, Promised},
+    header::Header,
     id::{Generation, SessionId},
 };
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ struct Attempt {
     replaying: bool,
     chosen: [bool; 2],
     dead: bool,
+    /// Set if whoever opened it stood by for another's cell: how far it was fed.
+    stood: Option<u64>,
 }
 
 impl Attempt {
@@ -191,7 +194,13 @@ impl Watch {
             self.counts.add(rare, 1);
         }
         self.counts.add(Rare::ThirdGeneration, u64::from(generation.count >= 3));
-        let attempt = Attempt { seat: Some(seat), ends, ..Attempt::default() };
+        let live = promise.live.as_ref();
+        let other =
+            |live: &Live| track.attempts.get(&live.generation).is_some_and(|it| it.seat != Some(seat));
+        let stood = live.filter(|live| other(live)).map(|live| live.log_end);
+        self.counts.add(Rare::StandbyAsked, u64::from(stood.is_some()));
+        self.counts.add(Rare::StandbyLed, u64::from(stood.is_some() && track.asked == [false; 2]));
+        let attempt = Attempt { seat: Some(seat), ends, stood, ..Attempt::default() };
         track.attempts.insert(generation, attempt);
         self.owner = Some(seat.edge);
     }
@@ -206,6 +215,14 @@ impl Watch {
         let Some((track, generation, server)) = self.attempt(wire, promised.channel) else { return };
         let Some(attempt) = track.attempts.get_mut(&generation) else { return };
         attempt.promised[usize::from(server)] = true;
+        if let Some(fed) = attempt.stood {
+            let live = promised.live;
+            self.counts.add(Rare::StandbyBehind, u64::from(live && promised.log_end > fed));
+            self.counts.add(Rare::StandbyAhead, u64::from(live && promised.log_end < fed));
+            self.counts.add(Rare::StandbyOvertaken, u64::from(!live));
+        }
+        let Some((track, generation, server)) = self.attempt(wire, promised.channel) else { return };
+        let Some(attempt) = track.attempts.get_mut(&generation) else { return };
         if !promised.live {
             attempt.log_ends[usize::from(server)] = Some(promised.log_end);
             attempt.truncated |= promised.log_start > 0;
@@ -230,6 +247,8 @@ impl Watch {
         attempt.chosen[usize::from(server)] = true;
         if attempt.is_complete() {
             track.asked = [false; 2];
+            let stood = attempt.stood.take().is_some();
+            self.counts.add(Rare::StandbyTookOver, u64::from(stood));
         }
     }
 
@@ -251,6 +270,14 @@ impl Watch {
         }
     }
 
+    /// An executor sealed a checkpoint.
+    pub(crate) fn sealed(&mut self, seat: Seat, header: &Header) {
+        self.see(Moment::Checkpoint, Some(seat.edge));
+        let awaited = header.locks.0.iter().any(|lock| !lock.waiting.0.is_empty());
+        self.counts.add(Rare::TaskPendingAtCheckpoint, u64::from(!header.tasks.0.is_empty()));
+        self.counts.add(Rare::LockAwaitedAtCheckpoint, u64::from(awaited));
+    }
+
     /// An executor ran a handler.
     pub(crate) fn ran(&mut self, seat: Seat, cell: CellId, ran: &Ran, seen: Seen) {
         self.counts.add(Rare::HandlerStopped, u64::from(ran.outcome != Outcome::Idle));
@@ -260,6 +287,7 @@ impl Watch {
         self.see(Moment::Replay, Some(seat.edge));
         self.counts.add(Rare::TimerReplayed, u64::from(seen.timer.is_some()));
         self.counts.add(Rare::StageTimerReplayed, u64::from(seen.timer.is_some_and(|stage| stage > 0)));
+        self.counts.add(Rare::TaskReplayed, u64::from(seen.task));
         self.counts.add(Rare::RandomReplayed, u64::from(seen.random));
         self.counts.add(Rare::DatagramReplayed, u64::from(seen.datagram));
         // A cell that was started is known only once it is named; then it is the one session that this shard rebuilds.

@@ -4,12 +4,14 @@
 
 mod agents;
 mod edges;
+mod recorders;
 mod strikes;
 mod wires;
 
 pub(crate) use agents::AgentNode;
 pub(crate) use edges::{EdgeNode, Seat};
-use wires::{Item, Way, Wire};
+use recorders::RecorderNode;
+use wires::{Caller, Item, Way, Wire};
 
 use crate::{
     executor::Past,
@@ -21,7 +23,7 @@ use crate::{
     watch::{Sight, Watch},
 };
 use marram_edge::{api, control};
-use marram_session::agent;
+use marram_session::{agent, recorder};
 use marram_wire::{frame::Frame, id::HostId};
 
 /// Everything must have come to its end by then.
@@ -44,13 +46,19 @@ pub(crate) enum Event {
     Arrive(usize, Way, Item),
     Deliver(usize, Way, Item),
     Flush(usize, Way),
-    Dialled { agent: usize, life: u32, target: agent::Target },
+    Dialled { caller: Caller, life: u32, target: agent::Target },
     Act(usize, Act),
     Visit(usize),
     Strike(Strike, Option<usize>),
     StartEdge(usize, u32),
     StartShard(Seat, u32),
     StartAgent(usize, u32),
+    Recorder(u32, recorder::In),
+    RecorderWake(u32, u64),
+    StartRecorder(u32),
+    CrashRecorder(u64),
+    FreezeRecorder(u64),
+    ThawRecorder(u32),
     ThawEdge(usize),
     ThawAgent(usize),
     Heal(usize, usize, Way),
@@ -62,6 +70,7 @@ enum Whose {
     Agent(usize),
     Shard(Seat),
     Control(usize),
+    Recorder,
     Nobody,
 }
 
@@ -75,6 +84,7 @@ pub(crate) struct World {
     bulk_chance: Random,
     agents: Vec<AgentNode>,
     edges: Vec<EdgeNode>,
+    recorder: Option<RecorderNode>,
     wires: Vec<Wire>,
     silences: [Vec<Vec<u32>>; 2],
     programs: Vec<Program>,
@@ -123,8 +133,9 @@ impl World {
             bulk_chance: Random::new(plan.seed, 6),
             agents: Vec::new(),
             edges: Vec::new(),
+            recorder: None,
             wires: Vec::new(),
-            silences: [vec![vec![0; edges]; agents], vec![vec![0; edges]; agents]],
+            silences: [vec![vec![0; edges]; agents + edges + 1], vec![vec![0; edges]; agents + edges + 1]],
             programs: Vec::new(),
             servers_started: 0,
             visits_begun: 0,
@@ -150,6 +161,16 @@ impl World {
             let node = AgentNode::new(&self.plan, agent, &mut self.chance);
             self.agents.push(node);
             self.queue.at(0, Event::StartAgent(agent, 0));
+        }
+        if let Some(recorder) = self.plan.recorder.clone() {
+            self.recorder = Some(RecorderNode::new(&self.plan, &mut self.chance));
+            self.queue.at(0, Event::StartRecorder(0));
+            for (at_ns, for_ns) in recorder.crashes {
+                self.queue.at(at_ns, Event::CrashRecorder(for_ns));
+            }
+            for (at_ns, for_ns) in recorder.freezes {
+                self.queue.at(at_ns, Event::FreezeRecorder(for_ns));
+            }
         }
         for (visit, of) in self.plan.visits.iter().enumerate() {
             self.queue.at(of.at_ns, Event::Visit(visit));
@@ -222,7 +243,12 @@ impl World {
             Event::Shard(seat, ..) | Event::ShardWake(seat, ..) => Whose::Shard(*seat),
             Event::Control(edge, ..) => Whose::Control(*edge),
             Event::Deliver(wire, Way::Up, _) => Whose::Shard(self.wires[*wire].seat),
-            Event::Deliver(wire, Way::Down, _) => Whose::Agent(self.wires[*wire].agent),
+            Event::Deliver(wire, Way::Down, _) => match self.wires[*wire].caller {
+                Caller::Agent(agent) => Whose::Agent(agent),
+                Caller::Shard(seat) => Whose::Shard(seat),
+                Caller::Recorder => Whose::Recorder,
+            },
+            Event::Recorder(..) | Event::RecorderWake(..) => Whose::Recorder,
             // The agent's process reads and is told; the program writes by itself.
             Event::Act(program, act) if *act != Act::Write => Whose::Agent(self.programs[*program].agent),
             _ => Whose::Nobody,
@@ -235,6 +261,7 @@ impl World {
             Whose::Agent(agent) => self.agents[agent].frozen_inbox(),
             Whose::Shard(seat) => self.edges[seat.edge].frozen_inbox(Some(seat.shard)),
             Whose::Control(edge) => self.edges[edge].frozen_inbox(None),
+            Whose::Recorder => self.recorder.as_mut().and_then(RecorderNode::frozen_inbox),
             Whose::Nobody => None,
         };
         match inbox {
@@ -268,7 +295,7 @@ impl World {
             Event::Arrive(wire, way, item) => self.arrive(wire, way, item),
             Event::Deliver(wire, way, item) => self.deliver(wire, way, item),
             Event::Flush(wire, way) => self.flush(wire, way),
-            Event::Dialled { agent, life, target } => self.dialled(agent, life, target),
+            Event::Dialled { caller, life, target } => self.dialled(caller, life, target),
             Event::Act(program, act) => self.act(program, act),
             Event::Visit(visit) => self.visit(visit),
             Event::Strike(strike, here) => self.strike(strike, here),
@@ -276,6 +303,28 @@ impl World {
             Event::StartShard(seat, life) if self.shard(seat).life == life => self.start_shard(seat),
             Event::StartAgent(agent, life) if self.agents[agent].life == life => self.start_agent(agent),
             Event::StartEdge(..) | Event::StartShard(..) | Event::StartAgent(..) => {}
+            Event::Recorder(life, input) => {
+                if self.recorder.as_ref().is_some_and(|node| node.life == life) {
+                    self.give_recorder(input);
+                }
+            }
+            Event::RecorderWake(life, at_ns) => {
+                if self.recorder.as_ref().is_some_and(|node| node.is_due(life, at_ns)) {
+                    self.give_recorder(recorder::In::Wake);
+                }
+            }
+            Event::StartRecorder(life) => {
+                if self.recorder.as_ref().is_some_and(|node| node.life == life) {
+                    self.start_recorder();
+                }
+            }
+            Event::CrashRecorder(for_ns) => self.crash_recorder(for_ns),
+            Event::FreezeRecorder(for_ns) => self.freeze_recorder(for_ns),
+            Event::ThawRecorder(life) => {
+                if self.recorder.as_ref().is_some_and(|node| node.life == life) {
+                    self.thaw_recorder();
+                }
+            }
             Event::ThawEdge(edge) => self.thaw_edge(edge),
             Event::ThawAgent(agent) => self.thaw_agent(agent),
             Event::Heal(agent, edge, way) => self.heal(agent, edge, way),

@@ -14,8 +14,10 @@ use crate::{
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
 
-/// 2: timers name their stage.
-const VERSION: u8 = 2;
+/// 2: timers name their stage. 3: tasks and locks.
+const VERSION: u8 = 3;
+/// The oldest that is read: an edge takes sessions over from those that run the release before its own.
+const VERSION_OLDEST: u8 = 2;
 
 /// A list as long as its bytes allow; for sealed headers, whose author is an edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,6 +86,30 @@ record! {
 }
 
 record! {
+    /// A task that waits for its turn.
+    Task {
+        /// The stage of the chain that queued it.
+        stage: u8,
+        /// The guest's name for it.
+        token: u64,
+    }
+}
+
+record! {
+    /// A lock that a task holds.
+    Lock {
+        /// The stage of the chain whose it is.
+        stage: u8,
+        /// The guest's name for it.
+        id: u64,
+        /// The task that holds it.
+        holder: u64,
+        /// The tasks that wait for it, the first one first.
+        waiting: Many<u64>,
+    }
+}
+
+record! {
     /// The session at the checkpoint's position.
     Header {
         /// Which session.
@@ -110,6 +136,10 @@ record! {
         timers: Many<Timer>,
         /// The client's port, and the server's where there is one.
         ports: Vec<PortState>,
+        /// Tasks to be run, the first one first.
+        tasks: Many<Task>,
+        /// Locks that are held.
+        locks: Many<Lock>,
     }
 }
 
@@ -164,10 +194,67 @@ pub fn join(header: &Header, sections: &[u8]) -> Vec<u8> {
 /// If it is of another version, or the header is not one.
 pub fn split(checkpoint: Bytes) -> Result<(Header, Bytes), Error> {
     let mut rest = checkpoint;
-    if u8::take(&mut rest)? != VERSION {
+    let version = u8::take(&mut rest)?;
+    if !(VERSION_OLDEST..=VERSION).contains(&version) {
         return Err(Error::Unknown);
     }
     let mut encoded = Bytes::take(&mut rest)?;
+    if version < 3 {
+        encoded = without_tasks(&encoded);
+    }
     let header = Header::take(&mut encoded)?;
     if encoded.is_empty() { Ok((header, rest)) } else { Err(Error::Trailing) }
+}
+
+/// A header from before there were tasks, as one of today's that has none: only two empty lists are missing at its end.
+pub(crate) fn without_tasks(encoded: &[u8]) -> Bytes {
+    [encoded, &[0, 0]].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn header() -> Header {
+        Header {
+            session: SessionId([7; 16]),
+            image: ImageHash([8; 32]),
+            generation: Generation { count: 2, opener: 1 },
+            number: 4,
+            base_generation: Generation::NONE,
+            base_number: 0,
+            log_offset: 70,
+            head: [6; 32],
+            last_ns: 2_000,
+            timers_set: 1,
+            timers: Many(vec![Timer { stage: 0, token: 5, due_ns: 2_100, order: 0 }]),
+            ports: Vec::new(),
+            tasks: Many(vec![Task { stage: 1, token: 9 }, Task { stage: 0, token: u64::MAX }]),
+            locks: Many(vec![Lock { stage: 1, id: 3, holder: 9, waiting: Many(vec![8, 7]) }]),
+        }
+    }
+
+    #[test]
+    fn tasks_and_locks_survive() {
+        let joined = join(&header(), b"cell");
+        assert_eq!(split(joined.into()), Ok((header(), Bytes::from_static(b"cell"))));
+    }
+
+    #[test]
+    fn a_checkpoint_from_before_there_were_tasks_has_none() {
+        let without = Header { tasks: Many::default(), locks: Many::default(), ..header() };
+        let mut encoded = BytesMut::new();
+        without.put(&mut encoded);
+        encoded.truncate(encoded.len() - 2);
+        let mut old = BytesMut::new();
+        2u8.put(&mut old);
+        encoded.freeze().put(&mut old);
+        old.extend_from_slice(b"cell");
+        assert_eq!(split(old.clone().freeze()), Ok((without, Bytes::from_static(b"cell"))));
+        for version in [0, 1, 3, 4] {
+            old[0] = version;
+            assert!(split(old.clone().freeze()).is_err(), "version {version}");
+        }
+    }
 }

@@ -30,6 +30,8 @@ pub const OUTPUT_WINDOW: u64 = (1 << 20) + (64 << 10);
 pub const CHECKPOINT_WINDOW: u64 = 256 << 10;
 /// Bytes of its own messages that an end keeps for one session before it stops reading from the application.
 pub const RETAINED_MAX: u64 = 16 << 20;
+/// A keeper that has not acknowledged so many bytes of what a session consumed is dropped, and begins again later.
+pub const FEED_WINDOW: u64 = 8 << 20;
 /// Bytes of consumed but not yet covered messages at which an edge takes a checkpoint.
 pub const COVER_BYTES: u64 = 4 << 20;
 /// Bytes of outputs that may wait for one client of a cell that others share: they are not to be held up.
@@ -48,6 +50,10 @@ pub const TEXT_MAX: usize = 512;
 pub const LIST_MAX: usize = 1024;
 /// Most timers that a cell can have set.
 pub const TIMERS_MAX: usize = 1024;
+/// Most tasks of a cell that can wait for their turn or for a lock.
+pub const TASKS_MAX: usize = 1024;
+/// Most locks that the tasks of a cell can hold.
+pub const LOCKS_MAX: usize = 256;
 /// Most outputs of one handler.
 pub const OUTPUTS_MAX: usize = 65_536;
 

@@ -6,8 +6,8 @@
 //! time  := nanoseconds since the last logged time (LEB128); in a start entry absolute (8 bytes, little endian)
 //! ```
 //!
-//! A message needs no number: each port's messages are consumed in order. A timer needs no name: the earliest one fires.
-//! So the entry of a plain message is one byte.
+//! A message needs no number: each port's messages are consumed in order. A timer needs no name: the earliest one fires. Nor
+//! does a task: they run in the order in which they were queued. So the entry of a plain message is one byte.
 
 use crate::{
     codec::{Error, Field},
@@ -58,6 +58,8 @@ pub enum Event {
     Message(Port),
     /// The timer due first.
     Timer,
+    /// The task queued first.
+    Task,
     /// The session's first entry: the cell starts and its ports open, client first.
     Start {
         /// Seeds the cell's random generator.
@@ -90,6 +92,7 @@ impl Cursor {
             Event::Message(Port::CLIENT) => 0,
             Event::Message(_) => 1,
             Event::Timer => 2,
+            Event::Task => 4,
             Event::Start { .. } => 3,
         };
         let timed = if entry.now_ns.is_some() { TIMED } else { 0 };
@@ -121,6 +124,7 @@ impl Cursor {
             0 => Event::Message(Port::CLIENT),
             1 => Event::Message(Port::SERVER),
             2 => Event::Timer,
+            4 => Event::Task,
             3 => Event::Start { seed: Field::take(from)?, peers: Field::take(from)? },
             _ => return Err(Error::Unknown),
         };
@@ -164,11 +168,13 @@ mod tests {
             Entry { event: Event::Message(Port::CLIENT), now_ns: None },
             Entry { event: Event::Message(Port::SERVER), now_ns: Some(1_700_000_000_000_000_500) },
             Entry { event: Event::Timer, now_ns: Some(1_700_000_001_000_000_500) },
+            Entry { event: Event::Task, now_ns: None },
+            Entry { event: Event::Task, now_ns: Some(1_700_000_001_000_000_501) },
         ];
         let mut out = BytesMut::new();
         let mut writer = Cursor::default();
         entries.iter().for_each(|entry| writer.put(entry, &mut out));
-        assert_eq!(out.len(), 42 + 1 + 3 + 6);
+        assert_eq!(out.len(), 42 + 1 + 3 + 6 + 1 + 2);
         let mut bytes = out.freeze();
         let mut reader = Cursor::default();
         for entry in entries {

@@ -49,6 +49,35 @@ impl fmt::Debug for DomainSecret {
     }
 }
 
+/// What a keeper shows to be one of the domain's: whoever knows it is given messages in the clear, and nothing else follows
+/// from it.
+#[derive(Clone)]
+pub struct KeeperKey([u8; 32]);
+
+impl KeeperKey {
+    /// The domain's.
+    #[must_use]
+    pub fn derive(secret: &DomainSecret) -> Self {
+        Self(blake3::derive_key("marram 2026 keeper", &secret.0))
+    }
+
+    /// Shows knowledge of it on a wire with this challenge, under this name.
+    #[must_use]
+    pub fn proof(&self, challenge: &[u8; 16], name: &str) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(challenge).update(name.as_bytes());
+        let mut proof = [0; 16];
+        proof.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        proof
+    }
+}
+
+impl fmt::Debug for KeeperKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeeperKey")
+    }
+}
+
 /// The keys of one session.
 #[derive(Clone)]
 pub struct SessionKeys {

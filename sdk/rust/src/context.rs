@@ -174,6 +174,31 @@ impl Context {
         self.host.timer_cancel(token);
     }
 
+    /// Calls [`Cell::task`](crate::Cell::task) with `token` once, in a handler of its own, after the tasks that were queued
+    /// before; messages and timers come in between. There is one task a token: queueing it while it waits for its turn or for a
+    /// lock has no effect. From its own handler it is queued again, so long work is done in pieces while others are served.
+    ///
+    /// More tasks than the edge's limit end the session.
+    pub fn spawn(&mut self, token: u64) {
+        self.host.spawn(token);
+    }
+
+    /// Calls [`Cell::task`](crate::Cell::task) with `token` as soon as that task has the lock `id`: at its next turn if the lock
+    /// is free or its own, else once those who asked before have given it back. Until then the task is not run. It keeps
+    /// the lock, over as many handlers as it likes, until it calls [`Context::unlock`]; meanwhile [`Context::spawn`] wakes it.
+    ///
+    /// A task waits for one lock at a time. Tasks that wait for each other's locks end the session.
+    pub fn lock(&mut self, id: u64, token: u64) {
+        self.host.lock(id, token);
+    }
+
+    /// Gives a lock of the task that runs back; the first task that waits for it has it from now on.
+    ///
+    /// Ends the session outside [`Cell::task`](crate::Cell::task), or if this task does not hold the lock.
+    pub fn unlock(&mut self, id: u64) {
+        self.host.unlock(id);
+    }
+
     /// Says that nothing more will be sent to a peer. What was sent before still arrives. Again has no effect.
     pub fn close(&mut self, port: Port) {
         self.host.close(port);

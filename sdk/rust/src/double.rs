@@ -6,7 +6,13 @@
 
 use core::time::Duration;
 
-use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, string::String, vec::Vec};
+use alloc::{
+    borrow::ToOwned,
+    boxed::Box,
+    collections::{BTreeMap, VecDeque},
+    string::String,
+    vec::Vec,
+};
 
 use crate::{Cell, Context, Level, Port, PortKind};
 
@@ -52,6 +58,7 @@ pub(crate) struct Script {
     /// Due time and, among equals, the order in which they were set, by token.
     timers: BTreeMap<u64, (i64, u64)>,
     timers_set: u64,
+    tasks: Tasks,
     now_ns: i64,
     random: u64,
     keys: Vec<Signer>,
@@ -92,6 +99,18 @@ impl Script {
         self.timers.remove(&token);
     }
 
+    pub(crate) fn spawn(&mut self, token: u64) {
+        self.tasks.spawn(token);
+    }
+
+    pub(crate) fn lock(&mut self, id: u64, token: u64) {
+        self.tasks.lock(id, token);
+    }
+
+    pub(crate) fn unlock(&mut self, id: u64) {
+        self.tasks.unlock(id);
+    }
+
     pub(crate) fn close(&mut self, port: Port) {
         self.outputs.push(Output::close(port));
     }
@@ -104,6 +123,68 @@ impl Script {
     fn due(&self, limit_ns: i64) -> Option<(u64, i64)> {
         let (token, (at_ns, _)) = self.timers.iter().min_by_key(|(_, due)| **due)?;
         (*at_ns <= limit_ns).then_some((*token, *at_ns))
+    }
+}
+
+/// Tasks and locks, as the host keeps them.
+#[derive(Default)]
+struct Tasks {
+    turns: VecDeque<u64>,
+    /// Who holds a lock, and then who waits for it, by lock.
+    locks: BTreeMap<u64, VecDeque<u64>>,
+    running: Option<u64>,
+}
+
+impl Tasks {
+    /// Which lock a task waits for.
+    fn awaited(&self, token: u64) -> Option<u64> {
+        let waits = |queue: &VecDeque<u64>| queue.iter().skip(1).any(|waiting| *waiting == token);
+        self.locks.iter().find(|(_, queue)| waits(queue)).map(|(id, _)| *id)
+    }
+
+    fn spawn(&mut self, token: u64) {
+        if self.awaited(token).is_none() && !self.turns.contains(&token) {
+            self.turns.push_back(token);
+        }
+    }
+
+    fn lock(&mut self, id: u64, token: u64) {
+        let awaited = self.awaited(token);
+        assert!(awaited.is_none_or(|other| other == id), "task {token} waits for another lock");
+        let queue = self.locks.entry(id).or_default();
+        if queue.is_empty() {
+            queue.push_back(token);
+        }
+        if queue.front() == Some(&token) {
+            return self.spawn(token);
+        }
+        if awaited.is_none() {
+            queue.push_back(token);
+            self.turns.retain(|waiting| *waiting != token);
+            assert!(!self.is_circle(token), "tasks wait for each other's locks");
+        }
+    }
+
+    fn is_circle(&self, first: u64) -> bool {
+        let mut token = first;
+        while let Some(id) = self.awaited(token) {
+            token = self.locks[&id][0];
+            if token == first {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn unlock(&mut self, id: u64) {
+        let running = self.running.expect("only a task gives a lock back");
+        let queue = self.locks.get_mut(&id).filter(|queue| queue.front() == Some(&running));
+        let queue = queue.expect("a task gives back a lock that it holds");
+        queue.pop_front();
+        match queue.front().copied() {
+            Some(next) => self.spawn(next),
+            None => _ = self.locks.remove(&id),
+        }
     }
 }
 
@@ -157,6 +238,20 @@ impl<T: Cell> Session<T> {
     /// Tokens of the timers that are set, in order of token.
     pub fn timers(&self) -> impl Iterator<Item = u64> {
         self.context.host.timers.keys().copied()
+    }
+
+    /// Tokens of the tasks that wait for their turn, in order.
+    pub fn tasks(&self) -> impl Iterator<Item = u64> {
+        self.context.host.tasks.turns.iter().copied()
+    }
+
+    /// Gives the task that waits first its turn; nothing if none does.
+    pub fn run_task(&mut self) -> Option<Vec<Output>> {
+        let token = self.context.host.tasks.turns.pop_front()?;
+        self.context.host.tasks.running = Some(token);
+        let outputs = self.handle(|cell, context| cell.task(context, token));
+        self.context.host.tasks.running = None;
+        Some(outputs)
     }
 
     /// A peer is there, on any port.

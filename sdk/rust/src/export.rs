@@ -58,6 +58,11 @@ macro_rules! cell {
             }
 
             #[unsafe(no_mangle)]
+            extern "C" fn marram_task(token: u64) {
+                GUEST.task(token);
+            }
+
+            #[unsafe(no_mangle)]
             extern "C" fn marram_close(port: u32) {
                 GUEST.close(port);
             }

@@ -40,7 +40,7 @@
 //! # What makes a cell deterministic
 //!
 //! Everything a cell can observe comes through its handlers and its [`Context`], and the host logs it. There are no
-//! threads; `std::time` and WASI's clocks and randomness are answered from the same log as [`Context::now`] and
+//! threads, but [tasks](Context::spawn), which run between messages; `std::time` and WASI's clocks and randomness are answered from the same log as [`Context::now`] and
 //! [`Context::fill_random`].
 //!
 //! This crate knows nothing of logs, ends and recovery: a cell cannot tell that it has been recovered.
@@ -76,6 +76,11 @@ pub trait Cell: Default + 'static {
 
     /// A timer set with [`Context::set_timer`] is due.
     fn timer(&mut self, context: &mut Context, token: u64) {
+        let _ = (context, token);
+    }
+
+    /// A task has its turn: it was queued with [`Context::spawn`], or has the lock that [`Context::lock`] asked for.
+    fn task(&mut self, context: &mut Context, token: u64) {
         let _ = (context, token);
     }
 

@@ -21,6 +21,9 @@ mod import {
         pub(super) fn random(ptr: *mut u8, len: usize);
         pub(super) safe fn timer(delay_ns: i64, token: u64);
         pub(super) safe fn timer_cancel(token: u64);
+        pub(super) safe fn spawn(token: u64);
+        pub(super) safe fn lock(id: u64, token: u64);
+        pub(super) safe fn unlock(id: u64);
         pub(super) safe fn close(port: u32);
         pub(super) fn sign(key: u32, ptr: *const u8, len: usize, out: *mut u8, room: usize) -> usize;
         pub(super) fn print(level: u32, ptr: *const u8, len: usize);
@@ -70,6 +73,18 @@ impl Host {
 
     pub(crate) fn timer_cancel(&mut self, token: u64) {
         import::timer_cancel(token);
+    }
+
+    pub(crate) fn spawn(&mut self, token: u64) {
+        import::spawn(token);
+    }
+
+    pub(crate) fn lock(&mut self, id: u64, token: u64) {
+        import::lock(id, token);
+    }
+
+    pub(crate) fn unlock(&mut self, id: u64) {
+        import::unlock(id);
     }
 
     pub(crate) fn close(&mut self, port: Port) {
@@ -174,6 +189,11 @@ impl<T: Cell> Guest<T> {
     /// Calls `timer`.
     pub fn timer(&self, token: u64) {
         self.with_cell(|cell, context| cell.timer(context, token));
+    }
+
+    /// Calls `task`.
+    pub fn task(&self, token: u64) {
+        self.with_cell(|cell, context| cell.task(context, token));
     }
 
     /// Calls `closed`.

@@ -7,9 +7,9 @@
 //!   digest of the one before;
 //! - that each input is contained **at most once and in order**: a record carries, for either peer, how many bytes of
 //!   its stream were consumed and their hash, independent of how the stream was cut into messages;
-//! - that timers, time and randomness were not drawn anew: they are part of the running hash.
+//! - that timers, tasks, time and randomness were not drawn anew: they are part of the running hash.
 //!
-//! What the chain does next (whom it answers, whether it reads the clock or sets a timer) follows from bits of its
+//! What the chain does next (whom it answers, whether it reads the clock, sets a timer or spawns a task) follows from bits of its
 //! hash, so that histories are varied. Knows nothing of Wasm, logs or recovery; not a cryptographic hash.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -20,6 +20,15 @@ pub mod weir;
 
 /// Timers have tokens below this.
 pub const TOKENS: u64 = 4;
+
+/// Tasks that only ever run without a lock have tokens below this.
+pub const FREE_TASKS: u64 = 2;
+
+/// Tasks that only ever run with their lock have tokens from [`FREE_TASKS`] on and below this.
+pub const TASKS: u64 = 6;
+
+/// Locks have numbers below this.
+pub const LOCKS: u64 = 2;
 
 /// Timers are set for less than this.
 pub const TIMER_DELAY_NS_MAX: i64 = 50_000_000;
@@ -35,6 +44,8 @@ pub enum Event<'a> {
     Close(Peer),
     /// A timer fired.
     Timer(u64),
+    /// A task has its turn.
+    Task(u64),
 }
 
 /// Whom the chain talks to; the numbers are those of the ABI's ports.
@@ -84,6 +95,12 @@ pub trait Host {
     fn set_timer(&mut self, delay_ns: i64, token: u64);
     /// Forgets a timer.
     fn cancel_timer(&mut self, token: u64);
+    /// Queues a task.
+    fn spawn(&mut self, token: u64);
+    /// Queues a task as soon as it has a lock.
+    fn lock(&mut self, id: u64, token: u64);
+    /// The task that runs gives its lock back.
+    fn unlock(&mut self, id: u64);
 }
 
 /// One output.
@@ -211,6 +228,7 @@ impl Chain {
         self.draw(host);
         self.answer(event, host);
         self.change_timers(host);
+        self.change_tasks(event, host);
     }
 
     /// The running hash, for comparing machines that should be equal.
@@ -265,6 +283,7 @@ impl Chain {
             }
             Event::Close(peer) => (3, peer as u64, 0),
             Event::Timer(token) => (4, 0, token),
+            Event::Task(token) => (5, 0, token),
         };
         self.mix(kind << 8 | peer);
         self.mix(word);
@@ -308,6 +327,25 @@ impl Chain {
             host.set_timer(delay_ns, token);
         } else if choice % 16 == 1 {
             host.cancel_timer(token);
+        }
+    }
+
+    /// Now and then queues a task. A task that has its lock keeps it for another turn, or gives it back: no lock is kept by
+    /// one that rests.
+    fn change_tasks(&self, event: Event<'_>, host: &mut impl Host) {
+        let choice = self.hash >> 40;
+        if let Event::Task(token @ FREE_TASKS..) = event {
+            if choice.is_multiple_of(4) {
+                host.spawn(token);
+            } else {
+                host.unlock(token % LOCKS);
+            }
+        }
+        let token = choice / 16 % TASKS;
+        match (choice / 4 % 4, token) {
+            (0, ..FREE_TASKS) => host.spawn(token),
+            (0, _) => host.lock(token % LOCKS, token),
+            _ => {}
         }
     }
 

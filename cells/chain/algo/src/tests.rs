@@ -13,6 +13,7 @@ struct Collector {
     sent: Vec<(Peer, Record)>,
     closed: Vec<Peer>,
     timers: Vec<u64>,
+    tasks: Vec<u64>,
     reads: usize,
 }
 
@@ -45,6 +46,17 @@ impl Host for Collector {
     fn cancel_timer(&mut self, token: u64) {
         self.timers.retain(|set| *set != token);
     }
+
+    fn spawn(&mut self, token: u64) {
+        self.tasks.push(token);
+    }
+
+    fn lock(&mut self, id: u64, token: u64) {
+        assert!(id < LOCKS && (FREE_TASKS..TASKS).contains(&token));
+        self.tasks.push(token);
+    }
+
+    fn unlock(&mut self, _: u64) {}
 }
 
 /// Both peers open, then `count` messages in turn, then both close.
@@ -77,6 +89,7 @@ fn records_are_linked_and_numbered_across_both_peers() {
     }
     assert_eq!(host.closed, [Peer::Server, Peer::Client]);
     assert!(host.reads > 20 && !host.timers.is_empty());
+    assert!((0..TASKS).all(|token| host.tasks.contains(&token)), "{:?}", host.tasks);
 }
 
 #[test]
@@ -132,6 +145,7 @@ struct Pool {
     sent: [Vec<u8>; 2],
     sends: usize,
     timers: Vec<u64>,
+    tasks: Vec<u64>,
     closed: Vec<Peer>,
 }
 
@@ -162,6 +176,18 @@ impl Host for Pool {
     fn cancel_timer(&mut self, token: u64) {
         self.timers.retain(|set| *set != token);
     }
+
+    fn spawn(&mut self, token: u64) {
+        self.tasks.push(token);
+    }
+
+    fn lock(&mut self, _: u64, _: u64) {
+        unreachable!("a weir has no locks");
+    }
+
+    fn unlock(&mut self, _: u64) {
+        unreachable!("a weir has no locks");
+    }
 }
 
 #[test]
@@ -178,6 +204,11 @@ fn a_weir_passes_everything_on_in_order_and_some_of_it_late() {
         if n % 3 == 0 && !pool.timers.is_empty() {
             let token = pool.timers.remove(0);
             weir.input(Event::Timer(token), &mut pool);
+        }
+        if n % 2 == 0
+            && let Some(token) = pool.tasks.pop()
+        {
+            weir.input(Event::Task(token), &mut pool);
         }
     }
     assert!(late > 100 && pool.sends > 250, "{late} {}", pool.sends);

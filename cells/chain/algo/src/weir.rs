@@ -1,6 +1,6 @@
 //! A stage to put around the chain: passes each peer's stream on to the other, some of it later. What it holds back comes
-//! when its timer fires, so where the chain's inputs are cut, and in which order they come, depends on the weir's state,
-//! timers, clock and randomness; a recovery that lost any of them would show in the chain's records.
+//! when its timer fires or its task has its turn, so where the chain's inputs are cut, and in which order they come, depends on
+//! the weir's state, timers, tasks, clock and randomness; a recovery that lost any of them would show in the chain's records.
 //!
 //! Streams are cut only at multiples of a [`Record`]'s size, so that records stay whole.
 
@@ -44,7 +44,9 @@ impl Weir {
             Event::Open(peer) => self.banks[peer as usize].open = true,
             Event::Message(peer, payload) => self.pass(peer.opposite(), payload, host),
             Event::Close(peer) => self.end(peer.opposite(), host),
-            Event::Timer(token) => self.pour(if token == 0 { Peer::Client } else { Peer::Server }, host),
+            Event::Timer(token) | Event::Task(token) => {
+                self.pour(if token == 0 { Peer::Client } else { Peer::Server }, host);
+            }
         }
     }
 
@@ -86,6 +88,7 @@ impl Weir {
             Event::Open(peer) => 1 << 8 | peer as u64,
             Event::Close(peer) => 2 << 8 | peer as u64,
             Event::Timer(token) => 3 << 8 | token,
+            Event::Task(token) => 4 << 8 | token,
             Event::Message(peer, payload) => {
                 let mut stream = Stream::EMPTY;
                 stream.consume(payload);
@@ -119,6 +122,9 @@ impl Weir {
         let choice = self.hash / 64;
         if bank.held.len() > HELD_MAX || choice % 8 < 5 {
             return self.pour(to, host);
+        }
+        if choice % 8 == 5 {
+            return host.spawn(to as u64);
         }
         let cut = usize::try_from(choice / 8 % records as u64).unwrap_or(0) * Record::SIZE;
         let rest = bank.held.split_off(cut);

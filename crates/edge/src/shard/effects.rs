@@ -18,6 +18,7 @@ impl Shard {
         let mut over = None;
         let mut again = None;
         let mut joins = None;
+        let mut lost = Vec::new();
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(port, frame) => self.send(id, port, frame, out),
@@ -33,9 +34,18 @@ impl Shard {
                     let cell = self.name_cell(id);
                     if let Some(session) = self.sessions.get(&id) {
                         let keys = session.owner.keys().clone();
-                        let place = session.place;
-                        out.push(Out::Restore { cell, session: id, image, keys, checkpoints, place });
+                        let (place, stands_by) = (session.place, session.feeder.is_some());
+                        let restore =
+                            Out::Restore { cell, session: id, image, keys, checkpoints, stands_by, place };
+                        out.push(restore);
                     }
+                }
+                Effect::Advance(cell, meta) => out.push(Out::Advance { cell, meta }),
+                Effect::Feed(keeper, frame) => self.send_keeper(id, keeper, frame, out),
+                Effect::KeeperLost(keeper, code, reason) => lost.push((keeper, code, reason)),
+                Effect::Feeder(frame) => {
+                    let feeder = self.sessions.get(&id).and_then(|session| session.feeder);
+                    out.extend(feeder.map(|(wire, _)| Out::Send { wire, frame }));
                 }
                 Effect::Run(run) if self.shared.has_member(run.cell) => self.run_shared(now, run, out),
                 Effect::Run(run) => {
@@ -61,6 +71,9 @@ impl Shard {
         }
         self.effects = effects;
         self.recount(id);
+        for (keeper, code, reason) in lost {
+            self.keeper_lost(now, id, (keeper, code, &reason), out);
+        }
         if let Some((code, reason)) = over {
             return self.forget(now, id, code, &reason, out);
         }
@@ -84,6 +97,7 @@ impl Shard {
         }
         self.count_recovery(now, id);
         self.rearm(now, id);
+        self.place_if_chosen(now, id, out);
     }
 
     /// Ends that have not answered the last attempt still believe in an owner on another channel: there is none any more.
@@ -112,6 +126,7 @@ impl Shard {
             && !session.fresh
         {
             self.counters.recoveries += 1;
+            self.counters.takeovers += u64::from(core::mem::take(&mut session.stood));
             self.counters.recovery_us += now.mono_ns.saturating_sub(asked_ns) / 1_000;
         }
     }
@@ -170,7 +185,9 @@ impl Shard {
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
         let Some(session) = self.sessions.remove(&id) else { return };
-        self.tenants.went(session.place, &session.owner.policy().app);
+        if session.counted {
+            self.tenants.went(session.place, &session.owner.policy().app);
+        }
         self.recoveries -= usize::from(session.recovering);
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));
@@ -179,6 +196,9 @@ impl Shard {
             self.remove_cell(now, cell, out);
         }
         self.counters.add(&session.owner.totals());
+        if session.owner.phase() == Phase::Following {
+            return self.note(3, Some(id), alloc::format!("stands by no more: {reason}"), out);
+        }
         self.counters.over(code);
         let level = match code {
             Code::Guest | Code::Tampered | Code::Protocol | Code::WrongKey => 1,

@@ -1,6 +1,6 @@
 //! An end asks for a generation: who it is, whether it may, where the other end is, and the attempt itself.
 
-use super::{Bound, Session, Shard, index, policy};
+use super::{Bound, Shard, index, policy};
 use crate::api::{App, Now, Out, Protect, WireId};
 use alloc::{
     string::{String, ToString},
@@ -19,8 +19,11 @@ use marram_wire::{
 /// Attempts in a row before an end is told to come back later.
 const AGAIN_MAX: u32 = 4;
 
+/// Where an end is reached: over which wire, on which channel if it has opened one, and by which agent.
+pub(super) type Reached = (WireId, Option<Channel>, HostId);
+
 /// Why a hello is rejected.
-struct Refusal(Code, String);
+pub(super) struct Refusal(Code, String);
 
 fn refuse<T>(code: Code, reason: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal(code, reason.into()))
@@ -37,7 +40,24 @@ impl Shard {
             return self.waiting.push_back((wire, hello));
         }
         let channel = hello.channel;
-        if let Err(Refusal(code, reason)) = self.try_hello(now, wire, &hello, out) {
+        let tried = self.try_hello(now, wire, &hello, true, out);
+        self.answer_hello(wire, channel, tried, out);
+    }
+
+    /// Once more, with all that a recorder could give.
+    pub(super) fn hello_recalled(&mut self, now: Now, wire: WireId, hello: Hello, out: &mut Vec<Out>) {
+        let tried = self.try_hello(now, wire, &hello, false, out);
+        self.answer_hello(wire, hello.channel, tried, out);
+    }
+
+    fn answer_hello(
+        &mut self,
+        wire: WireId,
+        channel: Channel,
+        tried: Result<(), Refusal>,
+        out: &mut Vec<Out>,
+    ) {
+        if let Err(Refusal(code, reason)) = tried {
             self.counters.rejected += 1;
             out.push(Out::Send { wire, frame: Reject { channel, code, reason }.into() });
         }
@@ -66,6 +86,7 @@ impl Shard {
         now: Now,
         wire: WireId,
         hello: &Hello,
+        may_recall: bool,
         out: &mut Vec<Out>,
     ) -> Result<(), Refusal> {
         let keys = SessionKeys::derive(&self.secret, hello.session);
@@ -81,6 +102,45 @@ impl Shard {
             // Crossed with the promise that this shard asked of the same end, over this very wire.
             return Ok(());
         }
+        let (app, ends) = self.resolve(now, wire, hello, out)?;
+        let id = hello.session;
+        if !self.sessions.contains_key(&id) {
+            self.room_for(hello, &app)?;
+            if !hello.fresh
+                && app.protect != Protect::None
+                && may_recall
+                && self.recall(now, wire, hello, out)
+            {
+                return Ok(());
+            }
+            let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
+            let seed = Seed(self.random.bytes());
+            let owner = Owner::new(id, app.image, keys, policy(&app, &self.config), &hosts, seed);
+            let session = self.new_session(now, owner, &app);
+            self.sessions.insert(id, session);
+        }
+        if let Some(session) = self.sessions.get_mut(&id) {
+            (session.fresh, session.proven, session.again) = (hello.fresh, proven, 0);
+        }
+        if hello.fresh {
+            self.place(now, id, out);
+        }
+        self.recount(id);
+        self.attempt(now, id, hello.promised.count, &ends, out);
+        Ok(())
+    }
+
+    /// What a hello asks for, and where the session's ends are, client first.
+    pub(super) fn resolve(
+        &mut self,
+        now: Now,
+        wire: WireId,
+        hello: &Hello,
+        out: &mut Vec<Out>,
+    ) -> Result<(App, Vec<Reached>), Refusal> {
+        let keys = SessionKeys::derive(&self.secret, hello.session);
+        let proven = self.proven(wire, hello, &keys)?;
+        let port = if hello.server { Port::SERVER } else { Port::CLIENT };
         let app = self.app_of(now, hello, proven, out)?;
         if let Some(home) = self.is_elsewhere(&app) {
             let reason =
@@ -99,36 +159,7 @@ impl Shard {
             ends.reverse();
         }
         self.gate_promises_enough(&app, &ends)?;
-        let id = hello.session;
-        if !self.sessions.contains_key(&id) {
-            self.room_for(hello, &app)?;
-            let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
-            let seed = Seed(self.random.bytes());
-            let owner = Owner::new(id, app.image, keys, policy(&app, &self.config), &hosts, seed);
-            let since_ms = u64::try_from(now.unix_ns / 1_000_000).unwrap_or(0);
-            let session = Session {
-                owner,
-                links: [None; 2],
-                former: Vec::new(),
-                fresh: hello.fresh,
-                proven,
-                recovering: false,
-                again: 0,
-                timer_ns: None,
-                asked_ns: None,
-                adrift_ns: None,
-                since_ms,
-                place: self.tenants.place(&app),
-            };
-            self.tenants.came(session.place, &app.name);
-            self.sessions.insert(id, session);
-        }
-        if let Some(session) = self.sessions.get_mut(&id) {
-            (session.fresh, session.proven, session.again) = (hello.fresh, proven, 0);
-        }
-        self.recount(id);
-        self.attempt(now, id, hello.promised.count, &ends, out);
-        Ok(())
+        Ok((app, ends))
     }
 
     fn proven(&self, wire: WireId, hello: &Hello, keys: &SessionKeys) -> Result<bool, Refusal> {
@@ -194,13 +225,9 @@ impl Shard {
     }
 
     /// An end in the edge's own gate dies with the edge: then `endpoints` would promise too much (DESIGN.md section 5.11).
-    fn gate_promises_enough(
-        &self,
-        app: &App,
-        ends: &[(WireId, Option<Channel>, HostId)],
-    ) -> Result<(), Refusal> {
+    fn gate_promises_enough(&self, app: &App, ends: &[Reached]) -> Result<(), Refusal> {
         let in_gate = ends.iter().any(|(.., host)| self.config.gate == Some(*host));
-        if app.protect == Protect::Endpoints && in_gate {
+        if app.protect != Protect::None && in_gate {
             return refuse(
                 Code::Protocol,
                 "the app is deployed with protect = \"endpoints\", but an end of this session runs in the edge's own gate and \
@@ -227,7 +254,7 @@ impl Shard {
         now: Now,
         id: SessionId,
         count: u64,
-        ends: &[(WireId, Option<Channel>, HostId)],
+        ends: &[Reached],
         out: &mut Vec<Out>,
     ) {
         let Some(last) = self.sessions.get(&id).map(|session| session.owner.generation().count) else {
@@ -252,6 +279,12 @@ impl Shard {
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.asked_ns = Some(now.mono_ns);
+        let stands = session.feeder.is_some() || session.unfed_ns.is_some();
+        session.stood = stands && session.owner.standing_by().is_some_and(|(_, able)| able);
+        (session.feeder, session.unfed_ns) = (None, None);
+        if !core::mem::replace(&mut session.counted, true) {
+            self.tenants.came(session.place, &session.owner.policy().app);
+        }
         let (fresh, proven) = (session.fresh, session.proven);
         self.counters.attempts += 1;
         let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
@@ -260,16 +293,20 @@ impl Shard {
         });
     }
 
+    /// Where the ends of a session that is known here are reached; none if one cannot be.
+    pub(super) fn known_ends(&self, id: SessionId) -> Option<Vec<Reached>> {
+        let session = self.sessions.get(&id)?;
+        let ports = [Port::CLIENT, Port::SERVER];
+        let hosts = ports.iter().filter_map(|port| session.owner.host(*port));
+        hosts.map(|host| self.hosts.get(&host).map(|wire| (*wire, None, host))).collect()
+    }
+
     /// Another attempt was in the way, or the cell could not be kept: once more, over the same wires.
     pub(super) fn again(&mut self, now: Now, id: SessionId, count: u64, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.again += 1;
         let tired = session.again > AGAIN_MAX;
-        let ports = [Port::CLIENT, Port::SERVER];
-        let hosts: Vec<HostId> = ports.iter().filter_map(|port| session.owner.host(*port)).collect();
-        let ends: Option<Vec<_>> =
-            hosts.iter().map(|host| self.hosts.get(host).map(|wire| (*wire, None, *host))).collect();
-        match ends {
+        match self.known_ends(id) {
             Some(ends) if !tired => self.attempt(now, id, count, &ends, out),
             _ => self.with_owner(now, id, out, |owner, effects| {
                 owner.leave(Code::Superseded, "other attempts were in the way".to_string(), effects);

@@ -2,6 +2,8 @@
 
 mod effects;
 mod hello;
+mod keepers;
+mod peers;
 mod record;
 mod report;
 mod shared;
@@ -18,9 +20,10 @@ use alloc::{
     string::ToString,
     vec::Vec,
 };
+use keepers::{Keepers, Placing};
 use marram_session::{
     cell::CellId,
-    owner::{Effect, Holder, Owner, Policy},
+    owner::{Effect, Holder, Owner, Phase, Policy},
 };
 use marram_wire::{
     frame::{Channel, Code, Drain, Frame, Hello},
@@ -28,6 +31,7 @@ use marram_wire::{
     random::Random,
     seal::DomainSecret,
 };
+use peers::Peers;
 use report::Counters;
 use shared::SharedCells;
 use tenants::Tenants;
@@ -56,6 +60,16 @@ struct Session {
     adrift_ns: Option<u64>,
     since_ms: u64,
     place: Place,
+    /// Whether it is counted as one of its tenant's: those that this shard only stands by for are not.
+    counted: bool,
+    /// Who keeps it beside its ends.
+    placing: Placing,
+    /// Who feeds it, while this shard stands by for it.
+    feeder: Option<(WireId, Channel)>,
+    /// Since when nobody does.
+    unfed_ns: Option<u64>,
+    /// Whether this attempt goes on from what this shard was fed.
+    stood: bool,
 }
 
 impl Session {
@@ -87,6 +101,8 @@ pub struct Shard {
     cells_made: u64,
     shared: SharedCells,
     tenants: Tenants,
+    keepers: Keepers,
+    peers: Option<Peers>,
     /// Hellos that wait for a place among the recoveries (DESIGN.md section 5.8).
     waiting: VecDeque<(WireId, Hello)>,
     /// Sessions that are being recovered.
@@ -119,6 +135,8 @@ impl Shard {
             cells_made: 0,
             shared: SharedCells::default(),
             tenants: Tenants::default(),
+            keepers: Keepers::default(),
+            peers: None,
             waiting: VecDeque::new(),
             recoveries: 0,
             timers: BTreeSet::new(),
@@ -133,8 +151,12 @@ impl Shard {
     pub fn step(&mut self, now: Now, input: In, out: &mut Vec<Out>) {
         match input {
             In::WireUp { wire } => self.wire_up(now, wire),
+            In::WireDown { wire } if self.is_peer(wire) => self.peer_down(now, wire, out),
             In::WireDown { wire } => self.wire_down(now, wire, out),
+            In::Frame { wire, frame } if self.is_peer(wire) => self.peer_frame(now, wire, frame, out),
             In::Frame { wire, frame } => self.frame(now, wire, frame, out),
+            In::Dialled { wire, target } => self.dialled(now, wire, target, out),
+            In::DialFailed { target, .. } => self.dial_failed(now, target, out),
             In::Started { cell, result } if self.shared.has(cell) => {
                 self.shared_started(now, cell, result, out);
             }
@@ -165,12 +187,41 @@ impl Shard {
         self.timers_due(now, out);
         self.shared_due(now, out);
         self.wires_silent(now, out);
+        self.peers_due(now, out);
+        self.recalls_due(now, out);
         self.admit(now, out);
         if self.draining && !self.drained && self.sessions.is_empty() {
             self.drained = true;
             out.push(Out::Control(FromShard::Drained));
         }
         self.ask_to_wake(out);
+    }
+
+    fn is_peer(&self, wire: WireId) -> bool {
+        self.peers.as_ref().is_some_and(|peers| peers.has(wire))
+    }
+
+    /// A session with this owner.
+    fn new_session(&mut self, now: Now, owner: Owner, app: &App) -> Session {
+        Session {
+            owner,
+            links: [None; 2],
+            former: Vec::new(),
+            fresh: false,
+            proven: true,
+            recovering: false,
+            again: 0,
+            timer_ns: None,
+            asked_ns: None,
+            adrift_ns: None,
+            since_ms: u64::try_from(now.unix_ns / 1_000_000).unwrap_or(0),
+            place: self.tenants.place(app),
+            counted: false,
+            placing: Placing::default(),
+            feeder: None,
+            unfed_ns: None,
+            stood: false,
+        }
     }
 
     /// Sessions on this shard.
@@ -221,12 +272,14 @@ impl Shard {
             ToShard::Configure(configure) => {
                 self.tenants.grant(&configure.grants);
                 self.config = configure;
+                self.begin_peers(now);
                 out.push(Out::Control(FromShard::Ready));
             }
             ToShard::Deploy(app) => {
                 self.retire_shared(&app.name, app.shared.then_some(app.image), out);
                 self.apps.insert(app.name.clone(), app.clone());
                 self.know(app);
+                self.keepers_changed(now, out);
             }
             ToShard::Know(app) => self.know(app),
             ToShard::Missing(missing) => self.missing(now, missing),
@@ -236,15 +289,20 @@ impl Shard {
             }
             ToShard::Drain => {
                 self.draining = true;
+                self.drop_standbys(now, out);
                 for wire in self.wires.keys() {
                     out.push(Out::Send { wire: *wire, frame: Drain {}.into() });
                 }
             }
             ToShard::Kill(kill) => {
-                let found = self.sessions.contains_key(&kill.session);
-                self.with_owner(now, kill.session, out, |owner, effects| {
-                    owner.over(Code::Killed, kill.reason, effects);
-                });
+                // Who only stands by for a session is not the one to end it.
+                let session = self.sessions.get(&kill.session);
+                let found = session.is_some_and(|session| session.owner.phase() != Phase::Following);
+                if found {
+                    self.with_owner(now, kill.session, out, |owner, effects| {
+                        owner.over(Code::Killed, kill.reason, effects);
+                    });
+                }
                 out.push(Out::Control(FromShard::Killed(crate::api::Killed { tag: kill.tag, found })));
             }
             ToShard::List(tag) => self.list(tag.tag, out),
@@ -266,6 +324,21 @@ impl Shard {
             self.timers.pop_first();
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             session.timer_ns = None;
+            let unfed_until_ns = self.sessions.get(&id).and_then(|session| self.unfed_until_ns(session));
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
+            if session.owner.phase() == Phase::Following {
+                if unfed_until_ns.is_some_and(|until_ns| until_ns <= now.mono_ns) {
+                    self.with_owner(now, id, out, |owner, effects| {
+                        owner.leave(Code::Lost, "nobody feeds it any more".to_string(), effects);
+                    });
+                }
+                continue;
+            }
+            if session.placing.again_ns.is_some_and(|again_ns| again_ns <= now.mono_ns) {
+                session.placing.again_ns = None;
+                self.place(now, id, out);
+            }
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
             if session.adrift_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
                 self.with_owner(now, id, out, |owner, effects| {
                     let reason = "the other end did not come back within the app's linger time";
@@ -279,10 +352,15 @@ impl Shard {
 
     /// Looks at a session when it wants to be looked at.
     fn rearm(&mut self, now: Now, id: SessionId) {
+        let unfed_until_ns = self.sessions.get(&id).and_then(|session| self.unfed_until_ns(session));
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let since_ns = session.adrift_ns.unwrap_or(now.mono_ns);
         session.adrift_ns = session.owner.incomplete().then_some(since_ns);
-        let due_ns = [session.owner.due_ns(), session.adrift_until_ns()].into_iter().flatten().min();
+        let following = session.owner.phase() == Phase::Following;
+        let unfed_until_ns = unfed_until_ns.filter(|_| following);
+        let again_ns = session.placing.again_ns.filter(|_| session.owner.phase() == Phase::Running);
+        let due_ns = [session.owner.due_ns(), session.adrift_until_ns(), again_ns, unfed_until_ns];
+        let due_ns = due_ns.into_iter().flatten().min();
         if due_ns != session.timer_ns {
             if let Some(timer_ns) = session.timer_ns {
                 self.timers.remove(&(timer_ns, id));
@@ -294,7 +372,9 @@ impl Shard {
 
     fn ask_to_wake(&mut self, out: &mut Vec<Out>) {
         let sessions = self.timers.first().map(|(due_ns, _)| *due_ns);
-        let due_ns = [sessions, self.shared.due_ns(), self.silence_wake_ns()].into_iter().flatten().min();
+        let peers = self.peers.as_ref().and_then(Peers::wake_ns);
+        let due_ns = [sessions, self.shared.due_ns(), self.silence_wake_ns(), peers, self.keepers.due_ns()];
+        let due_ns = due_ns.into_iter().flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);
             out.push(Out::WakeAt { mono_ns });
@@ -306,7 +386,7 @@ fn policy(app: &App, config: &Configure) -> Policy {
     Policy {
         app: app.name.clone(),
         server: app.server.clone(),
-        keep: app.protect == Protect::Endpoints,
+        keep: app.protect != Protect::None,
         holder: match app.keep {
             Keep::Client => Holder::Client,
             Keep::Server => Holder::Server,

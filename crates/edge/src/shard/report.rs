@@ -34,6 +34,11 @@ pub(super) struct Counters {
     pub(super) recordings: u64,
     pub(super) recordings_failed: u64,
     pub(super) sabotage_seen: u64,
+    pub(super) takeovers: u64,
+    pub(super) keepers_lost: u64,
+    pub(super) recalls: u64,
+    pub(super) recalled: u64,
+    pub(super) recalls_late: u64,
 }
 
 impl Counters {
@@ -79,6 +84,7 @@ impl Shard {
         let owner = &session.owner;
         let totals = owner.totals();
         let (log_bytes, uncovered_bytes) = owner.log_bytes();
+        let tasks = owner.tasks();
         let gate = |port| owner.host(port).is_some() && owner.host(port) == self.config.gate;
         Row {
             session: id,
@@ -88,16 +94,30 @@ impl Shard {
             phase: owner.phase().name().to_string(),
             client: owner.host(Port::CLIENT).unwrap_or_default(),
             server: owner.host(Port::SERVER),
-            protect: if owner.policy().keep { Protect::Endpoints } else { Protect::None },
+            protect: self.protect_of(session),
+            keepers: self.keepers_of(session),
             client_in_gate: gate(Port::CLIENT),
             server_in_gate: gate(Port::SERVER),
             consumed: totals.consumed,
             produced: totals.produced,
             log_bytes,
             uncovered_bytes,
+            tasks: tasks.turns,
+            tasks_locked_out: tasks.locked_out,
+            locks: tasks.locks,
             checkpoints: totals.checkpoints,
             recoveries: owner.generation().count.saturating_sub(1),
             since_ms: session.since_ms,
+        }
+    }
+
+    fn protect_of(&self, session: &super::Session) -> Protect {
+        let policy = session.owner.policy();
+        let app = self.apps.get(&policy.app).or_else(|| self.images.get(&session.owner.image()));
+        match app {
+            _ if !policy.keep => Protect::None,
+            Some(app) => app.protect,
+            None => Protect::Endpoints,
         }
     }
 
@@ -108,6 +128,7 @@ impl Shard {
         let mut counters = alloc::vec![
             gauge("sessions", self.sessions.len()),
             gauge("sessions_recovering", self.sessions.values().filter(|s| s.owner.recovering()).count()),
+            gauge("sessions_standing_by", self.sessions.values().filter(|s| s.feeder.is_some()).count()),
             gauge("recoveries_waiting", self.waiting.len()),
             gauge("shared_cells", self.shared.len()),
             gauge("wires", self.wires.len()),
@@ -127,6 +148,11 @@ impl Shard {
             count("superseded_total", self.counters.superseded),
             count("stale_frames_total", self.counters.stale_frames),
             count("wires_refused_total", self.counters.wires_refused),
+            count("takeovers_total", self.counters.takeovers),
+            count("keepers_lost_total", self.counters.keepers_lost),
+            count("recalls_total", self.counters.recalls),
+            count("recalled_total", self.counters.recalled),
+            count("recalls_late_total", self.counters.recalls_late),
             count("recordings_total", self.counters.recordings),
             count("recordings_failed_total", self.counters.recordings_failed),
             count("sessions_finished_total", self.counters.finished),

@@ -1,6 +1,6 @@
 //! Wires from agents: greeting, channels, silence.
 
-use super::{Bound, Shard, index};
+use super::{Bound, Shard, index, keepers::Role};
 use crate::api::{Now, Out, WireId};
 use alloc::{
     collections::BTreeMap,
@@ -23,6 +23,8 @@ pub(super) struct Wire {
     /// Once it has greeted.
     pub(super) host: Option<HostId>,
     pub(super) servers: Vec<String>,
+    /// Once it has shown that it leads to a keeper.
+    pub(super) role: Option<Role>,
     pub(super) challenge: [u8; 16],
     pub(super) channels: BTreeMap<Channel, Bound>,
     next_channel: Channel,
@@ -42,6 +44,7 @@ impl Shard {
         let wire = Wire {
             host: None,
             servers: Vec::new(),
+            role: None,
             challenge: self.random.bytes(),
             channels: BTreeMap::new(),
             next_channel: u32::MAX,
@@ -61,6 +64,9 @@ impl Shard {
             self.hosts.extend(other.map(|other| (host, other)));
         }
         self.waiting.retain(|(wire, _)| *wire != id);
+        if wire.role.is_some() {
+            return self.keeper_down(now, id, out);
+        }
         for (channel, bound) in wire.channels {
             let Some(session) = self.sessions.get_mut(&bound.session) else { continue };
             let link = &mut session.links[index(bound.port)];
@@ -83,6 +89,8 @@ impl Shard {
             Frame::Ping(ping) => out.push(Out::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() }),
             Frame::Pong(_) => {}
             _ if !greeted => self.goodbye(id, "the first frame is not a greeting", out),
+            Frame::Keeper(keeper) => self.keeper(now, id, keeper, out),
+            other if wire.role.is_some() => self.keeper_frame(now, id, other, out),
             Frame::Hello(hello) => self.hello(now, id, hello, out),
             other => self.session_frame(now, id, other, out),
         }
@@ -114,7 +122,7 @@ impl Shard {
         out.push(Out::Send { wire: id, frame: welcome.into() });
     }
 
-    fn goodbye(&mut self, id: WireId, reason: &str, out: &mut Vec<Out>) {
+    pub(super) fn goodbye(&mut self, id: WireId, reason: &str, out: &mut Vec<Out>) {
         self.counters.wires_refused += 1;
         out.push(Out::Send { wire: id, frame: Goodbye { reason: reason.to_string() }.into() });
         out.push(Out::CloseWire { wire: id });

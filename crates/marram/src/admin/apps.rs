@@ -107,6 +107,14 @@ fn survives(manifest: &Manifest) -> &'static str {
         (Protect::Endpoints, Some(_)) => {
             "any number of edges, one after the other or all at once, while the client's and the server's agents live"
         }
+        (Protect::Warm | Protect::Hot, None) => {
+            "any number of edges, one after the other or all at once, while the client's agent lives; where another edge \
+             stands by, it goes on without a rebuild"
+        }
+        (Protect::Warm | Protect::Hot, Some(_)) => {
+            "any number of edges, one after the other or all at once, while the client's and the server's agents live; \
+             where another edge stands by, it goes on without a rebuild"
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::agent::Routing;
 use crate::config::edge::Config;
+use crate::coordinator::Coordinator;
 use crate::edge::AdminClient;
 use crate::keys::Key;
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ pub struct Desk {
     pub gate_servers: Vec<String>,
     /// Admin URLs of edges to fetch apps from that this one lacks.
     pub peers: Vec<String>,
+    /// Who knows of other edges, where there is such.
+    pub coordinator: Option<Coordinator>,
     /// Apps whose stage goes before those of every app, the one next to the client first.
     pub first: Vec<String>,
     /// Apps whose stage goes behind those of every app, the one next to the server last.
@@ -40,7 +43,7 @@ pub struct Desk {
 impl Desk {
     /// The desk of the edge that is configured so.
     #[must_use]
-    pub fn new(config: &Config, control: AdminClient) -> Self {
+    pub fn new(config: &Config, control: AdminClient, coordinator: Option<Coordinator>) -> Self {
         Self {
             control,
             edge: config.edge.name.clone(),
@@ -51,6 +54,7 @@ impl Desk {
             routing: config.edge.routing.clone(),
             gate_servers: config.edge.servers.iter().map(|server| server.name.clone()).collect(),
             peers: config.admin.peers.clone(),
+            coordinator,
             first: config.admin.first.clone(),
             last: config.admin.last.clone(),
             keys: config.edge.keys.clone(),

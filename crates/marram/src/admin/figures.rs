@@ -32,7 +32,7 @@ pub(super) fn prometheus(edge: &str, figures: &[Figure]) -> String {
 }
 
 /// A label's value as the format wants it.
-fn escaped(value: &str) -> String {
+pub(super) fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 

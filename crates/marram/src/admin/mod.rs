@@ -13,9 +13,12 @@
 //! | `DELETE /v1/sessions/ID` | ends it for good | |
 //! | `GET /v1/routes` | | rules of the gates, how often each decided, listeners |
 //! | `PUT /v1/routes` | replaces the rules, all at once: `{"routes": [...], "revision": n}` | as above |
+//! | `GET /v1/coordinator` | | whether the coordinator is there, what cannot be done meanwhile, the edges it knows |
 //! | `POST /v1/drain` | moves everything away, takes nothing new | |
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
 //! | `GET /v1/images/HASH/app` | | what its app promises, deployed now or once, for another edge |
+//!
+//! A recorder answers `/healthz`, `/metrics` and `/v1/sessions` in the same way.
 //!
 //! Answers are JSON where nothing else is said. A refusal is `{"error": what happened, "fix": who can do what}`.
 
@@ -24,9 +27,11 @@ pub mod body;
 mod boot;
 mod chains;
 pub mod client;
+mod coordination;
 mod desk;
 mod figures;
 mod peers;
+mod recorder;
 mod routes;
 mod routing;
 mod server;
@@ -36,5 +41,7 @@ pub use boot::{check, load};
 pub use client::ANSWER_BYTES_MAX;
 pub use desk::Desk;
 pub use peers::fetch;
+pub use recorder::RecorderDesk;
+pub use routes::{Answer, Call, Refusal};
 pub use routing::Replacement;
-pub use server::{BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, start};
+pub use server::{BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, Site, serve, start};

@@ -5,12 +5,16 @@ use super::client::{Client, ClientError};
 use super::desk::Desk;
 use super::view::{self, parse_hex};
 use super::{apps, chains};
+use crate::coordinator::Coordinator;
 use anyhow::{Context, anyhow, ensure};
 use hyper::Method;
 use marram_edge::api::App;
 use marram_sandbox::{Chain, Images};
 use marram_wire::id::ImageHash;
 use serde_json::Value;
+
+/// Edges that say that they have an image and are asked for it; if none of so many gives it, more would not either.
+const HOLDERS_MAX: usize = 8;
 
 /// Takes every app that a peer has and this edge has not.
 pub(super) fn copy_from(desk: &Desk, peer: &str) -> anyhow::Result<()> {
@@ -68,7 +72,8 @@ fn bring(client: &Client, images: &Images, image: ImageHash) -> anyhow::Result<(
 /// In a few words for the session that wants it; the log has what each peer said.
 pub fn fetch(desk: &Desk, image: ImageHash) -> Result<App, String> {
     let mut unknown = 0;
-    for peer in &desk.peers {
+    let peers = asked_for(desk, image);
+    for peer in &peers {
         match fetch_from(desk, peer, image) {
             Ok(app) => return Ok(app),
             Err(error) => {
@@ -78,11 +83,22 @@ pub fn fetch(desk: &Desk, image: ImageHash) -> Result<App, String> {
             }
         }
     }
-    let peers = desk.peers.len();
+    let away = desk.coordinator.as_ref().and_then(Coordinator::away);
+    let away = away.map_or("", |_| "; the coordinator, which knows who has what, is away");
+    let peers = peers.len();
     Err(match peers - unknown {
-        0 => format!("none of its {peers} peers has it either"),
-        failed => format!("{failed} of its {peers} peers could not give it (its log says why)"),
+        0 => format!("none of its {peers} peers has it either{away}"),
+        failed => format!("{failed} of its {peers} peers could not give it (its log says why){away}"),
     })
+}
+
+/// Admin URLs: first of those who say at the coordinator that they have it, then of those that the configuration names.
+fn asked_for(desk: &Desk, image: ImageHash) -> Vec<String> {
+    let holders = desk.coordinator.as_ref().map(|coordinator| coordinator.holders(image));
+    let mut urls: Vec<String> = holders.into_iter().flatten().take(HOLDERS_MAX).map(|(_, url)| url).collect();
+    let named: Vec<String> = desk.peers.iter().filter(|peer| !urls.contains(peer)).cloned().collect();
+    urls.extend(named);
+    urls
 }
 
 fn fetch_from(desk: &Desk, peer: &str, image: ImageHash) -> anyhow::Result<App> {

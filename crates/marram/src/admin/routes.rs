@@ -2,9 +2,11 @@
 
 use super::apps::{self, StageNames};
 use super::body::Upload;
+use super::coordination;
 use super::desk::Desk;
 use super::figures;
 use super::routing;
+use super::server::Site;
 use super::view;
 use crate::edge::{AskError, take_recording};
 use bytes::Bytes;
@@ -22,28 +24,33 @@ const RECORD_PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request, all of it.
-pub(super) struct Call {
+pub struct Call {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) body: Bytes,
 }
 
 /// An answer, all of it.
-pub(super) struct Answer {
+pub struct Answer {
     pub(super) status: StatusCode,
     pub(super) content_type: &'static str,
     pub(super) body: Bytes,
 }
 
 impl Answer {
-    fn json(value: &Value) -> Self {
+    pub(super) fn json(value: &Value) -> Self {
         Self { status: StatusCode::OK, content_type: "application/json", body: line(value) }
+    }
+
+    /// As Prometheus reads it.
+    pub(super) fn text(text: String) -> Self {
+        Self { status: StatusCode::OK, content_type: "text/plain; version=0.0.4", body: text.into() }
     }
 }
 
 /// Why a request was not done.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub struct Refusal {
     status: StatusCode,
     error: String,
     fix: String,
@@ -82,8 +89,18 @@ fn line(value: &Value) -> Bytes {
     text.into()
 }
 
+impl Site for Desk {
+    fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
+    fn answer(&self, call: &Call) -> Result<Answer, Refusal> {
+        answer(self, call)
+    }
+}
+
 /// Does what is asked.
-pub(super) fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
     let path: Vec<&str> = call.path.trim_matches('/').split('/').collect();
     let (get, delete, post) = (Method::GET, Method::DELETE, Method::POST);
     match (&call.method, path.as_slice()) {
@@ -103,6 +120,7 @@ pub(super) fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "routes"]) if method == Method::PUT => {
             routing::replace(desk, &call.body).map(|routes| Answer::json(&routes))
         }
+        (method, ["v1", "coordinator"]) if method == get => Ok(Answer::json(&coordination::shown(desk))),
         (method, ["v1", "drain"]) if method == post => done(ask(desk, Request::Drain)?),
         (method, ["v1", "images", hash]) if method == get => image(desk, hash),
         (method, ["v1", "images", hash, "app"]) if method == get => image_app(desk, hash),
@@ -162,8 +180,8 @@ fn figures(desk: &Desk) -> Result<Vec<Figure>, Refusal> {
 }
 
 fn metrics(desk: &Desk) -> Result<Answer, Refusal> {
-    let body = (figures::prometheus(&desk.edge, &figures(desk)?) + &routing::prometheus(desk)).into();
-    Ok(Answer { status: StatusCode::OK, content_type: "text/plain; version=0.0.4", body })
+    let body = figures::prometheus(&desk.edge, &figures(desk)?);
+    Ok(Answer::text(body + &routing::prometheus(desk) + &coordination::prometheus(desk)))
 }
 
 /// The whole edge: what it, each shard and each app have now.

@@ -104,7 +104,7 @@ fn promises_kept(desk: &Desk, rules: &[Rule]) -> Result<(), Refusal> {
     };
     for rule in rules {
         let Action::App(name) = &rule.action else { continue };
-        let promises = |app: &&marram_edge::api::App| app.name == *name && app.protect == Protect::Endpoints;
+        let promises = |app: &&marram_edge::api::App| app.name == *name && app.protect != Protect::None;
         if apps.iter().any(|app| promises(&app)) {
             let what = "leads from a gate of this edge to an app with protect = \"endpoints\", whose sessions would have \
                         their client ends in this edge and not survive it";

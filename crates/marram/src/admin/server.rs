@@ -1,7 +1,7 @@
 //! Connections: HTTP in and out, who may ask, and how much at a time. Knows no route.
 
 use super::desk::Desk;
-use super::routes::{self, Answer, Call, Refusal};
+use super::routes::{Answer, Call, Refusal};
 use super::{body, boot};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -24,28 +24,44 @@ pub const HEAD_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a request's body may take.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Starts the API's thread, and one that deploys what is to be deployed at start.
+/// Whoever has an admin API.
+pub trait Site: Send + Sync + 'static {
+    /// What must be shown, if anything.
+    fn token(&self) -> Option<&str>;
+    /// Does what is asked. May block.
+    fn answer(&self, call: &Call) -> Result<Answer, Refusal>;
+}
+
+/// Starts an edge's API, and a thread that deploys what is to be deployed at start.
 ///
 /// # Errors
 /// If the operating system has no thread or descriptor left.
 pub fn start(listener: TcpListener, desk: Arc<Desk>) -> io::Result<()> {
+    let booting = Arc::clone(&desk);
+    thread::Builder::new().name("admin-boot".into()).spawn(move || boot::deploy_all(&booting))?;
+    serve(listener, desk)
+}
+
+/// Starts an API's thread.
+///
+/// # Errors
+/// If the operating system has no thread or descriptor left.
+pub fn serve(listener: TcpListener, site: Arc<dyn Site>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(ANSWERS_MAX)
         .thread_name("admin-answer")
         .build()?;
-    let booting = Arc::clone(&desk);
-    thread::Builder::new().name("admin-boot".into()).spawn(move || boot::deploy_all(&booting))?;
     thread::Builder::new().name("admin".into()).spawn(move || {
-        if let Err(error) = runtime.block_on(accept(listener, desk)) {
+        if let Err(error) = runtime.block_on(accept(listener, site)) {
             tracing::error!("the admin API stopped: {error}");
         }
     })?;
     Ok(())
 }
 
-async fn accept(listener: TcpListener, desk: Arc<Desk>) -> io::Result<()> {
+async fn accept(listener: TcpListener, site: Arc<dyn Site>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -59,9 +75,9 @@ async fn accept(listener: TcpListener, desk: Arc<Desk>) -> io::Result<()> {
                 continue;
             }
         };
-        let desk = Arc::clone(&desk);
+        let site = Arc::clone(&site);
         tokio::spawn(async move {
-            let service = hyper::service::service_fn(|request| respond(Arc::clone(&desk), request));
+            let service = hyper::service::service_fn(|request| respond(Arc::clone(&site), request));
             // An operator who hangs up early is no news.
             let _ = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -73,9 +89,12 @@ async fn accept(listener: TcpListener, desk: Arc<Desk>) -> io::Result<()> {
     }
 }
 
-async fn respond(desk: Arc<Desk>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
-    let answer = match read(&desk, request).await {
-        Ok(call) => tokio::task::spawn_blocking(move || routes::answer(&desk, &call))
+async fn respond(
+    site: Arc<dyn Site>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let answer = match read(&*site, request).await {
+        Ok(call) => tokio::task::spawn_blocking(move || site.answer(&call))
             .await
             .unwrap_or_else(|_| Err(Refusal::bug("answering panicked"))),
         Err(refusal) => Err(refusal),
@@ -84,9 +103,9 @@ async fn respond(desk: Arc<Desk>, request: Request<Incoming>) -> Result<Response
 }
 
 /// Whether the asker may ask, and then all of what is asked.
-async fn read(desk: &Desk, request: Request<Incoming>) -> Result<Call, Refusal> {
+async fn read(site: &dyn Site, request: Request<Incoming>) -> Result<Call, Refusal> {
     let shown = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
-    if !may_ask(desk, shown, request.uri().path()) {
+    if !may_ask(site, shown, request.uri().path()) {
         let fix = "show the edge's admin token: --token-file, or `Authorization: Bearer ...`";
         return Err(Refusal::new(StatusCode::UNAUTHORIZED, "the admin token is missing or wrong", fix));
     }
@@ -117,8 +136,8 @@ async fn read(desk: &Desk, request: Request<Incoming>) -> Result<Call, Refusal> 
 }
 
 /// `/healthz` is for load balancers, which have no token.
-fn may_ask(desk: &Desk, shown: Option<&[u8]>, path: &str) -> bool {
-    let Some(token) = &desk.token else { return true };
+fn may_ask(site: &dyn Site, shown: Option<&[u8]>, path: &str) -> bool {
+    let Some(token) = site.token() else { return true };
     let shown = shown.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
     // Digests compare in a time that says nothing about where the two differ.
     path == "/healthz" || blake3::hash(shown) == blake3::hash(token.as_bytes())

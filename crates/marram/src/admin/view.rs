@@ -43,6 +43,8 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
         protect: match text("protect")? {
             "none" => Protect::None,
             "endpoints" => Protect::Endpoints,
+            "standby (warm)" => Protect::Warm,
+            "standby (hot)" => Protect::Hot,
             _ => return None,
         },
         server: match &value["server"] {
@@ -76,12 +78,16 @@ pub(super) fn row(row: &Row) -> Value {
         "client": row.client.to_string(),
         "server": row.server.map(|host| host.to_string()),
         "protect": protect(row.protect),
+        "keepers": row.keepers,
         "client_in_gate": row.client_in_gate,
         "server_in_gate": row.server_in_gate,
         "consumed": row.consumed,
         "produced": row.produced,
         "log_bytes": row.log_bytes,
         "uncovered_bytes": row.uncovered_bytes,
+        "tasks": row.tasks,
+        "tasks_locked_out": row.tasks_locked_out,
+        "locks": row.locks,
         "checkpoints": row.checkpoints,
         "recoveries": row.recoveries,
         "since_ms": row.since_ms,
@@ -92,6 +98,8 @@ fn protect(protect: Protect) -> &'static str {
     match protect {
         Protect::None => "none",
         Protect::Endpoints => "endpoints",
+        Protect::Warm => "standby (warm)",
+        Protect::Hot => "standby (hot)",
     }
 }
 

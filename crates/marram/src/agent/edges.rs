@@ -31,7 +31,7 @@ impl Edge {
 
 /// Reads the list. A name that has several addresses now stands for as many edges; one that cannot be resolved now may be
 /// later.
-pub(super) fn parse(names: &[String]) -> anyhow::Result<Vec<Edge>> {
+pub(crate) fn parse(names: &[String]) -> anyhow::Result<Vec<Edge>> {
     let mut edges = Vec::new();
     for name in names {
         let port = name.rsplit_once(':').map(|(_, port)| port).context(name.clone());

@@ -12,7 +12,9 @@ mod resolver;
 mod routing;
 mod shell;
 
-pub(crate) use reach::Reach;
+pub(crate) use edges::parse as parse_edges;
+pub(crate) use reach::{Begun, Reach, Reacher};
+pub(crate) use reports::EdgeReports;
 pub use routing::{Counts, FLOWS_MAX, IDLE, Listener, NotReplaced, Routing};
 pub(crate) use shell::Shell;
 
@@ -99,9 +101,12 @@ impl Default for Patience {
 /// # Errors
 /// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
 pub fn run(options: &Options, stop: Stop) -> anyhow::Result<()> {
-    let reach =
-        Reach::Edges { door: AgentDoor::new(&options.security)?, edges: edges::parse(&options.edges)? };
-    prepare(options, stop, reach)?.run()
+    prepare(options, stop, reach(&options.security, &options.edges)?)?.run()
+}
+
+/// The way to these edges.
+pub(crate) fn reach(security: &Security, edges: &[String]) -> anyhow::Result<Reach> {
+    Ok(Reach::Edges { door: AgentDoor::new(security)?, edges: edges::parse(edges)? })
 }
 
 /// An agent that is ready to run, with a given way to the edges: its listeners are bound.

@@ -1,4 +1,4 @@
-//! How an agent's loop gets connections that it does not have: wires to edges, sockets to servers. Names are resolved on
+//! How an agent's loop, or a recorder's, gets connections that it does not have: wires to edges, sockets to servers. Names are resolved on
 //! the way, by another thread.
 
 use super::{
@@ -29,7 +29,7 @@ pub(crate) enum Reach {
 }
 
 /// A connection that was begun.
-pub(super) enum Begin {
+pub(crate) enum Begin {
     /// In a stream.
     Stream(Socket),
     /// In datagrams.
@@ -44,7 +44,7 @@ enum Wanted {
 }
 
 /// What was begun once a name was resolved.
-pub(super) enum Begun {
+pub(crate) enum Begun {
     /// A wire.
     Wire(Target, anyhow::Result<Box<Wire>>),
     /// A connection to a server.
@@ -52,7 +52,7 @@ pub(super) enum Begun {
 }
 
 /// Begins connections.
-pub(super) struct Reacher {
+pub(crate) struct Reacher {
     reach: Reach,
     servers: BTreeMap<String, Server>,
     resolver: Resolver<Wanted>,
@@ -60,13 +60,13 @@ pub(super) struct Reacher {
 
 impl Reacher {
     /// `waker` is told when a name is resolved.
-    pub(super) fn new(reach: Reach, servers: &[Server], waker: Arc<Waker>) -> io::Result<Self> {
+    pub(crate) fn new(reach: Reach, servers: &[Server], waker: Arc<Waker>) -> io::Result<Self> {
         let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
         Ok(Self { reach, servers, resolver: Resolver::start(waker)? })
     }
 
     /// The edges that it was given.
-    pub(super) fn edges(&self) -> &[Edge] {
+    pub(crate) fn edges(&self) -> &[Edge] {
         match &self.reach {
             Reach::Edges { edges, .. } => edges,
             Reach::Own(_) => &[],
@@ -74,7 +74,7 @@ impl Reacher {
     }
 
     /// Begins a wire; `None` while its edge's name is being resolved.
-    pub(super) fn wire(&self, target: Target) -> anyhow::Result<Option<Wire>> {
+    pub(crate) fn wire(&self, target: Target) -> anyhow::Result<Option<Wire>> {
         match &self.reach {
             Reach::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?)))),
             Reach::Edges { door, edges } => {
@@ -100,7 +100,7 @@ impl Reacher {
     }
 
     /// Takes the next connection that waited for a name.
-    pub(super) fn next_begun(&self) -> Option<Begun> {
+    pub(crate) fn next_begun(&self) -> Option<Begun> {
         let (wanted, addresses): Resolved<Wanted> = self.resolver.take()?;
         Some(match wanted {
             Wanted::Wire(target) => Begun::Wire(target, self.resolved_wire(target, addresses).map(Box::new)),

@@ -14,13 +14,51 @@ use std::{
 };
 use tracing::{debug, info, warn};
 
-/// Writes reports to the log, and remembers which sessions are not over.
-pub(super) struct Reports {
+/// Which edges are there and which are not, in the log.
+pub(crate) struct EdgeReports {
     names: Vec<String>,
-    sessions: BTreeSet<SessionId>,
     /// Why each edge that is down was down when that was reported last.
     down: BTreeMap<Target, String>,
-    edges: Limiter,
+    limiter: Limiter,
+}
+
+impl EdgeReports {
+    /// Nothing reported yet.
+    pub(crate) fn new(edges: &[Edge], now: Instant) -> Self {
+        let names = edges.iter().map(|edge| edge.name.clone()).collect();
+        Self { names, down: BTreeMap::new(), limiter: Limiter::new(now) }
+    }
+
+    /// How an edge was configured.
+    pub(crate) fn name(&self, target: Target) -> &str {
+        self.names.get(usize::from(target.edge)).map_or("own", |name| name)
+    }
+
+    /// An edge answered, and calls itself so.
+    pub(crate) fn up(&mut self, target: Target, name: &str) {
+        self.down.remove(&target);
+        let address = self.name(target);
+        info!(edge = %name, %address, shard = target.shard, "edge up");
+    }
+
+    /// An edge is gone or suspected. Each failed attempt is reported; what changes is worth a line.
+    pub(crate) fn down(&mut self, target: Target, reason: &str, suspected: bool, now: Instant) {
+        if self.down.insert(target, reason.to_owned()).as_deref() == Some(reason) {
+            return;
+        }
+        if let Some(swallowed) = self.limiter.pass(now) {
+            let (address, shard) = (self.name(target), target.shard);
+            warn!(%address, shard, %reason, suspected, swallowed, "edge down");
+        }
+    }
+}
+
+/// Writes reports to the log, and remembers which sessions are not over.
+pub(super) struct Reports {
+    /// What there is to report. A line costs about what a session's begin does, so clients' answers go first.
+    waiting: Vec<Report>,
+    sessions: BTreeSet<SessionId>,
+    edges: EdgeReports,
     moves: Limiter,
     zombies: Limiter,
     ends: Limiter,
@@ -31,10 +69,9 @@ impl Reports {
     pub(super) fn new(edges: &[Edge], now: Instant) -> Self {
         let limiter = || Limiter::new(now);
         Self {
-            names: edges.iter().map(|edge| edge.name.clone()).collect(),
+            waiting: Vec::new(),
             sessions: BTreeSet::new(),
-            down: BTreeMap::new(),
-            edges: limiter(),
+            edges: EdgeReports::new(edges, now),
             moves: limiter(),
             zombies: limiter(),
             ends: limiter(),
@@ -48,11 +85,24 @@ impl Reports {
 
     /// How an edge was configured.
     pub(super) fn name(&self, target: Target) -> &str {
-        self.names.get(usize::from(target.edge)).map_or("own", |name| name)
+        self.edges.name(target)
     }
 
-    /// Writes one report.
-    pub(super) fn write(&mut self, report: &Report, now: Instant) {
+    /// Takes a report, which [`Self::write`] will write.
+    pub(super) fn add(&mut self, report: Report) {
+        self.waiting.push(report);
+    }
+
+    /// Writes the reports that wait.
+    pub(super) fn write(&mut self, now: Instant) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for report in waiting.drain(..) {
+            self.write_one(&report, now);
+        }
+        self.waiting = waiting;
+    }
+
+    fn write_one(&mut self, report: &Report, now: Instant) {
         let about = match report {
             Report::EdgeUp { target, .. }
             | Report::EdgeDown { target, .. }
@@ -61,20 +111,9 @@ impl Reports {
         };
         events::write(report, about);
         match report {
-            Report::EdgeUp { target, name } => {
-                self.down.remove(target);
-                let address = self.name(*target);
-                info!(edge = %name, %address, shard = target.shard, "edge up");
-            }
+            Report::EdgeUp { target, name } => self.edges.up(*target, name),
             Report::EdgeDown { target, reason, suspected } => {
-                // Each failed attempt is reported; what changes is worth a line.
-                if self.down.insert(*target, reason.clone()).as_ref() == Some(reason) {
-                    return;
-                }
-                if let Some(swallowed) = self.edges.pass(now) {
-                    let (address, shard) = (self.name(*target), target.shard);
-                    warn!(%address, shard, %reason, suspected, swallowed, "edge down");
-                }
+                self.edges.down(*target, reason, *suspected, now);
             }
             Report::Owned { session, app, generation, target, gap_ns } => {
                 self.sessions.insert(*session);

@@ -12,8 +12,7 @@ use super::{
     reports::Reports,
     routing::Routing,
 };
-use crate::net::{Happened, Limiter, Stop, Table, Wire, random, token};
-use anyhow::Context;
+use crate::net::{Clock, Happened, Limiter, Stop, Table, Wire, nanos, random, token};
 use marram_sandbox::run_soon;
 use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Server, Target, WireId};
 use marram_wire::id::HostId;
@@ -23,7 +22,6 @@ use mio::{
 };
 use std::{
     collections::VecDeque,
-    io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -32,8 +30,6 @@ use tracing::info;
 /// Inputs taken before what they led to is written.
 const BATCH: usize = 256;
 const EVENTS: usize = 1024;
-/// A poll that returns so much later than it should is no accident of scheduling: the process was stopped, or starved.
-const STALL: Duration = Duration::from_millis(20);
 
 const LISTENER: u64 = 1;
 const WIRE: u64 = 2;
@@ -67,20 +63,12 @@ pub(crate) struct Shell {
     reports: Reports,
     accept_errors: Limiter,
     refusals: Limiter,
-    started: Instant,
-    now: Instant,
-    /// Time in which this process could not run, which the agent's clock leaves out: an edge is not silent because we
-    /// were asleep.
-    stalled: Duration,
+    clock: Clock,
     wake_at: Option<u64>,
     stop: UnixStream,
     stops: usize,
     drain_limit: Duration,
     drain_deadline: Option<Instant>,
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Shell {
@@ -111,9 +99,7 @@ impl Shell {
             reports: Reports::new(edges, now),
             accept_errors: Limiter::new(now),
             refusals: Limiter::new(now),
-            started: now,
-            now,
-            stalled: Duration::ZERO,
+            clock: Clock::new(now),
             wake_at: Some(0),
             stop,
             stops: 0,
@@ -130,16 +116,8 @@ impl Shell {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             let timeout = self.timeout();
-            let due = timeout.map(|timeout| Instant::now() + timeout);
-            match self.poll.poll(&mut events, timeout) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                polled => polled.context("cannot wait for sockets")?,
-            }
-            self.now = Instant::now();
-            if let Some(late) =
-                due.and_then(|due| self.now.checked_duration_since(due)).filter(|late| *late > STALL)
-            {
-                self.stalled += late;
+            if !self.clock.wait(&mut self.poll, &mut events, timeout)? {
+                continue;
             }
             for event in &events {
                 self.on_event(event);
@@ -153,11 +131,11 @@ impl Shell {
 
     fn is_over(&self) -> bool {
         let empty = self.locals.is_empty() && self.datagrams.is_empty() && self.reports.sessions() == 0;
-        self.stops > 1 || self.drain_deadline.is_some_and(|deadline| empty || self.now >= deadline)
+        self.stops > 1 || self.drain_deadline.is_some_and(|deadline| empty || self.clock.now() >= deadline)
     }
 
     fn now_ns(&self) -> u64 {
-        nanos(self.now.duration_since(self.started).saturating_sub(self.stalled))
+        self.clock.now_ns()
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -166,9 +144,8 @@ impl Shell {
         if busy || !self.inputs.is_empty() || listeners_wait {
             return Some(Duration::ZERO);
         }
-        let on_clock = |at| self.started + self.stalled + Duration::from_nanos(at);
-        let wake = self.wake_at.map(on_clock);
-        let silence = self.datagrams.due_ns().map(on_clock);
+        let wake = self.wake_at.map(|at| self.clock.at(at));
+        let silence = self.datagrams.due_ns().map(|at| self.clock.at(at));
         let locals = [self.locals.deadline(), self.locals.search_due()].into_iter().flatten().min();
         let next = [wake, silence, locals, self.held.deadline(), self.table.deadline(), self.drain_deadline]
             .into_iter()
@@ -195,7 +172,7 @@ impl Shell {
         let wishes = Stop::take(&mut self.stop);
         if wishes > 0 && self.stops == 0 {
             info!("stopping: taking no new connections, waiting for {} sessions", self.reports.sessions());
-            self.drain_deadline = Some(self.now + self.drain_limit);
+            self.drain_deadline = Some(self.clock.now() + self.drain_limit);
             self.listeners.clear();
             self.accepting.clear();
             self.inputs.push_back(In::Drain);
@@ -205,12 +182,12 @@ impl Shell {
 
     /// Gives up what takes too long.
     fn expire(&mut self) {
-        self.table.expire(self.now);
-        while let Some(input) = self.locals.expire(self.now) {
+        self.table.expire(self.clock.now());
+        while let Some(input) = self.locals.expire(self.clock.now()) {
             self.inputs.push_back(input);
         }
-        self.locals.search_vanished(self.now, &mut self.inputs);
-        while let Some(connection) = self.held.overdue(self.now) {
+        self.locals.search_vanished(self.clock.now(), &mut self.inputs);
+        while let Some(connection) = self.held.overdue(self.clock.now()) {
             self.ask(connection, true);
         }
         let now_ns = self.now_ns();
@@ -238,6 +215,7 @@ impl Shell {
         }
         self.routing.note_dropped(self.agent.datagrams_dropped());
         self.table.flush();
+        self.reports.write(self.clock.now());
     }
 
     fn next_input(&mut self) -> Option<In> {
@@ -297,7 +275,7 @@ impl Shell {
             }
             Out::Connect { connection, server } => self.connect(connection, &server),
             Out::WakeAt { now_ns } => self.wake_at = Some(now_ns),
-            Out::Report(report) => self.reports.write(&report, self.now),
+            Out::Report(report) => self.reports.add(report),
         }
     }
 
@@ -322,7 +300,7 @@ impl Shell {
     fn dialled(&mut self, target: Target, wire: anyhow::Result<Wire>) {
         let inserted = wire.and_then(|wire| {
             let token = |id| token::token(WIRE, id);
-            Ok(self.table.insert(self.poll.registry(), token, wire, target, self.now)?)
+            Ok(self.table.insert(self.poll.registry(), token, wire, target, self.clock.now())?)
         });
         if let Err(error) = inserted {
             self.inputs.push_back(In::DialFailed { target, reason: format!("{error:#}") });
@@ -341,7 +319,7 @@ impl Shell {
         let registry = self.poll.registry();
         let begun = begun.and_then(|begun| match begun {
             Begin::Stream(socket) => {
-                self.locals.connect(registry, connection, socket, self.now)?;
+                self.locals.connect(registry, connection, socket, self.clock.now())?;
                 Ok(None)
             }
             Begin::Datagrams(socket) => Ok(Some(self.datagrams.connected(registry, connection, socket)?)),

@@ -19,6 +19,7 @@ mod pinger;
 mod recover;
 mod replay;
 mod report;
+mod standby;
 mod start;
 mod stats;
 mod tls;
@@ -36,6 +37,8 @@ pub enum Name {
     Forward,
     /// How long clients wait when an edge dies.
     Recover,
+    /// How long a session is without an owner when another edge stands by, and what standing by costs.
+    Standby,
     /// How fast a recorded session runs again.
     Replay,
     /// How long a checkpoint pauses a cell.
@@ -67,7 +70,7 @@ pub struct Options {
     /// Measure little: to see that it works, not what it costs.
     #[arg(long)]
     pub quick: bool,
-    /// Of `forward` and `recover`, only the parts whose name contains this, as throughput or state_10mib.
+    /// Of `forward`, `recover` and `standby`, only the parts whose name contains this, as throughput or state_10mib.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
     /// Directory of the built cells.
@@ -150,6 +153,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     let report: Report = match options.name {
         Name::Forward => forward::run(&plan)?,
         Name::Recover => recover::run(&plan)?,
+        Name::Standby => standby::run(&plan)?,
         Name::Replay => replay::run(&plan)?,
         Name::Checkpoint => checkpoint::run(&plan)?,
         Name::Start => start::run(&plan)?,

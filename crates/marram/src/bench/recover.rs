@@ -5,7 +5,7 @@ use super::pinger::{self, Pinger};
 use super::report::{Bar, Report};
 use super::{Plan, cpu, mass, peer, progress, stats};
 use crate::admin::client::Client;
-use crate::harness::{Lab, Relay};
+use crate::harness::{Event, Lab, RECORDER, Relay};
 use anyhow::Context;
 use hyper::Method;
 use std::net::{SocketAddr, TcpStream};
@@ -35,8 +35,10 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     if plan.wants("replay") {
         replay(plan, &mut report)?;
     }
-    if plan.wants("remote_10mib") {
-        remote(plan, if plan.quick { 2 } else { 10 }, &mut report)?;
+    for (name, recorder) in [("remote_10mib", false), ("local_10mib", true)] {
+        if plan.wants(name) {
+            remote(plan, name, recorder, if plan.quick { 2 } else { 10 }, &mut report)?;
+        }
     }
     if plan.wants("mass") {
         mass::run(plan, if plan.quick { 50 } else { 1000 }, &mut report)?;
@@ -58,9 +60,12 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(plan: &Plan, bytes: u64, delay: Option<Duration>) -> anyhow::Result<Self> {
+    fn new(plan: &Plan, bytes: u64, delay: Option<Duration>, recorder: bool) -> anyhow::Result<Self> {
         let mut lab = lab(plan, "")?;
         lab.start_edges("")?;
+        if recorder {
+            lab.start_recorder("", "")?;
+        }
         let (edges, relays) = wires(&lab, delay)?;
         lab.start_server_agent(&edges[1], &[(SERVER, peer::echo_server()?)])?;
         let listens = lab.start_client_agent(&edges[0], &[APP])?;
@@ -84,6 +89,28 @@ impl Scene {
         self.lab.wait_for_owner(start)?;
         self.lab.respawn(index)?;
         Ok(Recovery { gap_ms, cpu_ms })
+    }
+
+    /// Waits until the recorder has all that the ends have, and both edges know it.
+    fn wait_for_recorder(&self) -> anyhow::Result<()> {
+        let recorder = self.lab.recorder.as_ref().context("a recorder was started")?.client()?;
+        let edge = self.lab.edges[self.lab.owner()?].address().to_string();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let listed = recorder.json(Method::GET, "/v1/sessions")?;
+            let kept = &listed["sessions"][0];
+            let metrics = recorder.call(Method::GET, "/metrics", bytes::Bytes::new())?;
+            let metrics = String::from_utf8_lossy(&metrics).into_owned();
+            let wires = metrics
+                .lines()
+                .any(|line| line.starts_with("marram_recorder_wires{") && line.ends_with(" 2"));
+            let whole = kept["checkpoint_bytes"].as_u64().is_some_and(|bytes| bytes > 10 << 20);
+            if kept["phase"] == "kept" && kept["edge"] == edge && whole && wires {
+                return Ok(());
+            }
+            anyhow::ensure!(Instant::now() < deadline, "the recorder does not keep the session: {listed}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Stops the owner until the session has moved.
@@ -117,7 +144,10 @@ pub(super) fn lab(plan: &Plan, keep: &str) -> anyhow::Result<Lab> {
 }
 
 /// The edges' addresses for the client's and the server's agent: behind relays where wires are long.
-fn wires(lab: &Lab, delay: Option<Duration>) -> anyhow::Result<([Vec<SocketAddr>; 2], Vec<Relay>)> {
+pub(super) fn wires(
+    lab: &Lab,
+    delay: Option<Duration>,
+) -> anyhow::Result<([Vec<SocketAddr>; 2], Vec<Relay>)> {
     let addresses = lab.edge_addresses();
     let Some(delay) = delay else { return Ok(([addresses.clone(), addresses], Vec::new())) };
     let mut relays = Vec::new();
@@ -169,7 +199,7 @@ fn local(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     progress(&format!("recover: {name}"));
-    let mut scene = Scene::new(plan, bytes, None)?;
+    let mut scene = Scene::new(plan, bytes, None, false)?;
     let (mut gaps, mut cpus, mut edge) = (Vec::new(), Vec::new(), Vec::new());
     for kill in 0..kills {
         progress(&format!("recover: {name}, kill {} of {kills}", kill + 1));
@@ -207,7 +237,7 @@ fn recovery_ms(lab: &Lab) -> anyhow::Result<Option<f64>> {
 }
 
 /// A counter of an edge.
-fn counter(client: &Client, name: &str) -> anyhow::Result<Option<u64>> {
+pub(super) fn counter(client: &Client, name: &str) -> anyhow::Result<Option<u64>> {
     let text = client.call(Method::GET, "/metrics", bytes::Bytes::new())?;
     let text = String::from_utf8_lossy(&text).into_owned();
     let line = text.lines().find(|line| line.starts_with(&format!("marram_{name}{{")));
@@ -254,17 +284,31 @@ fn replay_once(plan: &Plan, messages: usize) -> anyhow::Result<(f64, u64)> {
     Ok((gap, replayed.unwrap_or(0)))
 }
 
-/// 10 MiB of state, and 20 ms between every agent and every edge.
-fn remote(plan: &Plan, kills: usize, report: &mut Report) -> anyhow::Result<()> {
-    progress("recover: remote");
-    let mut scene = Scene::new(plan, 10 << 20, Some(REMOTE))?;
-    let mut gaps = Vec::new();
+/// 10 MiB of state, and 20 ms between every agent and every edge; with a recorder beside the edges, or without.
+fn remote(plan: &Plan, name: &str, recorder: bool, kills: usize, report: &mut Report) -> anyhow::Result<()> {
+    progress(&format!("recover: {name}"));
+    let mut scene = Scene::new(plan, 10 << 20, Some(REMOTE), recorder)?;
+    let (mut gaps, mut recalled) = (Vec::new(), 0_u32);
     for kill in 0..kills {
-        progress(&format!("recover: remote, kill {} of {kills}", kill + 1));
+        progress(&format!("recover: {name}, kill {} of {kills}", kill + 1));
+        if recorder {
+            scene.wait_for_recorder()?;
+        }
         gaps.push(scene.kill()?.gap_ms);
+        let owner = scene.lab.edges[scene.lab.owner()?].client()?;
+        recalled += u32::from(counter(&owner, "recalled_total")?.is_some_and(|count| count > 0));
     }
-    report.metric("remote_10mib.client_gap_p50_ms", stats::median(&gaps));
-    report.metric("remote_10mib.client_gap_p99_ms", stats::percentile(&gaps, 99.0));
+    report.metric(&format!("{name}.client_gap_p50_ms"), stats::median(&gaps));
+    report.metric(&format!("{name}.client_gap_p99_ms"), stats::percentile(&gaps, 99.0));
+    if recorder {
+        let asked = |event: &Event| *event.who == *RECORDER && event.name() == "recalled";
+        let whole = |event: &Event| event.number("bytes") > 10 << 20;
+        let found = scene.lab.journal.all(0, asked).iter().filter(|event| whole(event)).count();
+        anyhow::ensure!(found >= kills, "{found} of {kills} recoveries found their session at the recorder");
+        // The others did not wait for it.
+        report.metric(&format!("{name}.recalled"), recalled);
+        report.note("local: as remote, and a recorder on the edges' machine keeps what the ends keep");
+    }
     let (lost, repeated) = scene.pinger.lost_and_repeated();
     report.add_lost(lost, repeated);
     report.note("remote: every byte between agents and edges is held back for 20 ms each way by a relay in user space");

@@ -3,7 +3,7 @@
 use super::Failure;
 use crate::config::agent::Side;
 use crate::config::source::{Problem, Source};
-use crate::config::{agent, edge};
+use crate::config::{agent, edge, recorder};
 use crate::manifest::{self, Manifest};
 use clap::{Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -17,6 +17,8 @@ pub(super) enum Kind {
     AgentClient,
     /// `marram agent server`
     AgentServer,
+    /// `marram recorder`
+    Recorder,
     /// An app's manifest
     Manifest,
 }
@@ -59,6 +61,7 @@ fn sample(kind: Kind) -> &'static str {
     match kind {
         Kind::Edge => edge::SAMPLE,
         Kind::AgentClient | Kind::AgentServer => agent::SAMPLE,
+        Kind::Recorder => recorder::SAMPLE,
         Kind::Manifest => manifest::SAMPLE,
     }
 }
@@ -69,6 +72,7 @@ fn check(kind: Kind, file: &std::path::Path) -> Result<(), Problem> {
         Kind::Edge => edge::Config::parse(&source).map(drop),
         Kind::AgentClient => agent::Config::parse(&source, Side::Client).map(drop),
         Kind::AgentServer => agent::Config::parse(&source, Side::Server).map(drop),
+        Kind::Recorder => recorder::Config::parse(&source).map(drop),
         Kind::Manifest => Manifest::parse(&source).map(drop),
     }
 }

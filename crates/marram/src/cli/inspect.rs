@@ -3,8 +3,7 @@
 use super::operate::{Edges, short, text};
 use super::{Failure, table};
 use clap::Args;
-use hyper::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::time::{Duration, SystemTime};
 
 /// What to show.
@@ -80,7 +79,7 @@ fn edge(edge: &Value) -> String {
 }
 
 fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
-    let answer = edges.ask_first(&Method::GET, &format!("/v1/sessions/{session}"))?;
+    let answer = edges.ask_owner(&format!("/v1/sessions/{session}"))?;
     edges.show(std::slice::from_ref(&answer), || {
         let mut out = String::new();
         for (field, value) in
@@ -88,7 +87,7 @@ fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
         {
             match (field.as_str(), value.as_u64()) {
                 ("since_ms", Some(since_ms)) => out += &format!("{:<16} {}\n", "since", ago(since_ms)),
-                _ => out += &format!("{field:<16} {}\n", text(&json!({ "value": value }), "value")),
+                (field, _) => out += &format!("{field:<16} {}\n", text(&answer, field)),
             }
         }
         for line in answer["survives"].as_array().into_iter().flatten() {

@@ -1,10 +1,10 @@
 //! `marram limits`: every bound, as compiled in. `docs/limits.md` is this text, and a test holds the two together.
 
 use crate::config::units::Size;
-use crate::{admin, agent, config, edge};
-use marram_edge::{control, shard};
+use crate::{admin, agent, config, coordinator, edge, recorder};
+use marram_edge::{control, coordinator as store, ring, shard};
 use marram_sandbox::limits as sandbox;
-use marram_session::{agent::routes, owner};
+use marram_session::{agent::routes, owner, recorder as session};
 use marram_wire::{limits as wire, recording::RECORDING_SIZE_MAX};
 use std::fmt::Write;
 use std::time::Duration;
@@ -23,8 +23,10 @@ pub fn page() -> String {
         ("On the wire", on_the_wire()),
         ("At an end", at_an_end()),
         ("On an edge", on_an_edge()),
+        ("On a recorder", on_a_recorder()),
         ("In a cell", in_a_cell()),
         ("At deployment", at_deployment()),
+        ("Of the coordinator", of_the_coordinator()),
         ("Waiting", waiting()),
         ("For operators", for_operators()),
     ] {
@@ -129,6 +131,35 @@ fn on_an_edge() -> Vec<Row> {
     ]
 }
 
+fn on_a_recorder() -> Vec<Row> {
+    vec![
+        (
+            "what it keeps of all sessions (c)",
+            size64(recorder::MEMORY),
+            "new sessions are refused; the one that was silent for longest is dropped",
+        ),
+        ("sessions (c)", recorder::SESSIONS.to_string(), "new ones are refused: their ends alone keep them"),
+        ("a session that nobody feeds any more (c)", time(recorder::LINGER), "it is forgotten"),
+        (
+            "a session that its owner gave up",
+            time(Duration::from_nanos(session::GRACE_NS)),
+            "it is forgotten",
+        ),
+        ("messages of one end of a session", size64(2 * wire::RETAINED_MAX), "the session is refused"),
+        (
+            "inputs of a session on their way, not acknowledged",
+            size64(wire::FEED_WINDOW),
+            "the edge begins anew",
+        ),
+        (
+            "what waits for the disk",
+            size64(recorder::QUEUE_MAX),
+            "the session goes on in memory until its next full checkpoint",
+        ),
+        ("file of a session", size64(recorder::file::SIZE_MAX), "as above; when reading, it is refused"),
+    ]
+}
+
 fn in_a_cell() -> Vec<Row> {
     let quotas = marram_sandbox::Quotas::default();
     vec![
@@ -149,11 +180,22 @@ fn in_a_cell() -> Vec<Row> {
             "the guest traps",
         ),
         (
+            "changes of tasks and locks of one handler",
+            sandbox::TASK_CHANGES_PER_HANDLER_MAX.to_string(),
+            "the guest traps",
+        ),
+        (
             "signatures made for one handler",
             sandbox::SIGNATURES_PER_HANDLER_MAX.to_string(),
             "the guest traps",
         ),
         ("timers", wire::TIMERS_MAX.to_string(), "the session ends with the reason"),
+        (
+            "tasks that wait for their turn or for a lock",
+            wire::TASKS_MAX.to_string(),
+            "the session ends with the reason",
+        ),
+        ("locks that tasks hold", wire::LOCKS_MAX.to_string(), "the session ends with the reason"),
         (
             "handlers that one input runs in a chain",
             sandbox::HANDLERS_PER_INPUT_MAX.to_string(),
@@ -183,6 +225,50 @@ fn at_deployment() -> Vec<Row> {
         ("span of initialised memory", size(sandbox::IMAGE_SPAN_MAX), "refused"),
         ("mutable globals", sandbox::GLOBALS_MAX.to_string(), "refused"),
         ("manifest or configuration", size64(config::source::TEXT_BYTES_MAX), "refused"),
+    ]
+}
+
+fn of_the_coordinator() -> Vec<Row> {
+    let seconds = |seconds: u32| time(Duration::from_secs(seconds.into()));
+    let ns = |ns: u64| time(Duration::from_nanos(ns));
+    vec![
+        ("an edge's lease (c)", seconds(coordinator::Options::LEASE_S), "the edge is off the list"),
+        (
+            "an answer of the store",
+            time(coordinator::PATIENCE),
+            "the coordinator is away, and is asked again",
+        ),
+        ("before it is asked again", ns(store::BACKOFF_MIN_NS), "doubles with each failure"),
+        ("before it is asked again, at most", ns(store::BACKOFF_MAX_NS), ""),
+        ("between looks at what this edge has", time(coordinator::NEWS_INTERVAL), ""),
+        ("between looks at how much it has to do", time(coordinator::LOAD_INTERVAL), ""),
+        ("images that an edge says it has", store::contents::HELD_MAX.to_string(), "others are not named"),
+        (
+            "edges on the ring of standbys",
+            ring::EDGES_MAX.to_string(),
+            "those whose names come last take no part",
+        ),
+        ("questions on their way at a time", store::ASKS_MAX.to_string(), "the others wait"),
+        (
+            "sessions whose witness waits to be written",
+            store::REPORTS_MAX.to_string(),
+            "further ones are dropped and counted",
+        ),
+        ("key in the store", size(store::KEY_BYTES_MAX), "refused"),
+        ("value in the store", size(store::VALUE_BYTES_MAX), "refused"),
+        ("keys in an embedded store", store::KEYS_MAX.to_string(), "refused; etcd takes more"),
+        ("bytes in an embedded store", size(store::STORE_BYTES_MAX), "as above"),
+        ("leases in an embedded store", store::LEASES_MAX.to_string(), "as above"),
+        ("lease in an embedded store", seconds(store::LEASE_S_MAX), "refused"),
+        (
+            "changes that an embedded store remembers",
+            store::HISTORY_MAX.to_string(),
+            "who watches lists anew",
+        ),
+        ("watches of an embedded store", coordinator::WATCHES_MAX.to_string(), "as above"),
+        ("connections to an embedded store", coordinator::CONNECTIONS_MAX.to_string(), "further ones wait"),
+        ("request to an embedded store", size(coordinator::REQUEST_BYTES_MAX), "refused"),
+        ("a request's way to an embedded store", time(coordinator::REQUEST_PATIENCE), "refused"),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! Flags, subcommands and exit codes. Each group of subcommands is one file: what it is called with, and what it does.
 
 mod configure;
+mod coordinator;
 mod exit;
 mod inspect;
 pub mod limits;
@@ -32,6 +33,8 @@ enum Command {
     /// Run an agent beside clients or beside servers.
     #[command(subcommand)]
     Agent(serve::Agent),
+    /// Run a recorder: keeps near the edges what their sessions need for a recovery.
+    Recorder(serve::Recorder),
     /// One shard of an edge; started by `marram edge`.
     #[command(hide = true)]
     Shard,
@@ -49,6 +52,8 @@ enum Command {
     Record(record::Record),
     /// Run a recorded session again, on any machine, up to any point.
     Replay(replay::Replay),
+    /// Show whether edges' coordinator is there, and which edges it knows.
+    Coordinator(operate::Edges),
     /// Let edges move their sessions away and take nothing new.
     Drain(operate::Edges),
     /// Choose the app that an edge's gates lead to, by rules.
@@ -78,6 +83,7 @@ fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Edge(arguments) => serve::edge(arguments),
         Command::Agent(arguments) => serve::agent(arguments),
+        Command::Recorder(arguments) => serve::recorder(arguments),
         Command::Shard => serve::shard(),
         Command::Deploy(arguments) => operate::deploy(arguments),
         Command::Apps(edges) => operate::apps(edges),
@@ -86,6 +92,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Kill(arguments) => operate::kill(arguments),
         Command::Record(arguments) => record::record(arguments),
         Command::Replay(arguments) => replay::replay(arguments),
+        Command::Coordinator(edges) => coordinator::run(edges),
         Command::Drain(edges) => operate::drain(edges),
         Command::Route(command) => route::run(command),
         Command::Config(command) => configure::run(command),

@@ -78,6 +78,20 @@ impl Edges {
             .map_err(|error| Failure::Other(anyhow!("the answer is no JSON: {error}")))
     }
 
+    /// As above, about a session: the edge that owns it rather than one that stands by for it.
+    pub(super) fn ask_owner(&self, path: &str) -> Result<Value, Failure> {
+        let mut standby = None;
+        for edge in self.each() {
+            match edge.ask_first(&Method::GET, path) {
+                Ok(answer) if answer["phase"] == "standing by" => standby = standby.or(Some(answer)),
+                Ok(answer) => return Ok(answer),
+                // Whoever owns it may be among the others; if not, all are asked once more for what to say.
+                Err(_) => {}
+            }
+        }
+        standby.map_or_else(|| self.ask_first(&Method::GET, path), Ok)
+    }
+
     /// As above, for an answer that is no JSON; with the edge that knew it.
     pub(super) fn call_first(&self, method: &Method, path: &str) -> Result<(Client, Bytes), Failure> {
         let (mut unknown, mut broken) = (None, None);
@@ -160,6 +174,7 @@ pub(super) fn ps(edges: &Edges) -> Result<(), Failure> {
             "app",
             "phase",
             "protect",
+            "keepers",
             "consumed",
             "produced",
             "log_bytes",
@@ -171,6 +186,7 @@ pub(super) fn ps(edges: &Edges) -> Result<(), Failure> {
             "APP",
             "PHASE",
             "PROTECT",
+            "KEEPERS",
             "CONSUMED",
             "PRODUCED",
             "LOG BYTES",
@@ -221,14 +237,15 @@ fn listing(answers: &[Value], list: &str, fields: &[&str], headings: &[&str]) ->
     table::format(&headings, &rows)
 }
 
-/// A field's value without quotes, a list of names in its order; `-` where there is none.
+/// A field's value without quotes, a list of names in its order (of stages, or of keepers); `-` where there is none.
 pub(super) fn text(value: &Value, field: &str) -> String {
     match &value[field] {
         Value::Null => "-".into(),
         Value::String(text) => text.clone(),
+        Value::Array(items) if items.is_empty() => "-".into(),
         Value::Array(items) => {
             let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-            items.join(" > ")
+            items.join(if field == "keepers" { "; " } else { " > " })
         }
         other => other.to_string(),
     }

@@ -330,7 +330,7 @@ fn dumped(replayer: &Replayer, dump: &Dump) -> String {
         Dump::State => match replayer.look() {
             Some(stages) => {
                 let names: Vec<&str> = replayer.stages().collect();
-                show::state(&names, &stages, &replayer.timers())
+                show::state(&names, &stages, &replayer.timers(), &replayer.tasks())
             }
             None => "the cell was stopped: nothing is left of it; stop before that with --until\n".to_owned(),
         },

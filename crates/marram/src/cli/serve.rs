@@ -1,4 +1,4 @@
-//! The programs that stay: `marram edge`, `marram agent`, and the hidden `marram shard`.
+//! The programs that stay: `marram edge`, `marram agent`, `marram recorder`, and the hidden `marram shard`.
 
 use super::Failure;
 use crate::admin::{self, Desk};
@@ -6,12 +6,13 @@ use crate::config::agent::{Flags, Side};
 use crate::config::source::Source;
 use crate::config::units::{Address, Name, Peer, Socket};
 use crate::config::{self};
+use crate::coordinator::Coordinator;
 use crate::net::Stop;
-use crate::{agent, edge, logging};
+use crate::{agent, edge, logging, recorder};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use std::io::Read;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub(super) struct Edge {
 }
 
 pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
+    // The supervisor compiles.
+    crate::memory::share_one_stock();
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
     let source = Source::read(&arguments.config).map_err(usage)?;
     let config = config::edge::Config::parse(&source).map_err(usage)?;
@@ -35,19 +38,22 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
     raise_descriptor_limit();
     let (client, channel) = edge::admin_channel();
     let listen = config.admin.listen;
-    let listener = TcpListener::bind(listen).with_context(|| {
-        format!(
-            "cannot listen on {listen} for operators: choose another `admin.listen`, or stop what uses it"
-        )
-    })?;
-    let desk = Arc::new(Desk::new(&config, client));
+    let listener = listen_for_operators(listen)?;
+    let coordinator = config.coordinator.as_ref().map(|options| {
+        let shards = edge::shards(&config.edge);
+        Coordinator::start(&config.edge.name, options, shards, client.clone())
+    });
+    let coordinator = coordinator.transpose()?;
+    let desk = Arc::new(Desk::new(&config, client, coordinator.clone()));
     admin::start(listener, Arc::clone(&desk)).context("the admin API cannot start")?;
     tracing::info!(address = %listen, "listening for operators");
-    let fetch = (!desk.peers.is_empty()).then(|| {
+    let fetch = (!desk.peers.is_empty() || coordinator.is_some()).then(|| {
         let fetch: edge::Fetch = Arc::new(move |image| admin::fetch(&desk, image));
         fetch
     });
-    Ok(edge::run_supervisor(&config.edge, channel, fetch)?)
+    let ended = edge::run_supervisor(&config.edge, channel, fetch);
+    coordinator.iter().for_each(Coordinator::leave);
+    Ok(ended?)
 }
 
 /// `marram agent`
@@ -147,6 +153,40 @@ fn flags(arguments: &AgentArguments) -> Flags {
         token_file: arguments.token_file.clone(),
         insecure_plain: arguments.insecure_plain,
     }
+}
+
+/// `marram recorder`
+#[derive(Args)]
+pub(super) struct Recorder {
+    /// Configuration; `marram config sample recorder` prints one.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// How log lines look, whatever the configuration says.
+    #[arg(long, value_enum)]
+    log: Option<logging::Format>,
+}
+
+pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
+    let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
+    let source = Source::read(&arguments.config).map_err(usage)?;
+    let config = config::recorder::Config::parse(&source).map_err(usage)?;
+    start_logging(config.log, arguments.log);
+    raise_descriptor_limit();
+    let stop = Stop::on_signals().context("signals cannot be caught")?;
+    let (client, questions) = recorder::questions();
+    let listener = listen_for_operators(config.listen)?;
+    let desk = admin::RecorderDesk { client, name: config.recorder.name.clone(), token: config.token };
+    admin::serve(listener, Arc::new(desk)).context("the admin API cannot start")?;
+    tracing::info!(address = %config.listen, "listening for operators");
+    Ok(recorder::run(&config.recorder, questions, stop)?)
+}
+
+fn listen_for_operators(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).with_context(|| {
+        format!(
+            "cannot listen on {listen} for operators: choose another `admin.listen`, or stop what uses it"
+        )
+    })
 }
 
 pub(super) fn shard() -> Result<(), Failure> {

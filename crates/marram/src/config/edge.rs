@@ -1,12 +1,13 @@
 //! An edge's configuration: as typed, and as the edge and its admin API take it.
 
+use super::coordinator::{Around, WrittenCoordinator};
 use super::keys::{self, WrittenKey};
 use super::routes::{self, WrittenListener, WrittenRoute};
 use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
-use super::units::{Name, Peer, Size, Time};
+use super::units::{Address, Name, Peer, Size, Time};
 use crate::agent::Listener;
-use crate::{edge, logging};
+use crate::{coordinator, edge, logging};
 use marram_edge::{api::Grant, turns::WEIGHT};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ pub struct Config {
     pub edge: edge::Options,
     /// For its admin API.
     pub admin: Admin,
+    /// For its coordinator, where it has one.
+    pub coordinator: Option<coordinator::Options>,
     /// For its logs.
     pub log: logging::Options,
 }
@@ -87,6 +90,9 @@ struct Written {
     key: Vec<Spanned<WrittenKey>>,
     #[serde(default)]
     record: WrittenRecord,
+    coordinator: Option<Spanned<WrittenCoordinator>>,
+    #[serde(default)]
+    standby: WrittenStandby,
     #[serde(default)]
     patience: WrittenPatience,
     #[serde(default)]
@@ -145,6 +151,13 @@ struct WrittenRecord {
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
+struct WrittenStandby {
+    #[serde(default)]
+    edges: Vec<Address>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
 struct WrittenLimits {
     sessions: Option<u32>,
     recoveries: Option<u32>,
@@ -178,12 +191,19 @@ impl Written {
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
             patience: self.patience.resolve(source)?,
+            standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
             limits: self.limits.resolve(tenants(source, self.tenant)?),
             sabotage: self.sabotage,
         };
         let apps = self.apps.iter().map(|path| source.path(path)).collect();
         let admin = self.admin.resolve(source, state, apps, self.chain)?;
-        Ok(Config { edge, admin, log: self.log.resolve() })
+        let around = Around { state: &admin.state, listen: &edge.listen, admin: admin.listen };
+        let coordinator = self.coordinator.map(|table| {
+            let span = table.span();
+            table.into_inner().resolve(source, &span, &around)
+        });
+        let coordinator = coordinator.transpose()?;
+        Ok(Config { edge, admin, coordinator, log: self.log.resolve() })
     }
 }
 
@@ -278,7 +298,7 @@ pub(super) fn socket(source: &Source, text: &Spanned<String>) -> Result<SocketAd
     })
 }
 
-fn host_name() -> String {
+pub(super) fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().parse::<Name>().map_or_else(|_| "edge".into(), |name| name.0)
 }

@@ -4,8 +4,10 @@
 //! error names file, line, field and fix.
 
 pub mod agent;
+mod coordinator;
 pub mod edge;
 mod keys;
+pub mod recorder;
 pub mod routes;
 mod shared;
 pub mod source;

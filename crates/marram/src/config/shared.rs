@@ -120,17 +120,17 @@ pub(super) fn file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, P
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenPatience {
-    heartbeat: Option<Spanned<Time>>,
-    suspect_after: Option<Spanned<Time>>,
-    no_edge: Option<Spanned<Time>>,
-    backoff_min: Option<Spanned<Time>>,
-    backoff_max: Option<Spanned<Time>>,
-    linger: Option<Spanned<Time>>,
-    dial: Option<Spanned<Time>>,
-    connect: Option<Spanned<Time>>,
-    first_bytes: Option<Spanned<Time>>,
-    vanished: Option<Spanned<Time>>,
-    drain: Option<Spanned<Time>>,
+    pub(super) heartbeat: Option<Spanned<Time>>,
+    pub(super) suspect_after: Option<Spanned<Time>>,
+    pub(super) no_edge: Option<Spanned<Time>>,
+    pub(super) backoff_min: Option<Spanned<Time>>,
+    pub(super) backoff_max: Option<Spanned<Time>>,
+    pub(super) linger: Option<Spanned<Time>>,
+    pub(super) dial: Option<Spanned<Time>>,
+    pub(super) connect: Option<Spanned<Time>>,
+    pub(super) first_bytes: Option<Spanned<Time>>,
+    pub(super) vanished: Option<Spanned<Time>>,
+    pub(super) drain: Option<Spanned<Time>>,
 }
 
 impl WrittenPatience {

@@ -48,7 +48,7 @@ impl Room {
     }
 }
 
-/// Opened checkpoints: the last one's header, and the sections of each, a full one and its deltas.
+/// Opened checkpoints: the last one's header, and the sections of each, in order.
 #[derive(Debug)]
 pub(super) struct Opened {
     /// The session as the last one has it.
@@ -57,7 +57,7 @@ pub(super) struct Opened {
     pub(super) sections: Vec<Bytes>,
 }
 
-/// A full checkpoint and its deltas on their way from an end, opened as they come.
+/// A full checkpoint and its deltas on their way, or the next one of a cell that stands by, opened as they come.
 #[derive(Debug)]
 pub(super) struct Arriving {
     session: SessionId,
@@ -68,11 +68,12 @@ pub(super) struct Arriving {
     expected: VecDeque<CheckpointMeta>,
     opener: Option<Opener>,
     sections: Vec<Bytes>,
+    /// What the next one builds on.
     last: Option<Header>,
 }
 
 impl Arriving {
-    /// Nothing has arrived.
+    /// A full one and its deltas; nothing has arrived.
     pub(super) fn new(
         session: SessionId,
         image: ImageHash,
@@ -81,6 +82,16 @@ impl Arriving {
     ) -> Self {
         let (expected, sections) = (expected.into(), Vec::new());
         Self { session, image, keys, expected, opener: None, sections, last: None }
+    }
+
+    /// A delta on the checkpoint with this header; nothing has arrived.
+    pub(super) fn next(
+        session: SessionId,
+        image: ImageHash,
+        keys: SessionKeys,
+        (meta, on): (CheckpointMeta, Header),
+    ) -> Self {
+        Self { last: Some(on), ..Self::new(session, image, keys, vec![meta]) }
     }
 
     /// Takes the next bytes, all of them of one checkpoint, which may be put into `room`; gives the whole chain out when
@@ -148,6 +159,8 @@ mod tests {
             timers_set: 0,
             timers: Many::default(),
             ports: Vec::new(),
+            tasks: Many::default(),
+            locks: Many::default(),
         };
         let log_offset = header.log_offset;
         change(&mut header);
@@ -218,6 +231,32 @@ mod tests {
         ] {
             let reason = refusal(checkpoints);
             assert!(reason.contains(says), "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_delta_opens_on_what_the_cell_has_and_on_nothing_else() {
+        let has =
+            |checkpoint: SealedCheckpoint| *open(vec![checkpoint], 50).expect("whole").expect("opens").header;
+        let next = |on: &Header, delta: &SealedCheckpoint| {
+            let mut arriving = Arriving::next(SESSION, IMAGE, keys(), (delta.meta.clone(), on.clone()));
+            let opened = arriving.push(&delta.bytes, &mut Room::default());
+            opened.map(|opened| opened.expect("all of it was handed over"))
+        };
+        let delta = sealed((FIRST, 2), (FIRST, 1), |_| {});
+        let later = sealed((SECOND, 1), (FIRST, 2), |_| {});
+        let first = has(full());
+        let opened = next(&first, &delta).expect("it is the next one");
+        assert_eq!(opened.sections, [&[2u8][..]]);
+        let second = *opened.header;
+        assert_eq!(next(&second, &later).expect("it is the next one").header.generation, SECOND);
+        for (on, delta, says) in [
+            (&first, &later, "builds on another"),
+            (&second, &delta, "builds on another"),
+            (&first, &full(), "covering something else"),
+        ] {
+            let error = next(on, delta).expect_err("refused");
+            assert!(error.code == Code::Tampered && error.reason.contains(says), "{error:?}");
         }
     }
 

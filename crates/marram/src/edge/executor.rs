@@ -8,6 +8,7 @@ use super::{
     pressure,
     recordings::Recordings,
     setup::Setup,
+    standing::Standing,
     worker::Worker,
 };
 use crate::net::Limiter;
@@ -92,16 +93,33 @@ struct Desk {
     images: Images,
     recordings: Recordings,
     /// Checkpoints that are being opened, by the cells that they are for.
-    arriving: BTreeMap<CellId, Arriving>,
+    arriving: BTreeMap<CellId, (Purpose, Arriving)>,
     room: Room,
+}
+
+/// What arriving checkpoints are for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// Making the cell.
+    Restore,
+    /// Bringing it forward, in its attempt of this number.
+    Advance(u64),
 }
 
 /// What the worker brings back.
 enum Answer {
     Image(ImageHash, Result<Arc<Image>, LoadError>),
     Opened { cell: CellId, image: ImageHash, result: Result<Box<Restored>, CellError> },
+    Next(Next),
     Sealed { cell: CellId, number: u32, bytes: Bytes },
     Recorded { session: SessionId, tag: Option<u64>, result: Result<String, String> },
+}
+
+/// The next checkpoint of a cell that stands by, opened or refused.
+struct Next {
+    cell: CellId,
+    attempt: u64,
+    result: Result<Box<Restored>, CellError>,
 }
 
 fn prepare_room(desk: &mut Desk) -> Option<Answer> {
@@ -133,6 +151,8 @@ struct Seat {
     waiting: usize,
     /// What the handler that is under way was charged.
     charged_ns: u64,
+    /// Of a cell that stands by, until it runs.
+    standing: Option<Box<Standing>>,
 }
 
 /// The cells of one shard.
@@ -149,6 +169,8 @@ pub(super) struct Executor {
     slow: BTreeSet<Tenant>,
     /// Cells that are asked for and not there yet; one that is removed meanwhile must not come to life.
     expected: BTreeSet<CellId>,
+    /// Checkpoints to bring cells to, if they still stand where they stood.
+    next: VecDeque<Next>,
     /// States that were copied and are still to be sealed, one a cell at the most.
     copies: BTreeMap<CellId, Result<Snapshot, SnapshotError>>,
     /// States that were hashed for a recording to come.
@@ -169,7 +191,7 @@ pub(super) struct Executor {
 
 impl Executor {
     /// Makes room for cells and starts the worker, which will use `waker`.
-    pub(super) fn start(setup: &Setup, waker: mio::Waker) -> anyhow::Result<Self> {
+    pub(super) fn start(setup: &Setup, waker: Arc<mio::Waker>) -> anyhow::Result<Self> {
         let images = Images::open(setup.images()).with_context(|| {
             format!("cannot use the image cache {}: make it writable", setup.images().display())
         })?;
@@ -180,7 +202,6 @@ impl Executor {
         crate::memory::give_back();
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
         let (arriving, room, recordings) = (BTreeMap::new(), Room::default(), setup.recordings());
-        let waker = Arc::new(waker);
         let desk = Desk { images, recordings, arriving, room };
         let worker = Worker::start("worker", run_long, desk, Arc::clone(&waker))?;
         let sealer = Worker::start("sealer", run_behind, (), waker)?;
@@ -192,6 +213,7 @@ impl Executor {
             seats: BTreeMap::new(),
             slow: BTreeSet::new(),
             expected: BTreeSet::new(),
+            next: VecDeque::new(),
             copies: BTreeMap::new(),
             hashes: BTreeMap::new(),
             recordings: 0,
@@ -205,16 +227,16 @@ impl Executor {
         })
     }
 
-    /// Whether a handler waits for its turn.
+    /// Whether a handler waits for its turn, or a cell to be brought forward.
     pub(super) fn is_busy(&self) -> bool {
-        !self.turns.is_empty()
+        !self.turns.is_empty() || !self.next.is_empty()
     }
 
     /// A cell's handlers will queue here.
     pub(super) fn place(&mut self, cell: CellId, place: Place) {
         self.turns.weigh(place.tenant, place.weight);
         self.turns.charge(place.tenant, cost::OPEN_NS);
-        self.seats.insert(cell, Seat { place, waiting: 0, charged_ns: 0 });
+        self.seats.insert(cell, Seat { place, waiting: 0, charged_ns: 0, standing: None });
     }
 
     /// Whether [`Self::stock_one`] may have something to do.
@@ -370,20 +392,75 @@ impl Executor {
         self.expected.insert(cell);
         self.prepare(image);
         self.worker.urgent(move |desk| {
-            desk.arriving.insert(cell, Arriving::new(session, image, keys, checkpoints));
+            let arriving = Arriving::new(session, image, keys, checkpoints);
+            desk.arriving.insert(cell, (Purpose::Restore, arriving));
             None
         });
+    }
+
+    /// The cell that is to be restored will be brought forward, for as long as it does not run.
+    pub(super) fn stand_by(&mut self, cell: CellId, standing: Standing) {
+        if let Some(seat) = self.seats.get_mut(&cell) {
+            seat.standing = Some(Box::new(standing));
+        }
+    }
+
+    /// Brings a cell that stands by to its next checkpoint, whose bytes follow. What has arrived for it is dropped.
+    pub(super) fn advance(&mut self, cell: CellId, meta: CheckpointMeta, inputs: &mut VecDeque<In>) {
+        let standing = self.seats.get_mut(&cell).and_then(|seat| seat.standing.as_mut());
+        let Some((attempt, arriving)) = standing.and_then(|standing| standing.begin(meta)) else {
+            let reason = "the cell does not stand by; restore it to have it at a later checkpoint".into();
+            let result = Err(CellError { code: Code::Busy, reason });
+            return inputs.push_back(In::Restored { cell, result });
+        };
+        self.worker.urgent(move |desk| {
+            desk.arriving.insert(cell, (Purpose::Advance(attempt), arriving));
+            None
+        });
+    }
+
+    /// Brings a cell to a checkpoint that has arrived; the answer is for the shard at once. Were it done before the shard takes
+    /// the answer, the shard could run the cell meanwhile and not know from where.
+    pub(super) fn next_advanced(&mut self) -> Option<In> {
+        while let Some(Next { cell, attempt, result }) = self.next.pop_front() {
+            let Some(seat) = self.seats.get_mut(&cell) else { continue };
+            let Some(standing) = &mut seat.standing else { continue };
+            if !standing.ends(attempt) {
+                continue;
+            }
+            let began = Instant::now();
+            let result = result.and_then(|next| {
+                let advanced = self.cells.advance(cell, &next.decoded);
+                advanced.map(|()| next.header).map_err(|error| unrestorable(&error))
+            });
+            let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.turns.charge(seat.place.tenant, took_ns);
+            if let Ok(header) = &result {
+                standing.has(header);
+            }
+            return Some(In::Restored { cell, result });
+        }
+        None
     }
 
     /// Has the next bytes of a cell's checkpoints opened while others are still on their way. Nothing of them reaches the
     /// cell before all of them are there and unaltered.
     pub(super) fn part(&self, cell: CellId, bytes: Bytes) {
         self.worker.urgent(move |desk| {
-            let arriving = desk.arriving.get_mut(&cell)?;
-            let image = arriving.image;
-            let result = arriving.push(&bytes, &mut desk.room).transpose()?.and_then(decode);
+            let (purpose, arriving) = desk.arriving.get_mut(&cell)?;
+            let (purpose, image) = (*purpose, arriving.image);
+            let mut none = Room::default();
+            let room = match purpose {
+                Purpose::Restore => &mut desk.room,
+                // What lies ready is for cells that a client waits for.
+                Purpose::Advance(_) => &mut none,
+            };
+            let result = arriving.push(&bytes, room).transpose()?.and_then(decode);
             desk.arriving.remove(&cell);
-            Some(Answer::Opened { cell, image, result })
+            Some(match purpose {
+                Purpose::Restore => Answer::Opened { cell, image, result },
+                Purpose::Advance(attempt) => Answer::Next(Next { cell, attempt, result }),
+            })
         });
     }
 
@@ -393,7 +470,12 @@ impl Executor {
             Some(Loaded::Underway(waiting)) => waiting.push((cell, beginning)),
             Some(Loaded::Here(image)) => {
                 if self.expected.remove(&cell) {
-                    inputs.push_back(bring_to_life(&mut self.cells, cell, image, beginning));
+                    let input = bring_to_life(&mut self.cells, cell, image, beginning);
+                    let standing = self.seats.get_mut(&cell).and_then(|seat| seat.standing.as_mut());
+                    if let (In::Restored { result: Ok(header), .. }, Some(standing)) = (&input, standing) {
+                        standing.has(header);
+                    }
+                    inputs.push_back(input);
                 }
             }
             None => unreachable!("it was prepared above"),
@@ -467,9 +549,15 @@ impl Executor {
 
     /// Queues a turn behind its tenant's others, or before them if it is of a handler that has had a part of its stretch.
     fn queue(&mut self, turn: Turn) -> Place {
-        let (place, had_ns) = match self.seats.get_mut(&turn.cell()) {
+        let cell = turn.cell();
+        let (place, had_ns) = match self.seats.get_mut(&cell) {
             Some(seat) => {
                 seat.waiting += 1;
+                // Its state is its own from here on.
+                let standing = seat.standing.take();
+                if standing.is_some_and(|standing| standing.is_underway()) {
+                    drop_arriving(&self.worker, cell);
+                }
                 (seat.place, seat.charged_ns)
             }
             // It will be answered that there is no such cell.
@@ -570,15 +658,14 @@ impl Executor {
         let parting = self.cells.parting_bytes();
         self.cells.remove(cell);
         self.charge_parting(cell, parting);
-        if self.expected.remove(&cell) {
-            self.worker.urgent(move |desk| {
-                desk.arriving.remove(&cell);
-                None
-            });
+        let seat = self.seats.remove(&cell);
+        let standing = seat.as_ref().and_then(|seat| seat.standing.as_ref());
+        if self.expected.remove(&cell) || standing.is_some_and(|standing| standing.is_underway()) {
+            drop_arriving(&self.worker, cell);
         }
         self.copies.remove(&cell);
         self.hashes.remove(&cell);
-        let Some(seat) = self.seats.remove(&cell) else { return };
+        let Some(seat) = seat else { return };
         let Place { tenant, class, .. } = seat.place;
         if seat.waiting > 0 {
             self.turns.retain(tenant, class, |turn| turn.cell() != cell);
@@ -598,6 +685,7 @@ impl Executor {
                     self.recordings -= 1;
                     inputs.push_back(In::Recorded { session, tag, result });
                 }
+                Answer::Next(next) => self.next.push_back(next),
                 Answer::Opened { cell, image, result: Ok(restored) } => {
                     self.begin(cell, image, Beginning::Checkpoints(restored), inputs);
                 }
@@ -635,6 +723,14 @@ impl Executor {
             }
         }
     }
+}
+
+/// Has the worker forget what has arrived for a cell, and what is still to come.
+fn drop_arriving(worker: &Worker<Desk, Answer>, cell: CellId) {
+    worker.urgent(move |desk| {
+        desk.arriving.remove(&cell);
+        None
+    });
 }
 
 /// What it costs to send these, about.
@@ -685,6 +781,10 @@ fn unstartable(error: &StartError) -> CellError {
 fn unrestorable(error: &RestoreError) -> CellError {
     match error {
         RestoreError::Start(error) => unstartable(error),
+        RestoreError::Lost(why) => CellError { code: unrestorable(why).code, reason: error.to_string() },
         other => CellError { code: Code::Tampered, reason: other.to_string() },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,12 +12,14 @@ mod processes;
 mod recordings;
 mod setup;
 mod shard;
+mod standing;
 mod supervisor;
 mod worker;
 
 pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
 pub use fetcher::Fetch;
 pub use recordings::{Stops, take as take_recording, write_private};
+pub use supervisor::shards;
 
 use crate::{
     agent::{Patience, Routing, Server},
@@ -55,6 +57,8 @@ pub struct Options {
     pub servers: Vec<Server>,
     /// How patient the gates' own agent is.
     pub patience: Patience,
+    /// Edges whose sessions this one stands by for, `host:port` each.
+    pub standby: Vec<String>,
     /// Bounds.
     pub limits: Limits,
     /// Flip one bit of the n-th output of a shard, counting from 1; 0 for never. For `marram demo --sabotage`.

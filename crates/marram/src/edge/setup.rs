@@ -57,6 +57,8 @@ record! {
         cells_max: u32,
         /// Private keys that cells may have it sign with, as PEM.
         keys: Vec<Bytes>,
+        /// Edges whose sessions this one stands by for, `host:port` each.
+        standby: Vec<String>,
         /// How long a handshake may take, in milliseconds.
         handshake_ms: u64,
     }
@@ -98,6 +100,7 @@ impl Setup {
             }),
             cells_max: options.limits.cells_max,
             keys: options.keys.iter().map(|key| bytes(&key.pem)).collect(),
+            standby: options.standby.clone(),
             handshake_ms: u64::try_from(options.limits.handshake.as_millis()).unwrap_or(u64::MAX),
         }
     }

@@ -4,11 +4,15 @@
 use super::{
     executor::Executor,
     setup::{Setup, ToProcess},
+    standing::Standing,
 };
-use crate::net::{EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random, token};
+use crate::agent::{Begun, Reach, Reacher, parse_edges};
+use crate::net::{
+    AgentDoor, EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random, token,
+};
 use anyhow::{Context, bail};
 use marram_edge::{
-    api::{Counted, FromShard, In, Now, Out, Protect, ToShard, WireId},
+    api::{Counted, FromShard, In, Now, Out, Protect, Target, ToShard, WireId},
     shard::Shard,
 };
 use marram_sandbox::run_soon;
@@ -42,6 +46,15 @@ const FLUSH_AFTER: Duration = Duration::from_micros(100);
 /// Wires that do not stand yet; more are closed.
 const HANDSHAKES_MAX: usize = 1024;
 
+/// The other side of a wire.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    /// It came from there; from the edge itself, if from nowhere.
+    Accepted(Option<SocketAddr>),
+    /// This shard dialled it.
+    Dialled(Target),
+}
+
 /// Everything that a shard process holds.
 struct Process {
     poll: Poll,
@@ -49,8 +62,9 @@ struct Process {
     shard: Shard,
     executor: Executor,
     door: EdgeDoor,
-    /// Wires and where they come from; from the edge itself, if from nowhere.
-    table: Table<Option<SocketAddr>>,
+    /// To edges whose sessions this one stands by for.
+    reacher: Option<Reacher>,
+    table: Table<Origin>,
     inputs: VecDeque<In>,
     outs: Vec<Out>,
     started: Instant,
@@ -109,12 +123,23 @@ fn wait_for_setup(poll: &mut Poll, passage: &mut Passage) -> anyhow::Result<Opti
 
 impl Process {
     fn new(poll: Poll, passage: Passage, setup: &Setup) -> anyhow::Result<Self> {
-        let waker = Waker::new(poll.registry(), token::WAKER)?;
+        let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
+        let reacher = match &setup.standby[..] {
+            [] => None,
+            names => {
+                let reach = Reach::Edges {
+                    door: AgentDoor::new(&setup.security()).context("[standby]")?,
+                    edges: parse_edges(names).context("[standby] edges")?,
+                };
+                Some(Reacher::new(reach, &[], Arc::clone(&waker))?)
+            }
+        };
         let at = Instant::now();
         Ok(Self {
             shard: Shard::new(DomainSecret::from_material(&setup.secret), random()?),
             executor: Executor::start(setup, waker)?,
             door: EdgeDoor::new(&setup.security())?,
+            reacher,
             table: Table::new(setup.handshake(), true),
             inputs: VecDeque::new(),
             outs: Vec::new(),
@@ -147,6 +172,7 @@ impl Process {
                 }
             }
             self.table.expire(self.at);
+            self.take_resolved();
             self.executor.take_answers(&mut self.inputs);
             self.work();
             self.executor.tend(self.at);
@@ -230,16 +256,23 @@ impl Process {
     }
 
     fn next_input(&mut self) -> Option<In> {
-        if let Some(input) = self.inputs.pop_front() {
+        if let Some(input) = self.inputs.pop_front().or_else(|| self.executor.next_advanced()) {
             return Some(input);
         }
         loop {
             let (id, happened) = self.table.next_happened()?;
             let wire = WireId(id);
             match happened {
-                Happened::Up(_) => return Some(In::WireUp { wire }),
+                Happened::Up(Origin::Accepted(_)) => return Some(In::WireUp { wire }),
+                Happened::Up(Origin::Dialled(target)) => return Some(In::Dialled { wire, target }),
                 Happened::Frame(frame) => return Some(In::Frame { wire, frame }),
-                Happened::Down { error, stood, meta: peer } => {
+                Happened::Down { error, stood: false, meta: Origin::Dialled(target) } => {
+                    return Some(In::DialFailed { target, reason: error.to_string() });
+                }
+                Happened::Down { stood: true, meta: Origin::Dialled(_), .. } => {
+                    return Some(In::WireDown { wire });
+                }
+                Happened::Down { error, stood, meta: Origin::Accepted(peer) } => {
                     self.log_end(&error, stood, peer);
                     if stood {
                         return Some(In::WireDown { wire });
@@ -307,10 +340,39 @@ impl Process {
         }
         let inserted = wire.and_then(|wire| {
             let token = |id| token::token(WIRE, id);
-            self.table.insert(self.poll.registry(), token, wire, peer, self.at).map_err(WireError::from)
+            let origin = Origin::Accepted(peer);
+            self.table.insert(self.poll.registry(), token, wire, origin, self.at).map_err(WireError::from)
         });
         if let Err(error) = inserted {
             self.log_end(&error, false, peer);
+        }
+    }
+
+    fn dial(&mut self, target: Target) {
+        match self.reacher.as_ref().map(|reacher| reacher.wire(target)) {
+            Some(Ok(None)) | None => {}
+            Some(Ok(Some(wire))) => self.dialled(target, Ok(wire)),
+            Some(Err(error)) => self.dialled(target, Err(error)),
+        }
+    }
+
+    fn dialled(&mut self, target: Target, wire: anyhow::Result<Wire>) {
+        let inserted = wire.and_then(|wire| {
+            let token = |id| token::token(WIRE, id);
+            let origin = Origin::Dialled(target);
+            Ok(self.table.insert(self.poll.registry(), token, wire, origin, self.at)?)
+        });
+        if let Err(error) = inserted {
+            self.inputs.push_back(In::DialFailed { target, reason: format!("{error:#}") });
+        }
+    }
+
+    /// Takes wires that waited for names.
+    fn take_resolved(&mut self) {
+        while let Some(begun) = self.reacher.as_ref().and_then(Reacher::next_begun) {
+            if let Begun::Wire(target, wire) = begun {
+                self.dialled(target, wire.map(|wire| *wire));
+            }
         }
     }
 
@@ -332,15 +394,24 @@ impl Process {
                     self.inputs.push_back(In::WireDown { wire });
                 }
             }
+            Out::Dial { target } => self.dial(target),
             Out::Start { cell, image, seed, place } => {
                 self.executor.place(cell, place);
                 self.executor.start_cell(cell, image, seed, &mut self.inputs);
             }
-            Out::Restore { cell, session, image, keys, checkpoints, place } => {
+            Out::Restore { cell, session, image, keys, checkpoints, stands_by, place } => {
                 self.executor.place(cell, place);
+                if stands_by {
+                    self.executor.stand_by(cell, Standing::new(session, image, keys.clone()));
+                }
                 self.executor.restore(cell, session, image, keys, checkpoints);
             }
-            Out::Copy { cell, base } => self.executor.copy(cell, base),
+            Out::Advance { cell, meta } => self.executor.advance(cell, meta, &mut self.inputs),
+            Out::Copy { cell, base } => {
+                // What is ready does not wait for the pause.
+                self.table.flush();
+                self.executor.copy(cell, base);
+            }
             Out::Checkpoint { cell, header, seal } => {
                 self.executor.checkpoint(cell, header, seal, &mut self.inputs);
             }

@@ -79,7 +79,8 @@ pub(super) struct Supervisor {
 }
 
 /// How many shards an edge has.
-fn shards(options: &Options) -> u8 {
+#[must_use]
+pub fn shards(options: &Options) -> u8 {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     if options.shards > 0 { options.shards } else { u8::try_from(cores).unwrap_or(u8::MAX) }
 }
@@ -114,6 +115,9 @@ impl Supervisor {
             grants: options.limits.grants.clone(),
             peers: fetcher.has_peers(),
             record_stops: options.stops.is_some(),
+            dials: u32::try_from(options.standby.len())?,
+            heartbeat_ms: [options.patience.heartbeat_interval, options.patience.heartbeat_timeout]
+                .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
             sabotage: options.sabotage,
         });
         let mut supervisor = Self {

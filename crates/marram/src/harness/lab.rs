@@ -5,11 +5,12 @@ use super::journal::Journal;
 use super::namespace::Namespace;
 use super::place::{Place, free_address};
 use super::process::Process;
+use super::recorder::Recorder;
 use anyhow::Context;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub struct Lab {
     // Processes first: they end before their directory goes.
     client: Option<Process>,
     server: Option<Process>,
+    /// The recorder, where one was started.
+    pub recorder: Option<Recorder>,
     /// Where each side's agent thinks the edges are.
     seen: [Vec<String>; 2],
     /// The edges.
@@ -134,7 +137,16 @@ impl Lab {
         };
         let edges = (0..layout.edges).map(edge).collect::<anyhow::Result<_>>()?;
         let seen = [Vec::new(), Vec::new()];
-        Ok(Self { client: None, server: None, seen, edges, journal: Journal::default(), place, layout })
+        Ok(Self {
+            client: None,
+            server: None,
+            recorder: None,
+            seen,
+            edges,
+            journal: Journal::default(),
+            place,
+            layout,
+        })
     }
 
     /// Starts one edge with an empty directory and waits until it is ready. `extra` are further fields of its
@@ -164,6 +176,18 @@ impl Lab {
     #[must_use]
     pub fn edge_addresses(&self) -> Vec<SocketAddr> {
         self.edges.iter().map(Edge::address).collect()
+    }
+
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.layout.encrypted
+    }
+
+    pub(super) fn program(&self) -> &Path {
+        &self.layout.program
+    }
+
+    pub(super) fn shards(&self) -> usize {
+        usize::from(self.layout.shards)
     }
 
     /// Starts the client's agent; returns where clients of each app connect.

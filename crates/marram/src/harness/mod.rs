@@ -11,6 +11,7 @@ mod lab;
 mod namespace;
 mod place;
 mod process;
+mod recorder;
 mod relay;
 mod watch;
 
@@ -22,4 +23,5 @@ pub use lab::{Lab, Layout, Listen, Side};
 pub use namespace::Namespace;
 pub use place::{Place, free_address};
 pub use process::Process;
+pub use recorder::{RECORDER, Recorder};
 pub use relay::{Counts, Relay};

@@ -48,8 +48,16 @@ impl Lab {
     /// # Errors
     /// If they do not in time.
     pub fn respawn(&mut self, index: usize) -> anyhow::Result<()> {
+        self.respawn_with(index, "")
+    }
+
+    /// As above, with further fields of its configuration.
+    ///
+    /// # Errors
+    /// If they do not in time.
+    pub fn respawn_with(&mut self, index: usize, extra: &str) -> anyhow::Result<()> {
         let start = self.journal.end();
-        self.start_edge(index, "")?;
+        self.start_edge(index, extra)?;
         for side in [Side::Client, Side::Server] {
             let address = self.address_for(side, index);
             let up = |event: &Event| Self::is_report(side, "edge_up", event) && event.text("edge") == address;

@@ -2,6 +2,7 @@
 //!
 //! Knows frames only as things with an encoding; what they mean is the pure machines' business.
 
+mod clock;
 mod crypt;
 mod door;
 mod error;
@@ -21,6 +22,7 @@ pub(crate) mod token;
 mod trust;
 mod wire;
 
+pub(crate) use clock::{Clock, nanos};
 pub(crate) use door::{AgentDoor, EdgeDoor};
 pub(crate) use error::WireError;
 pub(crate) use limiter::Limiter;

@@ -3,10 +3,11 @@
 use super::Change;
 use marram_sandbox::{StageState, Step};
 use marram_session::{
-    cell::{Input, Output, TimerChange},
+    cell::{Input, Output, TaskChange, TimerChange},
     replay::Came,
 };
 use marram_wire::{
+    header::{Lock, Task},
     id::Port,
     log::{Cursor, Event},
     recording::{Recording, Said},
@@ -60,6 +61,7 @@ pub fn input(input: &Input) -> String {
         Input::Close { port: at } => format!("{} closes", port(*at)),
         Input::Gone { port: at } => format!("{} is gone", port(*at)),
         Input::Timer { stage, token } => format!("timer {token} of stage {stage} fires"),
+        Input::Task { stage, token } => format!("task {token} of stage {stage} has its turn"),
     }
 }
 
@@ -87,6 +89,16 @@ pub fn step(step: &Step) -> String {
         };
         writeln!(out, "          {text}").expect("a string takes it");
     }
+    for change in &step.tasks {
+        let text = match change {
+            TaskChange::Spawn { stage, token } => format!("spawns task {token} of stage {stage}"),
+            TaskChange::Lock { stage, id, token } => {
+                format!("wants lock {id} of stage {stage} for task {token}")
+            }
+            TaskChange::Unlock { stage, id, .. } => format!("gives back lock {id} of stage {stage}"),
+        };
+        writeln!(out, "          {text}").expect("a string takes it");
+    }
     if let Came::Stopped(reason) = &step.came {
         writeln!(out, "          is stopped: {}", plain(reason)).expect("a string takes it");
     }
@@ -109,6 +121,7 @@ pub fn listing(recording: &Recording) -> String {
                     format!("{} {}", port(at), said.map_or_else(String::new, message))
                 }
                 Event::Timer => "a timer fires".into(),
+                Event::Task => "a task has its turn".into(),
                 Event::Start { .. } => "the session starts".into(),
             };
             let at = read.now_ns.map_or_else(String::new, |now_ns| format!("at {}  ", seconds(now_ns)));
@@ -141,7 +154,12 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// A cell's state in a few lines a stage.
 #[must_use]
-pub fn state(names: &[&str], stages: &[StageState], timers: &[(u8, u64, i64)]) -> String {
+pub fn state(
+    names: &[&str],
+    stages: &[StageState],
+    timers: &[(u8, u64, i64)],
+    (tasks, locks): &(Vec<Task>, Vec<Lock>),
+) -> String {
     let mut out = String::new();
     for (index, stage) in stages.iter().enumerate() {
         let name = names.get(index).filter(|name| !name.is_empty());
@@ -163,6 +181,17 @@ pub fn state(names: &[&str], stages: &[StageState], timers: &[(u8, u64, i64)]) -
     for (stage, token, due_ns) in timers {
         writeln!(out, "timer {token} of stage {stage} due at {}", seconds(*due_ns))
             .expect("a string takes it");
+    }
+    for Task { stage, token } in tasks {
+        writeln!(out, "task {token} of stage {stage} waits for its turn").expect("a string takes it");
+    }
+    for Lock { stage, id, holder, waiting } in locks {
+        write!(out, "lock {id} of stage {stage} is held by task {holder}").expect("a string takes it");
+        for (index, token) in waiting.0.iter().enumerate() {
+            let word = if index == 0 { "; waiting: task" } else { "," };
+            write!(out, "{word} {token}").expect("a string takes it");
+        }
+        out.push('\n');
     }
     out
 }

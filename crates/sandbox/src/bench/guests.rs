@@ -14,18 +14,26 @@ pub type Body = fn(&mut Code<'_>);
 /// Pages of 64 KiB that a guest begins with, and where it has messages put: on a page of their own.
 const WASM_PAGES: u32 = 32;
 const BUFFER: i32 = 65_536;
+/// What the guest has that stands for a small service.
+const VISITOR_WASM_PAGES: u32 = 16;
 
-/// The numbers of `send(port, ptr, len)`, `now()`, `timer(delay_ns, token)` and `print(level, ptr, len)`.
+/// The numbers of `send(port, ptr, len)`, `now()`, `timer(delay_ns, token)`, `spawn(token)` and `print(level, ptr, len)`.
 const SEND: u32 = 0;
 const NOW: u32 = 1;
 const TIMER: u32 = 2;
-const PRINT: u32 = 3;
-const IMPORTS: [(&str, u32); 4] = [("send", 0), ("now", 1), ("timer", 2), ("print", 0)];
+const SPAWN: u32 = 3;
+const PRINT: u32 = 4;
+const IMPORTS: [(&str, u32); 5] = [("send", 0), ("now", 1), ("timer", 2), ("spawn", 4), ("print", 0)];
 
 /// A module whose handler of a message has the locals 0 (port), 1 (where it is) and 2 (its length), and whose handler of a timer
-/// has 0 (its token) and 1, a number.
+/// has 0 (its token) and 1, a number. A task's handler is the timer's.
 #[must_use]
 pub fn module(recv: Body, timer: Body) -> Vec<u8> {
+    module_of(WASM_PAGES, recv, timer)
+}
+
+/// The same with so many pages of 64 KiB.
+fn module_of(wasm_pages: u32, recv: Body, timer: Body) -> Vec<u8> {
     let function = |locals, body: Body| {
         let mut function = Function::new(locals);
         let mut code = function.instructions();
@@ -33,7 +41,7 @@ pub fn module(recv: Body, timer: Body) -> Vec<u8> {
         code.end();
         function
     };
-    assemble(WASM_PAGES, BUFFER, &function(Vec::new(), recv), &function(vec![(1, ValType::I32)], timer))
+    assemble(wasm_pages, BUFFER, &function(Vec::new(), recv), &function(vec![(1, ValType::I32)], timer))
 }
 
 /// Assembles a module with a memory, `marram_alloc` that answers `buffer`, `marram_recv` and `marram_timer`.
@@ -59,6 +67,8 @@ fn assemble(wasm_pages: u32, buffer: i32, recv: &Function, timer: &Function) -> 
         exports.export(name, ExportKind::Func, number);
         code.function(function);
     }
+    let timer = PRINT + 3;
+    exports.export("marram_task", ExportKind::Func, timer);
     let mut memories = MemorySection::new();
     memories.memory(MemoryType {
         minimum: wasm_pages.into(),
@@ -110,6 +120,16 @@ pub fn set_timers(code: &mut Code<'_>, count: i32) {
     repeat(code, 2, count, |code| _ = code.i64_const(1).local_get(2).i64_extend_i32_u().call(TIMER));
 }
 
+/// For a message: spawns so many tasks.
+pub fn spawn_tasks(code: &mut Code<'_>, count: i32) {
+    repeat(code, 2, count, |code| _ = code.local_get(2).i64_extend_i32_u().call(SPAWN));
+}
+
+/// For a task: spawns it again.
+pub fn spawn_again(code: &mut Code<'_>) {
+    code.local_get(0).call(SPAWN);
+}
+
 /// For a timer: sets it again, due at once.
 pub fn again(code: &mut Code<'_>) {
     code.i64_const(1).local_get(0).call(TIMER);
@@ -136,9 +156,10 @@ pub(super) fn echo() -> Vec<u8> {
 }
 
 /// A guest that writes a word on each of eight pages and sends the message back: what the first message of a small service
-/// costs in page faults.
+/// costs in page faults. It has 1 MiB: what its memory's pages cost a checkpoint and a slot's return grows with their number.
 pub(super) fn visitor() -> Vec<u8> {
-    module(
+    module_of(
+        VISITOR_WASM_PAGES,
         |code| {
             for page in 1..=8 {
                 let place = MemArg { offset: 0, align: 2, memory_index: 0 };

@@ -55,6 +55,7 @@ pub(super) struct Handlers {
     pub(super) recv: TypedFunc<(u32, u32, u32), ()>,
     open: Option<TypedFunc<(u32, u32), ()>>,
     timer: Option<TypedFunc<u64, ()>>,
+    task: Option<TypedFunc<u64, ()>>,
     close: Option<TypedFunc<u32, ()>>,
 }
 
@@ -216,6 +217,10 @@ impl Live {
                 store.data_mut().ports().forget(Port(port));
                 Ok(())
             }
+            Order::Task { token } => match &handlers.task {
+                Some(task) => task.call_async(&mut *store, token).await,
+                None => Ok(()),
+            },
             Order::Timer { token } => match &handlers.timer {
                 Some(timer) => timer.call_async(&mut *store, token).await,
                 None => Ok(()),
@@ -233,6 +238,7 @@ impl Handlers {
             recv,
             open: instance.get_typed_func(&mut *store, "marram_open").ok(),
             timer: instance.get_typed_func(&mut *store, "marram_timer").ok(),
+            task: instance.get_typed_func(&mut *store, "marram_task").ok(),
             close: instance.get_typed_func(&mut *store, "marram_close").ok(),
         })
     }

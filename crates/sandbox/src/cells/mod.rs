@@ -308,7 +308,8 @@ impl Cells {
 
 fn stopped(cell: CellId, stop: Stop, cost_ns: u64) -> Ran {
     let outcome = Outcome::Stopped(stop);
-    Ran { cell, outcome, clock_read: false, outputs: Vec::new(), timers: Vec::new(), cost_ns }
+    let (outputs, timers, tasks) = (Vec::new(), Vec::new(), Vec::new());
+    Ran { cell, outcome, clock_read: false, outputs, timers, tasks, cost_ns }
 }
 
 /// What to tell people about a panic of our own.

@@ -5,8 +5,7 @@ use super::{Cells, StartError};
 use crate::buffers::{Spares, populate};
 use crate::chain::Image;
 use crate::checkpoint::{
-    CheckpointId, Decoded, Parsed, RestoreError, Snapshot, SnapshotError, StageDecoded, StageSnapshot,
-    image_id,
+    CheckpointId, Decoded, RestoreError, Snapshot, SnapshotError, StageDecoded, StageSnapshot, image_id,
 };
 use crate::deploy::GlobalValue;
 use crate::files::{Files, Page};
@@ -15,6 +14,7 @@ use crate::host::{Host, Hosts};
 use crate::image::StageImage;
 use crate::limits::{PAGE, WASM_PAGE};
 use marram_session::cell::{Base, CellId};
+use marram_wire::id::ImageHash;
 use std::sync::Arc;
 use wasmtime::Store;
 
@@ -42,26 +42,42 @@ impl Cells {
     /// # Errors
     /// If they do not fit the image, or there is no room. Nothing is left of the cell then.
     pub fn restore(&mut self, cell: CellId, image: &Arc<Image>, from: &Decoded) -> Result<(), RestoreError> {
-        if from.image() != image.hash {
-            return Err(RestoreError::Image { found: from.image(), expected: image.hash });
-        }
-        if from.stages.len() != image.stages.len() {
-            return Err(RestoreError::Misfit("it has another number of stages"));
-        }
-        let mut files = Vec::with_capacity(from.stages.len());
-        for (stage, from) in image.stages.iter().zip(&from.stages) {
-            if from.image != stage.image.hash {
-                return Err(RestoreError::Image { found: from.image, expected: stage.image.hash });
-            }
-            fits(&stage.image, from)?;
-            files.push(restored_files(&stage.image, from)?);
-        }
+        let new = image.stages.iter().map(|stage| Before::new(&stage.image));
+        let files = fit(image.hash, new.collect(), from)?;
         // What the generators are seeded with now is replaced, stage by stage.
         self.start(cell, image, from.stages[0].last().seed).map_err(RestoreError::Start)?;
+        self.put(cell, from, files)
+    }
+
+    /// Brings a cell that was restored and has not run since to its next checkpoint, or over several: deltas, of which the first
+    /// builds on what the cell has. It continues as one that is restored from all of them at once.
+    ///
+    /// # Errors
+    /// If they do not fit the cell: it is as before. Only after [`RestoreError::Lost`] it is gone.
+    pub fn advance(&mut self, cell: CellId, by: &Decoded) -> Result<(), RestoreError> {
+        let misfit = RestoreError::Misfit;
+        let stages = self.quiet(cell).ok_or(misfit("the cell is gone or in the middle of a handler"))?;
+        let files = {
+            let live = stages.live().borrow();
+            let hosts = live.store.data();
+            if hosts.have_run() {
+                return Err(misfit("the cell has run since it was restored"));
+            }
+            let parts = (0..).zip(&live.stages);
+            let parts = parts.map(|(at, stage)| stage.before(&live.store, at)).collect::<Option<_>>();
+            let parts =
+                parts.ok_or(misfit("the cell was not restored, or its last checkpoint is not known"))?;
+            fit(stages.image(), parts, by)?
+        };
+        self.put(cell, by, files).map_err(|error| RestoreError::Lost(error.into()))
+    }
+
+    /// Puts checkpoints that fit on a cell, with the files that they make. If that fails nothing is left of the cell.
+    fn put(&mut self, cell: CellId, from: &Decoded, files: Vec<Files>) -> Result<(), RestoreError> {
         let put = self.quiet(cell).map_or(Ok(()), |stages| {
             let Live { stages, store, .. } = &mut *stages.live().borrow_mut();
             let mut parts = stages.iter_mut().enumerate().zip(&from.stages).zip(files);
-            parts.try_for_each(|(((at, stage), from), files)| stage.restore(store, at, from, files))
+            parts.try_for_each(|(((at, stage), from), files)| stage.put(store, at, from, files))
         });
         if put.is_err() {
             self.remove(cell);
@@ -92,47 +108,79 @@ impl Cells {
     }
 }
 
-/// What can be refused before a slot is taken.
-fn fits(image: &StageImage, from: &StageDecoded) -> Result<(), RestoreError> {
-    let last = from.last();
-    if last.memory_len < image.memory.len() || last.memory_len as u64 > image.quotas.memory_max {
-        return Err(RestoreError::Misfit("its memory is smaller than the image's or larger than the quota"));
-    }
-    let alike = |parsed: &Parsed| {
-        parsed.globals.len() == image.globals.len()
-            && parsed
-                .globals
-                .iter()
-                .zip(&image.globals)
-                .all(|(a, b)| std::mem::discriminant(a) == std::mem::discriminant(b))
-    };
-    if !alike(last) {
-        return Err(RestoreError::Misfit("its globals are not the image's"));
-    }
-    Ok(())
+/// What a stage has before checkpoints are put on it.
+struct Before<'a> {
+    image: &'a StageImage,
+    /// The checkpoint that they must build on; none if it has the image's state.
+    on: Option<CheckpointId>,
+    memory_len: usize,
+    files: &'a Files,
 }
 
-fn restored_files(image: &StageImage, from: &StageDecoded) -> Result<Files, RestoreError> {
-    let mut files = image.files.clone();
-    let misfit = |error: crate::files::FilesError| RestoreError::Misfit(error.0);
-    for (index, parsed) in from.chain.iter().enumerate() {
-        if let Some(directory) = &parsed.directory {
-            if index == 0 {
-                // A full checkpoint brings all files; those that initialisation made may be gone or changed.
-                files.clear();
-            }
-            files.restore_directory(directory).map_err(misfit)?;
-        }
-        for (inode, pages) in &parsed.files {
-            let pages = pages.iter().map(|(index, page)| (index, page.and_then(to_page))).collect();
-            files.restore_pages(*inode, pages).map_err(misfit)?;
-        }
-        if let Some(descriptors) = &parsed.descriptors {
-            files.restore_descriptors(descriptors).map_err(misfit)?;
-        }
+impl<'a> Before<'a> {
+    fn new(image: &'a StageImage) -> Self {
+        Self { image, on: None, memory_len: image.memory.len(), files: &image.files }
     }
-    files.finish_restore().map_err(misfit)?;
-    Ok(files)
+}
+
+/// Refuses what can be refused before anything is touched; the files that each stage will have.
+fn fit(image: ImageHash, stages: Vec<Before<'_>>, from: &Decoded) -> Result<Vec<Files>, RestoreError> {
+    if from.image() != image {
+        return Err(RestoreError::Image { found: from.image(), expected: image });
+    }
+    if from.stages.len() != stages.len() {
+        return Err(RestoreError::Misfit("it has another number of stages"));
+    }
+    let parts = stages.into_iter().zip(&from.stages);
+    parts.map(|(before, from)| before.fits(from).and_then(|()| before.restored_files(from))).collect()
+}
+
+impl Before<'_> {
+    fn fits(&self, from: &StageDecoded) -> Result<(), RestoreError> {
+        let image = self.image;
+        if from.image != image.hash {
+            return Err(RestoreError::Image { found: from.image, expected: image.hash });
+        }
+        if from.on != self.on {
+            return Err(RestoreError::Chain { index: 0 });
+        }
+        let last = from.last();
+        if from.first().memory_len < self.memory_len || last.memory_len as u64 > image.quotas.memory_max {
+            return Err(RestoreError::Misfit(
+                "its memory is smaller than that of what it builds on, or larger than the quota",
+            ));
+        }
+        let mut pairs = last.globals.iter().zip(&image.globals);
+        let alike = last.globals.len() == image.globals.len()
+            && pairs.all(|(a, b)| std::mem::discriminant(a) == std::mem::discriminant(b));
+        if !alike {
+            return Err(RestoreError::Misfit("its globals are not the image's"));
+        }
+        Ok(())
+    }
+
+    fn restored_files(&self, from: &StageDecoded) -> Result<Files, RestoreError> {
+        let mut files = self.files.clone();
+        let misfit = |error: crate::files::FilesError| RestoreError::Misfit(error.0);
+        for (index, parsed) in from.chain.iter().enumerate() {
+            if let Some(directory) = &parsed.directory {
+                if index == 0 && from.on.is_none() {
+                    // A full checkpoint brings all files; those that initialisation made may be gone or changed.
+                    files.clear();
+                }
+                files.restore_directory(directory).map_err(misfit)?;
+            }
+            for (inode, pages) in &parsed.files {
+                let pages = pages.iter().map(|(index, page)| (index, page.and_then(to_page))).collect();
+                files.restore_pages(*inode, pages).map_err(misfit)?;
+            }
+            if let Some(descriptors) = &parsed.descriptors {
+                files.restore_descriptors(descriptors).map_err(misfit)?;
+            }
+        }
+        files.finish_restore().map_err(misfit)?;
+        Ok(files)
+    }
 }
 
 fn to_page(bytes: &[u8]) -> Option<Page> {
@@ -199,7 +247,18 @@ impl Stage {
         values
     }
 
-    fn restore(
+    /// What checkpoints are put on; nothing if it is no checkpoint's state that is known.
+    fn before<'a>(&'a self, store: &'a Store<Hosts>, at: usize) -> Option<Before<'a>> {
+        Some(Before {
+            image: &self.bound.image,
+            on: Some(self.checkpoint?),
+            memory_len: self.memory.data_size(store),
+            files: &store.data().stage(at).files,
+        })
+    }
+
+    /// Makes it what checkpoints that fit say.
+    fn put(
         &mut self,
         store: &mut Store<Hosts>,
         at: usize,
@@ -234,11 +293,10 @@ impl Stage {
         host.ports = last.ports.clone();
         host.generator = Generator::resume(last.seed, last.position);
         host.files = files;
-        // What was just written is known; from here on writes count for the next delta.
+        // What was just written is known, and differs from the image; from here on writes count for the next delta.
         let memory = self.memory.data(&*store);
-        if self.tracker.take(memory, &self.bound.image.memory, Base::Image).is_ok() {
-            self.checkpoint = Some(last.id);
-        }
+        let known = self.tracker.take(memory, &self.bound.image.memory, Base::Image).is_ok();
+        self.checkpoint = known.then_some(last.id);
         Ok(())
     }
 

@@ -66,8 +66,8 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// Checkpoints read, checked and decompressed: a full one and the deltas on it. Make it on any thread; applying it is
-/// [`crate::Cells::restore`].
+/// Checkpoints read, checked and decompressed: a full one and the deltas on it, or deltas alone. Make it on any thread; applying
+/// it is [`crate::Cells::restore`], or [`crate::Cells::advance`] if it begins with a delta.
 #[derive(Debug)]
 pub struct Decoded {
     image: ImageHash,
@@ -76,7 +76,7 @@ pub struct Decoded {
 }
 
 impl Decoded {
-    /// Reads a full checkpoint and the deltas on it, in order.
+    /// Reads checkpoints, in order: each must be a delta on the one before it, and the first may be a full one.
     ///
     /// # Errors
     /// If any of them is damaged, of another version, or does not build on the one before.

@@ -13,11 +13,13 @@ use bytes::Bytes;
 use marram_session::cell::Seed;
 use marram_wire::id::{ImageHash, Port};
 
-/// Checkpoints of one stage read, checked and decompressed: a full one and the deltas on it.
+/// Checkpoints of one stage read, checked and decompressed: a full one and the deltas on it, or deltas alone.
 #[derive(Debug)]
 pub(crate) struct StageDecoded {
     pub(crate) image: ImageHash,
-    /// In order; each builds on the one before.
+    /// The checkpoint that the first one builds on; none if that is a full one.
+    pub(crate) on: Option<CheckpointId>,
+    /// In order; each builds on the one before. There is one at least.
     pub(crate) chain: Vec<Parsed>,
 }
 
@@ -43,18 +45,19 @@ impl std::fmt::Debug for Parsed {
 }
 
 impl StageDecoded {
-    /// Reads a full checkpoint of a stage and the deltas on it, in order.
+    /// Reads checkpoints of a stage, in order.
     pub(super) fn read(checkpoints: &[Bytes], checksum: Checksum) -> Result<Self, RestoreError> {
         let mut decoded: Option<Self> = None;
         for (index, bytes) in checkpoints.iter().enumerate() {
             let (image, base, full, parsed) = parse(bytes, checksum)?;
             match &mut decoded {
-                None if full && base == image_id(image) => {
-                    decoded = Some(Self { image, chain: vec![parsed] })
+                None if full && base != image_id(image) => return Err(RestoreError::Chain { index }),
+                None => {
+                    let on = (!full).then_some(base);
+                    decoded = Some(Self { image, on, chain: vec![parsed] });
                 }
-                None => return Err(RestoreError::Chain { index }),
                 Some(decoded) => {
-                    let last = decoded.chain.last().expect("a chain begins with a full checkpoint");
+                    let last = decoded.last();
                     if full
                         || image != decoded.image
                         || base != last.id
@@ -69,8 +72,12 @@ impl StageDecoded {
         decoded.ok_or(RestoreError::Empty)
     }
 
+    pub(crate) fn first(&self) -> &Parsed {
+        self.chain.first().expect("reading gives out no empty chain")
+    }
+
     pub(crate) fn last(&self) -> &Parsed {
-        self.chain.last().expect("a chain begins with a full checkpoint")
+        self.chain.last().expect("reading gives out no empty chain")
     }
 }
 

@@ -9,7 +9,7 @@ mod encode;
 mod pages;
 
 pub use chain::{Decoded, Snapshot};
-pub(crate) use decode::{Parsed, StageDecoded};
+pub(crate) use decode::StageDecoded;
 
 use crate::buffers::Spares;
 use crate::deploy::GlobalValue;
@@ -142,7 +142,8 @@ impl fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
-/// Why a cell could not be restored. Nothing of it is left.
+/// Why a cell could not be restored: nothing of it is left then. Or why it could not be brought forward: it is as before, unless
+/// it is [`RestoreError::Lost`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RestoreError {
     /// The bytes are no checkpoint, or damaged: fetch them from another keeper.
@@ -163,10 +164,12 @@ pub enum RestoreError {
     },
     /// There is nothing to restore from.
     Empty,
-    /// They do not fit the image's quotas or shape.
+    /// They do not fit the image's quotas or shape, or the cell that they were for.
     Misfit(&'static str),
     /// There is no room for the cell.
     Start(crate::cells::StartError),
+    /// They fit, and bringing the cell forward failed half-way: it is gone. Restore it from its full checkpoint on.
+    Lost(Box<Self>),
 }
 
 impl fmt::Display for RestoreError {
@@ -191,8 +194,14 @@ impl fmt::Display for RestoreError {
                 )
             }
             Self::Empty => f.write_str("no checkpoint was given"),
-            Self::Misfit(why) => write!(f, "the checkpoint does not fit its image: {why}"),
+            Self::Misfit(why) => write!(f, "the checkpoint does not fit: {why}"),
             Self::Start(error) => write!(f, "{error}"),
+            Self::Lost(error) => {
+                write!(
+                    f,
+                    "the cell was brought forward in part and is gone ({error}); restore it from its full checkpoint on"
+                )
+            }
         }
     }
 }

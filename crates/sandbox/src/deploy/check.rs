@@ -19,6 +19,7 @@ const EXPORTS: &[(&str, &[ValType], &[ValType], bool)] = &[
     ("marram_recv", &[I32, I32, I32], &[], true),
     ("marram_open", &[I32, I32], &[], false),
     ("marram_timer", &[I64], &[], false),
+    ("marram_task", &[I64], &[], false),
     ("marram_close", &[I32], &[], false),
     ("_initialize", &[], &[], false),
 ];

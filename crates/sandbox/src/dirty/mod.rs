@@ -74,6 +74,9 @@ struct Armed {
     range: Range<usize>,
     /// Pages that may differ from the image.
     ever: Bitmap,
+    /// Whether untouched pages are protected too. They are from the second checkpoint on: it takes a mark for each of them,
+    /// most of what arming cost, and few short sessions see a second one.
+    all: bool,
 }
 
 impl Drop for Armed {
@@ -147,12 +150,11 @@ fn address(memory: &[u8]) -> Range<usize> {
 impl Armed {
     fn new(kernel: Rc<Kernel>, memory: &[u8]) -> io::Result<Self> {
         let range = address(memory);
-        let mut own = Vec::new();
-        kernel.pagemap().private(range.clone(), &mut own)?;
         kernel.register(&range)?;
         // From here on dropping unregisters, whatever fails.
-        let mut armed = Self { kernel, range: range.clone(), ever: Bitmap::default() };
-        armed.kernel.pagemap().written(range, &mut Vec::new())?;
+        let mut armed = Self { kernel, range: range.clone(), ever: Bitmap::default(), all: false };
+        let mut own = Vec::new();
+        armed.kernel.pagemap().written_own(range, &mut own)?;
         armed.ever.add(&own);
         Ok(armed)
     }
@@ -171,7 +173,14 @@ impl Armed {
 
     fn collect(&mut self, memory: &[u8], dirty: &mut Vec<Range<u32>>) -> io::Result<()> {
         let pagemap = self.kernel.pagemap();
-        pagemap.written(self.range.clone(), dirty)?;
+        if self.all {
+            pagemap.written(self.range.clone(), dirty)?;
+        } else {
+            pagemap.written_own(self.range.clone(), dirty)?;
+            // What is left is untouched. Protected, the next scan need not tell it from what was written.
+            pagemap.written(self.range.clone(), &mut Vec::new())?;
+            self.all = true;
+        }
         let now = address(memory);
         if now.end > self.range.end {
             // Grown memory is not registered: what was written there is its own, and from now on it is tracked.

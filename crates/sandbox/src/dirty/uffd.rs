@@ -122,17 +122,24 @@ impl Pagemap {
     /// Pages that are this process's own: written since the memory was mapped. Only before the range is registered:
     /// protection leaves marks on untouched pages that look like swapped ones.
     pub(super) fn private(&self, range: Range<usize>, out: &mut Vec<Range<u32>>) -> io::Result<()> {
+        self.scan(range, ScanArg { return_mask: IS_PRESENT, ..own() }, out)
+    }
+
+    /// Of these, in a registered range that has no marks yet, those that were written since this was last asked. They are
+    /// protected; untouched ones are not.
+    pub(super) fn written_own(&self, range: Range<usize>, out: &mut Vec<Range<u32>>) -> io::Result<()> {
+        let own = own();
         let arg = ScanArg {
-            category_inverted: IS_FILE | IS_PFNZERO,
-            category_mask: IS_FILE | IS_PFNZERO,
-            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
-            return_mask: IS_PRESENT,
-            ..ScanArg::default()
+            flags: SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC,
+            category_mask: own.category_mask | IS_WRITTEN,
+            return_mask: IS_WRITTEN,
+            ..own
         };
         self.scan(range, arg, out)
     }
 
-    /// Pages of a registered range that were written since this was last asked.
+    /// Pages of a registered range that were written since this was last asked, and all that nothing has protected yet.
+    /// Faster than [`Self::written_own`]: the kernel looks at nothing but the protection.
     pub(super) fn written(&self, range: Range<usize>, out: &mut Vec<Range<u32>>) -> io::Result<()> {
         let arg = ScanArg {
             flags: SCAN_WP_MATCHING | SCAN_CHECK_WPASYNC,
@@ -141,6 +148,16 @@ impl Pagemap {
             ..ScanArg::default()
         };
         self.scan(range, arg, out)
+    }
+}
+
+/// Asks for pages that are neither a file's nor the one that is all zeros.
+fn own() -> ScanArg {
+    ScanArg {
+        category_inverted: IS_FILE | IS_PFNZERO,
+        category_mask: IS_FILE | IS_PFNZERO,
+        category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+        ..ScanArg::default()
     }
 }
 

@@ -8,11 +8,12 @@
 use super::{Host, Ports, guest_error};
 use crate::limits::{
     BETWEEN_STAGES_BYTES_MAX, BUFFER_BYTES_KEPT, BUFFERS_KEPT, HANDLERS_PER_INPUT_MAX, MESSAGE_BYTES_MAX,
-    OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, TIMER_CHANGES_PER_HANDLER_MAX, WAITING_KEPT,
+    OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, TASK_CHANGES_PER_HANDLER_MAX,
+    TIMER_CHANGES_PER_HANDLER_MAX, WAITING_KEPT,
 };
 use crate::watch::Watch;
 use bytes::Bytes;
-use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Stop, TimerChange};
+use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Stop, TaskChange, TimerChange};
 use marram_wire::{id::Port, limits::charge};
 use std::collections::VecDeque;
 use wasmtime::{ResourceLimiter, UpdateDeadline};
@@ -55,6 +56,7 @@ struct Made {
     outputs: Vec<Output>,
     output_bytes: usize,
     timers: Vec<TimerChange>,
+    tasks: Vec<TaskChange>,
     clock_read: bool,
     handlers: u32,
 }
@@ -66,6 +68,7 @@ enum Waiting {
     Close { port: Port },
     Gone { port: Port },
     Timer { token: u64 },
+    Task { token: u64 },
 }
 
 /// The bytes of a message to a stage.
@@ -85,6 +88,7 @@ pub(crate) enum Order {
     Close { port: u32 },
     Gone { port: u32 },
     Timer { token: u64 },
+    Task { token: u64 },
 }
 
 /// What is to be done next in a cell.
@@ -149,6 +153,11 @@ impl Hosts {
         &mut self.list[at]
     }
 
+    /// Whether a handler has begun since the cell was started or restored.
+    pub(crate) fn have_run(&self) -> bool {
+        self.list.iter().any(|host| host.handled > 0)
+    }
+
     /// One of the stages.
     pub(crate) fn stage(&self, at: usize) -> &Host {
         &self.list[at]
@@ -178,7 +187,7 @@ impl Hosts {
                     0
                 }
             }
-            Input::Timer { stage, .. } => usize::from(*stage),
+            Input::Timer { stage, .. } | Input::Task { stage, .. } => usize::from(*stage),
         };
         let strangers = last > 0 && !self.neighbours_met();
         let client = matches!(input, Input::Open { kind, .. } if kind.is_client());
@@ -252,7 +261,8 @@ impl Hosts {
             )));
         }
         let Some(host) = self.list.get_mut(at) else {
-            return self.fail(Stop::Kill("a timer fired of a stage that the chain does not have".into()));
+            return self
+                .fail(Stop::Kill("a timer or task came up of a stage that the chain does not have".into()));
         };
         if let Some(stop) = host.too_long() {
             return self.fail(stop);
@@ -273,6 +283,10 @@ impl Hosts {
             Waiting::Close { port } => Order::Close { port: port.0 },
             Waiting::Gone { port } => Order::Gone { port: port.0 },
             Waiting::Timer { token } => Order::Timer { token },
+            Waiting::Task { token } => {
+                host.task = Some(token);
+                Order::Task { token }
+            }
         };
         self.running = true;
         Some(order)
@@ -353,6 +367,7 @@ impl Hosts {
             clock_read: std::mem::take(&mut self.made.clock_read),
             outputs: std::mem::take(&mut self.made.outputs),
             timers: std::mem::take(&mut self.made.timers),
+            tasks: std::mem::take(&mut self.made.tasks),
             cost_ns: self.spent_ns(),
         }
     }
@@ -367,6 +382,8 @@ impl Hosts {
             format!("one input brought more than {OUTPUT_BYTES_PER_HANDLER_MAX} bytes out of its chain")
         } else if self.made.timers.len() > TIMER_CHANGES_PER_HANDLER_MAX {
             format!("one input changed more than {TIMER_CHANGES_PER_HANDLER_MAX} timers of its chain")
+        } else if self.made.tasks.len() > TASK_CHANGES_PER_HANDLER_MAX {
+            format!("one input changed more than {TASK_CHANGES_PER_HANDLER_MAX} tasks and locks of its chain")
         } else {
             return None;
         };
@@ -411,6 +428,10 @@ impl Hosts {
 
     pub(crate) fn change_timer(&mut self, change: TimerChange) {
         self.made.timers.push(change);
+    }
+
+    pub(crate) fn change_task(&mut self, change: TaskChange) {
+        self.made.tasks.push(change);
     }
 
     /// Copies the message that has arrived to where the stage that runs has made room for it.
@@ -479,6 +500,7 @@ impl From<Input> for Waiting {
             Input::Close { port } => Self::Close { port },
             Input::Gone { port } => Self::Gone { port },
             Input::Timer { token, .. } => Self::Timer { token },
+            Input::Task { token, .. } => Self::Task { token },
         }
     }
 }

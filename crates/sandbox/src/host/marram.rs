@@ -5,9 +5,9 @@ use super::{ABI_MODULE, Host, Hosts, Level, guest_error, range, split, split_cel
 use crate::keys::is_certificate_verify;
 use crate::limits::{
     MESSAGE_BYTES_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, RANDOM_BYTES_MAX,
-    SIGNATURES_PER_HANDLER_MAX, TIMER_CHANGES_PER_HANDLER_MAX,
+    SIGNATURES_PER_HANDLER_MAX, TASK_CHANGES_PER_HANDLER_MAX, TIMER_CHANGES_PER_HANDLER_MAX,
 };
-use marram_session::cell::TimerChange;
+use marram_session::cell::{TaskChange, TimerChange};
 use marram_wire::id::Port;
 use wasmparser::ValType::{self, I32, I64};
 use wasmtime::{Caller, Linker, Result};
@@ -21,6 +21,9 @@ pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
     ("sign", &[I32, I32, I32, I32, I32], &[I32]),
     ("timer", &[I64, I64], &[]),
     ("timer_cancel", &[I64], &[]),
+    ("spawn", &[I64], &[]),
+    ("lock", &[I64, I64], &[]),
+    ("unlock", &[I64], &[]),
     ("print", &[I32, I32, I32], &[]),
 ];
 
@@ -33,6 +36,9 @@ pub(super) fn link(linker: &mut Linker<Hosts>) -> Result<()> {
     linker.func_wrap(ABI_MODULE, "sign", sign)?;
     linker.func_wrap(ABI_MODULE, "timer", timer)?;
     linker.func_wrap(ABI_MODULE, "timer_cancel", timer_cancel)?;
+    linker.func_wrap(ABI_MODULE, "spawn", spawn)?;
+    linker.func_wrap(ABI_MODULE, "lock", lock)?;
+    linker.func_wrap(ABI_MODULE, "unlock", unlock)?;
     linker.func_wrap(ABI_MODULE, "print", print)?;
     Ok(())
 }
@@ -160,6 +166,43 @@ fn change_timer(hosts: &mut Hosts, change: TimerChange) -> Result<()> {
     }
     host.timer_changes += 1;
     hosts.change_timer(change);
+    Ok(())
+}
+
+fn spawn(mut caller: Caller<'_, Hosts>, token: u64) -> Result<()> {
+    let host = caller.data_mut().running();
+    host.only_when_running("spawn")?;
+    let stage = host.stage;
+    change_task(caller.data_mut(), "spawn", TaskChange::Spawn { stage, token })
+}
+
+fn lock(mut caller: Caller<'_, Hosts>, id: u64, token: u64) -> Result<()> {
+    let host = caller.data_mut().running();
+    host.only_when_running("lock")?;
+    let stage = host.stage;
+    change_task(caller.data_mut(), "lock", TaskChange::Lock { stage, id, token })
+}
+
+fn unlock(mut caller: Caller<'_, Hosts>, id: u64) -> Result<()> {
+    let host = caller.data_mut().running();
+    host.only_when_running("unlock")?;
+    let stage = host.stage;
+    let Some(token) = host.task else {
+        let what = "only the task that holds a lock gives it back, and this handler is no task's";
+        return Err(guest_error(format!("unlock: lock {id}: {what}")));
+    };
+    change_task(caller.data_mut(), "unlock", TaskChange::Unlock { stage, id, token })
+}
+
+fn change_task(hosts: &mut Hosts, call: &str, change: TaskChange) -> Result<()> {
+    let host = hosts.running();
+    if host.task_changes >= TASK_CHANGES_PER_HANDLER_MAX {
+        return Err(guest_error(format!(
+            "{call}: more than {TASK_CHANGES_PER_HANDLER_MAX} changes of tasks and locks in one handler"
+        )));
+    }
+    host.task_changes += 1;
+    hosts.change_task(change);
     Ok(())
 }
 

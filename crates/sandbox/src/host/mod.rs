@@ -79,6 +79,10 @@ pub(crate) struct Host {
     pub(crate) sent_bytes: usize,
     /// Changes that it has made to its timers.
     pub(crate) timer_changes: usize,
+    /// Changes that it has made to its tasks and locks.
+    pub(crate) task_changes: usize,
+    /// The task whose handler it is, if it is one's.
+    pub(crate) task: Option<u64>,
     /// Signatures that were made for it.
     pub(crate) signatures: usize,
     pub(crate) prints: Vec<Print>,
@@ -108,6 +112,8 @@ impl Host {
             sent: 0,
             sent_bytes: 0,
             timer_changes: 0,
+            task_changes: 0,
+            task: None,
             signatures: 0,
             prints: Vec::new(),
             ports: Ports::default(),
@@ -128,6 +134,8 @@ impl Host {
         self.sent = 0;
         self.sent_bytes = 0;
         self.timer_changes = 0;
+        self.task_changes = 0;
+        self.task = None;
         self.signatures = 0;
         self.handled += 1;
     }

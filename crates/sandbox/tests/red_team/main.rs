@@ -15,6 +15,7 @@ mod stages;
 #[path = "../support/mod.rs"]
 mod support;
 mod table;
+mod tasks;
 mod time;
 mod timers;
 mod witness;

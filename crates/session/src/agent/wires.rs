@@ -266,7 +266,8 @@ impl Agent {
         dials.chain(wires).min()
     }
 
-    /// Usable wires for a session, best first: nearest edge, then the shard that the session's id points to.
+    /// Usable wires for a session, best first: whoever stands by for it, the nearest edge, then the shard that the session's id
+    /// points to.
     pub(super) fn candidates(&self, id: EndId) -> Vec<WireId> {
         let mut rtt_ns: BTreeMap<u16, u64> = BTreeMap::new();
         for wire in self.wires.values().filter(|wire| wire.usable()) {
@@ -274,6 +275,8 @@ impl Agent {
             *best = (*best).min(wire.rtt_ns);
         }
         let hint = u64::from(id.session.0[0]);
+        let standby = self.sessions.get(&id).and_then(|session| session.end.standby());
+        let stands_by = |welcome: &Welcome| standby == Some((&welcome.edge[..], welcome.shard));
         let mut ranked: Vec<_> = self
             .wires
             .iter()
@@ -282,6 +285,7 @@ impl Agent {
                 let shards = wire.welcome.as_ref().map_or(1, |welcome| u64::from(welcome.shards.max(1)));
                 let turn = (u64::from(wire.target.shard) + shards - hint % shards) % shards;
                 (
+                    !wire.welcome.as_ref().is_some_and(stands_by),
                     rtt_ns.get(&wire.target.edge).map_or(0, |rtt_ns| rtt_ns / NEAR_NS),
                     wire.target.edge,
                     turn,

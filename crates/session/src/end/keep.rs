@@ -11,15 +11,15 @@ use marram_wire::{
 
 /// One message of this end.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Message {
+pub(crate) struct Message {
     /// The last one; then it has no payload.
-    pub(super) close: bool,
-    pub(super) payload: Bytes,
+    pub(crate) close: bool,
+    pub(crate) payload: Bytes,
 }
 
 /// This end's messages, from the oldest that a recovery may need.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(crate) struct Sent {
     start: u64,
     messages: VecDeque<Message>,
     charge: u64,
@@ -29,35 +29,45 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    pub(super) fn start(&self) -> u64 {
+    /// None yet; the next one has this sequence number.
+    pub(crate) fn starting(start: u64) -> Self {
+        Self { start, next: start, ..Self::default() }
+    }
+
+    /// All that is kept.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &Message> {
+        self.messages.iter()
+    }
+
+    pub(crate) fn start(&self) -> u64 {
         self.start
     }
 
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start + self.messages.len() as u64
     }
 
-    pub(super) fn charge(&self) -> u64 {
+    pub(crate) fn charge(&self) -> u64 {
         self.charge
     }
 
-    pub(super) fn closed(&self) -> bool {
+    pub(crate) fn closed(&self) -> bool {
         self.closed
     }
 
-    pub(super) fn push(&mut self, close: bool, payload: Bytes) {
+    pub(crate) fn push(&mut self, close: bool, payload: Bytes) {
         self.closed |= close;
         self.charge += charge(payload.len());
         self.messages.push_back(Message { close, payload });
     }
 
     /// Starts over at `from` on a new channel.
-    pub(super) fn rewind(&mut self, from: u64) {
+    pub(crate) fn rewind(&mut self, from: u64) {
         self.next = from;
     }
 
     /// The next message to send, if it is within the credit.
-    pub(super) fn next(&mut self, credit: Option<u64>) -> Option<Message> {
+    pub(crate) fn next(&mut self, credit: Option<u64>) -> Option<Message> {
         let index = usize::try_from(self.next.checked_sub(self.start)?).ok()?;
         let message = self.messages.get(index)?;
         if credit.is_some_and(|credit| charge(message.payload.len()) > credit) {
@@ -68,13 +78,13 @@ impl Sent {
     }
 
     /// What is kept of the messages that were put on the current channel, or need not be.
-    pub(super) fn shown(&self) -> impl ExactSizeIterator<Item = &Message> {
+    pub(crate) fn shown(&self) -> impl ExactSizeIterator<Item = &Message> {
         let count = usize::try_from(self.next.saturating_sub(self.start)).unwrap_or(usize::MAX);
         self.messages.iter().take(count)
     }
 
     /// Drops messages below `upto`.
-    pub(super) fn truncate(&mut self, upto: u64) {
+    pub(crate) fn truncate(&mut self, upto: u64) {
         while self.start < upto {
             let Some(message) = self.messages.pop_front() else { return };
             self.charge -= charge(message.payload.len());
@@ -83,14 +93,14 @@ impl Sent {
     }
 
     /// Drops what was put on the channel: nobody will ask for it again.
-    pub(super) fn forget_sent(&mut self) {
+    pub(crate) fn forget_sent(&mut self) {
         self.truncate(self.next);
     }
 }
 
 /// The log as this end received it: segments, each sealed by the generation that sent it.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(crate) struct Log {
     start: u64,
     end: u64,
     tag: [u8; 8],
@@ -100,28 +110,33 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn start(&self) -> u64 {
+    /// Nothing yet; what follows begins at `offset`, where the digest is `tag`.
+    pub(crate) fn starting(offset: u64, tag: [u8; 8]) -> Self {
+        Self { start: offset, end: offset, tag, ..Self::default() }
+    }
+
+    pub(crate) fn start(&self) -> u64 {
         self.start
     }
 
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    pub(super) fn tag(&self) -> [u8; 8] {
+    pub(crate) fn tag(&self) -> [u8; 8] {
         self.tag
     }
 
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.end - self.start
     }
 
-    pub(super) fn segments(&self) -> impl Iterator<Item = (Generation, u64, &BytesMut)> {
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (Generation, u64, &BytesMut)> {
         self.segments.iter().map(|(generation, start, bytes)| (*generation, *start, bytes))
     }
 
     /// Appends what one generation sealed. False if the log would be too large.
-    pub(super) fn append(&mut self, generation: Generation, bytes: &[u8], tag: [u8; 8]) -> bool {
+    pub(crate) fn append(&mut self, generation: Generation, bytes: &[u8], tag: [u8; 8]) -> bool {
         if self.size() + bytes.len() as u64 > LOG_SIZE_MAX {
             return false;
         }
@@ -139,7 +154,7 @@ impl Log {
 
     /// Holds back a part of a chosen log until all of it is there. False if it does not fit. The first part may lie beyond
     /// the end: a checkpoint covers what is between.
-    pub(super) fn hold(&mut self, offset: u64, bytes: Bytes) -> bool {
+    pub(crate) fn hold(&mut self, offset: u64, bytes: Bytes) -> bool {
         let held: usize = self.chosen.iter().map(|(_, part)| part.len()).sum();
         let follows = match self.chosen.last() {
             Some((at, part)) => offset == at + part.len() as u64,
@@ -154,7 +169,7 @@ impl Log {
     }
 
     /// Takes the chosen log: what was held back and its last part. False if it does not fit.
-    pub(super) fn choose(&mut self, generation: Generation, offset: u64, last: Bytes, tag: [u8; 8]) -> bool {
+    pub(crate) fn choose(&mut self, generation: Generation, offset: u64, last: Bytes, tag: [u8; 8]) -> bool {
         if !self.hold(offset, last) {
             return false;
         }
@@ -166,7 +181,7 @@ impl Log {
     }
 
     /// Forgets parts of a chosen log that never became whole.
-    pub(super) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.chosen.clear();
     }
 
@@ -177,7 +192,7 @@ impl Log {
     }
 
     /// Drops everything before `offset`, which a checkpoint covers; `tag` is the digest there.
-    pub(super) fn truncate(&mut self, offset: u64, tag: [u8; 8]) {
+    pub(crate) fn truncate(&mut self, offset: u64, tag: [u8; 8]) {
         if offset >= self.end {
             return self.jump(offset, tag);
         }
@@ -200,31 +215,31 @@ impl Log {
 
 /// A full checkpoint and its deltas, and one that is still arriving.
 #[derive(Debug, Default)]
-pub(super) struct Checkpoints {
+pub(crate) struct Checkpoints {
     chain: Vec<(CheckpointMeta, Bytes)>,
     incoming: Option<(CheckpointMeta, BytesMut)>,
 }
 
 impl Checkpoints {
-    pub(super) fn metas(&self) -> Vec<CheckpointMeta> {
+    pub(crate) fn metas(&self) -> Vec<CheckpointMeta> {
         self.chain.iter().map(|(meta, _)| meta.clone()).collect()
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &(CheckpointMeta, Bytes)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &(CheckpointMeta, Bytes)> {
         self.chain.iter()
     }
 
-    pub(super) fn bytes(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn bytes(&self) -> impl Iterator<Item = &[u8]> {
         self.chain.iter().map(|(_, bytes)| &bytes[..])
     }
 
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         let arriving = self.incoming.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
         self.chain.iter().map(|(meta, _)| meta.size).sum::<u64>() + arriving
     }
 
     /// Begins to receive. False if it does not fit what is there.
-    pub(super) fn begin(&mut self, meta: CheckpointMeta) -> bool {
+    pub(crate) fn begin(&mut self, meta: CheckpointMeta) -> bool {
         let deltas_fit = meta.full || (!self.chain.is_empty() && self.chain.len() <= DELTAS_MAX);
         if !deltas_fit || self.size().saturating_add(meta.size) > CHECKPOINT_SIZE_MAX {
             return false;
@@ -234,7 +249,7 @@ impl Checkpoints {
     }
 
     /// Takes a part. `Some(true)` when the checkpoint is whole, `None` if it does not fit.
-    pub(super) fn part(&mut self, bytes: &[u8]) -> Option<bool> {
+    pub(crate) fn part(&mut self, bytes: &[u8]) -> Option<bool> {
         let (meta, whole) = self.incoming.as_mut()?;
         whole.extend_from_slice(bytes);
         let missing = meta.size.checked_sub(whole.len() as u64)?;
@@ -242,12 +257,12 @@ impl Checkpoints {
     }
 
     /// Of the checkpoint that arrives.
-    pub(super) fn arriving(&self) -> Option<&CheckpointMeta> {
+    pub(crate) fn arriving(&self) -> Option<&CheckpointMeta> {
         self.incoming.as_ref().map(|(meta, _)| meta)
     }
 
     /// The checkpoint that arrived takes its place; a full one replaces the chain.
-    pub(super) fn complete(&mut self) {
+    pub(crate) fn complete(&mut self) {
         if let Some((meta, bytes)) = self.incoming.take() {
             if meta.full {
                 self.chain.clear();
@@ -257,7 +272,7 @@ impl Checkpoints {
     }
 
     /// Forgets what arrived in part.
-    pub(super) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.incoming = None;
     }
 }

@@ -4,7 +4,7 @@
 //! to say: it promises itself to ever newer generations, refuses every older one, hands over all that it keeps when it
 //! promises, and receives outputs strictly in order (DESIGN.md sections 5.2 to 5.6).
 
-mod keep;
+pub(crate) mod keep;
 mod receive;
 
 use crate::end::keep::{Checkpoints, Log, Sent};
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{
         Channel, CheckpointBegin, CheckpointPart, Credit, Failure, Frame, Hello, Input, Kept, KeptInput,
-        LogPart, Promise, Promised,
+        Live, LogPart, Promise, Promised,
     },
     id::{Generation, HostId, ImageHash, SessionId},
     limits::{DATAGRAMS_WAITING_MAX, OUTPUT_WINDOW, PART_SIZE, RETAINED_MAX, charge},
@@ -108,6 +108,8 @@ pub struct End {
     output_closed: bool,
     finishing: bool,
     failed: Option<Failure>,
+    /// The edge that stands by, and its shard, as the owner said.
+    standby: Option<(String, u8)>,
 }
 
 /// Outputs are acknowledged at the latest after so many, or so much charge.
@@ -140,6 +142,7 @@ impl End {
             output_closed: false,
             finishing: false,
             failed: None,
+            standby: None,
         }
     }
 
@@ -196,6 +199,12 @@ impl End {
     #[must_use]
     pub fn complete(&self) -> bool {
         self.output_closed && self.sent.closed()
+    }
+
+    /// The edge that stands by for the session's owner, and which shard of it, if there is one.
+    #[must_use]
+    pub fn standby(&self) -> Option<(&str, u8)> {
+        self.standby.as_ref().map(|(edge, shard)| (&edge[..], *shard))
     }
 
     /// Whether the owner said that all ends received everything.
@@ -284,16 +293,21 @@ impl End {
         self.unacknowledged = 0;
         self.taken = 0;
         self.stored = 0;
-        let live = ask.live.as_ref().filter(|live| live.generation == previous);
-        let from = match live {
-            Some(live) => live.took.clamp(self.sent.start(), self.sent.end()),
-            None => self.sent.start(),
+        // Whoever lags behind a checkpoint that was covered needs that, and all behind it.
+        let fits = |live: &&Live| live.generation == previous && live.log_end >= self.log.start();
+        let live = ask.live.as_ref().filter(fits);
+        let (from, log_start) = match live {
+            Some(live) => (
+                live.took.clamp(self.sent.start(), self.sent.end()),
+                live.log_end.clamp(self.log.start(), self.log.end()),
+            ),
+            None => (self.sent.start(), self.log.start()),
         };
         out.push(Effect::Send(Frame::Promised(Promised {
             channel: self.channel,
             previous,
             live: live.is_some(),
-            log_start: self.log.start(),
+            log_start,
             log_end: self.log.end(),
             tag: self.log.tag(),
             received: self.received,
@@ -305,8 +319,9 @@ impl End {
             datagrams: self.datagrams,
         })));
         if live.is_none() {
-            self.hand_over(out);
+            self.hand_over_checkpoints(out);
         }
+        self.hand_over_log(log_start, out);
         self.sent.rewind(from);
         while let Some(message) = self.sent.next(None) {
             self.send_input(message, out);
@@ -343,12 +358,12 @@ impl End {
         }
     }
 
-    /// Sends checkpoints and log, so that the new owner can choose and replay.
-    fn hand_over(&self, out: &mut Vec<Effect>) {
+    /// Sends the log from `from` on, so that the new owner can choose and replay.
+    fn hand_over_log(&self, from: u64, out: &mut Vec<Effect>) {
         let channel = self.channel;
-        self.hand_over_checkpoints(out);
         for (generation, start, bytes) in self.log.segments() {
-            for at in (0..bytes.len()).step_by(PART_SIZE) {
+            let known = usize::try_from(from.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len());
+            for at in (known..bytes.len()).step_by(PART_SIZE) {
                 let part = Bytes::copy_from_slice(&bytes[at..bytes.len().min(at + PART_SIZE)]);
                 let offset = start + at as u64;
                 out.push(Effect::Send(LogPart { channel, generation, offset, bytes: part }.into()));

@@ -51,6 +51,11 @@ impl End {
                 self.show(out);
                 Ok(())
             }
+            (Frame::Standby(standby), Phase::Owned) => {
+                let named = !standby.edge.is_empty();
+                self.standby = named.then_some((standby.edge, standby.shard));
+                Ok(())
+            }
             (Frame::Failed(failed), _) => {
                 self.failed = Some(failed.failure);
                 self.drift();

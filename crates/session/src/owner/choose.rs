@@ -21,9 +21,16 @@ impl Owner {
     /// All ends have promised and handed over what they keep.
     pub(super) fn choose(&mut self, now: Now, out: &mut Vec<Effect>) {
         if self.live.take().is_some() {
+            if self.follow.is_some() {
+                if !self.take_over(now, out) {
+                    self.begin_anew(out);
+                }
+                return;
+            }
             if self.resume_live(now, out) {
                 return;
             }
+            self.lose_feeds(out);
             // Another generation may have been chosen meanwhile: only what the ends keep counts.
             out.extend(self.cell.take().map(Effect::Remove));
             self.running = None;
@@ -41,6 +48,7 @@ impl Owner {
         self.opened = self.log.end() > 0;
         self.digest = Digest::start(self.session);
         self.timers = super::Timers::default();
+        self.tasks = super::Tasks::default();
         self.sides.iter_mut().for_each(super::Side::reset);
         self.phase = Phase::Restoring;
         let agreed = !checkpoints.is_empty() && self.holders_agree(&checkpoints);
@@ -98,7 +106,13 @@ impl Owner {
 
     /// The answer to [`Effect::Start`].
     pub fn started(&mut self, now: Now, cell: CellId, result: Result<(), CellError>, out: &mut Vec<Effect>) {
-        if self.cell != Some(cell) || self.phase != Phase::Restoring {
+        if self.cell != Some(cell) {
+            return;
+        }
+        if self.is_following() {
+            return self.stands(now, result.map(|()| None), out);
+        }
+        if self.phase != Phase::Restoring {
             return;
         }
         match result {
@@ -117,6 +131,7 @@ impl Owner {
     ) {
         match self.phase {
             _ if self.cell != Some(cell) => {}
+            _ if self.is_following() => self.stands(now, result.map(Some), out),
             Phase::Asking if self.source.is_some() => self.early = Some(result),
             Phase::Restoring => self.stand_restored(now, result, out),
             _ => {}
@@ -137,6 +152,7 @@ impl Owner {
         self.digest = Digest(header.head);
         self.log.cursor = Cursor { last_ns: header.last_ns };
         self.timers = super::Timers::restore(header.timers_set, &header.timers);
+        self.tasks = super::Tasks::restore(&header.tasks, &header.locks);
         for (side, state) in self.sides.iter_mut().zip(header.ports) {
             side.restore(state);
         }
@@ -200,14 +216,18 @@ impl Owner {
         self.replay_next(now, out);
     }
 
-    fn replay_next(&mut self, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn replay_next(&mut self, now: Now, out: &mut Vec<Effect>) {
         let Some(mut course) = self.replay.take() else { return };
         let Some(cell) = self.cell else { return };
         match course.next_handler(|event| self.inputs_of(event)) {
+            Err(_) if self.is_following() => self.cannot_follow("the log cannot be followed", out),
             Err(Lost::Unreadable) => self.tampered("the log cannot be read", out),
             Err(_) => self.tampered("the log consumes what never was", out),
+            // There is more to come.
+            Ok(None) if self.waits_for_more() => self.replay = Some(course),
             Ok(None) => self.chosen(now, out),
             Ok(Some(Handler { input, now_ns })) => {
+                self.mark_busy();
                 out.push(Effect::Run(Run { cell, input, now_ns }));
                 self.replay = Some(course);
             }
@@ -223,6 +243,7 @@ impl Owner {
                 alloc::vec![input_of(port, message)]
             }
             Event::Timer => alloc::vec![self.timers.fire()?],
+            Event::Task => alloc::vec![self.tasks.next()?],
             Event::Start { peers, .. } => self.opens(peers),
         })
     }
@@ -247,16 +268,31 @@ impl Owner {
 
     /// A handler ran in replay.
     pub(super) fn replayed(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
+        self.mark_idle();
         let Some(course) = &mut self.replay else { return };
         let now_ns = course.now_ns();
         if let Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)) = ran.outcome {
+            if self.waits_for_more() {
+                return self.cannot_follow(&reason, out);
+            }
             return self.failed(4, alloc::format!("in replay: {reason}"), out);
         }
         let Ok(whole) = course.ran(ran.clock_read) else {
             let reason = "replay took another course than the log: the handler read the clock".to_string();
+            if self.waits_for_more() {
+                return self.cannot_follow(&reason, out);
+            }
             return self.failed(4, reason, out);
         };
-        self.apply(now_ns, &ran);
+        // What no cell may do ended the session when it was first done; it is in no log.
+        if let Err(reason) = self.apply(now_ns, &ran) {
+            let reason = alloc::format!("in replay: {reason}");
+            if self.waits_for_more() {
+                return self.cannot_follow(&reason, out);
+            }
+            return self.failed(4, reason, out);
+        }
+        self.drop_received();
         self.cover.spent(ran.cost_ns);
         if whole {
             self.totals.replayed += 1;
@@ -271,6 +307,10 @@ impl Owner {
             let (received, window) = side.promised.as_ref().map_or((0, 0), |p| (p.received, p.window));
             side.resume(received, window)
         });
+        if !resumed && self.is_following() {
+            return self.begin_anew(out);
+        }
+        self.took_over();
         if !resumed {
             return self.tampered("an end has received what the chosen log does not produce", out);
         }
@@ -315,6 +355,7 @@ impl Owner {
         self.phase = Phase::Running;
         self.live = Some(self.generation);
         self.tell_covered(out);
+        self.tell_ends_standby_again(out);
         self.begin(now, out);
     }
 }

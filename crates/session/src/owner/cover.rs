@@ -85,11 +85,18 @@ pub(super) struct Cover {
     delta_size: u64,
     /// What handlers cost since the last one, in nanoseconds.
     spent_ns: u64,
+    /// Whether a full one is wanted soon, whatever it costs.
+    wanted: bool,
 }
 
 impl Cover {
     pub(super) fn spent(&mut self, cost_ns: u64) {
         self.spent_ns = self.spent_ns.saturating_add(cost_ns);
+    }
+
+    /// Whatever there is, the next one is to come soon and to stand alone.
+    pub(super) fn want_full(&mut self) {
+        self.wanted = true;
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
@@ -142,7 +149,8 @@ impl Owner {
     /// Takes a checkpoint when replaying what none covers would take too long, or an end keeps too much.
     pub(super) fn cover_if_due(&mut self, out: &mut Vec<Effect>) {
         let uncovered = self.sides.iter().map(|side| side.uncovered).max().unwrap_or(0);
-        let due = self.is_much(uncovered, self.log.bytes.len() as u64);
+        let wanted = self.cover.wanted || self.awaits_base();
+        let due = wanted || self.is_much(uncovered, self.log.bytes.len() as u64);
         let busy = self.cover.taken.is_some() || self.cover.sending.is_some() || self.running.is_some();
         if due && !busy && self.policy.keep {
             self.cover(out);
@@ -161,12 +169,15 @@ impl Owner {
         if !self.holders().iter().all(|index| self.sides[*index].channel.is_some()) {
             return;
         }
-        let full = !self.cover.delta_fits();
+        let full = !self.cover.delta_fits() || self.cover.wanted || self.awaits_base();
+        self.cover.wanted = false;
         self.cover.numbers += 1;
         let number = self.cover.numbers;
+        self.feeds_begin(number, out);
         let (base_generation, base_number) =
             self.cover.copied.filter(|_| !full).unwrap_or((Generation::NONE, 0));
         let (timers_set, timers) = self.timers.to_header();
+        let (tasks, locks) = self.tasks.to_header();
         let header = Header {
             session: self.session,
             image: self.image,
@@ -180,6 +191,8 @@ impl Owner {
             timers_set,
             timers,
             ports: self.sides.iter().map(super::Side::to_header).collect(),
+            tasks,
+            locks,
         };
         self.cover.taken = Some(Taken {
             number,
@@ -236,6 +249,7 @@ impl Owner {
             Ok(bytes) if bytes.len() as u64 <= CHECKPOINT_SIZE_MAX => bytes,
             Ok(bytes) => {
                 self.cover.taken = None;
+                self.feed_no_checkpoint(out);
                 return Some(alloc::format!(
                     "a checkpoint of {} bytes is larger than the limit",
                     bytes.len()
@@ -243,6 +257,7 @@ impl Owner {
             }
             Err(reason) => {
                 self.cover.taken = None;
+                self.feed_no_checkpoint(out);
                 return Some(reason);
             }
         };
@@ -254,6 +269,8 @@ impl Owner {
             log_offset: taken.log_offset,
             size: bytes.len() as u64,
         };
+        let took = taken.took.clone();
+        self.feed_checkpoint(&meta, &bytes, &took, out);
         let holders = self.holders();
         for index in &holders {
             let Some(channel) = self.sides[*index].channel else { continue };
@@ -326,6 +343,7 @@ impl Owner {
         let Taken { log_offset, tag, took, .. } = taken;
         self.cover.covered = Some(Covered { log_offset, tag, took });
         self.tell_covered(out);
+        self.feed_covered(log_offset, tag, out);
     }
 
     /// The cell stands where a checkpoint that an end holds left it.

@@ -6,10 +6,13 @@
 
 mod choose;
 mod cover;
+mod feed;
+mod follow;
 mod open;
 mod record;
 mod run;
 mod side;
+mod tasks;
 mod timers;
 
 use crate::cell::{Base, CellError, CellId, Image, Ran, Run, Seed};
@@ -17,6 +20,10 @@ use crate::replay::{Course, Gathered};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use cover::Cover;
+use feed::Keeping;
+pub use feed::{Fill, KeeperId};
+use follow::Follow;
+pub use follow::Unfit;
 use marram_wire::{
     frame::{CheckpointMeta, Code, Ended, Failure, Frame, Reject},
     header::Header,
@@ -27,7 +34,10 @@ use marram_wire::{
 pub use open::Attempt;
 use record::Record;
 pub use record::{RECORD_NS, RECORD_STOPPED_NS, Wish};
+pub(crate) use run::Kind;
 use side::Side;
+pub use tasks::TaskCounts;
+pub(crate) use tasks::Tasks;
 pub(crate) use timers::Timers;
 
 /// Which end keeps checkpoints.
@@ -87,6 +97,9 @@ pub enum Effect {
     Restore(Image, Vec<CheckpointMeta>),
     /// The next bytes of the checkpoints that [`Effect::Restore`] named, sealed; no piece is of two of them.
     Part(Bytes),
+    /// The next checkpoint of a cell that was restored and has not run: a delta on the last one, whose bytes follow. Answered
+    /// as [`Effect::Restore`].
+    Advance(CellId, CheckpointMeta),
     /// Run a handler.
     Run(Run),
     /// Copy the cell's state, as it is now.
@@ -97,6 +110,12 @@ pub enum Effect {
     Hash(CellId),
     /// The session as it was when the ends were asked; or why there is no recording of it.
     Recorded(Wish, Result<Box<Gathered>, String>),
+    /// Send this to a keeper.
+    Feed(KeeperId, Frame),
+    /// A keeper does not keep the session any more, for this reason; nothing waits for it.
+    KeeperLost(KeeperId, Code, String),
+    /// Send this to whoever feeds this owner, which stands by.
+    Feeder(Frame),
     /// The cell is not needed any more.
     Remove(CellId),
     /// Open another generation, newer than this count: another attempt was in the way, or the cell cannot be kept.
@@ -108,6 +127,8 @@ pub enum Effect {
 /// How far the owner is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
+    /// Standing by: fed by the session's owner.
+    Following,
     /// Waiting for promises and for what the ends keep.
     Asking,
     /// Waiting for the cell to be started or restored.
@@ -129,6 +150,7 @@ impl Phase {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Following => "standing by",
             Self::Asking => "asking",
             Self::Restoring => "restoring",
             Self::Replaying => "replaying",
@@ -143,7 +165,7 @@ impl Phase {
 /// Counted over the owner's life.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Totals {
-    /// Messages and timers consumed, replay not counted.
+    /// Messages, timers and tasks consumed, replay not counted.
     pub consumed: u64,
     /// Entries consumed in replay.
     pub replayed: u64,
@@ -184,15 +206,19 @@ pub struct Owner {
     opened: bool,
     digest: Digest,
     timers: Timers,
+    tasks: Tasks,
     /// Session time minus monotonic time, in nanoseconds.
     clock_offset_ns: i64,
     cover: Cover,
     rates: run::Rates,
     record: Option<Record>,
+    keeping: Keeping,
+    /// While it stands by, and until it has taken over.
+    follow: Option<Box<Follow>>,
     /// Which port is offered first.
     turn: usize,
-    /// Whether the last entry was a timer: then a message goes first.
-    timed: bool,
+    /// What the last entry was: what others wait for goes first.
+    last: run::Kind,
     totals: Totals,
 }
 
@@ -257,12 +283,15 @@ impl Owner {
             opened: false,
             digest: Digest::start(session),
             timers: Timers::default(),
+            tasks: Tasks::default(),
             clock_offset_ns: 0,
             cover: Cover::default(),
             rates: run::Rates::default(),
             record: None,
+            keeping: Keeping::default(),
+            follow: None,
             turn: 0,
-            timed: false,
+            last: run::Kind::Message,
             totals: Totals::default(),
             keys,
         }
@@ -328,6 +357,12 @@ impl Owner {
         (self.log.end(), self.log.bytes.len() as u64)
     }
 
+    /// The cell's tasks and locks. Those of a shared cell are nobody's.
+    #[must_use]
+    pub fn tasks(&self) -> TaskCounts {
+        self.tasks.counts()
+    }
+
     /// Bytes held for the session, its cell not counted.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
@@ -339,7 +374,9 @@ impl Owner {
     /// Whether the session has an owner and lacks an end.
     #[must_use]
     pub fn incomplete(&self) -> bool {
-        !self.recovering() && self.sides.iter().any(|side| side.channel.is_none())
+        !self.recovering()
+            && self.phase != Phase::Following
+            && self.sides.iter().any(|side| side.channel.is_none())
     }
 
     /// Whether the session is on its way to its first or next release.
@@ -376,7 +413,7 @@ impl Owner {
     pub fn unlinked(&mut self, port: Port, out: &mut Vec<Effect>) {
         let index = self.index(port);
         self.sides[index].channel = None;
-        if self.phase == Phase::Adrift {
+        if matches!(self.phase, Phase::Adrift | Phase::Following) {
             return;
         }
         if !self.policy.keep {
@@ -418,6 +455,7 @@ impl Owner {
     /// Gives the session up; nothing has happened that an end does not know.
     pub fn leave(&mut self, code: Code, reason: String, out: &mut Vec<Effect>) {
         self.give_up_record("the session left this edge meanwhile", out);
+        self.end_feeds(code, &reason, out);
         self.reject(code, &reason, out);
         out.extend(self.cell.take().map(Effect::Remove));
         out.push(Effect::Over(code, reason));
@@ -434,6 +472,7 @@ impl Owner {
     /// Ends the session for good.
     pub fn over(&mut self, code: Code, reason: String, out: &mut Vec<Effect>) {
         self.give_up_record("the session ended meanwhile", out);
+        self.end_feeds(code, &reason, out);
         for side in &mut self.sides {
             if let Some(channel) = side.channel.take() {
                 let ended = Ended { channel, code, reason: reason.clone() };
@@ -462,6 +501,7 @@ impl Owner {
                 out.push(Effect::Send(side.port, failed.into()));
             }
         }
+        self.end_feeds(Code::Guest, &failure.reason, out);
         out.extend(self.cell.take().map(Effect::Remove));
         out.push(Effect::Over(Code::Guest, failure.reason));
     }
@@ -471,9 +511,12 @@ impl Owner {
         if self.cell != Some(ran.cell) {
             return;
         }
+        if self.follow.is_some() {
+            return self.replayed(now, ran, out);
+        }
         match self.phase {
             Phase::Replaying => self.replayed(now, ran, out),
-            Phase::Restoring | Phase::Finishing | Phase::Recording => {}
+            Phase::Following | Phase::Restoring | Phase::Finishing | Phase::Recording => {}
             Phase::Running | Phase::Asking | Phase::Adrift => self.consumed(now, ran, out),
         }
     }

@@ -29,12 +29,16 @@ pub struct Attempt<'a> {
 impl Owner {
     /// Asks every end for its promise. From here on nothing is released until all have given it and a log is chosen **\[M\]**.
     pub fn open(&mut self, attempt: &Attempt<'_>, out: &mut Vec<Effect>) {
+        self.begin_takeover(out);
         self.generation = attempt.generation;
         self.seal = self.keys.seal(attempt.generation);
         self.phase = Phase::Asking;
         self.totals.generations += 1;
         self.give_up_record("a new generation of the session is being opened", out);
-        self.replay = None;
+        if self.follow.is_none() {
+            self.replay = None;
+        }
+        self.renew_feeds(out);
         self.source = None;
         self.early = None;
         self.cover.abandon();
@@ -42,7 +46,7 @@ impl Owner {
             out.extend(self.cell.take().map(Effect::Remove));
         }
         for (index, side) in self.sides.iter_mut().enumerate() {
-            side.ask(attempt.channels.get(index).copied());
+            side.ask(attempt.channels.get(index).copied(), self.follow.is_some());
             if let Some(host) = attempt.hosts.get(index) {
                 side.host = *host;
             }
@@ -52,7 +56,8 @@ impl Owner {
             let Some(channel) = side.channel else { continue };
             let peer = self.sides.iter().find(|other| other.port != side.port).map(|other| other.host);
             let server = self.policy.server.clone().filter(|_| side.port == Port::SERVER);
-            let live = self.live.map(|generation| Live { generation, took: side.took });
+            let (took, log_end) = (side.fed_end(), self.log.end());
+            let live = self.live.map(|generation| Live { generation, took, log_end });
             let promise = Promise {
                 channel,
                 session: self.session,
@@ -83,6 +88,10 @@ impl Owner {
             && is_chain(&promised.checkpoints);
         if !sound || side.promised.is_some() {
             return self.over(Code::Protocol, "an end's promise does not make sense".into(), out);
+        }
+        if self.follow.is_some() && !promised.live {
+            // It has promised another since: what was fed is of no use.
+            return self.begin_anew(out);
         }
         side.next = promised.sent_start;
         side.credited_from = promised.sent_end;
@@ -190,7 +199,7 @@ impl Owner {
         self.pump(now, out);
     }
 
-    fn choose_if_complete(&mut self, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn choose_if_complete(&mut self, now: Now, out: &mut Vec<Effect>) {
         if self.phase == Phase::Asking && self.sides.iter().all(super::side::Side::complete) {
             self.choose(now, out);
         }

@@ -150,6 +150,7 @@ impl Owner {
             Event::Message(port) => u8::from(port != Port::CLIENT),
             Event::Timer => 2,
             Event::Start { .. } => 3,
+            Event::Task => 5,
         };
         self.give_up_record("the cell was stopped meanwhile", out);
         if !self.policy.record_stops || !self.policy.keep || self.phase != Phase::Running || self.incomplete()

@@ -2,7 +2,11 @@
 
 use super::{Effect, Now, Owner, Phase, choose::input_of, side::Message};
 use crate::cell::{Input, Outcome, Output as Made, Ran, Run};
-use alloc::{string::ToString, vec::Vec};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
     frame::{Code, Credit, Finish, Increment, Output},
@@ -26,6 +30,26 @@ pub(super) struct Running {
     /// Handlers of this entry that still have to run, last one first.
     rest: Vec<Input>,
     clock_read: bool,
+}
+
+/// What an entry can consume. Timers go before tasks, and tasks before messages; but none goes twice while another waits, so
+/// that a cell which is always due, or spawns for ever, still hears its peers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Timer,
+    Task,
+    Message,
+}
+
+impl Kind {
+    /// In which order to look for the next one when this was the last.
+    pub(crate) fn others_first(self) -> [Self; 3] {
+        match self {
+            Self::Timer => [Self::Task, Self::Message, Self::Timer],
+            Self::Task => [Self::Message, Self::Timer, Self::Task],
+            Self::Message => [Self::Timer, Self::Task, Self::Message],
+        }
+    }
 }
 
 /// What the session did in the current second.
@@ -77,9 +101,10 @@ impl Owner {
     pub(super) fn begin(&mut self, now: Now, out: &mut Vec<Effect>) {
         if self.opened {
             self.release(out);
+            // Whoever was without an owner has waited for long: the next message goes before a pause.
+            self.pump(now, out);
             // Ends that keep as much as they may have stopped to read: nothing would ever make room but this.
-            self.cover_if_due(out);
-            return self.pump(now, out);
+            return self.cover_if_due(out);
         }
         let peers = self.peers();
         let event = Event::Start { seed: self.seed.0, peers };
@@ -107,20 +132,30 @@ impl Owner {
             return;
         }
         let now_ns = self.session_ns(now);
-        // Timers go first, but a cell that is always due still hears its peers.
-        let due = self.timers.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
-        let waits = self.sides.iter().any(|side| !side.inputs.is_empty());
-        self.timed = due && !(self.timed && waits);
-        let (event, message, input) = if self.timed {
-            let Some(input) = self.timers.fire() else { return };
-            (Event::Timer, None, input)
-        } else {
-            let Some((port, message)) = self.next_message() else { return };
-            (Event::Message(port), Some(message.clone()), input_of(port, message))
-        };
+        let found = self.last.others_first().into_iter().find_map(|kind| {
+            let next = self.next_of(kind, now_ns)?;
+            Some((kind, next))
+        });
+        let Some((kind, (event, message, input))) = found else { return };
+        self.last = kind;
         let rest = alloc::vec![input];
         self.running = Some(Running { event, now_ns, message, rest, clock_read: false });
         self.run_next(out);
+    }
+
+    /// The next input of a kind, if there is one.
+    fn next_of(&mut self, kind: Kind, now_ns: i64) -> Option<(Event, Option<Message>, Input)> {
+        Some(match kind {
+            Kind::Timer => {
+                self.timers.due_ns().filter(|due_ns| *due_ns <= now_ns)?;
+                (Event::Timer, None, self.timers.fire()?)
+            }
+            Kind::Task => (Event::Task, None, self.tasks.next()?),
+            Kind::Message => {
+                let (port, message) = self.next_message()?;
+                (Event::Message(port), Some(message.clone()), input_of(port, message))
+            }
+        })
     }
 
     /// Whether the cell rests until an end takes more: then not even timers fire.
@@ -148,18 +183,18 @@ impl Owner {
             return self.stopped(now, &running, stop, out);
         }
         running.clock_read |= ran.clock_read;
-        let timers_fit = self.apply(running.now_ns, &ran);
+        let applied = self.apply(running.now_ns, &ran);
         self.totals.produced += ran.outputs.len() as u64;
         self.cover.spent(ran.cost_ns);
         if !running.rest.is_empty() {
             self.running = Some(running);
             return self.run_next(out);
         }
-        let logged = if self.policy.keep { self.log_entry(&running) } else { 0 };
+        let logged = if self.policy.keep { self.log_entry(&running, out) } else { 0 };
         self.totals.consumed += 1;
         self.close_if_spent();
         self.rates.count(now, ran.outputs.len(), logged);
-        if let Some(reason) = self.broken_quota(timers_fit, ran.outputs.len()) {
+        if let Some(reason) = self.broken_quota(ran.outputs.len()).or(applied.err()) {
             return self.over(Code::Guest, reason, out);
         }
         if self.phase != Phase::Running {
@@ -175,19 +210,14 @@ impl Owner {
         }
     }
 
-    fn broken_quota(&self, timers_fit: bool, outputs: usize) -> Option<alloc::string::String> {
+    fn broken_quota(&self, outputs: usize) -> Option<String> {
         let over = |used: u32, limit: u32| limit > 0 && used > limit;
-        if !timers_fit {
-            Some("the cell has more timers than the limit".to_string())
-        } else if outputs > OUTPUTS_MAX {
+        if outputs > OUTPUTS_MAX {
             Some("one handler sent more messages than the limit".to_string())
         } else if over(self.rates.messages, self.policy.messages_per_s) {
-            Some(alloc::format!(
-                "the cell sent more than quotas.messages_per_s = {}",
-                self.policy.messages_per_s
-            ))
+            Some(format!("the cell sent more than quotas.messages_per_s = {}", self.policy.messages_per_s))
         } else if over(self.rates.log_bytes, self.policy.log_bytes_per_s) {
-            Some(alloc::format!(
+            Some(format!(
                 "the log grew by more than quotas.log_bytes_per_s = {}",
                 self.policy.log_bytes_per_s
             ))
@@ -196,8 +226,8 @@ impl Owner {
         }
     }
 
-    /// Takes in what a handler did. False if it has too many timers.
-    pub(super) fn apply(&mut self, now_ns: i64, ran: &Ran) -> bool {
+    /// Takes in what a handler did; an error if no cell may do that.
+    pub(super) fn apply(&mut self, now_ns: i64, ran: &Ran) -> Result<(), String> {
         let mut fit = true;
         for change in &ran.timers {
             fit &= self.timers.change(now_ns, *change);
@@ -211,18 +241,20 @@ impl Owner {
                 side.produce(close, payload);
             }
         }
-        fit
+        let changed = self.tasks.change(&ran.tasks);
+        if fit { changed } else { Err("the cell has more timers than the limit".to_string()) }
     }
 
     /// A shared cell sent something in a handler that another session's input ran.
     pub fn deliver(&mut self, now: Now, outputs: Vec<Made>, out: &mut Vec<Effect>) {
         let Some(cell) = self.cell else { return };
         let count = outputs.len();
-        let (clock_read, timers) = (false, Vec::new());
-        self.apply(0, &Ran { cell, outcome: Outcome::Idle, clock_read, outputs, timers, cost_ns: 0 });
+        let (clock_read, timers, tasks) = (false, Vec::new(), Vec::new());
+        let ran = Ran { cell, outcome: Outcome::Idle, clock_read, outputs, timers, tasks, cost_ns: 0 };
+        let applied = self.apply(0, &ran);
         self.totals.produced += count as u64;
         self.rates.count(now, count, 0);
-        if let Some(reason) = self.broken_quota(true, count) {
+        if let Some(reason) = self.broken_quota(count).or(applied.err()) {
             return self.over(Code::Guest, reason, out);
         }
         self.release(out);
@@ -232,7 +264,7 @@ impl Owner {
     /// Ends the session of an end that does not take what a shared cell sends it.
     fn end_if_slow(&mut self, out: &mut Vec<Effect>) {
         if self.policy.shared && self.sides.iter().any(|side| side.unsent_charge > UNSENT_SHARED_MAX) {
-            let reason = alloc::format!(
+            let reason = format!(
                 "more than {UNSENT_SHARED_MAX} bytes waited for a client that reads too slowly; its cell is shared"
             );
             self.over(Code::Guest, reason, out);
@@ -245,17 +277,20 @@ impl Owner {
         if self.policy.shared {
             return;
         }
-        if self.timers.is_empty() && self.sides.iter().all(|side| side.input_closed) {
+        if self.timers.is_empty() && self.tasks.is_quiet() && self.sides.iter().all(|side| side.input_closed)
+        {
             self.sides.iter_mut().for_each(|side| side.produce(true, Bytes::new()));
         }
     }
 
-    fn log_entry(&mut self, running: &Running) -> usize {
+    fn log_entry(&mut self, running: &Running, out: &mut Vec<Effect>) -> usize {
         let entry = Entry { event: running.event, now_ns: running.clock_read.then_some(running.now_ns) };
         let before = self.log.bytes.len();
         self.log.cursor.put(&entry, &mut self.log.bytes);
         let message = running.message.as_ref().map(|message| (message.close, &message.payload[..]));
         self.digest.absorb(&self.keys, &self.log.bytes[before..], message);
+        let message = running.message.as_ref().map(|message| (message.close, message.payload.clone()));
+        self.feed_entry(self.log.floor + before as u64, running.event, message, out);
         self.log.bytes.len() - before
     }
 
@@ -312,6 +347,7 @@ impl Owner {
         if self.policy.keep && !side.acknowledge(received) {
             return self.over(Code::Protocol, "an end acknowledges what it was not sent".into(), out);
         }
+        self.feed_received(received, out);
         if self.phase == Phase::Running {
             self.seal_if_settled(out);
             self.release(out);
@@ -331,7 +367,7 @@ impl Owner {
             return;
         }
         if !self.policy.keep {
-            return self.over(Code::Finished, "both sides are done".into(), out);
+            return self.over(Code::Finished, self.done(), out);
         }
         self.phase = Phase::Finishing;
         for side in &self.sides {
@@ -341,11 +377,17 @@ impl Owner {
         }
     }
 
+    /// How the session ended.
+    fn done(&self) -> String {
+        let left = self.tasks.left().map(|left| format!("; {left}")).unwrap_or_default();
+        format!("both sides are done{left}")
+    }
+
     /// An end is ready to forget; when all are, they are told to.
     pub(super) fn finished(&mut self, index: usize, out: &mut Vec<Effect>) {
         self.sides[index].finished = true;
         if self.sides.iter().all(|side| side.finished) {
-            self.over(Code::Finished, "both sides are done".into(), out);
+            self.over(Code::Finished, self.done(), out);
         }
     }
 }

@@ -92,16 +92,18 @@ impl Side {
         }
     }
 
-    /// Forgets what belonged to the last attempt; what the cell consumed and produced stays.
-    pub(super) fn ask(&mut self, channel: Option<Channel>) {
+    /// Forgets what belonged to the last attempt; what the cell consumed and produced stays, and what it was `fed`.
+    pub(super) fn ask(&mut self, channel: Option<Channel>, fed: bool) {
         self.channel = channel;
         self.promised = None;
         self.got_log.clear();
         self.got_checkpoints = 0;
         self.got_size = 0;
         self.got_parts.clear();
-        self.inputs.clear();
-        self.inputs_charge = 0;
+        if !fed {
+            self.inputs.clear();
+            self.inputs_charge = 0;
+        }
         self.finished = false;
         self.credit_due = 0;
         self.showing = Showing::default();
@@ -124,7 +126,8 @@ impl Side {
             let log = promised.log_end - promised.log_start;
             let pushed =
                 self.got_checkpoints == promised.checkpoints.len() && self.got_log.len() as u64 == log;
-            self.next == promised.sent_end && (promised.live || pushed)
+            let pushed = pushed || (promised.live && self.got_log.len() as u64 == log);
+            self.next == promised.sent_end && pushed
         })
     }
 
@@ -146,6 +149,21 @@ impl Side {
         self.uncovered += cost;
         self.input_closed |= message.close;
         Some(message)
+    }
+
+    /// Sequence number behind the last message that is here, consumed or not.
+    pub(super) fn fed_end(&self) -> u64 {
+        self.took + self.inputs.len() as u64
+    }
+
+    /// Drops messages that a checkpoint covers, those below `took`. False if they are not all here.
+    pub(super) fn skip(&mut self, took: u64) -> bool {
+        while self.took < took {
+            let Some(message) = self.inputs.pop_front() else { return false };
+            self.inputs_charge -= charge(message.payload.len());
+            self.took += 1;
+        }
+        self.took == took
     }
 
     pub(super) fn produce(&mut self, close: bool, payload: Bytes) {

@@ -3,7 +3,7 @@
 
 use crate::cell::{Input, PortKind};
 use alloc::vec::Vec;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use marram_wire::{
     header::Unacknowledged,
     id::Port,
@@ -42,6 +42,13 @@ impl Course {
     /// From the beginning of these entries.
     pub(crate) fn new(log: Bytes, cursor: Cursor) -> Self {
         Self { rest: log, cursor, entry: None }
+    }
+
+    /// More of the log has come.
+    pub(crate) fn extend(&mut self, log: &[u8]) {
+        let mut rest = BytesMut::from(&self.rest[..]);
+        rest.extend_from_slice(log);
+        self.rest = rest.freeze();
     }
 
     /// What the handler that runs observes, or observed, as the time.
@@ -111,7 +118,7 @@ pub(crate) fn follow<'a>(
                 consumed[index] += 1;
                 Some((message.close, &message.payload[..]))
             }
-            Event::Timer | Event::Start { .. } => None,
+            Event::Timer | Event::Task | Event::Start { .. } => None,
         };
         digest.absorb(keys, &bytes, message);
     }

@@ -11,11 +11,12 @@ pub use gathered::{Gathered, Shown};
 
 use crate::{
     cell::{CellId, Image, Input, Outcome, Output, Ran, Run, Seed, Stop},
-    owner::Timers,
+    owner::{Tasks, Timers},
 };
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use core::fmt;
 use marram_wire::{
+    header::{Lock, Task},
     id::Port,
     log::{Cursor, Event},
     recording::{Recording, Said},
@@ -108,6 +109,7 @@ pub struct Player {
     stopping: bool,
     peers: Vec<Peer>,
     timers: Timers,
+    tasks: Tasks,
     entry: u64,
 }
 
@@ -163,6 +165,7 @@ impl Player {
             peers: peers.collect(),
             timers: header
                 .map_or_else(Timers::default, |header| Timers::restore(header.timers_set, &header.timers)),
+            tasks: header.map_or_else(Tasks::default, |header| Tasks::restore(&header.tasks, &header.locks)),
             entry: 0,
         })
     }
@@ -191,14 +194,21 @@ impl Player {
         self.timers.to_header().1.0.iter().map(|timer| (timer.stage, timer.token, timer.due_ns)).collect()
     }
 
+    /// The tasks that wait for their turn, in order, and the locks that are held.
+    #[must_use]
+    pub fn tasks(&self) -> (Vec<Task>, Vec<Lock>) {
+        let (tasks, locks) = self.tasks.to_header();
+        (tasks.0, locks.0)
+    }
+
     /// The next handler; none where the recording ends. It must run, and [`Self::ran`] be told, before there is another.
     ///
     /// # Errors
     /// If what is in the recording does not fit together.
     pub fn next_handler(&mut self) -> Result<Option<Next>, PlayError> {
         loop {
-            let (peers, timers) = (&mut self.peers, &mut self.timers);
-            let handler = self.course.next_handler(|event| inputs_of(event, peers, timers));
+            let (peers, timers, tasks) = (&mut self.peers, &mut self.timers, &mut self.tasks);
+            let handler = self.course.next_handler(|event| inputs_of(event, peers, timers, tasks));
             let handler = handler.map_err(|_| PlayError::Inconsistent)?;
             if let Some(handler) = handler {
                 let run = Run { cell: self.cell, input: handler.input, now_ns: handler.now_ns };
@@ -235,6 +245,9 @@ impl Player {
         for change in &ran.timers {
             self.timers.change(now_ns, *change);
         }
+        if let Err(why) = self.tasks.change(&ran.tasks) {
+            return diverged(why);
+        }
         for output in &ran.outputs {
             if let Output::Close { port } = output
                 && let Some(peer) = self.peers.iter_mut().find(|peer| peer.port == *port)
@@ -260,7 +273,7 @@ impl Player {
 }
 
 /// The handlers that an event runs, last one first.
-fn inputs_of(event: Event, peers: &mut [Peer], timers: &mut Timers) -> Option<Vec<Input>> {
+fn inputs_of(event: Event, peers: &mut [Peer], timers: &mut Timers, tasks: &mut Tasks) -> Option<Vec<Input>> {
     Some(match event {
         Event::Message(port) => {
             let peer = peers.iter_mut().find(|peer| peer.port == port)?;
@@ -271,6 +284,7 @@ fn inputs_of(event: Event, peers: &mut [Peer], timers: &mut Timers) -> Option<Ve
             }]
         }
         Event::Timer => alloc::vec![timers.fire()?],
+        Event::Task => alloc::vec![tasks.next()?],
         Event::Start { peers: said, .. } => opens(peers.iter().map(|peer| peer.port), said),
     })
 }

@@ -155,14 +155,14 @@ fn what_is_large_is_handed_over_in_parts() {
 #[test]
 fn an_owner_whose_cell_lives_is_sent_only_what_it_lacks() {
     let live = |count: u64, took: u64| Promise {
-        live: Some(Live { generation: generation(count), took }),
+        live: Some(Live { generation: generation(count), took, log_end: u64::MAX }),
         ..promise(2)
     };
     // Who asks, how many messages it consumed, and what follows.
     let cases: [(Promise, &str, &[&str]); 4] = [
-        (live(1, 1), "promised after 1 live log 0..3 received 0 window 1114112 sent 1..2", &["input b"]),
-        (live(1, 2), "promised after 1 live log 0..3 received 0 window 1114112 sent 2..2", &[]),
-        (live(1, 7), "promised after 1 live log 0..3 received 0 window 1114112 sent 2..2", &[]),
+        (live(1, 1), "promised after 1 live log 3..3 received 0 window 1114112 sent 1..2", &["input b"]),
+        (live(1, 2), "promised after 1 live log 3..3 received 0 window 1114112 sent 2..2", &[]),
+        (live(1, 7), "promised after 1 live log 3..3 received 0 window 1114112 sent 2..2", &[]),
         (
             live(0, 1),
             "promised after 1 log 0..3 received 0 window 1114112 sent 0..2",

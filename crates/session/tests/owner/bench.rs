@@ -292,6 +292,7 @@ impl Bench {
             clock_read: false,
             outputs: Vec::new(),
             timers: Vec::new(),
+            tasks: Vec::new(),
             cost_ns: 0,
         };
         does(&mut ran);

@@ -72,7 +72,7 @@ impl Kept {
             channel,
             previous: self.previous,
             live: self.live,
-            log_start: self.log_start,
+            log_start: if self.live { self.log_end() } else { self.log_start },
             log_end: self.log_end(),
             tag: self.tag,
             received: self.received,

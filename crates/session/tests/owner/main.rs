@@ -13,3 +13,4 @@ mod restoring;
 mod running;
 mod show;
 mod taking;
+mod tasks;

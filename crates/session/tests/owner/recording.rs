@@ -53,7 +53,15 @@ fn handlers(recording: &Recording) -> Vec<(u64, Input)> {
 
 fn idle(run: &Run) -> Ran {
     let outcome = Outcome::Idle;
-    Ran { cell: run.cell, outcome, clock_read: false, outputs: Vec::new(), timers: Vec::new(), cost_ns: 0 }
+    Ran {
+        cell: run.cell,
+        outcome,
+        clock_read: false,
+        outputs: Vec::new(),
+        timers: Vec::new(),
+        tasks: Vec::new(),
+        cost_ns: 0,
+    }
 }
 
 fn text(port: marram_wire::id::Port, text: &'static str) -> Input {

@@ -71,6 +71,7 @@ fn input(input: &Input) -> String {
         Input::Close { port: at } => format!("close {}", port(*at)),
         Input::Gone { port: at } => format!("gone {}", port(*at)),
         Input::Timer { token, .. } => format!("timer {token}"),
+        Input::Task { token, .. } => format!("task {token}"),
     }
 }
 
@@ -93,6 +94,10 @@ pub(crate) fn effect(effect: &Effect) -> String {
             format!("recorded for {:?}{}", wish.tag, stop.unwrap_or_default())
         }
         Effect::Recorded(wish, Err(why)) => format!("not recorded for {:?}: {why}", wish.tag),
+        Effect::Advance(cell, meta) => format!("advance {} to {}", cell.0, meta.number),
+        Effect::Feed(keeper, frame) => format!("to keeper {}: {frame:?}", keeper.0),
+        Effect::KeeperLost(keeper, code, _) => format!("keeper {} lost: {code:?}", keeper.0),
+        Effect::Feeder(frame) => format!("to feeder: {frame:?}"),
         Effect::Remove(cell) => format!("remove {}", cell.0),
         Effect::Again(count) => format!("again {count}"),
         Effect::Over(code, _) => format!("over {code:?}"),

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use marram_chain_algo::{Chain, Event, Host, Peer, weir::Weir};
-use marram_session::cell::{Input, Output, Ran, Run, Seed, TimerChange};
+use marram_session::cell::{Input, Output, Ran, Run, Seed, TaskChange, TimerChange};
 use marram_wire::id::Port;
 use std::collections::VecDeque;
 
@@ -45,6 +45,7 @@ enum Fed {
     Message(Peer, Bytes),
     Close(Peer),
     Timer(u64),
+    Task(u64),
 }
 
 impl Stages {
@@ -64,9 +65,12 @@ impl Stages {
         let last = self.0.len() - 1;
         let mut waiting = self.enter(&run.input);
         while let Some((at, fed)) = waiting.pop_front() {
-            let Some(stage) = self.0.get_mut(at) else { unreachable!("a stage {at} set no timer") };
-            let mut door =
-                Door { at, now_ns: run.now_ns, stage: (stage.seed, &mut stage.drawn), ran, sent: Vec::new() };
+            let Some(stage) = self.0.get_mut(at) else {
+                unreachable!("a stage {at} set no timer and has no task")
+            };
+            let task = if let Fed::Task(token) = fed { Some(token) } else { None };
+            let generator = (stage.seed, &mut stage.drawn);
+            let mut door = Door { at, now_ns: run.now_ns, stage: generator, ran, task, sent: Vec::new() };
             stage.machine.input(&fed, &mut door);
             for (to, payload) in door.sent {
                 let (neighbour, from) = match to {
@@ -95,6 +99,7 @@ impl Stages {
             Input::Message { port, payload } => (side(*port), Fed::Message(peer(*port), payload.clone())),
             Input::Close { port } => (side(*port), Fed::Close(peer(*port))),
             Input::Timer { stage, token } => (usize::from(*stage), Fed::Timer(*token)),
+            Input::Task { stage, token } => (usize::from(*stage), Fed::Task(*token)),
             Input::Gone { .. } => return VecDeque::new(),
         };
         let server = last == 2;
@@ -166,6 +171,7 @@ impl Machine {
             Fed::Message(peer, payload) => Event::Message(*peer, payload),
             Fed::Close(peer) => Event::Close(*peer),
             Fed::Timer(token) => Event::Timer(*token),
+            Fed::Task(token) => Event::Task(*token),
         };
         match self {
             Self::Chain(chain) => chain.input(event, door),
@@ -198,6 +204,8 @@ struct Door<'a> {
     /// The generator: its seed, and how much was drawn.
     stage: (Seed, &'a mut u64),
     ran: &'a mut Ran,
+    /// The task that runs.
+    task: Option<u64>,
     /// In order; nothing is a close.
     sent: Vec<(Peer, Option<Bytes>)>,
 }
@@ -241,5 +249,21 @@ impl Host for Door<'_> {
     fn cancel_timer(&mut self, token: u64) {
         let stage = self.number();
         self.ran.timers.push(TimerChange::Cancel { stage, token });
+    }
+
+    fn spawn(&mut self, token: u64) {
+        let stage = self.number();
+        self.ran.tasks.push(TaskChange::Spawn { stage, token });
+    }
+
+    fn lock(&mut self, id: u64, token: u64) {
+        let stage = self.number();
+        self.ran.tasks.push(TaskChange::Lock { stage, id, token });
+    }
+
+    fn unlock(&mut self, id: u64) {
+        let stage = self.number();
+        let token = self.task.expect("only tasks of the chain give locks back");
+        self.ran.tasks.push(TaskChange::Unlock { stage, id, token });
     }
 }

@@ -26,6 +26,9 @@ impl Host for Host2 {
     fn close(&mut self, _: Peer) {}
     fn set_timer(&mut self, _: i64, _: u64) {}
     fn cancel_timer(&mut self, _: u64) {}
+    fn spawn(&mut self, _: u64) {}
+    fn lock(&mut self, _: u64, _: u64) {}
+    fn unlock(&mut self, _: u64) {}
 }
 
 /// A seed with one ordinary session and nothing that excuses a reset.

@@ -44,6 +44,12 @@ pub enum Rare {
     TimerReplayed,
     /// A timer of another stage than the first one fired in replay.
     StageTimerReplayed,
+    /// A task had its turn in replay.
+    TaskReplayed,
+    /// A checkpoint was taken while a task waited for its turn.
+    TaskPendingAtCheckpoint,
+    /// A checkpoint was taken while a task waited for another's lock.
+    LockAwaitedAtCheckpoint,
     /// Random bytes were drawn in replay.
     RandomReplayed,
     /// An agent stopped reading from a program.
@@ -64,11 +70,27 @@ pub enum Rare {
     RecordingGivenUp,
     /// A handler that was stopped was recorded.
     StopRecorded,
+    /// An edge that stood by asked the ends for their promise.
+    StandbyAsked,
+    /// As above, before any end had asked an edge.
+    StandbyLed,
+    /// An end's log went further than what the standby had been fed.
+    StandbyBehind,
+    /// What the standby had been fed went further than an end's log.
+    StandbyAhead,
+    /// An end had promised another owner since: what the standby had was of no use.
+    StandbyOvertaken,
+    /// A standby's cell went on.
+    StandbyTookOver,
+    /// A recorder gave what it kept of a session.
+    Recalled,
+    /// A recorder gave something else than it was fed.
+    RecorderLied,
 }
 
 impl Rare {
     /// All of them, in order.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 41] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -89,6 +111,9 @@ impl Rare {
         Self::SpokeAfterHalfClose,
         Self::TimerReplayed,
         Self::StageTimerReplayed,
+        Self::TaskReplayed,
+        Self::TaskPendingAtCheckpoint,
+        Self::LockAwaitedAtCheckpoint,
         Self::RandomReplayed,
         Self::BackPressure,
         Self::WindowFull,
@@ -99,12 +124,26 @@ impl Rare {
         Self::RecordingFromCheckpoint,
         Self::RecordingGivenUp,
         Self::StopRecorded,
+        Self::StandbyAsked,
+        Self::StandbyLed,
+        Self::StandbyBehind,
+        Self::StandbyAhead,
+        Self::StandbyOvertaken,
+        Self::StandbyTookOver,
+        Self::Recalled,
+        Self::RecorderLied,
     ];
 }
 
 /// How often each rare state was reached.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Counts([u64; Rare::ALL.len()]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self([0; Rare::ALL.len()])
+    }
+}
 
 impl Counts {
     /// Reached so many times more.

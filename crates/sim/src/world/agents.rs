@@ -1,6 +1,6 @@
 //! The shell of an agent: local connections, wires, its clock. Knows no protocol.
 
-use super::{Event, Way, World};
+use super::{Caller, Event, Way, World};
 use crate::{
     plan::{MS, Moment, Plan, S, SERVER, Service, US},
     program::{Act, Program, Taken},
@@ -120,7 +120,7 @@ impl World {
             self.programs[program].closed = Some(true);
         }
         for wire in 0..self.wires.len() {
-            if self.wires[wire].agent == agent && self.wires[wire].is_open(Way::Down) {
+            if self.wires[wire].caller == Caller::Agent(agent) && self.wires[wire].is_open(Way::Down) {
                 self.wires[wire].close(Way::Down);
                 self.break_wire(wire, Way::Up, 5 * MS);
             }
@@ -167,7 +167,7 @@ impl World {
     fn agent_out(&mut self, agent: usize, out: Out) {
         let life = self.agents[agent].life;
         match out {
-            Out::Dial { target } => self.dial(agent, target),
+            Out::Dial { target } => self.dial(Caller::Agent(agent), target),
             Out::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
             Out::Send { wire, frame } => {
                 let wire = index(wire.0);

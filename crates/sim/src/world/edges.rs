@@ -1,9 +1,9 @@
 //! The shell of an edge: its supervisor, control, shards and their executors. Knows no protocol.
 
-use super::{Event, Way, World};
+use super::{Caller, Event, Way, World};
 use crate::{
     executor::{Cells, Habits, Restoring, play},
-    plan::{MS, Moment, Plan, S, US},
+    plan::{MS, Plan, S, US},
     random::Random,
     watch::{Rare, Side},
 };
@@ -107,6 +107,8 @@ impl EdgeNode {
             grants: Vec::new(),
             peers: false,
             record_stops: plan.records,
+            dials: if plan.standby { u32::try_from(plan.shards.len()).expect("a few edges") } else { 0 },
+            heartbeat_ms: [100, 400],
             sabotage: 0,
         };
         let shards = (0..plan.shards[edge]).map(shard).collect();
@@ -205,13 +207,20 @@ impl World {
         node.cells = Cells::new(habits);
         self.watch.died(seat);
         for wire in 0..self.wires.len() {
-            if self.wires[wire].seat != seat || !self.wires[wire].is_open(Way::Up) {
+            let mine = if self.wires[wire].seat == seat {
+                Way::Up
+            } else if self.wires[wire].caller == Caller::Shard(seat) {
+                Way::Down
+            } else {
+                continue;
+            };
+            if !self.wires[wire].is_open(mine) {
                 continue;
             }
-            self.wires[wire].close(Way::Up);
+            self.wires[wire].close(mine);
             if loud {
                 let within_ns = self.chance.magnitude(US, 5 * MS);
-                self.break_wire(wire, Way::Down, within_ns);
+                self.break_wire(wire, mine.back(), within_ns);
             }
         }
     }
@@ -346,12 +355,23 @@ impl World {
         match out {
             Out::Send { wire, frame } => {
                 let wire = usize::try_from(wire.0).expect("wires are named by their place");
-                self.watch.sent(wire, Side::Edge, seat, &frame);
-                self.send(wire, Way::Down, &frame);
+                match self.wires[wire].caller {
+                    Caller::Agent(_) => {
+                        self.watch.sent(wire, Side::Edge, seat, &frame);
+                        self.send(wire, Way::Down, &frame);
+                    }
+                    Caller::Shard(caller) => self.send(wire, way_from(seat, caller), &frame),
+                    Caller::Recorder => self.send(wire, Way::Down, &frame),
+                }
             }
+            Out::Dial { target } => self.dial(Caller::Shard(seat), target),
             Out::CloseWire { wire } => {
                 let index = usize::try_from(wire.0).expect("wires are named by their place");
-                self.close_wire(index, Way::Down);
+                let way = match self.wires[index].caller {
+                    Caller::Agent(_) | Caller::Recorder => Way::Down,
+                    Caller::Shard(caller) => way_from(seat, caller),
+                };
+                self.close_wire(index, way);
                 self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(In::WireDown { wire })));
             }
             Out::WakeAt { mono_ns } => {
@@ -373,6 +393,7 @@ impl World {
             }
             Out::Start { .. }
             | Out::Restore { .. }
+            | Out::Advance { .. }
             | Out::Part { .. }
             | Out::Run(_)
             | Out::Copy { .. }
@@ -394,10 +415,12 @@ impl World {
             Out::Restore { cell, session, image, keys, checkpoints, .. } => {
                 cells.expect(cell, Restoring::new(session, image, keys, checkpoints));
             }
+            Out::Advance { cell, meta } => cells.expect_more(cell, meta),
             Out::Part { cell, bytes } => {
                 if let Some(restoring) = cells.gather(cell, &bytes) {
-                    let result = cells.restore(cell, &restoring, &mut self.past);
-                    self.watch.restored(seat, cell, restoring.session, restoring.checkpoints.len());
+                    let (session, count) = (restoring.session, restoring.checkpoints.len());
+                    let result = cells.restore(cell, restoring, &mut self.past);
+                    self.watch.restored(seat, cell, session, count);
                     self.answer(seat, cell, In::Restored { cell, result });
                 }
             }
@@ -412,7 +435,7 @@ impl World {
             Out::Copy { cell, base } => cells.copy(cell, base, &mut self.past),
             Out::Checkpoint { cell, header, seal } => {
                 let result = cells.checkpoint(cell, &header, &seal);
-                self.watch.see(Moment::Checkpoint, Some(seat.edge));
+                self.watch.sealed(seat, &header);
                 let number = header.number;
                 let delay_ns = self.chance.below(20 * self.plan.handler_ns);
                 let life = self.shard(seat).life;
@@ -428,7 +451,11 @@ impl World {
                 cells.remove(cell, &mut self.past);
                 self.shard_mut(seat).answers_ns.remove(&cell);
             }
-            Out::Send { .. } | Out::CloseWire { .. } | Out::WakeAt { .. } | Out::Control(_) => {}
+            Out::Send { .. }
+            | Out::CloseWire { .. }
+            | Out::WakeAt { .. }
+            | Out::Dial { .. }
+            | Out::Control(_) => {}
         }
     }
 
@@ -474,6 +501,11 @@ impl World {
         let (at_ns, life) = (*last_ns, node.life);
         self.queue.at(at_ns, Event::Shard(seat, life, Box::new(input)));
     }
+}
+
+/// Which way goes what a shard says on a wire between two of them.
+fn way_from(seat: Seat, caller: Seat) -> Way {
+    if seat == caller { Way::Up } else { Way::Down }
 }
 
 /// An input in a few words.

@@ -80,7 +80,7 @@ impl World {
     fn cut(&mut self, agent: usize, edge: usize, told: [bool; 2]) {
         for wire in 0..self.wires.len() {
             let of = &self.wires[wire];
-            if of.agent != agent || of.seat.edge != edge {
+            if of.row != agent || of.seat.edge != edge {
                 continue;
             }
             for (way, told) in [(Way::Up, told[0]), (Way::Down, told[1])] {

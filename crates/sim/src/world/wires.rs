@@ -3,11 +3,11 @@
 use super::{Event, Seat, World};
 use crate::{
     plan::{MS, S, US},
-    watch::Side,
+    watch::{Rare, Side},
 };
 use bytes::Bytes;
 use marram_edge::api;
-use marram_session::agent;
+use marram_session::{agent, recorder};
 use marram_wire::frame::{Frame, Reader};
 use std::collections::VecDeque;
 
@@ -17,19 +17,25 @@ const CONNECT_TIMEOUT_NS: u64 = S;
 /// A direction of a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// From the agent to the shard.
+    /// From whoever dialled to the shard.
     Up = 0,
-    /// From the shard to the agent.
+    /// From the shard to whoever dialled.
     Down = 1,
 }
 
 impl Way {
-    fn back(self) -> Self {
+    pub(crate) fn back(self) -> Self {
         match self {
             Self::Up => Self::Down,
             Self::Down => Self::Up,
         }
     }
+}
+
+/// What becomes of a dial.
+enum Word {
+    Up(usize, agent::Target),
+    Failed(agent::Target, &'static str),
 }
 
 /// What travels.
@@ -51,10 +57,23 @@ struct Lane {
     reader: Reader,
 }
 
-/// A connection of an agent's process to a shard's.
+/// Who dials.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Caller {
+    /// An agent.
+    Agent(usize),
+    /// A shard that stands by for the other's sessions.
+    Shard(Seat),
+    /// The site's recorder.
+    Recorder,
+}
+
+/// A connection of a caller's process to a shard's.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    pub(crate) agent: usize,
+    pub(crate) caller: Caller,
+    /// The caller's row in tables of who reaches whom: agents come first, then edges.
+    pub(crate) row: usize,
     pub(crate) seat: Seat,
     up_ns: u64,
     /// By the receiver of each direction: whether its process has the connection.
@@ -82,45 +101,100 @@ impl World {
         base / 2 + self.chance.below(jitter)
     }
 
-    /// An agent dials: its first packet reaches the edge, or nothing does.
-    pub(crate) fn dial(&mut self, agent: usize, target: agent::Target) {
-        let life = self.agents[agent].life;
-        let delay_ns = self.delay_ns(Way::Up, agent, usize::from(target.edge)) + 10 * US;
-        self.queue.after(delay_ns, Event::Dialled { agent, life, target });
+    fn row(&self, caller: Caller) -> usize {
+        match caller {
+            Caller::Agent(agent) => agent,
+            Caller::Shard(seat) => self.agents.len() + seat.edge,
+            Caller::Recorder => self.agents.len() + self.edges.len(),
+        }
     }
 
-    pub(crate) fn dialled(&mut self, agent: usize, life: u32, target: agent::Target) {
+    fn life(&self, caller: Caller) -> u32 {
+        match caller {
+            Caller::Agent(agent) => self.agents[agent].life,
+            Caller::Shard(seat) => self.shard(seat).life,
+            Caller::Recorder => self.recorder.as_ref().map_or(0, |node| node.life),
+        }
+    }
+
+    fn is_there(&self, caller: Caller) -> bool {
+        match caller {
+            Caller::Agent(agent) => self.agents[agent].is_up(),
+            Caller::Shard(seat) => self.shard(seat).is_up(),
+            Caller::Recorder => self.recorder.as_ref().is_some_and(|node| node.is_up()),
+        }
+    }
+
+    /// Tells a caller something, some time later.
+    fn tell(&mut self, caller: Caller, life: u32, after_ns: u64, word: Word) {
+        let event = match (caller, word) {
+            (Caller::Agent(agent), Word::Failed(target, reason)) => {
+                Event::Agent(agent, life, agent::In::DialFailed { target, reason: reason.into() })
+            }
+            (Caller::Agent(agent), Word::Up(wire, target)) => {
+                let wire = agent::WireId(wire as u64);
+                Event::Agent(agent, life, agent::In::WireUp { wire, target })
+            }
+            (Caller::Recorder, Word::Failed(target, reason)) => {
+                Event::Recorder(life, recorder::In::DialFailed { target, reason: reason.into() })
+            }
+            (Caller::Recorder, Word::Up(wire, target)) => {
+                let wire = agent::WireId(wire as u64);
+                Event::Recorder(life, recorder::In::WireUp { wire, target })
+            }
+            (Caller::Shard(seat), Word::Failed(target, reason)) => {
+                let input = api::In::DialFailed { target, reason: reason.into() };
+                Event::Shard(seat, life, Box::new(input))
+            }
+            (Caller::Shard(seat), Word::Up(wire, target)) => {
+                let wire = api::WireId(wire as u64);
+                Event::Shard(seat, life, Box::new(api::In::Dialled { wire, target }))
+            }
+        };
+        self.queue.after(after_ns, event);
+    }
+
+    /// Somebody dials: the first packet reaches the edge, or nothing does.
+    pub(crate) fn dial(&mut self, caller: Caller, target: agent::Target) {
+        let life = self.life(caller);
+        let row = self.row(caller);
+        let delay_ns = self.delay_ns(Way::Up, row, usize::from(target.edge)) + 10 * US;
+        self.queue.after(delay_ns, Event::Dialled { caller, life, target });
+    }
+
+    pub(crate) fn dialled(&mut self, caller: Caller, life: u32, target: agent::Target) {
         let edge = usize::from(target.edge);
+        let row = self.row(caller);
         let node = &self.edges[edge];
         let shard = usize::from(target.shard) % node.shards.len();
         let seat = Seat { edge, shard };
-        let silent = self.silent(Way::Up, agent, edge) || self.silent(Way::Down, agent, edge);
-        let refused = node.is_up() && !node.shards[shard].is_up();
-        let answer_ns = self.delay_ns(Way::Down, agent, edge);
-        let fail = |reason: &str| agent::In::DialFailed { target, reason: reason.into() };
+        let itself = matches!(caller, Caller::Shard(own) if own.edge == edge);
+        let silent = self.silent(Way::Up, row, edge) || self.silent(Way::Down, row, edge);
+        let refused = itself || (node.is_up() && !node.shards[shard].is_up());
+        let answer_ns = self.delay_ns(Way::Down, row, edge);
         if silent || !self.edges[edge].is_up() || self.is_frozen(seat) {
-            self.queue.after(CONNECT_TIMEOUT_NS, Event::Agent(agent, life, fail("timed out")));
+            self.tell(caller, life, CONNECT_TIMEOUT_NS, Word::Failed(target, "timed out"));
         } else if refused {
-            self.queue.after(answer_ns, Event::Agent(agent, life, fail("refused")));
+            self.tell(caller, life, answer_ns, Word::Failed(target, "refused"));
         } else {
             let half = self.chance.percent(2);
-            let wire = self.connect(agent, life, seat, answer_ns, half);
+            let wire = self.connect(caller, life, seat, answer_ns, half);
             if half {
-                // The edge has a connection that its agent never heard of.
-                self.queue.after(CONNECT_TIMEOUT_NS, Event::Agent(agent, life, fail("timed out")));
+                // The edge has a connection that whoever dialled never heard of.
+                self.tell(caller, life, CONNECT_TIMEOUT_NS, Word::Failed(target, "timed out"));
             } else {
-                let wire = agent::WireId(wire as u64);
-                self.queue.after(answer_ns, Event::Agent(agent, life, agent::In::WireUp { wire, target }));
+                self.tell(caller, life, answer_ns, Word::Up(wire, target));
             }
         }
     }
 
-    /// Makes a wire; the agent's process has it after `answer_ns` unless it is only `half` made.
-    fn connect(&mut self, agent: usize, life: u32, seat: Seat, answer_ns: u64, half: bool) -> usize {
-        let alive = self.agents[agent].life == life && self.agents[agent].is_up();
+    /// Makes a wire; the caller's process has it after `answer_ns` unless it is only `half` made.
+    fn connect(&mut self, caller: Caller, life: u32, seat: Seat, answer_ns: u64, half: bool) -> usize {
+        let alive = self.life(caller) == life && self.is_there(caller);
         let up_ns = self.queue.now_ns() + answer_ns;
         let lane = || Lane { last_data_ns: up_ns, last_bulk_ns: up_ns, ..Lane::default() };
-        self.wires.push(Wire { agent, seat, up_ns, open: [true, alive && !half], lanes: [lane(), lane()] });
+        let (row, open, lanes) = (self.row(caller), [true, alive && !half], [lane(), lane()]);
+        self.wires.push(Wire { caller, row, seat, up_ns, open, lanes });
         let wire = self.wires.len() - 1;
         self.give_shard(seat, api::In::WireUp { wire: api::WireId(wire as u64) });
         if half && self.chance.percent(50) {
@@ -133,7 +207,7 @@ impl World {
     /// Puts a frame on its way; the sender must have the wire.
     pub(crate) fn send(&mut self, wire: usize, way: Way, frame: &Frame) {
         let of = &self.wires[wire];
-        let (agent, edge) = (of.agent, of.seat.edge);
+        let (agent, edge) = (of.row, of.seat.edge);
         if !of.is_open(way.back()) {
             return;
         }
@@ -175,7 +249,7 @@ impl World {
 
     pub(crate) fn arrive(&mut self, wire: usize, way: Way, item: Item) {
         let of = &self.wires[wire];
-        let silent = self.silent(way, of.agent, of.seat.edge);
+        let silent = self.silent(way, of.row, of.seat.edge);
         let lane = &mut self.wires[wire].lanes[way as usize];
         if silent || !lane.held.is_empty() {
             lane.held.push_back(item);
@@ -187,7 +261,7 @@ impl World {
     /// What was held gets through, in order.
     pub(crate) fn flush(&mut self, wire: usize, way: Way) {
         let of = &self.wires[wire];
-        if self.silent(way, of.agent, of.seat.edge) {
+        if self.silent(way, of.row, of.seat.edge) {
             return;
         }
         for item in std::mem::take(&mut self.wires[wire].lanes[way as usize].held) {
@@ -203,7 +277,7 @@ impl World {
         }
         for wire in 0..self.wires.len() {
             let of = &self.wires[wire];
-            if of.agent == agent && of.seat.edge == edge && !of.lanes[way as usize].held.is_empty() {
+            if of.row == agent && of.seat.edge == edge && !of.lanes[way as usize].held.is_empty() {
                 let delay_ns = self.delay_ns(way, agent, edge);
                 self.queue.after(delay_ns, Event::Flush(wire, way));
             }
@@ -215,7 +289,7 @@ impl World {
     }
 
     pub(crate) fn deliver(&mut self, wire: usize, way: Way, item: Item) {
-        let (agent, seat) = (self.wires[wire].agent, self.wires[wire].seat);
+        let (caller, seat) = (self.wires[wire].caller, self.wires[wire].seat);
         if !self.wires[wire].is_open(way) {
             self.answer_stray(wire, way, &item);
             return;
@@ -223,9 +297,17 @@ impl World {
         match item {
             Item::End => {
                 self.wires[wire].close(way);
-                match way {
-                    Way::Up => self.give_shard(seat, api::In::WireDown { wire: api::WireId(wire as u64) }),
-                    Way::Down => {
+                let name = api::WireId(wire as u64);
+                match (way, caller) {
+                    (Way::Up, _) => self.give_shard(seat, api::In::WireDown { wire: name }),
+                    (Way::Down, Caller::Shard(seat)) => {
+                        self.give_shard(seat, api::In::WireDown { wire: name });
+                    }
+                    (Way::Down, Caller::Recorder) => {
+                        let (wire, reason) = (agent::WireId(wire as u64), "connection reset".into());
+                        self.give_recorder(recorder::In::WireDown { wire, reason });
+                    }
+                    (Way::Down, Caller::Agent(agent)) => {
                         let (wire, reason) = (agent::WireId(wire as u64), "connection reset".into());
                         self.give_agent(agent, agent::In::WireDown { wire, reason });
                     }
@@ -236,7 +318,7 @@ impl World {
     }
 
     fn deliver_frame(&mut self, wire: usize, way: Way, bytes: &Bytes) {
-        let (agent, seat) = (self.wires[wire].agent, self.wires[wire].seat);
+        let (caller, seat) = (self.wires[wire].caller, self.wires[wire].seat);
         let reader = &mut self.wires[wire].lanes[way as usize].reader;
         reader.buffer.extend_from_slice(bytes);
         let frame = match reader.next_frame() {
@@ -251,18 +333,39 @@ impl World {
         self.trace.count(now_ns, &words, bytes);
         if !matches!(frame, Frame::Ping(_) | Frame::Pong(_)) {
             self.trace.say(now_ns, || {
+                let caller = match caller {
+                    Caller::Agent(agent) => format!("A{agent}"),
+                    Caller::Shard(seat) => seat.to_string(),
+                    Caller::Recorder => "recorder".to_string(),
+                };
                 let from = if way == Way::Up {
-                    format!("A{agent} -> {seat}")
+                    format!("{caller} -> {seat}")
                 } else {
-                    format!("{seat} -> A{agent}")
+                    format!("{seat} -> {caller}")
                 };
                 format!("{from} w{wire} {}", super::brief(&frame))
             });
         }
+        let name = api::WireId(wire as u64);
+        let agent = match caller {
+            Caller::Agent(agent) => agent,
+            Caller::Recorder if way == Way::Up => {
+                self.watch.count_if(Rare::Recalled, matches!(frame, Frame::Recalled(_)));
+                return self.give_shard(seat, api::In::Frame { wire: name, frame });
+            }
+            Caller::Recorder => {
+                let wire = agent::WireId(wire as u64);
+                return self.give_recorder(recorder::In::Frame { wire, frame });
+            }
+            Caller::Shard(standby) => {
+                let to = if way == Way::Up { seat } else { standby };
+                return self.give_shard(to, api::In::Frame { wire: name, frame });
+            }
+        };
         let side = if way == Way::Up { Side::Edge } else { Side::Agent };
         self.watch.arrived(wire, side, &frame, &mut self.violations);
         match way {
-            Way::Up => self.give_shard(seat, api::In::Frame { wire: api::WireId(wire as u64), frame }),
+            Way::Up => self.give_shard(seat, api::In::Frame { wire: name, frame }),
             Way::Down => self.give_agent(agent, agent::In::Frame { wire: agent::WireId(wire as u64), frame }),
         }
     }
@@ -272,10 +375,10 @@ impl World {
         let of = &self.wires[wire];
         let up = match way {
             Way::Up => self.edges[of.seat.edge].is_up(),
-            Way::Down => self.agents[of.agent].is_up(),
+            Way::Down => self.is_there(of.caller),
         };
         if up && matches!(item, Item::Frame(_)) && of.is_open(way.back()) {
-            let delay_ns = self.delay_ns(way.back(), of.agent, of.seat.edge);
+            let delay_ns = self.delay_ns(way.back(), of.row, of.seat.edge);
             self.break_wire(wire, way.back(), delay_ns);
         }
     }

@@ -5,7 +5,7 @@ use super::{Channel, Frame};
 /// A side of a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Speaker {
-    /// An agent, for one of its ends.
+    /// An agent, for one of its ends; or a keeper.
     End,
     /// An edge.
     Edge,
@@ -24,7 +24,10 @@ impl Frame {
             | Self::Pong(_)
             | Self::Drain(_)
             | Self::Hello(_)
-            | Self::Promise(_) => return None,
+            | Self::Promise(_)
+            | Self::Keeper(_)
+            | Self::Keep(_)
+            | Self::Recall(_) => return None,
 
             Self::Promised(frame) => (Some(Speaker::End), frame.channel),
             Self::Input(frame) => (Some(Speaker::End), frame.channel),
@@ -32,13 +35,18 @@ impl Frame {
             Self::Superseded(frame) => (Some(Speaker::End), frame.channel),
             Self::Finished(frame) => (Some(Speaker::End), frame.channel),
             Self::Kept(frame) => (Some(Speaker::End), frame.channel),
+            Self::Recalled(frame) => (Some(Speaker::End), frame.channel),
             Self::KeptInput(frame) => (Some(Speaker::End), frame.channel),
 
             Self::Chosen(frame) => (Some(Speaker::Edge), frame.channel),
             Self::Output(frame) => (Some(Speaker::Edge), frame.channel),
             Self::LogOnly(frame) => (Some(Speaker::Edge), frame.channel),
             Self::Truncate(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Reject(frame) => (Some(Speaker::Edge), frame.channel),
+            Self::Base(frame) => (Some(Speaker::Edge), frame.channel),
+            Self::Fed(frame) => (Some(Speaker::Edge), frame.channel),
+            Self::Acknowledged(frame) => (Some(Speaker::Edge), frame.channel),
+            Self::Renewed(frame) => (Some(Speaker::Edge), frame.channel),
+            Self::Standby(frame) => (Some(Speaker::Edge), frame.channel),
             Self::Failed(frame) => (Some(Speaker::Edge), frame.channel),
             Self::Finish(frame) => (Some(Speaker::Edge), frame.channel),
             Self::Fetch(frame) => (Some(Speaker::Edge), frame.channel),
@@ -48,6 +56,7 @@ impl Frame {
             Self::CheckpointPart(frame) => (None, frame.channel),
             Self::Credit(frame) => (None, frame.channel),
             Self::Ended(frame) => (None, frame.channel),
+            Self::Reject(frame) => (None, frame.channel),
         };
         only.is_none_or(|only| only == speaker).then_some(channel)
     }

@@ -122,6 +122,19 @@ frames! {
     }
     /// Edge to agent: the edge is shutting down; open the next generation elsewhere.
     6 Drain {}
+    /// Keeper to edge, after [`Welcome`]: this wire leads to a keeper of the edge's domain.
+    7 Keeper {
+        /// Shows knowledge of the domain's secret, bound to the wire's challenge and the name.
+        proof: [u8; 16],
+        /// The recorder's name, or the edge's.
+        name: String,
+        /// 0 a recorder, 1 an edge that stands by.
+        role: u8,
+        /// Which shard of that edge.
+        shard: u8,
+        /// How many it has.
+        shards: u8,
+    }
 
     // Opening a generation.
     /// End to edge, first on a channel: please open a generation of this session.
@@ -171,8 +184,9 @@ frames! {
         keep: bool,
         /// What the end does with the session when it cannot be resumed for this long, in milliseconds.
         linger_ms: u32,
-        /// Set by an owner whose cell still lives: its generation and how many of this end's messages it consumed. If the
-        /// end promised nothing else since, it sends no log and no checkpoint, and messages from there on.
+        /// Set by an owner whose cell still lives, or who stood by it: its generation, how far its log goes and how many of
+        /// this end's messages it consumed. If the end promised nothing else since, it sends no checkpoint, and log and
+        /// messages from there on.
         live: Option<Live>,
     }
     /// End to edge: promised. Followed on the channel by checkpoints, log and messages as announced here.
@@ -312,6 +326,107 @@ frames! {
         payload: Bytes,
     }
 
+    // Keepers.
+    /// Owner to keeper: keep this session from here on. Opens the channel.
+    72 Keep {
+        /// New on this wire, odd.
+        channel: Channel,
+        /// Which session.
+        session: SessionId,
+        /// Whose cell it is.
+        generation: Generation,
+        /// Which app.
+        app: String,
+        /// The image that the session runs.
+        image: ImageHash,
+        /// The agents of its ends, client first.
+        hosts: Vec<HostId>,
+        /// Whether to replay as it goes. Otherwise the checkpoint announced last is restored and the rest is at hand.
+        hot: bool,
+        /// Offset of the log entry that follows first: 0, or where the checkpoint that follows stands.
+        log_offset: u64,
+        /// Keyed digest of the session up to there, all of it.
+        head: [u8; 32],
+        /// The last logged time there.
+        last_ns: i64,
+        /// Messages consumed up to there, by port.
+        took: Vec<u64>,
+    }
+    /// Owner to keeper: a checkpoint follows in parts, behind other frames.
+    73 Base {
+        /// The channel.
+        channel: Channel,
+        /// What follows.
+        meta: CheckpointMeta,
+        /// Messages consumed up to there, by port.
+        took: Vec<u64>,
+    }
+    /// Owner to keeper: the next log entry, and what it consumed.
+    74 Fed {
+        /// The channel.
+        channel: Channel,
+        /// The entry, sealed.
+        entry: Bytes,
+        /// Keyed digest of the session up to it.
+        tag: [u8; 8],
+        /// Whose message it consumed: 0 the client's, 1 the server's, 2 none.
+        from: u8,
+        /// Whether that was the last one; then it has no payload.
+        close: bool,
+        /// Its bytes.
+        payload: Bytes,
+    }
+    /// Owner to keeper: outputs that the ends have received since the session began, by port.
+    75 Acknowledged {
+        /// The channel.
+        channel: Channel,
+        /// By port.
+        received: Vec<u64>,
+    }
+    /// Owner to keeper: the owner asks its ends again, with its cell alive. What follows is of this generation.
+    76 Renewed {
+        /// The channel.
+        channel: Channel,
+        /// The new one.
+        generation: Generation,
+    }
+    /// Edge to recorder: what do you keep of this session? Opens the channel.
+    77 Recall {
+        /// New on this wire, odd.
+        channel: Channel,
+        /// Which session.
+        session: SessionId,
+    }
+    /// Recorder to edge, the answer to [`Recall`]; [`Ended`] is the other one. Followed by checkpoints, log and messages as
+    /// announced here.
+    78 Recalled {
+        /// The channel.
+        channel: Channel,
+        /// Whose cell it was.
+        generation: Generation,
+        /// Offset of the first byte of log that follows.
+        log_start: u64,
+        /// Offset after the last byte.
+        log_end: u64,
+        /// Keyed digest of the session up to there.
+        tag: [u8; 8],
+        /// Sequence number of the first message that follows, by port.
+        sent_start: Vec<u64>,
+        /// Sequence number after the last one, by port: those of the client follow first.
+        sent_end: Vec<u64>,
+        /// The checkpoints: a full one and its deltas, in order.
+        checkpoints: Vec<CheckpointMeta>,
+    }
+    /// Owner to end: this edge stands by; ask it first when the owner is gone.
+    79 Standby {
+        /// The channel.
+        channel: Channel,
+        /// The edge's name; empty for none.
+        edge: String,
+        /// Which shard of it.
+        shard: u8,
+    }
+
     // Its end.
     /// End to edge: a newer generation has my promise; this channel is closed.
     48 Superseded {
@@ -364,6 +479,8 @@ record! {
         generation: Generation,
         /// How many of this end's messages its cell consumed.
         took: u64,
+        /// How far its log goes: what an end has behind that follows its promise.
+        log_end: u64,
     }
 }
 
@@ -388,7 +505,7 @@ record! {
     Failure {
         /// Log offset before the input that it was given.
         log_offset: u64,
-        /// Which input: 0 client, 1 server, 2 timer, 3 start.
+        /// Which input: 0 client, 1 server, 2 timer, 3 start, 4 one in replay, 5 task.
         input: u8,
         /// For people.
         reason: String,
@@ -533,7 +650,11 @@ impl Frame {
     pub fn is_bulk(&self) -> bool {
         matches!(
             self,
-            Self::CheckpointBegin(_) | Self::CheckpointPart(_) | Self::Kept(_) | Self::KeptInput(_)
+            Self::CheckpointBegin(_)
+                | Self::CheckpointPart(_)
+                | Self::Kept(_)
+                | Self::KeptInput(_)
+                | Self::Base(_)
         )
     }
 }

@@ -131,7 +131,7 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
         (Chosen { channel, log_offset: 0, log: Bytes::new(), tag, credit: 0 }.into(), edge),
         (LogOnly { channel, entries: Bytes::new(), tag }.into(), edge),
         (Truncate { channel, log_offset: 0, tag, sent: 0 }.into(), edge),
-        (Reject { channel, code, reason: "".into() }.into(), edge),
+        (Reject { channel, code, reason: "".into() }.into(), either),
         (Failed { channel, failure }.into(), edge),
         (Finish { channel }.into(), edge),
         (LogPart { channel, generation, offset: 0, bytes: Bytes::new() }.into(), either),

@@ -3,11 +3,11 @@
 
 use super::{
     APPS_MAX, About, Broken, HEAD, Inputs, MAGIC, MESSAGES_MAX, RECORDING_SIZE_MAX, Recording, SECTION_HEAD,
-    Said, Stop, VERSION, checksum, kind,
+    Said, Stop, VERSION, VERSION_OLDEST, checksum, kind,
 };
 use crate::{
     codec::{Error, Field},
-    header::Header,
+    header::{Header, without_tasks},
     id::{ImageHash, Port},
     limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, LOG_SIZE_MAX},
     log::{Cursor, Event},
@@ -51,7 +51,7 @@ impl Recording {
     /// # Errors
     /// If it is not one, is of another version, was cut short or changed, or does not make sense; each with the offset.
     pub fn decode(file: &Bytes) -> Result<Self, Broken> {
-        let sections = sections(file)?;
+        let (version, sections) = sections(file)?;
         let mut sections = sections.into_iter().peekable();
         let end = Broken { offset: file.len() as u64, what: "sections are missing" };
         let mut next = |wanted: u8| sections.next_if(|section| section.kind == wanted);
@@ -60,7 +60,10 @@ impl Recording {
             next(kind::ABOUT).ok_or(Broken { offset: HEAD as u64, what: "it does not say what it is" })?;
         let about: About = section.read()?;
         let mut header = None;
-        if let Some(section) = next(kind::HEADER) {
+        if let Some(mut section) = next(kind::HEADER) {
+            if version < 2 {
+                section.payload = without_tasks(&section.payload);
+            }
             let read: Header = section.read()?;
             let same = read.session == about.session && read.image == about.image;
             if !same || read.log_offset != about.log_offset || about.redacted {
@@ -118,15 +121,16 @@ impl Recording {
     }
 }
 
-/// The sections, each with its checksum tried.
-fn sections(file: &Bytes) -> Result<Vec<Section>, Broken> {
+/// The file's version, and the sections, each with its checksum tried.
+fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), Broken> {
     let broken = |offset: usize, what| Broken { offset: offset as u64, what };
     if file.len() < HEAD || file[..4] != MAGIC {
         return Err(broken(0, "it does not begin as a record file"));
     }
     let mut rest = file.slice(4..);
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
-    if word(&rest.split_to(4)) != u64::from(VERSION) {
+    let version = u32::try_from(word(&rest.split_to(4))).unwrap_or(u32::MAX);
+    if !(VERSION_OLDEST..=VERSION).contains(&version) {
         return Err(broken(4, "it is of a version that this build does not read"));
     }
     if word(&rest.split_to(8)) != rest.len() as u64 || file.len() as u64 > RECORDING_SIZE_MAX {
@@ -147,7 +151,7 @@ fn sections(file: &Bytes) -> Result<Vec<Section>, Broken> {
         }
         sections.push(Section { kind: head[0], offset: at as u64, payload });
     }
-    Ok(sections)
+    Ok((version, sections))
 }
 
 /// The messages go on where the checkpoint left off.

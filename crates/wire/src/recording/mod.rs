@@ -26,8 +26,10 @@ use core::fmt;
 
 /// Begins every record file.
 pub const MAGIC: [u8; 4] = *b"MRRC";
-/// The version of the layout that this build writes and reads.
-pub const VERSION: u32 = 1;
+/// The version of the layout that this build writes. 2: a header has tasks and locks.
+pub const VERSION: u32 = 2;
+/// The oldest version that it reads.
+pub const VERSION_OLDEST: u32 = 1;
 /// Largest record file, in bytes: the largest chain of checkpoints, both ends' messages, and the apps to run them.
 pub const RECORDING_SIZE_MAX: u64 = 1 << 30;
 /// Most messages of one end: none is free to keep.

@@ -50,7 +50,7 @@ impl Shell {
                     Err(error) => {
                         // Out of descriptors, say: the connection stays in the queue and is tried again with the next.
                         self.accepting[index] = false;
-                        if let Some(swallowed) = self.accept_errors.pass(self.now) {
+                        if let Some(swallowed) = self.accept_errors.pass(self.clock.now()) {
                             warn!(%error, swallowed, "cannot take a client's connection");
                         }
                     }
@@ -68,7 +68,7 @@ impl Shell {
             match self.routing.decide(listener, client, &[], false) {
                 Route::App(app) => self.begin(connection, app, listener),
                 Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
-                Route::More => self.held.hold(self.now, connection, listener, client),
+                Route::More => self.held.hold(self.clock.now(), connection, listener, client),
             }
         }
     }
@@ -84,7 +84,7 @@ impl Shell {
     }
 
     fn tell_refused(&mut self, client: SocketAddr, rule: &str, reason: &str) {
-        if let Some(swallowed) = self.refusals.pass(self.now) {
+        if let Some(swallowed) = self.refusals.pass(self.clock.now()) {
             warn!(%client, rule, reason, swallowed, "refused by a route");
         }
     }

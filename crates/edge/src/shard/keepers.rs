@@ -1,0 +1,440 @@
+//! Keepers of this shard's sessions: recorders and edges that stand by, which one keeps what, and what they are asked for.
+//!
+//! Keepers dial, as agents do, and show that they are of this domain. One recorder keeps every protected session; who stands by
+//! for a session is found on a consistent hash ring over the edges that are there (Pico's chords), so that what a dead edge held
+//! spreads over all others. One that was chosen stays as long as it is there: nothing moves because an edge joins.
+
+use super::{Session, Shard};
+use crate::{
+    api::{Now, Out, Protect, WireId},
+    ring::Ring,
+};
+use alloc::{
+    collections::BTreeMap,
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_session::{
+    cell::Seed,
+    owner::{KeeperId, Owner, Phase},
+};
+use marram_wire::{
+    frame::{Channel, Code, Frame, Hello, Keeper, Recall, Speaker},
+    id::SessionId,
+    seal::{self, KeeperKey, SessionKeys},
+};
+
+const MS: u64 = 1_000_000;
+/// First wait before a session is placed again with a keeper that let it go; doubles.
+const AGAIN_MIN_NS: u64 = 100 * MS;
+const AGAIN_MAX_NS: u64 = 30_000 * MS;
+/// How long a recorder may take to say what it keeps of a session that is recovered, and to hand it over.
+const RECALL_NS: u64 = 50 * MS;
+const RECALLED_NS: u64 = 500 * MS;
+
+/// What a wire's greeting said of the keeper behind it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Role {
+    pub(super) name: String,
+    pub(super) recorder: bool,
+    shard: u8,
+    shards: u8,
+}
+
+/// Where one session is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Placed {
+    id: KeeperId,
+    wire: WireId,
+    channel: Channel,
+    role: Role,
+    hot: bool,
+}
+
+/// What a session asks of keepers.
+#[derive(Debug, Default)]
+pub(super) struct Placing {
+    placed: Vec<Placed>,
+    /// When to look again for those that are missing, and how long was waited.
+    pub(super) again_ns: Option<u64>,
+    backoff_ns: u64,
+    /// Whether keepers were looked for since the last generation.
+    pub(super) looked: bool,
+}
+
+/// A session that is to be recovered, while a recorder is asked.
+#[derive(Debug)]
+pub(super) struct Recalling {
+    hello: (WireId, Hello),
+    at: (WireId, Channel),
+    until_ns: u64,
+}
+
+/// What the shard knows of keepers as a whole.
+#[derive(Debug, Default)]
+pub(super) struct Keepers {
+    made: u64,
+    ring: Ring,
+    /// By wire and channel, whose session it is.
+    channels: BTreeMap<(WireId, Channel), (SessionId, Option<KeeperId>)>,
+    recalls: BTreeMap<SessionId, Recalling>,
+}
+
+impl Keepers {
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        self.recalls.values().map(|recalling| recalling.until_ns).min()
+    }
+}
+
+impl Shard {
+    /// A wire says that it leads to a keeper.
+    pub(super) fn keeper(&mut self, now: Now, id: WireId, keeper: Keeper, out: &mut Vec<Out>) {
+        let key = KeeperKey::derive(&self.secret);
+        let Some(wire) = self.wires.get_mut(&id) else { return };
+        let genuine = seal::same(&keeper.proof, &key.proof(&wire.challenge, &keeper.name));
+        if !genuine {
+            let reason =
+                "a keeper showed another key than this edge's domain has: is its key file the edges' one?";
+            return self.goodbye(id, reason, out);
+        }
+        if keeper.name == self.config.edge || wire.role.is_some() {
+            return self.goodbye(id, "a keeper greeted twice, or has this edge's own name", out);
+        }
+        let Keeper { name, role, shard, shards, .. } = keeper;
+        let text = if role == 0 {
+            alloc::format!("the recorder `{name}` is here")
+        } else {
+            alloc::format!("the edge `{name}` (shard {shard}) can stand by")
+        };
+        wire.role = Some(Role { name, recorder: role == 0, shard, shards: shards.max(1) });
+        self.note(2, None, text, out);
+        self.keepers_changed(now, out);
+    }
+
+    /// A keeper came or went, or what apps ask for changed: every session looks whether it is kept as it should be.
+    pub(super) fn keepers_changed(&mut self, now: Now, out: &mut Vec<Out>) {
+        let standing = self.wires.values().filter_map(|wire| wire.role.as_ref());
+        let names = standing.filter(|role| !role.recorder).map(|role| role.name.clone());
+        self.keepers.ring = Ring::new(names);
+        let ids: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for id in ids {
+            self.place(now, id, out);
+        }
+    }
+
+    pub(super) fn keeper_down(&mut self, now: Now, wire: WireId, out: &mut Vec<Out>) {
+        let gone = self.keepers.channels.range((wire, 0)..=(wire, Channel::MAX));
+        let gone: Vec<_> = gone.map(|(at, whose)| (*at, *whose)).collect();
+        for (at, (session, keeper)) in gone {
+            self.keepers.channels.remove(&at);
+            match keeper {
+                Some(keeper) => self.unplace(now, session, keeper, out),
+                None => self.recall_over(now, session, out),
+            }
+        }
+        self.keepers_changed(now, out);
+    }
+
+    fn unplace(&mut self, now: Now, id: SessionId, keeper: KeeperId, out: &mut Vec<Out>) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.placing.placed.retain(|placed| placed.id != keeper);
+        }
+        self.with_owner(now, id, out, |owner, effects| owner.keep_no_more(keeper, effects));
+    }
+
+    /// The wire that leads to whoever should stand by for a session.
+    fn standby_for(&self, id: SessionId) -> Option<(WireId, Role)> {
+        let name = self.keepers.ring.standby_of(id, &self.config.edge)?;
+        let leads = |wire: &super::Wire| wire.role.clone().filter(|role| !role.recorder && role.name == name);
+        self.wires
+            .iter()
+            .filter_map(|(wire, of)| leads(of).map(|role| (*wire, role)))
+            // The shard that agents ask first.
+            .find(|(_, role)| id.0[0] % role.shards == role.shard)
+    }
+
+    fn recorder(&self) -> Option<(WireId, Role)> {
+        let recorders = self
+            .wires
+            .iter()
+            .filter_map(|(wire, of)| of.role.clone().filter(|role| role.recorder).map(|role| (*wire, role)));
+        recorders.min_by(|a, b| a.1.name.cmp(&b.1.name))
+    }
+
+    /// Has a session kept where it should be and is not; lets go of whom it does not need.
+    pub(super) fn place(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let owner = &session.owner;
+        let begins = session.fresh && matches!(owner.phase(), Phase::Asking | Phase::Adrift);
+        if !owner.policy().keep || !(owner.phase() == Phase::Running || begins) {
+            return;
+        }
+        let app = self.apps.get(&owner.policy().app).or_else(|| self.images.get(&owner.image()));
+        let protect = app.map_or(Protect::Endpoints, |app| app.protect);
+        let hot = protect == Protect::Hot;
+        let stands = matches!(protect, Protect::Warm | Protect::Hot);
+        let unwanted = |placed: &Placed| !placed.role.recorder && (!stands || placed.hot != hot);
+        let placed = &session.placing.placed;
+        let leave: Vec<KeeperId> = placed.iter().filter(|it| unwanted(it)).map(|it| it.id).collect();
+        for keeper in leave {
+            // It is told before it is forgotten here.
+            self.with_owner(now, id, out, |owner, effects| owner.keep_no_more(keeper, effects));
+            self.unplace(now, id, keeper, out);
+        }
+        let Some(session) = self.sessions.get(&id) else { return };
+        if session.placing.again_ns.is_some_and(|again_ns| again_ns > now.mono_ns) {
+            return self.tell_standby(now, id, out);
+        }
+        let has = |recorder: bool| session.placing.placed.iter().any(|it| it.role.recorder == recorder);
+        let recorder = if has(true) { None } else { self.recorder() };
+        let standby = if !stands || has(false) { None } else { self.standby_for(id) };
+        for ((wire, role), hot) in
+            recorder.map(|it| (it, false)).into_iter().chain(standby.map(|it| (it, hot)))
+        {
+            self.place_at(now, id, wire, role, hot, out);
+        }
+        self.tell_standby(now, id, out);
+    }
+
+    /// A log has been chosen, or the session has run on: keepers that are missing are found.
+    pub(super) fn place_if_chosen(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let running = session.owner.phase() == Phase::Running && session.owner.policy().keep;
+        if running && !core::mem::replace(&mut session.placing.looked, true) {
+            self.place(now, id, out);
+        }
+    }
+
+    fn place_at(&mut self, now: Now, id: SessionId, at: WireId, role: Role, hot: bool, out: &mut Vec<Out>) {
+        let Some(wire) = self.wires.get_mut(&at) else { return };
+        let channel = wire.channel();
+        self.keepers.made += 1;
+        let keeper = KeeperId(self.keepers.made);
+        self.keepers.channels.insert((at, channel), (id, Some(keeper)));
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.placing.placed.push(Placed { id: keeper, wire: at, channel, role, hot });
+            session.placing.again_ns = None;
+        }
+        self.with_owner(now, id, out, |owner, effects| owner.keep_at(keeper, channel, hot, effects));
+    }
+
+    /// Tells the ends who stands by, once it could take over.
+    pub(super) fn tell_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let ready =
+            |keeper: KeeperId| session.owner.keepers().any(|fill| fill.keeper == keeper && fill.ready);
+        let standby = session.placing.placed.iter().find(|it| !it.role.recorder && ready(it.id));
+        let standby = standby.map(|placed| (placed.role.name.clone(), placed.role.shard));
+        self.with_owner(now, id, out, |owner, effects| {
+            owner.tell_standby(standby.as_ref().map(|(name, shard)| (&name[..], *shard)), effects);
+        });
+    }
+
+    /// A frame of an owner to one of its keepers.
+    pub(super) fn send_keeper(&mut self, id: SessionId, keeper: KeeperId, frame: Frame, out: &mut Vec<Out>) {
+        let placed = self.sessions.get(&id).and_then(|session| {
+            session.placing.placed.iter().find(|placed| placed.id == keeper).map(|it| (it.wire, it.channel))
+        });
+        let Some((wire, channel)) = placed else { return };
+        if matches!(frame, Frame::Ended(_)) {
+            self.keepers.channels.remove(&(wire, channel));
+        }
+        out.push(Out::Send { wire, frame });
+    }
+
+    fn forget_channel(&mut self, id: SessionId, keeper: KeeperId) {
+        let placed = self.sessions.get(&id).map(|session| &session.placing.placed[..]).unwrap_or_default();
+        if let Some(placed) = placed.iter().find(|placed| placed.id == keeper) {
+            self.keepers.channels.remove(&(placed.wire, placed.channel));
+        }
+    }
+
+    /// A keeper does not keep a session any more: it is asked again later, or another one is.
+    pub(super) fn keeper_lost(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        (keeper, code, reason): (KeeperId, Code, &str),
+        out: &mut Vec<Out>,
+    ) {
+        self.forget_channel(id, keeper);
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let placing = &mut session.placing;
+        let Some(at) = placing.placed.iter().position(|placed| placed.id == keeper) else { return };
+        let placed = placing.placed.swap_remove(at);
+        // What was only in the way of a new generation is asked again at once, but not in a circle.
+        let at_once = code == Code::Superseded;
+        let longer_ns = (placing.backoff_ns * 2).clamp(AGAIN_MIN_NS, AGAIN_MAX_NS);
+        let wait_ns = if at_once { placing.backoff_ns } else { longer_ns };
+        placing.backoff_ns = longer_ns;
+        placing.again_ns = Some(now.mono_ns + wait_ns);
+        self.counters.keepers_lost += 1;
+        if !at_once {
+            let text = alloc::format!("`{}` does not keep the session any more: {reason}", placed.role.name);
+            self.note(2, Some(id), text, out);
+        }
+    }
+
+    /// A frame on a keeper's wire.
+    pub(super) fn keeper_frame(&mut self, now: Now, wire: WireId, frame: Frame, out: &mut Vec<Out>) {
+        let Some(channel) = frame.channel(Speaker::End) else {
+            return self.goodbye(wire, "keepers do not send such frames", out);
+        };
+        let Some((id, keeper)) = self.keepers.channels.get(&(wire, channel)).copied() else {
+            self.counters.stale_frames += 1;
+            return;
+        };
+        match keeper {
+            Some(keeper) => {
+                let stored = matches!(&frame, Frame::Stored(stored) if stored.complete.is_some());
+                self.with_owner(now, id, out, |owner, effects| owner.from_keeper(keeper, frame, effects));
+                if stored {
+                    if let Some(session) = self.sessions.get_mut(&id) {
+                        session.placing.backoff_ns = 0;
+                    }
+                    self.tell_standby(now, id, out);
+                }
+            }
+            None => self.recall_frame(now, id, wire, channel, frame, out),
+        }
+    }
+
+    /// Asks a recorder what it keeps of a session that is not here and is to be recovered. True if there is one to wait for.
+    pub(super) fn recall(&mut self, now: Now, wire: WireId, hello: &Hello, out: &mut Vec<Out>) -> bool {
+        if self.keepers.recalls.contains_key(&hello.session) {
+            return true;
+        }
+        let Some((at, _)) = self.recorder() else { return false };
+        let Some(recorder) = self.wires.get_mut(&at) else { return false };
+        let (channel, session) = (recorder.channel(), hello.session);
+        self.keepers.channels.insert((at, channel), (session, None));
+        let until_ns = now.mono_ns + RECALL_NS;
+        let recalling = Recalling { hello: (wire, hello.clone()), at: (at, channel), until_ns };
+        self.keepers.recalls.insert(session, recalling);
+        self.counters.recalls += 1;
+        out.push(Out::Send { wire: at, frame: Recall { channel, session }.into() });
+        true
+    }
+
+    fn recall_frame(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        wire: WireId,
+        channel: Channel,
+        frame: Frame,
+        out: &mut Vec<Out>,
+    ) {
+        match frame {
+            Frame::Ended(_) | Frame::Reject(_) => {
+                self.keepers.channels.remove(&(wire, channel));
+                self.recall_over(now, id, out);
+            }
+            Frame::Recalled(recalled) if !self.sessions.contains_key(&id) => {
+                let Some(recalling) = self.keepers.recalls.get_mut(&id) else { return };
+                recalling.until_ns = now.mono_ns + RECALLED_NS;
+                let (end, hello) = recalling.hello.clone();
+                let made = self.recalled(now, end, &hello, recalled, out);
+                if !made {
+                    self.keepers.channels.remove(&(wire, channel));
+                    self.recall_over(now, id, out);
+                }
+            }
+            other => {
+                let before = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
+                self.with_owner(now, id, out, |owner, effects| owner.fed(now, other, effects));
+                let whole = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
+                let gone = !self.sessions.contains_key(&id);
+                if gone || (whole && !before) {
+                    self.recall_over(now, id, out);
+                }
+            }
+        }
+    }
+
+    /// Makes the owner that is fed with what the recorder keeps.
+    fn recalled(
+        &mut self,
+        now: Now,
+        end: WireId,
+        hello: &Hello,
+        recalled: marram_wire::frame::Recalled,
+        out: &mut Vec<Out>,
+    ) -> bool {
+        let Ok((app, ends)) = self.resolve(now, end, hello, out) else { return false };
+        let hosts: Vec<_> = ends.iter().map(|(.., host)| *host).collect();
+        let keys = SessionKeys::derive(&self.secret, hello.session);
+        let mut effects = Vec::new();
+        let (policy, seed) = (super::policy(&app, &self.config), Seed(self.random.bytes()));
+        let owner = Owner::new(hello.session, app.image, keys, policy, &hosts, seed);
+        let Ok(owner) = owner.recalled(recalled, &mut effects) else { return false };
+        let session = self.new_session(now, owner, &app);
+        self.sessions.insert(hello.session, session);
+        self.perform(now, hello.session, effects, out);
+        // With neither checkpoint nor log there is nothing more to wait for.
+        let whole = self.sessions.get(&hello.session).is_some_and(|it| it.owner.recalled_whole());
+        if whole {
+            self.recall_over(now, hello.session, out);
+        }
+        true
+    }
+
+    /// Whatever a recorder gave, the session's recovery goes on.
+    fn recall_over(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+        let Some(recalling) = self.keepers.recalls.remove(&id) else {
+            // The recovery went on before; checkpoints that were on their way are missing.
+            return self.with_owner(now, id, out, |owner, effects| owner.unfed(effects));
+        };
+        let whole = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
+        if whole {
+            self.counters.recalled += 1;
+        } else {
+            self.keepers.channels.remove(&recalling.at);
+            let following = self.sessions.get(&id).is_some_and(|it| it.owner.phase() == Phase::Following);
+            if following {
+                self.with_owner(now, id, out, |owner, effects| {
+                    owner.leave(Code::Waiting, "the recorder gave only a part".to_string(), effects);
+                });
+            }
+        }
+        let (wire, hello) = recalling.hello;
+        if self.wires.contains_key(&wire) {
+            self.hello_recalled(now, wire, hello, out);
+        }
+    }
+
+    /// Recorders that take too long are not waited for.
+    pub(super) fn recalls_due(&mut self, now: Now, out: &mut Vec<Out>) {
+        while let Some(id) = self
+            .keepers
+            .recalls
+            .iter()
+            .find(|(_, recalling)| recalling.until_ns <= now.mono_ns)
+            .map(|(id, _)| *id)
+        {
+            self.counters.recalls_late += 1;
+            self.recall_over(now, id, out);
+        }
+    }
+
+    /// Who keeps a session beside its ends, for listings.
+    pub(super) fn keepers_of(&self, session: &Session) -> Vec<String> {
+        let placed = session.placing.placed.iter().map(|placed| {
+            let fill = session.owner.keepers().find(|fill| fill.keeper == placed.id);
+            let what = match (placed.role.recorder, placed.hot) {
+                (true, _) => "recorder",
+                (false, false) => "warm",
+                (false, true) => "hot",
+            };
+            let state = fill.map_or_else(String::new, |fill| {
+                if fill.ready {
+                    alloc::format!(", {} B behind", fill.behind)
+                } else {
+                    ", not ready".to_string()
+                }
+            });
+            alloc::format!("{} ({what}{state})", placed.role.name)
+        });
+        placed.collect()
+    }
+}

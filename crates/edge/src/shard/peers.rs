@@ -1,0 +1,328 @@
+//! Wires that this shard dials, to stand by for its peers' sessions: greeting, heartbeats, what is fed.
+
+use super::{Shard, policy};
+use crate::api::{Now, Out, WireId};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_session::{
+    agent::Target,
+    cell::Seed,
+    dialer::{self, Act, Dialer},
+    owner::{Owner, Phase, Unfit},
+};
+use marram_wire::{
+    frame::{Channel, Code, Frame, Goodbye, Greet, Keep, Keeper, Ping, Pong, Reject, Welcome},
+    id::{HostId, SessionId},
+    limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
+    seal::{KeeperKey, SessionKeys},
+};
+
+const MS: u64 = 1_000_000;
+/// First and longest wait before a peer is dialled again.
+const BACKOFF_NS: (u64, u64) = (10 * MS, 2_000 * MS);
+/// A session whose owner's wire came back is kept here for so long, to be fed anew.
+const FED_AGAIN_NS: u64 = 2_000 * MS;
+
+/// A wire that this shard dialled.
+#[derive(Debug)]
+struct Peer {
+    target: Target,
+    name: Option<String>,
+    channels: BTreeMap<Channel, SessionId>,
+}
+
+/// The peers.
+#[derive(Debug)]
+pub(super) struct Peers {
+    dialer: Dialer,
+    host: HostId,
+    wires: BTreeMap<WireId, Peer>,
+    /// Sessions whose wire broke, by where it led: whether their owner is there will be seen.
+    orphans: BTreeMap<Target, BTreeSet<SessionId>>,
+    acts: Vec<Act>,
+}
+
+impl Peers {
+    /// Whether a wire was dialled here.
+    pub(super) fn has(&self, wire: WireId) -> bool {
+        self.wires.contains_key(&wire)
+    }
+
+    pub(super) fn wake_ns(&self) -> Option<u64> {
+        self.dialer.wake_ns()
+    }
+}
+
+impl Shard {
+    /// The peers to dial are known.
+    pub(super) fn begin_peers(&mut self, now: Now) {
+        let config = &self.config;
+        if config.dials == 0 || self.peers.is_some() {
+            return;
+        }
+        let dialer = dialer::Config {
+            edges: u16::try_from(config.dials).unwrap_or(u16::MAX),
+            heartbeat_interval_ns: u64::from(config.heartbeat_interval_ms) * MS,
+            heartbeat_timeout_ns: u64::from(config.heartbeat_timeout_ms) * MS,
+            backoff_min_ns: BACKOFF_NS.0,
+            backoff_max_ns: BACKOFF_NS.1,
+        };
+        self.peers = Some(Peers {
+            dialer: Dialer::new(dialer, now.mono_ns),
+            host: HostId(self.random.bytes()),
+            wires: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            acts: Vec::new(),
+        });
+    }
+
+    pub(super) fn dialled(&mut self, now: Now, wire: WireId, target: Target, out: &mut Vec<Out>) {
+        let Some(peers) = &mut self.peers else { return out.push(Out::CloseWire { wire }) };
+        peers.dialer.up(now.mono_ns, wire.0, target);
+        peers.wires.insert(wire, Peer { target, name: None, channels: BTreeMap::new() });
+        let greet = Greet {
+            version_oldest: WIRE_VERSION_OLDEST,
+            version_newest: WIRE_VERSION,
+            host: peers.host,
+            servers: Vec::new(),
+        };
+        out.push(Out::Send { wire, frame: greet.into() });
+    }
+
+    pub(super) fn dial_failed(&mut self, now: Now, target: Target, out: &mut Vec<Out>) {
+        let Some(peers) = &mut self.peers else { return };
+        peers.dialer.failed(now.mono_ns, target, &mut self.random);
+        // Its wire broke, and nobody answers there.
+        for session in peers.orphans.remove(&target).unwrap_or_default() {
+            self.take_over(now, session, out);
+        }
+    }
+
+    pub(super) fn peer_down(&mut self, now: Now, wire: WireId, out: &mut Vec<Out>) {
+        let Some(peers) = &mut self.peers else { return };
+        peers.dialer.down(now.mono_ns, wire.0, &mut self.random);
+        let Some(peer) = peers.wires.remove(&wire) else { return };
+        for (_, id) in peer.channels {
+            let follows = self
+                .sessions
+                .get(&id)
+                .is_some_and(|session| session.feeder.is_some_and(|(at, _)| at == wire));
+            if !follows {
+                continue;
+            }
+            self.lose_feeder(now, id, out);
+            let stands =
+                self.sessions.get(&id).is_some_and(|session| session.owner.phase() == Phase::Following);
+            if stands && let Some(peers) = &mut self.peers {
+                peers.orphans.entry(peer.target).or_default().insert(id);
+            }
+        }
+        self.peers_due(now, out);
+    }
+
+    /// Nobody feeds the session any more.
+    fn lose_feeder(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.feeder = None;
+            session.unfed_ns = Some(now.mono_ns);
+        }
+        self.with_owner(now, id, out, |owner, effects| owner.unfed(effects));
+    }
+
+    /// Opens a generation of a session whose owner is gone, if both of its ends can be reached.
+    pub(super) fn take_over(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        // One that it was not fed far enough to begin with is the ends' to take elsewhere.
+        let able = session.owner.standing_by().is_some_and(|(_, able)| able);
+        if session.owner.phase() != Phase::Following || self.draining || !able {
+            return;
+        }
+        let count = session.owner.generation().count;
+        let Some(ends) = self.known_ends(id) else { return };
+        self.attempt(now, id, count, &ends, out);
+    }
+
+    /// Dials, asks and suspects what is due.
+    pub(super) fn peers_due(&mut self, now: Now, out: &mut Vec<Out>) {
+        let Some(peers) = &mut self.peers else { return };
+        if peers.dialer.wake_ns().is_none_or(|wake_ns| wake_ns > now.mono_ns) {
+            return;
+        }
+        let mut acts = core::mem::take(&mut peers.acts);
+        peers.dialer.due(now.mono_ns, &mut acts);
+        for act in acts.drain(..) {
+            match act {
+                Act::Dial(target) => out.push(Out::Dial { target }),
+                Act::Ping(wire) => {
+                    out.push(Out::Send { wire: WireId(wire), frame: Ping { stamp: now.mono_ns }.into() });
+                }
+                Act::Suspect(wire) => self.suspect_peer(now, WireId(wire), out),
+                Act::Close(wire) => {
+                    out.push(Out::CloseWire { wire: WireId(wire) });
+                    self.peer_down(now, WireId(wire), out);
+                }
+            }
+        }
+        if let Some(peers) = &mut self.peers {
+            peers.acts = acts;
+        }
+    }
+
+    fn suspect_peer(&mut self, now: Now, wire: WireId, out: &mut Vec<Out>) {
+        let peer = self.peers.as_ref().and_then(|peers| peers.wires.get(&wire));
+        let Some(peer) = peer else { return };
+        let sessions: Vec<SessionId> = peer.channels.values().copied().collect();
+        let name = peer.name.clone().unwrap_or_default();
+        let count = sessions.len();
+        if count > 0 {
+            let text = alloc::format!("no word from the edge `{name}`: taking over {count} of its sessions");
+            self.note(2, None, text, out);
+        }
+        for session in sessions {
+            self.take_over(now, session, out);
+        }
+    }
+
+    /// A frame on a wire that this shard dialled.
+    pub(super) fn peer_frame(&mut self, now: Now, wire: WireId, frame: Frame, out: &mut Vec<Out>) {
+        let Some(peers) = &mut self.peers else { return };
+        peers.dialer.heard(now.mono_ns, wire.0);
+        match frame {
+            Frame::Welcome(welcome) => self.peer_welcome(now, wire, welcome, out),
+            Frame::Ping(ping) => out.push(Out::Send { wire, frame: Pong { stamp: ping.stamp }.into() }),
+            Frame::Pong(_) | Frame::Drain(_) => {}
+            Frame::Goodbye(_) => {
+                out.push(Out::CloseWire { wire });
+                self.peer_down(now, wire, out);
+            }
+            Frame::Keep(keep) => self.stand_by(now, wire, &keep, out),
+            other => {
+                let channel = other.channel(marram_wire::frame::Speaker::Edge);
+                let peer = peers.wires.get_mut(&wire);
+                let Some((channel, peer)) = channel.zip(peer) else { return };
+                let Some(id) = peer.channels.get(&channel).copied() else { return };
+                if matches!(other, Frame::Ended(_)) {
+                    peer.channels.remove(&channel);
+                    return self.dismissed(now, id, (wire, channel), out);
+                }
+                let fed = self.sessions.get(&id).is_some_and(|it| it.feeder == Some((wire, channel)));
+                if fed {
+                    self.with_owner(now, id, out, |owner, effects| owner.fed(now, other, effects));
+                }
+            }
+        }
+    }
+
+    fn peer_welcome(&mut self, now: Now, wire: WireId, welcome: Welcome, out: &mut Vec<Out>) {
+        let key = KeeperKey::derive(&self.secret);
+        let Some(peers) = &mut self.peers else { return };
+        if welcome.edge == self.config.edge {
+            // The list of peers names this edge too.
+            let reason = "an edge does not stand by for itself".to_string();
+            out.push(Out::Send { wire, frame: Goodbye { reason }.into() });
+            return out.push(Out::CloseWire { wire });
+        }
+        peers.dialer.welcomed(now.mono_ns, wire.0, welcome.shards);
+        let Some(peer) = peers.wires.get_mut(&wire) else { return };
+        peer.name = Some(welcome.edge);
+        // Their owner is there, and feeds them anew if it has them.
+        peers.orphans.remove(&peer.target);
+        let keeper = Keeper {
+            proof: key.proof(&welcome.challenge, &self.config.edge),
+            name: self.config.edge.clone(),
+            role: 1,
+            shard: self.config.shard,
+            shards: self.config.shards,
+        };
+        out.push(Out::Send { wire, frame: keeper.into() });
+    }
+
+    /// An owner wants this shard to stand by for it.
+    fn stand_by(&mut self, now: Now, wire: WireId, keep: &Keep, out: &mut Vec<Out>) {
+        if let Err(Unfit(code, reason)) = self.try_stand_by(now, wire, keep, out) {
+            out.push(Out::Send { wire, frame: Reject { channel: keep.channel, code, reason }.into() });
+        }
+    }
+
+    fn try_stand_by(&mut self, now: Now, wire: WireId, keep: &Keep, out: &mut Vec<Out>) -> Result<(), Unfit> {
+        let busy = |reason: &str| Err(Unfit(Code::Busy, reason.to_string()));
+        if self.draining {
+            return busy("the edge is shutting down");
+        }
+        if let Some(session) = self.sessions.get(&keep.session) {
+            let newer = keep.generation > session.owner.generation();
+            // Who feeds it may begin anew.
+            let unfed = session.feeder.is_none_or(|(feeder, _)| feeder == wire);
+            if session.owner.phase() != Phase::Following || !(newer || unfed) {
+                return Err(Unfit(Code::Superseded, "the session is owned here".to_string()));
+            }
+            self.drop_standby(now, keep.session, out);
+        }
+        let limit = self.config.sessions_max as usize;
+        if limit > 0 && self.sessions.len() >= limit {
+            return busy("the shard has as many sessions as it may (limits.sessions)");
+        }
+        let app = match self.apps.get(&keep.app).filter(|app| app.image == keep.image) {
+            Some(app) => app.clone(),
+            None => match self.images.get(&keep.image) {
+                Some(app) => app.clone(),
+                None => {
+                    let reason = self.want(now, &keep.app, keep.image, out);
+                    return Err(Unfit(Code::UnknownImage, reason));
+                }
+            },
+        };
+        let keys = SessionKeys::derive(&self.secret, keep.session);
+        let seed = Seed(self.random.bytes());
+        let owner = Owner::standby(keys, policy(&app, &self.config), keep, seed)?;
+        let mut session = self.new_session(now, owner, &app);
+        session.feeder = Some((wire, keep.channel));
+        self.sessions.insert(keep.session, session);
+        let peer = self.peers.as_mut().and_then(|peers| peers.wires.get_mut(&wire));
+        if let Some(peer) = peer {
+            peer.channels.insert(keep.channel, keep.session);
+        }
+        Ok(())
+    }
+
+    /// The owner does not want the session kept here any more, or it is over.
+    fn dismissed(&mut self, now: Now, id: SessionId, feeder: (WireId, Channel), out: &mut Vec<Out>) {
+        let fed = self.sessions.get(&id).is_some_and(|session| session.feeder == Some(feeder));
+        if fed {
+            self.drop_standby(now, id, out);
+        }
+    }
+
+    /// Forgets a session for which this shard stood by. One that it has come to own, or is about to, stays.
+    fn drop_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.feeder = None;
+        if session.owner.phase() == Phase::Following {
+            self.with_owner(now, id, out, |owner, effects| {
+                owner.leave(Code::Superseded, "it is not kept here any more".to_string(), effects);
+            });
+        }
+    }
+
+    /// All sessions for which this shard stands by are let go.
+    pub(super) fn drop_standbys(&mut self, now: Now, out: &mut Vec<Out>) {
+        let standing = self.sessions.iter().filter(|(_, it)| it.owner.phase() == Phase::Following);
+        for id in standing.map(|(id, _)| *id).collect::<Vec<_>>() {
+            if let Some((wire, channel)) = self.sessions.get(&id).and_then(|session| session.feeder) {
+                let reason = "the edge is shutting down".to_string();
+                let frame = Reject { channel, code: Code::Busy, reason }.into();
+                out.push(Out::Send { wire, frame });
+            }
+            self.drop_standby(now, id, out);
+        }
+    }
+
+    /// Until when a session that nobody feeds is kept.
+    pub(super) fn unfed_until_ns(&self, session: &super::Session) -> Option<u64> {
+        let linger_ns = u64::from(session.owner.policy().linger_ms) * MS;
+        session.unfed_ns.map(|since_ns| since_ns + linger_ns.max(FED_AGAIN_NS))
+    }
+}

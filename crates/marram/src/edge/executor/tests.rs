@@ -1,0 +1,296 @@
+//! Cells that stand by, from checkpoint to checkpoint.
+
+use super::*;
+use crate::harness;
+use marram_sandbox::Quotas;
+use marram_session::cell::PortKind;
+use marram_wire::{
+    header::Many,
+    id::{Generation, Port},
+    seal::DomainSecret,
+};
+use mio::{Events, Poll, Token};
+use std::{
+    env, fs,
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+    process,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+const CELL: CellId = CellId(1);
+const SESSION: SessionId = SessionId([1; 16]);
+const GENERATION: Generation = Generation { count: 1, opener: 9 };
+
+fn keys() -> SessionKeys {
+    SessionKeys::derive(&DomainSecret::from_material(b"a domain"), SESSION)
+}
+
+/// A sealed checkpoint.
+type Sealed = (CheckpointMeta, Bytes);
+
+/// A cell that runs there, and one here that stands by for it.
+struct Pair {
+    there: Cells,
+    image: Arc<Image>,
+    /// Checkpoints taken.
+    number: u32,
+    here: Executor,
+    poll: Poll,
+    inputs: VecDeque<In>,
+    /// Cells that were only restored to see that nothing else is answered.
+    fences: u64,
+    full: Sealed,
+    directory: PathBuf,
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn setup(images: &std::path::Path) -> Setup {
+    Setup {
+        shard: 0,
+        secret: Bytes::new(),
+        token: None,
+        ca: None,
+        chain: None,
+        key: None,
+        insecure_plain: true,
+        images: Bytes::copy_from_slice(images.as_os_str().as_bytes()),
+        recordings: Bytes::new(),
+        stops: None,
+        cells_max: 16,
+        keys: Vec::new(),
+        standby: Vec::new(),
+        handshake_ms: 0,
+    }
+}
+
+fn message() -> Input {
+    Input::Message { port: Port::CLIENT, payload: Bytes::from_static(b"r") }
+}
+
+fn finish(cells: &mut Cells, input: Input) -> Ran {
+    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 5 });
+    loop {
+        match progress {
+            Progress::Done(ran) => return ran,
+            Progress::Pending => progress = cells.poll(CELL),
+        }
+    }
+}
+
+impl Pair {
+    /// The one there has had a message, and the one here has its checkpoint.
+    fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("marram-executor-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let directory = env::temp_dir().join(name);
+        let images = Images::open(&directory).unwrap();
+        let module = harness::Cells::find(None).unwrap().module("counter");
+        let info = images.deploy(&fs::read(module).unwrap(), &[], &Quotas::default()).unwrap();
+        let image = images.load(info.hash).unwrap();
+        let mut there = Cells::new(CellsConfig { slots: 1, ..CellsConfig::default() }).unwrap();
+        there.start(CELL, &image, Seed([7; 32])).unwrap();
+        finish(&mut there, Input::Open { port: Port::CLIENT, kind: PortKind::Client });
+        finish(&mut there, message());
+        let poll = Poll::new().unwrap();
+        let waker = mio::Waker::new(poll.registry(), Token(0)).unwrap();
+        let here = Executor::start(&setup(&directory), Arc::new(waker)).unwrap();
+        let (inputs, full) = (VecDeque::new(), sealed(&mut there, &image, 0));
+        let mut pair = Self { there, image, number: 1, here, poll, inputs, fences: 100, full, directory };
+        pair.restore(CELL);
+        assert_eq!(pair.answer(), (CELL, Ok(1)));
+        pair.stand_alike();
+        pair
+    }
+
+    fn restore(&mut self, cell: CellId) {
+        let (meta, bytes) = self.full.clone();
+        let image = self.image.hash();
+        let place = Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
+        self.here.place(cell, place);
+        self.here.stand_by(cell, Standing::new(SESSION, image, keys()));
+        self.here.restore(cell, SESSION, image, keys(), vec![meta]);
+        self.here.part(cell, bytes);
+    }
+
+    /// The one there handles a message; its next checkpoint.
+    fn next(&mut self) -> Sealed {
+        finish(&mut self.there, message());
+        self.number += 1;
+        sealed(&mut self.there, &self.image, self.number - 1)
+    }
+
+    fn begin(&mut self, meta: &CheckpointMeta) {
+        self.here.advance(CELL, meta.clone(), &mut self.inputs);
+    }
+
+    fn send(&mut self, (meta, bytes): &Sealed) {
+        self.begin(meta);
+        for at in (0..bytes.len()).step_by(1_000) {
+            self.here.part(CELL, bytes.slice(at..bytes.len().min(at + 1_000)));
+        }
+    }
+
+    /// Waits until what was sent has been opened; it is not applied.
+    fn opened(&mut self) {
+        while self.here.next.is_empty() {
+            self.wait();
+        }
+    }
+
+    /// The next answer: whose, and the number of its checkpoint.
+    fn answer(&mut self) -> (CellId, Result<u32, CellError>) {
+        loop {
+            match self.inputs.pop_front().or_else(|| self.here.next_advanced()) {
+                Some(In::Restored { cell, result }) => return (cell, result.map(|header| header.number)),
+                Some(other) => panic!("{other:?}"),
+                None => self.wait(),
+            }
+        }
+    }
+
+    fn wait(&mut self) {
+        self.here.take_answers(&mut self.inputs);
+        if self.inputs.is_empty() && self.here.next.is_empty() {
+            self.poll.poll(&mut Events::with_capacity(8), None).unwrap();
+            self.here.take_answers(&mut self.inputs);
+        }
+    }
+
+    /// Whatever was asked before has no answer any more: what was asked after it has.
+    fn nothing_is_answered(&mut self) {
+        self.fences += 1;
+        let fence = CellId(self.fences);
+        self.restore(fence);
+        assert_eq!(self.answer(), (fence, Ok(1)));
+    }
+
+    fn run_here(&mut self) -> Ran {
+        self.here.run(Run { cell: CELL, input: message(), now_ns: 5 });
+        loop {
+            if let Some((Some(ran), _)) = self.here.next_turn() {
+                return ran;
+            }
+        }
+    }
+
+    fn stand_alike(&self) {
+        assert_eq!(self.here.cells.state_hash(CELL), self.there.state_hash(CELL));
+    }
+}
+
+/// A checkpoint of the cell there, of which so many were taken.
+fn sealed(there: &mut Cells, image: &Image, before: u32) -> Sealed {
+    let (full, number) = (before == 0, before + 1);
+    let body = there.snapshot(CELL, if full { Base::Image } else { Base::Previous }).unwrap().encode();
+    let header = Header {
+        session: SESSION,
+        image: image.hash(),
+        generation: GENERATION,
+        number,
+        base_generation: if full { Generation::NONE } else { GENERATION },
+        base_number: before,
+        log_offset: u64::from(number) * 100,
+        head: [0; 32],
+        last_ns: 5,
+        timers_set: 0,
+        timers: Many::default(),
+        tasks: Many::default(),
+        locks: Many::default(),
+        ports: Vec::new(),
+    };
+    let bytes: Bytes = keys().seal(GENERATION).seal_checkpoint(number, &header::join(&header, &body)).into();
+    let size = bytes.len() as u64;
+    let meta = CheckpointMeta { generation: GENERATION, number, full, log_offset: header.log_offset, size };
+    (meta, bytes)
+}
+
+#[test]
+fn a_cell_that_stands_by_follows_until_it_runs() {
+    let mut pair = Pair::new();
+    for number in 2..6 {
+        let next = pair.next();
+        pair.send(&next);
+        assert_eq!(pair.answer(), (CELL, Ok(number)));
+        pair.stand_alike();
+    }
+    let ran = finish(&mut pair.there, message());
+    assert!(ran.outcome == marram_session::cell::Outcome::Idle && !ran.outputs.is_empty());
+    assert_eq!(pair.run_here().outputs, ran.outputs);
+    pair.stand_alike();
+    let next = pair.next();
+    pair.send(&next);
+    let (_, refused) = pair.answer();
+    assert!(refused.unwrap_err().reason.contains("does not stand by"));
+    pair.nothing_is_answered();
+}
+
+#[test]
+fn another_attempt_drops_what_has_arrived_for_the_one_before_it() {
+    let mut pair = Pair::new();
+    let next = pair.next();
+    // All of it was there and opened.
+    pair.send(&next);
+    pair.opened();
+    pair.begin(&next.0);
+    assert!(pair.here.next_advanced().is_none() && pair.here.next.is_empty());
+    // A part of it was.
+    pair.here.part(CELL, next.1.slice(..next.1.len() / 2));
+    pair.send(&next);
+    assert_eq!(pair.answer(), (CELL, Ok(2)));
+    pair.stand_alike();
+    pair.nothing_is_answered();
+}
+
+#[test]
+fn a_cell_that_runs_or_is_removed_stays_what_it_was() {
+    for half in [false, true] {
+        let mut pair = Pair::new();
+        let next = pair.next();
+        let (front, rest) = (next.1.slice(..next.1.len() / 2), next.1.slice(next.1.len() / 2..));
+        pair.begin(&next.0);
+        pair.here.part(CELL, front);
+        if !half {
+            pair.here.part(CELL, rest.clone());
+            pair.opened();
+        }
+        // What the one there did with the message that the checkpoint covers.
+        pair.run_here();
+        pair.here.part(CELL, rest);
+        pair.nothing_is_answered();
+        pair.stand_alike();
+    }
+    let mut pair = Pair::new();
+    let next = pair.next();
+    pair.begin(&next.0);
+    pair.here.part(CELL, next.1.slice(..next.1.len() / 2));
+    pair.here.remove(CELL);
+    pair.here.part(CELL, next.1.slice(next.1.len() / 2..));
+    pair.nothing_is_answered();
+    assert_eq!(pair.here.cells.state_hash(CELL), None);
+}
+
+#[test]
+fn what_is_refused_leaves_the_cell_where_it_was() {
+    let mut pair = Pair::new();
+    let (next, later) = (pair.next(), pair.next());
+    let mut altered = next.1.to_vec();
+    altered[100] ^= 1;
+    for (wrong, says) in [((next.0.clone(), altered.into()), "altered"), (later.clone(), "builds on another")]
+    {
+        pair.send(&wrong);
+        let (cell, refused) = pair.answer();
+        let error = refused.unwrap_err();
+        assert!(cell == CELL && error.code == Code::Tampered && error.reason.contains(says), "{error:?}");
+    }
+    for (number, next) in [(2, next), (3, later)] {
+        pair.send(&next);
+        assert_eq!(pair.answer(), (CELL, Ok(number)));
+    }
+    pair.stand_alike();
+}

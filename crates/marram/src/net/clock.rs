@@ -1,0 +1,66 @@
+//! The clock of a loop that waits for sockets. It leaves out time in which the process could not run: a peer is not silent
+//! because we were asleep.
+
+use anyhow::Context;
+use mio::{Events, Poll};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+/// A poll that returns so much later than it should is no accident of scheduling: the process was stopped, or starved.
+const STALL: Duration = Duration::from_millis(20);
+
+/// Nanoseconds, for the pure machines.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Time as a pure machine is told it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    started: Instant,
+    now: Instant,
+    /// Time in which this process could not run.
+    stalled: Duration,
+}
+
+impl Clock {
+    /// Begins at 0.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { started: now, now, stalled: Duration::ZERO }
+    }
+
+    /// When the last poll returned.
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The same, as the machine is told it.
+    pub(crate) fn now_ns(&self) -> u64 {
+        nanos(self.now.duration_since(self.started).saturating_sub(self.stalled))
+    }
+
+    /// When it will be `at_ns`.
+    pub(crate) fn at(&self, at_ns: u64) -> Instant {
+        self.started + self.stalled + Duration::from_nanos(at_ns)
+    }
+
+    /// Waits for sockets. False if a signal came first.
+    pub(crate) fn wait(
+        &mut self,
+        poll: &mut Poll,
+        events: &mut Events,
+        timeout: Option<Duration>,
+    ) -> anyhow::Result<bool> {
+        let due = timeout.map(|timeout| Instant::now() + timeout);
+        match poll.poll(events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(false),
+            polled => polled.context("cannot wait for sockets")?,
+        }
+        self.now = Instant::now();
+        let late = due.and_then(|due| self.now.checked_duration_since(due));
+        self.stalled += late.filter(|late| *late > STALL).unwrap_or_default();
+        Ok(true)
+    }
+}

@@ -1,0 +1,363 @@
+//! Edges that stand by for each other, as real processes: the owner, the one that stands by, or both are killed and stopped
+//! while a stream runs. Every byte is checked; what operators are shown is what is awaited.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use hyper::Method;
+use marram::harness::Lab;
+use serde_json::Value;
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    process::Command,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of a stream that are on their way at a time.
+const WINDOW: u64 = 64 << 10;
+const PIECE: usize = 2_000;
+
+/// A server that says back what it hears.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let (mut from, mut to) = (stream.try_clone().unwrap(), stream);
+                // The client ends it, or its agent does when the test is over.
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    address
+}
+
+fn manifest(protect: &str) -> String {
+    // A checkpoint now and then, so that all that belongs to one happens.
+    format!("server = \"web\"\n{protect}\n[keep]\nrecovery_target = \"1ms\"\n")
+}
+
+const HOT: &str = "protect = \"standby\"\nstandby = \"hot\"";
+const WARM: &str = "protect = \"standby\"\nstandby = \"warm\"";
+
+/// Edges that stand by for each other, under one name each whatever life it is.
+struct World {
+    lab: Lab,
+    /// Further fields of each edge's configuration.
+    extra: String,
+    address: SocketAddr,
+}
+
+impl World {
+    fn new(purpose: &'static str, edges: usize, protect: &str) -> Self {
+        let layout = support::layout(purpose, |layout| (layout.edges, layout.shards) = (edges, 2));
+        let mut lab = Lab::new(layout, |place| {
+            Ok(vec![support::cells().manifest(place, "forward", "forward", &manifest(protect))?])
+        })
+        .unwrap();
+        let addresses = lab.edge_addresses();
+        let names: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+        let extra = format!("standby = {{ edges = {names:?} }}");
+        lab.start_edges(&extra).unwrap();
+        lab.start_server_agent(&addresses, &[("web", echo())]).unwrap();
+        let address = lab.start_client_agent(&addresses, &["forward"]).unwrap()[0].address;
+        Self { lab, extra, address }
+    }
+
+    /// The sessions that an edge lists; none if it does not answer.
+    fn sessions(&self, index: usize) -> Vec<Value> {
+        let list = self.lab.edges[index].client().unwrap().json(Method::GET, "/v1/sessions");
+        list.ok().and_then(|list| list["sessions"].as_array().cloned()).unwrap_or_default()
+    }
+
+    /// A counter of an edge, over its shards.
+    fn counter(&self, index: usize, name: &str) -> u64 {
+        let text = self.lab.edges[index].client().unwrap().call(Method::GET, "/metrics", bytes::Bytes::new());
+        let text = String::from_utf8(text.unwrap().to_vec()).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with(&format!("marram_{name}{{")));
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+    }
+
+    /// The edge that runs the only session and has it kept by another that is ready, and that one.
+    fn protected(&self) -> (usize, usize) {
+        self.protected_as("")
+    }
+
+    /// As above, in this way.
+    fn protected_as(&self, how: &str) -> (usize, usize) {
+        let mut seen = Vec::new();
+        until(
+            || {
+                seen = (0..self.lab.edges.len()).map(|index| self.sessions(index)).collect();
+                let owner = seen.iter().position(|list| list.iter().any(|it| is_protected(it, how)))?;
+                let stands = |list: &Vec<Value>| list.iter().any(|it| it["phase"] == "standing by");
+                Some((owner, seen.iter().position(stands).filter(|other| *other != owner)?))
+            },
+            || format!("nobody stands by; {}", self.lab.journal.tail(30)),
+        )
+    }
+
+    fn restart(&mut self, index: usize) {
+        let extra = self.extra.clone();
+        self.lab.start_edge(index, &extra).unwrap();
+    }
+
+    fn marram(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
+        command.args(arguments);
+        for edge in &self.lab.edges {
+            command.arg("--edge").arg(format!("http://{}", edge.admin()));
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+fn is_protected(session: &Value, how: &str) -> bool {
+    let keepers = session["keepers"].as_array().unwrap();
+    let ready = |it: &Value| it.as_str().unwrap().contains(how) && it.as_str().unwrap().contains(" B behind");
+    session["phase"] == "running" && keepers.iter().any(ready)
+}
+
+/// Asks until there is an answer.
+fn until<T>(mut ask: impl FnMut() -> Option<T>, why: impl FnOnce() -> String) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match ask() {
+            Some(answer) => return answer,
+            None if Instant::now() < deadline => thread::yield_now(),
+            None => panic!("{}", why()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Bytes that came back, and what went wrong.
+    heard: Mutex<(u64, Option<String>)>,
+    changed: Condvar,
+    stop: AtomicBool,
+}
+
+/// A stream of counted words to the echoing server and back, checked byte by byte, that goes on until it is finished.
+struct Stream {
+    shared: Arc<Shared>,
+    writer: JoinHandle<u64>,
+    reader: JoinHandle<()>,
+}
+
+/// The bytes of the stream from a place on.
+fn words(from: u64, len: usize) -> Vec<u8> {
+    let byte = |at: u64| {
+        (at / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[usize::try_from(at % 8).unwrap()]
+    };
+    (from..from + len as u64).map(byte).collect()
+}
+
+impl Stream {
+    fn start(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let shared = Arc::new(Shared::default());
+        let (mut out, state) = (stream.try_clone().unwrap(), Arc::clone(&shared));
+        let writer = thread::spawn(move || {
+            let mut said = 0;
+            while !state.stop.load(Ordering::Relaxed) {
+                out.write_all(&words(said, PIECE)).unwrap();
+                said += PIECE as u64;
+                let behind = |heard: &mut (u64, Option<String>)| heard.0 + WINDOW < said && heard.1.is_none();
+                drop(state.changed.wait_while(state.heard.lock().unwrap(), behind).unwrap());
+            }
+            out.shutdown(Shutdown::Write).unwrap();
+            said
+        });
+        let state = Arc::clone(&shared);
+        let reader = thread::spawn(move || {
+            let (mut stream, mut buffer) = (stream, vec![0; 16 << 10]);
+            loop {
+                let read = stream.read(&mut buffer);
+                let mut heard = state.heard.lock().unwrap();
+                match read {
+                    Ok(0) => return,
+                    Ok(len) if buffer[..len] == words(heard.0, len) => heard.0 += len as u64,
+                    Ok(_) => heard.1 = Some(format!("a wrong byte after {}", heard.0)),
+                    Err(error) => heard.1 = Some(format!("after {}: {error}", heard.0)),
+                }
+                state.changed.notify_all();
+                if heard.1.is_some() {
+                    return;
+                }
+            }
+        });
+        Self { shared, writer, reader }
+    }
+
+    /// Waits until so many more bytes have come back.
+    fn hear(&self, more: u64) {
+        let mut heard = self.shared.heard.lock().unwrap();
+        let target = heard.0 + more;
+        while heard.0 < target {
+            assert_eq!(heard.1, None);
+            let (next, waited) = self.shared.changed.wait_timeout(heard, PATIENCE).unwrap();
+            assert!(!waited.timed_out(), "nothing came for {PATIENCE:?}");
+            heard = next;
+        }
+    }
+
+    /// Ends it: all that was said must have come back once.
+    fn finish(self) {
+        self.hear(200_000);
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let said = self.writer.join().unwrap();
+        self.reader.join().unwrap();
+        assert_eq!(*self.shared.heard.lock().unwrap(), (said, None));
+    }
+}
+
+fn taken_over(purpose: &'static str, protect: &str) {
+    let mut world = World::new(purpose, 3, protect);
+    let stream = Stream::start(world.address);
+    for _ in 0..3 {
+        stream.hear(100_000);
+        let (owner, standby) = world.protected();
+        let before = world.counter(standby, "takeovers_total");
+        let start = world.lab.journal.end();
+        world.lab.edges[owner].kill();
+        world.lab.wait_for_owner(start).unwrap();
+        assert_eq!(world.lab.owner().unwrap(), standby, "{}", world.lab.journal.tail(30));
+        stream.hear(100_000);
+        assert_eq!(world.counter(standby, "takeovers_total"), before + 1, "it went on with what it had");
+        world.restart(owner);
+    }
+    stream.finish();
+}
+
+#[test]
+fn a_hot_standby_goes_on_when_the_owner_is_killed() {
+    taken_over("standby-hot", HOT);
+}
+
+#[test]
+fn a_warm_standby_goes_on_when_the_owner_is_killed() {
+    taken_over("standby-warm", WARM);
+}
+
+#[test]
+fn one_that_stands_by_and_dies_is_missed_and_replaced() {
+    let mut world = World::new("standby-dies", 2, HOT);
+    let stream = Stream::start(world.address);
+    for _ in 0..2 {
+        let (owner, standby) = world.protected();
+        world.lab.edges[standby].kill();
+        let alone = |it: &Value| it["phase"] == "running" && it["keepers"] == serde_json::json!([]);
+        until(|| world.sessions(owner).iter().any(alone).then_some(()), || "it is still listed".into());
+        let survives = world.marram_first("inspect", owner);
+        assert!(survives.contains("nobody stands by"), "{survives}");
+        stream.hear(100_000);
+        world.restart(standby);
+        assert_eq!(world.protected(), (owner, standby));
+        stream.hear(100_000);
+    }
+    assert_eq!(world.lab.journal.count(0, |event| event.name() == "orphaned"), 0, "the session ran on");
+    // It was fed all that it needs.
+    let (owner, standby) = world.protected();
+    world.lab.edges[owner].kill();
+    stream.hear(100_000);
+    assert_eq!(world.counter(standby, "takeovers_total"), 1);
+    stream.finish();
+}
+
+#[test]
+fn operators_see_who_stands_by() {
+    let world = World::new("standby-shown", 2, HOT);
+    let stream = Stream::start(world.address);
+    let (owner, standby) = world.protected();
+    let listed = world.marram(&["ps"]);
+    let name = ["A-1", "B-1"][standby];
+    assert!(listed.contains("KEEPERS") && listed.contains(&format!("{name} (hot, ")), "{listed}");
+    assert!(listed.contains("standing by") && listed.contains("standby (hot)"), "{listed}");
+    let shown = world.marram_first("inspect", owner);
+    assert!(shown.contains(&format!("{name} (hot, ")) && shown.contains("goes on with it"), "{shown}");
+    // Whichever edge is asked first, the owner answers.
+    let session = world.sessions(owner)[0]["session"].as_str().unwrap().to_owned();
+    let both = world.marram(&["inspect", &session]);
+    assert!(both.contains("running"), "{both}");
+    assert_eq!(world.counter(standby, "sessions_standing_by"), 1);
+    assert_eq!(world.counter(owner, "sessions_standing_by"), 0);
+    let killed = world.marram(&["kill", &session]);
+    assert!(killed.contains("is ended"), "{killed}");
+    until(
+        || (world.sessions(owner).is_empty() && world.sessions(standby).is_empty()).then_some(()),
+        || "the killed session is still listed".into(),
+    );
+    drop(stream);
+}
+
+#[test]
+fn how_sessions_are_protected_changes_while_they_run() {
+    let mut world = World::new("standby-policy", 2, HOT);
+    let stream = Stream::start(world.address);
+    let owner = world.protected_as("(hot").0;
+    for (protect, how) in [(WARM, "(warm"), ("protect = \"endpoints\"", ""), (HOT, "(hot"), (WARM, "(warm")] {
+        let path = support::cells().manifest(&world.lab.place, "forward", "forward", &manifest(protect));
+        let answer = world.marram(&["deploy", path.unwrap().to_str().unwrap()]);
+        assert!(answer.contains("deployed"), "{answer}");
+        if how.is_empty() {
+            let alone = |it: &Value| it["phase"] == "running" && it["keepers"] == serde_json::json!([]);
+            let gone = || {
+                let let_go = world.sessions(1 - owner).is_empty();
+                (let_go && world.sessions(owner).iter().any(alone)).then_some(())
+            };
+            until(gone, || world.marram(&["ps"]));
+        } else {
+            assert_eq!(world.protected_as(how).0, owner);
+        }
+        stream.hear(100_000);
+    }
+    let standby = world.protected_as("(warm").1;
+    assert_eq!(world.counter(owner, "keepers_lost_total"), 0, "who is not wanted is told, and asked anew");
+    world.lab.edges[owner].kill();
+    stream.hear(100_000);
+    assert_eq!(world.counter(standby, "takeovers_total"), 1);
+    stream.finish();
+}
+
+#[test]
+fn an_owner_that_sleeps_is_replaced_and_stands_by_when_it_wakes() {
+    let world = World::new("standby-sleeps", 2, HOT);
+    let stream = Stream::start(world.address);
+    for round in 0..3 {
+        let (owner, standby) = world.protected();
+        let start = world.lab.journal.end();
+        world.lab.edges[owner].stop();
+        world.lab.wait_for_owner(start).unwrap();
+        assert_eq!(world.lab.owner().unwrap(), standby);
+        stream.hear(100_000);
+        world.lab.edges[owner].wake();
+        assert_eq!(world.protected(), (standby, owner), "round {round}");
+        stream.hear(100_000);
+    }
+    stream.finish();
+}
+
+impl World {
+    /// What a command says of the only session, asked at one edge.
+    fn marram_first(&self, command: &str, index: usize) -> String {
+        let session = self.sessions(index)[0]["session"].as_str().unwrap().to_owned();
+        let edge = format!("http://{}", self.lab.edges[index].admin());
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_marram")).args([command, &session, "--edge", &edge]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+}

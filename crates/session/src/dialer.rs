@@ -1,0 +1,267 @@
+//! Wires that a keeper keeps to every shard of every edge: dialled with back-off, asked whether they live, suspected when they
+//! do not answer. Pure: says what is to be done, knows no frame but by name.
+
+use crate::agent::Target;
+use alloc::{collections::BTreeMap, vec::Vec};
+use marram_wire::random::Random;
+
+/// A suspected wire is given up after so many heartbeat timeouts of silence.
+const GIVE_UP: u64 = 40;
+
+/// Whom to dial and how patient to be. All times in nanoseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// How many edges there are.
+    pub edges: u16,
+    /// How often a wire is asked whether its edge is there.
+    pub heartbeat_interval_ns: u64,
+    /// After how long without a word from it an edge is suspected.
+    pub heartbeat_timeout_ns: u64,
+    /// First wait before an edge is dialled again; doubles, with jitter.
+    pub backoff_min_ns: u64,
+    /// Longest wait before an edge is dialled again.
+    pub backoff_max_ns: u64,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// Make a wire there; say [`Dialer::up`] or [`Dialer::failed`].
+    Dial(Target),
+    /// Ask the edge on this wire whether it is there.
+    Ping(u64),
+    /// It has not answered in time. The wire stays: the edge may only be slow.
+    Suspect(u64),
+    /// It has been silent for so long that the wire is of no use: close it, and say [`Dialer::down`].
+    Close(u64),
+}
+
+/// Where a target stands.
+#[derive(Debug)]
+enum Dial {
+    Waiting { at_ns: u64, backoff_ns: u64 },
+    Dialling { backoff_ns: u64 },
+    Up(u64),
+}
+
+#[derive(Debug)]
+struct Wire {
+    target: Target,
+    /// Until it is welcomed, how long was waited for it last: who takes wires and closes them is not dialled in a circle.
+    backoff_ns: Option<u64>,
+    suspected: bool,
+    heard_ns: u64,
+    pinged_ns: u64,
+}
+
+/// The wires. Names of wires are the caller's, never reused.
+#[derive(Debug)]
+pub struct Dialer {
+    config: Config,
+    dials: BTreeMap<Target, Dial>,
+    wires: BTreeMap<u64, Wire>,
+}
+
+impl Dialer {
+    /// The first shard of each edge is to be dialled at once; its welcome tells of the others.
+    #[must_use]
+    pub fn new(config: Config, now_ns: u64) -> Self {
+        let first = |edge| (Target { edge, shard: 0 }, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
+        Self { dials: (0..config.edges).map(first).collect(), config, wires: BTreeMap::new() }
+    }
+
+    /// A wire is there.
+    pub fn up(&mut self, now_ns: u64, wire: u64, target: Target) {
+        let backoff_ns = match self.dials.insert(target, Dial::Up(wire)) {
+            Some(Dial::Dialling { backoff_ns }) => backoff_ns,
+            _ => 0,
+        };
+        let backoff_ns = Some(backoff_ns);
+        self.wires
+            .insert(wire, Wire { target, backoff_ns, suspected: false, heard_ns: now_ns, pinged_ns: now_ns });
+    }
+
+    /// A wire could not be made.
+    pub fn failed(&mut self, now_ns: u64, target: Target, random: &mut Random) {
+        let backoff_ns = match self.dials.get(&target) {
+            Some(Dial::Dialling { backoff_ns } | Dial::Waiting { backoff_ns, .. }) => *backoff_ns,
+            _ => 0,
+        };
+        self.back_off(now_ns, target, backoff_ns, random);
+    }
+
+    /// Doubles the wait, with jitter so that a thousand keepers do not come back as one.
+    fn back_off(&mut self, now_ns: u64, target: Target, backoff_ns: u64, random: &mut Random) {
+        let longest = self.config.backoff_max_ns.max(self.config.backoff_min_ns);
+        let wait_ns = (backoff_ns * 2).clamp(self.config.backoff_min_ns, longest);
+        let jitter_ns = random.below(wait_ns / 2 + 1);
+        let at_ns = now_ns + wait_ns / 2 + jitter_ns;
+        self.dials.insert(target, Dial::Waiting { at_ns, backoff_ns: wait_ns });
+    }
+
+    /// A wire broke; where it led. One that had been welcomed is dialled again at once: only a second failure waits.
+    pub fn down(&mut self, now_ns: u64, wire: u64, random: &mut Random) -> Option<Target> {
+        let Wire { target, backoff_ns, .. } = self.wires.remove(&wire)?;
+        if matches!(self.dials.get(&target), Some(Dial::Up(up)) if *up == wire) {
+            match backoff_ns {
+                Some(backoff_ns) => self.back_off(now_ns, target, backoff_ns, random),
+                None => {
+                    self.dials.insert(target, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
+                }
+            }
+        }
+        Some(target)
+    }
+
+    /// Something came on a wire. True if its edge was suspected until now.
+    pub fn heard(&mut self, now_ns: u64, wire: u64) -> bool {
+        let Some(wire) = self.wires.get_mut(&wire) else { return false };
+        wire.heard_ns = now_ns;
+        core::mem::take(&mut wire.suspected)
+    }
+
+    /// An edge has said how many shards it has: the others are dialled too.
+    pub fn welcomed(&mut self, now_ns: u64, wire: u64, shards: u8) {
+        let Some(wire) = self.wires.get_mut(&wire) else { return };
+        wire.backoff_ns = None;
+        let edge = wire.target.edge;
+        for shard in 0..shards {
+            self.dials
+                .entry(Target { edge, shard })
+                .or_insert(Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
+        }
+    }
+
+    /// Where a wire leads.
+    #[must_use]
+    pub fn target(&self, wire: u64) -> Option<Target> {
+        self.wires.get(&wire).map(|wire| wire.target)
+    }
+
+    /// Whether a wire's edge has not answered in time.
+    #[must_use]
+    pub fn is_suspected(&self, wire: u64) -> bool {
+        self.wires.get(&wire).is_some_and(|wire| wire.suspected)
+    }
+
+    /// Time has passed.
+    pub fn due(&mut self, now_ns: u64, out: &mut Vec<Act>) {
+        for (target, dial) in &mut self.dials {
+            if let Dial::Waiting { at_ns, backoff_ns } = *dial
+                && at_ns <= now_ns
+            {
+                *dial = Dial::Dialling { backoff_ns };
+                out.push(Act::Dial(*target));
+            }
+        }
+        for (id, wire) in &mut self.wires {
+            if wire.pinged_ns + self.config.heartbeat_interval_ns <= now_ns {
+                wire.pinged_ns = now_ns;
+                out.push(Act::Ping(*id));
+            }
+            let silent_ns = now_ns.saturating_sub(wire.heard_ns);
+            if silent_ns >= self.config.heartbeat_timeout_ns * GIVE_UP {
+                out.push(Act::Close(*id));
+            } else if !wire.suspected && silent_ns >= self.config.heartbeat_timeout_ns {
+                wire.suspected = true;
+                out.push(Act::Suspect(*id));
+            }
+        }
+    }
+
+    /// When there is something to do.
+    #[must_use]
+    pub fn wake_ns(&self) -> Option<u64> {
+        let dials = self.dials.values().filter_map(|dial| match dial {
+            Dial::Waiting { at_ns, .. } => Some(*at_ns),
+            _ => None,
+        });
+        let wires = self.wires.values().map(|wire| {
+            let patience = if wire.suspected { GIVE_UP } else { 1 };
+            let silent_ns = wire.heard_ns + self.config.heartbeat_timeout_ns * patience;
+            silent_ns.min(wire.pinged_ns + self.config.heartbeat_interval_ns)
+        });
+        dials.chain(wires).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const FIRST: Target = Target { edge: 0, shard: 0 };
+    const SECOND: Target = Target { edge: 0, shard: 1 };
+
+    fn dialer() -> Dialer {
+        let config = Config {
+            edges: 1,
+            heartbeat_interval_ns: 50 * MS,
+            heartbeat_timeout_ns: 200 * MS,
+            backoff_min_ns: 10 * MS,
+            backoff_max_ns: 80 * MS,
+        };
+        Dialer::new(config, 0)
+    }
+
+    fn due(dialer: &mut Dialer, now_ns: u64) -> Vec<Act> {
+        let mut out = Vec::new();
+        dialer.due(now_ns, &mut out);
+        out
+    }
+
+    #[test]
+    fn every_shard_is_dialled_once_and_again_when_its_wire_breaks() {
+        let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
+        assert_eq!(due(&mut dialer, 0), [Act::Dial(FIRST)]);
+        assert_eq!(due(&mut dialer, MS), []);
+        dialer.up(MS, 7, FIRST);
+        dialer.welcomed(MS, 7, 2);
+        assert_eq!(due(&mut dialer, MS), [Act::Dial(SECOND)]);
+        assert_eq!(dialer.down(2 * MS, 7, &mut random), Some(FIRST));
+        assert_eq!(due(&mut dialer, 2 * MS), [Act::Dial(FIRST)]);
+        assert_eq!(dialer.down(2 * MS, 7, &mut random), None);
+    }
+
+    #[test]
+    fn who_cannot_be_reached_is_tried_ever_less_often() {
+        let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
+        let mut now_ns = 0;
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            assert_eq!(due(&mut dialer, now_ns), [Act::Dial(FIRST)]);
+            dialer.failed(now_ns, FIRST, &mut random);
+            let wake_ns = dialer.wake_ns().expect("it is tried again");
+            waits.push(wake_ns - now_ns);
+            now_ns = wake_ns;
+        }
+        assert!(waits[0] <= 10 * MS && waits[7] >= 40 * MS && waits[7] <= 80 * MS, "{waits:?}");
+    }
+
+    #[test]
+    fn who_takes_wires_and_closes_them_is_not_dialled_in_a_circle() {
+        let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
+        let mut now_ns = 0;
+        for wire in 0..8 {
+            assert_eq!(due(&mut dialer, now_ns), [Act::Dial(FIRST)]);
+            dialer.up(now_ns, wire, FIRST);
+            dialer.down(now_ns, wire, &mut random);
+            now_ns = dialer.wake_ns().expect("it is tried again");
+        }
+        assert!(now_ns > 100 * MS, "{now_ns}");
+    }
+
+    #[test]
+    fn the_silent_are_suspected_and_given_up_much_later() {
+        let mut dialer = dialer();
+        due(&mut dialer, 0);
+        dialer.up(0, 7, FIRST);
+        assert_eq!(due(&mut dialer, 50 * MS), [Act::Ping(7)]);
+        assert!(!dialer.heard(60 * MS, 7));
+        assert_eq!(due(&mut dialer, 260 * MS), [Act::Ping(7), Act::Suspect(7)]);
+        assert!(dialer.is_suspected(7));
+        assert!(dialer.heard(270 * MS, 7) && !dialer.heard(270 * MS, 7), "once");
+        let dead_ns = 270 * MS + 200 * MS * GIVE_UP;
+        assert_eq!(due(&mut dialer, dead_ns), [Act::Ping(7), Act::Close(7)]);
+    }
+}

@@ -1,0 +1,697 @@
+//! Standing by: an owner that nobody has promised anything, fed with what another one's cell consumes.
+//!
+//! It holds the cell *warm* (the newest checkpoint restored, log and messages at hand) or *hot* (replaying as it goes). What it
+//! has is a prefix of the history of one generation, so it stands where an owner stands whose wires broke and whose cell lives: it opens
+//! a generation and asks for promises as the owner of that one. Ends whose last promise was to that very generation send what it
+//! lacks and no more; if any has promised another, what it has may not be what was chosen, and it begins from what the ends keep.
+//!
+//! An owner that a recorder helps goes the same way: what the recorder kept is fed to it at once. A recorder is not believed:
+//! what it gave must lead to the running digest that the ends have before any of it runs.
+
+use super::{Effect, Keeping, Now, Owner, Phase, Policy, side::Message};
+use crate::{
+    cell::{CellError, CellId, Seed},
+    replay::{Course, follow as follow_from},
+};
+use alloc::{
+    boxed::Box,
+    string::{String, ToString},
+    vec::Vec,
+};
+use bytes::Bytes;
+use marram_wire::{
+    frame::{
+        Acknowledged, CheckpointMeta, Code, Credit, Fed, Frame, Keep, Recalled, Reject, Stored, Truncate,
+    },
+    header::Header,
+    id::Generation,
+    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, LOG_SIZE_MAX, RETAINED_MAX, charge},
+    log::{Cursor, Event},
+    seal::{Digest, LOG_OFFSET_MAX, SessionKeys},
+};
+
+/// Entries are acknowledged after so many bytes.
+const ACK_EVERY: u64 = FEED_WINDOW / 16;
+/// As above, for parts of a checkpoint.
+const STORED_EVERY: u64 = CHECKPOINT_WINDOW / 4;
+
+/// What an owner that stands by knows of the one that feeds it.
+#[derive(Debug)]
+pub(super) struct Follow {
+    /// What the cell is seeded with if the session comes to begin here.
+    own_seed: Seed,
+    hot: bool,
+    /// Of whoever feeds it; none once it takes over.
+    channel: Option<marram_wire::frame::Channel>,
+    /// Whether the cell stands somewhere and can be run.
+    standing: bool,
+    /// Where the cell stood when it was started or restored.
+    base: Point,
+    /// A checkpoint on its way: what it will be, and how many bytes of it are there.
+    arriving: Option<(CheckpointMeta, u64)>,
+    /// The cell as it is while a full checkpoint arrives that will replace it.
+    former: Option<CellId>,
+    /// Whether a handler runs.
+    busy: bool,
+    /// Log before this is covered by a checkpoint that an end holds: an end that lacks it need not be given it.
+    covered: u64,
+    /// Whether a log has been chosen: what follows is replayed to its end.
+    chosen: bool,
+    /// Outputs that the ends have received, by port.
+    received: Vec<u64>,
+    /// Entries and bytes taken and not acknowledged.
+    unacknowledged: (u64, u64),
+    stored: u64,
+    /// Of a recorder's answer: what has not arrived.
+    recalled: Option<Box<Recalled>>,
+    /// What the digest must have been at the ends' log, and at the end of what the recorder gave.
+    owed: Vec<(u64, [u8; 8])>,
+}
+
+/// A place in the log.
+#[derive(Clone, Copy, Default, Debug)]
+struct Point {
+    offset: u64,
+    last_ns: i64,
+}
+
+/// Why an owner cannot stand by (any more). Nothing is lost: it is not the session's owner.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unfit(pub Code, pub String);
+
+fn unfit<T>(code: Code, reason: &str) -> Result<T, Unfit> {
+    Err(Unfit(code, reason.to_string()))
+}
+
+impl Owner {
+    /// An owner that stands by, from where `keep` says on. `seed` is used if the session comes to begin here.
+    ///
+    /// # Errors
+    /// If what `keep` says does not make sense.
+    pub fn standby(keys: SessionKeys, policy: Policy, keep: &Keep, seed: Seed) -> Result<Self, Unfit> {
+        let owner = Self::new(keep.session, keep.image, keys, policy, &keep.hosts, seed);
+        let mut owner = owner.following(keep.generation)?;
+        if keep.took.len() != owner.sides.len() || keep.log_offset >= LOG_OFFSET_MAX {
+            return unfit(Code::Protocol, "a session is to be kept from a place that does not exist");
+        }
+        owner.log.floor = keep.log_offset;
+        owner.log.cursor = Cursor { last_ns: keep.last_ns };
+        owner.digest = if keep.log_offset == 0 { Digest::start(keep.session) } else { Digest(keep.head) };
+        for (side, took) in owner.sides.iter_mut().zip(&keep.took) {
+            side.took = *took;
+        }
+        if let Some(follow) = &mut owner.follow {
+            follow.hot = keep.hot;
+            follow.channel = Some(keep.channel);
+        }
+        Ok(owner)
+    }
+
+    /// This owner, which has not asked anyone yet, with what a recorder says that it keeps.
+    ///
+    /// # Errors
+    /// If the answer does not make sense.
+    pub fn recalled(self, recalled: Recalled, out: &mut Vec<Effect>) -> Result<Self, Unfit> {
+        let mut owner = self.following(recalled.generation)?;
+        let image = owner.image;
+        let ports = owner.sides.len();
+        let size = recalled.log_end.checked_sub(recalled.log_start);
+        let base = recalled.checkpoints.last().map_or(0, |meta| meta.log_offset);
+        let counts = recalled.sent_start.iter().zip(&recalled.sent_end);
+        let sound = size.is_some_and(|size| size <= LOG_SIZE_MAX)
+            && recalled.log_end < LOG_OFFSET_MAX
+            && (recalled.log_start..=recalled.log_end).contains(&base)
+            && recalled.sent_start.len() == ports
+            && recalled.sent_end.len() == ports
+            && counts.clone().all(|(start, end)| start <= end)
+            && super::open::is_chain(&recalled.checkpoints)
+            && recalled.checkpoints.iter().all(|meta| meta.size > 0);
+        if !sound {
+            return unfit(Code::Protocol, "a recorder's answer does not make sense");
+        }
+        owner.log.floor = recalled.log_start;
+        for (side, start) in owner.sides.iter_mut().zip(&recalled.sent_start) {
+            side.took = *start;
+        }
+        if !recalled.checkpoints.is_empty() {
+            out.push(Effect::Restore(image, recalled.checkpoints.clone()));
+        }
+        if let Some(follow) = &mut owner.follow {
+            follow.owed.push((recalled.log_end, recalled.tag));
+            follow.recalled = Some(Box::new(recalled));
+        }
+        Ok(owner)
+    }
+
+    fn following(mut self, generation: Generation) -> Result<Self, Unfit> {
+        let ports = 1 + usize::from(self.policy.server.is_some());
+        if self.sides.len() != ports || !self.policy.keep {
+            return unfit(Code::Protocol, "the app is not deployed here as it is there");
+        }
+        self.generation = generation;
+        self.seal = self.keys.seal(generation);
+        self.phase = Phase::Following;
+        self.follow = Some(Box::new(Follow {
+            own_seed: self.seed,
+            hot: false,
+            channel: None,
+            standing: false,
+            base: Point::default(),
+            arriving: None,
+            former: None,
+            busy: false,
+            covered: 0,
+            chosen: false,
+            received: alloc::vec![0; ports],
+            unacknowledged: (0, 0),
+            stored: 0,
+            recalled: None,
+            owed: Vec::new(),
+        }));
+        Ok(self)
+    }
+
+    /// A frame from whoever feeds this owner.
+    pub fn fed(&mut self, now: Now, frame: Frame, out: &mut Vec<Effect>) {
+        if self.follow.is_some()
+            && let Err(why) = self.take_fed(now, frame, out)
+        {
+            self.unfit(why, out);
+        }
+    }
+
+    fn take_fed(&mut self, now: Now, frame: Frame, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+        match frame {
+            Frame::Fed(fed) => self.fed_entry(now, fed, out),
+            Frame::Base(base) => self.fed_base(base.meta, out),
+            Frame::CheckpointPart(part) => self.fed_part(part.bytes, out),
+            Frame::Truncate(truncate) => {
+                self.fed_truncate(&truncate);
+                Ok(())
+            }
+            Frame::Acknowledged(acknowledged) => {
+                self.fed_received(&acknowledged);
+                Ok(())
+            }
+            Frame::Renewed(renewed) => {
+                if renewed.generation <= self.generation {
+                    return unfit(Code::Protocol, "an owner renewed itself with an old generation");
+                }
+                self.generation = renewed.generation;
+                self.seal = self.keys.seal(renewed.generation);
+                Ok(())
+            }
+            Frame::LogPart(part) => {
+                let end = part.offset.saturating_add(part.bytes.len() as u64);
+                let announced = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
+                if part.offset != self.log.end() || announced.is_none_or(|it| end > it.log_end) {
+                    return unfit(Code::Protocol, "a recorder's log has a hole");
+                }
+                let mut bytes = part.bytes.to_vec();
+                self.keys.seal(part.generation).log(part.offset, &mut bytes);
+                self.log.bytes.extend_from_slice(&bytes);
+                Ok(())
+            }
+            Frame::KeptInput(input) => {
+                let follow = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
+                let ends = follow.map_or(&[][..], |recalled| &recalled.sent_end);
+                let open = self.sides.iter_mut().zip(ends).find(|(side, end)| side.fed_end() < **end);
+                let Some((side, _)) = open else {
+                    return unfit(Code::Protocol, "a recorder gives more messages than it announced");
+                };
+                push(side, Message { close: input.close, payload: input.payload })
+            }
+            Frame::CheckpointBegin(_) => Ok(()),
+            _ => unfit(Code::Protocol, "a keeper's frame came out of turn"),
+        }
+    }
+
+    fn fed_entry(&mut self, now: Now, fed: Fed, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+        let offset = self.log.end();
+        if (self.log.bytes.len() + fed.entry.len()) as u64 > LOG_SIZE_MAX
+            || offset + fed.entry.len() as u64 >= LOG_OFFSET_MAX
+        {
+            return unfit(Code::Busy, "more log came than a checkpoint covers");
+        }
+        let mut entry = fed.entry.to_vec();
+        self.seal.log(offset, &mut entry);
+        let entry = Bytes::from(entry);
+        let mut rest = entry.clone();
+        let read = self.log.cursor.take(&mut rest);
+        let Some(read) = read.ok().filter(|_| rest.is_empty()) else {
+            return unfit(Code::Protocol, "an entry cannot be read");
+        };
+        let cost = charge(fed.payload.len()) + entry.len() as u64;
+        let message = match read.event {
+            Event::Message(port) => {
+                let message = Message { close: fed.close, payload: fed.payload };
+                let index = self.index(port);
+                push(&mut self.sides[index], message.clone())?;
+                Some(message)
+            }
+            Event::Start { seed, .. } => {
+                if offset != 0 {
+                    return unfit(Code::Protocol, "a session starts in the middle of its log");
+                }
+                self.seed = Seed(seed);
+                out.push(Effect::Start(self.image, self.seed));
+                None
+            }
+            _ => None,
+        };
+        let said = message.as_ref().map(|message| (message.close, &message.payload[..]));
+        self.digest.absorb(&self.keys, &entry, said);
+        if self.digest.tag() != fed.tag {
+            return unfit(Code::Tampered, "what was fed does not give the digest that came with it");
+        }
+        self.log.bytes.extend_from_slice(&entry);
+        if let Some(course) = &mut self.replay {
+            course.extend(&entry);
+        }
+        let Some(follow) = &mut self.follow else { return Ok(()) };
+        follow.unacknowledged.0 += 1;
+        follow.unacknowledged.1 += cost;
+        if let Some(channel) = follow.channel
+            && follow.unacknowledged.1 >= ACK_EVERY
+        {
+            let (received, bytes) = core::mem::take(&mut follow.unacknowledged);
+            out.push(Effect::Feeder(Credit { channel, received, bytes }.into()));
+        }
+        self.follow_on(now, out);
+        Ok(())
+    }
+
+    /// Goes on with the replay, if the cell stands, is hot and no handler runs.
+    fn follow_on(&mut self, now: Now, out: &mut Vec<Effect>) {
+        let Some(follow) = &mut self.follow else { return };
+        if !follow.standing || follow.busy || !(follow.hot || follow.chosen) {
+            return;
+        }
+        if self.replay.is_none() {
+            let log = Bytes::copy_from_slice(self.log.since(follow.base.offset));
+            self.replay = Some(Course::new(log, Cursor { last_ns: follow.base.last_ns }));
+        }
+        self.replay_next(now, out);
+    }
+
+    fn fed_base(&mut self, meta: CheckpointMeta, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+        let Some(follow) = &mut self.follow else { return Ok(()) };
+        // A cell that replays as it goes needs one to begin with, and no other.
+        let fits = meta.size > 0
+            && super::open::is_chain(core::slice::from_ref(&meta)) == meta.full
+            && follow.arriving.is_none()
+            && (meta.full || follow.standing)
+            && !(follow.hot && follow.standing);
+        if !fits || meta.log_offset > self.log.end() || meta.log_offset < self.log.floor {
+            return unfit(Code::Protocol, "a checkpoint does not fit what is kept here");
+        }
+        if meta.full {
+            follow.former = self.cell.take();
+            out.push(Effect::Restore(self.image, alloc::vec![meta.clone()]));
+        } else if let Some(cell) = self.cell {
+            out.push(Effect::Advance(cell, meta.clone()));
+        }
+        follow.arriving = Some((meta, 0));
+        Ok(())
+    }
+
+    fn fed_part(&mut self, bytes: Bytes, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+        let Some(follow) = &mut self.follow else { return Ok(()) };
+        if follow.recalled.is_some() {
+            out.push(Effect::Part(bytes));
+            return Ok(());
+        }
+        let Some((meta, got)) = &mut follow.arriving else {
+            return unfit(Code::Protocol, "a part belongs to no checkpoint");
+        };
+        *got += bytes.len() as u64;
+        follow.stored += bytes.len() as u64;
+        if *got > meta.size {
+            return unfit(Code::Protocol, "a checkpoint is larger than announced");
+        }
+        let complete = (*got == meta.size).then_some(meta.number);
+        out.push(Effect::Part(bytes));
+        if let Some(channel) = follow.channel
+            && (complete.is_some() || follow.stored >= STORED_EVERY)
+        {
+            let bytes = core::mem::take(&mut follow.stored);
+            out.push(Effect::Feeder(Stored { channel, bytes, complete }.into()));
+        }
+        Ok(())
+    }
+
+    /// Ends have forgotten what a checkpoint covers, which they hold. Only then may this owner.
+    fn fed_truncate(&mut self, truncate: &Truncate) {
+        let base = self.follow.as_ref().map_or(0, |follow| match &self.replay {
+            // What is replayed as it goes needs no base any more.
+            Some(_) => u64::MAX,
+            None => follow.base.offset,
+        });
+        if let Some(follow) = &mut self.follow {
+            follow.covered = follow.covered.max(truncate.log_offset);
+        }
+        let standing = self.follow.as_ref().is_some_and(|follow| follow.standing);
+        if standing && truncate.log_offset <= self.log.end() {
+            self.log.truncate(truncate.log_offset.min(base));
+        }
+    }
+
+    fn fed_received(&mut self, acknowledged: &Acknowledged) {
+        if let Some(follow) = &mut self.follow
+            && acknowledged.received.len() == follow.received.len()
+        {
+            follow.received.clone_from(&acknowledged.received);
+        }
+        self.drop_received();
+    }
+
+    /// Drops outputs that the ends have.
+    pub(super) fn drop_received(&mut self) {
+        let Some(follow) = &self.follow else { return };
+        for (side, received) in self.sides.iter_mut().zip(&follow.received) {
+            while side.acknowledged() < *received && !side.outbox.is_empty() {
+                side.sent = 1;
+                side.acknowledge(1);
+            }
+        }
+    }
+
+    /// Whether what the cell is given comes from whoever feeds this owner, or did until it takes over.
+    pub(super) fn is_following(&self) -> bool {
+        self.follow.is_some()
+    }
+
+    /// Whether the log goes on behind what is here.
+    pub(super) fn waits_for_more(&self) -> bool {
+        self.follow.as_ref().is_some_and(|follow| !follow.chosen)
+    }
+
+    pub(super) fn mark_busy(&mut self) {
+        if let Some(follow) = &mut self.follow {
+            follow.busy = true;
+        }
+    }
+
+    pub(super) fn mark_idle(&mut self) {
+        if let Some(follow) = &mut self.follow {
+            follow.busy = false;
+        }
+    }
+
+    /// The cell does not do here what it did there.
+    pub(super) fn cannot_follow(&mut self, reason: &str, out: &mut Vec<Effect>) {
+        self.unfit(Unfit(Code::Guest, reason.to_string()), out);
+    }
+
+    /// The cell stands: started, or restored with this header.
+    pub(super) fn stands(
+        &mut self,
+        now: Now,
+        result: Result<Option<Box<Header>>, CellError>,
+        out: &mut Vec<Effect>,
+    ) {
+        let fits = result
+            .map_err(|error| Unfit(error.code, error.reason))
+            .and_then(|header| header.map_or(Ok(()), |header| self.stands_at(*header)));
+        match fits {
+            Ok(()) => {
+                let follow = self.follow.as_mut();
+                let former = follow.and_then(|follow| {
+                    follow.standing = true;
+                    follow.arriving = None;
+                    follow.former.take()
+                });
+                out.extend(former.map(Effect::Remove));
+                self.begin_replay(now, out);
+            }
+            Err(why) => self.unfit(why, out),
+        }
+    }
+
+    fn stands_at(&mut self, header: Header) -> Result<(), Unfit> {
+        let place = (self.log.floor..=self.log.end()).contains(&header.log_offset);
+        if header.session != self.session || header.ports.len() != self.sides.len() || !place {
+            return unfit(Code::Tampered, "a checkpoint is of another session or position");
+        }
+        let recalled = self.follow.as_ref().is_some_and(|follow| follow.recalled.is_some());
+        self.timers = super::Timers::restore(header.timers_set, &header.timers);
+        self.tasks = super::Tasks::restore(&header.tasks, &header.locks);
+        for (side, state) in self.sides.iter_mut().zip(header.ports) {
+            if !side.skip(state.took) {
+                return unfit(Code::Tampered, "a checkpoint consumed what is not there");
+            }
+            side.restore(state);
+        }
+        if recalled {
+            self.digest = Digest(header.head);
+        }
+        if let Some(follow) = &mut self.follow {
+            follow.base = Point { offset: header.log_offset, last_ns: header.last_ns };
+        }
+        self.drop_received();
+        Ok(())
+    }
+
+    /// This owner cannot stand by (any more).
+    fn unfit(&mut self, Unfit(code, reason): Unfit, out: &mut Vec<Effect>) {
+        if matches!(self.phase, Phase::Following) {
+            let channel = self.follow.as_ref().and_then(|follow| follow.channel);
+            out.extend(
+                channel
+                    .map(|channel| Effect::Feeder(Reject { channel, code, reason: reason.clone() }.into())),
+            );
+            out.extend(self.follow.take().and_then(|follow| follow.former).map(Effect::Remove));
+            out.extend(self.cell.take().map(Effect::Remove));
+            return out.push(Effect::Over(code, reason));
+        }
+        self.begin_anew(out);
+    }
+
+    /// What was fed is of no use: the ends are asked again, for all that they keep.
+    pub(super) fn begin_anew(&mut self, out: &mut Vec<Effect>) {
+        self.forget_fed(out);
+        out.push(Effect::Again(self.generation.count));
+    }
+
+    fn forget_fed(&mut self, out: &mut Vec<Effect>) {
+        if let Some(follow) = self.follow.take() {
+            self.seed = follow.own_seed;
+            out.extend(follow.former.map(Effect::Remove));
+        }
+        out.extend(self.cell.take().map(Effect::Remove));
+        self.replay = None;
+        self.live = None;
+        self.log = super::Log::default();
+        for side in &mut self.sides {
+            side.reset();
+            side.inputs.clear();
+            side.inputs_charge = 0;
+        }
+    }
+
+    /// Whoever fed this owner is gone.
+    pub fn unfed(&mut self, out: &mut Vec<Effect>) {
+        let Some(follow) = &mut self.follow else { return };
+        follow.channel = None;
+        if let Some((meta, _)) = follow.arriving.take_if(|(meta, got)| *got < meta.size) {
+            // Half of a checkpoint: the cell is as it was before.
+            if meta.full {
+                out.extend(self.cell.take().map(Effect::Remove));
+                self.cell = follow.former.take();
+            }
+            follow.standing &= self.cell.is_some();
+        }
+        // All of one: the cell is about to stand elsewhere.
+        follow.standing &= follow.arriving.is_none();
+        let lost = follow.recalled.is_some() && !follow.standing;
+        if lost && self.phase != Phase::Following {
+            self.begin_anew(out);
+        }
+    }
+
+    /// Whether a cell stands here, or will without a further word from whoever feeds this owner.
+    fn can_take_over(&self) -> bool {
+        self.follow.as_ref().is_some_and(|follow| {
+            let started = self.log.floor == 0 && self.log.end() > 0 && self.cell.is_some();
+            let arrived = follow.arriving.as_ref().is_some_and(|(meta, got)| *got == meta.size);
+            // A recorder that was fed nothing yet has nothing to begin with.
+            let recalled = follow.recalled.is_some() && self.recalled_whole() && self.log.end() > 0;
+            follow.standing || recalled || arrived || (started && follow.arriving.is_none())
+        })
+    }
+
+    /// Whether log and messages that a recorder announced are here; checkpoints may still be on their way.
+    #[must_use]
+    pub fn recalled_whole(&self) -> bool {
+        let recalled = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
+        recalled.is_some_and(|recalled| {
+            let messages = self.sides.iter().zip(&recalled.sent_end);
+            self.log.end() == recalled.log_end
+                && messages.into_iter().all(|(side, end)| side.fed_end() >= *end)
+        })
+    }
+
+    /// A generation is about to be opened: whoever stood by asks as the owner whose cell it has.
+    pub(super) fn begin_takeover(&mut self, out: &mut Vec<Effect>) {
+        if self.phase != Phase::Following {
+            return;
+        }
+        if let Some(follow) = &mut self.follow
+            && follow.recalled.is_none()
+        {
+            follow.channel = None;
+            self.unfed(out);
+        }
+        let begun = |owner: &mut Self, out: &mut Vec<Effect>| {
+            owner.cell.is_some() || (owner.log.floor == 0 && owner.start_recalled(out))
+        };
+        if self.can_take_over() && begun(self, out) {
+            self.live = Some(self.generation);
+        } else {
+            self.forget_fed(out);
+        }
+    }
+
+    /// Starts the cell of a session of which the recorder has all of the log and no checkpoint. False if it does not begin with
+    /// a start.
+    fn start_recalled(&mut self, out: &mut Vec<Effect>) -> bool {
+        let first = Cursor::default().take(&mut self.log.bytes.clone().freeze());
+        let Some(Event::Start { seed, .. }) = first.ok().map(|entry| entry.event) else { return false };
+        self.seed = Seed(seed);
+        self.digest = Digest::start(self.session);
+        out.push(Effect::Start(self.image, self.seed));
+        true
+    }
+
+    /// All ends have promised, and none has promised another owner since: what they have behind what was fed is taken in, and
+    /// the cell is brought to the end of it. False if that cannot be.
+    pub(super) fn take_over(&mut self, now: Now, out: &mut Vec<Effect>) -> bool {
+        let promised = |side: &super::Side| side.promised.clone();
+        let all_live = self.sides.iter().all(|side| promised(side).is_some_and(|promised| promised.live));
+        let Some(best) = self.longest().filter(|_| all_live) else { return false };
+        let Some(longest) = promised(&self.sides[best]) else { return false };
+        // Log that only ends have, and not all of them, cannot be given from here.
+        let covered = self.follow.as_ref().map_or(0, |follow| follow.covered);
+        let lacks = |side: &super::Side| promised(side).is_none_or(|it| it.log_end < self.log.floor);
+        if self.log.floor > covered && self.sides.iter().any(lacks) {
+            return false;
+        }
+        let mut behind = Bytes::new();
+        if longest.log_end > self.log.end() {
+            if longest.log_start != self.log.end() {
+                return false;
+            }
+            behind = self.sides[best].got_log.clone().freeze();
+        }
+        let Some(follow) = &mut self.follow else { return false };
+        follow.chosen = true;
+        self.opened = true;
+        let recalled = follow.recalled.is_some();
+        if recalled {
+            // What a recorder gave has to lead to what the ends know, all of it.
+            follow.owed.push((longest.log_end, longest.tag));
+            self.log.bytes.extend_from_slice(&behind);
+        } else {
+            let message = |index: usize, number: usize| {
+                let side = self.sides.get(index)?;
+                let fed = side.promised.as_ref()?.sent_start.checked_sub(side.took)?;
+                side.inputs.get(usize::try_from(fed).ok()? + number)
+            };
+            let Ok((digest, cursor)) =
+                follow_from(&self.keys, (self.digest, self.log.cursor), &behind, message)
+            else {
+                return false;
+            };
+            let known = longest.log_end >= self.log.end();
+            if known && digest.tag() != longest.tag {
+                return false;
+            }
+            (self.digest, self.log.cursor) = (digest, cursor);
+            self.log.bytes.extend_from_slice(&behind);
+            if let Some(course) = &mut self.replay {
+                course.extend(&behind);
+            }
+        }
+        self.phase = Phase::Restoring;
+        self.begin_replay(now, out);
+        true
+    }
+
+    /// Replays what has been chosen, once the cell stands.
+    fn begin_replay(&mut self, now: Now, out: &mut Vec<Effect>) {
+        let Some(follow) = &self.follow else { return };
+        if follow.chosen && follow.standing && follow.recalled.is_some() && !self.recalled_holds() {
+            return self.begin_anew(out);
+        }
+        if self.follow.as_ref().is_some_and(|follow| follow.chosen && follow.standing) {
+            self.phase = Phase::Replaying;
+        }
+        self.follow_on(now, out);
+    }
+
+    /// Whether what a recorder gave leads to the digests that it must, at each place where one is known.
+    fn recalled_holds(&mut self) -> bool {
+        let Some(follow) = &mut self.follow else { return false };
+        let mut owed = core::mem::take(&mut follow.owed);
+        follow.recalled = None;
+        owed.sort_unstable();
+        let mut at = follow.base.offset;
+        let mut cursor = Cursor { last_ns: follow.base.last_ns };
+        let mut digest = self.digest;
+        let mut consumed = [0usize; 2];
+        for (offset, tag) in owed {
+            let Some(size) = offset.checked_sub(at).and_then(|size| usize::try_from(size).ok()) else {
+                // The ends' log ends before the checkpoint that an end holds: they are asked for all of it.
+                return false;
+            };
+            let Some(log) = self.log.since(at).get(..size) else { return false };
+            let log = Bytes::copy_from_slice(log);
+            let before = consumed;
+            let counted = core::cell::Cell::new([0usize; 2]);
+            let message = |index: usize, number: usize| {
+                let mut count = counted.get();
+                count[index] = count[index].max(number + 1);
+                counted.set(count);
+                self.sides.get(index)?.inputs.get(before[index] + number)
+            };
+            let Ok(end) = follow_from(&self.keys, (digest, cursor), &log, message) else { return false };
+            (digest, cursor) = end;
+            for (total, more) in consumed.iter_mut().zip(counted.get()) {
+                *total += more;
+            }
+            if digest.tag() != tag {
+                return false;
+            }
+            at = offset;
+        }
+        if at != self.log.end() {
+            return false;
+        }
+        (self.digest, self.log.cursor) = (digest, cursor);
+        true
+    }
+
+    /// The session is this owner's, and needs a checkpoint of its own soon.
+    pub(super) fn took_over(&mut self) {
+        if self.follow.take().is_some() {
+            self.cover.restored(&[], false);
+            self.cover.want_full();
+            self.keeping = Keeping::default();
+        }
+    }
+
+    /// How far an owner that stands by is: log that it was fed, how much of that was run, and whether it could take over now.
+    #[must_use]
+    pub fn standing_by(&self) -> Option<(u64, bool)> {
+        self.follow.as_ref().map(|_| (self.log.end(), self.can_take_over()))
+    }
+}
+
+fn push(side: &mut super::Side, message: Message) -> Result<(), Unfit> {
+    if side.inputs_charge + charge(message.payload.len()) > 2 * RETAINED_MAX {
+        return unfit(Code::Busy, "more messages came than a checkpoint covers");
+    }
+    side.inputs_charge += charge(message.payload.len());
+    side.inputs.push_back(message);
+    Ok(())
+}
