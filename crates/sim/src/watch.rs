@@ -215,17 +215,15 @@ impl Watch {
         let Some((track, generation, server)) = self.attempt(wire, promised.channel) else { return };
         let Some(attempt) = track.attempts.get_mut(&generation) else { return };
         attempt.promised[usize::from(server)] = true;
+        if !promised.live {
+            attempt.log_ends[usize::from(server)] = Some(promised.log_end);
+            attempt.truncated |= promised.log_start > 0;
+        }
         if let Some(fed) = attempt.stood {
             let live = promised.live;
             self.counts.add(Rare::StandbyBehind, u64::from(live && promised.log_end > fed));
             self.counts.add(Rare::StandbyAhead, u64::from(live && promised.log_end < fed));
             self.counts.add(Rare::StandbyOvertaken, u64::from(!live));
-        }
-        let Some((track, generation, server)) = self.attempt(wire, promised.channel) else { return };
-        let Some(attempt) = track.attempts.get_mut(&generation) else { return };
-        if !promised.live {
-            attempt.log_ends[usize::from(server)] = Some(promised.log_end);
-            attempt.truncated |= promised.log_start > 0;
         }
     }
 

@@ -102,7 +102,7 @@ impl Shard {
             // Crossed with the promise that this shard asked of the same end, over this very wire.
             return Ok(());
         }
-        let (app, ends) = self.resolve(now, wire, hello, out)?;
+        let (app, ends) = self.resolve(now, wire, hello, proven, out)?;
         let id = hello.session;
         if !self.sessions.contains_key(&id) {
             self.room_for(hello, &app)?;
@@ -130,16 +130,15 @@ impl Shard {
         Ok(())
     }
 
-    /// What a hello asks for, and where the session's ends are, client first.
+    /// What a hello asks for, and where the session's ends are, client first. `proven` is what [`Shard::proven`] said of it.
     pub(super) fn resolve(
         &mut self,
         now: Now,
         wire: WireId,
         hello: &Hello,
+        proven: bool,
         out: &mut Vec<Out>,
     ) -> Result<(App, Vec<Reached>), Refusal> {
-        let keys = SessionKeys::derive(&self.secret, hello.session);
-        let proven = self.proven(wire, hello, &keys)?;
         let port = if hello.server { Port::SERVER } else { Port::CLIENT };
         let app = self.app_of(now, hello, proven, out)?;
         if let Some(home) = self.is_elsewhere(&app) {
@@ -162,7 +161,8 @@ impl Shard {
         Ok((app, ends))
     }
 
-    fn proven(&self, wire: WireId, hello: &Hello, keys: &SessionKeys) -> Result<bool, Refusal> {
+    /// Whether whoever says hello showed the session's key, if it has to.
+    pub(super) fn proven(&self, wire: WireId, hello: &Hello, keys: &SessionKeys) -> Result<bool, Refusal> {
         let challenge = self.wires.get(&wire).map(|wire| wire.challenge).unwrap_or_default();
         match &hello.proof {
             Some(proof) if seal::same(proof, &seal::proof(&keys.resume(), &challenge, hello.session)) => {

@@ -361,9 +361,10 @@ impl Shard {
         recalled: marram_wire::frame::Recalled,
         out: &mut Vec<Out>,
     ) -> bool {
-        let Ok((app, ends)) = self.resolve(now, end, hello, out) else { return false };
-        let hosts: Vec<_> = ends.iter().map(|(.., host)| *host).collect();
         let keys = SessionKeys::derive(&self.secret, hello.session);
+        let Ok(proven) = self.proven(end, hello, &keys) else { return false };
+        let Ok((app, ends)) = self.resolve(now, end, hello, proven, out) else { return false };
+        let hosts: Vec<_> = ends.iter().map(|(.., host)| *host).collect();
         let mut effects = Vec::new();
         let (policy, seed) = (super::policy(&app, &self.config), Seed(self.random.bytes()));
         let owner = Owner::new(hello.session, app.image, keys, policy, &hosts, seed);

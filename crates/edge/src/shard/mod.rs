@@ -31,7 +31,7 @@ use marram_wire::{
     random::Random,
     seal::DomainSecret,
 };
-use peers::Peers;
+use peers::{FED_AGAIN_NS, Peers};
 use report::Counters;
 use shared::SharedCells;
 use tenants::Tenants;
@@ -77,6 +77,12 @@ impl Session {
     fn adrift_until_ns(&self) -> Option<u64> {
         let linger_ns = u64::from(self.owner.policy().linger_ms) * 1_000_000;
         self.adrift_ns.map(|since_ns| since_ns + linger_ns)
+    }
+
+    /// Until when it is kept here, if this shard stands by for it and nobody feeds it.
+    fn unfed_until_ns(&self) -> Option<u64> {
+        let linger_ns = u64::from(self.owner.policy().linger_ms) * 1_000_000;
+        self.unfed_ns.map(|since_ns| since_ns + linger_ns.max(FED_AGAIN_NS))
     }
 }
 
@@ -324,10 +330,8 @@ impl Shard {
             self.timers.pop_first();
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             session.timer_ns = None;
-            let unfed_until_ns = self.sessions.get(&id).and_then(|session| self.unfed_until_ns(session));
-            let Some(session) = self.sessions.get_mut(&id) else { continue };
             if session.owner.phase() == Phase::Following {
-                if unfed_until_ns.is_some_and(|until_ns| until_ns <= now.mono_ns) {
+                if session.unfed_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
                     self.with_owner(now, id, out, |owner, effects| {
                         owner.leave(Code::Lost, "nobody feeds it any more".to_string(), effects);
                     });
@@ -352,12 +356,11 @@ impl Shard {
 
     /// Looks at a session when it wants to be looked at.
     fn rearm(&mut self, now: Now, id: SessionId) {
-        let unfed_until_ns = self.sessions.get(&id).and_then(|session| self.unfed_until_ns(session));
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let since_ns = session.adrift_ns.unwrap_or(now.mono_ns);
         session.adrift_ns = session.owner.incomplete().then_some(since_ns);
         let following = session.owner.phase() == Phase::Following;
-        let unfed_until_ns = unfed_until_ns.filter(|_| following);
+        let unfed_until_ns = session.unfed_until_ns().filter(|_| following);
         let again_ns = session.placing.again_ns.filter(|_| session.owner.phase() == Phase::Running);
         let due_ns = [session.owner.due_ns(), session.adrift_until_ns(), again_ns, unfed_until_ns];
         let due_ns = due_ns.into_iter().flatten().min();

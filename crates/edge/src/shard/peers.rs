@@ -24,7 +24,7 @@ const MS: u64 = 1_000_000;
 /// First and longest wait before a peer is dialled again.
 const BACKOFF_NS: (u64, u64) = (10 * MS, 2_000 * MS);
 /// A session whose owner's wire came back is kept here for so long, to be fed anew.
-const FED_AGAIN_NS: u64 = 2_000 * MS;
+pub(super) const FED_AGAIN_NS: u64 = 2_000 * MS;
 
 /// A wire that this shard dialled.
 #[derive(Debug)]
@@ -318,11 +318,5 @@ impl Shard {
             }
             self.drop_standby(now, id, out);
         }
-    }
-
-    /// Until when a session that nobody feeds is kept.
-    pub(super) fn unfed_until_ns(&self, session: &super::Session) -> Option<u64> {
-        let linger_ns = u64::from(session.owner.policy().linger_ms) * MS;
-        session.unfed_ns.map(|since_ns| since_ns + linger_ns.max(FED_AGAIN_NS))
     }
 }

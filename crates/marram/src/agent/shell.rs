@@ -290,10 +290,8 @@ impl Shell {
     }
 
     fn dial(&mut self, target: Target) {
-        match self.reacher.wire(target) {
-            Ok(None) => {}
-            Ok(Some(wire)) => self.dialled(target, Ok(wire)),
-            Err(error) => self.dialled(target, Err(error)),
+        if let Some(wire) = self.reacher.wire(target).transpose() {
+            self.dialled(target, wire);
         }
     }
 

@@ -349,10 +349,8 @@ impl Process {
     }
 
     fn dial(&mut self, target: Target) {
-        match self.reacher.as_ref().map(|reacher| reacher.wire(target)) {
-            Some(Ok(None)) | None => {}
-            Some(Ok(Some(wire))) => self.dialled(target, Ok(wire)),
-            Some(Err(error)) => self.dialled(target, Err(error)),
+        if let Some(wire) = self.reacher.as_ref().and_then(|reacher| reacher.wire(target).transpose()) {
+            self.dialled(target, wire);
         }
     }
 

@@ -566,19 +566,21 @@ impl Owner {
     /// All ends have promised, and none has promised another owner since: what they have behind what was fed is taken in, and
     /// the cell is brought to the end of it. False if that cannot be.
     pub(super) fn take_over(&mut self, now: Now, out: &mut Vec<Effect>) -> bool {
-        let promised = |side: &super::Side| side.promised.clone();
-        let all_live = self.sides.iter().all(|side| promised(side).is_some_and(|promised| promised.live));
+        let promised = |side: &super::Side| {
+            side.promised.as_ref().filter(|it| it.live).map(|it| (it.log_start, it.log_end, it.tag))
+        };
+        let all_live = self.sides.iter().all(|side| promised(side).is_some());
         let Some(best) = self.longest().filter(|_| all_live) else { return false };
-        let Some(longest) = promised(&self.sides[best]) else { return false };
+        let Some((log_start, log_end, tag)) = promised(&self.sides[best]) else { return false };
         // Log that only ends have, and not all of them, cannot be given from here.
         let covered = self.follow.as_ref().map_or(0, |follow| follow.covered);
-        let lacks = |side: &super::Side| promised(side).is_none_or(|it| it.log_end < self.log.floor);
+        let lacks = |side: &super::Side| promised(side).is_none_or(|(_, end, _)| end < self.log.floor);
         if self.log.floor > covered && self.sides.iter().any(lacks) {
             return false;
         }
         let mut behind = Bytes::new();
-        if longest.log_end > self.log.end() {
-            if longest.log_start != self.log.end() {
+        if log_end > self.log.end() {
+            if log_start != self.log.end() {
                 return false;
             }
             behind = self.sides[best].got_log.clone().freeze();
@@ -589,7 +591,7 @@ impl Owner {
         let recalled = follow.recalled.is_some();
         if recalled {
             // What a recorder gave has to lead to what the ends know, all of it.
-            follow.owed.push((longest.log_end, longest.tag));
+            follow.owed.push((log_end, tag));
             self.log.bytes.extend_from_slice(&behind);
         } else {
             let message = |index: usize, number: usize| {
@@ -602,8 +604,8 @@ impl Owner {
             else {
                 return false;
             };
-            let known = longest.log_end >= self.log.end();
-            if known && digest.tag() != longest.tag {
+            let known = log_end >= self.log.end();
+            if known && digest.tag() != tag {
                 return false;
             }
             (self.digest, self.log.cursor) = (digest, cursor);

@@ -25,8 +25,8 @@ const CREDIT_EVERY: u64 = INPUT_WINDOW / 4;
 pub(super) struct Running {
     pub(super) event: Event,
     pub(super) now_ns: i64,
-    /// What it consumed, for the running digest.
-    message: Option<Message>,
+    /// What it consumed, for the running digest and for keepers.
+    pub(super) message: Option<Message>,
     /// Handlers of this entry that still have to run, last one first.
     rest: Vec<Input>,
     clock_read: bool,
@@ -289,8 +289,7 @@ impl Owner {
         self.log.cursor.put(&entry, &mut self.log.bytes);
         let message = running.message.as_ref().map(|message| (message.close, &message.payload[..]));
         self.digest.absorb(&self.keys, &self.log.bytes[before..], message);
-        let message = running.message.as_ref().map(|message| (message.close, message.payload.clone()));
-        self.feed_entry(self.log.floor + before as u64, running.event, message, out);
+        self.feed_entry(self.log.floor + before as u64, running, out);
         self.log.bytes.len() - before
     }
 
