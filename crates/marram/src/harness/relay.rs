@@ -37,7 +37,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts a relay to `target` that holds every byte back for `delay`, each way.
+    /// Starts a relay to `target` that holds every byte back for `delay`, each way, and a connection's end too.
     ///
     /// # Errors
     /// If it cannot listen.
@@ -98,6 +98,7 @@ fn pass(near: TcpStream, target: SocketAddr, delay: Duration, shared: &Arc<Share
 
 /// Passes one direction on until it ends, and then its end.
 fn one_way(mut from: TcpStream, to: TcpStream, delay: Duration, counter: &AtomicU64) {
+    // Its end travels like a piece, without bytes: it takes as long as they do.
     let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(PIECES_MAX);
     let mut writer = to;
     let closer = from.try_clone();
@@ -114,9 +115,11 @@ fn one_way(mut from: TcpStream, to: TcpStream, delay: Duration, counter: &Atomic
         let _ = writer.shutdown(Shutdown::Write);
     });
     let mut buffer = vec![0; PIECE];
-    while let Ok(len @ 1..) = from.read(&mut buffer) {
+    loop {
+        // A reset ends the stream too.
+        let len = from.read(&mut buffer).unwrap_or(0);
         counter.fetch_add(len as u64, Ordering::Relaxed);
-        if sender.send((Instant::now() + delay, buffer[..len].to_vec())).is_err() {
+        if sender.send((Instant::now() + delay, buffer[..len].to_vec())).is_err() || len == 0 {
             break;
         }
     }

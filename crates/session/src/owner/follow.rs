@@ -329,13 +329,12 @@ impl Owner {
         if *got > meta.size {
             return unfit(Code::Protocol, "a checkpoint is larger than announced");
         }
-        let complete = (*got == meta.size).then_some(meta.number);
+        // The last of it is acknowledged when the cell stands there: then this owner could take over at once.
+        let more = *got < meta.size;
         out.push(Effect::Part(bytes));
-        if let Some(channel) = follow.channel
-            && (complete.is_some() || follow.stored >= STORED_EVERY)
-        {
+        if let Some(channel) = follow.channel.filter(|_| more && follow.stored >= STORED_EVERY) {
             let bytes = core::mem::take(&mut follow.stored);
-            out.push(Effect::Feeder(Stored { channel, bytes, complete }.into()));
+            out.push(Effect::Feeder(Stored { channel, bytes, complete: None }.into()));
         }
         Ok(())
     }
@@ -415,13 +414,14 @@ impl Owner {
             .and_then(|header| header.map_or(Ok(()), |header| self.stands_at(*header)));
         match fits {
             Ok(()) => {
-                let follow = self.follow.as_mut();
-                let former = follow.and_then(|follow| {
+                if let Some(follow) = &mut self.follow {
                     follow.standing = true;
-                    follow.arriving = None;
-                    follow.former.take()
-                });
-                out.extend(former.map(Effect::Remove));
+                    out.extend(follow.former.take().map(Effect::Remove));
+                    if let Some(((meta, _), channel)) = follow.arriving.take().zip(follow.channel) {
+                        let (bytes, complete) = (core::mem::take(&mut follow.stored), Some(meta.number));
+                        out.push(Effect::Feeder(Stored { channel, bytes, complete }.into()));
+                    }
+                }
                 self.begin_replay(now, out);
             }
             Err(why) => self.unfit(why, out),
