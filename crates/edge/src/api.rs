@@ -1,5 +1,6 @@
 //! What a shard and the control are told and what they ask for: the seam between the pure edge and everything around it.
 
+use crate::coordinator::contents::Witnessed;
 use crate::turns::{Class, Tenant};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
@@ -238,6 +239,18 @@ pub enum Keep {
     Both = 2,
 }
 
+/// Whether somebody outside remembers how much of a session its client has ([`marram_session::owner::Witnessing`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Witness {
+    /// Nobody.
+    None = 0,
+    /// The coordinator; while it is away sessions go on without its word.
+    Lenient = 1,
+    /// The coordinator; while it is away recoveries wait.
+    Strict = 2,
+}
+
 macro_rules! byte_enum {
     ($name:ident { $($variant:ident),* }) => {
         impl marram_wire::codec::Field for $name {
@@ -253,6 +266,7 @@ macro_rules! byte_enum {
 }
 byte_enum!(Protect { None, Endpoints, Warm, Hot });
 byte_enum!(Keep { Client, Server, Both });
+byte_enum!(Witness { None, Lenient, Strict });
 
 record! {
     /// An app as deployed: what its manifest says, resolved.
@@ -283,6 +297,8 @@ record! {
         tenant: String,
         /// 0 for the fair class; else its priority, the highest first, before all that is fair.
         priority: u8,
+        /// Whether its clients could go back to an older state unseen. For apps without a server.
+        witness: Witness,
     }
 }
 
@@ -378,6 +394,8 @@ pub enum ToShard {
     Kill(Kill),
     /// Answer with [`FromShard::Rows`] and [`FromShard::Counted`].
     List(Tag),
+    /// The answer to [`FromShard::Seek`].
+    Testified(Testified),
     /// Make a recording of a session; answer with [`FromShard::Recorded`], at once if it is not here.
     Record(Record),
 }
@@ -401,6 +419,10 @@ pub enum FromShard {
     Drained,
     /// A session names an image that is not here: peers may have it.
     Want(Want),
+    /// What was the client of a session seen to have?
+    Seek(Seek),
+    /// A client has this. Nobody waits for it.
+    Saw(Saw),
 }
 
 record! {
@@ -472,6 +494,37 @@ record! {
         image: ImageHash,
         /// For people.
         why: String,
+    }
+}
+record! {
+    /// Whose witness is asked.
+    Seek {
+        /// Which session.
+        session: SessionId,
+        /// The attempt that waits for the answer.
+        generation: Generation,
+    }
+}
+record! {
+    /// What the client of a session has.
+    Saw {
+        /// Which session.
+        session: SessionId,
+        /// How much.
+        seen: Witnessed,
+    }
+}
+record! {
+    /// What the witness says.
+    Testified {
+        /// As asked.
+        session: SessionId,
+        /// As asked.
+        generation: Generation,
+        /// What was seen; none if nothing ever was.
+        seen: Option<Witnessed>,
+        /// Why it cannot be asked, if it cannot; for people.
+        away: Option<String>,
     }
 }
 record! {
@@ -684,6 +737,7 @@ messages!(ToShard {
     6u8 Know(App),
     7u8 Missing(Missing),
     8u8 Record(Record),
+    9u8 Testified(Testified),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -694,6 +748,8 @@ messages!(FromShard {
     5u8 Drained,
     6u8 Want(Want),
     7u8 Recorded(Recorded),
+    8u8 Seek(Seek),
+    9u8 Saw(Saw),
 });
 
 #[cfg(test)]
@@ -716,6 +772,7 @@ pub(crate) mod tests {
             shared: false,
             tenant: tenant.into(),
             priority,
+            witness: Witness::None,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The control of one edge: apps, shards, questions about sessions. Knows no HTTP and no process.
 
 use crate::api::{
-    App, Configure, Counter, FromShard, Grant, Keep, Missing, Name, Protect, Row, Tag, ToShard, Want,
+    App, Configure, Counter, FromShard, Grant, Keep, Missing, Name, Protect, Row, Saw, Seek, Tag, Testified,
+    ToShard, Want, Witness,
 };
 use alloc::{
     boxed::Box,
@@ -53,6 +54,13 @@ pub enum In {
         image: ImageHash,
         /// Its app, with the image on disk; or why nobody gives it.
         result: Result<App, String>,
+    },
+    /// The answer to [`Out::AskWitness`].
+    Testified {
+        /// Which shard asked.
+        shard: u8,
+        /// What to tell it.
+        testified: Testified,
     },
     /// An answer is overdue: give what is there. Sent by the shell some time after a request.
     Overdue {
@@ -142,6 +150,15 @@ pub enum Out {
         /// Which.
         image: ImageHash,
     },
+    /// Ask the coordinator what a client was seen to have; answered by [`In::Testified`], always, after a bounded time.
+    AskWitness {
+        /// For which shard.
+        shard: u8,
+        /// What it asks.
+        seek: Seek,
+    },
+    /// Tell the coordinator what a client has.
+    TellWitness(Saw),
     /// A line for the log: 0 error, 1 warning, 2 info, 3 debug.
     Log(u8, String),
     /// Every shard is empty after a drain: the process can stop.
@@ -163,6 +180,8 @@ pub struct Config {
     pub grants: Vec<Grant>,
     /// Whether there are peers to ask for images.
     pub peers: bool,
+    /// Whether there is a coordinator, which can be a witness.
+    pub coordinator: bool,
     /// See [`crate::api::Configure::record_stops`].
     pub record_stops: bool,
     /// See [`crate::api::Configure::dials`].
@@ -233,6 +252,10 @@ impl Control {
             }
             In::Request { tag, request } => self.request(tag, request, out),
             In::Fetched { image, result } => self.fetched(image, result, out),
+            // A shard that has died meanwhile has no such attempt.
+            In::Testified { shard, testified } => {
+                out.push(Out::ToShard { shard, message: ToShard::Testified(testified) });
+            }
             In::Overdue { tag } => self.answer(tag, out),
         }
     }
@@ -320,6 +343,8 @@ impl Control {
             }
             FromShard::Drained => self.drained(shard, out),
             FromShard::Want(want) => self.want(shard, &want, out),
+            FromShard::Seek(seek) => out.push(Out::AskWitness { shard, seek }),
+            FromShard::Saw(saw) => out.push(Out::TellWitness(saw)),
         }
     }
 
@@ -411,6 +436,13 @@ impl Control {
         if app.keep != Keep::Client && app.server.is_none() {
             return Answer::Refused(
                 "keep.checkpoint names the server's end, but the app has no server: set keep.checkpoint = \"client\"".into(),
+            );
+        }
+        if app.witness != Witness::None && !self.config.coordinator {
+            return Answer::Refused(
+                "keep.witness asks the coordinator what clients were seen to have, and this edge has none: add [coordinator] to its \
+                 configuration, or leave keep.witness out"
+                    .into(),
             );
         }
         self.images.insert(app.image, app.clone());
@@ -513,9 +545,13 @@ impl Control {
         };
         lines.push(alloc::format!("NOT the death of {ends}, or of the host it runs on: an end is there"));
         if row.server.is_none() {
-            lines.push(
-                "there is no server end: a client that keeps an old copy of what its agent stores can go back to it".into(),
-            );
+            let watched = self.images.get(&row.image).is_some_and(|app| app.witness != Witness::None);
+            lines.push(if watched {
+                "there is no server end, and the coordinator is witness: a client can go back by what it received in the last second"
+                    .into()
+            } else {
+                "there is no server end: a client that keeps an old copy of what its agent stores can go back to it".into()
+            });
         }
         lines
     }
@@ -539,6 +575,7 @@ mod tests {
             recoveries_max,
             grants,
             peers,
+            coordinator: false,
             record_stops,
             dials: 0,
             heartbeat_ms: [50, 200],
@@ -610,6 +647,20 @@ mod tests {
         assert_eq!(answers, [Out::Answer { tag: 1, answer: Answer::Apps(alloc::vec![app("a", 7)]) }]);
         let answers = step(&mut control, In::Request { tag: 2, request: Request::Apps });
         assert_eq!(answers, [Out::Answer { tag: 2, answer: Answer::Apps(Vec::new()) }]);
+    }
+
+    #[test]
+    fn an_app_whose_clients_are_watched_needs_a_coordinator() {
+        for coordinator in [false, true] {
+            let mut control = control();
+            control.config.coordinator = coordinator;
+            let app = App { witness: Witness::Strict, ..app("a", 1) };
+            let out = step(&mut control, In::Request { tag: 1, request: Request::Deploy(app) });
+            let refused =
+                |answer: &Answer| matches!(answer, Answer::Refused(why) if why.contains("[coordinator]"));
+            let done = |answer: &Answer| if coordinator { *answer == Answer::Done } else { refused(answer) };
+            assert!(matches!(&out[..], [Out::Answer { tag: 1, answer }] if done(answer)), "{out:?}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub use stages::{Stage, read_parts};
 
 use crate::config::source::{Problem, Source};
 use crate::config::units::{Name, Time};
-use marram_edge::api::{App, Keep, Protect};
+use marram_edge::api::{App, Keep, Protect, Witness};
 use marram_wire::id::ImageHash;
 use serde::Deserialize;
 use std::time::Duration;
@@ -56,6 +56,8 @@ pub struct Manifest {
     pub recovery_target: Duration,
     /// How long ends remember a session that cannot be resumed.
     pub linger: Duration,
+    /// Whether the coordinator remembers how much clients have.
+    pub witness: Witness,
 }
 
 impl Manifest {
@@ -84,6 +86,7 @@ impl Manifest {
             shared: self.shared,
             tenant: self.tenant.clone(),
             priority: self.priority,
+            witness: self.witness,
         }
     }
 }
@@ -118,6 +121,7 @@ struct WrittenKeep {
     checkpoint: Option<Spanned<Keeper>>,
     recovery_target: Option<Time>,
     linger: Option<Time>,
+    witness: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -156,18 +160,16 @@ impl Written {
             files: self.files,
             keys: self.keys,
         };
+        let protection = protect(source, self.protect.as_ref(), shared)?;
         Ok(Manifest {
             stages: stages::resolve(source, only, self.stage, stage_quotas)?,
             quotas,
             shared,
             priority: self.schedule.priority(source)?,
             tenant: self.schedule.tenant.map_or_else(|| self.name.0.clone(), |tenant| tenant.0),
-            protect: stand_by(
-                source,
-                protect(source, self.protect.as_ref(), shared)?,
-                self.standby.as_ref(),
-            )?,
+            protect: stand_by(source, protection, self.standby.as_ref())?,
             keep: self.keep.keeper(source, self.server.is_some())?,
+            witness: self.keep.witness(source, protection, self.server.is_some())?,
             recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.0),
             linger: self.keep.linger.map_or(LINGER, |time| time.0),
             server: self.server.map(|name| name.into_inner().0),
@@ -233,6 +235,26 @@ impl WrittenSchedule {
 }
 
 impl WrittenKeep {
+    fn witness(&self, source: &Source, protect: Protect, has_server: bool) -> Result<Witness, Problem> {
+        let Some(written) = &self.witness else { return Ok(Witness::None) };
+        let what = match written.get_ref().as_str() {
+            "none" => return Ok(Witness::None),
+            "strict" | "lenient" if protect == Protect::None => {
+                "nothing is kept that a client could go back to; leave it out, or write `protect = \"endpoints\"`".to_string()
+            }
+            "strict" | "lenient" if has_server => {
+                "the server's end remembers how far the session came; leave it out".to_string()
+            }
+            "strict" => return Ok(Witness::Strict),
+            "lenient" => return Ok(Witness::Lenient),
+            other => format!(
+                "\"{other}\" is no witness; write \"strict\" (while the coordinator is away, recoveries wait), \"lenient\" (they \
+                 go on without its word) or \"none\""
+            ),
+        };
+        Err(source.problem(&written.span(), what))
+    }
+
     fn keeper(&self, source: &Source, has_server: bool) -> Result<Keep, Problem> {
         let Some(written) = &self.checkpoint else { return Ok(Keep::Client) };
         let keep = match written.get_ref() {
@@ -293,6 +315,9 @@ mod tests {
             ("[keep]\ncheckpoint = \"server\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
             ("[keep]\ncheckpoint = \"both\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
             ("[keep]\ncheckpoint = \"cloud\"", &[":4", "`keep.checkpoint`", "`client`", "`both`"]),
+            ("[keep]\nwitness = \"god\"", &[":4", "`keep.witness`", "\"strict\"", "\"lenient\""]),
+            ("server = \"web\"\n[keep]\nwitness = \"strict\"", &[":5", "`keep.witness`", "server's end"]),
+            ("protect = \"none\"\n[keep]\nwitness = \"strict\"", &[":5", "`keep.witness`", "endpoints"]),
             ("[schedule]\npriority = 10", &[":4", "`schedule.priority`", "at most 9"]),
             ("[schedule]\ntenant = \"a b\"", &[":4", "`schedule.tenant`", "a name"]),
             ("server = \"a b\"", &[":3", "`server`", "a name"]),

@@ -5,7 +5,7 @@ mod faults;
 pub use faults::{Fault, Moment, Place, Strike, When};
 
 use crate::{executor::Shape, random::Random};
-use marram_edge::api::{App, Keep, Protect};
+use marram_edge::api::{App, Keep, Protect, Witness};
 use marram_wire::{id::ImageHash, limits::RETAINED_MAX};
 
 /// A microsecond of virtual time.
@@ -174,6 +174,8 @@ pub struct Plan {
     pub standby: bool,
     /// The site's recorder, in some.
     pub recorder: Option<Site>,
+    /// The witness of sessions without a server, in some.
+    pub witness: Option<Memory>,
     /// Whether sessions are recorded, by operators and when a handler is stopped.
     pub records: bool,
     /// Set when sessions of this seed may end in another way than in order: an agent's process dies with its ends, an operator
@@ -196,6 +198,7 @@ impl Plan {
         let load = Load::of(random);
         let count = if load == Load::Usual { random.between(1, 4) } else { 1 };
         let standby = standby(seed, load);
+        let witness = memory(seed);
         let visits: Vec<_> =
             (0..count).map(|_| visit(random, clients, load, seed.is_multiple_of(2))).collect();
         let mut plan = Self {
@@ -204,7 +207,7 @@ impl Plan {
             servers,
             delay_ns: delays(random, clients + servers, shards.len()),
             skew: skew(seed, clients + servers + shards.len() + 1, shards.len()),
-            apps: apps(random, linger_ms, weirs(seed, load), standby),
+            apps: apps(random, linger_ms, (weirs(seed, load), standby, &witness)),
             shards,
             load,
             datagrams: datagrams(seed, load),
@@ -222,6 +225,7 @@ impl Plan {
             recoveries_max: if random.percent(20) { 1 } else { 0 },
             standby: standby.is_some(),
             recorder: site(seed, load),
+            witness,
             records: Random::new(seed, 11).percent(25),
             may_be_lost: lethal || hasty,
         };
@@ -333,6 +337,28 @@ fn site(seed: u64, load: Load) -> Option<Site> {
     })
 }
 
+/// The coordinator as a witness: how its word counts, and when it is away. Times in nanoseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Memory {
+    /// Whether recoveries wait for it.
+    pub how: Witness,
+    /// When it is away, and for how long.
+    pub away: Vec<(u64, u64)>,
+}
+
+/// In half of all seeds there is a witness, which is away now and then in half of these.
+fn memory(seed: u64) -> Option<Memory> {
+    let mut random = Random::new(seed, 15);
+    let random = &mut random;
+    random.percent(50).then(|| {
+        let count = if random.percent(50) { random.between(1, 3) } else { 0 };
+        Memory {
+            how: random.pick(&[Witness::Strict, Witness::Lenient]),
+            away: (0..count).map(|_| (random.magnitude(MS, 2 * S), random.magnitude(MS, S))).collect(),
+        }
+    })
+}
+
 /// In two fifths of all seeds edges stand by for each other, in half of these replaying as they go.
 fn standby(seed: u64, load: Load) -> Option<Protect> {
     let mut random = Random::new(seed, 12);
@@ -340,7 +366,11 @@ fn standby(seed: u64, load: Load) -> Option<Protect> {
     (random.percent(40) && load != Load::Drizzle).then(|| random.pick(&[Protect::Warm, Protect::Hot]))
 }
 
-fn apps(random: &mut Random, linger_ms: u64, weirs: bool, standby: Option<Protect>) -> Vec<App> {
+fn apps(
+    random: &mut Random,
+    linger_ms: u64,
+    (weirs, standby, witness): (bool, Option<Protect>, &Option<Memory>),
+) -> Vec<App> {
     let keep = random.pick(&[Keep::Client, Keep::Server, Keep::Both]);
     let recovery_target_ns = random.pick(&[0, 20 * US, 200 * US, 5 * MS]);
     let app = |service: Service| App {
@@ -360,6 +390,10 @@ fn apps(random: &mut Random, linger_ms: u64, weirs: bool, standby: Option<Protec
         shared: false,
         tenant: "t".into(),
         priority: 0,
+        witness: match witness {
+            Some(witness) if service == Service::Alone => witness.how,
+            _ => Witness::None,
+        },
     };
     Service::ALL.into_iter().map(app).collect()
 }

@@ -7,6 +7,7 @@ mod edges;
 mod recorders;
 mod strikes;
 mod wires;
+mod witness;
 
 pub(crate) use agents::AgentNode;
 pub(crate) use edges::{EdgeNode, Seat};
@@ -62,6 +63,7 @@ pub(crate) enum Event {
     ThawEdge(usize),
     ThawAgent(usize),
     Heal(usize, usize, Way),
+    Saw(api::Saw),
     Sample,
 }
 
@@ -85,6 +87,9 @@ pub(crate) struct World {
     agents: Vec<AgentNode>,
     edges: Vec<EdgeNode>,
     recorder: Option<RecorderNode>,
+    /// What the coordinator remembers of sessions.
+    witness: witness::Memory,
+    witness_chance: Random,
     wires: Vec<Wire>,
     silences: [Vec<Vec<u32>>; 2],
     programs: Vec<Program>,
@@ -134,6 +139,8 @@ impl World {
             agents: Vec::new(),
             edges: Vec::new(),
             recorder: None,
+            witness: witness::Memory::new(),
+            witness_chance: Random::new(plan.seed, 16),
             wires: Vec::new(),
             silences: [vec![vec![0; edges]; agents + edges + 1], vec![vec![0; edges]; agents + edges + 1]],
             programs: Vec::new(),
@@ -328,6 +335,7 @@ impl World {
             Event::ThawEdge(edge) => self.thaw_edge(edge),
             Event::ThawAgent(agent) => self.thaw_agent(agent),
             Event::Heal(agent, edge, way) => self.heal(agent, edge, way),
+            Event::Saw(saw) => self.saw(saw),
             Event::Sample => self.sample(),
         }
     }

@@ -65,6 +65,9 @@ impl Shard {
                 }
                 Effect::Recorded(wish, Err(why)) => self.recorded(id, wish.tag, Err(why), out),
                 Effect::Remove(cell) => self.remove_cell(now, cell, out),
+                Effect::AskWitness(generation) => self.ask_witness(id, generation, out),
+                Effect::Report(seen) => self.report(id, seen, out),
+                Effect::Unwitnessed => self.unwitnessed(id, out),
                 Effect::Again(count) => again = Some(count),
                 Effect::Over(code, reason) => over = Some((code, reason)),
             }

@@ -10,6 +10,7 @@ mod shared;
 mod tenants;
 mod wanted;
 mod wires;
+mod witness;
 
 pub use record::RECORDINGS_MAX;
 pub use wanted::{REST_MAX_NS, REST_MIN_NS, WANTED_MAX};
@@ -289,6 +290,7 @@ impl Shard {
             }
             ToShard::Know(app) => self.know(app),
             ToShard::Missing(missing) => self.missing(now, missing),
+            ToShard::Testified(testified) => self.testified(now, testified, out),
             ToShard::Undeploy(name) => {
                 self.apps.remove(&name.name);
                 self.retire_shared(&name.name, None, out);
@@ -401,6 +403,7 @@ fn policy(app: &App, config: &Configure) -> Policy {
         log_bytes_per_s: app.log_bytes_per_s,
         record_stops: config.record_stops,
         shared: app.shared,
+        witness: witness::witnessing(app.witness),
     }
 }
 

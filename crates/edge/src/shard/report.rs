@@ -39,6 +39,9 @@ pub(super) struct Counters {
     pub(super) recalls: u64,
     pub(super) recalled: u64,
     pub(super) recalls_late: u64,
+    pub(super) witness_asked: u64,
+    pub(super) witness_told: u64,
+    pub(super) unwitnessed: u64,
 }
 
 impl Counters {
@@ -153,6 +156,9 @@ impl Shard {
             count("recalls_total", self.counters.recalls),
             count("recalled_total", self.counters.recalled),
             count("recalls_late_total", self.counters.recalls_late),
+            count("witness_asked_total", self.counters.witness_asked),
+            count("witness_told_total", self.counters.witness_told),
+            count("unwitnessed_total", self.counters.unwitnessed),
             count("recordings_total", self.counters.recordings),
             count("recordings_failed_total", self.counters.recordings_failed),
             count("sessions_finished_total", self.counters.finished),

@@ -1,6 +1,6 @@
 //! How apps and sessions look outside.
 
-use marram_edge::api::{App, Keep, Protect, Row};
+use marram_edge::api::{App, Keep, Protect, Row, Witness};
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 
@@ -24,6 +24,11 @@ pub(super) fn app(app: &App) -> Value {
         "sessions_max": app.sessions_max,
         "tenant": app.tenant,
         "priority": app.priority,
+        "witness": match app.witness {
+            Witness::None => "none",
+            Witness::Lenient => "lenient",
+            Witness::Strict => "strict",
+        },
     })
 }
 
@@ -64,6 +69,12 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
         sessions_max: narrow("sessions_max")?,
         tenant: text("tenant")?.to_owned(),
         priority: number("priority").and_then(|number| u8::try_from(number).ok())?,
+        witness: match text("witness")? {
+            "none" => Witness::None,
+            "lenient" => Witness::Lenient,
+            "strict" => Witness::Strict,
+            _ => return None,
+        },
     })
 }
 

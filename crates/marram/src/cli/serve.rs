@@ -51,7 +51,12 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
         let fetch: edge::Fetch = Arc::new(move |image| admin::fetch(&desk, image));
         fetch
     });
-    let ended = edge::run_supervisor(&config.edge, channel, fetch);
+    let coordinating = coordinator.clone().map(|coordinator| {
+        let coordinating: edge::Coordinating =
+            Arc::new(move |ask, answered| coordinator.ask_then(ask, answered));
+        coordinating
+    });
+    let ended = edge::run_supervisor(&config.edge, channel, fetch, coordinating);
     coordinator.iter().for_each(Coordinator::leave);
     Ok(ended?)
 }

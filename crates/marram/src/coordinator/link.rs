@@ -3,7 +3,7 @@
 
 use super::http::Store;
 use super::{View, http};
-use crate::edge::AdminClient;
+use crate::edge::{AdminClient, Answered};
 use marram_edge::control::{Answer, Request};
 use marram_edge::coordinator::{
     Ask, AskAnswer, Change, Client, Config, Failure, In, Out, Reply,
@@ -30,10 +30,9 @@ const EVENTS_MAX: usize = 4_096;
 const CONTROL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Something for the thread.
-#[derive(Debug)]
 pub(super) enum Event {
     /// Somebody on this edge asks.
-    Ask(Ask, SyncSender<AskAnswer>),
+    Ask(Ask, Answered),
     /// The edge stops.
     Leave(SyncSender<()>),
     /// What the edge has, and whether it drains.
@@ -137,7 +136,7 @@ struct Link {
     began: Instant,
     ring: Arc<Ring>,
     /// Who waits for an answer, by tag.
-    waiting: BTreeMap<u64, SyncSender<AskAnswer>>,
+    waiting: BTreeMap<u64, Answered>,
     tags: u64,
     watch: Option<AbortHandle>,
     leaving: Option<SyncSender<()>>,
@@ -179,12 +178,12 @@ impl Link {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Ask(ask, reply) => {
+            Event::Ask(ask, answered) => {
                 self.tags += 1;
                 match ask {
                     // Reports are not answered.
-                    Ask::Witness { .. } => drop(reply.try_send(AskAnswer::Done)),
-                    _ => drop(self.waiting.insert(self.tags, reply)),
+                    Ask::Witness { .. } => answered(AskAnswer::Done),
+                    _ => drop(self.waiting.insert(self.tags, answered)),
                 }
                 self.step(In::Ask { tag: self.tags, ask });
             }
@@ -224,8 +223,8 @@ impl Link {
                 }
                 Out::Watch { watch, prefix, since } => self.watch(watch, prefix, since),
                 Out::Asked { tag, answer } => {
-                    if let Some(reply) = self.waiting.remove(&tag) {
-                        let _ = reply.try_send(answer);
+                    if let Some(answered) = self.waiting.remove(&tag) {
+                        answered(answer);
                     }
                 }
                 Out::Changed => {

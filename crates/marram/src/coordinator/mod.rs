@@ -15,7 +15,7 @@ pub use keeping::WATCHES_MAX;
 pub use link::{LOAD_INTERVAL, NEWS_INTERVAL};
 pub use server::{CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_PATIENCE};
 
-use crate::edge::AdminClient;
+use crate::edge::{AdminClient, Answered};
 use anyhow::Context;
 use keeping::Keeping;
 use marram_edge::coordinator::{
@@ -191,11 +191,18 @@ impl Coordinator {
     #[must_use]
     pub fn ask(&self, ask: Ask) -> AskAnswer {
         let (reply, answer) = sync_channel(1);
-        if self.events.try_send(link::Event::Ask(ask, reply)).is_err() {
-            return AskAnswer::Away("this edge asks its coordinator too much at a time".into());
-        }
+        self.ask_then(ask, Box::new(move |said| drop(reply.try_send(said))));
         let away = |_| AskAnswer::Away("no answer in time".into());
         answer.recv_timeout(2 * (PATIENCE + PATIENCE)).unwrap_or_else(away)
+    }
+
+    /// Asks, and does something with the answer on another thread: soon if the coordinator is away.
+    pub fn ask_then(&self, ask: Ask, answered: Answered) {
+        if let Err(why) = self.events.try_send(link::Event::Ask(ask, answered))
+            && let link::Event::Ask(_, answered) = why.into_inner()
+        {
+            answered(AskAnswer::Away("this edge asks its coordinator too much at a time".into()));
+        }
     }
 
     /// Takes this edge off the coordinator's list, so that others need not wait until its lease is over.

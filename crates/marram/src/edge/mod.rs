@@ -14,12 +14,14 @@ mod setup;
 mod shard;
 mod standing;
 mod supervisor;
+mod witness;
 mod worker;
 
 pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
 pub use fetcher::Fetch;
 pub use recordings::{Stops, take as take_recording, write_private};
 pub use supervisor::shards;
+pub use witness::{Answered, Coordinating};
 
 use crate::{
     agent::{Patience, Routing, Server},
@@ -99,12 +101,18 @@ impl Default for Limits {
 }
 
 /// Runs an edge until SIGTERM or SIGINT: then agents are asked to move their sessions, and it returns when none is left or
-/// the time for that is over. Answers operators through `admin`, and asks peers for images by `fetch`, where there are any.
+/// the time for that is over. Answers operators through `admin`, asks peers for images by `fetch`, where there are any, and the
+/// coordinator by `coordinating`, where there is one.
 ///
 /// # Errors
 /// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
-pub fn run_supervisor(options: &Options, admin: AdminChannel, fetch: Option<Fetch>) -> anyhow::Result<()> {
-    supervisor::Supervisor::new(options, admin, fetch, Stop::on_signals()?)?.run()
+pub fn run_supervisor(
+    options: &Options,
+    admin: AdminChannel,
+    fetch: Option<Fetch>,
+    coordinating: Option<Coordinating>,
+) -> anyhow::Result<()> {
+    supervisor::Supervisor::new(options, admin, (fetch, coordinating), Stop::on_signals()?)?.run()
 }
 
 /// Runs a shard process, for the hidden command `marram shard`: the supervisor starts it with a socket as its standard

@@ -10,6 +10,7 @@ use super::{
     processes::Process,
     recordings,
     setup::ToProcess,
+    witness::{Coordinating, Witnesses},
 };
 use crate::net::{Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict, token};
 use anyhow::{Context, ensure};
@@ -64,6 +65,7 @@ pub(super) struct Supervisor {
     processes: Vec<Process>,
     admin: AdminChannel,
     fetcher: Fetcher,
+    witnesses: Witnesses,
     replies: BTreeMap<u64, SyncSender<control::Answer>>,
     overdue: VecDeque<(Instant, u64)>,
     next_tag: u64,
@@ -90,7 +92,7 @@ impl Supervisor {
     pub(super) fn new(
         options: &Options,
         admin: AdminChannel,
-        fetch: Option<Fetch>,
+        (fetch, coordinating): (Option<Fetch>, Option<Coordinating>),
         stop: Stop,
     ) -> anyhow::Result<Self> {
         ensure!(options.secret.len() >= 16, "the edge's secret has less than 16 bytes: give it a longer one");
@@ -107,6 +109,7 @@ impl Supervisor {
         let shards = shards(options);
         let token = |shard: u8| token::token(SHARD, shard.into());
         let fetcher = Fetcher::new(fetch, Arc::clone(&admin.waker));
+        let witnesses = Witnesses::new(coordinating, Arc::clone(&admin.waker));
         let control = Control::new(control::Config {
             edge: options.name.clone(),
             shards,
@@ -114,6 +117,7 @@ impl Supervisor {
             recoveries_max: options.limits.recoveries_max,
             grants: options.limits.grants.clone(),
             peers: fetcher.has_peers(),
+            coordinator: witnesses.are_there(),
             record_stops: options.stops.is_some(),
             dials: u32::try_from(options.standby.len())?,
             heartbeat_ms: [options.patience.heartbeat_interval, options.patience.heartbeat_timeout]
@@ -133,6 +137,7 @@ impl Supervisor {
             gate: None,
             admin,
             fetcher,
+            witnesses,
             replies: BTreeMap::new(),
             overdue: VecDeque::new(),
             next_tag: OWN_TAG + 1,
@@ -310,6 +315,9 @@ impl Supervisor {
             }
             self.step(control::In::Request { tag, request });
         }
+        while let Some((shard, testified)) = self.witnesses.take() {
+            self.step(control::In::Testified { shard, testified });
+        }
         while let Some((image, result)) = self.fetcher.take() {
             self.step(control::In::Fetched { image, result });
         }
@@ -379,6 +387,8 @@ impl Supervisor {
                 }
             }
             control::Out::Fetch { image } => self.fetcher.start(image),
+            control::Out::AskWitness { shard, seek } => self.witnesses.ask(shard, seek),
+            control::Out::TellWitness(saw) => self.witnesses.tell(saw),
             control::Out::Log(0, text) => error!("{text}"),
             control::Out::Log(1, text) => warn!("{text}"),
             control::Out::Log(2, text) => info!("{text}"),

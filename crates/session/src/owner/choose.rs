@@ -3,9 +3,9 @@
 //! Nothing is believed: the chosen log must give the running digest that came with it when it is gone through together with
 //! the messages that it consumed, and it is gone through before any of it runs.
 
-use super::{Effect, Now, Owner, Phase, side::Message};
+use super::{Effect, Now, Owner, Phase, side::Message, witness::Astray};
 use crate::cell::{CellError, CellId, Input, Outcome, Ran, Run, Seed, Stop};
-use crate::replay::{Course, Handler, Lost, follow, opens};
+use crate::replay::{Course, Handler, Lost, opens};
 use alloc::{boxed::Box, string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -37,6 +37,10 @@ impl Owner {
             return out.push(Effect::Again(self.generation.count));
         }
         let Some(best) = self.longest() else { return };
+        let log_end = self.sides[best].promised.as_ref().map_or(0, |promised| promised.log_end);
+        if !self.reaches_what_was_seen(log_end, out) {
+            return;
+        }
         let checkpoints = self.source.map_or(Vec::new(), |at| self.sides[at].announced().to_vec());
         let base = checkpoints.last().map_or(0, |checkpoint| checkpoint.log_offset);
         let start = self.sides[best].promised.as_ref().map_or(0, |promised| promised.log_start);
@@ -193,23 +197,29 @@ impl Owner {
         else {
             return;
         };
-        let whole = self.log.bytes.clone().freeze();
-        let message =
-            |index: usize, number: usize| self.sides.get(index).and_then(|side| side.inputs.get(number));
-        let (digest, cursor) = match follow(&self.keys, (self.digest, self.log.cursor), &whole, message) {
+        let mut places: Vec<_> = self.seen_behind(self.log.floor).into_iter().collect();
+        places.extend((self.log.end() > 0 && self.policy.keep).then_some((self.log.end(), tag)));
+        let from = (self.log.floor, self.digest, self.log.cursor);
+        let (digest, cursor) = match self.follow_through(from, &places) {
             Ok(end) => end,
-            Err(Lost::Missing) => {
+            Err(Astray::Missing) => {
                 return self.tampered("an end does not have the messages that the log needs", out);
             }
-            Err(_) => return self.tampered("the log cannot be read", out),
+            Err(Astray::Unreadable | Astray::Short) => {
+                return self.tampered("the log cannot be read", out);
+            }
+            Err(Astray::Altered(offset)) if offset < self.log.end() => {
+                return self.tampered("the client's log is another one than it was seen to have", out);
+            }
+            Err(Astray::Altered(_)) => {
+                return self.tampered(
+                    "log or messages were altered: they do not give the digest that came with them",
+                    out,
+                );
+            }
         };
-        if self.log.end() > 0 && self.policy.keep && digest.tag() != tag {
-            return self.tampered(
-                "log or messages were altered: they do not give the digest that came with them",
-                out,
-            );
-        }
         self.digest = digest;
+        let whole = self.log.bytes.clone().freeze();
         self.phase = Phase::Replaying;
         self.replay = Some(Course::new(whole, self.log.cursor));
         self.log.cursor = cursor;
@@ -349,7 +359,7 @@ impl Owner {
                 credit: INPUT_WINDOW,
             };
             out.push(Effect::Send(side.port, chosen.into()));
-            side.known = end;
+            (side.known, side.known_tag) = (end, self.digest.tag());
             side.got_log = bytes::BytesMut::new();
         }
         self.phase = Phase::Running;

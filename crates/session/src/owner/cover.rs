@@ -357,8 +357,10 @@ impl Owner {
         let Some(covered) = &self.cover.covered else { return };
         for (side, sent) in self.sides.iter_mut().zip(&covered.took) {
             let Some(channel) = side.channel else { continue };
-            side.known = side.known.max(covered.log_offset);
             let Covered { log_offset, tag, .. } = *covered;
+            if side.known < log_offset {
+                (side.known, side.known_tag) = (log_offset, tag);
+            }
             out.push(Effect::Send(side.port, Truncate { channel, log_offset, tag, sent: *sent }.into()));
         }
     }

@@ -585,6 +585,9 @@ impl Owner {
             }
             behind = self.sides[best].got_log.clone().freeze();
         }
+        if !self.reaches_what_was_seen(log_end.max(self.log.end()), out) {
+            return true;
+        }
         let Some(follow) = &mut self.follow else { return false };
         follow.chosen = true;
         self.opened = true;
@@ -636,37 +639,15 @@ impl Owner {
         let Some(follow) = &mut self.follow else { return false };
         let mut owed = core::mem::take(&mut follow.owed);
         follow.recalled = None;
+        let base = follow.base.offset;
+        owed.extend(self.seen_behind(base));
         owed.sort_unstable();
-        let mut at = follow.base.offset;
-        let mut cursor = Cursor { last_ns: follow.base.last_ns };
-        let mut digest = self.digest;
-        let mut consumed = [0usize; 2];
-        for (offset, tag) in owed {
-            let Some(size) = offset.checked_sub(at).and_then(|size| usize::try_from(size).ok()) else {
-                // The ends' log ends before the checkpoint that an end holds: they are asked for all of it.
-                return false;
-            };
-            let Some(log) = self.log.since(at).get(..size) else { return false };
-            let log = Bytes::copy_from_slice(log);
-            let before = consumed;
-            let counted = core::cell::Cell::new([0usize; 2]);
-            let message = |index: usize, number: usize| {
-                let mut count = counted.get();
-                count[index] = count[index].max(number + 1);
-                counted.set(count);
-                self.sides.get(index)?.inputs.get(before[index] + number)
-            };
-            let Ok(end) = follow_from(&self.keys, (digest, cursor), &log, message) else { return false };
-            (digest, cursor) = end;
-            for (total, more) in consumed.iter_mut().zip(counted.get()) {
-                *total += more;
-            }
-            if digest.tag() != tag {
-                return false;
-            }
-            at = offset;
-        }
-        if at != self.log.end() {
+        let Some(follow) = &self.follow else { return false };
+        let from = (follow.base.offset, self.digest, Cursor { last_ns: follow.base.last_ns });
+        // The ends' log may end before the checkpoint that an end holds: then they are asked for all of it.
+        let leads_there = owed.last().is_some_and(|(offset, _)| *offset == self.log.end());
+        let Ok((digest, cursor)) = self.follow_through(from, &owed) else { return false };
+        if !leads_there {
             return false;
         }
         (self.digest, self.log.cursor) = (digest, cursor);

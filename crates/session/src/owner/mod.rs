@@ -14,6 +14,7 @@ mod run;
 mod side;
 mod tasks;
 mod timers;
+mod witness;
 
 use crate::cell::{Base, CellError, CellId, Image, Ran, Run, Seed};
 use crate::replay::{Course, Gathered};
@@ -39,6 +40,8 @@ use side::Side;
 pub use tasks::TaskCounts;
 pub(crate) use tasks::Tasks;
 pub(crate) use timers::Timers;
+use witness::Witness;
+pub use witness::{REPORT_NS, Seen, Testimony, Witnessing};
 
 /// Which end keeps checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +77,9 @@ pub struct Policy {
     pub record_stops: bool,
     /// Whether the cell is other sessions' too ([`crate::shared`]). Needs `keep` to be off.
     pub shared: bool,
+    /// Whether somebody outside remembers how much the client has, and what is to be done while nobody can say. For apps without
+    /// a server, whose client could else go back to an older state.
+    pub witness: Option<Witnessing>,
 }
 
 /// Both clocks of the machine, read once a step.
@@ -116,6 +122,12 @@ pub enum Effect {
     KeeperLost(KeeperId, Code, String),
     /// Send this to whoever feeds this owner, which stands by.
     Feeder(Frame),
+    /// Ask the witness what the client was seen to have; answered by [`Owner::witnessed`] with this generation.
+    AskWitness(Generation),
+    /// Tell the witness what the client has. Nothing waits for it.
+    Report(Seen),
+    /// The session goes on although the witness cannot be asked.
+    Unwitnessed,
     /// The cell is not needed any more.
     Remove(CellId),
     /// Open another generation, newer than this count: another attempt was in the way, or the cell cannot be kept.
@@ -215,6 +227,7 @@ pub struct Owner {
     keeping: Keeping,
     /// While it stands by, and until it has taken over.
     follow: Option<Box<Follow>>,
+    witness: Witness,
     /// Which port is offered first.
     turn: usize,
     /// What the last entry was: what others wait for goes first.
@@ -290,6 +303,7 @@ impl Owner {
             record: None,
             keeping: Keeping::default(),
             follow: None,
+            witness: Witness::default(),
             turn: 0,
             last: run::Kind::Message,
             totals: Totals::default(),

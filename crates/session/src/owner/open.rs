@@ -51,6 +51,7 @@ impl Owner {
                 side.host = *host;
             }
         }
+        self.ask_witness(attempt.fresh, out);
         for index in 0..self.sides.len() {
             let side = &self.sides[index];
             let Some(channel) = side.channel else { continue };
@@ -200,7 +201,8 @@ impl Owner {
     }
 
     pub(super) fn choose_if_complete(&mut self, now: Now, out: &mut Vec<Effect>) {
-        if self.phase == Phase::Asking && self.sides.iter().all(super::side::Side::complete) {
+        let all = self.sides.iter().all(super::side::Side::complete);
+        if self.phase == Phase::Asking && all && !self.waits_for_witness() {
             self.choose(now, out);
         }
     }

@@ -302,8 +302,9 @@ impl Owner {
         }
         let mut entries = BytesMut::from(self.log.since(known));
         self.seal.log(known, &mut entries);
-        self.sides[index].known = end;
-        Some(Increment { entries: entries.freeze(), tag: self.digest.tag() })
+        let tag = self.digest.tag();
+        (self.sides[index].known, self.sides[index].known_tag) = (end, tag);
+        Some(Increment { entries: entries.freeze(), tag })
     }
 
     /// Sends what credit allows, each output with the log that it depends on.
@@ -347,6 +348,7 @@ impl Owner {
             return self.over(Code::Protocol, "an end acknowledges what it was not sent".into(), out);
         }
         self.feed_received(received, out);
+        self.report(now, out);
         if self.phase == Phase::Running {
             self.seal_if_settled(out);
             self.release(out);

@@ -53,6 +53,8 @@ pub(super) struct Side {
     pub(super) credit: u64,
     /// The end was sent the log up to here.
     pub(super) known: u64,
+    /// Of the running digest there.
+    pub(super) known_tag: [u8; 8],
     pub(super) finished: bool,
     /// Charge of messages consumed that no checkpoint covers.
     pub(super) uncovered: u64,
@@ -86,6 +88,7 @@ impl Side {
             unsent_charge: 0,
             credit: 0,
             known: 0,
+            known_tag: [0; 8],
             finished: false,
             uncovered: 0,
             showing: Showing::default(),

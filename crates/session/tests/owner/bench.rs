@@ -6,7 +6,7 @@ use crate::{kept::Kept, show};
 use bytes::Bytes;
 use marram_session::{
     cell::{Base, CellId, Outcome, Output, Ran, Run, Seed, TimerChange},
-    owner::{Attempt, Effect, Holder, Now, Owner, Phase, Policy, Wish},
+    owner::{Attempt, Effect, Holder, Now, Owner, Phase, Policy, Seen, Wish},
     replay::Gathered,
 };
 use marram_wire::{
@@ -39,6 +39,7 @@ pub(crate) fn policy() -> Policy {
         log_bytes_per_s: 0,
         record_stops: false,
         shared: false,
+        witness: None,
     }
 }
 
@@ -89,6 +90,10 @@ pub(crate) struct Bench {
     headers: Vec<Header>,
     cells: u64,
     lines: Vec<String>,
+    /// Whether ends that do not know the session may take it up.
+    pub(crate) fresh: bool,
+    /// What the witness was told last.
+    pub(crate) seen: Option<Seen>,
     /// The recording that was made last.
     pub(crate) gathered: Option<Gathered>,
 }
@@ -109,6 +114,8 @@ impl Bench {
             headers: Vec::new(),
             cells: 0,
             lines: Vec::new(),
+            fresh: true,
+            seen: None,
             gathered: None,
         }
     }
@@ -170,6 +177,7 @@ impl Bench {
                     self.taken = Some(*header);
                 }
                 Effect::Recorded(_, Ok(gathered)) => self.gathered = Some(*gathered),
+                Effect::Report(seen) => self.seen = Some(seen),
                 Effect::Remove(_) => self.run = None,
                 _ => {}
             }
@@ -185,9 +193,10 @@ impl Bench {
         self.generation = Generation { count: self.generation.count + 1, opener: 40 };
         let generation = self.generation;
         let channels = &channels[..self.kept.len().min(channels.len())];
+        let fresh = self.fresh;
         self.step(|owner, _, out| {
             let hosts = &HOSTS[..channels.len()];
-            owner.open(&Attempt { generation, channels, hosts, fresh: true, proven: true }, out);
+            owner.open(&Attempt { generation, channels, hosts, fresh, proven: true }, out);
         });
     }
 

@@ -14,3 +14,4 @@ mod running;
 mod show;
 mod taking;
 mod tasks;
+mod witness;

@@ -86,11 +86,15 @@ pub enum Rare {
     Recalled,
     /// A recorder gave something else than it was fed.
     RecorderLied,
+    /// A recovery was vouched for by the witness.
+    WitnessVouched,
+    /// A recovery asked the witness in vain.
+    WitnessAway,
 }
 
 impl Rare {
     /// All of them, in order.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 43] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -132,6 +136,8 @@ impl Rare {
         Self::StandbyTookOver,
         Self::Recalled,
         Self::RecorderLied,
+        Self::WitnessVouched,
+        Self::WitnessAway,
     ];
 }
 

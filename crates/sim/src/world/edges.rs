@@ -106,6 +106,7 @@ impl EdgeNode {
             recoveries_max: plan.recoveries_max,
             grants: Vec::new(),
             peers: false,
+            coordinator: plan.witness.is_some(),
             record_stops: plan.records,
             dials: if plan.standby { u32::try_from(plan.shards.len()).expect("a few edges") } else { 0 },
             heartbeat_ms: [100, 400],
@@ -268,6 +269,8 @@ impl World {
                 control::Out::ToShard { shard, message } => self.tell_shard(edge, shard, &message),
                 control::Out::Answer { tag, answer } => self.answered(edge, tag, answer),
                 control::Out::Fetch { image } => unreachable!("nobody is there to ask for {image}"),
+                control::Out::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
+                control::Out::TellWitness(saw) => self.tell_witness(saw),
                 control::Out::Log(level, text) => {
                     self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level}: {text}"));
                 }

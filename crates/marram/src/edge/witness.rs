@@ -1,0 +1,81 @@
+//! Asking the coordinator, beside the supervisor's thread, what clients were seen to have.
+
+use marram_edge::{
+    api::{Saw, Seek, Testified},
+    coordinator::{Ask, AskAnswer},
+};
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        mpsc::{Receiver, Sender, channel},
+    },
+};
+
+/// What is done with an answer.
+pub type Answered = Box<dyn FnOnce(AskAnswer) + Send>;
+
+/// How the coordinator is asked: does not block, and always answers after a bounded time.
+pub type Coordinating = Arc<dyn Fn(Ask, Answered) + Send + Sync>;
+
+/// Questions on their way.
+pub(super) struct Witnesses {
+    coordinator: Option<Coordinating>,
+    sender: Sender<(u8, Testified)>,
+    testified: Receiver<(u8, Testified)>,
+    waker: Arc<OnceLock<mio::Waker>>,
+}
+
+impl Witnesses {
+    /// `waker` is told of each answer.
+    pub(super) fn new(coordinator: Option<Coordinating>, waker: Arc<OnceLock<mio::Waker>>) -> Self {
+        let (sender, testified) = channel();
+        Self { coordinator, sender, testified, waker }
+    }
+
+    /// Whether there is anybody to ask.
+    pub(super) fn are_there(&self) -> bool {
+        self.coordinator.is_some()
+    }
+
+    /// Asks for a shard.
+    pub(super) fn ask(&self, shard: u8, seek: Seek) {
+        let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
+        let answered = move |answer| {
+            let Seek { session, generation } = seek;
+            let (seen, away) = match answer {
+                AskAnswer::Witnessed(seen) => (seen, None),
+                AskAnswer::Away(why) | AskAnswer::Refused(why) => (None, Some(why)),
+                other => (None, Some(format!("the coordinator answered {other:?}"))),
+            };
+            // Fails only when the supervisor has stopped.
+            let _ = sender.send((shard, Testified { session, generation, seen, away }));
+            if let Some(waker) = waker.get() {
+                let _ = waker.wake();
+            }
+        };
+        match &self.coordinator {
+            Some(coordinator) => coordinator(Ask::Witnessed { session: seek.session }, Box::new(answered)),
+            None => answered(AskAnswer::Away("this edge has no coordinator: add [coordinator]".into())),
+        }
+    }
+
+    /// Tells of a session.
+    pub(super) fn tell(&self, saw: Saw) {
+        if let Some(coordinator) = &self.coordinator {
+            let Saw { session, seen } = saw;
+            coordinator(Ask::Witness { session, seen }, Box::new(drop));
+        }
+    }
+
+    /// The next answer, if one is there, and for which shard.
+    pub(super) fn take(&self) -> Option<(u8, Testified)> {
+        self.testified.try_recv().ok()
+    }
+}
+
+impl fmt::Debug for Witnesses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Witnesses").field("are_there", &self.are_there()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,213 @@
+//! The witness of a session without a server (DESIGN.md section 5.12): somebody outside who remembers how much of it the client
+//! was seen to have, so that a client cannot go back to an older state of its own.
+//!
+//! An owner asks the witness as it asks the ends, while it waits for their promises, and chooses no log that ends before what
+//! was seen or has another digest there. It reports what the client has *acknowledged*, never what it was only sent: an end that
+//! tells the truth has that much for good. Nothing waits for a report, so a client can still go back by what it received since the
+//! last one.
+
+use super::{Effect, Now, Owner};
+use crate::replay::{Lost, follow};
+use alloc::{format, string::String, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{
+    frame::Code,
+    id::{Generation, Port},
+    log::Cursor,
+    seal::Digest,
+};
+
+/// How often an owner reports at most, in nanoseconds.
+pub const REPORT_NS: u64 = 1_000_000_000;
+
+/// Whether a session that nobody vouches for may go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Witnessing {
+    /// No: while the witness cannot be asked, recoveries wait.
+    Strict,
+    /// Yes, and it is counted.
+    Lenient,
+}
+
+/// What the client was seen to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// The generation of the owner that saw it.
+    pub generation: Generation,
+    /// Bytes of log.
+    pub log_end: u64,
+    /// Of the running digest there.
+    pub tag: [u8; 8],
+}
+
+/// What the witness says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Testimony {
+    /// This much was seen; none if nothing ever was.
+    Seen(Option<Seen>),
+    /// It cannot be asked; for people.
+    Away(String),
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+enum Asked {
+    #[default]
+    NotNeeded,
+    Waiting,
+    Answered(Option<Seen>),
+}
+
+/// What will have been seen once the client has acknowledged so many outputs.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    outputs: u64,
+    seen: Seen,
+}
+
+/// What an owner knows of the witness, and it of the session.
+#[derive(Debug, Default)]
+pub(super) struct Witness {
+    asked: Asked,
+    mark: Option<Mark>,
+    reported: u64,
+    next_ns: u64,
+}
+
+/// Why a log cannot be followed to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Astray {
+    /// It cannot be read.
+    Unreadable,
+    /// A message that it consumed is not there.
+    Missing,
+    /// It ends before this place.
+    Short,
+    /// The running digest at this place is another one.
+    Altered(u64),
+}
+
+impl From<Lost> for Astray {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Missing => Self::Missing,
+            // Nobody asks for a time here.
+            Lost::Unreadable | Lost::Clock => Self::Unreadable,
+        }
+    }
+}
+
+impl Owner {
+    /// A generation is being asked for: the witness is asked beside the ends, unless the session begins or its cell lives here.
+    pub(super) fn ask_witness(&mut self, fresh: bool, out: &mut Vec<Effect>) {
+        self.witness.mark = None;
+        let lives = self.live.is_some() && self.follow.is_none();
+        let needed = self.policy.witness.is_some() && !fresh && !lives;
+        self.witness.asked = if needed { Asked::Waiting } else { Asked::NotNeeded };
+        out.extend(needed.then_some(Effect::AskWitness(self.generation)));
+    }
+
+    /// The answer to [`Effect::AskWitness`].
+    pub fn witnessed(
+        &mut self,
+        now: Now,
+        generation: Generation,
+        testimony: Testimony,
+        out: &mut Vec<Effect>,
+    ) {
+        if generation != self.generation || self.witness.asked != Asked::Waiting {
+            return;
+        }
+        self.witness.asked = match (testimony, self.policy.witness) {
+            (Testimony::Seen(seen), _) => Asked::Answered(seen),
+            (Testimony::Away(why), Some(Witnessing::Strict)) => {
+                let reason = format!(
+                    "nobody can say whether this client goes back to an older state: the witness is away ({why})"
+                );
+                return self.let_down(Code::Waiting, &reason, out);
+            }
+            (Testimony::Away(_), _) => {
+                out.push(Effect::Unwitnessed);
+                Asked::Answered(None)
+            }
+        };
+        self.choose_if_complete(now, out);
+    }
+
+    pub(super) fn waits_for_witness(&self) -> bool {
+        self.witness.asked == Asked::Waiting
+    }
+
+    /// Whether a log that ends here may be chosen; ends the session if it may not.
+    pub(super) fn reaches_what_was_seen(&mut self, log_end: u64, out: &mut Vec<Effect>) -> bool {
+        let Asked::Answered(Some(seen)) = self.witness.asked else { return true };
+        if log_end >= seen.log_end {
+            return true;
+        }
+        let reason = format!(
+            "the client shows {log_end} bytes of log and was seen to have {}: it went back to an older state of the session",
+            seen.log_end
+        );
+        self.over(Code::Tampered, reason, out);
+        false
+    }
+
+    /// Where the chosen log must have which digest, because it was seen there. Nothing if a checkpoint covers that place: what an
+    /// edge sealed is an edge's word too.
+    pub(super) fn seen_behind(&self, base: u64) -> Option<(u64, [u8; 8])> {
+        match self.witness.asked {
+            Asked::Answered(Some(seen)) if seen.log_end > base => Some((seen.log_end, seen.tag)),
+            _ => None,
+        }
+    }
+
+    /// The client has acknowledged outputs: reports what it must have by now, and marks what to report next.
+    pub(super) fn report(&mut self, now: Now, out: &mut Vec<Effect>) {
+        if self.policy.witness.is_none() {
+            return;
+        }
+        let Some(side) = self.sides.iter().find(|side| side.port == Port::CLIENT) else { return };
+        if let Some(mark) = self.witness.mark.take_if(|mark| side.acknowledged() >= mark.outputs) {
+            self.witness.reported = mark.seen.log_end;
+            out.push(Effect::Report(mark.seen));
+        }
+        let due = now.mono_ns >= self.witness.next_ns && side.known > self.witness.reported;
+        if due && self.witness.mark.is_none() {
+            let seen = Seen { generation: self.generation, log_end: side.known, tag: side.known_tag };
+            // Whoever acknowledges an output has all that was sent before it.
+            let outputs = side.settled().max(side.acknowledged() + 1);
+            self.witness.mark = Some(Mark { outputs, seen });
+            self.witness.next_ns = now.mono_ns + REPORT_NS;
+        }
+    }
+
+    /// Follows the log here from one place on, with the messages that it consumed, to its end. At each of `places`, in order, the
+    /// running digest must be the one that is named.
+    pub(super) fn follow_through(
+        &self,
+        (mut at, mut digest, mut cursor): (u64, Digest, Cursor),
+        places: &[(u64, [u8; 8])],
+    ) -> Result<(Digest, Cursor), Astray> {
+        let mut consumed = [0usize; 2];
+        let stages = places.iter().map(|(offset, tag)| (*offset, Some(*tag)));
+        for (offset, tag) in stages.chain([(self.log.end(), None)]) {
+            let size = offset.checked_sub(at).and_then(|size| usize::try_from(size).ok());
+            let log = size.and_then(|size| self.log.since(at).get(..size)).ok_or(Astray::Short)?;
+            let before = consumed;
+            let furthest = core::cell::Cell::new(consumed);
+            let message = |index: usize, number: usize| {
+                let mut reached = furthest.get();
+                reached[index] = before[index] + number + 1;
+                furthest.set(reached);
+                self.sides.get(index)?.inputs.get(before[index] + number)
+            };
+            let log = Bytes::copy_from_slice(log);
+            (digest, cursor) = follow(&self.keys, (digest, cursor), &log, message).map_err(Astray::from)?;
+            consumed = furthest.get();
+            at = offset;
+            if tag.is_some_and(|tag| digest.tag() != tag) {
+                return Err(Astray::Altered(offset));
+            }
+        }
+        Ok((digest, cursor))
+    }
+}

@@ -1,0 +1,187 @@
+//! Sessions without a server, and clients that would go back to an older state of theirs.
+
+use crate::bench::{Bench, CLIENT, policy};
+use crate::kept::Kept;
+use marram_session::owner::{Phase, Policy, REPORT_NS, Seen, Testimony, Witnessing};
+use marram_wire::id::Generation;
+
+/// A session that has begun, and is watched.
+fn begun(witness: Witnessing) -> Bench {
+    let mut bench = Bench::begun(Policy { server: None, witness: Some(witness), ..policy() });
+    bench.fresh = false;
+    bench
+}
+
+/// One message and its answer, which the client acknowledges.
+fn speak(bench: &mut Bench, says: &'static str) {
+    bench.say(CLIENT, says);
+    bench.ran(&[(CLIENT, "answer")]);
+    bench.credit(CLIENT, 1, 0);
+}
+
+/// As above, and late enough for a next report.
+fn speak_later(bench: &mut Bench, says: &'static str) {
+    bench.now.mono_ns += REPORT_NS;
+    speak(bench, says);
+}
+
+/// Another edge is asked for the session by a client that has this.
+fn ask(bench: &mut Bench, kept: &Kept) {
+    bench.kept[0] = kept.clone();
+    bench.fail_over();
+    bench.open();
+    let count = bench.generation.count;
+    assert_eq!(bench.look(), [format!("ask the witness for {count}"), format!("client: promise {count}")]);
+}
+
+fn testify(bench: &mut Bench, testimony: Testimony) {
+    let generation = bench.generation;
+    bench.step(|owner, now, out| owner.witnessed(now, generation, testimony, out));
+}
+
+/// What the witness remembers.
+fn seen(bench: &Bench) -> Testimony {
+    Testimony::Seen(bench.seen)
+}
+
+/// A session of which the witness has seen something, and what its client had before that, and has now.
+fn spoken(witness: Witnessing) -> (Bench, Kept, Kept) {
+    let mut bench = begun(witness);
+    for says in ["one", "two"] {
+        speak_later(&mut bench, says);
+    }
+    let before = bench.kept[0].clone();
+    for says in ["three", "four", "five"] {
+        speak_later(&mut bench, says);
+    }
+    assert!(bench.seen.is_some_and(|seen| seen.log_end > before.log_end()));
+    let after = bench.kept[0].clone();
+    (bench, before, after)
+}
+
+#[test]
+fn only_what_the_client_acknowledged_is_reported_and_not_all_the_time() {
+    let mut bench = begun(Witnessing::Strict);
+    speak(&mut bench, "one");
+    assert_eq!(bench.seen, None, "its next acknowledgement is awaited");
+    let log_end = bench.log_end();
+    speak(&mut bench, "two");
+    let generation = bench.generation;
+    assert!(bench.seen.is_some_and(|seen| (seen.log_end, seen.generation) == (log_end, generation)));
+    for says in ["three", "four", "five"] {
+        speak(&mut bench, says);
+    }
+    assert!(bench.seen.is_some_and(|seen| seen.log_end == log_end), "it was told a moment ago");
+    // Sent, and not acknowledged.
+    bench.now.mono_ns += REPORT_NS;
+    speak(&mut bench, "six");
+    let sent = bench.log_end();
+    bench.say(CLIENT, "seven");
+    bench.ran(&[(CLIENT, "answer")]);
+    assert!(bench.seen.is_some_and(|seen| seen.log_end == log_end));
+    bench.credit(CLIENT, 1, 0);
+    assert!(bench.seen.is_some_and(|seen| seen.log_end == sent));
+}
+
+#[test]
+fn nobody_is_told_of_a_session_that_is_not_watched() {
+    let mut bench = Bench::begun(Policy { server: None, ..policy() });
+    (0..4).for_each(|_| speak_later(&mut bench, "word"));
+    assert_eq!(bench.seen, None);
+    bench.fresh = false;
+    bench.fail_over();
+    bench.open();
+    assert_eq!(bench.look(), ["client: promise 2"]);
+}
+
+#[test]
+fn who_has_what_was_seen_goes_on_whoever_answers_first() {
+    for witness_first in [false, true] {
+        let (mut bench, _, after) = spoken(Witnessing::Strict);
+        let testimony = seen(&bench);
+        ask(&mut bench, &after);
+        if witness_first {
+            testify(&mut bench, testimony);
+            assert_eq!(bench.look(), [""; 0]);
+            bench.hand_over();
+        } else {
+            bench.hand_over();
+            assert_eq!(bench.look(), [""; 0], "nobody has vouched for it");
+            testify(&mut bench, testimony);
+        }
+        assert_eq!(bench.look(), ["start"]);
+        bench.started();
+        while bench.phase() == Phase::Replaying {
+            bench.ran(&[(CLIENT, "answer")]);
+        }
+        assert_eq!(bench.phase(), Phase::Running);
+    }
+}
+
+#[test]
+fn who_goes_back_is_refused() {
+    let (mut bench, before, _) = spoken(Witnessing::Strict);
+    let testimony = seen(&bench);
+    ask(&mut bench, &before);
+    bench.hand_over();
+    testify(&mut bench, testimony);
+    assert_eq!(bench.look(), ["client: ended Tampered", "over Tampered"]);
+}
+
+#[test]
+fn so_is_who_shows_another_past_of_the_same_length() {
+    let (mut bench, before, _) = spoken(Witnessing::Strict);
+    let testimony = seen(&bench);
+    // An edge that did not ask went on from there, and this is what became of it.
+    bench.kept[0] = before;
+    bench.fail_over();
+    bench.fresh = true;
+    bench.ask();
+    bench.started();
+    while bench.phase() != Phase::Running {
+        bench.ran(&[(CLIENT, "answer")]);
+    }
+    for says in ["drei", "vier", "fuenf", "sechs"] {
+        speak(&mut bench, says);
+    }
+    let other = bench.kept[0].clone();
+    bench.fresh = false;
+    ask(&mut bench, &other);
+    bench.hand_over();
+    testify(&mut bench, testimony);
+    assert_eq!(bench.look(), ["start"]);
+    bench.started();
+    assert_eq!(bench.look(), ["client: ended Tampered", "remove 1", "over Tampered"]);
+}
+
+#[test]
+fn a_witness_that_is_away_is_waited_for_or_not_as_the_app_wants() {
+    for witness in [Witnessing::Strict, Witnessing::Lenient] {
+        let (mut bench, _, after) = spoken(witness);
+        ask(&mut bench, &after);
+        bench.hand_over();
+        testify(&mut bench, Testimony::Away("no answer".into()));
+        let expected = match witness {
+            Witnessing::Strict => &["client: reject Waiting", "over Waiting"][..],
+            Witnessing::Lenient => &["unwitnessed", "start"],
+        };
+        assert_eq!(bench.look(), expected);
+    }
+}
+
+#[test]
+fn an_answer_to_an_older_attempt_does_not_count() {
+    let (mut bench, before, _) = spoken(Witnessing::Strict);
+    let old = Testimony::Seen(Some(Seen { log_end: 1, ..bench.seen.expect("something was seen") }));
+    ask(&mut bench, &before);
+    let former = bench.generation;
+    bench.open();
+    bench.look();
+    bench.step(|owner, now, out| owner.witnessed(now, former, old.clone(), out));
+    bench.step(|owner, now, out| owner.witnessed(now, Generation::NONE, old, out));
+    bench.hand_over();
+    assert_eq!(bench.look(), [""; 0], "it still waits");
+    let testimony = seen(&bench);
+    testify(&mut bench, testimony);
+    assert_eq!(bench.look(), ["client: ended Tampered", "over Tampered"]);
+}
