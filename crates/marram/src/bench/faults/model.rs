@@ -53,7 +53,7 @@ fn xorshift(mut word: u64) -> u64 {
 }
 
 fn byte(at: u64) -> u8 {
-    (MARK | at / 8).to_be_bytes()[usize::try_from(at % 8).unwrap_or(0)]
+    (MARK | (at / 8)).to_be_bytes()[usize::try_from(at % 8).unwrap_or(0)]
 }
 
 /// A piece of the stream.
