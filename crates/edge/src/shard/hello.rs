@@ -279,6 +279,8 @@ impl Shard {
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.asked_ns = Some(now.mono_ns);
+        // Keepers may have come back before the ends did: they are looked for when a log is chosen.
+        session.placing.looked = false;
         let stands = session.feeder.is_some() || session.unfed_ns.is_some();
         session.stood = stands && session.owner.standing_by().is_some_and(|(_, able)| able);
         (session.feeder, session.unfed_ns) = (None, None);

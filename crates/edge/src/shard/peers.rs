@@ -256,10 +256,14 @@ impl Shard {
             let newer = keep.generation > session.owner.generation();
             // Who feeds it may begin anew.
             let unfed = session.feeder.is_none_or(|(feeder, _)| feeder == wire);
-            if session.owner.phase() != Phase::Following || !(newer || unfed) {
-                return Err(Unfit(Code::Superseded, "the session is owned here".to_string()));
+            match session.owner.phase() {
+                Phase::Following if newer || unfed => self.drop_standby(now, keep.session, out),
+                // This edge took over too early, or once owned the session: no end will come back to an older generation.
+                Phase::Adrift if newer => self.with_owner(now, keep.session, out, |owner, effects| {
+                    owner.leave(Code::Superseded, "the session is owned elsewhere".to_string(), effects);
+                }),
+                _ => return Err(Unfit(Code::Superseded, "the session is owned here".to_string())),
             }
-            self.drop_standby(now, keep.session, out);
         }
         let limit = self.config.sessions_max as usize;
         if limit > 0 && self.sessions.len() >= limit {

@@ -6,6 +6,7 @@ mod checkpoint;
 mod classify;
 mod cpu;
 mod density;
+mod faults;
 mod forward;
 mod load;
 mod machine;
@@ -39,6 +40,8 @@ pub enum Name {
     Recover,
     /// How long a session is without an owner when another edge stands by, and what standing by costs.
     Standby,
+    /// What clients see of every fault, under every policy, at every moment: the README's table of what survives what.
+    Faults,
     /// How fast a recorded session runs again.
     Replay,
     /// How long a checkpoint pauses a cell.
@@ -70,9 +73,13 @@ pub struct Options {
     /// Measure little: to see that it works, not what it costs.
     #[arg(long)]
     pub quick: bool,
-    /// Of `forward`, `recover` and `standby`, only the parts whose name contains this, as throughput or state_10mib.
+    /// Of `forward`, `recover`, `standby` and `faults`, only the parts whose name contains this, as throughput, state_10mib or
+    /// sigkill.mid-message.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
+    /// Of `faults`, print only the table for the README.
+    #[arg(long)]
+    pub markdown: bool,
     /// Directory of the built cells.
     #[arg(long, value_name = "DIR")]
     pub cells: Option<PathBuf>,
@@ -154,6 +161,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         Name::Forward => forward::run(&plan)?,
         Name::Recover => recover::run(&plan)?,
         Name::Standby => standby::run(&plan)?,
+        Name::Faults => faults::run(&plan)?,
         Name::Replay => replay::run(&plan)?,
         Name::Checkpoint => checkpoint::run(&plan)?,
         Name::Start => start::run(&plan)?,
@@ -164,7 +172,10 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         Name::Chain => chain::run(&plan)?,
         Name::Classify => classify::run(&plan)?,
     };
-    if options.json {
+    if options.markdown {
+        let markdown = report.markdown().context("only `marram bench faults` has a table for the README")?;
+        print!("{markdown}");
+    } else if options.json {
         println!("{}", report.json());
     } else {
         print!("{}", report.text());

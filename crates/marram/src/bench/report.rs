@@ -22,6 +22,8 @@ pub(super) struct Report {
     notes: Vec<String>,
     /// Lost and repeated answers, where they were counted.
     lost: Option<(u64, u64)>,
+    /// A table of its own, for machines and, in Markdown, for people.
+    body: Option<(Value, String)>,
 }
 
 impl Report {
@@ -35,6 +37,7 @@ impl Report {
             baselines: Vec::new(),
             notes: Vec::new(),
             lost: None,
+            body: None,
         }
     }
 
@@ -77,6 +80,17 @@ impl Report {
         (lost + repeated > 0).then(|| format!("{lost} answers were lost and {repeated} came twice"))
     }
 
+    /// Adds a table, for machines and in Markdown.
+    pub(super) fn body(&mut self, rows: Value, markdown: String) {
+        self.body = Some((rows, markdown));
+    }
+
+    /// The table in Markdown, if there is one.
+    #[must_use]
+    pub(super) fn markdown(&self) -> Option<&str> {
+        self.body.as_ref().map(|(_, markdown)| markdown.as_str())
+    }
+
     /// Adds a sentence for people.
     pub(super) fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
@@ -85,12 +99,18 @@ impl Report {
     /// The whole as JSON.
     #[must_use]
     pub(super) fn json(&self) -> Value {
-        json!({
+        let mut report = json!({
             "bench": self.bench,
             "metrics": self.metrics,
             "baselines": self.baselines,
             "machine": machine::describe(),
-        })
+        });
+        if let Some((rows, markdown)) = &self.body {
+            report["table"] = rows.clone();
+            report["markdown"] = markdown.as_str().into();
+            report["notes"] = self.notes.clone().into();
+        }
+        report
     }
 
     /// The whole for people.
@@ -106,6 +126,7 @@ impl Report {
             }
         }
         let mut out = format!("{}\n{}", self.bench, table::format(&["FIGURE", "VALUE", "BAR", ""], &rows));
+        out += self.markdown().unwrap_or_default();
         for baseline in &self.baselines {
             out += &format!("baseline {}: {}\n", text(&baseline["name"]), text(&baseline["command"]));
         }

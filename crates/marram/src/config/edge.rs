@@ -77,6 +77,8 @@ struct Written {
     #[serde(default)]
     gate: Vec<WrittenGate>,
     #[serde(default)]
+    gates: WrittenGates,
+    #[serde(default)]
     route: Vec<Spanned<WrittenRoute>>,
     #[serde(default)]
     chain: WrittenChain,
@@ -111,6 +113,13 @@ struct WrittenGate {
     protocol: Option<Spanned<String>>,
     idle: Option<Spanned<Time>>,
     flows: Option<Spanned<usize>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WrittenGates {
+    #[serde(default)]
+    edges: Vec<Address>,
 }
 
 #[derive(Deserialize)]
@@ -190,6 +199,7 @@ impl Written {
             stops: self.record.resolve(source),
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
+            gate_edges: self.gates.edges.into_iter().map(|edge| edge.0).collect(),
             patience: self.patience.resolve(source)?,
             standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
             limits: self.limits.resolve(tenants(source, self.tenant)?),

@@ -1,11 +1,13 @@
-//! The edge's own agent, for peers that have none: the same code as `marram agent`, in a thread, with sockets to this
-//! edge's shards in place of a network.
+//! The edge's own agent, for peers that have none: the same code as `marram agent`, in a thread. It reaches this edge's shards
+//! by sockets in place of a network, or, if it is told so, other edges as any agent does: then only the end is here, and the
+//! session survives every edge but this one.
 
 use super::Options;
 use crate::{
     agent::{self, Reach},
     net::{Stop, Stopper, random},
 };
+use anyhow::Context;
 use marram_wire::id::HostId;
 use mio::Waker;
 use std::{
@@ -40,7 +42,7 @@ impl Gate {
         }
         let host = HostId(random()?);
         let (sender, sockets) = sync_channel(WAITING_MAX);
-        let reach = Reach::Own(Box::new(move |shard| {
+        let own = Reach::Own(Box::new(move |shard| {
             let (ours, theirs) = UnixStream::pair()?;
             ours.set_nonblocking(true)?;
             theirs.set_nonblocking(true)?;
@@ -52,6 +54,10 @@ impl Gate {
             }
             Ok(mio::net::UnixStream::from_std(ours))
         }));
+        let reach = match &options.gate_edges[..] {
+            [] => own,
+            edges => agent::reach(&options.security, edges).context("[gates]")?,
+        };
         let (stop, stopper) = Stop::pair()?;
         let mut agent = agent::prepare(
             &agent::Options {

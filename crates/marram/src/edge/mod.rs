@@ -57,6 +57,8 @@ pub struct Options {
     pub routing: Routing,
     /// Servers that this edge connects to itself.
     pub servers: Vec<Server>,
+    /// Where sessions of the gates and of those servers run, `host:port` each; on this edge if empty.
+    pub gate_edges: Vec<String>,
     /// How patient the gates' own agent is.
     pub patience: Patience,
     /// Edges whose sessions this one stands by for, `host:port` each.

@@ -27,6 +27,8 @@ pub(super) struct Settings {
     pub(super) tables: String,
     /// Further lines of the table `[admin]`.
     pub(super) admin: String,
+    /// What operators of an edge in a namespace show.
+    pub(super) token: String,
 }
 
 /// An edge: an address that stays, and a process that comes and goes.
@@ -44,9 +46,10 @@ pub struct Edge {
 
 impl Edge {
     pub(super) fn new(name: &str, settings: Settings, namespace: Option<Namespace>) -> anyhow::Result<Self> {
-        let (mut address, admin) = (free_address()?, free_address()?);
+        let (mut address, mut admin) = (free_address()?, free_address()?);
         if let Some(namespace) = &namespace {
             address.set_ip(namespace.address().into());
+            admin.set_ip(namespace.address().into());
         }
         Ok(Self { name: name.into(), address, admin, settings, lives: 0, process: None, namespace })
     }
@@ -69,12 +72,30 @@ impl Edge {
         format!("{}{}", self.name, "'".repeat(self.lives.saturating_sub(1).min(3) as usize))
     }
 
-    /// Its admin API; out of reach for an edge in a namespace.
+    /// Its admin API.
     ///
     /// # Errors
     /// Never, for an address that was free once.
     pub fn client(&self) -> anyhow::Result<Client> {
-        Client::new(&self.admin.to_string(), None).map_err(|why| anyhow!(why))
+        let token = self.namespace.is_some().then(|| self.settings.token.clone());
+        Client::new(&self.admin.to_string(), token).map_err(|why| anyhow!(why))
+    }
+
+    /// The machine that it runs on, if it has one of its own.
+    #[must_use]
+    pub fn namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_ref()
+    }
+
+    /// From its next life on it runs no app: it is there for its gates, whose sessions run on other edges.
+    pub fn run_no_apps(&mut self) {
+        self.settings.apps.clear();
+    }
+
+    /// The directory of its configuration and state in this life, below the run's.
+    #[must_use]
+    pub fn directory(&self) -> String {
+        format!("{}-{}", self.name, self.lives)
     }
 
     /// Whether there is a process.
@@ -91,7 +112,7 @@ impl Edge {
     pub fn start(&mut self, place: &Place, journal: &Journal, extra: &str) -> anyhow::Result<()> {
         self.kill();
         self.lives += 1;
-        let directory = format!("{}-{}", self.name, self.lives);
+        let directory = self.directory();
         if self.lives > 1 {
             let old = place.path().join(format!("{}-{}", self.name, self.lives - 1));
             std::fs::remove_dir_all(&old).with_context(|| format!("cannot remove {}", old.display()))?;
@@ -114,11 +135,11 @@ impl Edge {
         writeln!(text, "name = {:?}\nstate = \"state\"\nlisten = [\"{}\"]", self.who_ascii(), self.address)?;
         writeln!(text, "secret_file = {:?}\napps = {apps:?}", root.join("secret").display().to_string())?;
         writeln!(text, "shards = {}\n{extra}", self.settings.shards)?;
-        writeln!(
-            text,
-            "[admin]\nlisten = \"{}\"\n{}[log]\nformat = \"json\"\n{}",
-            self.admin, self.settings.admin, self.settings.tables
-        )?;
+        writeln!(text, "[admin]\nlisten = \"{}\"\n{}", self.admin, self.settings.admin)?;
+        if self.namespace.is_some() {
+            writeln!(text, "token_file = {:?}", root.join("token").display().to_string())?;
+        }
+        writeln!(text, "[log]\nformat = \"json\"\n{}", self.settings.tables)?;
         Ok(text)
     }
 

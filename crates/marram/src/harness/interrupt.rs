@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +22,8 @@ const BETWEEN_REMOVALS: Duration = Duration::from_millis(20);
 struct Remains {
     groups: BTreeSet<i32>,
     directories: BTreeSet<PathBuf>,
+    /// Network namespaces, by name.
+    namespaces: BTreeSet<String>,
 }
 
 static REMAINS: Mutex<Option<Remains>> = Mutex::new(None);
@@ -61,6 +64,10 @@ fn clean() {
         // One that is gone already is as it should be.
         let _ = kill_process_group(group, Signal::KILL);
     }
+    for namespace in remains.namespaces {
+        // Its devices and what was done to them go with it.
+        let _ = Command::new("ip").args(["netns", "del", &namespace]).output();
+    }
     for directory in remains.directories {
         // What was just killed may still be on its way out.
         for _ in 0..REMOVALS {
@@ -80,6 +87,16 @@ pub(super) fn started(group: Pid) {
 /// The group is gone; its number may be another's soon.
 pub(super) fn ended(group: Pid) {
     remains().get_or_insert_default().groups.remove(&group.as_raw_nonzero().get());
+}
+
+/// Remembers a network namespace until it is [`left`].
+pub(super) fn joined(namespace: &str) {
+    remains().get_or_insert_default().namespaces.insert(namespace.to_owned());
+}
+
+/// The namespace is gone.
+pub(super) fn left(namespace: &str) {
+    remains().get_or_insert_default().namespaces.remove(namespace);
 }
 
 /// Remembers a directory until it is [`removed`].

@@ -113,7 +113,8 @@ impl Lab {
         let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
         place.write("secret", &secret)?;
         // Not the domain's secret: agents know the token and must not know the secret.
-        place.write("token", blake3_hex(&secret))?;
+        let token = blake3_hex(&secret);
+        place.write("token", &token)?;
         let mut tables = layout.edge_tables.clone();
         if layout.encrypted {
             writeln!(
@@ -128,6 +129,7 @@ impl Lab {
             shards: layout.shards,
             tables,
             admin: layout.admin.clone(),
+            token,
         };
         let name = |index: usize| char::from(b'A' + u8::try_from(index % 26).unwrap_or(0)).to_string();
         let apart = layout.namespaces && Namespace::possible();

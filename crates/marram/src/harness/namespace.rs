@@ -1,6 +1,7 @@
 //! A network namespace of its own for a process, joined to this one by a pair of virtual devices: another machine, as far
 //! as addresses go. Needs the right to make one.
 
+use super::interrupt;
 use anyhow::{Context, anyhow, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
@@ -12,11 +13,13 @@ use std::thread;
 
 /// A namespace; removed when dropped.
 pub struct Namespace {
-    name: String,
-    address: Ipv4Addr,
-    gateway: Ipv4Addr,
+    pub(super) name: String,
+    pub(super) address: Ipv4Addr,
+    pub(super) gateway: Ipv4Addr,
+    /// The device outside.
+    pub(super) near: String,
     /// The device within.
-    far: String,
+    pub(super) far: String,
 }
 
 impl Namespace {
@@ -45,7 +48,9 @@ impl Namespace {
             |host: u8| Ipv4Addr::new(10, 64 | (high & 0x3f), low, index.wrapping_mul(4).wrapping_add(host));
         let (near, far) = (format!("mn{id}x{index}"), format!("mf{id}x{index}"));
         ip(&["netns", "add", &name])?;
-        let made = Self { name, address: network(2), gateway: network(1), far: far.clone() };
+        interrupt::joined(&name);
+        let made =
+            Self { name, address: network(2), gateway: network(1), near: near.clone(), far: far.clone() };
         ip(&["link", "add", &near, "type", "veth", "peer", "name", &far])?;
         ip(&["link", "set", &far, "netns", &made.name])?;
         ip(&["addr", "add", &format!("{}/30", network(1)), "dev", &near])?;
@@ -102,12 +107,15 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Its devices go with it; what cannot be removed is named after this process, for people to find.
+        // The kernel takes a namespace's devices apart at leisure, and their names are wanted again: they go first.
+        let _ = ip(&["link", "del", &self.near]);
+        // What cannot be removed is named after this process, for people to find.
         let _ = ip(&["netns", "del", &self.name]);
+        interrupt::left(&self.name);
     }
 }
 
-fn ip(arguments: &[&str]) -> anyhow::Result<()> {
+pub(super) fn ip(arguments: &[&str]) -> anyhow::Result<()> {
     let output = Command::new("ip").args(arguments).output().context("cannot run ip; install iproute2")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "ip {}: {}", arguments.join(" "), said.trim());

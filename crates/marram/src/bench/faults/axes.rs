@@ -1,0 +1,207 @@
+//! What is combined: faults, policies, moments and clients.
+
+/// What happens to an edge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fault {
+    Kill,
+    Hang,
+    Reset,
+    OneWay,
+    TwoWay,
+    Slow,
+    FullDisk,
+    Clock,
+}
+
+impl Fault {
+    pub(super) const ALL: [Self; 8] = [
+        Self::Kill,
+        Self::Hang,
+        Self::Reset,
+        Self::OneWay,
+        Self::TwoWay,
+        Self::Slow,
+        Self::FullDisk,
+        Self::Clock,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "sigkill",
+            Self::Hang => "sigstop",
+            Self::Reset => "reset",
+            Self::OneWay => "one-way",
+            Self::TwoWay => "two-way",
+            Self::Slow => "slow",
+            Self::FullDisk => "full-disk",
+            Self::Clock => "clock",
+        }
+    }
+
+    /// For people: what happens.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Kill => "an edge is killed (SIGKILL), its directory lost",
+            Self::Hang => "an edge hangs (SIGSTOP) and wakes later (SIGCONT)",
+            Self::Reset => "all connections of an edge are reset",
+            Self::OneWay => "one-way partition: an edge hears and is not heard, or the other way",
+            Self::TwoWay => "two-way partition: an edge is cut off, and comes back",
+            Self::Slow => "slow link: 4 Mbit/s each way, a queue of 50 ms",
+            Self::FullDisk => "the disks of an edge and its recorder are full",
+            Self::Clock => "clock jump: on to an edge 30 days ahead or behind",
+        }
+    }
+}
+
+/// How the session is protected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Policy {
+    Endpoints,
+    Recorder,
+    Warm,
+    Hot,
+}
+
+impl Policy {
+    pub(super) const ALL: [Self; 4] = [Self::Endpoints, Self::Recorder, Self::Warm, Self::Hot];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Endpoints => "endpoints",
+            Self::Recorder => "recorder",
+            Self::Warm => "warm",
+            Self::Hot => "hot",
+        }
+    }
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Endpoints => "`endpoints`",
+            Self::Recorder => "`endpoints`, recorder",
+            Self::Warm => "`standby`, warm",
+            Self::Hot => "`standby`, hot",
+        }
+    }
+
+    /// Its line in a manifest.
+    pub(super) fn manifest(self) -> &'static str {
+        match self {
+            Self::Endpoints | Self::Recorder => "protect = \"endpoints\"",
+            Self::Warm => "protect = \"standby\"\nstandby = \"warm\"",
+            Self::Hot => "protect = \"standby\"\nstandby = \"hot\"",
+        }
+    }
+
+    /// How the owner lists whoever stands by, if somebody does.
+    pub(super) fn keeper(self) -> Option<&'static str> {
+        match self {
+            Self::Endpoints | Self::Recorder => None,
+            Self::Warm => Some("(warm, "),
+            Self::Hot => Some("(hot, "),
+        }
+    }
+}
+
+/// When it happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Moment {
+    /// Nothing is under way.
+    Idle,
+    /// Half of a long message is said.
+    Message,
+    /// Part of a checkpoint has left the edge.
+    Checkpoint,
+    /// Another edge was killed, and the session has just been reported without an owner.
+    Recovery,
+}
+
+impl Moment {
+    pub(super) const ALL: [Self; 4] = [Self::Idle, Self::Message, Self::Checkpoint, Self::Recovery];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Message => "mid-message",
+            Self::Checkpoint => "mid-checkpoint",
+            Self::Recovery => "mid-recovery",
+        }
+    }
+}
+
+/// Where the client's end is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Client {
+    /// In an agent beside the client.
+    Agent,
+    /// In the gate of an edge that does not run its cell.
+    Gate,
+}
+
+impl Client {
+    pub(super) const ALL: [Self; 2] = [Self::Agent, Self::Gate];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Gate => "gate",
+        }
+    }
+}
+
+/// One of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Combination {
+    pub(super) fault: Fault,
+    pub(super) policy: Policy,
+    pub(super) moment: Moment,
+    pub(super) client: Client,
+}
+
+impl Combination {
+    /// All of them, in an order in which those with one policy and one client follow each other.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        let faults = |policy, client| {
+            Fault::ALL.into_iter().flat_map(move |fault| {
+                Moment::ALL.into_iter().map(move |moment| Self { fault, policy, moment, client })
+            })
+        };
+        Policy::ALL
+            .into_iter()
+            .flat_map(move |policy| Client::ALL.into_iter().flat_map(move |client| faults(policy, client)))
+    }
+
+    /// What `--only` looks at.
+    pub(super) fn name(self) -> String {
+        let Self { fault, policy, moment, client } = self;
+        format!("{}.{}.{}.{}", fault.name(), moment.name(), policy.name(), client.name())
+    }
+
+    /// Whether it is one of the eighth that a quick run makes: every fault with every policy once, all moments and both clients.
+    pub(super) fn is_sample(self) -> bool {
+        let Self { fault, policy, moment, client } = self;
+        let (fault, policy) = (fault as usize, policy as usize);
+        moment as usize == (fault + policy) % 4 && client as usize == (fault + policy / 2) % 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quick_run_meets_every_fault_under_every_policy_and_every_moment() {
+        let sample: Vec<_> = Combination::all().filter(|it| it.is_sample()).collect();
+        assert_eq!((sample.len(), Combination::all().count()), (32, 256));
+        for fault in Fault::ALL {
+            for policy in Policy::ALL {
+                assert_eq!(sample.iter().filter(|it| it.fault == fault && it.policy == policy).count(), 1);
+            }
+            for moment in Moment::ALL {
+                assert_eq!(sample.iter().filter(|it| it.fault == fault && it.moment == moment).count(), 1);
+            }
+            for client in Client::ALL {
+                assert_eq!(sample.iter().filter(|it| it.fault == fault && it.client == client).count(), 2);
+            }
+        }
+    }
+}

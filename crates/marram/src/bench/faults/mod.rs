@@ -1,0 +1,181 @@
+//! `marram bench faults`: real processes, each edge on a machine of its own (a network namespace), and every fault under every
+//! policy at every moment for every kind of client. What the client saw is the table of what survives what.
+
+mod axes;
+mod model;
+mod moment;
+mod scene;
+mod strike;
+mod table;
+mod talk;
+
+use super::report::{Bar, Report};
+use super::{Plan, progress};
+use axes::{Client, Combination, Policy};
+use scene::{Means, Scene, Session};
+use std::collections::BTreeSet;
+use std::time::Instant;
+use table::{GateDeath, Row, Table};
+use talk::Talk;
+
+/// What the death of a gate's machine is called.
+const GATE_DIES: &str = "gate-dies";
+
+/// Runs the benchmark.
+pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
+    let began = Instant::now();
+    let wanted: Vec<Combination> = Combination::all()
+        .filter(|it| plan.wants(&it.name()) && (!plan.quick || plan.only.is_some() || it.is_sample()))
+        .collect();
+    let table = match Means::find() {
+        Ok(means) => made(plan, means, &wanted)?,
+        Err(why) => Table { rows: wanted.iter().map(|it| not_run(*it, why)).collect(), ..Table::default() },
+    };
+    let mut report = report(&table, wanted.len());
+    report.metric("seconds", began.elapsed().as_secs());
+    Ok(report)
+}
+
+fn report(table: &Table, wanted: usize) -> Report {
+    let mut report = Report::new("faults");
+    let promised = table.promised();
+    #[expect(clippy::cast_precision_loss, reason = "counts, of which any is one too many")]
+    for (name, count) in [
+        ("promised_lost", promised.lost),
+        ("promised_repeated", promised.repeated),
+        ("promised_changed", promised.changed),
+    ] {
+        report.metric_with_bar(name, count as f64, Bar::Most(0.0));
+    }
+    report.add_lost(promised.lost + promised.changed, promised.repeated);
+    let run = table.rows.iter().filter(|row| row.not_run.is_none()).count();
+    let all = Combination::all().count();
+    report.metric("combinations", all);
+    report.metric("combinations_run", run);
+    let not_run = wanted - run;
+    report.metric("combinations_not_run", not_run);
+    let hits: usize = table.rows.iter().map(|row| row.hits).sum();
+    report.metric("moments_hit", hits);
+    report.body(table.json(), table.markdown());
+    report.note(format!("{run} of {all} combinations were run; {not_run} could not be"));
+    for reason in table.rows.iter().filter_map(|row| row.not_run.as_ref()).collect::<BTreeSet<_>>() {
+        report.note(format!("not run: {reason}"));
+    }
+    report.note(format!(
+        "{hits} faults were there while what was under way still was; the others came right behind it (`hits`)"
+    ));
+    report.note(
+        "gaps: the median, over moments and runs, of the longest wait for an answer; client with an agent / behind another \
+         edge's gate",
+    );
+    report.note(
+        "clock: the monotonic and boot clocks of the three edges are 0, 30 and 15 days ahead (time namespaces), and the owner \
+         is stopped in order; the machine's real-time clock is not touched",
+    );
+    report
+}
+
+fn not_run(combination: Combination, why: &str) -> Row {
+    Row { not_run: Some(why.to_owned()), ..Row::new(combination) }
+}
+
+/// Makes what is wanted, policy by policy.
+fn made(plan: &Plan, means: Means, wanted: &[Combination]) -> anyhow::Result<Table> {
+    let mut table = Table::default();
+    for policy in Policy::ALL {
+        let wanted: Vec<Combination> = wanted.iter().copied().filter(|it| it.policy == policy).collect();
+        let gate_dies = plan.wants(&format!("{GATE_DIES}.{}", policy.name()));
+        let (wanted, impossible): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|it| means.missing(it.fault).is_none());
+        for it in impossible {
+            table.rows.push(not_run(it, means.missing(it.fault).unwrap_or_default()));
+        }
+        if wanted.is_empty() && !gate_dies {
+            continue;
+        }
+        progress(&format!("faults: {}: starting its machines", policy.name()));
+        let mut scene = Scene::new(plan, means, policy)?;
+        for client in Client::ALL {
+            let mut rows: Vec<Row> =
+                wanted.iter().filter(|it| it.client == client).map(|it| Row::new(*it)).collect();
+            let mut from = 0;
+            while let Err(why) = converse(&mut scene, client, &mut rows, &mut from) {
+                // Nothing is known of that one; the others have new machines.
+                let row = &mut rows[from];
+                progress(&format!("faults: {}: NOT MADE: {why:#}", row.combination.name()));
+                row.not_run = Some(format!("failed: {why:#}").lines().next().unwrap_or_default().to_owned());
+                from += 1;
+                drop(scene);
+                scene = Scene::new(plan, means, policy)?;
+            }
+            table.rows.append(&mut rows);
+        }
+        if gate_dies {
+            progress(&format!("faults: {}: the gate dies", policy.name()));
+            table.gate.push((policy, gate_death(&mut scene)?));
+        }
+    }
+    Ok(table)
+}
+
+/// Makes these combinations in one conversation, and in a new one only where a client lost its connection. `at` counts those that
+/// were made.
+fn converse(scene: &mut Scene, client: Client, rows: &mut [Row], at: &mut usize) -> anyhow::Result<()> {
+    let mut running: Option<(Session, Talk)> = None;
+    let count = rows.len();
+    while let Some(row) = rows.get_mut(*at) {
+        progress(&format!("faults: {}, {} of {count}", row.combination.name(), *at + 1));
+        let (session, mut talk) = match running.take() {
+            Some(running) => running,
+            None => scene.talk(client)?,
+        };
+        let struck = moment::make(scene, &session, &mut talk, row.combination)?;
+        row.gaps_ms.push(struck.gap.as_secs_f64() * 1e3);
+        row.protected_ms.push(struck.protected.as_secs_f64() * 1e3);
+        row.hits += usize::from(struck.hit);
+        row.wrong.add(talk.wrong());
+        row.wrong.add(scene.server.take());
+        if talk.is_whole() {
+            running = Some((session, talk));
+        } else {
+            row.broken += usize::from(talk.why().is_some());
+            row.why = talk.why().map(str::to_owned);
+            let what = talk.why().unwrap_or("a wrong answer");
+            progress(&format!(
+                "faults: {}: BROKEN: {what}; the last lines:\n{}",
+                row.combination.name(),
+                scene.lab.journal.tail(60)
+            ));
+        }
+        *at += 1;
+    }
+    Ok(())
+}
+
+/// Kills the machine of a client's gate while another client, with an agent, talks as well.
+fn gate_death(scene: &mut Scene) -> anyhow::Result<GateDeath> {
+    let mut death = GateDeath { runs: 1, ..GateDeath::default() };
+    let (_, mut other) = scene.talk(Client::Agent)?;
+    let (_, mut own) = scene.talk(Client::Gate)?;
+    own.ask();
+    death.wrong.add(own.wrong());
+    own.begin_long();
+    other.begin_long();
+    scene.kill_gate();
+    other.finish_long();
+    own.finish_long();
+    for _ in 0..10 {
+        other.ask();
+    }
+    other.check_state();
+    death.connections_lost += usize::from(own.why().is_some());
+    death.others_lost += usize::from(other.why().is_some());
+    death.others_wrong.add(other.wrong());
+    // What the server heard is right as far as it goes, also of a client that is cut off.
+    death.others_wrong.add(scene.server.take());
+    scene.restore_gate()?;
+    let (_, mut again) = scene.talk(Client::Gate)?;
+    again.ask();
+    death.again += usize::from(again.is_whole());
+    Ok(death)
+}

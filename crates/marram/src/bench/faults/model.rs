@@ -1,0 +1,138 @@
+//! What must come back: the cell's state as its client knows it, and a stream whose bytes say where they belong.
+
+/// Bytes of a page of the cell's state, in words.
+const PAGE_WORDS: usize = 512;
+/// Marks the words of a stream; the rest of a word is its place.
+const MARK: u64 = 0xc35a << 48;
+/// How far from where it should be a piece of a stream is looked for.
+const SEARCH: u64 = 4 << 20;
+
+/// The state of the cell `ballast`, command by command.
+pub(super) struct Model {
+    words: Vec<u64>,
+}
+
+impl Model {
+    /// So many whole pages made from a seed.
+    pub(super) fn filled(pages: usize, seed: u64) -> Self {
+        let mut word = seed.max(1);
+        let mut next = || {
+            word = xorshift(word);
+            word
+        };
+        Self { words: (0..pages * PAGE_WORDS).map(|_| next()).collect() }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+
+    pub(super) fn pages(&self) -> u64 {
+        (self.words.len() / PAGE_WORDS) as u64
+    }
+
+    pub(super) fn checksum(&self) -> u64 {
+        self.words.iter().fold(0, |sum, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// What the command `T` does, and its answer.
+    pub(super) fn touch(&mut self, count: u64, first: u64) -> u64 {
+        let pages = self.pages();
+        (0..count.min(pages)).fold(0_u64, |sum, page| {
+            let index = usize::try_from((first % pages + page) % pages).unwrap_or(0) * PAGE_WORDS;
+            self.words[index] = xorshift(self.words[index].max(1));
+            sum.rotate_left(5) ^ self.words[index]
+        })
+    }
+}
+
+fn xorshift(mut word: u64) -> u64 {
+    word ^= word << 13;
+    word ^= word >> 7;
+    word ^ word << 17
+}
+
+fn byte(at: u64) -> u8 {
+    (MARK | (at / 8)).to_be_bytes()[usize::try_from(at % 8).unwrap_or(0)]
+}
+
+/// A piece of the stream.
+pub(super) fn stream(from: u64, len: usize) -> Vec<u8> {
+    (from..from + len as u64).map(byte).collect()
+}
+
+/// What is wrong with what was heard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Wrong {
+    /// Bytes, or answers, that never came.
+    pub(super) lost: u64,
+    /// That came twice.
+    pub(super) repeated: u64,
+    /// That are others.
+    pub(super) changed: u64,
+}
+
+impl Wrong {
+    pub(super) fn add(&mut self, other: Self) {
+        self.lost += other.lost;
+        self.repeated += other.repeated;
+        self.changed += other.changed;
+    }
+
+    pub(super) fn any(self) -> bool {
+        self != Self::default()
+    }
+}
+
+/// Compares what was heard at a place of the stream with what belongs there.
+pub(super) fn compare(from: u64, heard: &[u8]) -> Option<Wrong> {
+    let offset = (from..).zip(heard).position(|(at, heard)| byte(at) != *heard)?;
+    let (at, rest) = (from + offset as u64, &heard[offset..]);
+    // Enough to know a place by; fewer are at the end of what was heard.
+    let known = &rest[..rest.len().min(24)];
+    let is_at = |place: u64| (place..).zip(known).all(|(at, heard)| byte(at) == *heard);
+    let mut wrong = Wrong { changed: 1, ..Wrong::default() };
+    for distance in 1..=SEARCH {
+        if is_at(at + distance) {
+            wrong = Wrong { lost: distance, ..Wrong::default() };
+            break;
+        }
+        if distance <= at && is_at(at - distance) {
+            wrong = Wrong { repeated: distance, ..Wrong::default() };
+            break;
+        }
+    }
+    Some(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_stream_is_told_apart() {
+        let heard = |skip: std::ops::Range<usize>, again: std::ops::Range<usize>| {
+            let whole = stream(800, 1_000);
+            [&whole[..skip.start], &whole[again], &whole[skip.end..]].concat()
+        };
+        assert_eq!(compare(800, &heard(0..0, 0..0)), None);
+        assert_eq!(compare(800, &heard(400..403, 0..0)), Some(Wrong { lost: 3, ..Wrong::default() }));
+        assert_eq!(
+            compare(800, &heard(400..400, 300..400)),
+            Some(Wrong { repeated: 100, ..Wrong::default() })
+        );
+        let mut flipped = stream(800, 100);
+        flipped[50] ^= 4;
+        assert_eq!(compare(800, &flipped), Some(Wrong { changed: 1, ..Wrong::default() }));
+    }
+
+    #[test]
+    fn the_model_is_order_sensitive() {
+        let (mut one, mut other) = (Model::filled(4, 7), Model::filled(4, 7));
+        assert_eq!((one.bytes(), one.pages()), (16 << 10, 4));
+        assert_eq!(one.touch(2, 0), other.touch(2, 0));
+        let again = other.touch(2, 0);
+        assert_ne!(one.touch(2, 1), again);
+        assert_ne!(one.checksum(), other.checksum());
+    }
+}

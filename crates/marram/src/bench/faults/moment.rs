@@ -1,0 +1,116 @@
+//! One combination: awaits its moment, strikes, hears what the client hears, and repairs.
+
+use super::axes::{Combination, Moment};
+use super::scene::{Scene, Session};
+use super::strike::Blow;
+use super::talk::Talk;
+use anyhow::Context;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Answers after a fault that mean that the session goes on.
+const ENOUGH: usize = 10;
+/// Bytes that have left an edge whose client says little: a checkpoint is on its way, and more than as much is still to come.
+const CHECKPOINT_BYTES: u64 = 512 << 10;
+/// How long a checkpoint may take to begin.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What one fault did to one conversation.
+pub(super) struct Struck {
+    /// The longest wait for an answer.
+    pub(super) gap: Duration,
+    /// Whether the moment was hit: what was under way was still under way when the fault was there.
+    pub(super) hit: bool,
+    /// How long it took, once the fault was undone, until the session was as safe as before.
+    pub(super) protected: Duration,
+}
+
+/// What whoever strikes reports.
+struct Hit {
+    blows: Vec<Blow>,
+    hit: bool,
+}
+
+/// Makes one combination. The session goes on afterwards, unless its client heard that it does not.
+pub(super) fn make(
+    scene: &mut Scene,
+    session: &Session,
+    talk: &mut Talk,
+    combination: Combination,
+) -> anyhow::Result<Struck> {
+    let owner = scene.wait_until_protected(session)?;
+    // What can be done in several ways is done in each, at one moment or the other.
+    let round = combination.moment as usize + combination.client as usize;
+    let (hit, gap) = match combination.moment {
+        Moment::Idle => {
+            let hit = Hit { blows: vec![scene.strike(combination.fault, owner, round)?], hit: true };
+            (hit, talk.ask())
+        }
+        Moment::Message => {
+            talk.begin_long();
+            let struck = Instant::now();
+            let hit = Hit { blows: vec![scene.strike(combination.fault, owner, round)?], hit: true };
+            talk.finish_long();
+            (hit, struck.elapsed())
+        }
+        Moment::Checkpoint => while_talking(talk, Talk::churn, || {
+            let before = scene.machine(owner)?.sent_bytes()?;
+            wait_for_checkpoint(scene, owner, before)?;
+            let blow = scene.strike(combination.fault, owner, round)?;
+            // Less than the state has left since: the checkpoint has not arrived.
+            let left = scene.machine(owner)?.sent_bytes()?.saturating_sub(before);
+            Ok(Hit { blows: vec![blow], hit: left < Talk::STATE_BYTES })
+        })?,
+        Moment::Recovery => {
+            let next = scene.next_owner(session, owner, round)?;
+            while_talking(talk, Talk::ask, || {
+                let start = scene.lab.journal.end();
+                let first = scene.strike(super::axes::Fault::Kill, owner, round)?;
+                scene.wait_for_orphan(session, start)?;
+                let second = scene.strike(combination.fault, next, round)?;
+                let hit = scene.is_orphan(session, start, Instant::now());
+                Ok(Hit { blows: vec![first, second], hit })
+            })?
+        }
+    };
+    let gap = (0..ENOUGH).map(|_| talk.ask()).fold(gap, Duration::max);
+    scene.undo(hit.blows)?;
+    talk.check_state();
+    let undone = Instant::now();
+    if talk.is_whole() {
+        scene.wait_until_protected(session)?;
+    }
+    Ok(Struck { gap, hit: hit.hit, protected: undone.elapsed() })
+}
+
+/// Goes on asking until the fault is there and was answered; the longest wait.
+fn while_talking(
+    talk: &mut Talk,
+    mut ask: impl FnMut(&mut Talk) -> Duration,
+    strike: impl FnOnce() -> anyhow::Result<Hit> + Send,
+) -> anyhow::Result<(Hit, Duration)> {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let striker = scope.spawn(|| {
+            let hit = strike();
+            done.store(true, Ordering::Release);
+            hit
+        });
+        let mut gap = Duration::ZERO;
+        while !done.load(Ordering::Acquire) && talk.is_whole() {
+            gap = gap.max(ask(talk));
+        }
+        let hit = striker.join().ok().context("whoever strikes panicked")??;
+        Ok((hit, gap))
+    })
+}
+
+/// Waits until a checkpoint leaves the edge.
+fn wait_for_checkpoint(scene: &Scene, owner: usize, before: u64) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while scene.machine(owner)?.sent_bytes()?.saturating_sub(before) < CHECKPOINT_BYTES {
+        anyhow::ensure!(Instant::now() < deadline, "no checkpoint was on its way in {PATIENCE:?}");
+        std::thread::yield_now();
+    }
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! Machines for one policy: three edges that run cells, a fourth with a gate only, agents beside a client and a server, and
+//! what is asked of them between faults.
+
+use super::axes::{Client, Fault, Policy};
+use super::talk::{Server, Talk};
+use crate::admin::client::Client as Admin;
+use crate::bench::Plan;
+use crate::harness::{Event, Lab, Namespace, Place, Side, free_address};
+use anyhow::Context;
+use hyper::Method;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const APP: &str = "ballast";
+const SERVER: &str = "echo";
+/// Edges that run cells; the one with the gate is behind them.
+pub(super) const EDGES: usize = 3;
+const GATE: usize = EDGES;
+/// How long any one thing between faults may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What this machine allows beyond network namespaces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Means {
+    /// Small disks, in mount namespaces.
+    disks: bool,
+    /// Clocks of their own, in time namespaces.
+    clocks: bool,
+    /// A link that passes so much a second.
+    slow: bool,
+}
+
+impl Means {
+    /// Looks; an error says why there can be no scene at all.
+    pub(super) fn find() -> Result<Self, &'static str> {
+        if !Namespace::possible() {
+            return Err("needs the right to make network namespaces, and `ip`");
+        }
+        let can = |program: &str, arguments: &[&str]| {
+            Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
+        };
+        let slow = "tc qdisc add dev lo root tbf rate 1mbit burst 16kb latency 50ms";
+        let mounts = "mount -t tmpfs tmpfs /tmp";
+        Ok(Self {
+            disks: can("unshare", &["-m", "sh", "-c", mounts]),
+            clocks: can("unshare", &["-T", "--monotonic", "1000", "--boottime", "1000", "true"]),
+            slow: can("unshare", &["-n", "sh", "-c", slow]),
+        })
+    }
+
+    /// Why a fault cannot be made here.
+    pub(super) fn missing(self, fault: Fault) -> Option<&'static str> {
+        match fault {
+            Fault::FullDisk if !self.disks => Some("needs the right to mount in a namespace"),
+            Fault::Clock if !self.clocks => Some("needs time namespaces (CONFIG_TIME_NS)"),
+            Fault::Slow if !self.slow => Some("needs `tc` with a token bucket (tbf)"),
+            _ => None,
+        }
+    }
+
+    /// A program that runs `marram`, edges and recorders with a disk of 64 MiB, and edges with the clock that is set for them.
+    fn program(self, place: &Place, marram: &Path) -> anyhow::Result<PathBuf> {
+        let mut script = String::from("#!/bin/sh\ndirectory=$(dirname \"$3\")\n");
+        writeln!(script, "case $1 in edge) disk=$directory/state ;; recorder) disk=$directory/kept ;;")?;
+        writeln!(script, "*) exec {} \"$@\" ;; esac", marram.display())?;
+        if self.clocks {
+            script += "ahead=$(cat \"${directory%-*}.clock\" 2>/dev/null || echo 0)\n";
+            script += "clock=\"-T --monotonic $ahead --boottime $ahead\"\n";
+        }
+        if self.disks {
+            script += "mkdir -p \"$disk\" || exit 1\n";
+            let mounting = "mount -t tmpfs -o size=64m tmpfs \"$0\" && exec \"$@\"";
+            writeln!(
+                script,
+                "exec unshare -m $clock sh -c '{mounting}' \"$disk\" {} \"$@\"",
+                marram.display()
+            )?;
+        } else {
+            writeln!(script, "exec ${{clock:+unshare}} $clock {} \"$@\"", marram.display())?;
+        }
+        let path = place.write("marram", script)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+        Ok(path)
+    }
+}
+
+/// Machines, and a server that all sessions talk to.
+pub(super) struct Scene {
+    pub(super) lab: Lab,
+    policy: Policy,
+    pub(super) server: Server,
+    /// Where clients connect: to an agent beside them, to the gate.
+    listens: [SocketAddr; 2],
+    _tools: Place,
+}
+
+/// A session that is being talked in.
+pub(super) struct Session {
+    client: Client,
+    pub(super) id: String,
+}
+
+impl Scene {
+    pub(super) fn new(plan: &Plan, means: Means, policy: Policy) -> anyhow::Result<Self> {
+        let tools = Place::new("bench-faults-tools")?;
+        let mut layout = plan.layout("bench-faults", EDGES + 1, "");
+        layout.program = means.program(&tools, &plan.program)?;
+        (layout.encrypted, layout.namespaces) = (true, true);
+        // Gates report like agents do.
+        layout.edge_tables = "level = \"debug\"\n".into();
+        let rest = format!("server = \"{SERVER}\"\n{}\n[quotas]\nmemory = \"64MiB\"\n", policy.manifest());
+        let mut lab = Lab::new(layout, |place| Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?]))?;
+        lab.edges[GATE].run_no_apps();
+        let gate = lab.edges[GATE].address().ip();
+        let listens = [free_address()?, SocketAddr::new(gate, free_address()?.port())];
+        let mut scene = Self { lab, policy, server: Server::default(), listens, _tools: tools };
+        scene.start()?;
+        Ok(scene)
+    }
+
+    fn start(&mut self) -> anyhow::Result<()> {
+        for edge in &self.lab.edges {
+            edge.namespace().context("each edge has a namespace")?.reach_others()?;
+        }
+        self.write_clocks()?;
+        self.start_edges(&[0, 1, 2])?;
+        if self.policy == Policy::Recorder {
+            self.lab.start_recorder("directory = \"kept\"", "")?;
+        }
+        let edges = self.cell_edges();
+        let server = self.server.start()?;
+        self.lab.start_server_agent(&edges, &[(SERVER, server)])?;
+        let listen = format!("[[listen]]\naddress = \"{}\"\napp = \"{APP}\"\n", self.listens[0]);
+        self.lab.start_agent_with(Side::Client, &edges, &listen)?;
+        self.start_edges(&[GATE])
+    }
+
+    /// Where the edges that run cells are.
+    fn cell_edges(&self) -> Vec<SocketAddr> {
+        self.lab.edge_addresses()[..EDGES].to_vec()
+    }
+
+    /// Starts edges, again or for the first time, and waits until they are ready.
+    pub(super) fn start_edges(&mut self, edges: &[usize]) -> anyhow::Result<()> {
+        let start = self.lab.journal.end();
+        for edge in edges {
+            let extra = self.extra(*edge);
+            self.lab.edges[*edge].start(&self.lab.place, &self.lab.journal, &extra)?;
+        }
+        edges.iter().try_for_each(|edge| self.lab.edges[*edge].wait_ready(&self.lab.journal, start))
+    }
+
+    /// Further fields of an edge's configuration.
+    fn extra(&self, edge: usize) -> String {
+        let edges: Vec<String> = self.cell_edges().iter().map(ToString::to_string).collect();
+        if edge == GATE {
+            format!(
+                "gate = [{{ listen = \"{}\", app = \"{APP}\" }}]\ngates = {{ edges = {edges:?} }}",
+                self.listens[1]
+            )
+        } else {
+            format!("standby = {{ edges = {edges:?} }}")
+        }
+    }
+
+    /// The gate's machine dies.
+    pub(super) fn kill_gate(&mut self) {
+        self.lab.edges[GATE].kill();
+    }
+
+    /// And comes back.
+    pub(super) fn restore_gate(&mut self) -> anyhow::Result<()> {
+        self.start_edges(&[GATE])
+    }
+
+    /// The machine of an edge.
+    pub(super) fn machine(&self, edge: usize) -> anyhow::Result<&Namespace> {
+        self.lab.edges[edge].namespace().context("each edge has a namespace")
+    }
+
+    /// Who reports what becomes of a client's sessions.
+    fn reporter(&self, client: Client) -> String {
+        match client {
+            Client::Agent => Side::Client.agent().to_owned(),
+            Client::Gate => self.lab.edges[GATE].who(),
+        }
+    }
+
+    /// Begins a conversation.
+    pub(super) fn talk(&self, client: Client) -> anyhow::Result<(Session, Talk)> {
+        self.wait_for_wires()?;
+        let (start, who) = (self.lab.journal.end(), self.reporter(client));
+        let talk = Talk::start(self.listens[client as usize])?;
+        let owned = |event: &Event| *event.who == *who && event.name() == "owned";
+        let (_, event) =
+            self.lab.journal.wait(start, PATIENCE, owned).with_context(|| {
+                format!("no session began; the last lines:\n{}", self.lab.journal.tail(20))
+            })?;
+        Ok((Session { client, id: event.text("session").to_owned() }, talk))
+    }
+
+    fn is_about(&self, session: &Session, name: &str, event: &Event) -> bool {
+        *event.who == *self.reporter(session.client)
+            && event.name() == name
+            && event.text("session") == session.id
+    }
+
+    /// The edge that owns a session.
+    pub(super) fn owner(&self, session: &Session) -> anyhow::Result<usize> {
+        let owned = self.lab.journal.last(|event| self.is_about(session, "owned", event));
+        let owned = owned.context("the session has an owner")?;
+        let address = owned.text("edge");
+        let place = self.cell_edges().iter().position(|edge| edge.to_string() == address);
+        place.with_context(|| format!("an owner at {address}, where no edge is"))
+    }
+
+    /// Waits until the session is reported to have no owner; or another one, if whoever stands by was quicker than that report.
+    pub(super) fn wait_for_orphan(&self, session: &Session, start: usize) -> anyhow::Result<()> {
+        let found = self.lab.journal.wait(start, PATIENCE, |event| {
+            self.is_about(session, "orphaned", event) || self.is_about(session, "owned", event)
+        });
+        found.map(drop).context("a session whose edge is killed is without an owner")
+    }
+
+    /// Whether it has had none from then on, at some time.
+    pub(super) fn is_orphan(&self, session: &Session, start: usize, at: Instant) -> bool {
+        self.lab.journal.count(start, |event| event.at <= at && self.is_about(session, "owned", event)) == 0
+    }
+
+    /// Waits until every agent and gate has a wire to every edge that runs cells.
+    pub(super) fn wait_for_wires(&self) -> anyhow::Result<()> {
+        let watchers =
+            [Side::Client.agent().to_owned(), Side::Server.agent().to_owned(), self.reporter(Client::Gate)];
+        let edges: Vec<String> = self.cell_edges().iter().map(ToString::to_string).collect();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (start, mut up) = (self.lab.journal.end(), BTreeSet::new());
+            let news = |event: &Event| ["edge_up", "edge_down"].contains(&event.name());
+            for event in self.lab.journal.all(0, news) {
+                let wire = (event.who.to_string(), event.text("edge").to_owned());
+                if event.name() == "edge_up" {
+                    up.insert(wire);
+                } else {
+                    up.remove(&wire);
+                }
+            }
+            let all =
+                watchers.iter().all(|who| edges.iter().all(|edge| up.contains(&(who.clone(), edge.clone()))));
+            if all {
+                return Ok(());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let found = self.lab.journal.wait(start, left, news);
+            found.with_context(|| {
+                format!("wires are missing; the last lines:\n{}", self.lab.journal.tail(20))
+            })?;
+        }
+    }
+
+    /// Waits until nothing of the last fault is left: every wire is there, and so is whoever keeps the session besides its
+    /// ends. Returns its owner.
+    pub(super) fn wait_until_protected(&self, session: &Session) -> anyhow::Result<usize> {
+        self.wait_for_wires()?;
+        let owner = self.owner(session)?;
+        if let Some(how) = self.policy.keeper() {
+            let edge = self.lab.edges[owner].client()?;
+            let ready = |keeper: &Value| {
+                keeper.as_str().is_some_and(|it| it.contains(how) && it.contains(" B behind"))
+            };
+            self.poll("nobody stands by", &edge, session, |row| {
+                row["keepers"].as_array().is_some_and(|all| all.iter().any(ready))
+            })?;
+        }
+        if self.policy == Policy::Recorder {
+            let recorder = self.lab.recorder.as_ref().context("a recorder was started")?.client()?;
+            let address = self.lab.edges[owner].address().to_string();
+            self.poll("the recorder does not keep it", &recorder, session, |row| {
+                row["phase"] == "kept" && row["edge"] == address
+            })?;
+        }
+        Ok(owner)
+    }
+
+    /// Asks an edge or a recorder until its row about a session is as wanted.
+    fn poll(
+        &self,
+        why: &str,
+        client: &Admin,
+        session: &Session,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let list = client.json(Method::GET, "/v1/sessions")?;
+            let rows = list["sessions"].as_array().map_or(&[][..], Vec::as_slice);
+            if rows.iter().any(|row| row["session"] == session.id && wanted(row)) {
+                return Ok(());
+            }
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "{why}: {}\n{list}; the last lines:\n{}",
+                session.id,
+                self.lab.journal.tail(20)
+            );
+            std::thread::yield_now();
+        }
+    }
+
+    /// The edge that would go on with the session if its owner died: the one that stands by; else one of the others, in turn.
+    pub(super) fn next_owner(&self, session: &Session, owner: usize, round: usize) -> anyhow::Result<usize> {
+        let others: Vec<usize> = (0..EDGES).filter(|edge| *edge != owner).collect();
+        if self.policy.keeper().is_some() {
+            for edge in &others {
+                let list = self.lab.edges[*edge].client()?.json(Method::GET, "/v1/sessions")?;
+                let rows = list["sessions"].as_array().map_or(&[][..], Vec::as_slice);
+                if rows.iter().any(|row| row["session"] == session.id && row["phase"] == "standing by") {
+                    return Ok(*edge);
+                }
+            }
+        }
+        Ok(others[round % others.len()])
+    }
+}

@@ -1,0 +1,120 @@
+//! What befalls the link between a namespace and the rest: partitions, slowness, resets. Everything is done within the
+//! namespace or to its own pair of devices, and goes with it.
+
+use super::namespace::{Namespace, ip};
+use anyhow::{Context, ensure};
+use std::process::Command;
+
+/// Which direction of a link nothing passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// From the namespace: it hears and is not heard.
+    Out,
+    /// To the namespace: it is heard and does not hear.
+    In,
+}
+
+impl Namespace {
+    /// Lets it reach other namespaces, and them it, through this one.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn reach_others(&self) -> anyhow::Result<()> {
+        let forwarding = format!("/proc/sys/net/ipv4/conf/{}/forwarding", self.near);
+        std::fs::write(&forwarding, "1").with_context(|| format!("cannot write {forwarding}"))?;
+        ip(&["-n", &self.name, "route", "add", "default", "via", &self.gateway.to_string()])
+    }
+
+    /// From now on nothing passes that way, and nobody is told.
+    ///
+    /// # Errors
+    /// If it is so already, or the kernel refuses.
+    pub fn part(&self, way: Way) -> anyhow::Result<()> {
+        match way {
+            Way::Out => {
+                self.blackholes().try_for_each(|to| ip(&["-n", &self.name, "route", "add", "blackhole", &to]))
+            }
+            // A packet for an address that is not local goes nowhere: the namespace does not forward.
+            Way::In => self.local("del"),
+        }
+    }
+
+    /// Undoes [`Namespace::part`].
+    ///
+    /// # Errors
+    /// If nothing was done, or the kernel refuses.
+    pub fn rejoin(&self, way: Way) -> anyhow::Result<()> {
+        match way {
+            Way::Out => {
+                self.blackholes().try_for_each(|to| ip(&["-n", &self.name, "route", "del", "blackhole", &to]))
+            }
+            Way::In => self.local("add"),
+        }
+    }
+
+    /// More specific than the device's own route and than the default route.
+    fn blackholes(&self) -> impl Iterator<Item = String> {
+        [format!("{}/32", self.gateway), "0.0.0.0/1".into(), "128.0.0.0/1".into()].into_iter()
+    }
+
+    fn local(&self, change: &str) -> anyhow::Result<()> {
+        let (name, address) = (self.name.as_str(), self.address.to_string());
+        let route =
+            ["local", &address, "dev", &self.far, "table", "local", "proto", "kernel", "scope", "host"];
+        ip(&[&["-n", name, "route", change][..], &route, &["src", &address]].concat())
+    }
+
+    /// Lets so many kilobits a second pass each way, with a queue of 50 ms.
+    ///
+    /// # Errors
+    /// If it is slow already, or the kernel has no token bucket.
+    pub fn slow_down(&self, kbit_per_s: u32) -> anyhow::Result<()> {
+        let rate = format!("{kbit_per_s}kbit");
+        let bucket = ["root", "tbf", "rate", &rate, "burst", "16kb", "latency", "50ms"];
+        run("tc", &[&["qdisc", "add", "dev", &self.near][..], &bucket].concat())?;
+        run("tc", &[&["-n", &self.name, "qdisc", "add", "dev", &self.far][..], &bucket].concat())
+    }
+
+    /// Undoes [`Namespace::slow_down`].
+    ///
+    /// # Errors
+    /// If it was not slow.
+    pub fn speed_up(&self) -> anyhow::Result<()> {
+        run("tc", &["qdisc", "del", "dev", &self.near, "root"])?;
+        run("tc", &["-n", &self.name, "qdisc", "del", "dev", &self.far, "root"])
+    }
+
+    /// Resets every connection to a port within, at both ends.
+    ///
+    /// # Errors
+    /// If the program `ss` is not there, or the kernel cannot (`CONFIG_INET_DIAG_DESTROY`).
+    pub fn reset_connections(&self, port: u16) -> anyhow::Result<()> {
+        let (name, port) = (self.name.as_str(), format!(":{port}"));
+        let filter = ["ss", "-K", "-t", "-n", "state", "established", "sport", "=", &port];
+        let output = run_for("ip", &[&["netns", "exec", name][..], &filter].concat())?;
+        ensure!(output.contains(&port), "no connection was reset: {output}");
+        Ok(())
+    }
+
+    /// Bytes that have left the namespace.
+    ///
+    /// # Errors
+    /// If its device is gone.
+    pub fn sent_bytes(&self) -> anyhow::Result<u64> {
+        let path = format!("/sys/class/net/{}/statistics/rx_bytes", self.near);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        text.trim().parse().with_context(|| format!("{path} holds {text:?}"))
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    run_for(program, arguments).map(drop)
+}
+
+fn run_for(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.with_context(|| format!("cannot run {program}; install iproute2"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {}: {}", arguments.join(" "), said.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
