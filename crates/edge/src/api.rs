@@ -124,6 +124,8 @@ pub enum Out {
         image: ImageHash,
         /// Seeds its generator.
         seed: Seed,
+        /// Whose it is: what its handlers read comes from that app's cache.
+        app: String,
         /// Whose turn its handlers take.
         place: Place,
     },
@@ -143,6 +145,8 @@ pub enum Out {
         checkpoints: Vec<CheckpointMeta>,
         /// Whether [`Out::Advance`] may follow.
         stands_by: bool,
+        /// Whose it is, as in [`Out::Start`].
+        app: String,
         /// Whose turn its handlers take.
         place: Place,
     },
@@ -283,6 +287,8 @@ record! {
         tenant: String,
         /// 0 for the fair class; else its priority, the highest first, before all that is fair.
         priority: u8,
+        /// Where its cells read objects from, if they may.
+        cache: Option<crate::cache::Policy>,
     }
 }
 
@@ -716,6 +722,7 @@ pub(crate) mod tests {
             shared: false,
             tenant: tenant.into(),
             priority,
+            cache: None,
         }
     }
 }

@@ -42,6 +42,7 @@ fn app(name: &str, tenant: &str, sessions_max: u32) -> App {
         shared: false,
         tenant: tenant.into(),
         priority: 0,
+        cache: None,
     }
 }
 

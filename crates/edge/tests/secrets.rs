@@ -91,6 +91,7 @@ fn app(recovery_target_ns: u64) -> App {
         shared: false,
         tenant: "t".into(),
         priority: 0,
+        cache: None,
     }
 }
 
@@ -197,6 +198,7 @@ impl World {
                     outputs,
                     timers,
                     tasks,
+                    reads: Vec::new(),
                     cost_ns,
                 };
                 to_shard.push_back(ShardIn::Ran(ran));

@@ -56,6 +56,7 @@ fn hall(image: u8) -> App {
         shared: true,
         tenant: "t".into(),
         priority: 0,
+        cache: None,
     }
 }
 
@@ -216,6 +217,7 @@ impl World {
             outputs,
             timers: Vec::new(),
             tasks: Vec::new(),
+            reads: Vec::new(),
             cost_ns: 1_000,
         }
     }

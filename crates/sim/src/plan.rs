@@ -176,6 +176,8 @@ pub struct Plan {
     pub recorder: Option<Site>,
     /// Whether sessions are recorded, by operators and when a handler is stopped.
     pub records: bool,
+    /// Whether cells read from their edge's cache.
+    pub reads: bool,
     /// Set when sessions of this seed may end in another way than in order: an agent's process dies with its ends, an operator
     /// kills, the linger time is shorter than the faults last.
     pub may_be_lost: bool,
@@ -223,6 +225,7 @@ impl Plan {
             standby: standby.is_some(),
             recorder: site(seed, load),
             records: Random::new(seed, 11).percent(25),
+            reads: Random::new(seed, 31).percent(40),
             may_be_lost: lethal || hasty,
         };
         // Edges reach each other about as agents reach edges; faults strike between them too.
@@ -360,6 +363,7 @@ fn apps(random: &mut Random, linger_ms: u64, weirs: bool, standby: Option<Protec
         shared: false,
         tenant: "t".into(),
         priority: 0,
+        cache: None,
     };
     Service::ALL.into_iter().map(app).collect()
 }

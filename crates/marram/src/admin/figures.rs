@@ -117,6 +117,7 @@ mod tests {
             shared: false,
             tenant: "t".into(),
             priority: 0,
+            cache: None,
         };
         let shown = edge(&figures(), &[app("b"), app("new")]);
         assert_eq!(shown["figures"], json!({ "sessions": 7, "recoveries": 9 }));
