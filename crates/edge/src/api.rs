@@ -125,6 +125,8 @@ pub enum Out {
         image: ImageHash,
         /// Seeds its generator.
         seed: Seed,
+        /// Whose it is: what its handlers read comes from that app's cache.
+        app: String,
         /// Whose turn its handlers take.
         place: Place,
     },
@@ -144,6 +146,8 @@ pub enum Out {
         checkpoints: Vec<CheckpointMeta>,
         /// Whether [`Out::Advance`] may follow.
         stands_by: bool,
+        /// Whose it is, as in [`Out::Start`].
+        app: String,
         /// Whose turn its handlers take.
         place: Place,
     },
@@ -299,6 +303,8 @@ record! {
         priority: u8,
         /// Whether its clients could go back to an older state unseen. For apps without a server.
         witness: Witness,
+        /// Where its cells read objects from, if they may.
+        cache: Option<crate::cache::Policy>,
     }
 }
 
@@ -773,6 +779,7 @@ pub(crate) mod tests {
             tenant: tenant.into(),
             priority,
             witness: Witness::None,
+            cache: None,
         }
     }
 }

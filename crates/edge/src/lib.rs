@@ -6,6 +6,7 @@
 extern crate alloc;
 
 pub mod api;
+pub mod cache;
 pub mod control;
 pub mod coordinator;
 pub mod ring;

@@ -6,7 +6,7 @@
 use marram_edge::{
     api::{
         App, Configure, Counter, FromShard, Grant, In, Keep, Kill, Label, Now, Out, Protect, Tag, ToShard,
-        WireId,
+        WireId, Witness,
     },
     shard::Shard,
 };
@@ -42,6 +42,8 @@ fn app(name: &str, tenant: &str, sessions_max: u32) -> App {
         shared: false,
         tenant: tenant.into(),
         priority: 0,
+        cache: None,
+        witness: Witness::None,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use marram_edge::{
-    api::{App, In as ShardIn, Keep, Now, Out as ShardOut, Protect, ToShard, WireId as ShardWire},
+    api::{App, In as ShardIn, Keep, Now, Out as ShardOut, Protect, ToShard, WireId as ShardWire, Witness},
     shard::Shard,
 };
 use marram_session::{
@@ -91,6 +91,8 @@ fn app(recovery_target_ns: u64) -> App {
         shared: false,
         tenant: "t".into(),
         priority: 0,
+        cache: None,
+        witness: Witness::None,
     }
 }
 
@@ -197,6 +199,7 @@ impl World {
                     outputs,
                     timers,
                     tasks,
+                    reads: Vec::new(),
                     cost_ns,
                 };
                 to_shard.push_back(ShardIn::Ran(ran));

@@ -5,7 +5,10 @@
 
 use bytes::Bytes;
 use marram_edge::{
-    api::{App, CellError, Configure, In as ShardIn, Keep, Now, Out as ShardOut, Protect, ToShard, WireId},
+    api::{
+        App, CellError, Configure, In as ShardIn, Keep, Now, Out as ShardOut, Protect, ToShard, WireId,
+        Witness,
+    },
     shard::Shard,
 };
 use marram_session::{
@@ -56,6 +59,8 @@ fn hall(image: u8) -> App {
         shared: true,
         tenant: "t".into(),
         priority: 0,
+        cache: None,
+        witness: Witness::None,
     }
 }
 
@@ -216,6 +221,7 @@ impl World {
             outputs,
             timers: Vec::new(),
             tasks: Vec::new(),
+            reads: Vec::new(),
             cost_ns: 1_000,
         }
     }

@@ -1,10 +1,12 @@
 //! An app's manifest, `marram.toml`: as written and as resolved. Refuses promises that nobody could keep; whether *this*
 //! edge can keep them is the admin desk's question.
 
+mod cache;
 mod files;
 mod quotas;
 mod stages;
 
+pub(crate) use cache::BYTES as CACHE_BYTES;
 pub use files::TreeFile;
 pub use quotas::{Quotas, StageQuotas};
 pub use stages::{Stage, read_parts};
@@ -12,6 +14,7 @@ pub use stages::{Stage, read_parts};
 use crate::config::source::{Problem, Source};
 use crate::config::units::{Name, Time};
 use marram_edge::api::{App, Keep, Protect, Witness};
+use marram_edge::cache::Policy;
 use marram_wire::id::ImageHash;
 use serde::Deserialize;
 use std::time::Duration;
@@ -58,6 +61,8 @@ pub struct Manifest {
     pub linger: Duration,
     /// Whether the coordinator remembers how much clients have.
     pub witness: Witness,
+    /// Where its cells read objects from, if they may.
+    pub cache: Option<Policy>,
 }
 
 impl Manifest {
@@ -87,6 +92,7 @@ impl Manifest {
             tenant: self.tenant.clone(),
             priority: self.priority,
             witness: self.witness,
+            cache: self.cache.clone(),
         }
     }
 }
@@ -107,6 +113,7 @@ struct Written {
     keep: WrittenKeep,
     #[serde(default)]
     schedule: WrittenSchedule,
+    cache: Option<cache::Written>,
     #[serde(default)]
     files: Vec<files::Written>,
     #[serde(default)]
@@ -172,6 +179,7 @@ impl Written {
             witness: self.keep.witness(source, protection, self.server.is_some())?,
             recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.0),
             linger: self.keep.linger.map_or(LINGER, |time| time.0),
+            cache: self.cache.map(|cache| cache.resolve(source)).transpose()?,
             server: self.server.map(|name| name.into_inner().0),
             name: self.name.0,
         })
@@ -297,7 +305,7 @@ mod tests {
         let (shown, default) = (all.stages.remove(0), written.stages.remove(0));
         assert_eq!((shown.name, shown.quotas, shown.files.len()), (default.name, default.quotas, 1));
         let quotas = Quotas { messages_per_s: 0, log_bytes_per_s: 0, ..all.quotas };
-        assert_eq!(Manifest { server: None, quotas, ..all }, written);
+        assert_eq!(Manifest { server: None, quotas, cache: None, ..all }, written);
     }
 
     #[test]

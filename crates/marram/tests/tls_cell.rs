@@ -64,7 +64,7 @@ impl App {
 }
 
 fn run(cells: &mut Cells, input: Input) -> (Vec<Output>, u64) {
-    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 1 });
+    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 1, logged: None });
     loop {
         match progress {
             Progress::Done(ran) => {

@@ -34,7 +34,7 @@ pub use cells::{
 pub use chain::{Chain, Image};
 pub use checkpoint::{Decoded, RestoreError, Snapshot, SnapshotError};
 pub use deploy::DeployError;
-pub use host::{Level, Print};
+pub use host::{Level, Print, reads_cache};
 pub use image::{ImageFault, ImageInfo};
 pub use images::{Images, LoadError, StoreError};
 pub use keys::{KeyId, Keyring, Signer};

@@ -37,7 +37,7 @@ static ALLOCATOR: Counting = Counting;
 fn of_a_message(cells: &mut Cells) -> f64 {
     let input = message(&[7; 64]);
     let mut handle = || {
-        let run = Run { cell: CELL, input: input.clone(), now_ns: 0 };
+        let run = Run { cell: CELL, input: input.clone(), now_ns: 0, logged: None };
         match cells.run(run) {
             Progress::Done(ran) => assert_eq!(ran.outputs.len(), 1),
             // Preempted by a busy machine: counts for nothing.

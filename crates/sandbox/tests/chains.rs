@@ -194,7 +194,7 @@ fn a_paused_stage_pauses_its_chain_and_no_other() {
         let image = deploy_chain(&[("a", relay('a')), ("busy", busy()), ("c", relay('c'))]);
         let (mut cells, other) = (start(&image), CellId(2));
         start_in(&mut cells, other, &relays());
-        let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 });
+        let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0, logged: None });
         let mut slices = 0;
         let ran = loop {
             match progress {
@@ -226,7 +226,7 @@ fn many_short_handlers_are_preempted_too() {
         };
         let mut cells = start(&deploy_chain(&[("there", down(1)), ("back", down(0))]));
         let mut progress =
-            cells.run(Run { cell: CELL, input: message(&60_000_u32.to_le_bytes()), now_ns: 0 });
+            cells.run(Run { cell: CELL, input: message(&60_000_u32.to_le_bytes()), now_ns: 0, logged: None });
         let mut slices = 0;
         while let Progress::Pending = progress {
             slices += 1;

@@ -64,7 +64,8 @@ fn a_guest_that_never_comes_back_is_preempted_and_can_be_removed() {
     for at in ["alloc", "recv"] {
         for messages in [0, MANY] {
             let mut cells = after(messages, &spoiled(at, "(loop $l (br $l))"));
-            let mut progress = cells.run(Run { cell: CELL, input: message(&HARMFUL), now_ns: 0 });
+            let mut progress =
+                cells.run(Run { cell: CELL, input: message(&HARMFUL), now_ns: 0, logged: None });
             for _ in 0..3 {
                 assert!(matches!(progress, Progress::Pending), "{at}");
                 progress = cells.poll(CELL);

@@ -24,8 +24,12 @@ fn input(n: usize) -> Vec<u8> {
 /// One step of the session; between its slices another cell spins, `pauses` times each.
 fn step(cells: &mut Cells, n: usize, pauses: usize) {
     let spinner = CellId(99);
-    let mut progress =
-        cells.run(Run { cell: CELL, input: message(&input(n)), now_ns: 1000 + i64::try_from(n).unwrap() });
+    let mut progress = cells.run(Run {
+        cell: CELL,
+        input: message(&input(n)),
+        now_ns: 1000 + i64::try_from(n).unwrap(),
+        logged: None,
+    });
     while matches!(progress, Progress::Pending) {
         for _ in 0..pauses {
             assert!(matches!(cells.poll(spinner), Progress::Pending));
@@ -115,7 +119,7 @@ fn replay_in_a_child() {
         };
         let mut cells = Cells::new(config).unwrap();
         start_in(&mut cells, CellId(99), &spinner);
-        let spin = Run { cell: CellId(99), input: message(b""), now_ns: 0 };
+        let spin = Run { cell: CellId(99), input: message(b""), now_ns: 0, logged: None };
         assert!(matches!(cells.run(spin), Progress::Pending));
         let chain: Vec<_> =
             (0..=from).map(|n| std::fs::read(folder.join(format!("checkpoint{n}"))).unwrap()).collect();

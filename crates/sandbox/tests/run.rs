@@ -82,7 +82,10 @@ fn optional_handlers_may_be_missing() {
 fn a_cell_can_be_removed_in_the_middle_of_a_handler() {
     let image = deploy(&guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#));
     let mut cells = start(&image);
-    assert!(matches!(cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 }), Progress::Pending));
+    assert!(matches!(
+        cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0, logged: None }),
+        Progress::Pending
+    ));
     assert_eq!((cells.state_hash(CELL), cells.memory_bytes(CELL)), (None, None));
     cells.remove(CELL);
     assert!(cells.is_empty());
@@ -97,7 +100,10 @@ fn misdirected_inputs_are_answered_not_obeyed() {
     let spinner = deploy(&guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#));
     start_in(&mut cells, CELL, &spinner);
     assert!(cells.start(CELL, &spinner, SEED).is_err());
-    assert!(matches!(cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 }), Progress::Pending));
+    assert!(matches!(
+        cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0, logged: None }),
+        Progress::Pending
+    ));
     let Outcome::Stopped(Stop::Kill(_)) = run(&mut cells, CELL, message(b"x"), 0).outcome else {
         panic!("a kill")
     };
@@ -169,7 +175,7 @@ fn equal_inputs_make_equal_cells_whatever_happens_between() {
     for (now, input) in (0..).zip(inputs) {
         let expected = ask_at(&mut cells, plain, input, now);
         // The same between slices of another cell's work, and with checkpoints and hashes taken all the time.
-        let mut progress = cells.run(Run { cell: paused, input: message(input), now_ns: now });
+        let mut progress = cells.run(Run { cell: paused, input: message(input), now_ns: now, logged: None });
         while matches!(progress, Progress::Pending) {
             ask_at(&mut cells, other, b"in between", now);
             progress = cells.poll(paused);

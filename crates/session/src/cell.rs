@@ -12,6 +12,7 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     id::{ImageHash, Port},
+    log::Read,
 };
 
 /// Names a cell within one shard. Never reused while the shard lives.
@@ -115,6 +116,9 @@ pub struct Run {
     pub input: Input,
     /// What every `now()` inside this handler returns, in nanoseconds of session time. Replay passes the logged value.
     pub now_ns: i64,
+    /// In replay, what the handler's reads from the cache find, in order, and no cache is asked; it may leave some for the
+    /// handlers of its entry that follow. None when it is run for the first time.
+    pub logged: Option<Vec<Read>>,
 }
 
 /// One output, in the order in which the handler produced them.
@@ -219,6 +223,8 @@ pub struct Ran {
     pub timers: Vec<TimerChange>,
     /// What it did to its tasks and locks, in order.
     pub tasks: Vec<TaskChange>,
+    /// What it read from the cache, in order, also if it was stopped. It has to be logged.
+    pub reads: Vec<Read>,
     /// How long it ran, for bounding the time that replay would take. Not part of the cell's behaviour.
     pub cost_ns: u64,
 }

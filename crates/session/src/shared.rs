@@ -254,7 +254,7 @@ impl Shared {
         let Some((kind, turn)) = found else { return };
         self.last = kind;
         self.last_ns = now_ns;
-        out.push(Effect::Run(Run { cell: self.cell, input: turn.input.clone(), now_ns }));
+        out.push(Effect::Run(Run { cell: self.cell, input: turn.input.clone(), now_ns, logged: None }));
         self.running = Some(turn);
     }
 }

@@ -45,7 +45,7 @@ impl Bench {
     }
 
     fn ask(&mut self, member: CellId, input: Input) {
-        self.shared.run(at(self.now), Run { cell: member, input, now_ns: 0 }, &mut self.out);
+        self.shared.run(at(self.now), Run { cell: member, input, now_ns: 0, logged: None }, &mut self.out);
     }
 
     fn say(&mut self, member: CellId, text: &'static str) {
@@ -86,7 +86,16 @@ fn sent(port: Port, text: &'static str) -> Output {
 
 fn idle(cell: CellId) -> Ran {
     let (outputs, timers, tasks) = (Vec::new(), Vec::new(), Vec::new());
-    Ran { cell, outcome: Outcome::Idle, clock_read: false, outputs, timers, tasks, cost_ns: 0 }
+    Ran {
+        cell,
+        outcome: Outcome::Idle,
+        clock_read: false,
+        outputs,
+        timers,
+        tasks,
+        reads: Vec::new(),
+        cost_ns: 0,
+    }
 }
 
 #[test]

@@ -2,10 +2,12 @@
 //! as the sandbox's shell does, and nothing of sessions beyond the names that checkpoints carry.
 
 mod replay;
+mod shelf;
 mod stages;
 mod tasks;
 
 pub(crate) use replay::play;
+use shelf::{Reader, Shelf};
 pub(crate) use stages::Shape;
 use stages::Stages;
 use tasks::Tasks;
@@ -38,6 +40,8 @@ pub(crate) struct Past {
     struck: BTreeSet<[u8; 32]>,
     /// Timers that were ever set: the cell's seed, the stage and its token.
     timers: BTreeSet<([u8; 32], u8, u64)>,
+    /// What cells read from caches.
+    shelf: Shelf,
     /// Wasm twins of all cells, where asked for.
     #[cfg(feature = "wasm")]
     pub(crate) twins: Option<crate::twin::Twins>,
@@ -52,10 +56,18 @@ impl Past {
             hashes: BTreeMap::new(),
             struck: BTreeSet::new(),
             timers: BTreeSet::new(),
+            shelf: Shelf::default(),
             #[cfg(feature = "wasm")]
             twins: crate::twin::Twins::new(),
             violations: Vec::new(),
         }
+    }
+
+    fn has_twins(&self) -> bool {
+        #[cfg(feature = "wasm")]
+        return self.twins.is_some();
+        #[cfg(not(feature = "wasm"))]
+        false
     }
 
     /// How many answers of Wasm twins were compared.
@@ -78,6 +90,8 @@ pub(crate) struct Seen {
     pub(crate) task: bool,
     /// It drew random bytes.
     pub(crate) random: bool,
+    /// It read from the cache.
+    pub(crate) read: bool,
     /// It was given a datagram.
     pub(crate) datagram: bool,
 }
@@ -93,6 +107,8 @@ pub(crate) struct Habits {
     pub(crate) cost_ns: u64,
     /// Whether clients, and whether servers, speak in datagrams.
     pub(crate) datagrams: [bool; 2],
+    /// Whether cells read from their edge's cache. Wasm twins have none.
+    pub(crate) reads: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -198,6 +214,7 @@ impl Cells {
             outputs: Vec::new(),
             timers: Vec::new(),
             tasks: Vec::new(),
+            reads: Vec::new(),
             cost_ns: self.habits.cost_ns,
         };
         if self.habits.poison.is_some_and(|poison| cell.is_poisoned(poison, past)) {
@@ -207,7 +224,8 @@ impl Cells {
         }
         let drawn = cell.stages.drawn();
         let datagram = judge_datagrams(&run.input, self.habits.datagrams, past);
-        cell.run(run, &mut ran, past);
+        let reads = self.habits.reads && !past.has_twins();
+        cell.run(run, reads, &mut ran, past);
         #[cfg(feature = "wasm")]
         cell.compare(run, &ran, past);
         let hashes = past.hashes.entry(cell.seed.0).or_default();
@@ -222,7 +240,8 @@ impl Cells {
             _ => None,
         };
         let task = matches!(run.input, Input::Task { .. });
-        Some((ran, Seen { replayed, timer, task, random: cell.stages.drawn() > drawn, datagram }))
+        let (random, read) = (cell.stages.drawn() > drawn, !ran.reads.is_empty());
+        Some((ran, Seen { replayed, timer, task, random, read, datagram }))
     }
 
     /// Saves a cell, to be sealed later.
@@ -429,7 +448,7 @@ impl Cell {
         self.events + 1 == poison.event && (poison.always || past.struck.insert(self.seed.0))
     }
 
-    fn run(&mut self, run: &Run, ran: &mut Ran, past: &mut Past) {
+    fn run(&mut self, run: &Run, reads: bool, ran: &mut Ran, past: &mut Past) {
         if matches!(run.input, Input::Gone { .. }) {
             return;
         }
@@ -444,7 +463,7 @@ impl Cell {
         {
             past.violations.push(format!("task {token} of stage {stage} ran, and it was not its turn"));
         }
-        self.stages.run(run, ran);
+        self.stages.run(run, &mut Reader::new(reads, run, &mut past.shelf), ran);
         if !self.tasks.change(&ran.tasks) {
             past.violations.push(format!("a task ran without the lock that it has: {:?}", ran.tasks));
         }

@@ -178,6 +178,8 @@ pub struct Plan {
     pub witness: Option<Memory>,
     /// Whether sessions are recorded, by operators and when a handler is stopped.
     pub records: bool,
+    /// Whether cells read from their edge's cache.
+    pub reads: bool,
     /// Set when sessions of this seed may end in another way than in order: an agent's process dies with its ends, an operator
     /// kills, the linger time is shorter than the faults last.
     pub may_be_lost: bool,
@@ -227,6 +229,7 @@ impl Plan {
             recorder: site(seed, load),
             witness,
             records: Random::new(seed, 11).percent(25),
+            reads: Random::new(seed, 31).percent(40),
             may_be_lost: lethal || hasty,
         };
         // Edges reach each other about as agents reach edges; faults strike between them too.
@@ -394,6 +397,7 @@ fn apps(
             Some(witness) if service == Service::Alone => witness.how,
             _ => Witness::None,
         },
+        cache: None,
     };
     Service::ALL.into_iter().map(app).collect()
 }

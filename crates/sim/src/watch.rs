@@ -287,6 +287,7 @@ impl Watch {
         self.counts.add(Rare::StageTimerReplayed, u64::from(seen.timer.is_some_and(|stage| stage > 0)));
         self.counts.add(Rare::TaskReplayed, u64::from(seen.task));
         self.counts.add(Rare::RandomReplayed, u64::from(seen.random));
+        self.counts.add(Rare::ReadReplayed, u64::from(seen.read));
         self.counts.add(Rare::DatagramReplayed, u64::from(seen.datagram));
         // A cell that was started is known only once it is named; then it is the one session that this shard rebuilds.
         let named = self.cells.get(&(seat, cell)).copied();

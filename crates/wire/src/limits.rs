@@ -10,7 +10,17 @@ pub const DETERMINISM_VERSION: u32 = 1;
 /// Largest message that a cell can receive or send, in bytes.
 pub const MESSAGE_SIZE_MAX: usize = 1 << 20;
 /// Largest frame, its length prefix not counted, in bytes.
-pub const FRAME_SIZE_MAX: usize = MESSAGE_SIZE_MAX + (1 << 16);
+pub const FRAME_SIZE_MAX: usize = MESSAGE_SIZE_MAX + READS_SIZE_MAX + (1 << 16);
+/// Longest key of an object in an edge's cache, in bytes.
+pub const CACHE_KEY_MAX: usize = 256;
+/// Largest object that a cell can read from its edge's cache, in bytes.
+pub const CACHED_SIZE_MAX: usize = 512 << 10;
+/// Most reads from the cache for one input of a cell.
+pub const READS_MAX: usize = 1024;
+/// Bytes of different objects that a cell can read from the cache for one input.
+pub const READS_SIZE_MAX: usize = 1 << 20;
+/// Largest log entry, in bytes: all that one input can read, with a dozen and more bytes a read around it.
+pub const ENTRY_SIZE_MAX: usize = READS_SIZE_MAX + (1 << 15);
 /// How an agent cuts a byte stream: no message is longer, in bytes.
 pub const STREAM_CUT: usize = 64 << 10;
 /// Largest datagram that a cell can send to a peer that speaks in datagrams: what fits a packet of IPv4, in bytes.
@@ -40,6 +50,11 @@ pub const UNSENT_SHARED_MAX: u64 = 4 << 20;
 pub const LOG_SIZE_MAX: u64 = 4 << 20;
 /// Bytes of log at which an edge takes a checkpoint.
 pub const COVER_LOG: u64 = 256 << 10;
+/// Bytes of cached objects in the log at which an edge takes a checkpoint. They are in it once between two checkpoints,
+/// however often they are read, so this is more than for the rest of it.
+pub const COVER_READS: u64 = 3 << 19;
+/// Log that an end lacks goes ahead of the next output if it is more than this, in bytes.
+pub const LOG_AHEAD: u64 = 16 << 10;
 /// Largest checkpoint chain (full plus deltas) that an end keeps for one session, in bytes.
 pub const CHECKPOINT_SIZE_MAX: u64 = 512 << 20;
 /// Most deltas on one full checkpoint.
@@ -63,7 +78,19 @@ pub const fn charge(payload: usize) -> u64 {
     payload as u64 + 64
 }
 
-const _: () = assert!(FRAME_SIZE_MAX > MESSAGE_SIZE_MAX, "a frame holds a whole message and its increment");
+const _: () = assert!(
+    FRAME_SIZE_MAX as u64 > (MESSAGE_SIZE_MAX + ENTRY_SIZE_MAX) as u64 + LOG_AHEAD,
+    "a frame holds a whole message and its increment, and a whole message and the entry that consumed it"
+);
+const _: () =
+    assert!(CACHED_SIZE_MAX * 2 <= READS_SIZE_MAX, "an input can read two objects, whatever they are");
+const _: () = assert!(CACHED_SIZE_MAX <= MESSAGE_SIZE_MAX, "an object fits a message");
+const _: () =
+    assert!(READS_MAX * 32 <= ENTRY_SIZE_MAX - READS_SIZE_MAX, "an entry holds what one input can read");
+const _: () = assert!(
+    COVER_LOG + COVER_READS + 2 * ENTRY_SIZE_MAX as u64 <= LOG_SIZE_MAX,
+    "a checkpoint is begun before the log is full, and the cell goes on while it is on its way"
+);
 const _: () = assert!(DATAGRAM_SIZE_MAX <= STREAM_CUT, "every datagram is a legal message");
 const _: () = assert!(STREAM_CUT <= MESSAGE_SIZE_MAX, "every cut of a stream is a legal message");
 const _: () = assert!(

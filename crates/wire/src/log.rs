@@ -1,13 +1,21 @@
-//! The interleave log's entries: which input a cell consumed, when it asked what time it was, and nothing else.
+//! The interleave log's entries: which input a cell consumed, when it asked what time it was, what it read from its edge's
+//! cache, and nothing else.
 //!
 //! ```text
-//! entry := kind (bits 0-2) | has time (bit 3)  [| seed (32) | peers (1)]  [| time]
+//! entry := kind (bits 0-2) | has time (bit 3) | has reads (bit 4)  [| seed (32) | peers (1)]  [| time]  [| reads]
 //! peers := has server (bit 0) | client by datagrams (bit 1) | server by datagrams (bit 2)
 //! time  := nanoseconds since the last logged time (LEB128); in a start entry absolute (8 bytes, little endian)
+//! reads := forgets (bit 0) | number of reads << 1 (LEB128) | reads, each
+//!          0 | key's digest (8) | 0 none | 1 away | 2 refused | 3, size (LEB128), bytes
+//!          n: as the n-th of the first kind since the last entry that forgets, itself included (LEB128)
 //! ```
 //!
 //! A message needs no number: each port's messages are consumed in order. A timer needs no name: the earliest one fires. Nor
 //! does a task: they run in the order in which they were queued. So the entry of a plain message is one byte.
+
+mod reads;
+
+pub use reads::{Found, Known, Logged, Read, Reads};
 
 use crate::{
     codec::{Error, Field},
@@ -16,6 +24,7 @@ use crate::{
 use bytes::{Bytes, BytesMut};
 
 const TIMED: u8 = 8;
+const READ: u8 = 16;
 const SERVER: u8 = 1;
 const CLIENT_DATAGRAMS: u8 = 2;
 const SERVER_DATAGRAMS: u8 = 4;
@@ -69,13 +78,15 @@ pub enum Event {
     },
 }
 
-/// An event and the time that its handler observed, if it did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// An event, the time that its handlers observed, if they did, and what they read from the cache.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// What was consumed.
     pub event: Event,
     /// Session time in nanoseconds, where the handler read the clock.
     pub now_ns: Option<i64>,
+    /// What was read from the cache, in order.
+    pub reads: Reads,
 }
 
 /// Reads or writes entries in order; times are relative to the last one.
@@ -96,7 +107,8 @@ impl Cursor {
             Event::Start { .. } => 3,
         };
         let timed = if entry.now_ns.is_some() { TIMED } else { 0 };
-        (kind | timed).put(out);
+        let read = if entry.reads.list.is_empty() { 0 } else { READ };
+        (kind | timed | read).put(out);
         if let Event::Start { seed, peers } = entry.event {
             seed.put(out);
             peers.put(out);
@@ -112,6 +124,9 @@ impl Cursor {
                 self.last_ns = self.last_ns.saturating_add_unsigned(delta);
             }
         }
+        if read != 0 {
+            entry.reads.put(out);
+        }
     }
 
     /// Takes one entry off the front.
@@ -120,7 +135,7 @@ impl Cursor {
     /// If the bytes are not an entry.
     pub fn take(&mut self, from: &mut Bytes) -> Result<Entry, Error> {
         let head = u8::take(from)?;
-        let event = match head & !TIMED {
+        let event = match head & !(TIMED | READ) {
             0 => Event::Message(Port::CLIENT),
             1 => Event::Message(Port::SERVER),
             2 => Event::Timer,
@@ -137,7 +152,8 @@ impl Cursor {
             self.last_ns = self.last_ns.checked_add_unsigned(u64::take(from)?).ok_or(Error::TooLarge)?;
             Some(self.last_ns)
         };
-        Ok(Entry { event, now_ns })
+        let reads = if head & READ == 0 { Reads::default() } else { Field::take(from)? };
+        Ok(Entry { event, now_ns, reads })
     }
 }
 
@@ -151,7 +167,7 @@ mod tests {
         let entries = [(start, i64::MIN), (Event::Timer, i64::MAX)];
         let (mut cursor, mut out) = (Cursor::default(), BytesMut::new());
         for (event, at) in entries {
-            cursor.put(&Entry { event, now_ns: Some(at) }, &mut out);
+            cursor.put(&Entry { event, now_ns: Some(at), reads: Reads::default() }, &mut out);
         }
         let (mut cursor, mut bytes) = (Cursor::default(), out.freeze());
         let times = entries.map(|_| cursor.take(&mut bytes).ok().and_then(|entry| entry.now_ns));
@@ -164,12 +180,17 @@ mod tests {
             Entry {
                 event: Event::Start { seed: [9; 32], peers: Peers { server: true, ..Peers::default() } },
                 now_ns: Some(1_700_000_000_000_000_000),
+                reads: Reads::default(),
             },
-            Entry { event: Event::Message(Port::CLIENT), now_ns: None },
-            Entry { event: Event::Message(Port::SERVER), now_ns: Some(1_700_000_000_000_000_500) },
-            Entry { event: Event::Timer, now_ns: Some(1_700_000_001_000_000_500) },
-            Entry { event: Event::Task, now_ns: None },
-            Entry { event: Event::Task, now_ns: Some(1_700_000_001_000_000_501) },
+            Entry { event: Event::Message(Port::CLIENT), now_ns: None, reads: Reads::default() },
+            Entry {
+                event: Event::Message(Port::SERVER),
+                now_ns: Some(1_700_000_000_000_000_500),
+                reads: Reads::default(),
+            },
+            Entry { event: Event::Timer, now_ns: Some(1_700_000_001_000_000_500), reads: Reads::default() },
+            Entry { event: Event::Task, now_ns: None, reads: Reads::default() },
+            Entry { event: Event::Task, now_ns: Some(1_700_000_001_000_000_501), reads: Reads::default() },
         ];
         let mut out = BytesMut::new();
         let mut writer = Cursor::default();
@@ -199,7 +220,7 @@ mod tests {
     fn time_never_runs_backwards() {
         let mut cursor = Cursor { last_ns: 100 };
         let mut out = BytesMut::new();
-        cursor.put(&Entry { event: Event::Timer, now_ns: Some(40) }, &mut out);
+        cursor.put(&Entry { event: Event::Timer, now_ns: Some(40), reads: Reads::default() }, &mut out);
         assert_eq!(cursor.last_ns, 100);
     }
 }

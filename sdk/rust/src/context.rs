@@ -105,6 +105,27 @@ pub enum Level {
     Debug = 3,
 }
 
+/// Why [`Context::cache`] has no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unread {
+    /// The origin cannot be reached, or is too slow; later it may be otherwise.
+    Away,
+    /// The key is no path below the origin, the object is larger than an edge's cache takes (512 KiB, or the manifest's
+    /// `max_bytes`), or what the origin answers cannot be used. The edge's log says what it was.
+    Refused,
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Away => "the origin cannot be reached in time",
+            Self::Refused => "there is no such object to be had",
+        })
+    }
+}
+
+impl core::error::Error for Unread {}
+
 /// The cell's door to the host, lent to each handler.
 pub struct Context {
     pub(crate) host: Host,
@@ -154,6 +175,20 @@ impl Context {
     /// handler.
     pub fn sign(&mut self, key: u32, message: &[u8]) -> Vec<u8> {
         self.host.sign(key, message)
+    }
+
+    /// Reads an object from the edge's cache, which gets it from the app's origin if it has to; the handler waits for it. `key` is
+    /// a path below the origin that the manifest names. None if there is no such object.
+    ///
+    /// What was read is in the session's log: a replay reads the same, whatever the origin has by then. Another read of the
+    /// same key may find another version, as the cache fetches it anew when it has expired.
+    ///
+    /// Ends the session at more than 1,024 reads, or more than 1 MiB of different objects, for one input.
+    ///
+    /// # Errors
+    /// If the object could not be had in time, or cannot be had so.
+    pub fn cache(&mut self, key: &str) -> Result<Option<Vec<u8>>, Unread> {
+        self.host.cache(key)
     }
 
     /// Takes the context out of the handler's hands, for a library that calls back without passing it on: keep it where the

@@ -14,7 +14,7 @@ use alloc::{
     vec::Vec,
 };
 
-use crate::{Cell, Context, Level, Port, PortKind};
+use crate::{Cell, Context, Level, Port, PortKind, Unread};
 
 /// What a handler did that somebody outside could see.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,6 +62,7 @@ pub(crate) struct Script {
     now_ns: i64,
     random: u64,
     keys: Vec<Signer>,
+    objects: BTreeMap<String, Result<Option<Vec<u8>>, Unread>>,
 }
 
 impl Script {
@@ -88,6 +89,10 @@ impl Script {
     pub(crate) fn sign(&mut self, key: u32, message: &[u8]) -> Vec<u8> {
         let signer = usize::try_from(key).ok().and_then(|key| self.keys.get(key));
         signer.expect("a cell signs with keys that it was given")(message)
+    }
+
+    pub(crate) fn cache(&mut self, key: &str) -> Result<Option<Vec<u8>>, Unread> {
+        self.objects.get(key).cloned().unwrap_or(Ok(None))
     }
 
     pub(crate) fn timer(&mut self, delay_ns: i64, token: u64) {
@@ -221,6 +226,12 @@ impl<T: Cell> Session<T> {
     /// Gives it the next key that [`Context::sign`] signs with.
     pub fn key(&mut self, signer: Signer) {
         self.context.host.keys.push(signer);
+    }
+
+    /// What [`Context::cache`] finds under a key from now on; nothing, under those that are not mentioned.
+    pub fn cached(&mut self, key: &str, object: Result<Option<&[u8]>, Unread>) {
+        let object = object.map(|object| object.map(<[u8]>::to_vec));
+        self.context.host.objects.insert(key.to_owned(), object);
     }
 
     /// The cell's state.

@@ -57,7 +57,7 @@ mod hash;
 #[doc(hidden)]
 pub mod rim;
 
-pub use context::{Context, Level, MESSAGE_BYTES_MAX, Port, PortKind, Time};
+pub use context::{Context, Level, MESSAGE_BYTES_MAX, Port, PortKind, Time, Unread};
 pub use hash::{FixedHasher, FixedState};
 
 /// One session's handlers. The implementing type's fields are the session's state.

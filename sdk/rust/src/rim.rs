@@ -5,7 +5,7 @@ use core::cell::RefCell;
 
 use alloc::vec::Vec;
 
-use crate::{Cell, Context, Level, Port, PortKind};
+use crate::{Cell, Context, Level, Port, PortKind, Unread};
 
 /// An inbox that one large message made bigger than this is given back after it.
 const INBOX_KEPT_BYTES_MAX: usize = 256 * 1024;
@@ -26,6 +26,7 @@ mod import {
         pub(super) safe fn unlock(id: u64);
         pub(super) safe fn close(port: u32);
         pub(super) fn sign(key: u32, ptr: *const u8, len: usize, out: *mut u8, room: usize) -> usize;
+        pub(super) fn cache_read(key: *const u8, key_len: usize, buf: *mut u8, cap: usize) -> i32;
         pub(super) fn print(level: u32, ptr: *const u8, len: usize);
     }
 
@@ -38,6 +39,9 @@ mod import {
 
 /// Bytes of the longest signature.
 const SIGNATURE_BYTES_MAX: usize = 128;
+
+/// Room for an object at first; a larger one is read again.
+const OBJECT_BYTES: usize = 4096;
 
 /// The host behind the imports.
 #[derive(Default)]
@@ -65,6 +69,28 @@ impl Host {
         let len = unsafe { import::sign(key, message.as_ptr(), message.len(), out.as_mut_ptr(), out.len()) };
         out.truncate(len);
         out
+    }
+
+    pub(crate) fn cache(&mut self, key: &str) -> Result<Option<Vec<u8>>, Unread> {
+        let mut object = alloc::vec![0; OBJECT_BYTES];
+        loop {
+            let (buf, cap) = (object.as_mut_ptr(), object.len());
+            // SAFETY: the host reads `key_len` bytes at `key` and writes at most `cap` at `buf` before it returns, and keeps no
+            // pointer.
+            let len = unsafe { import::cache_read(key.as_ptr(), key.len(), buf, cap) };
+            match len {
+                -1 => return Ok(None),
+                -2 => return Err(Unread::Away),
+                _ => {}
+            }
+            let Ok(len) = usize::try_from(len) else { return Err(Unread::Refused) };
+            // Nothing was written if there was no room for all of it.
+            let fits = len <= object.len();
+            object.resize(len, 0);
+            if fits {
+                return Ok(Some(object));
+            }
+        }
     }
 
     pub(crate) fn timer(&mut self, delay_ns: i64, token: u64) {

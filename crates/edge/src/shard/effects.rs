@@ -27,7 +27,8 @@ impl Shard {
                     if self.sessions.get(&id).is_some_and(|session| session.owner.policy().shared) {
                         joins = Some((cell, image, seed));
                     } else {
-                        out.push(Out::Start { cell, image, seed, place: self.place_of(id) });
+                        let (app, place) = (self.cells_app(id), self.place_of(id));
+                        out.push(Out::Start { cell, image, seed, app, place });
                     }
                 }
                 Effect::Restore(image, checkpoints) => {
@@ -35,8 +36,9 @@ impl Shard {
                     if let Some(session) = self.sessions.get(&id) {
                         let keys = session.owner.keys().clone();
                         let (place, stands_by) = (session.place, session.feeder.is_some());
+                        let (session, app) = (id, self.cells_app(id));
                         let restore =
-                            Out::Restore { cell, session: id, image, keys, checkpoints, stands_by, place };
+                            Out::Restore { cell, session, image, keys, checkpoints, stands_by, app, place };
                         out.push(restore);
                     }
                 }

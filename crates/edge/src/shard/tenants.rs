@@ -153,6 +153,11 @@ impl Tenants {
 }
 
 impl Shard {
+    /// Whose a session is.
+    pub(super) fn cells_app(&self, id: SessionId) -> String {
+        self.sessions.get(&id).map_or_else(String::new, |session| session.owner.policy().app.clone())
+    }
+
     /// Where the cell of a session queues.
     pub(super) fn place_of(&self, id: SessionId) -> Place {
         let nobody = Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };

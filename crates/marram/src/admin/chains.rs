@@ -9,7 +9,7 @@ use crate::keys;
 use crate::manifest::{Manifest, Stage, StageQuotas, TreeFile};
 use bytes::Bytes;
 use hyper::StatusCode;
-use marram_sandbox::{Chain, DeployError, ImageFile, Images, KeyId, LoadError, Quotas};
+use marram_sandbox::{Chain, DeployError, ImageFile, Images, KeyId, LoadError, Quotas, reads_cache};
 use marram_wire::id::ImageHash;
 
 /// A stage's name and image.
@@ -41,6 +41,9 @@ fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<V
     for stage in &manifest.stages {
         let (own, rest) = parts.split_at(1 + stage.files.len());
         parts = rest;
+        if manifest.cache.is_none() && reads_cache(&own[0]) {
+            return Err(in_stage(manifest, stage, &no_cache()));
+        }
         let files = tree(&stage.files, &own[1..]);
         let keys = named_keys(stage, &files)?;
         let info = images.deploy_with_keys(&own[0], &files, &keys, &quotas(manifest, &stage.quotas));
@@ -48,6 +51,14 @@ fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<V
         stages.push((stage.name.clone(), info.hash));
     }
     Ok(stages)
+}
+
+fn no_cache() -> DeployError {
+    DeployError::ImportForbidden {
+        name: "marram_v1.cache_read".into(),
+        reason: "the app has no cache; add `[cache]` with `origin = \"http://...\"`, where its objects are, to the manifest"
+            .into(),
+    }
 }
 
 fn all_came(manifest: &Manifest, parts: &[Bytes]) -> Result<(), Refusal> {

@@ -69,7 +69,7 @@ fn add(sums: &mut Map<String, Value>, counter: &Counter) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marram_edge::api::{Keep, Protect};
+    use marram_edge::api::{Keep, Protect, Witness};
     use marram_wire::id::ImageHash;
 
     fn figure(shard: impl Into<Option<u8>>, counter: Counter) -> Figure {
@@ -117,6 +117,8 @@ mod tests {
             shared: false,
             tenant: "t".into(),
             priority: 0,
+            cache: None,
+            witness: Witness::None,
         };
         let shown = edge(&figures(), &[app("b"), app("new")]);
         assert_eq!(shown["figures"], json!({ "sessions": 7, "recoveries": 9 }));

@@ -1,6 +1,7 @@
 //! How apps and sessions look outside.
 
 use marram_edge::api::{App, Keep, Protect, Row, Witness};
+use marram_edge::cache::Policy;
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 
@@ -29,6 +30,33 @@ pub(super) fn app(app: &App) -> Value {
             Witness::Lenient => "lenient",
             Witness::Strict => "strict",
         },
+        "cache": app.cache.as_ref().map(cache),
+    })
+}
+
+/// Where an app's cells read from.
+fn cache(policy: &Policy) -> Value {
+    json!({
+        "origin": policy.origin,
+        "ttl_ms": policy.ttl_ms,
+        "ttl_max_ms": policy.ttl_max_ms,
+        "negative_ttl_ms": policy.negative_ttl_ms,
+        "stale_ms": policy.stale_ms,
+        "timeout_ms": policy.timeout_ms,
+        "bytes_max": policy.bytes_max,
+    })
+}
+
+fn read_cache(value: &Value) -> Option<Policy> {
+    let number = |field: &str| value[field].as_u64();
+    Some(Policy {
+        origin: value["origin"].as_str()?.to_owned(),
+        ttl_ms: number("ttl_ms")?,
+        ttl_max_ms: number("ttl_max_ms")?,
+        negative_ttl_ms: number("negative_ttl_ms")?,
+        stale_ms: number("stale_ms")?,
+        timeout_ms: number("timeout_ms")?,
+        bytes_max: number("bytes_max")?,
     })
 }
 
@@ -74,6 +102,10 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
             "lenient" => Witness::Lenient,
             "strict" => Witness::Strict,
             _ => return None,
+        },
+        cache: match &value["cache"] {
+            Value::Null => None,
+            cache => Some(read_cache(cache)?),
         },
     })
 }
@@ -160,6 +192,20 @@ mod tests {
                 sessions_max: 9,
                 tenant: "acme".into(),
                 priority: 3,
+                witness: match keep {
+                    Keep::Client => Witness::Strict,
+                    Keep::Server => Witness::Lenient,
+                    Keep::Both => Witness::None,
+                },
+                cache: (keep == Keep::Both).then(|| Policy {
+                    origin: "http://o/".into(),
+                    ttl_ms: 1,
+                    ttl_max_ms: 2,
+                    negative_ttl_ms: 3,
+                    stale_ms: 4,
+                    timeout_ms: 5,
+                    bytes_max: u64::MAX,
+                }),
             };
             let value = app(&shown);
             assert_eq!(read_app(&value), Some(shown));

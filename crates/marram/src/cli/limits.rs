@@ -1,8 +1,9 @@
 //! `marram limits`: every bound, as compiled in. `docs/limits.md` is this text, and a test holds the two together.
 
 use crate::config::units::Size;
+use crate::manifest::CACHE_BYTES;
 use crate::{admin, agent, config, coordinator, edge, recorder};
-use marram_edge::{control, coordinator as store, ring, shard};
+use marram_edge::{cache, control, coordinator as store, ring, shard};
 use marram_sandbox::limits as sandbox;
 use marram_session::{agent::routes, owner, recorder as session};
 use marram_wire::{limits as wire, recording::RECORDING_SIZE_MAX};
@@ -23,6 +24,7 @@ pub fn page() -> String {
         ("On the wire", on_the_wire()),
         ("At an end", at_an_end()),
         ("On an edge", on_an_edge()),
+        ("Of a cache", of_a_cache()),
         ("On a recorder", on_a_recorder()),
         ("In a cell", in_a_cell()),
         ("At deployment", at_deployment()),
@@ -127,6 +129,26 @@ fn on_an_edge() -> Vec<Row> {
             "outputs of a shared cell that wait for one client",
             size64(wire::UNSENT_SHARED_MAX),
             "its connection is reset, and the log says why: the others are not held up",
+        ),
+    ]
+}
+
+fn of_a_cache() -> Vec<Row> {
+    vec![
+        (
+            "an app's objects on an edge, over all shards (m: cache.max_bytes)",
+            size64(CACHE_BYTES),
+            "what was read longest ago goes",
+        ),
+        ("an object", size(wire::CACHED_SIZE_MAX), "the cell is told that it cannot be had"),
+        ("a key", size(wire::CACHE_KEY_MAX), "as above"),
+        ("reads for one input", wire::READS_MAX.to_string(), "the guest traps"),
+        ("different objects for one input", size(wire::READS_SIZE_MAX), "the guest traps"),
+        ("objects in the log that no checkpoint covers", size64(wire::COVER_READS), "one is taken"),
+        (
+            "fetches of an app at a time on a shard",
+            cache::FETCHES_MAX.to_string(),
+            "the cell gets what is old, or is told to come later",
         ),
     ]
 }

@@ -4,6 +4,7 @@
 //! sealer, which has what the others leave.
 
 use super::{
+    caches::Caches,
     checkpoints::{Arriving, Opened, Room},
     pressure,
     recordings::Recordings,
@@ -16,6 +17,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use marram_edge::{
     api::{CellError, Counter, In, Label, Place, Wish},
+    cache::Policy,
     turns::{Class, Tenant, Turns, WEIGHT},
 };
 use marram_sandbox::{
@@ -30,6 +32,7 @@ use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
     id::{ImageHash, SessionId},
+    log::Found,
     seal::{Seal, SessionKeys},
 };
 use std::{
@@ -147,6 +150,8 @@ impl Turn {
 /// What is known of a cell's turns.
 struct Seat {
     place: Place,
+    /// Whose cache its handlers read from.
+    app: String,
     /// How many wait: none or one, unless somebody's books are wrong.
     waiting: usize,
     /// What the handler that is under way was charged.
@@ -177,6 +182,7 @@ pub(super) struct Executor {
     hashes: BTreeMap<CellId, [u8; 32]>,
     /// Recordings that the worker has in hand.
     recordings: usize,
+    caches: Caches,
     worker: Worker<Desk, Answer>,
     sealer: Worker<(), Answer>,
     prints: Limiter,
@@ -203,6 +209,7 @@ impl Executor {
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
         let (arriving, room, recordings) = (BTreeMap::new(), Room::default(), setup.recordings());
         let desk = Desk { images, recordings, arriving, room };
+        let caches = Caches::new(u64::from(setup.shards), Arc::clone(&waker));
         let worker = Worker::start("worker", run_long, desk, Arc::clone(&waker))?;
         let sealer = Worker::start("sealer", run_behind, (), waker)?;
         Ok(Self {
@@ -217,6 +224,7 @@ impl Executor {
             copies: BTreeMap::new(),
             hashes: BTreeMap::new(),
             recordings: 0,
+            caches,
             worker,
             sealer,
             prints: Limiter::new(Instant::now()),
@@ -233,10 +241,31 @@ impl Executor {
     }
 
     /// A cell's handlers will queue here.
-    pub(super) fn place(&mut self, cell: CellId, place: Place) {
+    pub(super) fn place(&mut self, cell: CellId, app: String, place: Place) {
         self.turns.weigh(place.tenant, place.weight);
         self.turns.charge(place.tenant, cost::OPEN_NS);
-        self.seats.insert(cell, Seat { place, waiting: 0, charged_ns: 0, standing: None });
+        self.seats.insert(cell, Seat { place, app, waiting: 0, charged_ns: 0, standing: None });
+    }
+
+    /// Where the cells of an app read from, from now on.
+    pub(super) fn cache(&mut self, app: &str, policy: Option<&Policy>) {
+        let found = self.caches.configure(app, policy);
+        self.go_on(found);
+    }
+
+    /// As above, of an app that was deployed earlier: what it is deployed with now counts.
+    pub(super) fn cache_unless_known(&mut self, app: &str, policy: Option<&Policy>) {
+        if !self.caches.has(app) {
+            self.cache(app, policy);
+        }
+    }
+
+    /// Gives cells what they have waited for.
+    fn go_on(&mut self, found: Vec<(CellId, Found)>) {
+        for (cell, found) in found {
+            self.cells.found(cell, found);
+            self.queue(Turn::Resume(cell));
+        }
     }
 
     /// Whether [`Self::stock_one`] may have something to do.
@@ -326,6 +355,7 @@ impl Executor {
                 .map(|counter| counter.of(Label::app(app))),
             );
         }
+        self.caches.count(&mut counters);
         counters
     }
 
@@ -586,12 +616,29 @@ impl Executor {
             seat.waiting -= 1;
         }
         let parting = self.cells.parting_bytes();
-        let progress = match turn {
+        let mut progress = match turn {
             Turn::Run(run) => self.cells.run(run),
             Turn::Resume(cell) => self.cells.poll(cell),
         };
+        let (mut waits, mut began) = (false, None);
+        while matches!(progress, Progress::Pending)
+            && let Some(key) = self.cells.wanted(cell)
+        {
+            let app = self.seats.get(&cell).map_or("", |seat| seat.app.as_str());
+            let Some(found) = self.caches.read(app, &key, cell) else {
+                waits = true;
+                break;
+            };
+            self.cells.found(cell, found);
+            // One that reads and reads has its slice, and no more.
+            if began.get_or_insert_with(Instant::now).elapsed() > Duration::from_nanos(SLICE_NS) {
+                break;
+            }
+            progress = self.cells.poll(cell);
+        }
         self.charge_parting(cell, parting);
         let (ran, cost_ns) = match progress {
+            Progress::Pending if waits => (None, cost::INPUT_NS),
             Progress::Pending => (None, SLICE_NS),
             Progress::Done(ran) => {
                 self.print(cell);
@@ -600,7 +647,7 @@ impl Executor {
             }
         };
         let spent_ns = self.charge(cell, cost_ns, ran.as_ref());
-        if ran.is_none() {
+        if ran.is_none() && !waits {
             self.queue(Turn::Resume(cell));
         }
         Some((ran, Duration::from_nanos(spent_ns)))
@@ -666,6 +713,7 @@ impl Executor {
         self.copies.remove(&cell);
         self.hashes.remove(&cell);
         let Some(seat) = seat else { return };
+        self.caches.leave(&seat.app, cell);
         let Place { tenant, class, .. } = seat.place;
         if seat.waiting > 0 {
             self.turns.retain(tenant, class, |turn| turn.cell() != cell);
@@ -675,6 +723,9 @@ impl Executor {
 
     /// Takes what the worker has brought back.
     pub(super) fn take_answers(&mut self, inputs: &mut VecDeque<In>) {
+        while let Some(found) = self.caches.next_found() {
+            self.go_on(found);
+        }
         while let Some(answer) = self.worker.take().or_else(|| self.sealer.take()) {
             match answer {
                 Answer::Image(hash, result) => self.loaded(hash, result, inputs),

@@ -2,11 +2,13 @@
 //! cells. What happens to sessions is decided by `marram_edge`; here are its sockets, processes and clocks.
 
 mod admin_channel;
+mod caches;
 mod checkpoints;
 mod executor;
 mod fetcher;
 mod gate;
 mod lobby;
+mod origin;
 mod pressure;
 mod processes;
 mod recordings;

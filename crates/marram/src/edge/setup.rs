@@ -35,6 +35,8 @@ record! {
     Setup {
         /// Which shard.
         shard: u8,
+        /// Of how many.
+        shards: u8,
         /// Key material of the domain.
         secret: Bytes,
         /// See [`Security`].
@@ -84,6 +86,7 @@ impl Setup {
         let bytes = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
         Self {
             shard,
+            shards: super::shards(options),
             secret: bytes(&options.secret),
             token: security.token.as_ref().map(|token| bytes(token.as_bytes())),
             ca: security.ca_pem.as_deref().map(bytes),
@@ -157,7 +160,7 @@ pub(super) enum ToProcess {
     /// First of all.
     Setup(Box<Setup>),
     /// For the pure shard.
-    Control(ToShard),
+    Control(Box<ToShard>),
     /// A connection whose preamble was answered, as a descriptor.
     Wire {
         /// Whether a TLS handshake follows.
@@ -192,7 +195,7 @@ impl ToProcess {
     pub(super) fn decode(mut body: Bytes) -> Result<Self, codec::Error> {
         match u8::take(&mut body)? {
             SETUP => Setup::take(&mut body).map(|setup| Self::Setup(Box::new(setup))),
-            CONTROL => ToShard::decode(body).map(Self::Control),
+            CONTROL => ToShard::decode(body).map(|message| Self::Control(Box::new(message))),
             WIRE => {
                 let flags = u8::take(&mut body)?;
                 Ok(Self::Wire { tls: flags & TLS != 0, trusted: flags & TRUSTED != 0 })

@@ -301,14 +301,21 @@ impl Process {
         while let Some((body, descriptor)) = self.passage.next_message() {
             match (ToProcess::decode(body)?, descriptor) {
                 (ToProcess::Control(message), _) => {
+                    let message = *message;
                     if let ToShard::Deploy(app) | ToShard::Know(app) = &message
                         && app.protect != Protect::None
                     {
                         self.executor.expect_recoveries();
                     }
                     match &message {
-                        ToShard::Deploy(app) => self.executor.deployed(&app.name, Some(app.image)),
-                        ToShard::Know(app) => self.executor.prepare(app.image),
+                        ToShard::Deploy(app) => {
+                            self.executor.cache(&app.name, app.cache.as_ref());
+                            self.executor.deployed(&app.name, Some(app.image));
+                        }
+                        ToShard::Know(app) => {
+                            self.executor.cache_unless_known(&app.name, app.cache.as_ref());
+                            self.executor.prepare(app.image);
+                        }
                         ToShard::Undeploy(app) => self.executor.deployed(&app.name, None),
                         _ => {}
                     }
@@ -393,12 +400,12 @@ impl Process {
                 }
             }
             Out::Dial { target } => self.dial(target),
-            Out::Start { cell, image, seed, place } => {
-                self.executor.place(cell, place);
+            Out::Start { cell, image, seed, app, place } => {
+                self.executor.place(cell, app, place);
                 self.executor.start_cell(cell, image, seed, &mut self.inputs);
             }
-            Out::Restore { cell, session, image, keys, checkpoints, stands_by, place } => {
-                self.executor.place(cell, place);
+            Out::Restore { cell, session, image, keys, checkpoints, stands_by, app, place } => {
+                self.executor.place(cell, app, place);
                 if stands_by {
                     self.executor.stand_by(cell, Standing::new(session, image, keys.clone()));
                 }

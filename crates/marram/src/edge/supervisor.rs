@@ -376,7 +376,7 @@ impl Supervisor {
         match out {
             control::Out::ToShard { shard, message } => {
                 if let Some(process) = self.processes.get_mut(usize::from(shard)) {
-                    process.send(&ToProcess::Control(message), None);
+                    process.send(&ToProcess::Control(Box::new(message)), None);
                 }
             }
             control::Out::Answer { tag, answer } => {

@@ -125,7 +125,11 @@ pub fn listing(recording: &Recording) -> String {
                 Event::Start { .. } => "the session starts".into(),
             };
             let at = read.now_ns.map_or_else(String::new, |now_ns| format!("at {}  ", seconds(now_ns)));
-            writeln!(out, "{entry:>6}  {at}{what}").expect("a string takes it");
+            let reads = match read.reads.list.len() {
+                0 => String::new(),
+                reads => format!(", {reads} reads from the cache"),
+            };
+            writeln!(out, "{entry:>6}  {at}{what}{reads}").expect("a string takes it");
             entry += 1;
         }
     }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod etcd;
+pub(crate) mod origin;
 pub(crate) mod traffic;
 
 use marram::harness::{Cells, Lab, Layout};

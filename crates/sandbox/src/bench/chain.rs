@@ -35,7 +35,10 @@ impl Line {
         let mut cells = Cells::new(config).map_err(|error| failed(&error))?;
         cells.start(CELL, &image, Seed([3; 32])).map_err(|error| failed(&error))?;
         for (port, kind) in [(Port::CLIENT, PortKind::Client), (Port::SERVER, PortKind::Server)] {
-            finish(&mut cells, Run { cell: CELL, input: Input::Open { port, kind }, now_ns: 0 })?;
+            finish(
+                &mut cells,
+                Run { cell: CELL, input: Input::Open { port, kind }, now_ns: 0, logged: None },
+            )?;
         }
         cells.snapshot(CELL, Base::Image).map_err(|error| failed(&error))?;
         Ok(Self { cells, uncovered: 0 })
@@ -53,7 +56,7 @@ impl Line {
             self.cells.snapshot(CELL, Base::Previous).map_err(|error| BenchError(error.to_string()))?;
         }
         let input = Input::Message { port: Port::CLIENT, payload };
-        let ran = finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0 })?;
+        let ran = finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0, logged: None })?;
         match <[Output; 1]>::try_from(ran.outputs) {
             Ok([Output::Message { port: Port::SERVER, payload }]) => Ok(payload),
             other => Err(BenchError(format!("a stage did not pass on a message: {other:?}"))),

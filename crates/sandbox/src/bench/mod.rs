@@ -93,7 +93,7 @@ impl Workload {
         payload[..4].copy_from_slice(&count.min(self.pages).to_le_bytes());
         payload[4..].copy_from_slice(&stride.to_le_bytes());
         let input = Input::Message { port: Port::CLIENT, payload: payload.to_vec().into() };
-        finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0 }).map(drop)
+        finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0, logged: None }).map(drop)
     }
 
     /// Takes a checkpoint and measures it.
@@ -175,7 +175,7 @@ impl Echo {
     }
 
     fn handle(&mut self, input: Input) -> Result<(), BenchError> {
-        finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0 }).map(drop)
+        finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0, logged: None }).map(drop)
     }
 }
 

@@ -104,6 +104,6 @@ impl Nursery {
     }
 
     fn handle(&mut self, cell: CellId, input: Input) -> Result<(), BenchError> {
-        finish(&mut self.cells, Run { cell, input, now_ns: 0 }).map(drop)
+        finish(&mut self.cells, Run { cell, input, now_ns: 0, logged: None }).map(drop)
     }
 }

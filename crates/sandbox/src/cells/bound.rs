@@ -1,7 +1,7 @@
 //! An image made ready for this process's engine: its code mapped, its imports resolved, its globals found.
 
 use crate::deploy::global_name;
-use crate::host::Hosts;
+use crate::host::{ABI_MODULE, Hosts};
 use crate::image::StageImage;
 use crate::keys::Signer;
 use crate::quotas::Quotas;
@@ -14,6 +14,8 @@ pub(crate) struct Bound {
     pub(crate) pre: InstancePre<Hosts>,
     pub(crate) globals: Vec<ModuleExport>,
     pub(crate) quotas: Quotas,
+    /// Whether it has to be instantiated as what may wait in an import.
+    pub(crate) waits: bool,
     /// What its cells have the host sign with.
     pub(crate) keys: Arc<[Arc<dyn Signer>]>,
 }
@@ -35,6 +37,8 @@ impl Bound {
             .collect::<Option<_>>()
             .ok_or_else(|| wasmtime::Error::msg("the image does not export its globals"))?;
         let pre = linker.instantiate_pre(&module)?;
-        Ok(Self { image: Arc::clone(image), pre, globals, quotas: image.quotas, keys })
+        let waits =
+            module.imports().any(|import| (import.module(), import.name()) == (ABI_MODULE, "cache_read"));
+        Ok(Self { image: Arc::clone(image), pre, globals, quotas: image.quotas, waits, keys })
     }
 }

@@ -3,7 +3,7 @@
 //! into the engine, which gets a stack of its own first and costs more than most handlers, is one for each input of the
 //! cell, however many stages it has. Guests cannot name it, and it knows of them but two functions each.
 
-use super::live::Handlers;
+use super::live::{Handlers, now};
 use crate::host::Hosts;
 use crate::limits::STAGES_MAX;
 use std::cell::RefCell;
@@ -69,7 +69,7 @@ impl Drivers {
             imports.push((*alloc.func()).into());
             imports.push((*recv.func()).into());
         }
-        Instance::new(&mut *store, module, &imports)?.get_typed_func(&mut *store, "drive")
+        now(Instance::new_async(&mut *store, module, &imports))?.get_typed_func(&mut *store, "drive")
     }
 
     /// Whether this is what one is called.

@@ -14,9 +14,9 @@ use marram_session::cell::{Seed, Stop};
 use marram_wire::id::Port;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use wasmtime::{Global, Instance, Memory, Store, TypedFunc};
 
 /// The instances of a cell. Fields drop in this order: no memory is tracked any more when its slot is cleaned, or the slot's
@@ -88,19 +88,31 @@ impl Live {
         let drivers = Rc::clone(drivers);
         let list = Vec::with_capacity(stages.len());
         let mut live = Self { stages: list, store, drive: None, drivers, until_driver: driver::AFTER };
+        // A store with one stage that may wait in an import takes the others in the same way.
+        let waits = stages.iter().any(|bound| bound.waits);
         for (at, bound) in (0..).zip(stages) {
-            live.add(bound, at, of_stage(seed, at), Tracker::new(method))?;
+            live.add(bound, waits, at, (of_stage(seed, at), Tracker::new(method)))?;
         }
         Ok(live)
     }
 
-    fn add(&mut self, bound: &Rc<Bound>, at: u8, seed: Seed, tracker: Tracker) -> wasmtime::Result<()> {
+    fn add(
+        &mut self,
+        bound: &Rc<Bound>,
+        waits: bool,
+        at: u8,
+        (seed, tracker): (Seed, Tracker),
+    ) -> wasmtime::Result<()> {
         let store = &mut self.store;
         let mut host = Host::new(Phase::Running, seed, bound.image.files.clone(), &bound.quotas);
         host.stage = at;
         host.keys = std::sync::Arc::clone(&bound.keys);
         store.data_mut().add(host);
-        let instance = bound.pre.instantiate(&mut *store)?;
+        let instance = if waits {
+            now(bound.pre.instantiate_async(&mut *store))?
+        } else {
+            bound.pre.instantiate(&mut *store)?
+        };
         let memory = instance
             .get_memory(&mut *store, "memory")
             .ok_or_else(|| wasmtime::Error::msg("the image exports no memory"))?;
@@ -241,6 +253,16 @@ impl Handlers {
             task: instance.get_typed_func(&mut *store, "marram_task").ok(),
             close: instance.get_typed_func(&mut *store, "marram_close").ok(),
         })
+    }
+}
+
+/// The result of what waits for nothing and may only be preempted: instances are made in one go.
+pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return done;
+        }
     }
 }
 

@@ -28,10 +28,12 @@ use crate::keys::{KeyId, Keyring};
 use crate::limits::{READY_SHARE, REASON_BYTES_MAX};
 use crate::plain::plain_cut;
 use bound::Bound;
+use bytes::Bytes;
 use driver::Drivers;
 use live::Live;
 use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
 use marram_wire::id::ImageHash;
+use marram_wire::log::Found;
 use parting::Parting;
 use ready::Ready;
 use stages::{Failure, Stages};
@@ -67,7 +69,7 @@ pub struct Cells {
 pub enum Progress {
     /// To its end.
     Done(Ran),
-    /// It used up its slice. [`Cells::poll`] lets it go on; others may run meanwhile.
+    /// It used up its slice, or waits for what [`Cells::wanted`] says. [`Cells::poll`] lets it go on; others may run meanwhile.
     Pending,
 }
 
@@ -82,7 +84,7 @@ impl Cells {
         // All that is compiled here is drivers: no threads for that.
         settings.parallel_compilation(false);
         let engine = Engine::new(&settings).map_err(|error| StartError::Pool(format!("{error:#}")))?;
-        let linker = linker(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
+        let linker = linker(&engine, true).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let drivers = Drivers::new(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let ticker = Ticker::start(engine.clone()).map_err(|error| StartError::Pool(error.to_string()))?;
         let method = Method::choose(config.tracking);
@@ -250,20 +252,39 @@ impl Cells {
         self.progress(cell, resumed)
     }
 
+    /// The key of an object that a handler reads from the cache, asked after each [`Progress::Pending`]: once for each read. It
+    /// goes on when [`Self::found`] has brought the object, and may be polled then, not before.
+    #[must_use]
+    pub fn wanted(&self, cell: CellId) -> Option<Bytes> {
+        self.cells.get(&cell)?.wanted()
+    }
+
+    /// Brings what was found in the cache to a handler that waits for it.
+    pub fn found(&mut self, cell: CellId, found: Found) {
+        if let Some(stages) = self.cells.get(&cell) {
+            stages.found(found);
+        }
+    }
+
     fn progress(&mut self, cell: CellId, resumed: Result<Option<Ran>, Failure>) -> Progress {
         match resumed {
             Ok(Some(ran)) => Progress::Done(ran),
             Ok(None) => Progress::Pending,
-            Err(Failure { stop, spent_ns }) => self.end(cell, stop, spent_ns),
+            Err(failure) => self.fail(cell, failure),
         }
     }
 
     fn end(&mut self, cell: CellId, stop: Stop, spent_ns: u64) -> Progress {
+        self.fail(cell, Failure { stop, spent_ns, reads: Vec::new() })
+    }
+
+    fn fail(&mut self, cell: CellId, failure: Failure) -> Progress {
         if let Some(mut live) = self.cells.remove(&cell).and_then(Stages::into_live) {
             self.last_words = Some((cell, live.take_prints()));
             self.parting.take(live);
         }
-        Progress::Done(stopped(cell, stop, spent_ns))
+        let Failure { stop, spent_ns, reads } = failure;
+        Progress::Done(Ran { reads, ..stopped(cell, stop, spent_ns) })
     }
 
     /// Ends a cell and frees its slots, also in the middle of a handler. Unknown cells are ignored.
@@ -309,7 +330,7 @@ impl Cells {
 fn stopped(cell: CellId, stop: Stop, cost_ns: u64) -> Ran {
     let outcome = Outcome::Stopped(stop);
     let (outputs, timers, tasks) = (Vec::new(), Vec::new(), Vec::new());
-    Ran { cell, outcome, clock_read: false, outputs, timers, tasks, cost_ns }
+    Ran { cell, outcome, clock_read: false, outputs, timers, tasks, reads: Vec::new(), cost_ns }
 }
 
 /// What to tell people about a panic of our own.
@@ -420,7 +441,7 @@ mod tests {
         }
         let message = |bytes: &'static [u8]| Input::Message { port: Port::CLIENT, payload: bytes.into() };
         let run = |cells: &mut Cells, cell, input| {
-            let mut progress = cells.run(Run { cell, input, now_ns: 0 });
+            let mut progress = cells.run(Run { cell, input, now_ns: 0, logged: None });
             loop {
                 match progress {
                     Progress::Done(ran) => break ran.outcome,

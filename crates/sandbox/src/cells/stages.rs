@@ -5,11 +5,13 @@
 use super::bug;
 use super::live::{Came, Desk, Live, Task, task};
 use crate::chain::Image;
-use crate::host::{Blamed, Print};
+use crate::host::{Blamed, Print, Window};
 use crate::limits::REASON_BYTES_MAX;
 use crate::watch::Watch;
+use bytes::Bytes;
 use marram_session::cell::{CellId, Ran, Run, Seed, Stop};
 use marram_wire::id::ImageHash;
+use marram_wire::log::{Found, Read};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -22,6 +24,8 @@ pub(super) struct Stages {
     task: Task,
     live: Rc<RefCell<Live>>,
     desk: Rc<Desk>,
+    /// Where handlers ask for what they read from the cache.
+    window: Window,
     image: Arc<Image>,
     /// Whose input they are not done with.
     underway: Option<CellId>,
@@ -33,18 +37,30 @@ pub(super) struct Stages {
 pub(super) struct Failure {
     pub(super) stop: Stop,
     pub(super) spent_ns: u64,
+    pub(super) reads: Vec<Read>,
 }
 
 impl Stages {
     pub(super) fn new(image: Arc<Image>, live: Live) -> Self {
+        let window = live.store.data().window().clone();
         let (live, desk) = (Rc::new(RefCell::new(live)), Rc::new(Desk::default()));
         let task = task(Rc::clone(&live), Rc::clone(&desk));
-        Self { task, live, desk, image, underway: None, paused: false }
+        Self { task, live, desk, window, image, underway: None, paused: false }
     }
 
     /// Whether no stage has anything to do.
     pub(super) fn are_quiet(&self) -> bool {
         self.underway.is_none()
+    }
+
+    /// The key of what a handler has just asked for, and waits for.
+    pub(super) fn wanted(&self) -> Option<Bytes> {
+        self.window.wanted()
+    }
+
+    /// Brings what a handler waits for; [`Self::resume`] lets it go on.
+    pub(super) fn found(&self, found: Found) {
+        self.window.put(found);
     }
 
     /// What it was started from.
@@ -65,7 +81,7 @@ impl Stages {
     /// Takes an input from outside; [`Self::resume`] runs it.
     pub(super) fn begin(&mut self, run: Run) {
         self.underway = Some(run.cell);
-        self.live.borrow_mut().store.data_mut().accept(run.input, run.now_ns);
+        self.live.borrow_mut().store.data_mut().accept(run.input, run.now_ns, run.logged);
     }
 
     /// Runs handlers until all stages are quiet, or a slice is used up: then there is no answer yet.
@@ -78,11 +94,11 @@ impl Stages {
         // that guest and not the process, or the message that found it would take one edge after another.
         let resume = || self.task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         if let Err(panic) = catch_unwind(AssertUnwindSafe(resume)) {
-            let (at, spent_ns) = self.live.try_borrow().map_or((0, 0), |live| {
-                let hosts = live.store.data();
-                (hosts.at(), hosts.spent_ns())
+            let (at, spent_ns, reads) = self.live.try_borrow_mut().map_or((0, 0, Vec::new()), |mut live| {
+                let hosts = live.store.data_mut();
+                (hosts.at(), hosts.spent_ns(), hosts.take_reads())
             });
-            return Err(Failure { stop: self.blame((at, Stop::Kill(bug(&*panic)))), spent_ns });
+            return Err(Failure { stop: self.blame((at, Stop::Kill(bug(&*panic)))), spent_ns, reads });
         }
         let came = self.desk.came();
         self.paused = came.is_none();
@@ -93,8 +109,10 @@ impl Stages {
                 Ok(cell.map(|cell| self.live.borrow_mut().store.data_mut().take_made(cell)))
             }
             Some(Came::ToItsEnd(blamed)) => {
-                let spent_ns = self.live.borrow().store.data().spent_ns();
-                Err(Failure { stop: self.blame(blamed), spent_ns })
+                let mut live = self.live.borrow_mut();
+                let hosts = live.store.data_mut();
+                let (spent_ns, reads) = (hosts.spent_ns(), hosts.take_reads());
+                Err(Failure { stop: self.blame(blamed), spent_ns, reads })
             }
         }
     }

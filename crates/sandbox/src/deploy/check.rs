@@ -107,9 +107,6 @@ fn check_import(module: &str, name: &str, ty: &TypeRef, has_keys: bool) -> Resul
         );
     }
     match module {
-        ABI_MODULE if name == "cache_read" => {
-            refuse("the cache is not there yet; build without the SDK's cache feature".into())
-        }
         ABI_MODULE if name == "sign" && !has_keys => refuse(
             "the app is granted no key; name the certificates of those it needs in the manifest, with `keys`"
                 .into(),

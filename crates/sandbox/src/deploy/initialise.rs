@@ -39,7 +39,7 @@ pub(super) fn initialise(
     store.limiter(|hosts| hosts);
     store.set_epoch_deadline(1);
     store.epoch_deadline_trap();
-    let pre = linker(engine).and_then(|linker| linker.instantiate_pre(module)).map_err(|error| {
+    let pre = linker(engine, false).and_then(|linker| linker.instantiate_pre(module)).map_err(|error| {
         DeployError::ImportForbidden { name: "a function".into(), reason: format!("{error:#}") }
     })?;
 

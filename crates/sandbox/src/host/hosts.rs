@@ -5,6 +5,7 @@
 //! here connects two stages. All stages lie in one store, so that a message goes from one to the next without the host's
 //! entering and leaving the engine; but an import acts on the stage that runs, and on the memory of that one alone.
 
+use super::cache::{Reading, Window};
 use super::{Host, Ports, guest_error};
 use crate::limits::{
     BETWEEN_STAGES_BYTES_MAX, BUFFER_BYTES_KEPT, BUFFERS_KEPT, HANDLERS_PER_INPUT_MAX, MESSAGE_BYTES_MAX,
@@ -14,7 +15,7 @@ use crate::limits::{
 use crate::watch::Watch;
 use bytes::Bytes;
 use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Stop, TaskChange, TimerChange};
-use marram_wire::{id::Port, limits::charge};
+use marram_wire::{id::Port, limits::charge, log::Read};
 use std::collections::VecDeque;
 use wasmtime::{ResourceLimiter, UpdateDeadline};
 
@@ -43,6 +44,8 @@ pub(crate) struct Hosts {
     buffers: Vec<Vec<u8>>,
     /// What the present input has brought about.
     made: Made,
+    /// What it has read from the cache.
+    pub(super) reading: Reading,
     watch: Watch,
 }
 
@@ -122,6 +125,7 @@ impl Hosts {
             arriving: Payload::Between(Vec::new()),
             buffers: Vec::new(),
             made: Made::default(),
+            reading: Reading::default(),
             watch,
         }
     }
@@ -172,8 +176,9 @@ impl Hosts {
 /// From input to input.
 impl Hosts {
     /// Takes an input from outside, and puts it to the stage that it is for.
-    pub(crate) fn accept(&mut self, input: Input, now_ns: i64) {
+    pub(crate) fn accept(&mut self, input: Input, now_ns: i64, logged: Option<Vec<Read>>) {
         self.made.now_ns = now_ns;
+        self.reading.begin(logged);
         self.list.iter_mut().for_each(|host| host.spent_ns = 0);
         let last = self.list.len() - 1;
         let at = match &input {
@@ -368,8 +373,19 @@ impl Hosts {
             outputs: std::mem::take(&mut self.made.outputs),
             timers: std::mem::take(&mut self.made.timers),
             tasks: std::mem::take(&mut self.made.tasks),
+            reads: self.take_reads(),
             cost_ns: self.spent_ns(),
         }
+    }
+
+    /// What the input has read from the cache.
+    pub(crate) fn take_reads(&mut self) -> Vec<Read> {
+        self.reading.take()
+    }
+
+    /// Where a handler asks for what it reads.
+    pub(crate) fn window(&self) -> &Window {
+        self.reading.window()
     }
 
     /// What one input has caused too much of, if it has: what bounds one handler bounds all of a chain's together.

@@ -19,6 +19,7 @@ pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
     ("now", &[], &[I64]),
     ("random", &[I32, I32], &[]),
     ("sign", &[I32, I32, I32, I32, I32], &[I32]),
+    ("cache_read", &[I32, I32, I32, I32], &[I32]),
     ("timer", &[I64, I64], &[]),
     ("timer_cancel", &[I64], &[]),
     ("spawn", &[I64], &[]),

@@ -3,11 +3,14 @@
 //! Refuses to know sessions: inputs arrive as plain values, outputs are collected and handed over. What passes between the
 //! stages of a cell is `hosts`'s business.
 
+mod cache;
 mod hosts;
 mod marram;
 mod ports;
 mod wasi;
 
+pub(crate) use cache::Window;
+pub use cache::reads_cache;
 pub(crate) use hosts::{Blamed, Hosts, Next, Order};
 pub(crate) use ports::Ports;
 
@@ -245,10 +248,12 @@ pub(crate) fn range(
     Ok(ptr as usize..ptr as usize + len as usize)
 }
 
-/// All imports, by name. Instantiation picks those that a module names.
-pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Hosts>> {
+/// All imports, by name. Instantiation picks those that a module names. `waits` where modules are run on stacks of their own,
+/// and not only initialised.
+pub(crate) fn linker(engine: &Engine, waits: bool) -> wasmtime::Result<Linker<Hosts>> {
     let mut linker = Linker::new(engine);
     marram::link(&mut linker)?;
+    cache::link(&mut linker, waits)?;
     wasi::link(&mut linker)?;
     Ok(linker)
 }

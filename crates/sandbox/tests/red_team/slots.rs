@@ -78,7 +78,7 @@ fn live(cells: &mut Cells, image: &Arc<Image>, cell: CellId, life: Life) {
         }
         Life::RemovedWhileRunning => {
             cells.snapshot(cell, Base::Image).unwrap();
-            let _ = cells.run(Run { cell, input: message(b"l"), now_ns: 0 });
+            let _ = cells.run(Run { cell, input: message(b"l"), now_ns: 0, logged: None });
         }
     }
     cells.remove(cell);
@@ -168,7 +168,7 @@ fn a_cell_that_looks_for_the_stages_of_a_chain_sees_the_image() {
                     cells.remove(CELL);
                     cells.restore(CELL, &chain, &marram_sandbox::Decoded::decode(&[bytes]).unwrap()).unwrap();
                 }
-                let _ = cells.run(Run { cell: CELL, input: message(end), now_ns: 0 });
+                let _ = cells.run(Run { cell: CELL, input: message(end), now_ns: 0, logged: None });
                 cells.remove(CELL);
                 (0..round * 7).for_each(|_| cells.part());
                 // The slots of all its stages.

@@ -222,7 +222,7 @@ fn a_stage_preempted_in_the_middle_can_be_removed_and_killed() {
         for _ in 0..3 {
             start_in(&mut cells, CELL, &image);
             cells.snapshot(CELL, Base::Image).unwrap();
-            let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 });
+            let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0, logged: None });
             for _ in 0..3 {
                 assert!(matches!(progress, Progress::Pending));
                 assert_eq!(cells.memory_bytes(CELL), None);

@@ -19,7 +19,7 @@ fn hurried(module: &[u8]) -> Arc<Image> {
 fn beside(cells: &mut Cells, input: Input) -> (Ran, u32) {
     let mut witness = Witness::beside(cells);
     let mut served = 0;
-    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 0 });
+    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 0, logged: None });
     loop {
         match progress {
             Progress::Done(ran) => return (ran, served),
@@ -65,7 +65,7 @@ fn an_endless_loop_is_killed_and_its_neighbours_are_served_meanwhile() {
         let mut cells = start(&deploy_with(&module, &quotas, &[]));
         let neighbour = CellId(2);
         start_in(&mut cells, neighbour, &deploy(&echo()));
-        let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0 });
+        let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0, logged: None });
         let mut served = 0;
         while matches!(progress, Progress::Pending) {
             assert_eq!(ask_at(&mut cells, neighbour, b"hello", 0), [b"hello"]);

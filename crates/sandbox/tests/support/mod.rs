@@ -193,7 +193,7 @@ pub fn season(cells: &mut Cells, cell: CellId) {
 
 /// Runs a handler to its end, however many slices that takes.
 pub fn run(cells: &mut Cells, cell: CellId, input: Input, now_ns: i64) -> Ran {
-    let mut progress = cells.run(Run { cell, input, now_ns });
+    let mut progress = cells.run(Run { cell, input, now_ns, logged: None });
     loop {
         match progress {
             Progress::Done(ran) => {

@@ -49,6 +49,7 @@ impl Owner {
         // The log begins there or before: that was the first thing to be looked at.
         let _ = self.log.bytes.split_to(usize::try_from(base.saturating_sub(start)).unwrap_or(0));
         self.log.cursor = Cursor::default();
+        self.log.known.forget();
         self.opened = self.log.end() > 0;
         self.digest = Digest::start(self.session);
         self.timers = super::Timers::default();
@@ -236,9 +237,9 @@ impl Owner {
             // There is more to come.
             Ok(None) if self.waits_for_more() => self.replay = Some(course),
             Ok(None) => self.chosen(now, out),
-            Ok(Some(Handler { input, now_ns })) => {
+            Ok(Some(Handler { input, now_ns, reads })) => {
                 self.mark_busy();
-                out.push(Effect::Run(Run { cell, input, now_ns }));
+                out.push(Effect::Run(Run { cell, input, now_ns, logged: Some(reads) }));
                 self.replay = Some(course);
             }
         }
@@ -287,12 +288,19 @@ impl Owner {
             }
             return self.failed(4, alloc::format!("in replay: {reason}"), out);
         }
-        let Ok(whole) = course.ran(ran.clock_read) else {
-            let reason = "replay took another course than the log: the handler read the clock".to_string();
-            if self.waits_for_more() {
-                return self.cannot_follow(&reason, out);
+        let whole = match course.ran(ran.clock_read, &ran.reads) {
+            Ok(whole) => whole,
+            Err(lost) => {
+                let what = match lost {
+                    Lost::Reads => "the handler read something else from the cache",
+                    _ => "the handler read the clock",
+                };
+                let reason = alloc::format!("replay took another course than the log: {what}");
+                if self.waits_for_more() {
+                    return self.cannot_follow(&reason, out);
+                }
+                return self.failed(4, reason, out);
             }
-            return self.failed(4, reason, out);
         };
         // What no cell may do ended the session when it was first done; it is in no log.
         if let Err(reason) = self.apply(now_ns, &ran) {

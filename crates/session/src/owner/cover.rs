@@ -12,7 +12,9 @@ use marram_wire::{
     frame::{CheckpointBegin, CheckpointMeta, CheckpointPart, Code, LogOnly, Truncate},
     header::Header,
     id::{Generation, Port},
-    limits::{CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, COVER_BYTES, COVER_LOG, DELTAS_MAX, PART_SIZE},
+    limits::{
+        CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, COVER_BYTES, COVER_LOG, COVER_READS, DELTAS_MAX, PART_SIZE,
+    },
 };
 
 /// Names a checkpoint.
@@ -161,7 +163,11 @@ impl Owner {
     /// Whether what the cell did since the last copy took too long to be done again, or messages of this charge, or a log
     /// of this size, are more than ends should keep.
     fn is_much(&self, charge: u64, log_size: u64) -> bool {
-        self.cover.spent_ns > self.policy.recovery_target_ns || charge >= COVER_BYTES || log_size >= COVER_LOG
+        let read_size = self.log.known.size();
+        self.cover.spent_ns > self.policy.recovery_target_ns
+            || charge >= COVER_BYTES
+            || log_size.saturating_sub(read_size) >= COVER_LOG
+            || read_size >= COVER_READS
     }
 
     fn cover(&mut self, out: &mut Vec<Effect>) {
@@ -208,6 +214,8 @@ impl Owner {
         });
         self.cover.copied = Some((self.generation, number));
         self.cover.spent_ns = 0;
+        // A replay from here on has nothing of what was read before.
+        self.log.known.forget();
         out.push(Effect::Copy(cell, if full { Base::Image } else { Base::Previous }));
     }
 
@@ -218,7 +226,7 @@ impl Owner {
         let mut settled = self.sides.iter().zip(&waits.settled);
         let charges = self.sides.iter().zip(&taken.uncovered);
         let charge = charges.map(|(side, then)| side.uncovered.saturating_sub(*then)).max().unwrap_or(0);
-        let late = self.is_much(charge, self.log.end() - taken.log_offset);
+        let late = self.log_is_full() || self.is_much(charge, self.log.end() - taken.log_offset);
         if !late && settled.any(|(side, count)| side.acknowledged() < *count) {
             return;
         }
@@ -248,18 +256,10 @@ impl Owner {
         let bytes = match result {
             Ok(bytes) if bytes.len() as u64 <= CHECKPOINT_SIZE_MAX => bytes,
             Ok(bytes) => {
-                self.cover.taken = None;
-                self.feed_no_checkpoint(out);
-                return Some(alloc::format!(
-                    "a checkpoint of {} bytes is larger than the limit",
-                    bytes.len()
-                ));
+                let reason = alloc::format!("a checkpoint of {} bytes is larger than the limit", bytes.len());
+                return Some(self.no_checkpoint(reason, out));
             }
-            Err(reason) => {
-                self.cover.taken = None;
-                self.feed_no_checkpoint(out);
-                return Some(reason);
-            }
+            Err(reason) => return Some(self.no_checkpoint(reason, out)),
         };
         let taken = self.cover.taken.as_ref()?;
         let meta = CheckpointMeta {
@@ -286,6 +286,17 @@ impl Owner {
         self.cover.sending = Some(Sending { meta, bytes, holders: holders.into_iter().map(start).collect() });
         self.send_parts(out);
         None
+    }
+
+    /// No checkpoint came of it: the session runs on while there is room for its log.
+    fn no_checkpoint(&mut self, reason: String, out: &mut Vec<Effect>) -> String {
+        self.cover.taken = None;
+        self.feed_no_checkpoint(out);
+        if self.log_is_full() {
+            let why = alloc::format!("the log is full, and no checkpoint can be taken: {reason}");
+            self.over(Code::Guest, why, out);
+        }
+        reason
     }
 
     /// Sends parts within the window.

@@ -4,7 +4,7 @@
 //! of them, and one that lags is dropped and begins again with a checkpoint. A keeper that joins a session under way gets a full
 //! checkpoint first; what is consumed behind it follows at once, while its bytes are still on their way.
 
-use super::{Effect, Owner, Phase, run::Running};
+use super::{Effect, Owner, Phase, side::Message};
 use alloc::{
     collections::VecDeque,
     string::{String, ToString},
@@ -248,7 +248,13 @@ impl Owner {
     }
 
     /// The entry that was just logged, at `offset`, and what it consumed.
-    pub(super) fn feed_entry(&mut self, offset: u64, running: &Running, out: &mut Vec<Effect>) {
+    pub(super) fn feed_entry(
+        &mut self,
+        offset: u64,
+        event: Event,
+        message: Option<Message>,
+        out: &mut Vec<Effect>,
+    ) {
         if self.keeping.feeds.is_empty() {
             return;
         }
@@ -256,13 +262,11 @@ impl Owner {
         self.seal.log(offset, &mut entry);
         let entry = entry.freeze();
         let tag = self.digest.tag();
-        let from = match running.event {
+        let from = match event {
             Event::Message(port) => u8::from(port != Port::CLIENT),
             _ => 2,
         };
-        let message = running.message.as_ref();
-        let (close, payload) =
-            message.map(|message| (message.close, message.payload.clone())).unwrap_or_default();
+        let (close, payload) = message.map(|message| (message.close, message.payload)).unwrap_or_default();
         let cost = charge(payload.len()) + entry.len() as u64;
         for at in (0..self.keeping.feeds.len()).rev() {
             let feed = &mut self.keeping.feeds[at];

@@ -29,7 +29,7 @@ use marram_wire::{
     frame::{CheckpointMeta, Code, Ended, Failure, Frame, Reject},
     header::Header,
     id::{Generation, HostId, Port, SessionId},
-    log::Cursor,
+    log::{Cursor, Known},
     seal::{Digest, Seal, SessionKeys},
 };
 pub use open::Attempt;
@@ -241,6 +241,8 @@ struct Log {
     floor: u64,
     bytes: BytesMut,
     cursor: Cursor,
+    /// What was read from the cache and is in it, from where the cell was copied last.
+    known: Known,
 }
 
 impl Log {
@@ -414,7 +416,11 @@ impl Owner {
             Frame::KeptInput(input) => self.kept_input(index, input, out),
             Frame::Input(input) => self.input(now, index, input, out),
             Frame::Credit(credit) => self.credit(now, index, credit.received, credit.bytes, out),
-            Frame::Stored(stored) => self.stored(index, stored.bytes, stored.complete, out),
+            Frame::Stored(stored) => {
+                self.stored(index, stored.bytes, stored.complete, out);
+                // The cell may have rested because the log was full.
+                self.pump(now, out);
+            }
             Frame::Superseded(superseded) => self.superseded(port, superseded.promised, out),
             Frame::Ended(ended) if ended.code.retry() => self.leave(ended.code, ended.reason, out),
             Frame::Ended(ended) => self.over(ended.code, ended.reason, out),

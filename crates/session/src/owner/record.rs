@@ -20,7 +20,7 @@ use marram_wire::{
     frame::{CheckpointMeta, Code, Fetch, Kept, KeptInput},
     id::Port,
     limits::{INPUT_WINDOW, RETAINED_MAX, charge},
-    log::{Entry, Event},
+    log::{Entry, Event, Known},
     recording,
 };
 
@@ -141,7 +141,7 @@ impl Owner {
     }
 
     /// A handler was stopped: what it was given is recorded, if sessions of the app are, before the ends are told.
-    pub(super) fn stopped(&mut self, now: Now, running: &Running, stop: Stop, out: &mut Vec<Effect>) {
+    pub(super) fn stopped(&mut self, now: Now, running: Running, stop: Stop, out: &mut Vec<Effect>) {
         let (killed, reason) = match stop {
             Stop::Trap(reason) => (false, reason),
             Stop::Kill(reason) => (true, reason),
@@ -159,7 +159,9 @@ impl Owner {
         }
         let mut entry = BytesMut::new();
         let mut cursor = self.log.cursor;
-        cursor.put(&Entry { event: running.event, now_ns: Some(running.now_ns) }, &mut entry);
+        // It is read by itself.
+        let reads = Known::default().write(running.reads);
+        cursor.put(&Entry { event: running.event, now_ns: Some(running.now_ns), reads }, &mut entry);
         let stop = recording::Stop { entry: entry.freeze(), killed, reason: reason.clone() };
         // Nothing is left of the cell, and a next owner begins with what the ends keep.
         out.extend(self.cell.take().map(Effect::Remove));

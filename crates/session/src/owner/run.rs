@@ -9,10 +9,10 @@ use alloc::{
 };
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
-    frame::{Code, Credit, Finish, Increment, Output},
+    frame::{Code, Credit, Finish, Increment, LogOnly, Output},
     id::Port,
-    limits::{INPUT_WINDOW, OUTPUTS_MAX, UNSENT_SHARED_MAX},
-    log::{Entry, Event},
+    limits::{ENTRY_SIZE_MAX, INPUT_WINDOW, LOG_AHEAD, LOG_SIZE_MAX, OUTPUTS_MAX, UNSENT_SHARED_MAX},
+    log::{Entry, Event, Read},
 };
 
 /// The cell rests while more than this waits for an end's credit: a full buffer stops reading, it never drops.
@@ -30,6 +30,8 @@ pub(super) struct Running {
     /// Handlers of this entry that still have to run, last one first.
     rest: Vec<Input>,
     clock_read: bool,
+    /// What they have read from the cache.
+    pub(super) reads: Vec<Read>,
 }
 
 /// What an entry can consume. Timers go before tasks, and tasks before messages; but none goes twice while another waits, so
@@ -111,7 +113,8 @@ impl Owner {
         let now_ns = self.session_ns(now);
         let rest = self.opens(peers);
         self.opened = true;
-        self.running = Some(Running { event, now_ns, message: None, rest, clock_read: true });
+        self.running =
+            Some(Running { event, now_ns, message: None, rest, clock_read: true, reads: Vec::new() });
         self.run_next(out);
     }
 
@@ -119,7 +122,7 @@ impl Owner {
         if let (Some(cell), Some(running)) = (self.cell, &mut self.running)
             && let Some(input) = running.rest.pop()
         {
-            out.push(Effect::Run(Run { cell, input, now_ns: running.now_ns }));
+            out.push(Effect::Run(Run { cell, input, now_ns: running.now_ns, logged: None }));
         }
     }
 
@@ -139,7 +142,7 @@ impl Owner {
         let Some((kind, (event, message, input))) = found else { return };
         self.last = kind;
         let rest = alloc::vec![input];
-        self.running = Some(Running { event, now_ns, message, rest, clock_read: false });
+        self.running = Some(Running { event, now_ns, message, rest, clock_read: false, reads: Vec::new() });
         self.run_next(out);
     }
 
@@ -160,7 +163,12 @@ impl Owner {
 
     /// Whether the cell rests until an end takes more: then not even timers fire.
     fn clogged(&self) -> bool {
-        self.sides.iter().any(|side| side.unsent_charge > UNSENT_MAX)
+        self.sides.iter().any(|side| side.unsent_charge > UNSENT_MAX) || self.log_is_full()
+    }
+
+    /// Whether the next entry might be more than ends keep of the log: a checkpoint comes first.
+    pub(super) fn log_is_full(&self) -> bool {
+        (self.log.bytes.len() + ENTRY_SIZE_MAX) as u64 > LOG_SIZE_MAX
     }
 
     /// Ports in turn.
@@ -177,10 +185,11 @@ impl Owner {
     }
 
     /// A handler ran.
-    pub(super) fn consumed(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
+    pub(super) fn consumed(&mut self, now: Now, mut ran: Ran, out: &mut Vec<Effect>) {
         let Some(mut running) = self.running.take() else { return };
+        running.reads.append(&mut ran.reads);
         if let Outcome::Stopped(stop) = ran.outcome {
-            return self.stopped(now, &running, stop, out);
+            return self.stopped(now, running, stop, out);
         }
         running.clock_read |= ran.clock_read;
         let applied = self.apply(running.now_ns, &ran);
@@ -190,7 +199,7 @@ impl Owner {
             self.running = Some(running);
             return self.run_next(out);
         }
-        let logged = if self.policy.keep { self.log_entry(&running, out) } else { 0 };
+        let logged = if self.policy.keep { self.log_entry(running, out) } else { 0 };
         self.totals.consumed += 1;
         self.close_if_spent();
         self.rates.count(now, ran.outputs.len(), logged);
@@ -250,7 +259,8 @@ impl Owner {
         let Some(cell) = self.cell else { return };
         let count = outputs.len();
         let (clock_read, timers, tasks) = (false, Vec::new(), Vec::new());
-        let ran = Ran { cell, outcome: Outcome::Idle, clock_read, outputs, timers, tasks, cost_ns: 0 };
+        let (outcome, reads) = (Outcome::Idle, Vec::new());
+        let ran = Ran { cell, outcome, clock_read, outputs, timers, tasks, reads, cost_ns: 0 };
         let applied = self.apply(0, &ran);
         self.totals.produced += count as u64;
         self.rates.count(now, count, 0);
@@ -283,13 +293,15 @@ impl Owner {
         }
     }
 
-    fn log_entry(&mut self, running: &Running, out: &mut Vec<Effect>) -> usize {
-        let entry = Entry { event: running.event, now_ns: running.clock_read.then_some(running.now_ns) };
+    fn log_entry(&mut self, running: Running, out: &mut Vec<Effect>) -> usize {
+        let now_ns = running.clock_read.then_some(running.now_ns);
+        let reads = self.log.known.write(running.reads);
+        let entry = Entry { event: running.event, now_ns, reads };
         let before = self.log.bytes.len();
         self.log.cursor.put(&entry, &mut self.log.bytes);
         let message = running.message.as_ref().map(|message| (message.close, &message.payload[..]));
         self.digest.absorb(&self.keys, &self.log.bytes[before..], message);
-        self.feed_entry(self.log.floor + before as u64, running, out);
+        self.feed_entry(self.log.floor + before as u64, running.event, running.message, out);
         self.log.bytes.len() - before
     }
 
@@ -311,6 +323,12 @@ impl Owner {
     pub(super) fn release(&mut self, out: &mut Vec<Effect>) {
         for index in 0..self.sides.len() {
             let Some(channel) = self.sides[index].channel else { continue };
+            // So that a frame holds what an output depends on, however long its end was sent none.
+            if self.log.end().saturating_sub(self.sides[index].known) > LOG_AHEAD
+                && let Some(Increment { entries, tag }) = self.increment(index)
+            {
+                out.push(Effect::Send(self.sides[index].port, LogOnly { channel, entries, tag }.into()));
+            }
             while let Some(message) = self.sides[index].next_output() {
                 let increment = self.increment(index);
                 let output = Output { channel, increment, close: message.close, payload: message.payload };

@@ -90,8 +90,8 @@ impl From<Lost> for Astray {
     fn from(lost: Lost) -> Self {
         match lost {
             Lost::Missing => Self::Missing,
-            // Nobody asks for a time here.
-            Lost::Unreadable | Lost::Clock => Self::Unreadable,
+            // Nothing runs here that could read the time, or a cache.
+            Lost::Unreadable | Lost::Clock | Lost::Reads => Self::Unreadable,
         }
     }
 }

@@ -2,12 +2,12 @@
 //! same way.
 
 use crate::cell::{Input, PortKind};
-use alloc::vec::Vec;
+use alloc::{collections::VecDeque, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
     header::Unacknowledged,
     id::Port,
-    log::{Cursor, Entry, Event, Peers},
+    log::{Cursor, Entry, Event, Known, Peers, Read},
     seal::{Digest, SessionKeys},
 };
 
@@ -20,6 +20,8 @@ pub(crate) enum Lost {
     Missing,
     /// A handler read the clock, and the log does not say what it read.
     Clock,
+    /// A handler read other things from the cache than the log says.
+    Reads,
 }
 
 /// A handler that the log says to run.
@@ -27,6 +29,18 @@ pub(crate) enum Lost {
 pub(crate) struct Handler {
     pub(crate) input: Input,
     pub(crate) now_ns: i64,
+    /// What it finds in the cache.
+    pub(crate) reads: Vec<Read>,
+}
+
+/// The entry that runs.
+#[derive(Debug)]
+struct Underway {
+    entry: Entry,
+    /// Handlers that still have to, last one first.
+    inputs: Vec<Input>,
+    /// What they find in the cache.
+    reads: VecDeque<Read>,
 }
 
 /// What is left of a log, and of the entry that runs.
@@ -34,14 +48,14 @@ pub(crate) struct Handler {
 pub(crate) struct Course {
     rest: Bytes,
     cursor: Cursor,
-    /// The entry that runs, and its handlers that still have to, last one first.
-    entry: Option<(Entry, Vec<Input>)>,
+    known: Known,
+    underway: Option<Underway>,
 }
 
 impl Course {
     /// From the beginning of these entries.
     pub(crate) fn new(log: Bytes, cursor: Cursor) -> Self {
-        Self { rest: log, cursor, entry: None }
+        Self { rest: log, cursor, known: Known::default(), underway: None }
     }
 
     /// More of the log has come.
@@ -53,7 +67,8 @@ impl Course {
 
     /// What the handler that runs observes, or observed, as the time.
     pub(crate) fn now_ns(&self) -> i64 {
-        self.entry.as_ref().and_then(|(entry, _)| entry.now_ns).unwrap_or(self.cursor.last_ns)
+        let logged = self.underway.as_ref().and_then(|underway| underway.entry.now_ns);
+        logged.unwrap_or(self.cursor.last_ns)
     }
 
     /// The next handler to run; none where the log ends. `inputs_of` gives those of an entry, last one first.
@@ -61,28 +76,38 @@ impl Course {
         &mut self,
         inputs_of: impl FnOnce(Event) -> Option<Vec<Input>>,
     ) -> Result<Option<Handler>, Lost> {
-        if self.entry.is_none() {
+        if self.underway.is_none() {
             if self.rest.is_empty() {
                 return Ok(None);
             }
-            let entry = self.cursor.take(&mut self.rest).map_err(|_| Lost::Unreadable)?;
+            let mut entry = self.cursor.take(&mut self.rest).map_err(|_| Lost::Unreadable)?;
+            let reads = self.known.read(core::mem::take(&mut entry.reads)).map_err(|_| Lost::Unreadable)?;
             let inputs = inputs_of(entry.event).ok_or(Lost::Missing)?;
-            self.entry = Some((entry, inputs));
+            self.underway = Some(Underway { entry, inputs, reads: reads.into() });
         }
         let now_ns = self.now_ns();
-        let input = self.entry.as_mut().and_then(|(_, inputs)| inputs.pop());
-        Ok(input.map(|input| Handler { input, now_ns }))
+        let Some(underway) = &mut self.underway else { return Ok(None) };
+        let reads = underway.reads.iter().cloned().collect();
+        Ok(underway.inputs.pop().map(|input| Handler { input, now_ns, reads }))
     }
 
     /// A handler came to its end: whether that was its entry's last one.
-    pub(crate) fn ran(&mut self, clock_read: bool) -> Result<bool, Lost> {
-        let Some((entry, inputs)) = &self.entry else { return Err(Lost::Missing) };
+    pub(crate) fn ran(&mut self, clock_read: bool, reads: &[Read]) -> Result<bool, Lost> {
+        let Some(Underway { entry, inputs, reads: logged }) = &mut self.underway else {
+            return Err(Lost::Missing);
+        };
         if clock_read && entry.now_ns.is_none() {
             return Err(Lost::Clock);
         }
+        if reads.iter().any(|read| logged.pop_front().as_ref() != Some(read)) {
+            return Err(Lost::Reads);
+        }
         let whole = inputs.is_empty();
+        if whole && !logged.is_empty() {
+            return Err(Lost::Reads);
+        }
         if whole {
-            self.entry = None;
+            self.underway = None;
         }
         Ok(whole)
     }

@@ -211,7 +211,8 @@ impl Player {
             let handler = self.course.next_handler(|event| inputs_of(event, peers, timers, tasks));
             let handler = handler.map_err(|_| PlayError::Inconsistent)?;
             if let Some(handler) = handler {
-                let run = Run { cell: self.cell, input: handler.input, now_ns: handler.now_ns };
+                let Handler { input, now_ns, reads } = handler;
+                let run = Run { cell: self.cell, input, now_ns, logged: Some(reads) };
                 return Ok(Some(Next { entry: self.entry, run, stopped: self.stopping }));
             }
             let Some(stop) = self.stop.take() else { return Ok(None) };
@@ -237,9 +238,10 @@ impl Player {
             }
         }
         let now_ns = self.course.now_ns();
-        let whole = match self.course.ran(ran.clock_read) {
+        let whole = match self.course.ran(ran.clock_read, &ran.reads) {
             Ok(whole) => whole,
             Err(Lost::Clock) => return diverged("the handler read the clock".into()),
+            Err(Lost::Reads) => return diverged("the handler read something else from the cache".into()),
             Err(_) => return Err(PlayError::Inconsistent),
         };
         for change in &ran.timers {

@@ -302,6 +302,7 @@ impl Bench {
             outputs: Vec::new(),
             timers: Vec::new(),
             tasks: Vec::new(),
+            reads: Vec::new(),
             cost_ns: 0,
         };
         does(&mut ran);

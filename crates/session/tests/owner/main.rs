@@ -7,6 +7,7 @@ mod kept;
 mod live;
 mod opening;
 mod quotas;
+mod reads;
 mod recording;
 mod recovery;
 mod restoring;

@@ -60,6 +60,7 @@ fn idle(run: &Run) -> Ran {
         outputs: Vec::new(),
         timers: Vec::new(),
         tasks: Vec::new(),
+        reads: Vec::new(),
         cost_ns: 0,
     }
 }

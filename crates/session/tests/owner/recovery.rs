@@ -299,6 +299,8 @@ fn a_long_log_reaches_an_end_in_parts() {
     bench.ran(&[(CLIENT, "A")]);
     let end = bench.log_end();
     bench.fail_over();
+    // What went to the server's end ahead of the next output was lost on its way.
+    bench.kept[1] = crate::kept::Kept::default();
     bench.ask();
     bench.started();
     while bench.phase() == Phase::Replaying {

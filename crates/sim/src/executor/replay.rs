@@ -46,6 +46,7 @@ impl Past {
             hashes: self.hashes.clone(),
             struck: self.struck.clone(),
             timers: self.timers.clone(),
+            shelf: self.shelf.clone(),
             #[cfg(feature = "wasm")]
             twins: None,
             violations: Vec::new(),

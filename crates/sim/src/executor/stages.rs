@@ -1,6 +1,7 @@
 //! What a simulated cell consists of: the oracle's chain alone, or between weirs, wired one behind the other. An independent
 //! telling of how stages run: the sandbox's is compared with it where twins are asked for.
 
+use super::shelf::Reader;
 use bytes::Bytes;
 use marram_chain_algo::{Chain, Event, Host, Peer, weir::Weir};
 use marram_session::cell::{Input, Output, Ran, Run, Seed, TaskChange, TimerChange};
@@ -61,7 +62,7 @@ impl Stages {
     }
 
     /// Runs an input from outside until all machines are quiet.
-    pub(super) fn run(&mut self, run: &Run, ran: &mut Ran) {
+    pub(super) fn run(&mut self, run: &Run, reader: &mut Reader<'_>, ran: &mut Ran) {
         let last = self.0.len() - 1;
         let mut waiting = self.enter(&run.input);
         while let Some((at, fed)) = waiting.pop_front() {
@@ -70,7 +71,8 @@ impl Stages {
             };
             let task = if let Fed::Task(token) = fed { Some(token) } else { None };
             let generator = (stage.seed, &mut stage.drawn);
-            let mut door = Door { at, now_ns: run.now_ns, stage: generator, ran, task, sent: Vec::new() };
+            let mut door =
+                Door { at, now_ns: run.now_ns, stage: generator, reader, ran, task, sent: Vec::new() };
             stage.machine.input(&fed, &mut door);
             for (to, payload) in door.sent {
                 let (neighbour, from) = match to {
@@ -165,7 +167,7 @@ impl Stages {
 }
 
 impl Machine {
-    fn input(&mut self, fed: &Fed, door: &mut Door<'_>) {
+    fn input(&mut self, fed: &Fed, door: &mut Door<'_, '_>) {
         let event = match fed {
             Fed::Open(peer) => Event::Open(*peer),
             Fed::Message(peer, payload) => Event::Message(*peer, payload),
@@ -198,11 +200,13 @@ fn output(port: Port, payload: Option<Bytes>) -> Output {
 }
 
 /// What a machine may call, answered from one run.
-struct Door<'a> {
+struct Door<'a, 'r> {
     at: usize,
     now_ns: i64,
     /// The generator: its seed, and how much was drawn.
     stage: (Seed, &'a mut u64),
+    /// The edge's cache.
+    reader: &'a mut Reader<'r>,
     ran: &'a mut Ran,
     /// The task that runs.
     task: Option<u64>,
@@ -210,13 +214,13 @@ struct Door<'a> {
     sent: Vec<(Peer, Option<Bytes>)>,
 }
 
-impl Door<'_> {
+impl Door<'_, '_> {
     fn number(&self) -> u8 {
         u8::try_from(self.at).expect("a cell has few stages")
     }
 }
 
-impl Host for Door<'_> {
+impl Host for Door<'_, '_> {
     fn now(&mut self) -> i64 {
         self.ran.clock_read = true;
         self.now_ns
@@ -230,6 +234,8 @@ impl Host for Door<'_> {
         stream.set_position(**drawn);
         stream.fill(buffer);
         **drawn += buffer.len() as u64;
+        // In some seeds whoever draws reads, too.
+        self.reader.mix(buffer.first().copied().unwrap_or(0), self.ran, buffer);
     }
 
     fn send(&mut self, to: Peer, payload: &[u8]) {

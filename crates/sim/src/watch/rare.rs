@@ -52,6 +52,8 @@ pub enum Rare {
     LockAwaitedAtCheckpoint,
     /// Random bytes were drawn in replay.
     RandomReplayed,
+    /// What was read from a cache was read again in replay, from the log.
+    ReadReplayed,
     /// An agent stopped reading from a program.
     BackPressure,
     /// An edge had as many outputs on their way as an end takes.
@@ -94,7 +96,7 @@ pub enum Rare {
 
 impl Rare {
     /// All of them, in order.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 44] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -119,6 +121,7 @@ impl Rare {
         Self::TaskPendingAtCheckpoint,
         Self::LockAwaitedAtCheckpoint,
         Self::RandomReplayed,
+        Self::ReadReplayed,
         Self::BackPressure,
         Self::WindowFull,
         Self::EdgeDrained,

@@ -88,6 +88,7 @@ impl EdgeNode {
             ballast: plan.ballast,
             cost_ns: plan.cost_ns,
             datagrams: plan.datagrams,
+            reads: plan.reads,
         };
         let shard = |_| ShardNode {
             machine: None,

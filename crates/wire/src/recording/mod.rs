@@ -18,6 +18,7 @@ use crate::{
     header::{Header, Many},
     id::{Generation, ImageHash, Port, SessionId},
     limits::{CHECKPOINT_SIZE_MAX, LOG_SIZE_MAX, RETAINED_MAX, charge},
+    log::{Cursor, Event, Found, Logged, Read},
     record,
 };
 use alloc::{boxed::Box, string::String, vec::Vec};
@@ -225,11 +226,12 @@ impl Recording {
     pub fn redacted(mut self, key: &[u8; 32]) -> Self {
         self.about.redacted = true;
         self.about.state = None;
+        let mut cursor = Cursor { last_ns: self.header.as_ref().map_or(0, |header| header.last_ns) };
         self.header = None;
         self.checkpoints.clear();
-        self.log = without_seed(&self.log);
+        self.log = without_secrets(&self.log, &mut cursor);
         if let Some(stop) = &mut self.stop {
-            stop.entry = without_seed(&stop.entry);
+            stop.entry = without_secrets(&stop.entry, &mut cursor);
         }
         for said in self.inputs.iter_mut().flat_map(|inputs| &mut inputs.messages.0) {
             if let Said::Payload(payload) = said {
@@ -263,14 +265,23 @@ fn checksum(kind: u8, payload: &[u8]) -> [u8; CHECKSUM] {
     checksum
 }
 
-/// A log whose first entry may be a start: what seeds the cell tells what it drew, and keys may be made of that.
-fn without_seed(log: &Bytes) -> Bytes {
-    use crate::log::{Cursor, Event};
-    let first = Cursor::default().take(&mut log.clone());
-    if !first.is_ok_and(|entry| matches!(entry.event, Event::Start { .. })) {
-        return log.clone();
+/// A log without what seeds the cell, which tells what it drew, and keys may be made of that; and without what it read from
+/// the cache, but for how long that was.
+fn without_secrets(log: &Bytes, cursor: &mut Cursor) -> Bytes {
+    let (mut rest, mut out, mut put) = (log.clone(), BytesMut::new(), *cursor);
+    while let Some(mut entry) = (!rest.is_empty()).then(|| cursor.take(&mut rest)).and_then(Result::ok) {
+        if let Event::Start { seed, .. } = &mut entry.event {
+            *seed = [0; 32];
+        }
+        for logged in &mut entry.reads.list {
+            if let Logged::New(Read { key, found }) = logged {
+                *key = [0; 8];
+                if let Found::Object(bytes) = found {
+                    *bytes = BytesMut::zeroed(bytes.len()).freeze();
+                }
+            }
+        }
+        put.put(&entry, &mut out);
     }
-    let mut bytes = BytesMut::from(&log[..]);
-    bytes[1..33].fill(0);
-    bytes.freeze()
+    out.freeze()
 }

@@ -78,7 +78,7 @@ fn client(mut stream: TcpStream, image: &Arc<Image>) -> anyhow::Result<()> {
 }
 
 fn handle(cells: &mut Cells, input: Input) -> anyhow::Result<Ran> {
-    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 0 });
+    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 0, logged: None });
     loop {
         match progress {
             Progress::Pending => progress = cells.poll(CELL),

@@ -53,6 +53,7 @@ impl Drop for Pair {
 fn setup(images: &std::path::Path) -> Setup {
     Setup {
         shard: 0,
+        shards: 1,
         secret: Bytes::new(),
         token: None,
         ca: None,
@@ -74,7 +75,7 @@ fn message() -> Input {
 }
 
 fn finish(cells: &mut Cells, input: Input) -> Ran {
-    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 5 });
+    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 5, logged: None });
     loop {
         match progress {
             Progress::Done(ran) => return ran,
@@ -112,7 +113,7 @@ impl Pair {
         let (meta, bytes) = self.full.clone();
         let image = self.image.hash();
         let place = Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
-        self.here.place(cell, place);
+        self.here.place(cell, String::new(), place);
         self.here.stand_by(cell, Standing::new(SESSION, image, keys()));
         self.here.restore(cell, SESSION, image, keys(), vec![meta]);
         self.here.part(cell, bytes);
@@ -171,7 +172,7 @@ impl Pair {
     }
 
     fn run_here(&mut self) -> Ran {
-        self.here.run(Run { cell: CELL, input: message(), now_ns: 5 });
+        self.here.run(Run { cell: CELL, input: message(), now_ns: 5, logged: None });
         loop {
             if let Some((Some(ran), _)) = self.here.next_turn() {
                 return ran;

@@ -1,0 +1,77 @@
+//! A test cell that reads from the edge's cache: each line of the client's is a key, or several, and is answered by a line that
+//! says what was found, how many reads there were so far, and a hash over all of it. So two histories in which anything was
+//! read otherwise are told apart by every later line.
+
+use std::fmt::Write;
+
+use marram_sdk::{Cell, Context, Port, Unread, cell};
+
+/// Bytes of an object that an answer shows.
+const SHOWN: usize = 32;
+
+/// What was read so far.
+pub struct Reader {
+    reads: u64,
+    hash: u64,
+    /// A line of the client's that is not whole yet.
+    line: Vec<u8>,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self { reads: 0, hash: 0xcbf2_9ce4_8422_2325, line: Vec::new() }
+    }
+}
+
+impl Reader {
+    fn absorb(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    fn read(&mut self, context: &mut Context, key: &str, answer: &mut String) {
+        let found = context.cache(key);
+        self.reads += 1;
+        match &found {
+            Ok(Some(object)) => self.absorb(object),
+            Ok(None) => self.absorb(b"nothing"),
+            Err(Unread::Away) => self.absorb(b"away"),
+            Err(Unread::Refused) => self.absorb(b"refused"),
+        }
+        let what = match &found {
+            Ok(Some(object)) => {
+                let shown = &object[..object.len().min(SHOWN)];
+                format!("{} {}", object.len(), String::from_utf8_lossy(shown))
+            }
+            Ok(None) => "nothing".into(),
+            Err(Unread::Away) => "away".into(),
+            Err(Unread::Refused) => "refused".into(),
+        };
+        write!(answer, "{key}: {what}; ").expect("a string takes it");
+    }
+}
+
+impl Cell for Reader {
+    fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
+        for byte in payload {
+            if *byte != b'\n' {
+                self.line.push(*byte);
+                continue;
+            }
+            let line = String::from_utf8_lossy(&std::mem::take(&mut self.line)).into_owned();
+            let mut answer = String::new();
+            for key in line.split(' ') {
+                self.read(context, key, &mut answer);
+            }
+            writeln!(answer, "{} reads, {:016x}", self.reads, self.hash).expect("a string takes it");
+            context.send(port, answer.as_bytes());
+        }
+    }
+
+    fn closed(&mut self, context: &mut Context, port: Port) {
+        context.close(port);
+    }
+}
+
+cell!(Reader);

@@ -1,0 +1,377 @@
+//! An app's cache on one shard: which of its origin's objects are there, for how long they are good, who waits for which, and
+//! what has to go when there are too many.
+//!
+//! Pure: told what time it is and what the origin answered; fetches nothing. A waiter is whatever waits, a cell in an edge.
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{limits::CACHED_SIZE_MAX, log::Found, record};
+
+/// Fetches of one cache that may be under way. A key that would be one more is [`Found::Away`], and may be asked for again.
+pub const FETCHES_MAX: usize = 64;
+/// After the origin could not be reached for an object, it is not asked for that one again so soon, in nanoseconds.
+pub const RETRY_NS: u64 = 1_000_000_000;
+/// What an entry costs beside its key and bytes: that there is nothing is kept too, and is not free.
+pub const ENTRY_CHARGE: u64 = 256;
+
+record! {
+    /// What an app's manifest says of its cache, resolved.
+    Policy {
+        /// Where objects come from: a URL that ends in `/`. Keys are paths below it.
+        origin: String,
+        /// How long an object is good whose answer does not say, in milliseconds.
+        ttl_ms: u64,
+        /// The longest that one is good, whatever its answer says, in milliseconds.
+        ttl_max_ms: u64,
+        /// How long it is believed that there is no such object, in milliseconds.
+        negative_ttl_ms: u64,
+        /// How long an object may be given that is good no more, while the origin cannot be reached, in milliseconds.
+        stale_ms: u64,
+        /// How long a fetch may take, in milliseconds.
+        timeout_ms: u64,
+        /// Bytes that the cache may hold on an edge, over all of its shards.
+        bytes_max: u64,
+    }
+}
+
+impl Policy {
+    /// The largest object that a cache of so many bytes takes.
+    #[must_use]
+    pub fn object_max(bytes_max: u64) -> usize {
+        usize::try_from(bytes_max).map_or(CACHED_SIZE_MAX, |max| max.min(CACHED_SIZE_MAX))
+    }
+}
+
+/// What an origin said of an object so that it can be asked whether it has changed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Validators {
+    /// `ETag`.
+    pub tag: Option<String>,
+    /// `Last-Modified`.
+    pub modified: Option<String>,
+}
+
+/// How long an answer is good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Freshness {
+    /// It does not say.
+    Unsaid,
+    /// So long, in milliseconds.
+    For(u64),
+    /// It is for those who wait for it, and nobody else.
+    Once,
+}
+
+/// What an origin answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The object.
+    Object(Bytes, Validators, Freshness),
+    /// It is as it was.
+    Unchanged(Freshness),
+    /// There is none.
+    Nothing(Freshness),
+    /// It could not be had in time.
+    Away,
+    /// Its answer is none that can be used.
+    Refused,
+}
+
+/// What becomes of a read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// It is there.
+    Found(Found),
+    /// Whoever asked waits, and the origin is to be asked: only whether it has changed, if there are validators.
+    Fetch(Validators),
+    /// Whoever asked waits with others.
+    Wait,
+}
+
+/// Counted over the cache's life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Reads that found something good.
+    pub hits: u64,
+    /// Reads that did not, waiters with others included.
+    pub misses: u64,
+    /// Times that the origin was asked.
+    pub fetches: u64,
+    /// Answers that an object is as it was.
+    pub unchanged: u64,
+    /// Times that the origin could not be reached, or answered nothing of use.
+    pub failures: u64,
+    /// Reads that got what was good no more, because of that.
+    pub stale: u64,
+    /// Entries that went because there were too many.
+    pub evictions: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    found: Found,
+    validators: Validators,
+    /// Until when it is good.
+    until_ns: u64,
+    /// Not before then is the origin asked for it again, good or not.
+    retry_ns: u64,
+    /// When it was read last, in reads.
+    used: u64,
+}
+
+impl Entry {
+    /// An object that can be given for want of a better one.
+    fn is_of_use(&self, stale_ns: u64, now_ns: u64) -> bool {
+        matches!(self.found, Found::Object(_) | Found::Nothing)
+            && now_ns < self.until_ns.saturating_add(stale_ns)
+    }
+}
+
+#[derive(Debug)]
+struct Fetching<W> {
+    waiters: Vec<W>,
+    /// What was there when the origin was asked: it may have gone meanwhile.
+    had: Option<Entry>,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub struct Cache<W> {
+    policy: Policy,
+    bytes_max: u64,
+    entries: BTreeMap<Bytes, Entry>,
+    /// Those that were read longest ago come first.
+    order: BTreeMap<u64, Bytes>,
+    reads: u64,
+    bytes: u64,
+    fetching: BTreeMap<Bytes, Fetching<W>>,
+    totals: Totals,
+}
+
+fn ns(ms: u64) -> u64 {
+    ms.saturating_mul(1_000_000)
+}
+
+impl<W: PartialEq> Cache<W> {
+    /// An empty one, of one of so many shards.
+    #[must_use]
+    pub fn new(policy: Policy, shards: u64) -> Self {
+        let bytes_max = policy.bytes_max / shards.max(1);
+        Self {
+            policy,
+            bytes_max,
+            entries: BTreeMap::new(),
+            order: BTreeMap::new(),
+            reads: 0,
+            bytes: 0,
+            fetching: BTreeMap::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// What it goes by.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The largest object that it takes.
+    #[must_use]
+    pub fn object_max(&self) -> usize {
+        Policy::object_max(self.bytes_max.saturating_sub(ENTRY_CHARGE))
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// What it holds, as it is counted, and how many entries.
+    #[must_use]
+    pub fn size(&self) -> (u64, usize) {
+        (self.bytes, self.entries.len())
+    }
+
+    /// Somebody reads an object. After [`Step::Fetch`] and [`Step::Wait`] the answer comes from [`Self::fetched`].
+    pub fn read(&mut self, now_ns: u64, key: &Bytes, waiter: W) -> Step {
+        if let Some(entry) = self.use_entry(key)
+            && now_ns < entry.until_ns
+        {
+            self.totals.hits += 1;
+            return Step::Found(entry.found);
+        }
+        self.totals.misses += 1;
+        if let Some(fetching) = self.fetching.get_mut(key) {
+            fetching.waiters.push(waiter);
+            return Step::Wait;
+        }
+        let had = self.entries.get(key).cloned();
+        let early = had.as_ref().is_some_and(|entry| now_ns < entry.retry_ns);
+        if early || self.fetching.len() >= FETCHES_MAX {
+            return Step::Found(self.make_do(now_ns, had));
+        }
+        let validators = had.as_ref().map(|entry| entry.validators.clone()).unwrap_or_default();
+        self.fetching.insert(key.clone(), Fetching { waiters: alloc::vec![waiter], had });
+        self.totals.fetches += 1;
+        Step::Fetch(validators)
+    }
+
+    /// The origin has answered, or did not in time: what all who waited have found, and who they are.
+    pub fn fetched(&mut self, now_ns: u64, key: &Bytes, answer: Answer) -> (Found, Vec<W>) {
+        let Some(Fetching { waiters, had }) = self.fetching.remove(key) else {
+            return (Found::Away, Vec::new());
+        };
+        let negative = ns(self.policy.negative_ttl_ms);
+        let (found, validators, lasts_ns) = match answer {
+            Answer::Object(bytes, ..) if bytes.len() > self.object_max() => {
+                self.totals.failures += 1;
+                (Found::Refused, Validators::default(), Some(negative))
+            }
+            Answer::Object(bytes, validators, freshness) => {
+                (Found::Object(bytes), validators, self.lasts_ns(freshness, self.policy.ttl_ms))
+            }
+            Answer::Unchanged(freshness) => match had {
+                Some(Entry { found: found @ Found::Object(_), validators, .. }) => {
+                    self.totals.unchanged += 1;
+                    (found, validators, self.lasts_ns(freshness, self.policy.ttl_ms))
+                }
+                // It was not asked that.
+                _ => {
+                    self.totals.failures += 1;
+                    (Found::Refused, Validators::default(), Some(negative))
+                }
+            },
+            Answer::Nothing(freshness) => {
+                let lasts_ns = self.lasts_ns(freshness, self.policy.negative_ttl_ms);
+                (Found::Nothing, Validators::default(), lasts_ns.map(|lasts_ns| lasts_ns.min(negative)))
+            }
+            Answer::Refused => {
+                self.totals.failures += 1;
+                (Found::Refused, Validators::default(), Some(negative))
+            }
+            Answer::Away => {
+                self.totals.failures += 1;
+                return (self.go_without(now_ns, key, had), waiters);
+            }
+        };
+        self.remove(key);
+        if let Some(lasts_ns) = lasts_ns {
+            let until_ns = now_ns.saturating_add(lasts_ns);
+            self.insert(key, Entry { found: found.clone(), validators, until_ns, retry_ns: 0, used: 0 });
+        }
+        (found, waiters)
+    }
+
+    /// Somebody waits no more.
+    pub fn leave(&mut self, waiter: &W) {
+        for fetching in self.fetching.values_mut() {
+            fetching.waiters.retain(|other| other != waiter);
+        }
+    }
+
+    /// All who wait, of a cache that ends.
+    #[must_use]
+    pub fn into_waiters(self) -> Vec<W> {
+        self.fetching.into_values().flat_map(|fetching| fetching.waiters).collect()
+    }
+
+    /// How long an answer is kept; nothing if it is not.
+    fn lasts_ns(&self, freshness: Freshness, unsaid_ms: u64) -> Option<u64> {
+        match freshness {
+            Freshness::Unsaid => Some(ns(unsaid_ms.min(self.policy.ttl_max_ms))),
+            Freshness::For(ms) => Some(ns(ms.min(self.policy.ttl_max_ms))),
+            Freshness::Once => None,
+        }
+    }
+
+    /// The origin cannot be reached: what was there before, if it is of use, and no hurry to ask again.
+    fn go_without(&mut self, now_ns: u64, key: &Bytes, had: Option<Entry>) -> Found {
+        let found = self.make_do(now_ns, had.clone());
+        let unknown = Entry {
+            found: Found::Away,
+            validators: Validators::default(),
+            until_ns: 0,
+            retry_ns: 0,
+            used: 0,
+        };
+        let entry =
+            had.filter(|entry| matches!(entry.found, Found::Object(_) | Found::Nothing)).unwrap_or(unknown);
+        self.remove(key);
+        self.insert(key, Entry { retry_ns: now_ns.saturating_add(RETRY_NS), ..entry });
+        found
+    }
+
+    fn make_do(&mut self, now_ns: u64, had: Option<Entry>) -> Found {
+        match had.filter(|entry| entry.is_of_use(ns(self.policy.stale_ms), now_ns)) {
+            Some(entry) => {
+                self.totals.stale += 1;
+                entry.found
+            }
+            None => Found::Away,
+        }
+    }
+
+    fn charge(key: &Bytes, entry: &Entry) -> u64 {
+        (key.len() + entry.found.size()) as u64 + ENTRY_CHARGE
+    }
+
+    /// An entry that is there, which counts as read.
+    fn use_entry(&mut self, key: &Bytes) -> Option<Entry> {
+        let entry = self.entries.get_mut(key)?;
+        self.reads += 1;
+        self.order.remove(&entry.used);
+        entry.used = self.reads;
+        self.order.insert(self.reads, key.clone());
+        Some(entry.clone())
+    }
+
+    fn insert(&mut self, key: &Bytes, entry: Entry) {
+        let charge = Self::charge(key, &entry);
+        if charge > self.bytes_max {
+            return;
+        }
+        while self.bytes + charge > self.bytes_max {
+            let Some((_, oldest)) = self.order.pop_first() else { break };
+            self.remove(&oldest);
+            self.totals.evictions += 1;
+        }
+        self.reads += 1;
+        self.bytes += charge;
+        self.order.insert(self.reads, key.clone());
+        self.entries.insert(key.clone(), Entry { used: self.reads, ..entry });
+    }
+
+    fn remove(&mut self, key: &Bytes) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.order.remove(&entry.used);
+            self.bytes -= Self::charge(key, &entry);
+        }
+    }
+}
+
+/// What an answer's `Cache-Control` and `Age` say, for a cache that many share.
+#[must_use]
+pub fn freshness<'a>(control: impl Iterator<Item = &'a str>, age: Option<&str>) -> Freshness {
+    let (mut own, mut shared) = (None, None);
+    for directive in control.flat_map(|line| line.split(',')) {
+        let directive = directive.trim().to_ascii_lowercase();
+        let (name, value) = directive.split_once('=').unwrap_or((&directive, ""));
+        let seconds = || value.trim_matches('"').parse::<u64>().ok();
+        match name.trim() {
+            "no-store" | "private" => return Freshness::Once,
+            "no-cache" => own = Some(0),
+            "max-age" if own.is_none() => own = seconds(),
+            "s-maxage" => shared = seconds(),
+            _ => {}
+        }
+    }
+    let said = if own == Some(0) { own } else { shared.or(own) };
+    let old = age.and_then(|age| age.trim().parse::<u64>().ok()).unwrap_or(0);
+    said.map_or(Freshness::Unsaid, |seconds| {
+        Freshness::For(seconds.saturating_sub(old).saturating_mul(1_000))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! The caches of a shard's apps: what their cells read is looked up here, and fetched where it is not there.
+
+use super::origin::{Fetched, Origins, Wish};
+use crate::net::Limiter;
+use bytes::Bytes;
+use marram_edge::{
+    api::{Counter, Label},
+    cache::{Cache, Policy, Step},
+};
+use marram_session::cell::CellId;
+use marram_wire::log::Found;
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tracing::warn;
+
+/// One app's.
+struct Shelf {
+    cache: Cache<CellId>,
+    /// Answers to what was asked before it was emptied are not its own.
+    life: u64,
+}
+
+/// All of them.
+pub(super) struct Caches {
+    shelves: BTreeMap<String, Shelf>,
+    /// Started with the first cache.
+    origins: Option<Origins>,
+    waker: Arc<mio::Waker>,
+    /// Each has its share of what an app's cache may hold on the edge.
+    shards: u64,
+    lives: u64,
+    started: Instant,
+    complaints: Limiter,
+}
+
+impl Caches {
+    pub(super) fn new(shards: u64, waker: Arc<mio::Waker>) -> Self {
+        let (started, complaints) = (Instant::now(), Limiter::new(Instant::now()));
+        Self { shelves: BTreeMap::new(), origins: None, waker, shards, lives: 0, started, complaints }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// An app has this cache from now on, or none: what it held is gone if that is another than before. Cells that waited find
+    /// nothing in time.
+    pub(super) fn configure(&mut self, app: &str, policy: Option<&Policy>) -> Vec<(CellId, Found)> {
+        let same = self.shelves.get(app).map(|shelf| shelf.cache.policy()) == policy;
+        if same {
+            return Vec::new();
+        }
+        let before = self.shelves.remove(app);
+        if let Some(policy) = policy {
+            self.lives += 1;
+            let cache = Cache::new(policy.clone(), self.shards);
+            self.shelves.insert(app.to_owned(), Shelf { cache, life: self.lives });
+        }
+        let waiters = before.map_or_else(Vec::new, |shelf| shelf.cache.into_waiters());
+        waiters.into_iter().map(|cell| (cell, Found::Away)).collect()
+    }
+
+    /// Whether an app has one.
+    pub(super) fn has(&self, app: &str) -> bool {
+        self.shelves.contains_key(app)
+    }
+
+    /// A cell reads: what it found, unless it has to wait for [`Self::next_found`].
+    pub(super) fn read(&mut self, app: &str, key: &Bytes, cell: CellId) -> Option<Found> {
+        let now_ns = self.now_ns();
+        let Some(shelf) = self.shelves.get_mut(app) else {
+            self.complain(
+                app,
+                key,
+                "the app is deployed here without [cache]; add it to its manifest and deploy again",
+            );
+            return Some(Found::Refused);
+        };
+        let validators = match shelf.cache.read(now_ns, key, cell) {
+            Step::Found(found) => return Some(found),
+            Step::Wait => return None,
+            Step::Fetch(validators) => validators,
+        };
+        let policy = shelf.cache.policy();
+        let wish = Wish {
+            app: app.to_owned(),
+            life: shelf.life,
+            key: key.clone(),
+            origin: policy.origin.clone(),
+            validators,
+            bytes_max: shelf.cache.object_max(),
+            timeout: Duration::from_millis(policy.timeout_ms),
+        };
+        if self.origins.is_none() {
+            match Origins::start(Arc::clone(&self.waker)) {
+                Ok(origins) => self.origins = Some(origins),
+                Err(error) => {
+                    let (found, _) = shelf.cache.fetched(now_ns, key, marram_edge::cache::Answer::Away);
+                    self.complain(app, key, &format!("the machine gives no thread to fetch it: {error}"));
+                    return Some(found);
+                }
+            }
+        }
+        if let Some(origins) = &self.origins {
+            origins.fetch(wish);
+        }
+        None
+    }
+
+    /// What the origins have answered to cells that wait.
+    pub(super) fn next_found(&mut self) -> Option<Vec<(CellId, Found)>> {
+        let Fetched { wish, answer, why } = self.origins.as_ref()?.next()?;
+        if let Some(why) = why {
+            self.complain(&wish.app, &wish.key, &format!("{}: {why}", wish.origin));
+        }
+        let now_ns = self.now_ns();
+        let shelf = self.shelves.get_mut(&wish.app).filter(|shelf| shelf.life == wish.life);
+        let (found, waiters) = match shelf {
+            Some(shelf) => shelf.cache.fetched(now_ns, &wish.key, answer),
+            None => (Found::Away, Vec::new()),
+        };
+        Some(waiters.into_iter().map(|cell| (cell, found.clone())).collect())
+    }
+
+    /// A cell is gone.
+    pub(super) fn leave(&mut self, app: &str, cell: CellId) {
+        if let Some(shelf) = self.shelves.get_mut(app) {
+            shelf.cache.leave(&cell);
+        }
+    }
+
+    fn complain(&mut self, app: &str, key: &Bytes, why: &str) {
+        if let Some(swallowed) = self.complaints.pass(Instant::now()) {
+            let key = String::from_utf8_lossy(key);
+            warn!(app, %key, swallowed, "an object for the cache cannot be had: {why}");
+        }
+    }
+
+    /// What there is and was, by app.
+    pub(super) fn count(&self, out: &mut Vec<Counter>) {
+        for (app, shelf) in &self.shelves {
+            let (totals, (bytes, entries)) = (shelf.cache.totals(), shelf.cache.size());
+            out.extend(
+                [
+                    Counter::count("cache_hits_total", totals.hits),
+                    Counter::count("cache_misses_total", totals.misses),
+                    Counter::count("cache_fetches_total", totals.fetches),
+                    Counter::count("cache_unchanged_total", totals.unchanged),
+                    Counter::count("cache_failures_total", totals.failures),
+                    Counter::count("cache_stale_total", totals.stale),
+                    Counter::count("cache_evictions_total", totals.evictions),
+                    Counter::gauge("cache_bytes", usize::try_from(bytes).unwrap_or(usize::MAX)),
+                    Counter::gauge("cache_entries", entries),
+                ]
+                .map(|counter| counter.of(Label::app(app))),
+            );
+        }
+    }
+}

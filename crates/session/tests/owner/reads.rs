@@ -1,0 +1,196 @@
+//! What handlers read from the edge's cache: it is logged with the input, once, and found there again by a replay.
+
+use crate::bench::{Bench, CLIENT, DEAR, SERVER, message, policy};
+use bytes::Bytes;
+use marram_session::cell::{Outcome, Ran, Stop};
+use marram_session::owner::Phase;
+use marram_wire::{
+    limits::{CACHED_SIZE_MAX, COVER_READS, ENTRY_SIZE_MAX, LOG_AHEAD, LOG_SIZE_MAX},
+    log::{Found, Read},
+};
+
+fn read(key: u8, size: usize) -> Read {
+    Read { key: [key; 8], found: Found::Object(Bytes::from(vec![key; size])) }
+}
+
+fn reading(reads: &[Read]) -> impl FnOnce(&mut Ran) {
+    |ran| ran.reads = reads.to_vec()
+}
+
+/// The client's message is handled, and this is read meanwhile.
+fn consume(bench: &mut Bench, reads: &[Read]) -> u64 {
+    let before = bench.log_end();
+    bench.say(CLIENT, "m");
+    assert_eq!(bench.run.as_ref().expect("a handler runs").logged, None);
+    bench.ran_with(reading(reads));
+    bench.log_end() - before
+}
+
+#[test]
+fn a_replay_finds_what_was_read_and_another_read_is_found_out() {
+    let reads = [read(1, 9), Read { key: [2; 8], found: Found::Nothing }, read(1, 9)];
+    let interrupted = || {
+        let mut bench = Bench::begun(policy());
+        bench.say(CLIENT, "a");
+        bench.ran_with(|ran| {
+            ran.reads = reads.to_vec();
+            ran.outputs = vec![message(CLIENT, "A")];
+        });
+        bench.say(CLIENT, "b");
+        bench.ran_with(|ran| {
+            ran.reads = reads[2..].to_vec();
+            ran.outputs = vec![message(CLIENT, "B")];
+        });
+        bench.fail_over();
+        bench.ask();
+        bench.started();
+        bench.opened();
+        assert_eq!(bench.run.as_ref().expect("a handler runs").logged.as_deref(), Some(&reads[..]));
+        bench
+    };
+    let mut bench = interrupted();
+    let again = |reads: &[Read], text: &'static str| {
+        let reads = reads.to_vec();
+        move |ran: &mut Ran| {
+            ran.reads = reads;
+            ran.outputs = vec![message(CLIENT, text)];
+        }
+    };
+    bench.ran_with(again(&reads, "A"));
+    assert_eq!(bench.run.as_ref().expect("a handler runs").logged.as_deref(), Some(&reads[2..]));
+    bench.ran_with(again(&reads[2..], "B"));
+    assert_eq!(bench.phase(), Phase::Running);
+    // What it reads from here on is nobody's yet.
+    consume(&mut bench, &reads);
+    for other in
+        [&reads[..2], &[], &[read(1, 9), read(3, 1), read(1, 9)], &[&reads[..], &reads[..1]].concat()]
+    {
+        let mut bench = interrupted();
+        bench.look();
+        bench.ran_with(reading(other));
+        let lines = bench.look();
+        assert!(lines.iter().any(|line| line.starts_with("over")), "{other:?}: {lines:?}");
+    }
+}
+
+#[test]
+fn bytes_enter_the_log_once_between_two_checkpoints() {
+    let mut bench = Bench::begun(policy());
+    let object = [read(1, 5_000)];
+    assert!(consume(&mut bench, &object) > 5_000);
+    assert_eq!(consume(&mut bench, &object), 3);
+    bench.consume(CLIENT, "dear", DEAR);
+    let at = bench.taken.as_ref().expect("a checkpoint is due").log_offset;
+    // A replay that begins there must find it again.
+    assert!(consume(&mut bench, &object) > 5_000);
+    assert_eq!(consume(&mut bench, &object), 3);
+    bench.checkpointed("sealed");
+    bench.stored(CLIENT, 6, Some(1));
+    bench.say(CLIENT, "x");
+    bench.ran(&[(CLIENT, "X")]);
+    bench.fail_over();
+    bench.ask();
+    bench.restored(at);
+    for _ in 0..2 {
+        assert_eq!(bench.run.as_ref().expect("a handler runs").logged.as_deref(), Some(&object[..]));
+        bench.ran_with(reading(&object));
+    }
+    bench.ran(&[(CLIENT, "X")]);
+    assert_eq!(bench.phase(), Phase::Running);
+}
+
+#[test]
+fn log_that_an_end_lacks_goes_ahead_of_outputs_that_it_does_not_fit_beside() {
+    let mut bench = Bench::begun(policy());
+    let large = usize::try_from(LOG_AHEAD).unwrap();
+    bench.say(CLIENT, "a");
+    bench.look();
+    bench.ran_with(|ran| {
+        ran.reads = vec![read(1, large)];
+        ran.outputs = vec![message(CLIENT, "A")];
+    });
+    let lines = bench.look();
+    let end = bench.log_end();
+    assert_eq!(
+        lines,
+        [&format!("client: log 0..{end}"), "client: output A", &format!("server: log 0..{end}")]
+    );
+    bench.say(SERVER, "b");
+    bench.ran(&[(SERVER, "B")]);
+    assert_eq!(bench.look().last(), Some(&format!("server: output B with log {end}..{}", end + 1)));
+}
+
+#[test]
+fn a_cell_rests_when_the_log_may_be_full_until_a_checkpoint_is_held() {
+    let mut bench = Bench::begun(policy());
+    let mut key = 0;
+    let mut fill = |bench: &mut Bench| {
+        key += 1;
+        consume(bench, &[read(key, CACHED_SIZE_MAX)]);
+    };
+    while bench.copied.is_none() {
+        fill(&mut bench);
+    }
+    assert!((COVER_READS..COVER_READS + CACHED_SIZE_MAX as u64 + 100).contains(&bench.log_end()));
+    // It goes on while the checkpoint is on its way.
+    while bench.log_end() + ENTRY_SIZE_MAX as u64 <= LOG_SIZE_MAX {
+        fill(&mut bench);
+    }
+    bench.say(CLIENT, "waits");
+    assert!(bench.run.is_none() && bench.log_end() <= LOG_SIZE_MAX);
+    bench.checkpointed("sealed");
+    assert!(bench.run.is_none());
+    bench.stored(CLIENT, 6, Some(1));
+    assert!(bench.run.is_some());
+}
+
+#[test]
+fn a_session_whose_log_is_full_and_that_cannot_be_covered_ends_with_the_reason() {
+    let mut bench = Bench::begun(policy());
+    let mut key = 0;
+    while bench.log_end() + ENTRY_SIZE_MAX as u64 <= LOG_SIZE_MAX {
+        key += 1;
+        consume(&mut bench, &[read(key, CACHED_SIZE_MAX)]);
+    }
+    let number = bench.taken.as_ref().expect("a checkpoint was asked for").number;
+    bench.look();
+    bench.step(|owner, _, out| {
+        let cell = owner.cell().expect("a cell");
+        let why = owner.checkpointed(cell, number, Err("the disk is on fire".into()), out);
+        assert_eq!(why.as_deref(), Some("the disk is on fire"));
+    });
+    assert_eq!(bench.look().last().map(String::as_str), Some("over Guest"));
+}
+
+#[test]
+fn what_a_stopped_handler_had_read_is_in_the_recording_of_it() {
+    let mut bench = Bench::begun(marram_session::owner::Policy { record_stops: true, ..policy() });
+    let object = [read(1, 50)];
+    consume(&mut bench, &object);
+    bench.say(CLIENT, "poison");
+    bench.ran_with(|ran| {
+        ran.reads = object.to_vec();
+        ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into()));
+    });
+    bench.show(CLIENT);
+    bench.show(SERVER);
+    let gathered = bench.gathered.take().expect("it is recorded");
+    let recording = gathered.assemble("edge".into(), 0, None).expect("it fits together");
+    let cell = marram_session::cell::CellId(9);
+    let mut player = marram_session::replay::Player::new(&recording, cell).expect("it can be run");
+    let mut seen = Vec::new();
+    while let Some(next) = player.next_handler().expect("it can be followed") {
+        let logged = next.run.logged.clone().expect("it is a replay");
+        seen.push((next.stopped, logged.clone()));
+        let (timers, tasks, outputs) = (Vec::new(), Vec::new(), Vec::new());
+        let outcome =
+            if next.stopped { Outcome::Stopped(Stop::Trap("unreachable".into())) } else { Outcome::Idle };
+        let ran = Ran { cell, outcome, clock_read: false, outputs, timers, tasks, reads: logged, cost_ns: 0 };
+        player.ran(&ran).expect("it goes the same way");
+        if next.stopped {
+            break;
+        }
+    }
+    let object = object.to_vec();
+    assert_eq!(seen, [(false, vec![]), (false, vec![]), (false, object.clone()), (true, object)]);
+}

@@ -1,0 +1,86 @@
+//! An edge's cache as a simulated cell meets it: it hardly ever has what it had before, here or at another edge. So a replay
+//! that asked it again would take another course, and be found out.
+
+use bytes::Bytes;
+use marram_session::cell::{Ran, Run};
+use marram_wire::log::{Found, Read};
+use std::collections::VecDeque;
+
+/// What there is, at all edges.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shelf {
+    served: u64,
+    last: Option<Read>,
+}
+
+impl Shelf {
+    /// What is read now, of one of a few keys.
+    fn read(&mut self, key: u8) -> Read {
+        self.served += 1;
+        let size = match self.served % 96 {
+            0 => 150_000,
+            few => few,
+        };
+        let found = match (self.served % 8, self.last.take()) {
+            // Nothing has changed, for once.
+            (0..3, Some(last)) => {
+                self.last = Some(last.clone());
+                return last;
+            }
+            (3, _) => Found::Nothing,
+            (4, _) => Found::Away,
+            _ => {
+                let mut bytes = vec![0; usize::try_from(size).expect("a small number")];
+                bytes.iter_mut().zip(self.served.to_le_bytes()).for_each(|(to, from)| *to = from);
+                Found::Object(Bytes::from(bytes))
+            }
+        };
+        let read = Read { key: [key; 8], found };
+        self.last = Some(read.clone());
+        read
+    }
+}
+
+/// Where one handler reads.
+#[derive(Debug)]
+pub(super) enum Reader<'a> {
+    /// Cells of this seed do not read.
+    Off,
+    /// It is run for the first time.
+    Live(&'a mut Shelf),
+    /// In replay: what the log says.
+    Logged(VecDeque<Read>),
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(reads: bool, run: &Run, shelf: &'a mut Shelf) -> Self {
+        match &run.logged {
+            _ if !reads => Self::Off,
+            Some(logged) => Self::Logged(logged.iter().cloned().collect()),
+            None => Self::Live(shelf),
+        }
+    }
+
+    /// Reads an object, and mixes what it says into bytes that were drawn.
+    pub(super) fn mix(&mut self, key: u8, ran: &mut Ran, buffer: &mut [u8]) {
+        let key = key % 4;
+        let read = match self {
+            Self::Off => return,
+            Self::Live(shelf) => shelf.read(key),
+            // What is missing is found out by whoever compares what was read with the log.
+            Self::Logged(logged) => {
+                logged.pop_front().unwrap_or(Read { key: [u8::MAX; 8], found: Found::Nothing })
+            }
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&read.key);
+        match &read.found {
+            Found::Nothing => hasher.update(b"nothing"),
+            Found::Away => hasher.update(b"away"),
+            Found::Refused => hasher.update(b"refused"),
+            Found::Object(bytes) => hasher.update(b"object").update(bytes),
+        };
+        buffer.iter_mut().zip(hasher.finalize().as_bytes()).for_each(|(byte, other)| *byte ^= other);
+        ran.reads.push(read);
+    }
+}

@@ -1,0 +1,256 @@
+//! What handlers read from their edge's cache. The bytes are in the log, once since the last entry that forgets: a replay
+//! never asks a cache, wherever it is run, and whoever keeps the log keeps all that was read.
+
+use crate::{
+    codec::{Error, Field},
+    limits::{CACHED_SIZE_MAX, READS_MAX, READS_SIZE_MAX},
+};
+use alloc::{collections::BTreeMap, vec::Vec};
+use bytes::{Bytes, BytesMut};
+
+/// What a read came to.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Found {
+    /// The origin has no such object.
+    Nothing,
+    /// It could not be had in time; it may be later.
+    Away,
+    /// It cannot be had so: the key is none, or the origin's answer is none that can be used.
+    Refused,
+    /// These bytes.
+    Object(Bytes),
+}
+
+impl Found {
+    /// Bytes of the object, if it is one.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        if let Self::Object(bytes) = self { bytes.len() } else { 0 }
+    }
+}
+
+impl Field for Found {
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            Self::Nothing => 0u8.put(out),
+            Self::Away => 1u8.put(out),
+            Self::Refused => 2u8.put(out),
+            Self::Object(bytes) => {
+                3u8.put(out);
+                bytes.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        Ok(match u8::take(from)? {
+            0 => Self::Nothing,
+            1 => Self::Away,
+            2 => Self::Refused,
+            3 => Self::Object(Bytes::take(from).and_then(|bytes| {
+                if bytes.len() > CACHED_SIZE_MAX { Err(Error::TooLarge) } else { Ok(bytes) }
+            })?),
+            _ => return Err(Error::Unknown),
+        })
+    }
+}
+
+/// A read from the cache.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Read {
+    /// The first bytes of the key's BLAKE3: shows a replay that asks for something else.
+    pub key: [u8; 8],
+    /// What there was.
+    pub found: Found,
+}
+
+/// A read as the log has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Logged {
+    /// For the first time.
+    New(Read),
+    /// As the one of this number among those, from 0.
+    Again(u64),
+}
+
+/// The reads of one entry, in order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reads {
+    /// Whether numbers begin again with this entry: nothing before it is needed to read it.
+    pub forgets: bool,
+    /// What was read.
+    pub list: Vec<Logged>,
+}
+
+impl Field for Reads {
+    fn put(&self, out: &mut BytesMut) {
+        (((self.list.len() as u64) << 1) | u64::from(self.forgets)).put(out);
+        for logged in &self.list {
+            match logged {
+                Logged::New(read) => {
+                    0u64.put(out);
+                    read.key.put(out);
+                    read.found.put(out);
+                }
+                Logged::Again(number) => (number + 1).put(out),
+            }
+        }
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        let head = u64::take(from)?;
+        let count = usize::try_from(head >> 1).ok().filter(|count| *count <= READS_MAX);
+        let count = count.ok_or(Error::TooLarge)?;
+        if count == 0 {
+            return Err(Error::Unknown);
+        }
+        let mut list = Vec::new();
+        let mut size = 0;
+        for _ in 0..count {
+            list.push(match u64::take(from)? {
+                0 => {
+                    let read = Read { key: Field::take(from)?, found: Field::take(from)? };
+                    size += read.found.size();
+                    Logged::New(read)
+                }
+                number => Logged::Again(number - 1),
+            });
+        }
+        if size > READS_SIZE_MAX {
+            return Err(Error::TooLarge);
+        }
+        Ok(Self { forgets: head & 1 != 0, list })
+    }
+}
+
+/// What is in the log since it last forgot: tells its writer what needs no bytes any more, and its reader what was meant.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Known {
+    reads: Vec<Read>,
+    numbers: BTreeMap<Read, u64>,
+    /// Bytes of objects among them.
+    size: u64,
+}
+
+impl Known {
+    /// Bytes of objects that are in the log since it last forgot.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// From here on nothing before is needed: the next entry with reads says so.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The reads of an entry, to be logged.
+    #[must_use]
+    pub fn write(&mut self, reads: Vec<Read>) -> Reads {
+        let forgets = self.reads.is_empty() && !reads.is_empty();
+        let list = reads.into_iter().map(|read| match self.numbers.get(&read) {
+            Some(number) => Logged::Again(*number),
+            None => {
+                self.numbers.insert(read.clone(), self.reads.len() as u64);
+                self.note(read.clone());
+                Logged::New(read)
+            }
+        });
+        Reads { forgets, list: list.collect() }
+    }
+
+    /// The reads of an entry that was logged.
+    ///
+    /// # Errors
+    /// If it names one that is not there.
+    pub fn read(&mut self, reads: Reads) -> Result<Vec<Read>, Error> {
+        if reads.forgets {
+            self.forget();
+        }
+        let list = reads.list.into_iter().map(|logged| match logged {
+            Logged::New(read) => {
+                self.note(read.clone());
+                Ok(read)
+            }
+            Logged::Again(number) => {
+                let known = usize::try_from(number).ok().and_then(|number| self.reads.get(number));
+                known.cloned().ok_or(Error::Unknown)
+            }
+        });
+        list.collect()
+    }
+
+    fn note(&mut self, read: Read) {
+        self.size += read.found.size() as u64;
+        self.reads.push(read);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn read(key: u8, found: Found) -> Read {
+        Read { key: [key; 8], found }
+    }
+
+    fn object(bytes: &'static [u8]) -> Found {
+        Found::Object(Bytes::from_static(bytes))
+    }
+
+    fn through(reads: &Reads) -> Result<Reads, Error> {
+        let mut out = BytesMut::new();
+        reads.put(&mut out);
+        let mut bytes = out.freeze();
+        let taken = Reads::take(&mut bytes)?;
+        assert!(bytes.is_empty());
+        Ok(taken)
+    }
+
+    #[test]
+    fn bytes_are_logged_once_until_the_log_forgets() {
+        let inputs = [
+            vec![read(1, object(b"one")), read(1, object(b"one")), read(2, Found::Nothing)],
+            vec![read(2, Found::Nothing), read(1, object(b"other")), read(1, object(b"one"))],
+            vec![read(2, Found::Away), read(2, Found::Refused)],
+        ];
+        let (mut writer, mut reader) = (Known::default(), Known::default());
+        let mut sizes = Vec::new();
+        for round in 0..2 {
+            for reads in &inputs {
+                let logged = writer.write(reads.clone());
+                assert_eq!(logged.forgets, reads == &inputs[0]);
+                let mut out = BytesMut::new();
+                logged.put(&mut out);
+                sizes.push(out.len());
+                assert_eq!(reader.read(through(&logged).unwrap()).as_ref(), Ok(reads));
+                assert_eq!((reader.size(), reader.reads.len()), (writer.size(), writer.reads.len()));
+            }
+            if round == 0 {
+                writer.forget();
+            }
+        }
+        assert_eq!(sizes[..3], [1 + (9 + 1 + 1 + 3) + 1 + 10, 1 + 1 + (9 + 1 + 1 + 5) + 1, 1 + 10 + 10]);
+        assert_eq!(sizes[..3], sizes[3..]);
+        // One that begins to read where the log forgets.
+        let mut late = Known::default();
+        writer.forget();
+        assert_eq!(late.read(writer.write(inputs[1].clone())).as_ref(), Ok(&inputs[1]));
+    }
+
+    #[test]
+    fn what_was_never_logged_and_what_is_too_much_is_refused() {
+        let again = Reads { forgets: false, list: vec![Logged::Again(0)] };
+        assert_eq!(Known::default().read(again), Err(Error::Unknown));
+        let large = |size: usize| read(1, Found::Object(Bytes::from(vec![0; size])));
+        let reads =
+            |list: Vec<Read>| Reads { forgets: true, list: list.into_iter().map(Logged::New).collect() };
+        assert!(through(&reads(vec![large(CACHED_SIZE_MAX); 2])).is_ok());
+        assert_eq!(through(&reads(vec![large(CACHED_SIZE_MAX + 1)])), Err(Error::TooLarge));
+        assert_eq!(through(&reads(vec![large(CACHED_SIZE_MAX); 3])), Err(Error::TooLarge));
+        assert!(through(&reads(vec![large(0); READS_MAX])).is_ok());
+        assert_eq!(through(&reads(vec![large(0); READS_MAX + 1])), Err(Error::TooLarge));
+        assert_eq!(through(&reads(vec![])), Err(Error::Unknown));
+    }
+}
