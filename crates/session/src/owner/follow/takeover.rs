@@ -1,0 +1,215 @@
+//! Taking over: whoever stood by, or was helped by a recorder, opens a generation as an owner does whose cell lives, takes what the ends
+//! have behind what was fed, and goes on; or begins from what the ends keep.
+
+use super::super::{Effect, Keeping, Log, Now, Owner, Phase, Side};
+use crate::{cell::Seed, replay::follow as follow_from};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use marram_wire::{
+    log::{Cursor, Event},
+    seal::Digest,
+};
+
+impl Owner {
+    /// What was fed is of no use: the ends are asked again, for all that they keep.
+    pub(in crate::owner) fn begin_anew(&mut self, out: &mut Vec<Effect>) {
+        self.forget_fed(out);
+        out.push(Effect::Again(self.generation.count));
+    }
+
+    pub(super) fn forget_fed(&mut self, out: &mut Vec<Effect>) {
+        if let Some(follow) = self.follow.take() {
+            self.seed = follow.own_seed;
+            out.extend(follow.former.map(Effect::Remove));
+        }
+        out.extend(self.cell.take().map(Effect::Remove));
+        self.replay = None;
+        self.live = None;
+        self.log = Log::default();
+        for side in &mut self.sides {
+            side.reset();
+            side.inputs.clear();
+            side.inputs_charge = 0;
+        }
+    }
+
+    /// Whoever fed this owner is gone.
+    pub fn unfed(&mut self, out: &mut Vec<Effect>) {
+        let Some(follow) = &mut self.follow else { return };
+        follow.channel = None;
+        if let Some((meta, _)) = follow.arriving.take_if(|(meta, got)| *got < meta.size) {
+            // Half of a checkpoint: the cell is as it was before.
+            if meta.full {
+                out.extend(self.cell.take().map(Effect::Remove));
+                self.cell = follow.former.take();
+            }
+            follow.standing &= self.cell.is_some();
+        }
+        // All of one: the cell is about to stand elsewhere.
+        follow.standing &= follow.arriving.is_none();
+        let lost = follow.recalled.is_some() && !follow.standing;
+        if lost && self.phase != Phase::Following {
+            self.begin_anew(out);
+        }
+    }
+
+    /// Whether a cell stands here, or will without a further word from whoever feeds this owner.
+    pub(super) fn can_take_over(&self) -> bool {
+        self.follow.as_ref().is_some_and(|follow| {
+            let started = self.log.floor == 0 && self.log.end() > 0 && self.cell.is_some();
+            let arrived = follow.arriving.as_ref().is_some_and(|(meta, got)| *got == meta.size);
+            // A recorder that was fed nothing yet has nothing to begin with.
+            let recalled = follow.recalled.is_some() && self.recalled_whole() && self.log.end() > 0;
+            follow.standing || recalled || arrived || (started && follow.arriving.is_none())
+        })
+    }
+
+    /// Whether log and messages that a recorder announced are here; checkpoints may still be on their way.
+    #[must_use]
+    pub fn recalled_whole(&self) -> bool {
+        let recalled = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
+        recalled.is_some_and(|recalled| {
+            let messages = self.sides.iter().zip(&recalled.sent_end);
+            self.log.end() == recalled.log_end
+                && messages.into_iter().all(|(side, end)| side.fed_end() >= *end)
+        })
+    }
+
+    /// A generation is about to be opened: whoever stood by asks as the owner whose cell it has.
+    pub(in crate::owner) fn begin_takeover(&mut self, out: &mut Vec<Effect>) {
+        if self.phase != Phase::Following {
+            return;
+        }
+        if let Some(follow) = &mut self.follow
+            && follow.recalled.is_none()
+        {
+            follow.channel = None;
+            self.unfed(out);
+        }
+        let begun = |owner: &mut Self, out: &mut Vec<Effect>| {
+            owner.cell.is_some() || (owner.log.floor == 0 && owner.start_recalled(out))
+        };
+        if self.can_take_over() && begun(self, out) {
+            self.live = Some(self.generation);
+        } else {
+            self.forget_fed(out);
+        }
+    }
+
+    /// Starts the cell of a session of which the recorder has all of the log and no checkpoint. False if it does not begin with
+    /// a start.
+    fn start_recalled(&mut self, out: &mut Vec<Effect>) -> bool {
+        let first = Cursor::default().take(&mut self.log.bytes.clone().freeze());
+        let Some(Event::Start { seed, .. }) = first.ok().map(|entry| entry.event) else { return false };
+        self.seed = Seed(seed);
+        self.digest = Digest::start(self.session);
+        out.push(Effect::Start(self.image, self.seed));
+        true
+    }
+
+    /// All ends have promised, and none has promised another owner since: what they have behind what was fed is taken in, and
+    /// the cell is brought to the end of it. False if that cannot be.
+    pub(in crate::owner) fn take_over(&mut self, now: Now, out: &mut Vec<Effect>) -> bool {
+        let promised = |side: &Side| {
+            side.promised.as_ref().filter(|it| it.live).map(|it| (it.log_start, it.log_end, it.tag))
+        };
+        let all_live = self.sides.iter().all(|side| promised(side).is_some());
+        let Some(best) = self.longest().filter(|_| all_live) else { return false };
+        let Some((log_start, log_end, tag)) = promised(&self.sides[best]) else { return false };
+        // Log that only ends have, and not all of them, cannot be given from here.
+        let covered = self.follow.as_ref().map_or(0, |follow| follow.covered);
+        let lacks = |side: &Side| promised(side).is_none_or(|(_, end, _)| end < self.log.floor);
+        if self.log.floor > covered && self.sides.iter().any(lacks) {
+            return false;
+        }
+        let mut behind = Bytes::new();
+        if log_end > self.log.end() {
+            if log_start != self.log.end() {
+                return false;
+            }
+            behind = self.sides[best].got_log.clone().freeze();
+        }
+        if !self.reaches_what_was_seen(log_end.max(self.log.end()), out) {
+            return true;
+        }
+        let Some(follow) = &mut self.follow else { return false };
+        follow.chosen = true;
+        self.opened = true;
+        let recalled = follow.recalled.is_some();
+        if recalled {
+            // What a recorder gave has to lead to what the ends know, all of it.
+            follow.owed.push((log_end, tag));
+            self.log.bytes.extend_from_slice(&behind);
+        } else {
+            let message = |index: usize, number: usize| {
+                let side = self.sides.get(index)?;
+                let fed = side.promised.as_ref()?.sent_start.checked_sub(side.took)?;
+                side.inputs.get(usize::try_from(fed).ok()? + number)
+            };
+            let Ok((digest, cursor)) =
+                follow_from(&self.keys, (self.digest, self.log.cursor), &behind, message)
+            else {
+                return false;
+            };
+            let known = log_end >= self.log.end();
+            if known && digest.tag() != tag {
+                return false;
+            }
+            (self.digest, self.log.cursor) = (digest, cursor);
+            self.log.bytes.extend_from_slice(&behind);
+            if let Some(course) = &mut self.replay {
+                course.extend(&behind);
+            }
+        }
+        self.phase = Phase::Restoring;
+        self.begin_replay(now, out);
+        true
+    }
+
+    /// Replays what has been chosen, once the cell stands.
+    pub(super) fn begin_replay(&mut self, now: Now, out: &mut Vec<Effect>) {
+        let Some(follow) = &self.follow else { return };
+        if follow.chosen && follow.standing && follow.recalled.is_some() && !self.recalled_holds() {
+            return self.begin_anew(out);
+        }
+        if self.follow.as_ref().is_some_and(|follow| follow.chosen && follow.standing) {
+            self.phase = Phase::Replaying;
+        }
+        self.follow_on(now, out);
+    }
+
+    /// Whether what a recorder gave leads to the digests that it must, at each place where one is known.
+    fn recalled_holds(&mut self) -> bool {
+        let Some(follow) = &mut self.follow else { return false };
+        let mut owed = core::mem::take(&mut follow.owed);
+        follow.recalled = None;
+        let base = follow.base.offset;
+        owed.extend(self.seen_behind(base));
+        owed.sort_unstable();
+        let Some(follow) = &self.follow else { return false };
+        let from = (follow.base.offset, self.digest, Cursor { last_ns: follow.base.last_ns });
+        // The ends' log may end before the checkpoint that an end holds: then they are asked for all of it.
+        let leads_there = owed.last().is_some_and(|(offset, _)| *offset == self.log.end());
+        let Ok((digest, cursor)) = self.follow_through(from, &owed) else { return false };
+        if !leads_there {
+            return false;
+        }
+        (self.digest, self.log.cursor) = (digest, cursor);
+        true
+    }
+
+    /// The session is this owner's, and needs a checkpoint of its own soon.
+    pub(in crate::owner) fn took_over(&mut self) {
+        if self.follow.take().is_some() {
+            self.cover.restored(&[], false);
+            self.cover.want_full();
+            self.keeping = Keeping::default();
+        }
+    }
+
+    /// How far an owner that stands by is: log that it was fed, how much of that was run, and whether it could take over now.
+    #[must_use]
+    pub fn standing_by(&self) -> Option<(u64, bool)> {
+        self.follow.as_ref().map(|_| (self.log.end(), self.can_take_over()))
+    }
+}
