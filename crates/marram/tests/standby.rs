@@ -234,8 +234,7 @@ fn taken_over(purpose: &'static str, protect: &str) {
         let before = world.counter(standby, "takeovers_total");
         let start = world.lab.journal.end();
         world.lab.edges[owner].kill();
-        world.lab.wait_for_owner(start).unwrap();
-        assert_eq!(world.lab.owner().unwrap(), standby, "{}", world.lab.journal.tail(30));
+        world.lab.wait_until_owned_by(start, standby).unwrap();
         stream.hear(100_000);
         assert_eq!(world.counter(standby, "takeovers_total"), before + 1, "it went on with what it had");
         world.restart(owner);
@@ -341,8 +340,7 @@ fn an_owner_that_sleeps_is_replaced_and_stands_by_when_it_wakes() {
         let (owner, standby) = world.protected();
         let start = world.lab.journal.end();
         world.lab.edges[owner].stop();
-        world.lab.wait_for_owner(start).unwrap();
-        assert_eq!(world.lab.owner().unwrap(), standby);
+        world.lab.wait_until_owned_by(start, standby).unwrap();
         stream.hear(100_000);
         world.lab.edges[owner].wake();
         assert_eq!(world.protected(), (standby, owner), "round {round}");

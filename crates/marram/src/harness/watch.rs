@@ -43,6 +43,21 @@ impl Lab {
         found.map(|(_, event)| event)
     }
 
+    /// Waits until the client's agent reports that this edge owns a session. What it reported before may be read only now.
+    ///
+    /// # Errors
+    /// If it does not in time.
+    pub fn wait_until_owned_by(&self, start: usize, index: usize) -> anyhow::Result<()> {
+        let owned = |event: &Event| {
+            Self::is_report(Side::Client, "owned", event)
+                && self.edge_at(Side::Client, event.text("edge")) == Some(index)
+        };
+        self.journal.wait(start, PATIENCE, owned).map(drop).with_context(|| {
+            let who = self.edges[index].who();
+            format!("{who} does not own the session; the last lines:\n{}", self.journal.tail(30))
+        })
+    }
+
     /// Starts an edge again, with an empty directory, and waits until both agents have a wire to it.
     ///
     /// # Errors
