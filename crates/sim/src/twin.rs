@@ -62,6 +62,11 @@ impl Made {
     }
 }
 
+/// Whether [`deploy`] was called.
+pub(crate) fn is_deployed() -> bool {
+    IMAGES.get().is_some()
+}
+
 /// The twins of one world.
 pub(crate) struct Twins {
     cells: Cells,
