@@ -547,7 +547,7 @@ impl Control {
         if row.server.is_none() {
             let watched = self.images.get(&row.image).is_some_and(|app| app.witness != Witness::None);
             lines.push(if watched {
-                "there is no server end, and the coordinator is witness: a client can go back by what it received in the last second"
+                "there is no server end, and the coordinator is witness: a client can go back by what it acknowledged in the last second, or did not acknowledge"
                     .into()
             } else {
                 "there is no server end: a client that keeps an old copy of what its agent stores can go back to it".into()

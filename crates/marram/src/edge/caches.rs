@@ -37,6 +37,11 @@ pub(super) struct Caches {
 }
 
 impl Caches {
+    /// Whether any app has one.
+    pub(super) fn are_there(&self) -> bool {
+        !self.shelves.is_empty()
+    }
+
     pub(super) fn new(shards: u64, waker: Arc<mio::Waker>) -> Self {
         let (started, complaints) = (Instant::now(), Limiter::new(Instant::now()));
         Self { shelves: BTreeMap::new(), origins: None, waker, shards, lives: 0, started, complaints }

@@ -616,6 +616,7 @@ impl Executor {
             seat.waiting -= 1;
         }
         let parting = self.cells.parting_bytes();
+        let started = self.caches.are_there().then(Instant::now);
         let mut progress = match turn {
             Turn::Run(run) => self.cells.run(run),
             Turn::Resume(cell) => self.cells.poll(cell),
@@ -638,7 +639,11 @@ impl Executor {
         }
         self.charge_parting(cell, parting);
         let (ran, cost_ns) = match progress {
-            Progress::Pending if waits => (None, cost::INPUT_NS),
+            // It may have computed before it asked.
+            Progress::Pending if waits => {
+                let spent_ns = started.map_or(0, |started| started.elapsed().as_nanos());
+                (None, u64::try_from(spent_ns).unwrap_or(u64::MAX).max(cost::INPUT_NS))
+            }
             Progress::Pending => (None, SLICE_NS),
             Progress::Done(ran) => {
                 self.print(cell);

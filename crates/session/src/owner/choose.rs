@@ -20,14 +20,15 @@ use marram_wire::{
 impl Owner {
     /// All ends have promised and handed over what they keep.
     pub(super) fn choose(&mut self, now: Now, out: &mut Vec<Effect>) {
-        if self.live.take().is_some() {
+        if let Some(live) = self.live.take() {
+            let overtaken = self.was_overtaken(live);
             if self.follow.is_some() {
-                if !self.take_over(now, out) {
+                if overtaken || !self.take_over(now, out) {
                     self.begin_anew(out);
                 }
                 return;
             }
-            if self.resume_live(now, out) {
+            if !overtaken && self.resume_live(now, out) {
                 return;
             }
             self.lose_feeds(out);

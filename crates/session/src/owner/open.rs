@@ -94,9 +94,13 @@ impl Owner {
             // It has promised another since: what was fed is of no use.
             return self.begin_anew(out);
         }
+        let has_past = promised.log_end > 0 || !promised.checkpoints.is_empty();
         side.next = promised.sent_start;
         side.credited_from = promised.sent_end;
         side.promised = Some(promised);
+        if has_past {
+            self.need_witness(out);
+        }
         if self.gather(out) {
             self.choose_if_complete(now, out);
         }

@@ -11,12 +11,17 @@ use bytes::{Bytes, BytesMut};
 use marram_wire::{
     frame::{Code, Credit, Finish, Increment, LogOnly, Output},
     id::Port,
-    limits::{ENTRY_SIZE_MAX, INPUT_WINDOW, LOG_AHEAD, LOG_SIZE_MAX, OUTPUTS_MAX, UNSENT_SHARED_MAX},
+    limits::{
+        ENTRY_SIZE_MAX, INPUT_WINDOW, LOG_AHEAD, LOG_SIZE_MAX, OUTPUT_WINDOW, OUTPUTS_MAX, READS_MAX,
+        READS_SIZE_MAX, UNSENT_SHARED_MAX,
+    },
     log::{Entry, Event, Read},
 };
 
 /// The cell rests while more than this waits for an end's credit: a full buffer stops reading, it never drops.
 const UNSENT_MAX: u64 = 256 << 10;
+/// It rests, too, while more than this waits for an end's acknowledgement: one that takes it in time never has as much.
+const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
 /// Credit goes back when this much was consumed.
 const CREDIT_EVERY: u64 = INPUT_WINDOW / 4;
 
@@ -82,7 +87,7 @@ impl Owner {
     /// When there is something to do, on the monotonic clock.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
-        [self.timer_due_ns(), self.record_until_ns()].into_iter().flatten().min()
+        [self.timer_due_ns(), self.record_until_ns(), self.report_due_ns()].into_iter().flatten().min()
     }
 
     fn timer_due_ns(&self) -> Option<u64> {
@@ -96,6 +101,7 @@ impl Owner {
     /// Time has passed.
     pub fn tick(&mut self, now: Now, out: &mut Vec<Effect>) {
         self.end_record_if_late(now, out);
+        self.report(now, out);
         self.pump(now, out);
     }
 
@@ -163,7 +169,8 @@ impl Owner {
 
     /// Whether the cell rests until an end takes more: then not even timers fire.
     fn clogged(&self) -> bool {
-        self.sides.iter().any(|side| side.unsent_charge > UNSENT_MAX) || self.log_is_full()
+        let full = |side: &super::Side| side.unsent_charge > UNSENT_MAX || side.outbox_charge > OUTBOX_MAX;
+        self.sides.iter().any(full) || self.log_is_full()
     }
 
     /// Whether the next entry might be more than ends keep of the log: a checkpoint comes first.
@@ -199,7 +206,13 @@ impl Owner {
             self.running = Some(running);
             return self.run_next(out);
         }
-        let logged = if self.policy.keep { self.log_entry(running, out) } else { 0 };
+        let logged = if self.policy.keep { self.log_entry(running, out) } else { Some(0) };
+        let Some(logged) = logged else {
+            let reason = format!(
+                "more than {READS_MAX} reads from the cache, or {READS_SIZE_MAX} bytes of objects, at the session's start"
+            );
+            return self.over(Code::Guest, reason, out);
+        };
         self.totals.consumed += 1;
         self.close_if_spent();
         self.rates.count(now, ran.outputs.len(), logged);
@@ -293,16 +306,20 @@ impl Owner {
         }
     }
 
-    fn log_entry(&mut self, running: Running, out: &mut Vec<Effect>) -> usize {
+    /// None if no reader would take the entry: one handler reads in bounds, and the ports' opening is several in one entry.
+    fn log_entry(&mut self, running: Running, out: &mut Vec<Effect>) -> Option<usize> {
         let now_ns = running.clock_read.then_some(running.now_ns);
         let reads = self.log.known.write(running.reads);
+        if !reads.is_in_bounds() {
+            return None;
+        }
         let entry = Entry { event: running.event, now_ns, reads };
         let before = self.log.bytes.len();
         self.log.cursor.put(&entry, &mut self.log.bytes);
         let message = running.message.as_ref().map(|message| (message.close, &message.payload[..]));
         self.digest.absorb(&self.keys, &self.log.bytes[before..], message);
         self.feed_entry(self.log.floor + before as u64, running.event, running.message, out);
-        self.log.bytes.len() - before
+        Some(self.log.bytes.len() - before)
     }
 
     /// Sealed entries that the end at `index` was not sent.
@@ -333,6 +350,7 @@ impl Owner {
                 let increment = self.increment(index);
                 let output = Output { channel, increment, close: message.close, payload: message.payload };
                 out.push(Effect::Send(self.sides[index].port, output.into()));
+                self.mark_sent(index);
                 if !self.policy.keep {
                     // Nobody acknowledges to an owner that keeps nothing.
                     self.sides[index].acknowledge(1);

@@ -57,7 +57,7 @@ enum Asked {
     Answered(Option<Seen>),
 }
 
-/// What will have been seen once the client has acknowledged so many outputs.
+/// What the client has once it has acknowledged so many outputs: all that was sent before the last of them.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     outputs: u64,
@@ -68,8 +68,10 @@ struct Mark {
 #[derive(Debug, Default)]
 pub(super) struct Witness {
     asked: Asked,
-    mark: Option<Mark>,
-    reported: u64,
+    /// The mark that is waited for, and the last one behind it.
+    marks: [Option<Mark>; 2],
+    /// What the client has acknowledged and the witness was not told.
+    untold: Option<Seen>,
     next_ns: u64,
 }
 
@@ -97,13 +99,28 @@ impl From<Lost> for Astray {
 }
 
 impl Owner {
-    /// A generation is being asked for: the witness is asked beside the ends, unless the session begins or its cell lives here.
+    /// A generation is being asked for: the witness is asked beside the ends, unless the session begins.
     pub(super) fn ask_witness(&mut self, fresh: bool, out: &mut Vec<Effect>) {
-        self.witness.mark = None;
-        let lives = self.live.is_some() && self.follow.is_none();
-        let needed = self.policy.witness.is_some() && !fresh && !lives;
-        self.witness.asked = if needed { Asked::Waiting } else { Asked::NotNeeded };
-        out.extend(needed.then_some(Effect::AskWitness(self.generation)));
+        self.witness.marks = [None; 2];
+        self.witness.asked = Asked::NotNeeded;
+        if !fresh {
+            self.need_witness(out);
+        }
+    }
+
+    /// Asks it if it was not asked yet: an end has a past, whatever it said.
+    pub(super) fn need_witness(&mut self, out: &mut Vec<Effect>) {
+        if self.policy.witness.is_some() && self.witness.asked == Asked::NotNeeded {
+            self.witness.asked = Asked::Waiting;
+            out.push(Effect::AskWitness(self.generation));
+        }
+    }
+
+    /// Whether the client was seen with an owner behind this one, or further than the log here: then a cell that lives here is not
+    /// the session's any more, whatever its ends say.
+    pub(super) fn was_overtaken(&self, live: Generation) -> bool {
+        let Asked::Answered(Some(seen)) = self.witness.asked else { return false };
+        seen.generation > live || (self.follow.is_none() && seen.log_end > self.log.end())
     }
 
     /// The answer to [`Effect::AskWitness`].
@@ -160,24 +177,40 @@ impl Owner {
         }
     }
 
-    /// The client has acknowledged outputs: reports what it must have by now, and marks what to report next.
+    /// An output was sent to the client, with the log that it depends on.
+    pub(super) fn mark_sent(&mut self, index: usize) {
+        let side = &self.sides[index];
+        if self.policy.witness.is_none() || side.port != Port::CLIENT {
+            return;
+        }
+        let seen = Seen { generation: self.generation, log_end: side.known, tag: side.known_tag };
+        let mark = Some(Mark { outputs: side.settled(), seen });
+        let place = usize::from(self.witness.marks[0].is_some());
+        self.witness.marks[place] = mark;
+    }
+
+    /// The client has acknowledged outputs, or time has passed: reports what it has by now, if a report is due.
     pub(super) fn report(&mut self, now: Now, out: &mut Vec<Effect>) {
-        if self.policy.witness.is_none() {
+        if self.witness.marks[0].is_none() && self.witness.untold.is_none() {
             return;
         }
         let Some(side) = self.sides.iter().find(|side| side.port == Port::CLIENT) else { return };
-        if let Some(mark) = self.witness.mark.take_if(|mark| side.acknowledged() >= mark.outputs) {
-            self.witness.reported = mark.seen.log_end;
-            out.push(Effect::Report(mark.seen));
+        let acknowledged = side.acknowledged();
+        while let Some(mark) = self.witness.marks[0].take_if(|mark| acknowledged >= mark.outputs) {
+            self.witness.untold = Some(mark.seen);
+            self.witness.marks[0] = self.witness.marks[1].take();
         }
-        let due = now.mono_ns >= self.witness.next_ns && side.known > self.witness.reported;
-        if due && self.witness.mark.is_none() {
-            let seen = Seen { generation: self.generation, log_end: side.known, tag: side.known_tag };
-            // Whoever acknowledges an output has all that was sent before it.
-            let outputs = side.settled().max(side.acknowledged() + 1);
-            self.witness.mark = Some(Mark { outputs, seen });
+        if now.mono_ns >= self.witness.next_ns
+            && let Some(seen) = self.witness.untold.take()
+        {
             self.witness.next_ns = now.mono_ns + REPORT_NS;
+            out.push(Effect::Report(seen));
         }
+    }
+
+    /// When a report is due.
+    pub(super) fn report_due_ns(&self) -> Option<u64> {
+        self.witness.untold.map(|_| self.witness.next_ns)
     }
 
     /// Follows the log here from one place on, with the messages that it consumed, to its end. At each of `places`, in order, the

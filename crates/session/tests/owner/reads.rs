@@ -27,6 +27,21 @@ fn consume(bench: &mut Bench, reads: &[Read]) -> u64 {
 }
 
 #[test]
+fn what_the_opening_of_all_ports_reads_is_one_entry_and_has_its_bounds() {
+    for (size, over) in [(CACHED_SIZE_MAX, false), (CACHED_SIZE_MAX + 1, true)] {
+        let mut bench = Bench::new(policy());
+        bench.ask();
+        bench.started();
+        bench.ran_with(reading(&[read(1, CACHED_SIZE_MAX)]));
+        bench.look();
+        bench.ran_with(reading(&[read(2, size)]));
+        let ended = bench.look().iter().any(|line| line == "over Guest");
+        assert_eq!(ended, over, "{size}");
+        assert_eq!(bench.log_end() > 0, !over, "what no reader takes is not logged");
+    }
+}
+
+#[test]
 fn a_replay_finds_what_was_read_and_another_read_is_found_out() {
     let reads = [read(1, 9), Read { key: [2; 8], found: Found::Nothing }, read(1, 9)];
     let interrupted = || {

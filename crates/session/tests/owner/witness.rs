@@ -62,25 +62,26 @@ fn spoken(witness: Witnessing) -> (Bench, Kept, Kept) {
 #[test]
 fn only_what_the_client_acknowledged_is_reported_and_not_all_the_time() {
     let mut bench = begun(Witnessing::Strict);
-    speak(&mut bench, "one");
-    assert_eq!(bench.seen, None, "its next acknowledgement is awaited");
-    let log_end = bench.log_end();
-    speak(&mut bench, "two");
+    bench.say(CLIENT, "one");
+    bench.ran(&[(CLIENT, "answer")]);
+    assert_eq!(bench.seen, None, "sent, and not acknowledged");
+    let first = bench.log_end();
+    bench.credit(CLIENT, 1, 0);
     let generation = bench.generation;
-    assert!(bench.seen.is_some_and(|seen| (seen.log_end, seen.generation) == (log_end, generation)));
-    for says in ["three", "four", "five"] {
+    assert!(bench.seen.is_some_and(|seen| (seen.log_end, seen.generation) == (first, generation)));
+    for says in ["two", "three", "four"] {
         speak(&mut bench, says);
     }
-    assert!(bench.seen.is_some_and(|seen| seen.log_end == log_end), "it was told a moment ago");
-    // Sent, and not acknowledged.
-    bench.now.mono_ns += REPORT_NS;
-    speak(&mut bench, "six");
-    let sent = bench.log_end();
-    bench.say(CLIENT, "seven");
+    assert!(bench.seen.is_some_and(|seen| seen.log_end == first), "it was told a moment ago");
+    // The last of these is told when it is time, though nothing more is said.
+    let last = bench.log_end();
+    let due_ns = bench.owner.due_ns().expect("a report is due");
+    bench.say(CLIENT, "five");
     bench.ran(&[(CLIENT, "answer")]);
-    assert!(bench.seen.is_some_and(|seen| seen.log_end == log_end));
-    bench.credit(CLIENT, 1, 0);
-    assert!(bench.seen.is_some_and(|seen| seen.log_end == sent));
+    bench.now.mono_ns = due_ns;
+    bench.step(|owner, now, out| owner.tick(now, out));
+    assert!(bench.seen.is_some_and(|seen| seen.log_end == last));
+    assert_eq!(bench.owner.due_ns(), None);
 }
 
 #[test]
@@ -133,10 +134,9 @@ fn so_is_who_shows_another_past_of_the_same_length() {
     let (mut bench, before, _) = spoken(Witnessing::Strict);
     let testimony = seen(&bench);
     // An edge that did not ask went on from there, and this is what became of it.
-    bench.kept[0] = before;
-    bench.fail_over();
-    bench.fresh = true;
-    bench.ask();
+    ask(&mut bench, &before);
+    bench.hand_over();
+    testify(&mut bench, Testimony::Seen(None));
     bench.started();
     while bench.phase() != Phase::Running {
         bench.ran(&[(CLIENT, "answer")]);
@@ -145,13 +145,46 @@ fn so_is_who_shows_another_past_of_the_same_length() {
         speak(&mut bench, says);
     }
     let other = bench.kept[0].clone();
-    bench.fresh = false;
     ask(&mut bench, &other);
     bench.hand_over();
     testify(&mut bench, testimony);
     assert_eq!(bench.look(), ["start"]);
     bench.started();
     assert_eq!(bench.look(), ["client: ended Tampered", "remove 1", "over Tampered"]);
+}
+
+#[test]
+fn so_is_who_says_that_its_session_begins() {
+    let (mut bench, before, _) = spoken(Witnessing::Strict);
+    let testimony = seen(&bench);
+    bench.kept[0] = before;
+    bench.fail_over();
+    bench.fresh = true;
+    bench.open();
+    let count = bench.generation.count;
+    assert_eq!(bench.look(), [format!("client: promise {count}")]);
+    bench.hand_over();
+    assert_eq!(bench.look(), [format!("ask the witness for {count}")], "it has a past");
+    testify(&mut bench, testimony);
+    assert_eq!(bench.look(), ["client: ended Tampered", "over Tampered"]);
+}
+
+#[test]
+fn so_is_who_comes_back_to_an_edge_whose_cell_is_behind() {
+    let (mut bench, _, _) = spoken(Witnessing::Strict);
+    // It went on elsewhere meanwhile, and says that it did not.
+    let seen = bench.seen.expect("something was seen");
+    let generation = Generation { count: bench.generation.count + 5, opener: 1 };
+    let newer = Testimony::Seen(Some(Seen { generation, log_end: seen.log_end + 3, ..seen }));
+    bench.unlinked(CLIENT);
+    let took = bench.kept[0].sent.len() as u64;
+    bench.kept[0].live_at(took);
+    bench.look();
+    bench.open();
+    bench.look();
+    bench.hand_over();
+    testify(&mut bench, newer);
+    assert_eq!(bench.look()[..], ["remove 1".to_string(), format!("again {}", bench.generation.count)]);
 }
 
 #[test]

@@ -123,6 +123,18 @@ impl Field for Reads {
     }
 }
 
+impl Reads {
+    /// Whether whoever reads it takes it: at most [`READS_MAX`], and [`READS_SIZE_MAX`] bytes of objects that were not logged before.
+    #[must_use]
+    pub fn is_in_bounds(&self) -> bool {
+        let new = self.list.iter().map(|logged| match logged {
+            Logged::New(read) => read.found.size(),
+            Logged::Again(_) => 0,
+        });
+        self.list.len() <= READS_MAX && new.sum::<usize>() <= READS_SIZE_MAX
+    }
+}
+
 /// What is in the log since it last forgot: tells its writer what needs no bytes any more, and its reader what was meant.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Known {
