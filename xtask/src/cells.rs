@@ -10,19 +10,26 @@ use crate::{
     toolchain::{CELL_TARGET, Toolchain},
 };
 
-/// Builds all of them. Cargo decides what is out of date; a module whose bytes did not change keeps its time.
+/// The cell that a test steps through with a debugger.
+const DEBUGGED: &str = "counter";
+
+/// Builds all of them, and one with its debug information in `target/cells/debugger/`. Cargo decides what is out of date; a module whose bytes did not change keeps its time.
 pub(crate) fn build() -> Result<()> {
     let toolchain = Toolchain::ensure()?;
-    let mut command = project::cargo("build");
-    command.args(["--release", "--locked", "--manifest-path", "cells/Cargo.toml"]);
     let names = names()?;
+    build_as(&toolchain, "release", &names, &project::cell_modules())?;
+    build_as(&toolchain, "debugger", &[DEBUGGED.to_owned()], &project::cell_modules().join("debugger"))
+}
+
+fn build_as(toolchain: &Toolchain, profile: &str, names: &[String], modules: &Path) -> Result<()> {
+    let mut command = project::cargo("build");
+    command.args(["--profile", profile, "--locked", "--manifest-path", "cells/Cargo.toml"]);
     names.iter().for_each(|name| _ = command.args(["--package", name]));
     toolchain.apply(&mut command, CELL_TARGET);
     run(&mut command)?;
-    let built = project::target().join("wasm").join(CELL_TARGET).join("release");
-    let modules = project::cell_modules();
-    fs::create_dir_all(&modules).with_context(|| format!("cannot create {}", modules.display()))?;
-    for name in &names {
+    let built = project::target().join("wasm").join(CELL_TARGET).join(profile);
+    fs::create_dir_all(modules).with_context(|| format!("cannot create {}", modules.display()))?;
+    for name in names {
         let file = format!("{name}.wasm");
         let from = built.join(&file);
         let bytes = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
@@ -31,7 +38,7 @@ pub(crate) fn build() -> Result<()> {
             continue;
         }
         fs::write(&to, &bytes).with_context(|| format!("cannot write {}", to.display()))?;
-        say(format!("target/cells/{file}: {} bytes", bytes.len()));
+        say(format!("{}: {} bytes", to.display(), bytes.len()));
     }
     Ok(())
 }

@@ -41,6 +41,7 @@ pub(crate) const TEST: &[Program] = &[
         purpose: "network namespaces of the tests",
         folder: "/usr/sbin",
     },
+    Program { name: "gdb", package: "gdb", purpose: "a debugger attached to a replay", folder: "" },
     Program {
         name: "etcd",
         package: "etcd-server",

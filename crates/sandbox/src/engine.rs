@@ -2,7 +2,7 @@
 
 use crate::limits::{IMAGE_SPAN_MAX, STACK_BYTES, WASM_STACK_BYTES};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use wasmtime::{Config, Engine};
+use wasmtime::{Config, Engine, OptLevel};
 
 /// What a module may use. Everything else is nondeterministic (threads, relaxed SIMD) or cannot be saved yet.
 pub(crate) fn features() -> wasmparser::WasmFeatures {
@@ -38,6 +38,15 @@ pub(crate) fn config(nan_canonicalization: bool) -> Config {
     config.memory_reservation(1 << 32);
     config.memory_guard_size(32 << 20);
     config.memory_may_move(false);
+    config
+}
+
+/// As [`config`], for code that a person steps through: with the module's debug information translated, and values kept where
+/// it says that they are.
+pub(crate) fn debugged(nan_canonicalization: bool) -> Config {
+    let mut config = config(nan_canonicalization);
+    config.debug_info(true);
+    config.cranelift_opt_level(OptLevel::None);
     config
 }
 

@@ -10,6 +10,7 @@ mod bytes_io;
 mod cells;
 mod chain;
 mod checkpoint;
+mod debugging;
 mod deploy;
 mod dirty;
 mod engine;
@@ -33,6 +34,7 @@ pub use cells::{
 };
 pub use chain::{Chain, Image};
 pub use checkpoint::{Decoded, RestoreError, Snapshot, SnapshotError};
+pub use debugging::DebugError;
 pub use deploy::DeployError;
 pub use host::{Level, Print, reads_cache};
 pub use image::{ImageFault, ImageInfo};

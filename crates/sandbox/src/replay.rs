@@ -6,6 +6,7 @@
 use crate::cells::{Cells, CellsConfig, Progress, StageState, StartError, Tracking};
 use crate::chain::{Chain, Image};
 use crate::checkpoint::{Decoded, RestoreError};
+use crate::debugging::{self, DebugError};
 use crate::host::Print;
 use crate::images::{Images, LoadError};
 use crate::keys::Keyring;
@@ -53,6 +54,8 @@ pub enum ReplayError {
     NoApp(ImageHash),
     /// No image can be made of what is.
     Image(LoadError),
+    /// Nothing can be shown to a debugger.
+    Debug(DebugError),
     /// The cell cannot be started.
     Start(StartError),
     /// Its checkpoints cannot be restored.
@@ -70,6 +73,7 @@ impl fmt::Display for ReplayError {
                  a directory of images with --images; or record the session again without --without-app"
             ),
             Self::Image(error) => write!(f, "{error}"),
+            Self::Debug(error) => write!(f, "{error}"),
             Self::Start(error) => write!(f, "{error}"),
             Self::Restore(error) => write!(f, "the recording's checkpoints cannot be restored: {error}"),
             Self::Play(error) => write!(f, "{error}"),
@@ -99,11 +103,39 @@ impl Replayer {
     /// # Errors
     /// If it is redacted, or something that it needs is not at hand.
     pub fn new(recording: Recording, images: &Images, keyring: Keyring) -> Result<Self, ReplayError> {
-        let player = Player::new(&recording, CELL)?;
         let image = image(&recording, images)?;
+        Self::of_image(recording, image, keyring, false)
+    }
+
+    /// As [`Self::new`], for a debugger that is or will be attached to this process: code says which lines of source it comes
+    /// from, and a handler may take any time. A stage whose module was deployed without debug information takes that of the one
+    /// of `symbols` which is the same program.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; if no stage has debug information; if one of `symbols` has none, or is no stage's program.
+    pub fn new_debugged(
+        recording: Recording,
+        images: &Images,
+        keyring: Keyring,
+        symbols: &[Vec<u8>],
+    ) -> Result<Self, ReplayError> {
+        // Kept first, as for any replay: what comes in the file proves itself there.
+        image(&recording, images)?;
+        let image = debugging::load(images, recording.about.image, symbols).map_err(ReplayError::Debug)?;
+        Self::of_image(recording, Arc::new(image), keyring, true)
+    }
+
+    fn of_image(
+        recording: Recording,
+        image: Arc<Image>,
+        keyring: Keyring,
+        debugged: bool,
+    ) -> Result<Self, ReplayError> {
+        let player = Player::new(&recording, CELL)?;
         let config = CellsConfig {
             slots: u32::try_from(image.stage_count()).unwrap_or(u32::MAX).max(2),
             tracking: Tracking::Compare,
+            debugged,
             ..CellsConfig::default()
         };
         let cells = Cells::new(config).map_err(ReplayError::Start)?.with_keys(keyring);

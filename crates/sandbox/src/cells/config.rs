@@ -34,11 +34,19 @@ pub struct CellsConfig {
     pub reset: Reset,
     /// Bytes of each slot that stay resident between cells under [`Reset::Rewrite`].
     pub keep_resident: usize,
+    /// Whether a debugger is told where code lies and what it comes from: for images that were made for one, and those alone.
+    pub debugged: bool,
 }
 
 impl Default for CellsConfig {
     fn default() -> Self {
-        Self { slots: 2_000, tracking: Tracking::Auto, reset: Reset::Rewrite, keep_resident: 256 << 10 }
+        Self {
+            slots: 2_000,
+            tracking: Tracking::Auto,
+            reset: Reset::Rewrite,
+            keep_resident: 256 << 10,
+            debugged: false,
+        }
     }
 }
 

@@ -21,7 +21,7 @@ pub use ready::{ReadyStats, ShelfStats};
 use crate::buffers::Spares;
 use crate::chain::Image;
 use crate::dirty::Method;
-use crate::engine::config as engine_config;
+use crate::engine;
 use crate::host::{Hosts, Print, linker};
 use crate::image::StageImage;
 use crate::keys::{KeyId, Keyring};
@@ -79,7 +79,7 @@ impl Cells {
     /// # Errors
     /// If the machine cannot give the address space or a thread.
     pub fn new(config: CellsConfig) -> Result<Self, StartError> {
-        let mut settings = engine_config(true);
+        let mut settings = if config.debugged { engine::debugged(true) } else { engine::config(true) };
         settings.allocation_strategy(InstanceAllocationStrategy::Pooling(config.pool()));
         // All that is compiled here is drivers: no threads for that.
         settings.parallel_compilation(false);

@@ -1,7 +1,8 @@
 //! Rewrites a module: opens its mutable globals to the host, lets it be preempted wherever it may compute for long, and
 //! bakes what initialisation left behind into it.
 //!
-//! Every index stays what it was, so that elements and names are copied unread, and code but for what is put into it.
+//! Every index stays what it was, so that elements and names are copied unread, and code but for what is put into it. Code for
+//! a debugger is copied whole: its debug information counts from the beginning of the code, byte by byte.
 
 use super::check::RESERVED;
 use std::ops::Range;
@@ -32,9 +33,45 @@ pub(crate) struct Baked<'a> {
     pub(crate) data: &'a [(u32, &'a [u8])],
 }
 
+/// What becomes of a module's code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Code {
+    /// It can be preempted wherever it may compute for long.
+    Preemptible,
+    /// It stays as it is, with the module's debug information, and may keep the thread for long.
+    Debugged,
+}
+
 /// The exported name of the `n`-th mutable global.
 pub(crate) fn global_name(n: usize) -> String {
     format!("{RESERVED}global:{n}")
+}
+
+/// Begins the names of the custom sections that hold debug information in DWARF.
+const DEBUG_SECTION: &str = ".debug_";
+
+/// Whether a module says which lines of source its code comes from.
+pub(crate) fn has_debug_info(module: &[u8]) -> bool {
+    let is_info =
+        |payload| matches!(payload, Ok(Payload::CustomSection(section)) if section.name() == ".debug_info");
+    Parser::new(0).parse_all(module).any(is_info)
+}
+
+/// Whether two modules are the same program: they may differ in their custom sections, which nothing that runs can see.
+pub(crate) fn is_same_program(a: &[u8], b: &[u8]) -> bool {
+    fn sections(module: &[u8]) -> Option<Vec<(u8, &[u8])>> {
+        let mut sections = Vec::new();
+        for payload in Parser::new(0).parse_all(module) {
+            if let Some((id, range)) = payload.ok()?.as_section()
+                && id != u8::from(SectionId::Custom)
+            {
+                sections.push((id, module.get(range)?));
+            }
+        }
+        Some(sections)
+    }
+    let a = sections(a);
+    a.is_some() && a == sections(b)
 }
 
 /// Something in a module that passed validation could not be written again.
@@ -46,11 +83,13 @@ pub(crate) fn rewrite(
     module: &[u8],
     globals: &[u32],
     baked: Option<&Baked<'_>>,
+    code: Code,
 ) -> Result<Vec<u8>, RewriteError> {
     let mut writer = Writer {
         source: module,
         globals,
         baked,
+        form: code,
         out: Module::new(),
         imported: 0,
         code: None,
@@ -67,6 +106,7 @@ struct Writer<'a> {
     source: &'a [u8],
     globals: &'a [u32],
     baked: Option<&'a Baked<'a>>,
+    form: Code,
     out: Module,
     /// Functions that are imported: the first indices.
     imported: u32,
@@ -95,6 +135,11 @@ impl<'a> Writer<'a> {
                 self.raw(SectionId::Import.into(), section.range());
                 Ok(())
             }
+            Payload::CodeSectionStart { range, .. } if self.form == Code::Debugged => {
+                self.raw(SectionId::Code.into(), range.clone());
+                Ok(())
+            }
+            Payload::CodeSectionEntry(_) if self.form == Code::Debugged => Ok(()),
             Payload::CodeSectionStart { count, .. } => {
                 self.code = Some((CodeSection::new(), *count));
                 self.end_code(*count);
@@ -215,7 +260,8 @@ impl<'a> Writer<'a> {
         self.out.section(&data);
         for payload in Parser::new(0).parse_all(self.source) {
             if let Payload::CustomSection(section) = payload?
-                && section.name() == "name"
+                && (section.name() == "name"
+                    || self.form == Code::Debugged && section.name().starts_with(DEBUG_SECTION))
             {
                 self.raw(SectionId::Custom.into(), section.range());
             }

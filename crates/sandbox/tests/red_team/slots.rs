@@ -94,7 +94,8 @@ fn a_cell_that_looks_for_the_last_one_in_its_slot_sees_the_image() {
             for keep_resident in [0, 64 << 10, 1 << 20, 64 << 20] {
                 // One slot, that every cell has in turn; or several, with cells started ahead in those that were used.
                 for slots in [1, 8] {
-                    let config = CellsConfig { slots, tracking, reset, keep_resident };
+                    let config =
+                        CellsConfig { slots, tracking, reset, keep_resident, ..CellsConfig::default() };
                     let mut cells = Cells::new(config).unwrap();
                     if slots > 1 {
                         images.iter().for_each(|image| cells.expect(image));
@@ -152,7 +153,7 @@ fn a_cell_that_looks_for_the_stages_of_a_chain_sees_the_image() {
         (Reset::Rewrite, Tracking::Compare, 1 << 20),
         (Reset::Discard, Tracking::Auto, 0),
     ] {
-        let config = CellsConfig { slots: 3, tracking, reset, keep_resident };
+        let config = CellsConfig { slots: 3, tracking, reset, keep_resident, ..CellsConfig::default() };
         twice(|| {
             let mut cells = Cells::new(config).unwrap();
             for (round, end) in [&b"s"[..], b"l", b"t", b"l", b"s"].into_iter().enumerate() {

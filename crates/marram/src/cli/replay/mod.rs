@@ -1,5 +1,7 @@
 //! `marram replay`: runs a record file, wherever it was made.
 
+mod debugger;
+
 use super::{Failure, emit, record};
 use crate::admin::client::Client;
 use crate::keys;
@@ -7,7 +9,7 @@ use crate::replay::{self, Breaks, Halt, show, span::Span};
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use clap::Args;
-use marram_sandbox::{Images, Keyring, ReplayError, Replayer, StageState};
+use marram_sandbox::{DebugError, Images, Keyring, ReplayError, Replayer, StageState};
 use marram_wire::recording::{RECORDING_SIZE_MAX, Recording};
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal};
@@ -52,6 +54,13 @@ pub(super) struct Replay {
     /// A private key that the cell has its edge sign with; without it such a session cannot be run.
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
+    /// Wait for gdb or lldb when the cell has consumed so many entries (0 if left out), with its code compiled so that it can be
+    /// stepped through in its own source. A handler may then take any time.
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["diff", "list", "json"])]
+    debugger: Option<u64>,
+    /// For --debugger: the app's module as it was before it was stripped for deployment; for a chain, one a stage.
+    #[arg(long, value_name = "MODULE", requires = "debugger")]
+    symbols: Vec<PathBuf>,
     /// Print one JSON object.
     #[arg(long, conflicts_with_all = ["step", "list"])]
     json: bool,
@@ -83,13 +92,23 @@ pub(super) fn replay(arguments: &Replay) -> Result<(), Failure> {
     }
     let keyring = keyring(&arguments.keys)?;
     let images = Place::new(arguments.images.as_deref())?;
-    let mut replayer = Replayer::new(recording, &images.images, keyring).map_err(failure)?;
+    let mut replayer = match arguments.debugger {
+        None => Replayer::new(recording, &images.images, keyring).map_err(failure)?,
+        Some(_) => debugged(recording, &images.images, keyring, &arguments.symbols)?,
+    };
     drop(images);
     if !arguments.json {
         emit(&about(replayer.recording()));
     }
     if let [a, b] = arguments.diff[..] {
         return diff(&mut replayer, a.min(b), a.max(b), arguments.json);
+    }
+    if let Some(entries) = arguments.debugger {
+        let breaks = Breaks { until: Some(entries), ..Breaks::default() };
+        if replay::run(&mut replayer, &breaks, |_, _| true).map_err(failure)? != Halt::Until {
+            return Err(too_far(&replayer, "--debugger one of at most that many"));
+        }
+        debugger::wait(entries)?;
     }
     let breaks = Breaks {
         until: arguments.until,
@@ -160,6 +179,28 @@ fn keyring(files: &[PathBuf]) -> Result<Keyring, Failure> {
     Ok(keyring)
 }
 
+fn debugged(
+    recording: Recording,
+    images: &Images,
+    keyring: Keyring,
+    symbols: &[PathBuf],
+) -> Result<Replayer, Failure> {
+    let modules = debugger::symbols(symbols)?;
+    Replayer::new_debugged(recording, images, keyring, &modules).map_err(|error| match error {
+        ReplayError::Debug(DebugError::NoInfo) => {
+            Failure::Usage(anyhow!("{}, with --symbols", DebugError::NoInfo))
+        }
+        ReplayError::Debug(error @ (DebugError::Bare(at) | DebugError::Stranger(at))) => {
+            Failure::Usage(anyhow!("--symbols {}: {error}", symbols[at].display()))
+        }
+        other => failure(other),
+    })
+}
+
+fn too_far(replayer: &Replayer, instead: &str) -> Failure {
+    Failure::Usage(anyhow!("the recording ends after {} entries: give {instead}", replayer.entries()))
+}
+
 fn failure(error: ReplayError) -> Failure {
     match error {
         ReplayError::Play(marram_session::replay::PlayError::Diverged { .. }) => Failure::Check(error.into()),
@@ -228,10 +269,7 @@ fn diff(replayer: &mut Replayer, a: u64, b: u64, as_json: bool) -> Result<(), Fa
         let halt = replay::run(replayer, &breaks, |_, _| true).map_err(failure)?;
         match (halt, replayer.look()) {
             (Halt::Until, Some(state)) => Ok(state),
-            _ => Err(Failure::Usage(anyhow!(
-                "the recording ends after {} entries: name two of at most that many with --diff",
-                replayer.entries()
-            ))),
+            _ => Err(too_far(replayer, "--diff two of at most that many")),
         }
     });
     let [before, after] = states;
