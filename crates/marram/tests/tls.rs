@@ -118,13 +118,18 @@ fn curl(site: &Site, address: SocketAddr, size: usize, more: &[&str]) -> Child {
     command.spawn().expect("`cargo xtask setup` installs curl")
 }
 
-/// Runs `openssl s_client`, and says something to it.
-fn openssl(site: &Site, address: SocketAddr, more: &[&str], say: &str) -> Output {
+/// Starts `openssl s_client`.
+fn s_client(site: &Site, address: SocketAddr, more: &[&str]) -> Child {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-connect", &address.to_string(), "-servername", "localhost", "-CAfile"]);
     command.arg(&site.certificate).args(["-verify_return_error", "-ign_eof"]).args(more);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("`cargo xtask setup` installs openssl");
+    command.spawn().expect("`cargo xtask setup` installs openssl")
+}
+
+/// Runs it, and says something to it.
+fn openssl(site: &Site, address: SocketAddr, more: &[&str], say: &str) -> Output {
+    let mut child = s_client(site, address, more);
     // It may have given up already, which its output says.
     let _ = child.stdin.as_mut().unwrap().write_all(say.as_bytes());
     child.wait_with_output().unwrap()
@@ -177,6 +182,45 @@ fn curl_and_openssl_connect_with_either_kind_of_key() {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         assert_eq!((answer.len(), answer[0], answer[5]), (7, 0x15, 2), "{answer:?}");
+        drop(site.place);
+    }
+}
+
+/// What the program says to these words, with its status.
+fn marram(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn a_recording_of_a_handshake_signs_the_same_where_the_key_is_and_is_refused_where_it_is_not() {
+    for algorithm in [&rcgen::PKCS_ED25519, &rcgen::PKCS_ECDSA_P256_SHA256] {
+        let (site, web) = (Site::new(algorithm), Web::start());
+        let mut lab = site.lab("tls-record", &[], |_| {});
+        let address = starts(&mut lab, &web);
+        // Hands were shaken, and nothing was said yet.
+        let mut child = s_client(&site, address, &[]);
+        let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("Verify return code: 0 (ok)")));
+
+        let edge = lab.edges[0].client().unwrap();
+        let list = edge.json(hyper::Method::GET, "/v1/sessions").unwrap();
+        let session = list["sessions"][0]["session"].as_str().unwrap();
+        let file = lab.place.path().join("handshake.marram").to_str().unwrap().to_owned();
+        let url = format!("http://{}", lab.edges[0].admin());
+        let (status, said) = marram(&["record", session, "--edge", &url, "--output", &file, "--json"]);
+        assert_eq!(status, Some(0), "{said}");
+        let recorded: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(recorded[0]["checkpoints"], 0, "the handshake is in it");
+
+        let (status, said) = marram(&["replay", &file, "--json", "--key", site.key.to_str().unwrap()]);
+        let replayed: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
+        assert_eq!((status, &replayed["same"]), (Some(0), &true.into()), "{said}");
+        let (status, said) = marram(&["replay", &file]);
+        assert!(status != Some(0) && said.contains("key"), "{said}");
+        child.kill().unwrap();
+        child.wait().unwrap();
         drop(site.place);
     }
 }
