@@ -69,6 +69,34 @@ pub(crate) const COMPARE: &[Program] = &[Program {
     folder: "/usr/bin",
 }];
 
+/// What `marram exec` is tried with; tests of what is missing are skipped, and say so.
+pub(crate) const CLIENTS: &[Program] = &[
+    Program {
+        name: "python3",
+        package: "python3 python3-requests",
+        purpose: "an unmodified client",
+        folder: "",
+    },
+    Program {
+        name: "redis-server",
+        package: "redis-server",
+        purpose: "a server and its client; `systemctl disable --now redis-server` stops the service that Debian makes of it",
+        folder: "/usr/bin",
+    },
+    Program {
+        name: "psql",
+        package: "postgresql",
+        purpose: "a server and its client; `systemctl disable --now postgresql` stops the service that Debian makes of it",
+        folder: "/usr/bin",
+    },
+    Program {
+        name: "sshd",
+        package: "openssh-server",
+        purpose: "a server and its client; `systemctl disable --now ssh` stops the service that Debian makes of it",
+        folder: "/usr/sbin",
+    },
+];
+
 /// What `bench forward` is compared with; it copes without and says so.
 pub(crate) const BENCH: &[Program] = &[Program {
     name: "haproxy",
@@ -83,6 +111,7 @@ pub(crate) fn everything() -> Result<()> {
     ensure_components()?;
     wish(DEMO);
     wish(COMPARE);
+    wish(CLIENTS);
     wish(BENCH);
     Toolchain::ensure().map(drop)
 }

@@ -21,6 +21,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
         setup::ensure(setup::TEST)?;
         setup::wish(setup::DEMO);
         setup::wish(setup::COMPARE);
+        setup::wish(setup::CLIENTS);
         Ok(())
     })?;
     step("cells", cells::build)?;

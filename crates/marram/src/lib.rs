@@ -11,6 +11,7 @@ pub mod config;
 pub mod coordinator;
 pub mod demo;
 pub mod edge;
+pub mod exec;
 pub mod harness;
 pub mod keys;
 pub mod logging;

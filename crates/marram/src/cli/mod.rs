@@ -2,6 +2,7 @@
 
 mod configure;
 mod coordinator;
+mod exec;
 mod exit;
 mod inspect;
 pub mod limits;
@@ -52,6 +53,8 @@ enum Command {
     Record(record::Record),
     /// Run a recorded session again, on any machine, up to any point.
     Replay(replay::Replay),
+    /// Run a program whose connections to configured destinations go to an agent.
+    Exec(exec::Exec),
     /// Show whether edges' coordinator is there, and which edges it knows.
     Coordinator(operate::Edges),
     /// Let edges move their sessions away and take nothing new.
@@ -92,6 +95,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Kill(arguments) => operate::kill(arguments),
         Command::Record(arguments) => record::record(arguments),
         Command::Replay(arguments) => replay::replay(arguments),
+        Command::Exec(arguments) => exec::run(arguments),
         Command::Coordinator(edges) => coordinator::run(edges),
         Command::Drain(edges) => operate::drain(edges),
         Command::Route(command) => route::run(command),

@@ -6,8 +6,10 @@ use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Peer, Socket, Time};
 use crate::agent::{Listener, Routing};
+use crate::exec::Redirect;
 use crate::net::Security;
 use crate::{agent, logging};
+use marram_preload::rules as preload;
 use marram_session::agent::routes::Protocol;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -97,6 +99,26 @@ impl Config {
     }
 }
 
+/// Which destinations `marram exec` has go to which of the listeners. Needs none of the files that the configuration names.
+///
+/// # Errors
+/// As [`Config::parse`], as far as listeners go.
+pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
+    let mut redirects = Vec::new();
+    for written in source.parse::<Written>()?.listen {
+        let destinations = written.instead_of.clone();
+        let listener = written.resolve(source)?;
+        let protocol = match listener.protocol {
+            Protocol::Tcp => preload::Protocol::Tcp,
+            Protocol::Udp => preload::Protocol::Udp,
+        };
+        let redirect =
+            |destination: Address| Redirect { destination: destination.0, protocol, via: listener.address };
+        redirects.extend(destinations.into_iter().map(redirect));
+    }
+    Ok(redirects)
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -124,11 +146,13 @@ struct WrittenListen {
     protocol: Option<Spanned<String>>,
     idle: Option<Spanned<Time>>,
     flows: Option<Spanned<usize>>,
+    #[serde(default)]
+    instead_of: Vec<Address>,
 }
 
 impl WrittenListen {
     fn resolve(self, source: &Source) -> Result<Listener, Problem> {
-        let Self { address, app, name, protocol, idle, flows } = self;
+        let Self { address, app, name, protocol, idle, flows, instead_of: _ } = self;
         let address = socket(source, &address)?;
         WrittenListener { name, protocol, idle, flows }.resolve(source, address, app)
     }

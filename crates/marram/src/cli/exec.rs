@@ -1,0 +1,41 @@
+//! `marram exec`: an unmodified program whose connections go to an agent.
+
+use super::Failure;
+use crate::config::agent;
+use crate::config::source::Source;
+use crate::exec::{self, Redirect};
+use clap::Args;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Where an agent's configuration is if nothing else is said.
+const CONFIG: &str = "/etc/marram/agent.toml";
+
+/// `marram exec`
+#[derive(Args)]
+pub(super) struct Exec {
+    /// The agent's configuration: `instead_of` of each `[[listen]]` says which destinations go there. /etc/marram/agent.toml if
+    /// neither this nor --redirect is given.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Connections to HOST:PORT go to the agent that listens on LISTENER; udp://HOST:PORT for datagrams.
+    #[arg(long, value_name = "HOST:PORT=LISTENER", value_parser = exec::redirect)]
+    redirect: Vec<Redirect>,
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+pub(super) fn run(arguments: &Exec) -> Result<(), Failure> {
+    let mut redirects = arguments.redirect.clone();
+    let config = match &arguments.config {
+        Some(path) => Some(path.as_path()),
+        None => redirects.is_empty().then_some(Path::new(CONFIG)),
+    };
+    if let Some(path) = config {
+        let source = Source::read(path).map_err(|problem| Failure::Usage(problem.into()))?;
+        redirects.extend(agent::redirects(&source).map_err(|problem| Failure::Usage(problem.into()))?);
+    }
+    let (program, rest) = arguments.command.split_first().expect("at least one is required");
+    Err(Failure::Usage(exec::exec(&redirects, program, rest)))
+}

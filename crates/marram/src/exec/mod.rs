@@ -1,0 +1,128 @@
+//! `marram exec`: runs a program whose connections to configured destinations go to an agent instead.
+//!
+//! The program loads `marram-preload` before its own libraries, and is otherwise what it was: nothing stays between it and its
+//! terminal, its signals, its exit status. Refuses to know what an agent does with a connection.
+
+mod object;
+mod program;
+mod rules;
+
+use anyhow::{Context, anyhow, bail};
+use marram_preload::VARIABLE;
+use marram_preload::rules::{Protocol, Rule};
+use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Connections to a destination go elsewhere.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Redirect {
+    /// What the program asks for: a host, by name or address, and a port.
+    pub destination: String,
+    /// Whether for streams or for datagrams.
+    pub protocol: Protocol,
+    /// Where an agent listens.
+    pub via: SocketAddr,
+}
+
+/// The loader's list of what every program loads first.
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Becomes the program. Comes back only if that is not possible.
+///
+/// # Errors
+/// If a destination has no address, the program cannot be found, or would not notice what is to be loaded.
+pub fn exec(redirects: &[Redirect], program: &OsStr, arguments: &[OsString]) -> anyhow::Error {
+    match prepare(redirects, program) {
+        Ok(mut command) => {
+            let error = command.args(arguments).exec();
+            anyhow!(error).context(format!("{} cannot be started", program.display()))
+        }
+        Err(error) => error,
+    }
+}
+
+fn prepare(redirects: &[Redirect], program: &OsStr) -> anyhow::Result<Command> {
+    let path = program::find(program)?;
+    program::check(&path)?;
+    let rules = rules::resolve(redirects)?;
+    for address in rules::idle(&rules) {
+        eprintln!(
+            "marram: nothing listens on {address} yet: connections that are to go there are refused until an agent does"
+        );
+    }
+    let object = object::place()?;
+    let mut command = Command::new(path);
+    command.arg0(program);
+    command.env(PRELOAD, preload(object.as_os_str(), std::env::var_os(PRELOAD).as_deref()));
+    command.env(VARIABLE, list(&rules)?);
+    Ok(command)
+}
+
+/// Ours first, then what else was to be loaded.
+fn preload(object: &OsStr, others: Option<&OsStr>) -> OsString {
+    let mut list = object.to_owned();
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}
+
+fn list(rules: &[Rule]) -> anyhow::Result<String> {
+    let list: Vec<String> = rules.iter().map(ToString::to_string).collect();
+    // Programs started by one that was started so have both lists: those of the inner command go before.
+    let inherited = std::env::var(VARIABLE).unwrap_or_default();
+    let list = list.join(",");
+    let list = if inherited.is_empty() { list } else { format!("{list},{inherited}") };
+    let count = list.split(',').count();
+    if count > marram_preload::rules::RULES_MAX {
+        bail!(
+            "{count} destinations by address; the most is {}: name fewer, or hosts with fewer addresses",
+            marram_preload::rules::RULES_MAX
+        );
+    }
+    Ok(list)
+}
+
+/// Reads `DESTINATION=LISTENER`, as a flag has it.
+///
+/// # Errors
+/// With what it should look like.
+pub fn redirect(text: &str) -> anyhow::Result<Redirect> {
+    let form = "write it as HOST:PORT=LISTENER, such as db.example.org:5432=127.0.0.1:7000, or udp://HOST:PORT=LISTENER";
+    let (destination, via) = text.split_once('=').with_context(|| form)?;
+    let (protocol, destination) = match destination.strip_prefix("udp://") {
+        Some(rest) => (Protocol::Udp, rest),
+        None => (Protocol::Tcp, destination),
+    };
+    let destination: crate::config::units::Address =
+        destination.parse().map_err(|why: String| anyhow!("{destination:?}: {why}; {form}"))?;
+    let via = via.parse().map_err(|_| anyhow!("{via:?} is no address and port in numbers; {form}"))?;
+    Ok(Redirect { destination: destination.0, protocol, via })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_are_read_as_written() {
+        let read = redirect("udp://dns.example.org:53=127.0.0.1:5353").unwrap();
+        let via = "127.0.0.1:5353".parse().unwrap();
+        assert_eq!(read, Redirect { destination: "dns.example.org:53".into(), protocol: Protocol::Udp, via });
+        assert_eq!(redirect("[::1]:80=[::1]:81").unwrap().destination, "[::1]:80");
+        for bad in ["", "a:1", "a=127.0.0.1:1", "a:1=localhost:1", "udp://=127.0.0.1:1"] {
+            assert!(redirect(bad).unwrap_err().to_string().contains("HOST:PORT=LISTENER"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_was_to_be_loaded_is_loaded_behind_ours() {
+        let preload = |others: Option<&str>| preload(OsStr::new("/a.so"), others.map(OsStr::new));
+        assert_eq!(preload(None), "/a.so");
+        assert_eq!(preload(Some("")), "/a.so");
+        assert_eq!(preload(Some("/b.so /c.so")), "/a.so:/b.so /c.so");
+    }
+}

@@ -1,0 +1,95 @@
+//! The shared object that programs load, put where only this user writes: the binary brings it along, and a loader wants a file.
+
+use anyhow::{Context, bail};
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What `build.rs` compiled.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/marram_preload.so"));
+
+/// Gives the object's file, and writes it if it is not there yet.
+pub(super) fn place() -> anyhow::Result<PathBuf> {
+    let mut refusals = Vec::new();
+    for directory in candidates() {
+        match place_in(&directory) {
+            Ok(path) => return Ok(path),
+            Err(error) => refusals.push(format!("{}: {error:#}", directory.display())),
+        }
+    }
+    bail!(
+        "what the program is to load cannot be put anywhere ({}): set XDG_RUNTIME_DIR to a directory of yours that programs may be run from",
+        refusals.join("; ")
+    )
+}
+
+fn candidates() -> Vec<PathBuf> {
+    let below = |variable, rest: &str| std::env::var_os(variable).map(|base| Path::new(&base).join(rest));
+    let own = format!("marram-{}", rustix::process::geteuid().as_raw());
+    [below("XDG_RUNTIME_DIR", "marram"), below("HOME", ".cache/marram"), Some(std::env::temp_dir().join(own))]
+        .into_iter()
+        .flatten()
+        .filter(|directory| directory.is_absolute())
+        .collect()
+}
+
+fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
+    // The loader's list has no way to write these.
+    if directory.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n')) {
+        bail!("there is a space or a colon in its name");
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let meta = fs::symlink_metadata(directory)?;
+    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+        bail!("it is not a directory that only this user writes to");
+    }
+    if statvfs(directory)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+        bail!("nothing may be run from its file system");
+    }
+    let name = format!("preload-{}.so", &blake3::hash(OBJECT).to_hex()[..16]);
+    let path = directory.join(&name);
+    if fs::read(&path).is_ok_and(|bytes| bytes == OBJECT) {
+        return Ok(path);
+    }
+    let aside = directory.join(format!(".{name}.{}", std::process::id()));
+    let write = || -> std::io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        file.write_all(OBJECT)?;
+        fs::rename(&aside, &path)
+    };
+    write()
+        .inspect_err(|_| {
+            // The write is what failed; whether its leavings go is no news.
+            let _ = fs::remove_file(&aside);
+        })
+        .context("it cannot be written")?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_object_is_written_once_and_mended_if_it_was_changed() {
+        let base = std::env::temp_dir().join(format!("marram-object-{}", std::process::id()));
+        let directory = base.join("deep/marram");
+        let path = place_in(&directory).unwrap();
+        let first = fs::metadata(&path).unwrap().ino();
+        assert_eq!(place_in(&directory).unwrap(), path);
+        assert_eq!(fs::metadata(&path).unwrap().ino(), first, "it stayed");
+        fs::write(&path, b"half").unwrap();
+        place_in(&directory).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), OBJECT);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(place_in(&directory).unwrap_err().to_string().contains("only this user"));
+        assert!(place_in(&base.join("a b")).is_err());
+        fs::remove_dir_all(base).unwrap();
+    }
+}

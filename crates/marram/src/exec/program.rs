@@ -1,0 +1,235 @@
+//! Whether a program will notice what it is to load: it must have a loader, of this machine's kind, that is allowed to.
+
+use anyhow::{Context, bail};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Scripts that are run by scripts, at most, as in the kernel.
+const SCRIPTS_MAX: usize = 4;
+/// Of a script's first line, what the kernel reads.
+const LINE_BYTES_MAX: usize = 256;
+
+/// Finds a program as a shell does.
+pub(super) fn find(program: &OsStr) -> anyhow::Result<PathBuf> {
+    let is_program =
+        |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0);
+    if program.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(program);
+        return match path.metadata() {
+            Err(error) => Err(error).with_context(|| format!("{} cannot be started", path.display())),
+            Ok(_) if is_program(&path) => Ok(path),
+            Ok(_) => {
+                bail!("{} cannot be started: it is not executable; chmod +x makes it so", path.display())
+            }
+        };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|directory| directory.join(program));
+    places.find(|path| is_program(path)).with_context(|| {
+        format!("there is no program `{}` on PATH; give its path if it is elsewhere", program.display())
+    })
+}
+
+/// Refuses a program that would be run as if nothing were to be loaded.
+pub(super) fn check(path: &Path) -> anyhow::Result<()> {
+    let mut path = path.to_owned();
+    for _ in 0..SCRIPTS_MAX {
+        privileges(&path)?;
+        match kind(&path)? {
+            Kind::Script(interpreter) => path = interpreter,
+            Kind::Program => return Ok(()),
+        }
+    }
+    bail!("{}: scripts that run each other; start the last one's program", path.display())
+}
+
+/// The loader ignores what is to be loaded for who gets another user's rights.
+fn privileges(path: &Path) -> anyhow::Result<()> {
+    let meta = path.metadata().with_context(|| format!("{} cannot be read", path.display()))?;
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let gains = |bit, id, own| meta.mode() & bit != 0 && id != own;
+    if gains(0o4000, meta.uid(), user) || gains(0o2000, meta.gid(), group) {
+        bail!(
+            "{} gets another user's or group's rights when it starts (set-user-ID), and loads nothing of ours: run it as that user, or redirect in the kernel (docs/exec.md)",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+enum Kind {
+    /// One that loads what it is told to.
+    Program,
+    /// A text that this program runs.
+    Script(PathBuf),
+}
+
+fn kind(path: &Path) -> anyhow::Result<Kind> {
+    let name = path.display();
+    let mut head = Vec::new();
+    let file = File::open(path);
+    // What can be run and not read is left to the kernel.
+    let Ok(file) = file else { return Ok(Kind::Program) };
+    (&file)
+        .take(LINE_BYTES_MAX as u64)
+        .read_to_end(&mut head)
+        .with_context(|| format!("{name} cannot be read"))?;
+    if let Some(line) = head.strip_prefix(b"#!") {
+        return script(line).map(Kind::Script).with_context(|| format!("{name} names no program to run it"));
+    }
+    if !head.starts_with(b"\x7fELF") {
+        bail!("{name} is neither a program nor a script with #! on its first line; start what runs it");
+    }
+    elf(&file, &head).with_context(|| format!("{name} cannot be redirected"))?;
+    Ok(Kind::Program)
+}
+
+/// The program that runs a script with this first line; behind `env`, the one that it finds.
+fn script(line: &[u8]) -> Option<PathBuf> {
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    let program = Path::new(OsStr::from_bytes(words.next()?));
+    if program.file_name() == Some(OsStr::new("env"))
+        && let Some(word) = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))
+    {
+        return find(OsStr::from_bytes(word)).ok();
+    }
+    Some(program.to_owned())
+}
+
+/// Header fields of ELF, of 64 bits in this machine's order: where they are, and what they say here.
+const CLASS_AT: usize = 4;
+const CLASS_64: u8 = 2;
+const MACHINE_AT: usize = 18;
+const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+const HEADERS_AT: usize = 32;
+const HEADER_SIZE_AT: usize = 54;
+const HEADER_COUNT_AT: usize = 56;
+/// The kinds of program header that name a loader, and where notes are: those have their offset and size here.
+const INTERPRETER: u32 = 3;
+const NOTES: u32 = 4;
+const OFFSET_AT: usize = 8;
+const SIZE_AT: usize = 32;
+const HEADER_BYTES: usize = 56;
+/// Of notes, what is looked at.
+const NOTES_BYTES_MAX: usize = 4_096;
+
+fn elf(file: &File, head: &[u8]) -> anyhow::Result<()> {
+    let number = |at: usize, len: usize| {
+        let mut bytes = [0; 8];
+        bytes[..len].copy_from_slice(head.get(at..at + len)?);
+        Some(u64::from_le_bytes(bytes))
+    };
+    let instead =
+        "redirect in the kernel instead (docs/exec.md), or have it connect to the agent's address itself";
+    if head.get(CLASS_AT) != Some(&CLASS_64) || number(MACHINE_AT, 2) != Some(MACHINE.into()) {
+        bail!("it is for another kind of processor or for 32 bits; {instead}");
+    }
+    let fields = || Some((number(HEADERS_AT, 8)?, number(HEADER_SIZE_AT, 2)?, number(HEADER_COUNT_AT, 2)?));
+    let (at, size, count) = fields().context("it is cut short")?;
+    let mut loader = false;
+    for index in 0..count {
+        let mut header = [0; HEADER_BYTES];
+        let place = at.checked_add(index * size).context("its header is wrong")?;
+        file.read_exact_at(&mut header, place).context("it is cut short")?;
+        let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| header[at + n]));
+        match u32::from_le_bytes(std::array::from_fn(|n| header[n])) {
+            INTERPRETER => loader = true,
+            NOTES => {
+                let len = usize::try_from(field(SIZE_AT)).unwrap_or(usize::MAX).min(NOTES_BYTES_MAX);
+                let mut notes = vec![0; len];
+                file.read_exact_at(&mut notes, field(OFFSET_AT)).context("it is cut short")?;
+                if has_go_note(&notes) {
+                    bail!("it is written in Go, and asks the kernel directly; {instead}");
+                }
+            }
+            _ => {}
+        }
+    }
+    match loader {
+        true => Ok(()),
+        false => {
+            bail!("it is statically linked, so it loads nothing and asks the kernel directly; {instead}")
+        }
+    }
+}
+
+/// Whether there is the note with which Go names its builds: a name of four bytes, a text of any length, kind 4.
+fn has_go_note(notes: &[u8]) -> bool {
+    notes.windows(16).any(|note| note[..4] == [4, 0, 0, 0] && note[8..] == *b"\x04\0\0\0Go\0\0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn file(directory: &Path, name: &str, contents: &[u8], mode: u32) -> PathBuf {
+        let path = directory.join(name);
+        fs::write(&path, contents).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn programs_and_scripts_with_a_loader_pass_and_what_has_none_is_explained() {
+        let directory = std::env::temp_dir().join(format!("marram-program-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let make = |name: &str, contents: &[u8]| file(&directory, name, contents, 0o755);
+
+        for (name, contents) in
+            [("itself", &own[..]), ("sh", b"#! /bin/sh -e\n"), ("env", b"#!/usr/bin/env -S A=1 sh\n")]
+        {
+            assert!(check(&make(name, contents)).is_ok(), "{name}");
+        }
+        // The same program without its loader, and for another processor.
+        let headers = usize::try_from(u64::from_le_bytes(own[32..40].try_into().unwrap())).unwrap();
+        let mut bare = own.clone();
+        for header in bare[headers..].chunks_exact_mut(56).take(usize::from(own[56])) {
+            if header[..4] == [3, 0, 0, 0] {
+                header[0] = 0;
+            }
+        }
+        let mut other = own.clone();
+        other[MACHINE_AT] = 8;
+        for (name, contents, words) in [
+            ("static", &bare[..], "statically linked"),
+            ("other", &other[..], "another kind of processor"),
+            ("short", &own[..40], "another kind of processor"),
+            ("cut", &own[..64], "cut short"),
+            ("text", b"hello", "neither a program"),
+            ("empty", b"", "neither a program"),
+            ("nobody", b"#! \n", "names no program"),
+        ] {
+            let contents = if name == "short" { &contents[..17] } else { contents };
+            let said = format!("{:#}", check(&make(name, contents)).unwrap_err());
+            assert!(said.contains(words) && said.contains(name), "{name}: {said}");
+        }
+        let itself = directory.join("loop");
+        let text = format!("#!{}\n", itself.display());
+        file(&directory, "loop", text.as_bytes(), 0o755);
+        assert!(check(&itself).unwrap_err().to_string().contains("scripts that run each other"));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_build_of_go_is_known_by_its_note() {
+        let note = |name: &[u8; 4]| [&[9, 9, 4, 0, 0, 0, 83, 0, 0, 0, 4, 0, 0, 0], &name[..], b"id"].concat();
+        assert!(has_go_note(&note(b"Go\0\0")));
+        assert!(!has_go_note(&note(b"GNU\0")));
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        assert!(find(OsStr::new("sh")).unwrap().ends_with("sh"));
+        assert!(find(OsStr::new("no-such-program-1")).unwrap_err().to_string().contains("PATH"));
+        assert!(format!("{:#}", find(OsStr::new("./no/such")).unwrap_err()).contains("./no/such"));
+        assert!(find(OsStr::new("/etc/passwd")).unwrap_err().to_string().contains("not executable"));
+    }
+}
