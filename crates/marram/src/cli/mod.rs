@@ -5,6 +5,7 @@ mod coordinator;
 mod exec;
 mod exit;
 mod inspect;
+mod install;
 pub mod limits;
 mod operate;
 mod record;
@@ -67,6 +68,12 @@ enum Command {
     Config(configure::Config),
     /// Print every bound of this version.
     Limits,
+    /// Print completions for a shell.
+    Completions(install::Completions),
+    /// Write manual pages, one a command.
+    Man(install::Manual),
+    /// Print a unit for systemd.
+    Unit(install::Unit),
     /// Download a file through a cell whose edges are killed, stopped and killed again.
     Demo(demo::Options),
     /// Measure what the README claims.
@@ -104,6 +111,9 @@ fn run(command: &Command) -> Result<(), Failure> {
             emit(&limits::page());
             Ok(())
         }
+        Command::Completions(arguments) => install::completions(arguments),
+        Command::Man(arguments) => install::manual(arguments),
+        Command::Unit(arguments) => install::unit(arguments),
         Command::Demo(options) => demo::run(options),
         Command::Bench(options) => bench::run(options),
         Command::BenchWorker(worker) => worker.run().map_err(Failure::from),
