@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    project,
+    c, project,
     shell::{run, say},
     toolchain::{CELL_TARGET, Toolchain},
 };
@@ -13,12 +13,13 @@ use crate::{
 /// The cell that a test steps through with a debugger.
 const DEBUGGED: &str = "counter";
 
-/// Builds all of them, and one with its debug information in `target/cells/debugger/`. Cargo decides what is out of date; a module whose bytes did not change keeps its time.
+/// Builds all of them, and one with its debug information in `target/cells/debugger/`; then those in C. Cargo decides what is out of date; a module whose bytes did not change keeps its time.
 pub(crate) fn build() -> Result<()> {
     let toolchain = Toolchain::ensure()?;
     let names = names()?;
     build_as(&toolchain, "release", &names, &project::cell_modules())?;
-    build_as(&toolchain, "debugger", &[DEBUGGED.to_owned()], &project::cell_modules().join("debugger"))
+    build_as(&toolchain, "debugger", &[DEBUGGED.to_owned()], &project::cell_modules().join("debugger"))?;
+    c::build()
 }
 
 fn build_as(toolchain: &Toolchain, profile: &str, names: &[String], modules: &Path) -> Result<()> {

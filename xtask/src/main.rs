@@ -1,5 +1,6 @@
 //! The project's one tool. `cargo xtask` lists what it can do; each command says what it installs before it does.
 
+mod c;
 mod cells;
 mod ci;
 mod deny;

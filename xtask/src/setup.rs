@@ -97,6 +97,14 @@ pub(crate) const CLIENTS: &[Program] = &[
     },
 ];
 
+/// What compiles cells in C; tests of these are skipped without, and say so.
+pub(crate) const C_CELLS: &[Program] = &[Program {
+    name: "wasm-ld",
+    package: "clang lld wasi-libc libclang-rt-dev-wasm32",
+    purpose: "cells in C",
+    folder: "",
+}];
+
 /// What `bench forward` is compared with; it copes without and says so.
 pub(crate) const BENCH: &[Program] = &[Program {
     name: "haproxy",
@@ -112,6 +120,7 @@ pub(crate) fn everything() -> Result<()> {
     wish(DEMO);
     wish(COMPARE);
     wish(CLIENTS);
+    wish(C_CELLS);
     wish(BENCH);
     Toolchain::ensure().map(drop)
 }

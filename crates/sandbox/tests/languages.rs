@@ -1,0 +1,93 @@
+//! The same cell in Rust and in C: the same answers to everything, from any checkpoint on. `cargo xtask cells` builds both.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram_sandbox::{Cells, Decoded, Image, ImageFile, Quotas};
+use marram_session::cell::{Base, Input, Outcome, Output, PortKind, Ran, Stop, TimerChange};
+use marram_wire::id::Port;
+use std::path::Path;
+use std::sync::Arc;
+use support::{CELL, SEED, cells, deploy_with, message, run};
+
+/// Both, or none where there is no compiler for C.
+fn both() -> Option<[Arc<Image>; 2]> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cells");
+    let rust = std::fs::read(built.join("counter.wasm")).expect("`cargo xtask cells` has built the cells");
+    let Ok(c) = std::fs::read(built.join("c/counter.wasm")) else {
+        eprintln!("skipped: cells in C are not built here");
+        return None;
+    };
+    let quotas = Quotas { handler_time_ns: 50_000_000, ..Quotas::default() };
+    let words = ImageFile { path: "etc/words".into(), contents: b"one\ntwo\n\nfour\nfive".to_vec() };
+    Some([rust, c].map(|module| deploy_with(&module, &quotas, std::slice::from_ref(&words))))
+}
+
+fn start(image: &Arc<Image>) -> Cells {
+    let mut cells = cells();
+    cells.start(CELL, image, SEED).unwrap();
+    for (port, kind) in [(Port::CLIENT, PortKind::Client), (Port::SERVER, PortKind::Server)] {
+        assert_eq!(run(&mut cells, CELL, Input::Open { port, kind }, 0).outcome, Outcome::Idle);
+    }
+    cells
+}
+
+/// What a handler did, as far as anybody else can see.
+fn seen(ran: Ran) -> (Vec<Output>, Vec<TimerChange>, bool) {
+    (ran.outputs, ran.timers, ran.outcome == Outcome::Idle)
+}
+
+/// Numbers without a pattern that matters here.
+fn draw(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+/// Goes on in another pool, from a checkpoint.
+fn moved(cells: &mut Cells, image: &Arc<Image>) -> Cells {
+    let checkpoint = cells.snapshot(CELL, Base::Image).unwrap().encode();
+    let mut there = support::cells();
+    there.restore(CELL, image, &Decoded::decode(&[checkpoint]).unwrap()).unwrap();
+    there
+}
+
+#[test]
+fn rust_and_c_answer_alike_also_when_they_are_moved_in_between() {
+    let Some(images) = both() else { return };
+    for seed in 0..20 {
+        let (mut state, mut all) = (seed, images.each_ref().map(start));
+        for n in 0..60 {
+            let payload: Vec<u8> = (0..draw(&mut state) % 6)
+                .map(|_| b"fnrctTxswpm?"[usize::try_from(draw(&mut state) % 12).unwrap()])
+                .collect();
+            let input = match draw(&mut state) % 8 {
+                0 => Input::Timer { stage: 0, token: 1 },
+                1 => Input::Message { port: Port::SERVER, payload: payload.clone().into() },
+                _ => message(&payload),
+            };
+            let now_ns = i64::from(n) * 1_000_003;
+            let [rust, c] = all.each_mut().map(|cells| seen(run(cells, CELL, input.clone(), now_ns)));
+            assert_eq!(rust, c, "seed {seed}, step {n}: {input:?}");
+            if draw(&mut state).is_multiple_of(5) {
+                for (cells, image) in all.iter_mut().zip(&images) {
+                    *cells = moved(cells, image);
+                }
+            }
+        }
+        let close = Input::Close { port: Port::CLIENT };
+        let [rust, c] = all.each_mut().map(|cells| seen(run(cells, CELL, close.clone(), i64::MAX)));
+        assert_eq!(rust, c);
+    }
+}
+
+#[test]
+fn what_breaks_a_cell_in_rust_breaks_it_in_c() {
+    let Some(images) = both() else { return };
+    for (command, is_kill) in [(b'!', false), (b'@', true)] {
+        for image in &images {
+            let mut cells = start(image);
+            let stop = support::stop(&mut cells, message(&[b'f', command]));
+            assert_eq!(matches!(stop, Stop::Kill(_)), is_kill, "{stop:?}");
+        }
+    }
+}
