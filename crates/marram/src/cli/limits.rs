@@ -270,6 +270,12 @@ fn of_the_coordinator() -> Vec<Row> {
             ring::EDGES_MAX.to_string(),
             "those whose names come last take no part",
         ),
+        (
+            "sessions that an edge lists with who stands by for them",
+            (usize::from(store::contents::PARTS) * store::contents::PART_SESSIONS_MAX).to_string(),
+            "further ones are not listed, and counted",
+        ),
+        ("between writes of that list's parts", ns(store::LISTING_NS), "the rest waits"),
         ("questions on their way at a time", store::ASKS_MAX.to_string(), "the others wait"),
         (
             "sessions whose witness waits to be written",

@@ -22,7 +22,6 @@ use marram_edge::coordinator::{
     Ask, AskAnswer, Figures, State, StoreFigures,
     contents::{Held, Registration},
 };
-use marram_edge::ring::Ring;
 use marram_wire::id::ImageHash;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -93,8 +92,6 @@ pub struct View {
     pub store: String,
     /// Edges: name, registration, images.
     pub edges: Vec<(String, Registration, Vec<Held>)>,
-    /// The ring over those that take new sessions.
-    pub ring: Arc<Ring>,
     /// Counted since the start.
     pub figures: Figures,
     /// Reports of witnesses that wait, and those that were dropped.
