@@ -159,6 +159,70 @@ fn a_cell_rests_when_the_log_may_be_full_until_a_checkpoint_is_held() {
     assert!(bench.run.is_some());
 }
 
+/// A session whose log is cut, and grows on, while the server's end is away. Gives back what was read behind the cut.
+fn cut_while_away(bench: &mut Bench) -> Vec<Read> {
+    let mut keys = 0..;
+    let mut fill = |bench: &mut Bench| {
+        let object = read(keys.next().unwrap(), CACHED_SIZE_MAX);
+        consume(bench, std::slice::from_ref(&object));
+        object
+    };
+    while bench.copied.is_none() {
+        fill(bench);
+    }
+    let mut behind = Vec::new();
+    while bench.log_end() + ENTRY_SIZE_MAX as u64 <= LOG_SIZE_MAX {
+        behind.push(fill(bench));
+    }
+    bench.unlinked(SERVER);
+    bench.checkpointed("sealed");
+    bench.stored(CLIENT, 6, Some(1));
+    let (end, uncovered) = bench.owner.log_bytes();
+    assert!((bench.kept[1].log_start, bench.kept[0].log_start) == (0, end - uncovered) && uncovered < end);
+    while bench.log_end() <= LOG_SIZE_MAX {
+        behind.push(fill(bench));
+    }
+    behind
+}
+
+#[test]
+fn an_end_that_was_away_while_the_log_was_cut_makes_room_for_what_it_lacks() {
+    // The cell lives, or is rebuilt.
+    for live in [true, false] {
+        let mut bench = Bench::begun(policy());
+        let behind = cut_while_away(&mut bench);
+        let cut = bench.kept[0].log_start;
+        if live {
+            bench.unlinked(CLIENT);
+            let took = bench.kept[0].sent_start + bench.kept[0].sent.len() as u64;
+            bench.open();
+            bench.kept[0].live_at(took);
+            bench.kept[1].live_at(0);
+            bench.look();
+            bench.hand_over();
+        } else {
+            bench.fail_over();
+            bench.ask();
+            bench.restored(cut);
+            for object in behind {
+                bench.ran_with(reading(&[object]));
+            }
+        }
+        assert_eq!(bench.phase(), Phase::Running);
+        let forget = format!("server: forget log {cut} sent 0");
+        let lines = bench.look();
+        let told: Vec<&String> = lines.iter().filter(|line| line.starts_with("server: ")).collect();
+        assert_eq!(
+            (told[0], told.iter().filter(|line| ***line == *forget).count()),
+            (&forget, 2),
+            "{told:?}"
+        );
+        assert_eq!(bench.kept[1].log_end(), bench.log_end());
+        let client = lines.iter().filter(|line| line.starts_with("client: forget"));
+        assert_eq!(client.count(), 1, "who has room for it is told once");
+    }
+}
+
 #[test]
 fn a_session_whose_log_is_full_and_that_cannot_be_covered_ends_with_the_reason() {
     let mut bench = Bench::begun(policy());
