@@ -150,6 +150,11 @@ fn of_a_cache() -> Vec<Row> {
             cache::FETCHES_MAX.to_string(),
             "the cell gets what is old, or is told to come later",
         ),
+        (
+            "names of origins that are looked up at a time on a shard",
+            edge::LOOKUPS_MAX.to_string(),
+            "as above; an app has one",
+        ),
     ]
 }
 
