@@ -1,7 +1,7 @@
 //! `marram limits`: every bound, as compiled in. `docs/limits.md` is this text, and a test holds the two together.
 
 use crate::config::units::Size;
-use crate::manifest::CACHE_BYTES;
+use crate::manifest::{CACHE_BYTES, CACHE_BYTES_MAX};
 use crate::{admin, agent, config, coordinator, edge, recorder};
 use marram_edge::{cache, control, coordinator as store, ring, shard};
 use marram_sandbox::limits as sandbox;
@@ -140,6 +140,7 @@ fn of_a_cache() -> Vec<Row> {
             size64(CACHE_BYTES),
             "what was read longest ago goes",
         ),
+        ("the same, at most", size64(CACHE_BYTES_MAX), "the manifest is refused"),
         ("an object", size(wire::CACHED_SIZE_MAX), "the cell is told that it cannot be had"),
         ("a key", size(wire::CACHE_KEY_MAX), "as above"),
         ("reads for one input", wire::READS_MAX.to_string(), "the guest traps"),

@@ -42,6 +42,16 @@ fn what_the_opening_of_all_ports_reads_is_one_entry_and_has_its_bounds() {
 }
 
 #[test]
+fn what_was_read_is_held_beside_the_log_until_the_log_forgets_it() {
+    let mut bench = Bench::begun(policy());
+    let before = bench.owner.held_bytes();
+    let logged: u64 = (0..2).map(|_| consume(&mut bench, &[read(1, 1_000)])).sum();
+    // And the messages, which no checkpoint covers.
+    let messages = bench.owner.held_bytes() - before - logged - 1_000;
+    assert!((1_000..1_100).contains(&logged) && messages < 200, "{logged} {messages}");
+}
+
+#[test]
 fn a_replay_finds_what_was_read_and_another_read_is_found_out() {
     let reads = [read(1, 9), Read { key: [2; 8], found: Found::Nothing }, read(1, 9)];
     let interrupted = || {
