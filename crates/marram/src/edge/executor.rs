@@ -622,12 +622,12 @@ impl Executor {
             seat.waiting -= 1;
         }
         let parting = self.cells.parting_bytes();
-        let started = self.caches.are_there().then(Instant::now);
+        let mut started = self.caches.are_there().then(Instant::now);
         let mut progress = match turn {
             Turn::Run(run) => self.cells.run(run),
             Turn::Resume(cell) => self.cells.poll(cell),
         };
-        let (mut waits, mut began) = (false, None);
+        let mut waits = false;
         while matches!(progress, Progress::Pending)
             && let Some(key) = self.cells.wanted(cell)
         {
@@ -637,8 +637,8 @@ impl Executor {
                 break;
             };
             self.cells.found(cell, found);
-            // One that reads and reads has its slice, and no more.
-            if began.get_or_insert_with(Instant::now).elapsed() > Duration::from_nanos(SLICE_NS) {
+            // One that reads and reads has its slice, what it computed before included, and no more.
+            if started.get_or_insert_with(Instant::now).elapsed() > Duration::from_nanos(SLICE_NS) {
                 break;
             }
             progress = self.cells.poll(cell);
