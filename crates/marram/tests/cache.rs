@@ -298,7 +298,7 @@ fn while_the_origin_is_down_old_objects_are_given_and_new_ones_are_away() {
 #[test]
 fn a_large_object_is_read_twice_once() {
     let origin = Origin::start();
-    let large = |size: usize| -> Vec<u8> { (0..size).map(|at| b'a' + (at % 23) as u8).collect() };
+    let large = |size: usize| -> Vec<u8> { (b'a'..=b'w').cycle().take(size).collect() };
     let objects = [("small", 10), ("large", 300_000), ("larger", 400_000)];
     for (key, size) in objects {
         origin.put(key, Thing::Object(large(size), ""));
