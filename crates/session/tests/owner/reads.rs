@@ -173,7 +173,7 @@ fn a_cell_rests_when_the_log_may_be_full_until_a_checkpoint_is_held() {
 fn cut_while_away(bench: &mut Bench) -> Vec<Read> {
     let mut keys = 0..;
     let mut fill = |bench: &mut Bench| {
-        let object = read(keys.next().unwrap(), CACHED_SIZE_MAX);
+        let object = read(keys.next().expect("a short history"), CACHED_SIZE_MAX);
         consume(bench, std::slice::from_ref(&object));
         object
     };
