@@ -13,6 +13,7 @@ use super::store::Change;
 use super::{Failure, Lease, Reply, Request};
 use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use bytes::Bytes;
+use core::ops::Bound;
 use marram_wire::id::ImageHash;
 
 /// First wait after a failure; doubles.
@@ -170,6 +171,8 @@ pub struct Client {
     listed: BTreeMap<String, Bytes>,
     /// When the next part of that may be written.
     list_at_ns: u64,
+    /// The one that was written last: each has its turn, however fast others change.
+    list_after: String,
     state: State,
     lease: Option<Lease>,
     keep_at_ns: u64,
@@ -208,6 +211,7 @@ impl Client {
             holds: Vec::new(),
             listed: BTreeMap::new(),
             list_at_ns: 0,
+            list_after: String::new(),
             state: State::Away { since_ns: now_ns, why },
             lease: None,
             keep_at_ns: 0,
@@ -442,6 +446,7 @@ impl Client {
             }
             (Step::ListStandbys(key, value), lease) => {
                 self.list_at_ns = now_ns + LISTING_NS;
+                self.list_after.clone_from(key);
                 let value = (!value.is_empty()).then(|| value.clone());
                 Request::Write { key: key.clone(), expect: None, value, lease }
             }
@@ -482,7 +487,9 @@ impl Client {
         }
         // What was never written need not be removed.
         let there = |key: &String| self.written.get(key).cloned().unwrap_or_default();
-        let (key, value) = self.listed.iter().find(|(key, value)| there(key) != **value)?;
+        let after = (Bound::Excluded(&self.list_after), Bound::Unbounded);
+        let turn = self.listed.range::<String, _>(after).chain(&self.listed);
+        let (key, value) = turn.into_iter().find(|(key, value)| there(key) != **value)?;
         Some(Step::ListStandbys(key.clone(), value.clone()))
     }
 
