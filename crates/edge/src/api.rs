@@ -1,6 +1,6 @@
 //! What a shard and the control are told and what they ask for: the seam between the pure edge and everything around it.
 
-use crate::coordinator::contents::Witnessed;
+use crate::coordinator::contents::{Stands, Witnessed};
 use crate::turns::{Class, Tenant};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
@@ -429,6 +429,8 @@ pub enum FromShard {
     Seek(Seek),
     /// A client has this. Nobody waits for it.
     Saw(Saw),
+    /// Who stands by for a session has changed. Nobody waits for it.
+    Placed(Placed),
 }
 
 record! {
@@ -518,6 +520,15 @@ record! {
         session: SessionId,
         /// How much.
         seen: Witnessed,
+    }
+}
+record! {
+    /// Who stands by for a session of this shard.
+    Placed {
+        /// Which session.
+        session: SessionId,
+        /// Who; none if nobody could take over, or the session is not here any more.
+        at: Option<Stands>,
     }
 }
 record! {
@@ -756,6 +767,7 @@ messages!(FromShard {
     7u8 Recorded(Recorded),
     8u8 Seek(Seek),
     9u8 Saw(Saw),
+    10u8 Placed(Placed),
 });
 
 #[cfg(test)]

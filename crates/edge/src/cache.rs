@@ -270,6 +270,13 @@ impl<W: PartialEq> Cache<W> {
         }
     }
 
+    /// Drops what it holds: who reads next causes a fetch.
+    pub fn empty(&mut self) {
+        self.entries = BTreeMap::new();
+        self.order = BTreeMap::new();
+        self.bytes = 0;
+    }
+
     /// All who wait, of a cache that ends.
     #[must_use]
     pub fn into_waiters(self) -> Vec<W> {

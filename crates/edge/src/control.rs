@@ -4,6 +4,7 @@ use crate::api::{
     App, Configure, Counter, FromShard, Grant, Keep, Missing, Name, Protect, Row, Saw, Seek, Tag, Testified,
     ToShard, Want, Witness,
 };
+use crate::coordinator::{Parts, Placements};
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet},
@@ -92,6 +93,8 @@ pub enum Request {
     Record(SessionId, bool),
     /// Counters of every shard, and of the edge.
     Counters,
+    /// Who stands by for this edge's sessions: what changed after a version.
+    Placements(u64),
     /// Move everything away and take nothing new.
     Drain,
 }
@@ -117,6 +120,8 @@ pub enum Answer {
     Recorded(String),
     /// Counters.
     Counters(Vec<Figure>),
+    /// The newest version, and the parts that changed.
+    Placements(u64, Parts),
 }
 
 /// A counter, and whose it is.
@@ -219,6 +224,7 @@ pub struct Control {
     draining: bool,
     restarts: u64,
     questions: BTreeMap<u64, Question>,
+    placements: Placements,
 }
 
 impl Control {
@@ -236,6 +242,7 @@ impl Control {
             draining: false,
             restarts: 0,
             questions: BTreeMap::new(),
+            placements: Placements::default(),
         }
     }
 
@@ -297,6 +304,7 @@ impl Control {
     fn shard_down(&mut self, shard: u8, out: &mut Vec<Out>) {
         self.up.remove(&shard);
         self.restarts += 1;
+        self.placements.shard_gone(shard);
         let text = alloc::format!("shard {shard} died; its sessions recover elsewhere, a new one is started");
         out.push(Out::Log(1, text));
         let tags: Vec<u64> = self.questions.keys().copied().collect();
@@ -345,6 +353,8 @@ impl Control {
             FromShard::Want(want) => self.want(shard, &want, out),
             FromShard::Seek(seek) => out.push(Out::AskWitness { shard, seek }),
             FromShard::Saw(saw) => out.push(Out::TellWitness(saw)),
+            FromShard::Placed(placed) if self.config.coordinator => self.placements.placed(shard, placed),
+            FromShard::Placed(_) => {}
         }
     }
 
@@ -409,6 +419,10 @@ impl Control {
                 None => Answer::NotFound,
             },
             Request::Images => Answer::Images(self.images.values().cloned().collect(), self.draining),
+            Request::Placements(version) => {
+                let (version, parts) = self.placements.since(version);
+                Answer::Placements(version, parts)
+            }
             Request::Drain => {
                 self.draining = true;
                 self.tell_all(&ToShard::Drain, out);
@@ -503,6 +517,8 @@ impl Control {
                     Counter::gauge("shards", self.up.len()),
                     Counter::count("shard_deaths_total", self.restarts),
                     Counter::gauge("apps", self.apps.len()),
+                    Counter::gauge("standbys_listed", self.placements.count()),
+                    Counter::count("standbys_not_listed_total", self.placements.dropped()),
                 ];
                 question.figures.extend(own.map(|counter| Figure { shard: None, counter }));
                 Answer::Counters(question.figures)

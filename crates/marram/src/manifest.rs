@@ -6,7 +6,7 @@ mod files;
 mod quotas;
 mod stages;
 
-pub(crate) use cache::BYTES as CACHE_BYTES;
+pub(crate) use cache::{BYTES as CACHE_BYTES, BYTES_MAX as CACHE_BYTES_MAX};
 pub use files::TreeFile;
 pub use quotas::{Quotas, StageQuotas};
 pub use stages::{Stage, read_parts};

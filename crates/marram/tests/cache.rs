@@ -296,6 +296,30 @@ fn while_the_origin_is_down_old_objects_are_given_and_new_ones_are_away() {
 }
 
 #[test]
+fn a_large_object_is_read_twice_once() {
+    let origin = Origin::start();
+    let large = |size: usize| -> Vec<u8> { (b'a'..=b'w').cycle().take(size).collect() };
+    let objects = [("small", 10), ("large", 300_000), ("larger", 400_000)];
+    for (key, size) in objects {
+        origin.put(key, Thing::Object(large(size), ""));
+    }
+    let mut lab = lab("cache-large", 1, &origin, "");
+    let mut client = Client::connect(connect(&mut lab));
+    let reads = |lab: &Lab| {
+        let edge = &lab.edges[0];
+        metric(edge, "cache_hits_total") + metric(edge, "cache_misses_total")
+    };
+    let mut read = |(key, size): (&str, usize)| {
+        let before = reads(&lab);
+        client.must_read(key, &large(size));
+        reads(&lab) - before
+    };
+    let [small, first, second] = objects;
+    let counts = [small, first, first, first, second, second, first, small, first].map(&mut read);
+    assert_eq!(counts, [1, 2, 1, 1, 2, 1, 1, 1, 2], "one that is larger than the one before it");
+}
+
+#[test]
 fn a_module_that_reads_is_refused_without_a_cache_and_told_what_to_add() {
     let layout = support::layout("cache-refused", |_| {});
     let mut lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();

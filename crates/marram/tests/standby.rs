@@ -5,7 +5,7 @@
 mod support;
 
 use hyper::Method;
-use marram::harness::Lab;
+use marram::harness::{Lab, free_address};
 use serde_json::Value;
 use std::{
     io::{Read, Write},
@@ -71,6 +71,36 @@ impl World {
         lab.start_server_agent(&addresses, &[("web", echo())]).unwrap();
         let address = lab.start_client_agent(&addresses, &["forward"]).unwrap()[0].address;
         Self { lab, extra, address }
+    }
+
+    /// As above, with one more edge, the last, that serves the coordinator's store and that no agent knows.
+    fn with_coordinator(purpose: &'static str, edges: usize, protect: &str) -> Self {
+        let layout = support::layout(purpose, |layout| (layout.edges, layout.shards) = (edges + 1, 2));
+        let mut lab = Lab::new(layout, |place| {
+            Ok(vec![support::cells().manifest(place, "forward", "forward", &manifest(protect))?])
+        })
+        .unwrap();
+        let addresses = lab.edge_addresses()[..edges].to_vec();
+        let names: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+        let store = free_address().unwrap();
+        let token = lab.place.path().join("token").display().to_string();
+        let table =
+            |rest: &str| format!("coordinator = {{ {rest}, token_file = {token:?}, lease = \"10s\" }}");
+        let asks = table(&format!("urls = [\"http://{store}\"]"));
+        let extra = format!("standby = {{ edges = {names:?} }}\n{asks}");
+        (0..edges).for_each(|edge| lab.start_edge(edge, &extra).unwrap());
+        lab.start_server_agent(&addresses, &[("web", echo())]).unwrap();
+        let address = lab.start_client_agent(&addresses, &["forward"]).unwrap()[0].address;
+        lab.start_edge(edges, &table(&format!("serve = \"{store}\""))).unwrap();
+        Self { lab, extra, address }
+    }
+
+    /// Who owns a session and who stands by for it, as the coordinator has it, by an edge's answer.
+    fn listed(&self, index: usize, session: &str) -> Option<(String, String)> {
+        let client = self.lab.edges[index].client().unwrap();
+        let found = client.json(Method::GET, &format!("/v1/standbys/{session}")).ok()?;
+        let of = |field: &str| found[field].as_str().unwrap().to_owned();
+        Some((of("owner"), of("standby")))
     }
 
     /// The sessions that an edge lists; none if it does not answer.
@@ -347,6 +377,41 @@ fn an_owner_that_sleeps_is_replaced_and_stands_by_when_it_wakes() {
         stream.hear(100_000);
     }
     stream.finish();
+}
+
+#[test]
+fn any_edge_tells_from_the_coordinator_where_a_session_stood_by_when_its_owner_is_dead() {
+    let mut world = World::with_coordinator("standby-listed", 2, WARM);
+    let store = 2;
+    let stream = Stream::start(world.address);
+    let (owner, standby) = world.protected();
+    let session = world.sessions(owner)[0]["session"].as_str().unwrap().to_owned();
+    let name = |index: usize, life: usize| format!("{}-{life}", ["A", "B"][index]);
+    let until_listed = |world: &World, expected: Option<(String, String)>| {
+        let listed = || world.listed(store, &session);
+        until(|| (listed() == expected).then_some(()), || format!("{:?}, not {expected:?}", listed()));
+    };
+    let before = (name(owner, 1), name(standby, 1));
+    until_listed(&world, Some(before.clone()));
+    let start = world.lab.journal.end();
+    world.lab.edges[owner].kill();
+    assert_eq!(world.listed(store, &session), Some(before));
+    let url = format!("http://{}", world.lab.edges[store].admin());
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_marram")).args(["inspect", &session, "--edge", &url]).output();
+    let shown = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(shown.contains(&format!("`{}` stands by (warm)", name(standby, 1))), "{shown}");
+    world.lab.wait_until_owned_by(start, standby).unwrap();
+    stream.hear(100_000);
+    // Its new owner has nobody who could stand by, and the old one's lease ends.
+    until_listed(&world, None);
+    world.restart(owner);
+    until_listed(&world, Some((name(standby, 1), name(owner, 2))));
+    assert_eq!(world.counter(standby, "standbys_listed"), 1);
+    stream.finish();
+    until_listed(&world, None);
+    assert_eq!(world.counter(standby, "standbys_listed"), 0);
+    assert_eq!(world.counter(standby, "standbys_not_listed_total"), 0);
 }
 
 impl World {

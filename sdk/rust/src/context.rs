@@ -183,6 +183,8 @@ impl Context {
     /// What was read is in the session's log: a replay reads the same, whatever the origin has by then. Another read of the
     /// same key may find another version, as the cache fetches it anew when it has expired.
     ///
+    /// An object of more than 4 KiB that is larger than the one that was read before it is read twice, and counts so.
+    ///
     /// Ends the session at more than 1,024 reads, or more than 1 MiB of different objects, for one input.
     ///
     /// # Errors

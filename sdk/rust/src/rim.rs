@@ -1,7 +1,10 @@
 //! The Wasm side of the ABI `marram_v1`: the imports, the inbox that the host writes into, and the one place where
 //! the cell lives. All of the SDK's unsafe code is here. Public only for the macro `cell!`.
 
-use core::cell::RefCell;
+use core::{
+    cell::RefCell,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use alloc::vec::Vec;
 
@@ -40,8 +43,10 @@ mod import {
 /// Bytes of the longest signature.
 const SIGNATURE_BYTES_MAX: usize = 128;
 
-/// Room for an object at first; a larger one is read again.
+/// Least room for an object; one that is larger than its room is read again.
 const OBJECT_BYTES: usize = 4096;
+/// The size of the object that was read last: the next one is likely not to be larger.
+static LIKELY_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The host behind the imports.
 #[derive(Default)]
@@ -72,9 +77,14 @@ impl Host {
     }
 
     pub(crate) fn cache(&mut self, key: &str) -> Result<Option<Vec<u8>>, Unread> {
-        let mut object = alloc::vec![0; OBJECT_BYTES];
+        // Room that is not needed is not written, and so is not in the next checkpoint either.
+        let mut object: Vec<u8> = Vec::new();
+        let likely = LIKELY_BYTES.load(Ordering::Relaxed).max(OBJECT_BYTES);
+        if object.try_reserve_exact(likely).is_err() {
+            object.reserve_exact(OBJECT_BYTES);
+        }
         loop {
-            let (buf, cap) = (object.as_mut_ptr(), object.len());
+            let (buf, cap) = (object.as_mut_ptr(), object.capacity());
             // SAFETY: the host reads `key_len` bytes at `key` and writes at most `cap` at `buf` before it returns, and keeps no
             // pointer.
             let len = unsafe { import::cache_read(key.as_ptr(), key.len(), buf, cap) };
@@ -84,12 +94,15 @@ impl Host {
                 _ => {}
             }
             let Ok(len) = usize::try_from(len) else { return Err(Unread::Refused) };
-            // Nothing was written if there was no room for all of it.
-            let fits = len <= object.len();
-            object.resize(len, 0);
-            if fits {
+            LIKELY_BYTES.store(len, Ordering::Relaxed);
+            if len <= cap {
+                // SAFETY: the host has written the first `len` bytes, which are within the vector's capacity.
+                unsafe { object.set_len(len) };
+                object.shrink_to_fit();
                 return Ok(Some(object));
             }
+            // Nothing was written, as there was no room for all of it.
+            object.reserve_exact(len);
         }
     }
 

@@ -336,3 +336,14 @@ fn histories_go_as_in_the_model() {
     }
     assert!(evictions > 1_000, "{evictions}");
 }
+
+#[test]
+fn one_that_is_emptied_holds_nothing_and_goes_on() {
+    let mut cache = cache(1 << 20);
+    fill(&mut cache, 0, "a", answer(5, Freshness::Unsaid));
+    assert_eq!(cache.read(0, &key("b"), 1), Step::Fetch(Validators::default()));
+    cache.empty();
+    assert_eq!(cache.size(), (0, 0));
+    assert_eq!(cache.fetched(0, &key("b"), answer(6, Freshness::Unsaid)), (object(6), vec![1]));
+    assert_eq!((cache.size().1, hit(&mut cache, 1, "b"), hit(&mut cache, 1, "a")), (1, true, false));
+}

@@ -1,8 +1,11 @@
-//! Decisions and memories that an edge asks its coordinator for: who holds a generation, who stands by, what a client was
-//! seen to have. Each is one key, changed by compare-and-swap on its revision.
+//! Decisions and memories that an edge asks its coordinator for: who holds a generation, what a client was seen to have; each is
+//! one key, changed by compare-and-swap on its revision. And who stands by for a session, which its owner has listed.
 
 use super::client::Out;
-use super::contents::{Claimed, Subject, Witnessed, decode, encode, witness_key};
+use super::contents::{
+    Claimed, Listed, Stands, Subject, Witnessed, decode, encode, part_of, part_owner, part_prefix,
+    witness_key,
+};
 use super::{Entry, Failure, Lease, Reply, Request};
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -43,17 +46,10 @@ pub enum Ask {
         /// Of what.
         subject: Subject,
     },
-    /// Write down who stands by.
-    Place {
-        /// For what.
-        subject: Subject,
-        /// The edge.
-        standby: String,
-    },
-    /// Who was written down to stand by.
+    /// Who stands by, by what its owner says or said last.
     Standby {
-        /// For what.
-        subject: Subject,
+        /// For which session.
+        session: SessionId,
     },
     /// Remember what a client has. Older news never replaces newer.
     Witness {
@@ -67,11 +63,15 @@ pub enum Ask {
         /// Which session.
         session: SessionId,
     },
-    /// The session is over: nobody will ask.
-    Forget {
-        /// Which.
-        session: SessionId,
-    },
+}
+
+/// Who stands by for a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StandsBy {
+    /// The edge that owns the session, or did when it was last heard of.
+    pub owner: String,
+    /// What it says.
+    pub at: Stands,
 }
 
 /// What an edge is answered.
@@ -84,7 +84,7 @@ pub enum AskAnswer {
     /// Who holds it.
     Holder(Option<Claimed>),
     /// Who stands by.
-    Standby(Option<String>),
+    Standby(Option<StandsBy>),
     /// What was seen.
     Witnessed(Option<Witnessed>),
     /// Done.
@@ -136,9 +136,6 @@ impl Asks {
                 }
             }
             ask => {
-                if let Ask::Forget { session } = ask {
-                    self.reports.remove(&session);
-                }
                 self.waiting.push_back(Pending { asker: Some(tag), ask, tries: 0 });
             }
         }
@@ -155,13 +152,7 @@ impl Asks {
         while self.sent.len() < ASKS_MAX
             && let Some(pending) = self.waiting.pop_front()
         {
-            let request = match &pending.ask {
-                Ask::Forget { session } => {
-                    let key = witness_key(*session);
-                    Request::Write { key, expect: None, value: None, lease: None }
-                }
-                ask => Request::Get { key: key(ask) },
-            };
+            let request = first(&pending.ask);
             self.send(pending, request, out, tag);
         }
         if !self.reports.is_empty() && self.lease.is_none() && self.lending.is_none() {
@@ -174,7 +165,7 @@ impl Asks {
             && let Some((session, seen)) = self.reports.pop_first()
         {
             let ask = Ask::Witness { session, seen };
-            let request = Request::Get { key: key(&ask) };
+            let request = first(&ask);
             self.send(Pending { asker: None, ask, tries: 0 }, request, out, tag);
         }
     }
@@ -214,6 +205,10 @@ impl Asks {
                 Some(failure)
             }
             Ok(Reply::Entries { entries, .. }) => {
+                if let Ask::Standby { session } = pending.ask {
+                    answer(&pending, stands_by(session, &entries), out);
+                    return None;
+                }
                 self.look(tag, pending, entries.into_iter().next(), out);
                 None
             }
@@ -242,7 +237,8 @@ impl Asks {
         let value = entry.map(|entry| entry.value);
         let write = match &pending.ask {
             Ask::Holder { .. } => return answer(&pending, read(value, AskAnswer::Holder), out),
-            Ask::Standby { .. } => return answer(&pending, read(value, AskAnswer::Standby), out),
+            // Is answered with what there is.
+            Ask::Standby { .. } => return answer(&pending, AskAnswer::Standby(None), out),
             Ask::Witnessed { .. } => return answer(&pending, read(value, AskAnswer::Witnessed), out),
             Ask::Claim { from, to, .. } => match read::<Claimed>(value, AskAnswer::Holder) {
                 AskAnswer::Holder(Some(there)) if there == *to => {
@@ -257,7 +253,6 @@ impl Asks {
                 AskAnswer::Holder(there) => return answer(&pending, AskAnswer::Lost(there), out),
                 refused => return answer(&pending, refused, out),
             },
-            Ask::Place { standby, .. } => encode(standby),
             Ask::Witness { seen, .. } => match read::<Witnessed>(value, AskAnswer::Witnessed) {
                 AskAnswer::Witnessed(Some(there))
                     if (there.generation, there.log_end) >= (seen.generation, seen.log_end) =>
@@ -267,7 +262,6 @@ impl Asks {
                 // What cannot be read is another version's, and newer news are better than it.
                 _ => encode(seen),
             },
-            Ask::Forget { .. } => return answer(&pending, AskAnswer::Done, out),
         };
         pending.tries += 1;
         if pending.tries > TRIES_MAX {
@@ -280,8 +274,8 @@ impl Asks {
                 self.lease = None;
             }
         }
-        let request =
-            Request::Write { key: key(&pending.ask), expect: Some(revision), value: Some(write), lease };
+        let key = key(&pending.ask);
+        let request = Request::Write { key, expect: Some(revision), value: Some(write), lease };
         self.sent.insert(tag, pending);
         out.push(Out::Send { tag, request });
     }
@@ -290,20 +284,55 @@ impl Asks {
 fn key(ask: &Ask) -> String {
     match ask {
         Ask::Claim { subject, .. } | Ask::Holder { subject } => subject.generation_key(),
-        Ask::Place { subject, .. } | Ask::Standby { subject } => subject.standby_key(),
-        Ask::Witness { session, .. } | Ask::Witnessed { session } | Ask::Forget { session } => {
-            witness_key(*session)
+        Ask::Witness { session, .. } | Ask::Witnessed { session } => witness_key(*session),
+        Ask::Standby { session } => part_prefix(part_of(*session)),
+    }
+}
+
+/// What a question begins with.
+fn first(ask: &Ask) -> Request {
+    let key = key(ask);
+    if matches!(ask, Ask::Standby { .. }) { Request::Range { prefix: key } } else { Request::Get { key } }
+}
+
+/// The newest owner's word on a session, of the parts of all edges.
+fn stands_by(session: SessionId, entries: &[Entry]) -> AskAnswer {
+    let mut newest: Option<StandsBy> = None;
+    let mut unread = None;
+    for entry in entries {
+        let listed = match decode::<Vec<Listed>>(&entry.value) {
+            Ok(listed) => listed,
+            Err(error) => {
+                unread = Some(error);
+                continue;
+            }
+        };
+        let Some(Listed { at, .. }) = listed.into_iter().find(|listed| listed.session == session) else {
+            continue;
+        };
+        if let Some(owner) = part_owner(&entry.key)
+            && newest.as_ref().is_none_or(|newest| newest.at.generation < at.generation)
+        {
+            newest = Some(StandsBy { owner: owner.into(), at });
         }
     }
+    match (newest, unread) {
+        (None, Some(error)) => unreadable(&error),
+        (newest, _) => AskAnswer::Standby(newest),
+    }
+}
+
+fn unreadable(error: &marram_wire::codec::Error) -> AskAnswer {
+    AskAnswer::Refused(format!(
+        "the coordinator holds an answer that this version cannot read ({error}): is an edge of another version in this \
+         domain?"
+    ))
 }
 
 fn read<T: Field>(value: Option<Bytes>, answer: fn(Option<T>) -> AskAnswer) -> AskAnswer {
     match value.map(|value| decode(&value)).transpose() {
         Ok(value) => answer(value),
-        Err(error) => AskAnswer::Refused(format!(
-            "the coordinator holds an answer that this version cannot read ({error}): is an edge of another version in this \
-             domain?"
-        )),
+        Err(error) => unreadable(&error),
     }
 }
 

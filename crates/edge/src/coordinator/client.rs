@@ -5,18 +5,24 @@
 //! ([`super::Ask`]) go beside it.
 
 use super::asks::{Ask, AskAnswer, Asks};
-use super::contents::{About, Held, LIVE, Registration, about, decode, edge_key, encode, images_key, named};
+use super::contents::{
+    About, Held, LIVE, Registration, about, decode, edge_key, encode, images_key, named, part_key,
+};
+use super::placements::Parts;
 use super::store::Change;
 use super::{Failure, Lease, Reply, Request};
-use crate::ring::Ring;
 use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use bytes::Bytes;
-use marram_wire::id::{ImageHash, SessionId};
+use core::ops::Bound;
+use marram_wire::id::ImageHash;
 
 /// First wait after a failure; doubles.
 pub const BACKOFF_MIN_NS: u64 = 200_000_000;
 /// Longest wait after a failure.
 pub const BACKOFF_MAX_NS: u64 = 5_000_000_000;
+/// Between two writes of who stands by for this edge's sessions: however fast they change, the store has the rest of its time for
+/// other things.
+pub const LISTING_NS: u64 = 100_000_000;
 
 /// What a client needs to know of its edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,6 +44,8 @@ pub enum In {
     Here(Registration),
     /// Which images it has.
     Holds(Vec<Held>),
+    /// Who stands by for its sessions, in the parts that changed.
+    Listed(Parts),
     /// The answer to [`Out::Send`].
     Answered {
         /// As sent.
@@ -123,15 +131,6 @@ pub enum State {
     },
 }
 
-/// An edge, as known from the coordinator.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Known {
-    /// As it registered itself.
-    pub registration: Registration,
-    /// Which images it has.
-    pub holds: Vec<Held>,
-}
-
 /// Counted over a client's life.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Figures {
@@ -143,6 +142,10 @@ pub struct Figures {
     pub absences: u64,
     /// How often the edge had to register anew, its lease over.
     pub leases_lost: u64,
+    /// Parts of the list of who stands by that were written.
+    pub parts_written: u64,
+    /// Of those, that the store did not take.
+    pub parts_refused: u64,
 }
 
 /// What the client's own request on its way is for.
@@ -152,6 +155,8 @@ enum Step {
     KeepAlive,
     /// Of this key, with this value.
     Write(String, Bytes),
+    /// As above, of a part of the list of who stands by; empty to remove it.
+    ListStandbys(String, Bytes),
     List,
     Revoke,
 }
@@ -162,6 +167,12 @@ pub struct Client {
     config: Config,
     here: Option<Registration>,
     holds: Vec<Held>,
+    /// Who stands by for its sessions, by key.
+    listed: BTreeMap<String, Bytes>,
+    /// When the next part of that may be written.
+    list_at_ns: u64,
+    /// The one that was written last: each has its turn, however fast others change.
+    list_after: String,
     state: State,
     lease: Option<Lease>,
     keep_at_ns: u64,
@@ -185,7 +196,6 @@ pub struct Client {
     complained: bool,
     /// The edges that the log speaks of as registered.
     told: Vec<String>,
-    ring: Ring,
     asks: Asks,
     figures: Figures,
 }
@@ -199,6 +209,9 @@ impl Client {
             config,
             here: None,
             holds: Vec::new(),
+            listed: BTreeMap::new(),
+            list_at_ns: 0,
+            list_after: String::new(),
             state: State::Away { since_ns: now_ns, why },
             lease: None,
             keep_at_ns: 0,
@@ -217,7 +230,6 @@ impl Client {
             usurped: false,
             complained: false,
             told: Vec::new(),
-            ring: Ring::default(),
             asks: Asks::default(),
             figures: Figures::default(),
         }
@@ -235,7 +247,7 @@ impl Client {
         match self.state {
             State::There => &[],
             State::Away { .. } => &[
-                "no new standby placement",
+                "no news of who stands by for whom",
                 "no decision between a primary and its backup",
                 "no witness",
                 "no news of other edges and their images",
@@ -250,13 +262,6 @@ impl Client {
         })
     }
 
-    /// One of them.
-    #[must_use]
-    pub fn edge(&self, name: &str) -> Option<Known> {
-        let registration = self.registrations.get(name)?.clone();
-        Some(Known { registration, holds: self.images.get(name).cloned().unwrap_or_default() })
-    }
-
     /// The other edges that say that they have an image.
     pub fn holders(&self, image: ImageHash) -> impl Iterator<Item = (&str, &Registration)> {
         self.edges()
@@ -264,18 +269,6 @@ impl Client {
                 *name != self.config.edge && holds.iter().any(|held| held.image == image)
             })
             .map(|(name, registration, _)| (name, registration))
-    }
-
-    /// The edge that stands by for a session of this one: of those that take new sessions.
-    #[must_use]
-    pub fn standby_of(&self, session: SessionId) -> Option<&str> {
-        self.ring.standby_of(session, &self.config.edge)
-    }
-
-    /// The ring over the edges that take new sessions.
-    #[must_use]
-    pub fn ring(&self) -> &Ring {
-        &self.ring
     }
 
     /// Counted over the client's life.
@@ -298,6 +291,10 @@ impl Client {
             In::Holds(mut holds) => {
                 holds.truncate(super::contents::HELD_MAX);
                 self.holds = holds;
+            }
+            In::Listed(parts) => {
+                let key = |(part, value)| (part_key(part, &self.config.edge), value);
+                self.listed.extend(parts.into_iter().map(key));
             }
             In::Answered { tag, result } => self.answered(now_ns, tag, result, out),
             In::Watched { watch, changes } if self.watch == Some(watch) => self.watched(changes, out),
@@ -333,6 +330,18 @@ impl Client {
         let Some((_, step)) = self.step.take() else { return };
         match (step, result) {
             (Step::Revoke, _) => self.lease = None,
+            // The store is full: that is no reason to think that it is away.
+            (Step::ListStandbys(key, value), Err(Failure::Refused(why))) => {
+                self.figures.parts_refused += 1;
+                if self.figures.parts_refused == 1 {
+                    let text = format!(
+                        "the coordinator does not take who stands by for this edge's sessions: {why}"
+                    );
+                    out.push(Out::Log(1, text));
+                }
+                // Until it changes.
+                self.written.insert(key, value);
+            }
             (_, Err(failure)) => self.failed(now_ns, &failure, out),
             (Step::Grant, Ok(Reply::Granted { lease, ttl_s })) => {
                 self.lease = Some(lease);
@@ -344,6 +353,10 @@ impl Client {
             (Step::Write(key, value), Ok(Reply::Written { .. })) => {
                 self.written.insert(key, value);
             }
+            (Step::ListStandbys(key, value), Ok(Reply::Written { .. })) => {
+                self.figures.parts_written += 1;
+                self.written.insert(key, value);
+            }
             (Step::List, Ok(Reply::Entries { revision, entries })) => {
                 self.registrations.clear();
                 self.images.clear();
@@ -353,7 +366,7 @@ impl Client {
                 self.watch = Some(self.watches);
                 out.push(Out::Watch { watch: self.watches, prefix: LIVE.into(), since: revision });
             }
-            (Step::KeepAlive | Step::Write(..), Ok(Reply::NoLease)) => {
+            (Step::KeepAlive | Step::Write(..) | Step::ListStandbys(..), Ok(Reply::NoLease)) => {
                 out.push(Out::Log(
                     1,
                     "this edge's lease at the coordinator is over: it registers anew".into(),
@@ -414,9 +427,13 @@ impl Client {
         if now_ns < self.retry_ns && !self.leaving {
             return out.push(Out::WakeAt { mono_ns: self.retry_ns });
         }
-        let Some(step) = self.next_step(now_ns) else {
+        let step = self.next_step(now_ns).or_else(|| {
             self.come_back(now_ns, out);
-            return out.push(Out::WakeAt { mono_ns: self.keep_at_ns });
+            self.next_part(now_ns)
+        });
+        let Some(step) = step else {
+            let due_ns = if self.list_at_ns > now_ns { self.list_at_ns } else { u64::MAX };
+            return out.push(Out::WakeAt { mono_ns: self.keep_at_ns.min(due_ns) });
         };
         let request = match (&step, self.lease) {
             (Step::Grant, _) => Request::Grant { ttl_s: self.config.lease_s },
@@ -425,6 +442,12 @@ impl Client {
             (Step::Revoke, Some(lease)) => Request::Revoke { lease },
             (Step::Write(key, value), lease) => {
                 let value = Some(value.clone());
+                Request::Write { key: key.clone(), expect: None, value, lease }
+            }
+            (Step::ListStandbys(key, value), lease) => {
+                self.list_at_ns = now_ns + LISTING_NS;
+                self.list_after.clone_from(key);
+                let value = (!value.is_empty()).then(|| value.clone());
                 Request::Write { key: key.clone(), expect: None, value, lease }
             }
             (Step::KeepAlive | Step::Revoke, None) => return,
@@ -455,6 +478,19 @@ impl Client {
             }
         }
         self.watch.is_none().then_some(Step::List)
+    }
+
+    /// The next part of the list of who stands by that the store does not have, if it is time.
+    fn next_part(&self, now_ns: u64) -> Option<Step> {
+        if now_ns < self.list_at_ns {
+            return None;
+        }
+        // What was never written need not be removed.
+        let there = |key: &String| self.written.get(key).cloned().unwrap_or_default();
+        let after = (Bound::Excluded(&self.list_after), Bound::Unbounded);
+        let turn = self.listed.range::<String, _>(after).chain(&self.listed);
+        let (key, value) = turn.into_iter().find(|(key, value)| there(key) != **value)?;
+        Some(Step::ListStandbys(key.clone(), value.clone()))
     }
 
     fn come_back(&mut self, now_ns: u64, out: &mut Vec<Out>) {
@@ -549,12 +585,6 @@ impl Client {
             }
         }
         self.told = known;
-        let taking = self.registrations.iter().filter(|(_, registration)| !registration.draining);
-        let names: Vec<String> = taking.map(|(name, _)| name.clone()).collect();
-        // Loads change often, the ring seldom.
-        if !self.ring.edges().iter().eq(names.iter()) {
-            self.ring = Ring::new(names.into_iter());
-        }
         out.push(Out::Changed);
     }
 }

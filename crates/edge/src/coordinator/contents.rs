@@ -16,6 +16,7 @@ pub const PREFIX: &str = "/marram/v1/";
 pub const LIVE: &str = "/marram/v1/live/";
 const EDGES: &str = "/marram/v1/live/edges/";
 const IMAGES: &str = "/marram/v1/live/images/";
+const STANDBYS: &str = "/marram/v1/standbys/";
 /// Images that an edge says it has; it has more, but does not say so.
 pub const HELD_MAX: usize = 512;
 
@@ -23,6 +24,19 @@ const _: () = assert!(
     HELD_MAX * (32 + 64 + 2) < super::VALUE_BYTES_MAX,
     "what an edge holds fits into a value: a digest and a name each"
 );
+
+/// Parts of an edge's list of who stands by for its sessions.
+pub const PARTS: u8 = 32;
+/// Sessions in one part; further ones are not listed.
+pub const PART_SESSIONS_MAX: usize = 512;
+/// Longest name of an edge that is listed, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+const _: () = assert!(
+    PART_SESSIONS_MAX * (16 + 2 * 10 + 2 + NAME_BYTES_MAX + 1) + 2 < super::VALUE_BYTES_MAX,
+    "a part fits into a value: a session, a generation, a name and a word each"
+);
+const _: () = assert!(PART_SESSIONS_MAX <= marram_wire::limits::LIST_MAX, "a part can be read");
 
 record! {
     /// An edge, as it registers itself.
@@ -76,6 +90,28 @@ record! {
     }
 }
 
+record! {
+    /// Who stands by for a session, and could take over.
+    Stands {
+        /// Of the owner that says so.
+        generation: Generation,
+        /// The edge.
+        standby: String,
+        /// Whether it replays as the cell goes.
+        hot: bool,
+    }
+}
+
+record! {
+    /// One session in a part of an edge's list.
+    Listed {
+        /// Which.
+        session: SessionId,
+        /// Where.
+        at: Stands,
+    }
+}
+
 /// What a decision is about.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Subject {
@@ -98,18 +134,36 @@ impl Subject {
     pub fn generation_key(&self) -> String {
         self.key("generations")
     }
-
-    /// Where the standby's name is.
-    #[must_use]
-    pub fn standby_key(&self) -> String {
-        self.key("standbys")
-    }
 }
 
 /// Where a session's witness is.
 #[must_use]
 pub fn witness_key(session: SessionId) -> String {
     format!("{PREFIX}witness/{session}")
+}
+
+/// In which part of its owner's list a session is.
+#[must_use]
+pub fn part_of(session: SessionId) -> u8 {
+    session.0[0] % PARTS
+}
+
+/// Before the keys of one part, of all edges.
+#[must_use]
+pub fn part_prefix(part: u8) -> String {
+    format!("{STANDBYS}{part:02x}/")
+}
+
+/// Where an edge has a part of its list.
+#[must_use]
+pub fn part_key(part: u8, edge: &str) -> String {
+    format!("{}{edge}", part_prefix(part))
+}
+
+/// Whose part a key has.
+#[must_use]
+pub fn part_owner(key: &str) -> Option<&str> {
+    key.strip_prefix(STANDBYS)?.split_once('/').map(|(_, edge)| edge)
 }
 
 /// Where an edge registers itself.

@@ -8,11 +8,13 @@
 mod asks;
 mod client;
 pub mod contents;
+mod placements;
 mod snapshot;
 mod store;
 
-pub use asks::{ASKS_MAX, Ask, AskAnswer, REPORTS_MAX};
-pub use client::{BACKOFF_MAX_NS, BACKOFF_MIN_NS, Client, Config, Figures, In, Known, Out, State};
+pub use asks::{ASKS_MAX, Ask, AskAnswer, REPORTS_MAX, StandsBy};
+pub use client::{BACKOFF_MAX_NS, BACKOFF_MIN_NS, Client, Config, Figures, In, LISTING_NS, Out, State};
+pub use placements::{Parts, Placements};
 pub use snapshot::Damage;
 pub use store::{Change, Changes, Store, StoreFigures};
 

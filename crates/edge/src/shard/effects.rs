@@ -103,6 +103,7 @@ impl Shard {
         self.count_recovery(now, id);
         self.rearm(now, id);
         self.place_if_chosen(now, id, out);
+        self.list_standby(id, out);
     }
 
     /// Ends that have not answered the last attempt still believe in an owner on another channel: there is none any more.
@@ -190,6 +191,7 @@ impl Shard {
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
         let Some(session) = self.sessions.remove(&id) else { return };
+        Self::unlist_standby(id, &session, out);
         if session.counted {
             self.tenants.went(session.place, &session.owner.policy().app);
         }

@@ -6,7 +6,8 @@
 
 use super::{Session, Shard};
 use crate::{
-    api::{Now, Out, Protect, WireId},
+    api::{self, FromShard, Now, Out, Protect, WireId},
+    coordinator::contents::Stands,
     ring::Ring,
 };
 use alloc::{
@@ -20,7 +21,7 @@ use marram_session::{
 };
 use marram_wire::{
     frame::{Channel, Code, Frame, Hello, Keeper, Recall, Speaker},
-    id::SessionId,
+    id::{Generation, SessionId},
     seal::{self, KeeperKey, SessionKeys},
 };
 
@@ -60,6 +61,8 @@ pub(super) struct Placing {
     backoff_ns: u64,
     /// Whether keepers were looked for since the last generation.
     pub(super) looked: bool,
+    /// Who control was told could take over, and from which generation.
+    listed: Option<(KeeperId, Generation)>,
 }
 
 /// A session that is to be recovered, while a recorder is asked.
@@ -202,6 +205,41 @@ impl Shard {
         let running = session.owner.phase() == Phase::Running && session.owner.policy().keep;
         if running && !core::mem::replace(&mut session.placing.looked, true) {
             self.place(now, id, out);
+        }
+    }
+
+    /// Control is told who could take a session over, when that has changed.
+    pub(super) fn list_standby(&mut self, id: SessionId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Session { owner, placing, .. } = session;
+        if placing.placed.is_empty() && placing.listed.is_none() {
+            return;
+        }
+        let ready = |keeper: KeeperId| owner.keepers().any(|fill| fill.keeper == keeper && fill.ready);
+        let standby = placing.placed.iter().find(|it| !it.role.recorder && ready(it.id));
+        let now = match standby {
+            Some(placed) if owner.phase() == Phase::Running => Some((placed.id, owner.generation())),
+            // A generation that may come to nothing is not told of.
+            Some(_) => placing.listed,
+            None => None,
+        };
+        if now == placing.listed {
+            return;
+        }
+        placing.listed = now;
+        let stands = |(placed, (_, generation)): (&Placed, _)| Stands {
+            generation,
+            standby: placed.role.name.clone(),
+            hot: placed.hot,
+        };
+        let at = standby.zip(now).map(stands);
+        out.push(Out::Control(FromShard::Placed(api::Placed { session: id, at })));
+    }
+
+    /// A session that is not here any more is not listed either.
+    pub(super) fn unlist_standby(id: SessionId, session: &Session, out: &mut Vec<Out>) {
+        if session.placing.listed.is_some() {
+            out.push(Out::Control(FromShard::Placed(api::Placed { session: id, at: None })));
         }
     }
 

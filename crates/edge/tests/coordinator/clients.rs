@@ -2,9 +2,14 @@
 //! restarts.
 
 use super::Dice;
+use bytes::Bytes;
+use marram_edge::api::Placed;
 use marram_edge::coordinator::{
-    Ask, AskAnswer, BACKOFF_MAX_NS, Changes, Client, Config, Failure, In, Out, Reply, Request, State, Store,
-    contents::{Claimed, Held, Registration, Subject, Witnessed},
+    Ask, AskAnswer, BACKOFF_MAX_NS, Changes, Client, Config, Failure, In, LISTING_NS, Out, Placements, Reply,
+    Request, STORE_BYTES_MAX, StandsBy, State, Store, VALUE_BYTES_MAX,
+    contents::{
+        Claimed, Held, NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, Registration, Stands, Subject, Witnessed,
+    },
 };
 use marram_wire::id::{Generation, ImageHash, SessionId};
 use std::collections::BTreeMap;
@@ -209,37 +214,16 @@ fn edges_know_one_another_and_a_dead_one_vanishes_with_its_lease() {
     world.step(3, In::Holds(vec![held(3), held(2)]));
     world.run(1);
     assert_eq!(holders(&world, 2), ["edge-2", "edge-3"]);
-    let standby =
-        |world: &World, id| world.edges[0].client.standby_of(SessionId([id; 16])).map(str::to_owned);
-    let before: Vec<_> = (0..50).map(|id| standby(&world, id)).collect();
-    assert!(before.contains(&Some("edge-2".into())));
     world.edges[2].alive = false;
     world.run(u64::from(LEASE_S) - 3);
     assert_eq!(world.names(0).len(), 4, "its lease lasts");
     world.run(4);
     assert_eq!(world.names(0), ["edge-0", "edge-1", "edge-3"]);
     assert_eq!(holders(&world, 2), ["edge-3"]);
-    for (id, before) in (0..50).zip(before) {
-        let after = standby(&world, id);
-        assert!(after == before || before.as_deref() == Some("edge-2"), "{before:?} {after:?}");
-        assert_ne!(after.as_deref(), Some("edge-2"));
-    }
     // One that leaves in order is gone at once.
     world.step(3, In::Leave);
     world.run(1);
     assert_eq!(world.names(0), ["edge-0", "edge-1"]);
-}
-
-#[test]
-fn an_edge_that_drains_stands_by_for_nobody() {
-    let mut world = World::new(3, 5);
-    world.run(2);
-    world.step(1, In::Here(Registration { draining: true, ..registration(1) }));
-    world.run(1);
-    assert_eq!(world.names(0).len(), 3);
-    for id in 0..50 {
-        assert_eq!(world.edges[0].client.standby_of(SessionId([id; 16])), Some("edge-2"));
-    }
 }
 
 #[test]
@@ -328,7 +312,7 @@ fn of_those_who_claim_the_same_generation_exactly_one_wins_whatever_is_lost() {
 }
 
 #[test]
-fn a_witness_remembers_the_newest_whatever_comes_late_and_is_forgotten_when_the_session_is_over() {
+fn a_witness_remembers_the_newest_whatever_comes_late() {
     let mut world = World::new(3, 9);
     world.run(2);
     let session = SessionId([4; 16]);
@@ -358,22 +342,183 @@ fn a_witness_remembers_the_newest_whatever_comes_late_and_is_forgotten_when_the_
     world.restart();
     world.run(10);
     assert_eq!(witnessed(&mut world), AskAnswer::Witnessed(Some(seen(2, 12))), "and outlives restarts");
-    assert_eq!(world.asked(1, Ask::Forget { session }), AskAnswer::Done);
-    assert_eq!(witnessed(&mut world), AskAnswer::Witnessed(None));
+}
+
+fn stands(count: u64, standby: &str) -> Stands {
+    Stands { generation: Generation { count, opener: 1 }, standby: standby.into(), hot: true }
+}
+
+fn session(number: u32) -> SessionId {
+    let mut id = [0; 16];
+    id[..4].copy_from_slice(&number.to_le_bytes());
+    SessionId(id)
+}
+
+/// An edge whose sessions others stand by for, and what of that its client was told.
+#[derive(Default)]
+struct Lists(Placements, u64);
+
+impl Lists {
+    fn place(&mut self, session: SessionId, at: Option<Stands>) {
+        self.0.placed(0, Placed { session, at });
+    }
+
+    fn tell(&mut self, world: &mut World, edge: usize) {
+        let (version, parts) = self.0.since(self.1);
+        self.1 = version;
+        world.step(edge, In::Listed(parts));
+    }
+}
+
+impl World {
+    fn standby(&mut self, asker: usize, session: SessionId) -> Option<(String, u64, String)> {
+        match self.asked(asker, Ask::Standby { session }) {
+            AskAnswer::Standby(found) => {
+                found.map(|StandsBy { owner, at }| (owner, at.generation.count, at.standby))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
-fn a_standby_is_written_down_for_others_to_find() {
-    let mut world = World::new(2, 3);
+fn who_stands_by_is_listed_for_all_to_find_until_the_session_or_the_edge_is_gone() {
+    let mut world = World::new(3, 3);
+    let (mut zero, mut one) = (Lists::default(), Lists::default());
     world.run(2);
-    let subject = Subject::Session(SessionId([9; 16]));
-    assert_eq!(world.asked(1, Ask::Standby { subject: subject.clone() }), AskAnswer::Standby(None));
+    let (first, second) = (session(9), session(9 + u32::from(PARTS)));
+    assert_eq!(world.standby(1, first), None);
     for standby in ["edge-1", "edge-7"] {
-        let place = Ask::Place { subject: subject.clone(), standby: standby.into() };
-        assert_eq!(world.asked(0, place), AskAnswer::Done);
-        let found = world.asked(1, Ask::Standby { subject: subject.clone() });
-        assert_eq!(found, AskAnswer::Standby(Some(standby.into())));
+        zero.place(first, Some(stands(1, standby)));
+        zero.place(second, Some(stands(4, "edge-2")));
+        zero.tell(&mut world, 0);
+        world.run(1);
+        let found = Some(("edge-0".into(), 1, standby.into()));
+        assert_eq!((world.standby(1, first), world.standby(2, first)), (found.clone(), found));
     }
+    // The store comes back without what is under short leases; the edge lists anew.
+    world.there = false;
+    world.run(10);
+    world.there = true;
+    world.restart();
+    world.run(10);
+    assert_eq!(world.standby(1, first), Some(("edge-0".into(), 1, "edge-7".into())));
+    // A newer owner's word counts, whoever else has one.
+    one.place(first, Some(stands(2, "edge-2")));
+    one.tell(&mut world, 1);
+    world.run(1);
+    assert_eq!(world.standby(0, first), Some(("edge-1".into(), 2, "edge-2".into())));
+    one.place(first, None);
+    one.tell(&mut world, 1);
+    world.run(1);
+    assert_eq!(world.standby(0, first), Some(("edge-0".into(), 1, "edge-7".into())));
+    zero.place(first, None);
+    zero.tell(&mut world, 0);
+    world.run(1);
+    assert_eq!(world.standby(1, first), None);
+    // With its last session a part is gone, and with its edge's lease all of them.
+    assert_eq!(world.standby(1, second), Some(("edge-0".into(), 4, "edge-2".into())));
+    let keys = world.store.figures().keys;
+    zero.place(second, None);
+    zero.tell(&mut world, 0);
+    world.run(1);
+    assert_eq!((world.standby(1, second), world.store.figures().keys), (None, keys - 1));
+    zero.place(second, Some(stands(5, "edge-1")));
+    zero.tell(&mut world, 0);
+    world.run(1);
+    world.edges[0].alive = false;
+    assert_eq!(world.standby(1, second), Some(("edge-0".into(), 5, "edge-1".into())));
+    world.run(u64::from(LEASE_S) + 1);
+    assert_eq!(world.standby(1, second), None);
+}
+
+#[test]
+fn a_thousand_sessions_at_once_are_a_few_writes_between_which_others_have_their_turn() {
+    let mut world = World::new(2, 4);
+    world.run(2);
+    let mut lists = Lists::default();
+    let before = world.edges[0].client.figures();
+    for number in 0..1_000 {
+        lists.place(session(number), Some(stands(1, "edge-1")));
+    }
+    lists.tell(&mut world, 0);
+    let seconds = u64::from(PARTS) * LISTING_NS / SECOND;
+    for _ in 0..seconds {
+        // Nobody who asks meanwhile waits for it.
+        assert_eq!(
+            world.asked(0, Ask::Holder { subject: Subject::Group("g".into()) }),
+            AskAnswer::Holder(None)
+        );
+        assert_eq!(*world.edges[0].client.state(), State::There);
+    }
+    world.run(2 * seconds + 2);
+    let after = world.edges[0].client.figures();
+    assert_eq!(after.parts_written - before.parts_written, u64::from(PARTS));
+    assert_eq!(world.standby(1, session(999)), Some(("edge-0".into(), 1, "edge-1".into())));
+    // However fast they change, there is time between two writes.
+    let start = world.now;
+    while world.now < start + 20 * SECOND {
+        for number in 0..1_000 {
+            lists.place(session(number), Some(stands(world.now, "edge-1")));
+        }
+        lists.tell(&mut world, 0);
+        world.tick();
+    }
+    let written = world.edges[0].client.figures().parts_written - after.parts_written;
+    assert!((40..=20 * SECOND / LISTING_NS + 1).contains(&written), "{written}");
+    // And each part has its turn.
+    for number in 0..u32::from(PARTS) {
+        let (_, count, _) = world.standby(1, session(number)).unwrap();
+        assert!(count >= start, "{number}: {count}");
+    }
+}
+
+#[test]
+fn a_list_has_a_largest_size_and_its_dead_shards_are_gone() {
+    let mut placements = Placements::default();
+    let name = "n".repeat(NAME_BYTES_MAX);
+    let mut place = |shard, number: u32, name: &str| {
+        let generation = Generation { count: u64::MAX, opener: u64::MAX };
+        let at = Some(Stands { generation, standby: name.into(), hot: true });
+        placements.placed(shard, Placed { session: session(number * u32::from(PARTS)), at });
+    };
+    // All in one part.
+    let most = u32::try_from(PART_SESSIONS_MAX).unwrap();
+    (0..most + 10).for_each(|number| place((number % 2) as u8, number, &name));
+    place(0, 0, &name.repeat(2));
+    assert_eq!((placements.count(), placements.dropped()), (PART_SESSIONS_MAX, 11));
+    let (version, parts) = placements.since(0);
+    assert!(parts.len() == 1 && parts[0].1.len() < VALUE_BYTES_MAX, "{}", parts[0].1.len());
+    assert!(PARTS as usize * parts[0].1.len() < STORE_BYTES_MAX / 16);
+    assert_eq!(placements.since(version), (version, Vec::new()));
+    // Another shard's word does not take away what a shard has by now.
+    placements.placed(0, Placed { session: session(u32::from(PARTS)), at: None });
+    assert_eq!(placements.count(), PART_SESSIONS_MAX);
+    placements.shard_gone(0);
+    assert_eq!(placements.count(), PART_SESSIONS_MAX / 2);
+    placements.shard_gone(1);
+    let (_, parts) = placements.since(version);
+    assert!(parts.len() == 1 && parts[0].1.is_empty());
+}
+
+#[test]
+fn a_store_that_is_full_is_not_away() {
+    let mut world = World::new(1, 6);
+    world.run(2);
+    let mut filled = 0;
+    while world.store.apply(world.now, fill(filled)).is_ok() {
+        filled += 1;
+    }
+    let mut lists = Lists::default();
+    lists.place(session(1), Some(stands(1, "edge-1")));
+    lists.tell(&mut world, 0);
+    world.run(5);
+    assert_eq!(*world.edges[0].client.state(), State::There);
+    assert_eq!(world.edges[0].client.figures().parts_refused, 1, "it is not tried for ever");
+}
+
+fn fill(number: u32) -> Request {
+    Request::Write { key: format!("/other/{number}"), expect: None, value: Some(Bytes::new()), lease: None }
 }
 
 #[test]

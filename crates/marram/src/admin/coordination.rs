@@ -1,7 +1,11 @@
 //! The coordinator for operators: whether it is there, which edges it knows, and what cannot be done while it is away.
 
 use super::desk::Desk;
+use super::routes::{Answer, Refusal};
 use crate::coordinator::View;
+use hyper::StatusCode;
+use marram_edge::coordinator::{Ask, AskAnswer};
+use marram_wire::id::SessionId;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -45,6 +49,35 @@ pub(super) fn shown(desk: &Desk) -> Value {
     })
 }
 
+/// Which edge stands by for a session of any edge, by what the coordinator was told.
+pub(super) fn stands_by(desk: &Desk, session: SessionId) -> Result<Answer, Refusal> {
+    let Some(coordinator) = &desk.coordinator else {
+        let fix = "write `[coordinator]` into its configuration, or ask the edge that owns the session";
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "this edge has no coordinator", fix));
+    };
+    match coordinator.ask(Ask::Standby { session }) {
+        AskAnswer::Standby(Some(found)) => Ok(Answer::json(&json!({
+            "session": session.to_string(),
+            "owner": found.owner,
+            "generation": found.at.generation.to_string(),
+            "standby": found.at.standby,
+            "hot": found.at.hot,
+        }))),
+        AskAnswer::Standby(None) => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "the coordinator knows of nobody who stands by for such a session",
+            "look with `marram ps`: sessions that are over, or have no standby, are not listed, nor are those of an edge whose \
+             lease is over",
+        )),
+        AskAnswer::Away(why) | AskAnswer::Refused(why) => Err(Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the coordinator does not say: {why}"),
+            "`marram coordinator` shows how it is",
+        )),
+        other => Err(Refusal::bug(&format!("the coordinator answered {other:?}"))),
+    }
+}
+
 /// Counts as Prometheus reads them.
 pub(super) fn prometheus(desk: &Desk) -> String {
     let Some(coordinator) = &desk.coordinator else { return String::new() };
@@ -59,6 +92,8 @@ pub(super) fn prometheus(desk: &Desk) -> String {
         ("coordinator_failures_total", "counter", figures.failures),
         ("coordinator_absences_total", "counter", figures.absences),
         ("coordinator_leases_lost_total", "counter", figures.leases_lost),
+        ("coordinator_parts_written_total", "counter", figures.parts_written),
+        ("coordinator_parts_refused_total", "counter", figures.parts_refused),
         ("coordinator_reports_waiting", "gauge", count(reports.0)),
         ("coordinator_reports_dropped_total", "counter", reports.1),
     ];

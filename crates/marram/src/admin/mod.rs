@@ -13,6 +13,7 @@
 //! | `DELETE /v1/sessions/ID` | ends it for good | |
 //! | `GET /v1/routes` | | rules of the gates, how often each decided, listeners |
 //! | `PUT /v1/routes` | replaces the rules, all at once: `{"routes": [...], "revision": n}` | as above |
+//! | `GET /v1/standbys/ID` | | who stands by for a session of whichever edge, by what the coordinator was told |
 //! | `GET /v1/coordinator` | | whether the coordinator is there, what cannot be done meanwhile, the edges it knows |
 //! | `POST /v1/drain` | moves everything away, takes nothing new | |
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |

@@ -121,6 +121,7 @@ fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
             routing::replace(desk, &call.body).map(|routes| Answer::json(&routes))
         }
         (method, ["v1", "coordinator"]) if method == get => Ok(Answer::json(&coordination::shown(desk))),
+        (method, ["v1", "standbys", id]) if method == get => coordination::stands_by(desk, session(id)?),
         (method, ["v1", "drain"]) if method == post => done(ask(desk, Request::Drain)?),
         (method, ["v1", "images", hash]) if method == get => image(desk, hash),
         (method, ["v1", "images", hash, "app"]) if method == get => image_app(desk, hash),

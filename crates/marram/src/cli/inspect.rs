@@ -3,6 +3,7 @@
 use super::operate::{Edges, short, text};
 use super::{Failure, table};
 use clap::Args;
+use hyper::Method;
 use serde_json::Value;
 use std::time::{Duration, SystemTime};
 
@@ -79,7 +80,10 @@ fn edge(edge: &Value) -> String {
 }
 
 fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
-    let answer = edges.ask_owner(&format!("/v1/sessions/{session}"))?;
+    let answer = match edges.ask_owner(&format!("/v1/sessions/{session}")) {
+        Ok(answer) => answer,
+        Err(failure) => return elsewhere(session, edges, failure),
+    };
     edges.show(std::slice::from_ref(&answer), || {
         let mut out = String::new();
         for (field, value) in
@@ -94,6 +98,24 @@ fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
             out += &format!("{}\n", line.as_str().unwrap_or_default());
         }
         out
+    });
+    Ok(())
+}
+
+/// A session that none of the edges has: the coordinator may know who stands by for it.
+fn elsewhere(session: &str, edges: &Edges, unknown: Failure) -> Result<(), Failure> {
+    let Ok(answer) = edges.ask_first(&Method::GET, &format!("/v1/standbys/{session}")) else {
+        return Err(unknown);
+    };
+    edges.show(std::slice::from_ref(&answer), || {
+        let how = if answer["hot"].as_bool().unwrap_or(false) { "hot" } else { "warm" };
+        let of = |field: &str| text(&answer, field);
+        format!(
+            "no edge that was asked has it; the coordinator was told by its owner, `{}`, in generation {}: `{}` stands by ({how})\n",
+            of("owner"),
+            of("generation"),
+            of("standby"),
+        )
     });
     Ok(())
 }

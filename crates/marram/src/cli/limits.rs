@@ -1,7 +1,7 @@
 //! `marram limits`: every bound, as compiled in. `docs/limits.md` is this text, and a test holds the two together.
 
 use crate::config::units::Size;
-use crate::manifest::CACHE_BYTES;
+use crate::manifest::{CACHE_BYTES, CACHE_BYTES_MAX};
 use crate::{admin, agent, config, coordinator, edge, recorder};
 use marram_edge::{cache, control, coordinator as store, ring, shard};
 use marram_sandbox::limits as sandbox;
@@ -140,6 +140,7 @@ fn of_a_cache() -> Vec<Row> {
             size64(CACHE_BYTES),
             "what was read longest ago goes",
         ),
+        ("the same, at most", size64(CACHE_BYTES_MAX), "the manifest is refused"),
         ("an object", size(wire::CACHED_SIZE_MAX), "the cell is told that it cannot be had"),
         ("a key", size(wire::CACHE_KEY_MAX), "as above"),
         ("reads for one input", wire::READS_MAX.to_string(), "the guest traps"),
@@ -149,6 +150,11 @@ fn of_a_cache() -> Vec<Row> {
             "fetches of an app at a time on a shard",
             cache::FETCHES_MAX.to_string(),
             "the cell gets what is old, or is told to come later",
+        ),
+        (
+            "names of origins that are looked up at a time on a shard",
+            edge::LOOKUPS_MAX.to_string(),
+            "as above; an app has one",
         ),
     ]
 }
@@ -270,6 +276,12 @@ fn of_the_coordinator() -> Vec<Row> {
             ring::EDGES_MAX.to_string(),
             "those whose names come last take no part",
         ),
+        (
+            "sessions that an edge lists with who stands by for them",
+            (usize::from(store::contents::PARTS) * store::contents::PART_SESSIONS_MAX).to_string(),
+            "further ones are not listed, and counted",
+        ),
+        ("between writes of that list's parts", ns(store::LISTING_NS), "the rest waits"),
         ("questions on their way at a time", store::ASKS_MAX.to_string(), "the others wait"),
         (
             "sessions whose witness waits to be written",

@@ -6,10 +6,9 @@ use super::{View, http};
 use crate::edge::{AdminClient, Answered};
 use marram_edge::control::{Answer, Request};
 use marram_edge::coordinator::{
-    Ask, AskAnswer, Change, Client, Config, Failure, In, Out, Reply,
+    Ask, AskAnswer, Change, Client, Config, Failure, In, Out, Parts, Reply,
     contents::{HELD_MAX, Held, Registration},
 };
-use marram_edge::ring::Ring;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -39,6 +38,8 @@ pub(super) enum Event {
     Has(Vec<Held>, bool),
     /// Its sessions.
     Sessions(u64),
+    /// Who stands by for them, in the parts that changed.
+    Listed(Parts),
     /// An answer of the store.
     Answered(u64, Result<Reply, Failure>),
     /// News of a watch.
@@ -59,7 +60,7 @@ pub(super) fn start(
     let (events, receiver) = mpsc::channel(EVENTS_MAX);
     let config = Config { edge: name.into(), lease_s, salt: here.life };
     let client = Client::new(config, 0);
-    let view = Arc::new(Mutex::new(view_of(&client, &store, Arc::default())));
+    let view = Arc::new(Mutex::new(view_of(&client, &store)));
     let (asking, shown) = (events.clone(), Arc::clone(&view));
     thread::Builder::new().name("coordinator-news".into()).spawn(move || ask_control(&control, &asking))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -72,7 +73,6 @@ pub(super) fn start(
             events: sender,
             view: shown,
             began,
-            ring: Arc::default(),
             waiting: BTreeMap::new(),
             tags: 0,
             watch: None,
@@ -88,12 +88,21 @@ pub(super) fn start(
 
 /// Says what the edge has, until nobody listens.
 fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>) {
-    let mut load_at = Instant::now();
+    let (mut load_at, mut listed) = (Instant::now(), 0);
     loop {
         if let Ok(Answer::Images(apps, draining)) = control.ask(Request::Images, CONTROL_PATIENCE) {
             let held = |app: &marram_edge::api::App| Held { app: app.name.clone(), image: app.image };
             let held = apps.iter().take(HELD_MAX).map(held).collect();
             if events.blocking_send(Event::Has(held, draining)).is_err() {
+                return;
+            }
+        }
+        if let Ok(Answer::Placements(version, parts)) =
+            control.ask(Request::Placements(listed), CONTROL_PATIENCE)
+            && version > listed
+        {
+            listed = version;
+            if events.blocking_send(Event::Listed(parts)).is_err() {
                 return;
             }
         }
@@ -112,7 +121,7 @@ fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>) {
     }
 }
 
-fn view_of(client: &Client, store: &Store, ring: Arc<Ring>) -> View {
+fn view_of(client: &Client, store: &Store) -> View {
     let known = client
         .edges()
         .map(|(name, registration, holds)| (name.to_owned(), registration.clone(), holds.to_vec()));
@@ -121,7 +130,6 @@ fn view_of(client: &Client, store: &Store, ring: Arc<Ring>) -> View {
         cannot: client.cannot().to_vec(),
         store: store.current().to_owned(),
         edges: known.collect(),
-        ring,
         figures: client.figures(),
         reports: client.reports(),
     }
@@ -134,7 +142,6 @@ struct Link {
     events: mpsc::Sender<Event>,
     view: Arc<Mutex<View>>,
     began: Instant,
-    ring: Arc<Ring>,
     /// Who waits for an answer, by tag.
     waiting: BTreeMap<u64, Answered>,
     tags: u64,
@@ -162,7 +169,7 @@ impl Link {
     fn show(&mut self) {
         let mut view = self.view.lock().expect("no holder panics");
         if std::mem::take(&mut self.changed) {
-            *view = view_of(&self.client, &self.store, Arc::clone(&self.ring));
+            *view = view_of(&self.client, &self.store);
         } else {
             view.state = self.client.state().clone();
             view.cannot = self.client.cannot().to_vec();
@@ -200,6 +207,7 @@ impl Link {
                 self.here.sessions = sessions;
                 self.step(In::Here(self.here.clone()));
             }
+            Event::Listed(parts) => self.step(In::Listed(parts)),
             Event::Answered(tag, result) => self.step(In::Answered { tag, result }),
             Event::Watched(watch, changes) => self.step(In::Watched { watch, changes }),
             Event::WatchEnded(watch, why) => self.step(In::WatchEnded { watch, why }),
@@ -227,12 +235,7 @@ impl Link {
                         answered(answer);
                     }
                 }
-                Out::Changed => {
-                    self.changed = true;
-                    if *self.ring != *self.client.ring() {
-                        self.ring = Arc::new(self.client.ring().clone());
-                    }
-                }
+                Out::Changed => self.changed = true,
                 Out::Log(level, text) => lines.push((level, text)),
                 Out::WakeAt { mono_ns } => self.wake_ns = mono_ns,
                 Out::Left => {

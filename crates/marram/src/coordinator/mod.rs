@@ -22,11 +22,14 @@ use marram_edge::coordinator::{
     Ask, AskAnswer, Figures, State, StoreFigures,
     contents::{Held, Registration},
 };
-use marram_edge::ring::Ring;
 use marram_wire::id::ImageHash;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, mpsc::sync_channel};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+    mpsc::sync_channel,
+};
 use std::time::{Duration, Instant};
 
 /// What is shown to the store.
@@ -93,8 +96,6 @@ pub struct View {
     pub store: String,
     /// Edges: name, registration, images.
     pub edges: Vec<(String, Registration, Vec<Held>)>,
-    /// The ring over those that take new sessions.
-    pub ring: Arc<Ring>,
     /// Counted since the start.
     pub figures: Figures,
     /// Reports of witnesses that wait, and those that were dropped.
@@ -109,6 +110,8 @@ pub struct Coordinator {
     view: Arc<Mutex<View>>,
     events: tokio::sync::mpsc::Sender<link::Event>,
     keeping: Option<Keeping>,
+    /// Reports of witnesses that the thread had no room for.
+    unheard: Arc<AtomicU64>,
 }
 
 impl Coordinator {
@@ -150,13 +153,15 @@ impl Coordinator {
         };
         let began = Instant::now();
         let (events, view) = link::start(name, options.lease_s, here, store, control, began)?;
-        Ok(Self { edge: name.into(), began, view, events, keeping })
+        Ok(Self { edge: name.into(), began, view, events, keeping, unheard: Arc::default() })
     }
 
     /// What is known now.
     #[must_use]
     pub fn view(&self) -> View {
-        self.view.lock().expect("no holder panics").clone()
+        let mut view = self.view.lock().expect("no holder panics").clone();
+        view.reports.1 += self.unheard.load(Ordering::Relaxed);
+        view
     }
 
     /// For how long the coordinator has been away, and why; none if it is there.
@@ -199,8 +204,9 @@ impl Coordinator {
     /// Asks, and does something with the answer on another thread: soon if the coordinator is away.
     pub fn ask_then(&self, ask: Ask, answered: Answered) {
         if let Err(why) = self.events.try_send(link::Event::Ask(ask, answered))
-            && let link::Event::Ask(_, answered) = why.into_inner()
+            && let link::Event::Ask(ask, answered) = why.into_inner()
         {
+            self.unheard.fetch_add(u64::from(matches!(ask, Ask::Witness { .. })), Ordering::Relaxed);
             answered(AskAnswer::Away("this edge asks its coordinator too much at a time".into()));
         }
     }
@@ -223,4 +229,34 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_edge::coordinator::contents::Witnessed;
+    use marram_wire::id::{Generation, SessionId};
+
+    #[test]
+    fn reports_that_find_no_room_are_counted() {
+        let (events, waiting) = tokio::sync::mpsc::channel(2);
+        let state = State::Away { since_ns: 0, why: String::new() };
+        let (cannot, store, edges, figures) = (Vec::new(), String::new(), Vec::new(), Figures::default());
+        let view = View { state, cannot, store, edges, figures, reports: (0, 1) };
+        let coordinator = Coordinator {
+            edge: "e".into(),
+            began: Instant::now(),
+            view: Arc::new(Mutex::new(view)),
+            events,
+            keeping: None,
+            unheard: Arc::default(),
+        };
+        let session = SessionId([1; 16]);
+        let seen = Witnessed { generation: Generation::NONE, log_end: 1, tag: [0; 8] };
+        for _ in 0..5 {
+            coordinator.ask_then(Ask::Witness { session, seen: seen.clone() }, Box::new(drop));
+        }
+        coordinator.ask_then(Ask::Witnessed { session }, Box::new(drop));
+        assert_eq!((waiting.len(), coordinator.view().reports), (2, (0, 1 + 3)));
+    }
 }

@@ -19,8 +19,10 @@ use tracing::warn;
 /// One app's.
 struct Shelf {
     cache: Cache<CellId>,
-    /// Answers to what was asked before it was emptied are not its own.
+    /// Answers to what was asked of one before it are not its own.
     life: u64,
+    /// Whether the app is not deployed now: sessions that it left read on, and without them nobody will.
+    retired: bool,
 }
 
 /// All of them.
@@ -51,9 +53,12 @@ impl Caches {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// An app has this cache from now on, or none: what it held is gone if that is another than before. Cells that waited find
-    /// nothing in time.
+    /// An app that is deployed has this cache from now on, or none: what it held is gone if that is another than before. Cells that
+    /// waited find nothing in time.
     pub(super) fn configure(&mut self, app: &str, policy: Option<&Policy>) -> Vec<(CellId, Found)> {
+        if let Some(shelf) = self.shelves.get_mut(app) {
+            shelf.retired = false;
+        }
         let same = self.shelves.get(app).map(|shelf| shelf.cache.policy()) == policy;
         if same {
             return Vec::new();
@@ -62,10 +67,26 @@ impl Caches {
         if let Some(policy) = policy {
             self.lives += 1;
             let cache = Cache::new(policy.clone(), self.shards);
-            self.shelves.insert(app.to_owned(), Shelf { cache, life: self.lives });
+            self.shelves.insert(app.to_owned(), Shelf { cache, life: self.lives, retired: false });
         }
         let waiters = before.map_or_else(Vec::new, |shelf| shelf.cache.into_waiters());
         waiters.into_iter().map(|cell| (cell, Found::Away)).collect()
+    }
+
+    /// An app is not deployed here any more, or was known before it was.
+    pub(super) fn retire(&mut self, app: &str) {
+        if let Some(shelf) = self.shelves.get_mut(app) {
+            shelf.retired = true;
+        }
+    }
+
+    /// Drops what is held for apps that are not deployed and that no cell runs.
+    pub(super) fn sweep(&mut self, runs: impl Fn(&str) -> bool) {
+        for (app, shelf) in &mut self.shelves {
+            if shelf.retired && shelf.cache.size().1 > 0 && !runs(app) {
+                shelf.cache.empty();
+            }
+        }
     }
 
     /// Whether an app has one.
@@ -163,5 +184,52 @@ impl Caches {
                 .map(|counter| counter.of(Label::app(app))),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+    use marram_edge::cache::{Answer, Freshness, Validators};
+
+    fn held(caches: &Caches) -> usize {
+        caches.shelves["a"].cache.size().1
+    }
+
+    #[test]
+    fn what_is_held_for_an_app_goes_when_it_is_deployed_no_more_and_its_last_cell_has_ended() {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        let mut caches = Caches::new(1, waker);
+        let policy = Policy {
+            origin: "http://o/".into(),
+            ttl_ms: 60_000,
+            ttl_max_ms: 60_000,
+            negative_ttl_ms: 1_000,
+            stale_ms: 0,
+            timeout_ms: 1_000,
+            bytes_max: 1 << 20,
+        };
+        caches.configure("a", Some(&policy));
+        let key = Bytes::from_static(b"k");
+        let cache = &mut caches.shelves.get_mut("a").unwrap().cache;
+        cache.read(0, &key, CellId(1));
+        let object = Answer::Object(Bytes::from_static(b"x"), Validators::default(), Freshness::Unsaid);
+        cache.fetched(0, &key, object);
+        let runs = |runs: bool| move |app: &str| runs && app == "a";
+        caches.sweep(runs(false));
+        assert_eq!(held(&caches), 1, "new sessions will read it");
+        caches.retire("a");
+        caches.sweep(runs(true));
+        assert_eq!(held(&caches), 1, "old sessions read it");
+        caches.configure("a", Some(&policy));
+        caches.sweep(runs(false));
+        assert_eq!(held(&caches), 1, "it is deployed anew");
+        caches.retire("a");
+        caches.sweep(runs(false));
+        assert_eq!(held(&caches), 0);
+        assert!(caches.has("a"), "a session may come yet");
     }
 }

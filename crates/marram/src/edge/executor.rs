@@ -257,6 +257,7 @@ impl Executor {
     pub(super) fn cache_unless_known(&mut self, app: &str, policy: Option<&Policy>) {
         if !self.caches.has(app) {
             self.cache(app, policy);
+            self.caches.retire(app);
         }
     }
 
@@ -294,6 +295,8 @@ impl Executor {
             return;
         }
         self.tend_at = now + TEND_EVERY;
+        let seats = &self.seats;
+        self.caches.sweep(|app| seats.values().any(|seat| seat.app == app));
         if pressure::is_short() {
             let (cells, slots) = self.cells.reclaim();
             let images = self.drop_idle_images();
@@ -367,7 +370,10 @@ impl Executor {
     pub(super) fn deployed(&mut self, app: &str, image: Option<ImageHash>) {
         let before = match image {
             Some(image) => self.deployed.insert(app.to_owned(), image),
-            None => self.deployed.remove(app),
+            None => {
+                self.caches.retire(app);
+                self.deployed.remove(app)
+            }
         };
         if let Some(before) = before.filter(|before| !self.deployed.values().any(|other| other == before)) {
             self.cells.expect_no_more(before);
@@ -616,12 +622,12 @@ impl Executor {
             seat.waiting -= 1;
         }
         let parting = self.cells.parting_bytes();
-        let started = self.caches.are_there().then(Instant::now);
+        let mut started = self.caches.are_there().then(Instant::now);
         let mut progress = match turn {
             Turn::Run(run) => self.cells.run(run),
             Turn::Resume(cell) => self.cells.poll(cell),
         };
-        let (mut waits, mut began) = (false, None);
+        let mut waits = false;
         while matches!(progress, Progress::Pending)
             && let Some(key) = self.cells.wanted(cell)
         {
@@ -631,8 +637,8 @@ impl Executor {
                 break;
             };
             self.cells.found(cell, found);
-            // One that reads and reads has its slice, and no more.
-            if began.get_or_insert_with(Instant::now).elapsed() > Duration::from_nanos(SLICE_NS) {
+            // One that reads and reads has its slice, what it computed before included, and no more.
+            if started.get_or_insert_with(Instant::now).elapsed() > Duration::from_nanos(SLICE_NS) {
                 break;
             }
             progress = self.cells.poll(cell);

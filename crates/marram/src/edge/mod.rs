@@ -21,6 +21,7 @@ mod worker;
 
 pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
 pub use fetcher::Fetch;
+pub use origin::LOOKUPS_MAX;
 pub use recordings::{Stops, take as take_recording, write_private};
 pub use supervisor::shards;
 pub use witness::{Answered, Coordinating};

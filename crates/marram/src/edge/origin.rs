@@ -3,12 +3,17 @@
 //!
 //! Decides nothing but what an answer is: how long it is good and who gets it is the cache's business (`edge::cache`).
 
+mod names;
+
+pub use names::LOOKUPS_MAX;
+
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Empty};
 use hyper::{HeaderMap, Request, Response, body::Incoming, header};
 use hyper_util::rt::TokioIo;
 use marram_edge::cache::{Answer, Freshness, Validators, freshness};
 use marram_sandbox::run_long;
+use names::{Names, Resolve};
 use std::{
     fmt, io,
     sync::{
@@ -57,17 +62,24 @@ pub(super) struct Origins {
 impl Origins {
     /// Starts it; `waker` is told of each answer. Caches bound what it has to do at a time.
     pub(super) fn start(waker: Arc<mio::Waker>) -> io::Result<Self> {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
+        Self::start_with(waker, names::system())
+    }
+
+    fn start_with(waker: Arc<mio::Waker>, resolve: Resolve) -> io::Result<Self> {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(LOOKUPS_MAX).build()?;
         let (wishes, mut to_do) = mpsc::unbounded_channel::<Wish>();
         let (sender, fetched) = channel();
         thread::Builder::new().name("origins".into()).spawn(move || {
             run_long();
+            let names = Names::new(resolve);
             runtime.block_on(async move {
                 while let Some(wish) = to_do.recv().await {
-                    tokio::spawn(fulfil(wish, sender.clone(), Arc::clone(&waker)));
+                    tokio::spawn(fulfil(wish, Arc::clone(&names), sender.clone(), Arc::clone(&waker)));
                 }
             });
+            // A lookup that hangs is not waited for.
+            runtime.shutdown_background();
         })?;
         Ok(Self { wishes, fetched })
     }
@@ -84,8 +96,8 @@ impl Origins {
     }
 }
 
-async fn fulfil(wish: Wish, sender: Sender<Fetched>, waker: Arc<mio::Waker>) {
-    let (answer, why) = match tokio::time::timeout(wish.timeout, get(&wish)).await {
+async fn fulfil(wish: Wish, names: Arc<Names>, sender: Sender<Fetched>, waker: Arc<mio::Waker>) {
+    let (answer, why) = match tokio::time::timeout(wish.timeout, get(&wish, &names)).await {
         Ok(Ok(answer)) => (answer, None),
         Ok(Err(Unusable::Away(why))) => (Answer::Away, Some(why)),
         Ok(Err(Unusable::Refused(why))) => (Answer::Refused, Some(why)),
@@ -123,9 +135,10 @@ fn target(origin: &str, key: &[u8]) -> (String, String, String) {
     (authority, host.to_owned(), format!("{path}{}", String::from_utf8_lossy(key)))
 }
 
-async fn get(wish: &Wish) -> Result<Answer, Unusable> {
+async fn get(wish: &Wish, names: &Arc<Names>) -> Result<Answer, Unusable> {
     let (authority, host, path) = target(&wish.origin, &wish.key);
-    let stream = TcpStream::connect(&authority).await.map_err(away)?;
+    let addresses = names.look_up(&wish.app, &authority).await.map_err(away)?;
+    let stream = TcpStream::connect(&addresses[..]).await.map_err(away)?;
     let _ = stream.set_nodelay(true);
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(away)?;

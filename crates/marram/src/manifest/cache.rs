@@ -21,6 +21,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const TIMEOUT_MAX: Duration = Duration::from_secs(30);
 /// Bytes on an edge, unless the manifest says otherwise.
 pub(crate) const BYTES: u64 = 64 << 20;
+/// More are not one app's to have of a machine's memory.
+pub(crate) const BYTES_MAX: u64 = 4 << 30;
 /// Fewer make no cache.
 const BYTES_MIN: u64 = 64 << 10;
 /// Longest URL of an origin, in bytes.
@@ -45,8 +47,9 @@ impl Written {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let or = |time: Option<Time>, default: Duration| ms(time.map_or(default, |time| time.0));
         let bytes_max = self.max_bytes.as_ref().map_or(BYTES, |size| size.get_ref().0);
-        if let Some(written) = self.max_bytes.filter(|_| bytes_max < BYTES_MIN) {
-            return Err(source.problem(&written.span(), "a cache has at least \"64KiB\""));
+        if let Some(written) = self.max_bytes.filter(|_| !(BYTES_MIN..=BYTES_MAX).contains(&bytes_max)) {
+            let what = "a cache has at least \"64KiB\" and at most \"4GiB\" of an edge's memory";
+            return Err(source.problem(&written.span(), what));
         }
         let timeout = self.timeout.as_ref().map_or(TIMEOUT, |time| time.get_ref().0);
         let legal = Duration::from_millis(1)..=TIMEOUT_MAX;
@@ -118,6 +121,7 @@ mod tests {
             parse("origin = \"http://[::1]\"\nstale = \"0s\"\nttl = \"5ms\"\nmax_bytes = \"1MiB\"").unwrap();
         assert_eq!((policy.origin.as_str(), policy.stale_ms), ("http://[::1]/", 0));
         assert_eq!((policy.ttl_ms, policy.bytes_max), (5, 1 << 20));
+        assert!(parse("origin = \"http://o/\"\nmax_bytes = \"4GiB\"").is_ok());
     }
 
     #[test]
@@ -135,6 +139,7 @@ mod tests {
             ("origin = \"http://o/x?y=1\"", &[":4", "`cache.origin`", "no question"]),
             ("origin = \"http://o/\"\ntimeout = \"31s\"", &[":5", "`cache.timeout`", "30s"]),
             ("origin = \"http://o/\"\nmax_bytes = \"1KiB\"", &[":5", "`cache.max_bytes`", "64KiB"]),
+            ("origin = \"http://o/\"\nmax_bytes = \"4097MiB\"", &[":5", "`cache.max_bytes`", "4GiB"]),
             ("origin = \"http://o/\"\nttl = 5", &[":5", "`cache.ttl`", "a time"]),
             ("origin = \"http://o/\"\nbytes = 5", &[":5", "bytes", "`max_bytes`"]),
         ] {

@@ -41,7 +41,10 @@ impl End {
                 )
             }
             (Frame::CheckpointPart(part), Phase::Owned) => self.checkpoint_part(&part.bytes, out),
-            (Frame::Truncate(truncate), Phase::Owned) => {
+            (Frame::Truncate(truncate), phase @ (Phase::Promised | Phase::Owned)) => {
+                // Before a chosen log, to make room for it: nothing but what this end has.
+                let has = phase == Phase::Owned || truncate.log_offset <= self.log.end();
+                check(has, "a checkpoint covers more than this end has of the log")?;
                 check(truncate.log_offset < LOG_OFFSET_MAX, "a checkpoint covers more than there can be")?;
                 self.log.truncate(truncate.log_offset, truncate.tag);
                 self.sent.truncate(truncate.sent);

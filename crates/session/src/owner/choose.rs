@@ -342,6 +342,7 @@ impl Owner {
     /// Gives every end the chosen log, then releases what waits.
     fn tell_chosen(&mut self, now: Now, out: &mut Vec<Effect>) {
         let end = self.log.end();
+        self.make_room(out);
         for side in &mut self.sides {
             let Some(channel) = side.channel else { continue };
             let has = side.promised.as_ref().map_or(0, |promised| promised.log_end);

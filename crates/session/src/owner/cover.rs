@@ -13,7 +13,8 @@ use marram_wire::{
     header::Header,
     id::{Generation, Port},
     limits::{
-        CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, COVER_BYTES, COVER_LOG, COVER_READS, DELTAS_MAX, PART_SIZE,
+        CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, COVER_BYTES, COVER_LOG, COVER_READS, DELTAS_MAX,
+        LOG_SIZE_MAX, PART_SIZE,
     },
 };
 
@@ -361,6 +362,25 @@ impl Owner {
     pub(super) fn restored_from(&mut self, tag: [u8; 8]) {
         let took = self.sides.iter().map(|side| side.took).collect();
         self.cover.covered = Some(Covered { log_offset: self.log.floor, tag, took });
+    }
+
+    /// An end that was away while the log was cut may have too much in front for what it lacks of the chosen log to fit: it
+    /// forgets what is covered first. All that is kept of the log fits behind that.
+    pub(super) fn make_room(&self, out: &mut Vec<Effect>) {
+        let Some(covered) = &self.cover.covered else { return };
+        for (side, sent) in self.sides.iter().zip(&covered.took) {
+            let Some((channel, promised)) = side.channel.zip(side.promised.as_ref()) else { continue };
+            // One that the cell lives for promises only from there on, and may have more.
+            let start = if promised.live { 0 } else { promised.log_start };
+            let Covered { log_offset, tag, .. } = *covered;
+            let end = self.log.end();
+            let fits = promised.log_end >= end || end.saturating_sub(start) <= LOG_SIZE_MAX;
+            // Else what it is given begins behind what it has, which it forgets then.
+            if !fits && (start..=promised.log_end).contains(&log_offset) {
+                let truncate = Truncate { channel, log_offset, tag, sent: *sent };
+                out.push(Effect::Send(side.port, truncate.into()));
+            }
+        }
     }
 
     /// Lets the ends forget what is covered; after a recovery once more, for an end that was away meanwhile.

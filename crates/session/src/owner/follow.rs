@@ -268,7 +268,7 @@ impl Owner {
         }
         self.log.bytes.extend_from_slice(&entry);
         if let Some(course) = &mut self.replay {
-            course.extend(&entry);
+            course.extend(entry);
         }
         let Some(follow) = &mut self.follow else { return Ok(()) };
         follow.unacknowledged.0 += 1;

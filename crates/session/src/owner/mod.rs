@@ -384,6 +384,8 @@ impl Owner {
     pub fn held_bytes(&self) -> u64 {
         self.sides.iter().map(Side::held_bytes).sum::<u64>()
             + self.log.bytes.len() as u64
+            + self.log.known.size()
+            + self.replay.as_ref().map_or(0, Course::held_bytes)
             + self.cover.held_bytes()
     }
 

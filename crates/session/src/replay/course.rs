@@ -3,7 +3,7 @@
 
 use crate::cell::{Input, PortKind};
 use alloc::{collections::VecDeque, vec::Vec};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use marram_wire::{
     header::Unacknowledged,
     id::Port,
@@ -47,6 +47,8 @@ struct Underway {
 #[derive(Debug)]
 pub(crate) struct Course {
     rest: Bytes,
+    /// What came later, in whole entries.
+    later: VecDeque<Bytes>,
     cursor: Cursor,
     known: Known,
     underway: Option<Underway>,
@@ -55,14 +57,21 @@ pub(crate) struct Course {
 impl Course {
     /// From the beginning of these entries.
     pub(crate) fn new(log: Bytes, cursor: Cursor) -> Self {
-        Self { rest: log, cursor, known: Known::default(), underway: None }
+        let later = VecDeque::new();
+        Self { rest: log, later, cursor, known: Known::default(), underway: None }
     }
 
-    /// More of the log has come.
-    pub(crate) fn extend(&mut self, log: &[u8]) {
-        let mut rest = BytesMut::from(&self.rest[..]);
-        rest.extend_from_slice(log);
-        self.rest = rest.freeze();
+    /// More of the log has come: whole entries.
+    pub(crate) fn extend(&mut self, entries: Bytes) {
+        if !entries.is_empty() {
+            self.later.push_back(entries);
+        }
+    }
+
+    /// Bytes of the log that is left, and of objects that it has read.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let later = self.later.iter().map(|entries| entries.len() as u64).sum::<u64>();
+        self.rest.len() as u64 + later + self.known.size()
     }
 
     /// What the handler that runs observes, or observed, as the time.
@@ -78,7 +87,8 @@ impl Course {
     ) -> Result<Option<Handler>, Lost> {
         if self.underway.is_none() {
             if self.rest.is_empty() {
-                return Ok(None);
+                let Some(later) = self.later.pop_front() else { return Ok(None) };
+                self.rest = later;
             }
             let mut entry = self.cursor.take(&mut self.rest).map_err(|_| Lost::Unreadable)?;
             let reads = self.known.read(core::mem::take(&mut entry.reads)).map_err(|_| Lost::Unreadable)?;
@@ -148,4 +158,46 @@ pub(crate) fn follow<'a>(
         digest.absorb(keys, &bytes, message);
     }
     Ok((digest, cursor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use bytes::BytesMut;
+    use marram_wire::log::Found;
+
+    /// Messages, each of which reads an object of its own, as entries.
+    fn entries(count: u8, size: usize) -> Vec<Bytes> {
+        let (mut cursor, mut known) = (Cursor::default(), Known::default());
+        let entry = |number: u8| {
+            let object = Found::Object(vec![number; size].into());
+            let reads = known.write(vec![Read { key: [number; 8], found: object }]);
+            let mut out = BytesMut::new();
+            cursor.put(&Entry { event: Event::Message(Port::CLIENT), now_ns: None, reads }, &mut out);
+            out.freeze()
+        };
+        (1..=count).map(entry).collect()
+    }
+
+    #[test]
+    fn one_that_lags_holds_what_is_left_and_what_was_read_and_no_more() {
+        let entries = entries(20, 1_000);
+        let mut course = Course::new(entries[0].clone(), Cursor::default());
+        course.extend(Bytes::new());
+        entries[1..].iter().for_each(|entry| course.extend(entry.clone()));
+        let all: usize = entries.iter().map(Bytes::len).sum();
+        assert_eq!(course.held_bytes(), all as u64);
+        let (mut left, mut previous) = (all, None::<Bytes>);
+        for (number, entry) in (1..).zip(entries) {
+            left -= entry.len();
+            let input = || Input::Close { port: Port::CLIENT };
+            let handler = course.next_handler(|_| Some(vec![input()])).unwrap().unwrap();
+            assert_eq!((handler.reads.len(), handler.reads[0].key), (1, [number; 8]));
+            assert_eq!(course.held_bytes(), (left + usize::from(number) * 1_000) as u64);
+            assert_eq!(course.ran(false, &handler.reads), Ok(true));
+            assert!(previous.is_none_or(|previous| previous.is_unique()), "{number}");
+            previous = Some(entry);
+        }
+    }
 }

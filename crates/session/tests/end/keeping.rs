@@ -58,6 +58,21 @@ fn a_chosen_log_has_a_largest_size_and_a_last_offset() {
 }
 
 #[test]
+fn an_end_makes_room_for_a_chosen_log_by_what_a_checkpoint_covers_and_it_has() {
+    let mut bench = Bench::owned(0);
+    bench.log(zeros(LOG_SIZE_MAX));
+    bench.promise(&promise(2)).expect("a newer one");
+    let more = Err("a checkpoint covers more than this end has of the log");
+    assert_eq!(bench.truncate(LOG_SIZE_MAX + 1, 0), more);
+    assert_eq!(bench.truncate(1_000, 0), Ok(()));
+    assert_eq!(bench.end.kept_bytes(), LOG_SIZE_MAX - 1_000);
+    let chosen =
+        |log_offset, size| Chosen { channel: CHANNEL, log_offset, log: zeros(size), tag: TAG, credit: 0 };
+    assert_eq!(bench.try_frame(chosen(LOG_SIZE_MAX, 1_000)), Ok(()));
+    assert_eq!(bench.end.kept_bytes(), LOG_SIZE_MAX);
+}
+
+#[test]
 fn a_checkpoint_arrives_in_parts_and_is_kept_when_it_is_whole() {
     let mut bench = Bench::owned(0);
     bench.log("log");

@@ -9,7 +9,7 @@ use marram_wire::{
         LogPart, Promised,
     },
     id::Generation,
-    limits::PART_SIZE,
+    limits::{LOG_SIZE_MAX, PART_SIZE},
 };
 
 /// One end's memory. The log is in plain text: the bench has the keys.
@@ -182,6 +182,7 @@ impl Kept {
         let mut bytes = sealed.to_vec();
         bench::keys().seal(generation).log(self.log_end(), &mut bytes);
         self.log.extend_from_slice(&bytes);
+        assert!(self.log.len() as u64 <= LOG_SIZE_MAX, "an end keeps no more of the log");
         self.tag = tag;
     }
 

@@ -42,6 +42,16 @@ fn what_the_opening_of_all_ports_reads_is_one_entry_and_has_its_bounds() {
 }
 
 #[test]
+fn what_was_read_is_held_beside_the_log_until_the_log_forgets_it() {
+    let mut bench = Bench::begun(policy());
+    let before = bench.owner.held_bytes();
+    let logged: u64 = (0..2).map(|_| consume(&mut bench, &[read(1, 1_000)])).sum();
+    // And the messages, which no checkpoint covers.
+    let messages = bench.owner.held_bytes() - before - logged - 1_000;
+    assert!((1_000..1_100).contains(&logged) && messages < 200, "{logged} {messages}");
+}
+
+#[test]
 fn a_replay_finds_what_was_read_and_another_read_is_found_out() {
     let reads = [read(1, 9), Read { key: [2; 8], found: Found::Nothing }, read(1, 9)];
     let interrupted = || {
@@ -157,6 +167,70 @@ fn a_cell_rests_when_the_log_may_be_full_until_a_checkpoint_is_held() {
     assert!(bench.run.is_none());
     bench.stored(CLIENT, 6, Some(1));
     assert!(bench.run.is_some());
+}
+
+/// A session whose log is cut, and grows on, while the server's end is away. Gives back what was read behind the cut.
+fn cut_while_away(bench: &mut Bench) -> Vec<Read> {
+    let mut keys = 0..;
+    let mut fill = |bench: &mut Bench| {
+        let object = read(keys.next().expect("a short history"), CACHED_SIZE_MAX);
+        consume(bench, std::slice::from_ref(&object));
+        object
+    };
+    while bench.copied.is_none() {
+        fill(bench);
+    }
+    let mut behind = Vec::new();
+    while bench.log_end() + ENTRY_SIZE_MAX as u64 <= LOG_SIZE_MAX {
+        behind.push(fill(bench));
+    }
+    bench.unlinked(SERVER);
+    bench.checkpointed("sealed");
+    bench.stored(CLIENT, 6, Some(1));
+    let (end, uncovered) = bench.owner.log_bytes();
+    assert!((bench.kept[1].log_start, bench.kept[0].log_start) == (0, end - uncovered) && uncovered < end);
+    while bench.log_end() <= LOG_SIZE_MAX {
+        behind.push(fill(bench));
+    }
+    behind
+}
+
+#[test]
+fn an_end_that_was_away_while_the_log_was_cut_makes_room_for_what_it_lacks() {
+    // The cell lives, or is rebuilt.
+    for live in [true, false] {
+        let mut bench = Bench::begun(policy());
+        let behind = cut_while_away(&mut bench);
+        let cut = bench.kept[0].log_start;
+        if live {
+            bench.unlinked(CLIENT);
+            let took = bench.kept[0].sent_start + bench.kept[0].sent.len() as u64;
+            bench.open();
+            bench.kept[0].live_at(took);
+            bench.kept[1].live_at(0);
+            bench.look();
+            bench.hand_over();
+        } else {
+            bench.fail_over();
+            bench.ask();
+            bench.restored(cut);
+            for object in behind {
+                bench.ran_with(reading(&[object]));
+            }
+        }
+        assert_eq!(bench.phase(), Phase::Running);
+        let forget = format!("server: forget log {cut} sent 0");
+        let lines = bench.look();
+        let told: Vec<&String> = lines.iter().filter(|line| line.starts_with("server: ")).collect();
+        assert_eq!(
+            (told[0], told.iter().filter(|line| ***line == *forget).count()),
+            (&forget, 2),
+            "{told:?}"
+        );
+        assert_eq!(bench.kept[1].log_end(), bench.log_end());
+        let client = lines.iter().filter(|line| line.starts_with("client: forget"));
+        assert_eq!(client.count(), 1, "who has room for it is told once");
+    }
 }
 
 #[test]

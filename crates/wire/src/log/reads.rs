@@ -7,9 +7,11 @@ use crate::{
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 use bytes::{Bytes, BytesMut};
+use core::cmp::Ordering;
 
-/// What a read came to.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// What a read came to. Two of one object that share its bytes, as those of a cache do, are equal without a look at them: an input
+/// may read 512 KiB a thousand times.
+#[derive(Clone, Debug)]
 pub enum Found {
     /// The origin has no such object.
     Nothing,
@@ -20,6 +22,38 @@ pub enum Found {
     /// These bytes.
     Object(Bytes),
 }
+
+impl Ord for Found {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let kind = |found: &Self| match found {
+            Self::Nothing => 0,
+            Self::Away => 1,
+            Self::Refused => 2,
+            Self::Object(_) => 3,
+        };
+        match (self, other) {
+            (Self::Object(a), Self::Object(b)) if core::ptr::eq(&raw const a[..], &raw const b[..]) => {
+                Ordering::Equal
+            }
+            (Self::Object(a), Self::Object(b)) => a.cmp(b),
+            _ => kind(self).cmp(&kind(other)),
+        }
+    }
+}
+
+impl PartialOrd for Found {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Found {
+    fn eq(&self, other: &Self) -> bool {
+        self.size() == other.size() && self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Found {}
 
 impl Found {
     /// Bytes of the object, if it is one.
@@ -160,13 +194,25 @@ impl Known {
     #[must_use]
     pub fn write(&mut self, reads: Vec<Read>) -> Reads {
         let forgets = self.reads.is_empty() && !reads.is_empty();
-        let list = reads.into_iter().map(|read| match self.numbers.get(&read) {
-            Some(number) => Logged::Again(*number),
-            None => {
-                self.numbers.insert(read.clone(), self.reads.len() as u64);
-                self.note(read.clone());
-                Logged::New(read)
+        // Objects of this entry by where they lie: one that was fetched anew and is as it was is compared once.
+        let mut seen = BTreeMap::new();
+        let list = reads.into_iter().map(|read| {
+            let place = match &read.found {
+                Found::Object(bytes) => Some((read.key, bytes.as_ptr().addr(), bytes.len())),
+                _ => None,
+            };
+            if let Some(number) = place.and_then(|place| seen.get(&place)) {
+                return Logged::Again(*number);
             }
+            let known = self.numbers.get(&read).copied();
+            let number = known.unwrap_or(self.reads.len() as u64);
+            seen.extend(place.map(|place| (place, number)));
+            if known.is_some() {
+                return Logged::Again(number);
+            }
+            self.numbers.insert(read.clone(), number);
+            self.note(read.clone());
+            Logged::New(read)
         });
         Reads { forgets, list: list.collect() }
     }
@@ -180,7 +226,13 @@ impl Known {
             self.forget();
         }
         let list = reads.list.into_iter().map(|logged| match logged {
-            Logged::New(read) => {
+            Logged::New(Read { key, found }) => {
+                // The log's own buffer would live as long as this, and be many times as large.
+                let found = match found {
+                    Found::Object(bytes) => Found::Object(Bytes::copy_from_slice(&bytes)),
+                    other => other,
+                };
+                let read = Read { key, found };
                 self.note(read.clone());
                 Ok(read)
             }
@@ -249,6 +301,43 @@ mod tests {
         let mut late = Known::default();
         writer.forget();
         assert_eq!(late.read(writer.write(inputs[1].clone())).as_ref(), Ok(&inputs[1]));
+    }
+
+    #[test]
+    fn an_object_is_the_same_wherever_it_lies_and_once_in_the_log() {
+        let cached = Bytes::from(vec![7; 1_000]);
+        let anew = Bytes::from(vec![7; 1_000]);
+        let of = |bytes: &Bytes| read(1, Found::Object(bytes.clone()));
+        let mut other = vec![7; 1_000];
+        other[999] = 8;
+        let other = Bytes::from(other);
+        assert!(of(&cached) == of(&anew) && of(&cached) < of(&other) && of(&other) > of(&anew));
+        assert_ne!(of(&cached), read(1, Found::Object(cached.slice(1..))));
+        assert_ne!(of(&cached), read(2, Found::Object(cached.clone())));
+        let kinds = [Found::Nothing, Found::Away, Found::Refused, object(b"")];
+        assert!(kinds.iter().is_sorted() && kinds.windows(2).all(|pair| pair[0] != pair[1]));
+        let mut writer = Known::default();
+        let list = |reads: Reads| -> Vec<Option<u64>> {
+            let number = |logged| if let Logged::Again(number) = logged { Some(number) } else { None };
+            reads.list.into_iter().map(number).collect()
+        };
+        let first =
+            vec![of(&cached), of(&anew), of(&other), of(&cached), read(2, Found::Object(cached.clone()))];
+        assert_eq!(list(writer.write(first)), [None, Some(0), None, Some(0), None]);
+        assert_eq!(list(writer.write(vec![of(&anew), of(&anew), of(&other)])), [Some(0), Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn what_was_read_holds_no_more_of_the_log_than_itself() {
+        let mut out = BytesMut::new();
+        Known::default().write(vec![read(1, object(b"object"))]).put(&mut out);
+        out.extend_from_slice(&[0; 1_000]);
+        let mut log = out.freeze();
+        let whole = log.clone();
+        let mut reader = Known::default();
+        let reads = reader.read(Reads::take(&mut log).unwrap()).unwrap();
+        drop(log);
+        assert!(whole.is_unique() && reads == [read(1, object(b"object"))] && reader.size() == 6);
     }
 
     #[test]

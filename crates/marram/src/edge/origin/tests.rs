@@ -1,6 +1,12 @@
-//! Where a request goes. What comes back is tested with real processes.
+//! Where a request goes, and that one app's name that hangs is its own trouble. What comes back is tested with real processes.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use super::*;
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener},
+    sync::Mutex,
+};
 
 #[test]
 fn a_key_is_put_behind_the_origins_path_and_a_port_is_found() {
@@ -13,4 +19,99 @@ fn a_key_is_put_behind_the_origins_path_and_a_port_is_found() {
         let expected = (authority.to_owned(), host.to_owned(), path.to_owned());
         assert_eq!(target(origin, b"k/x"), expected, "{origin}");
     }
+}
+
+/// An origin that has one object under every path.
+fn serve() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            // The whole request, or a part of it.
+            let _ = stream.read(&mut [0; 4_096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    address
+}
+
+fn wish(app: &str, origin: &str, timeout: Duration) -> Wish {
+    Wish {
+        app: app.into(),
+        life: 1,
+        key: Bytes::from_static(b"k"),
+        origin: origin.into(),
+        validators: Validators::default(),
+        bytes_max: 100,
+        timeout,
+    }
+}
+
+#[test]
+fn a_name_that_hangs_takes_one_thread_of_its_app_and_no_other_apps_time() {
+    let (address, long, short) = (serve(), Duration::from_secs(60), Duration::from_millis(1));
+    let (release, hangs) = channel::<()>();
+    let (asking, asked) = channel();
+    let hangs = Mutex::new((hangs, asking));
+    let resolve: Resolve = Arc::new(move |authority| {
+        if authority.starts_with("hangs") {
+            let (hangs, asking) = &*hangs.lock().unwrap();
+            let _ = asking.send(());
+            // Until the test has seen enough.
+            let _ = hangs.recv();
+        }
+        Ok(vec![address])
+    });
+    let mut poll = mio::Poll::new().unwrap();
+    let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+    let origins = Origins::start_with(waker, resolve).unwrap();
+    let mut next = || loop {
+        if let Some(fetched) = origins.next() {
+            break fetched;
+        }
+        poll.poll(&mut mio::Events::with_capacity(1), Some(long)).unwrap();
+    };
+    for _ in 0..4 {
+        origins.fetch(wish("bad", "http://hangs/", short));
+        let fetched = next();
+        assert!(fetched.answer == Answer::Away && fetched.why.unwrap().contains("cache.timeout"));
+    }
+    asked.recv().unwrap();
+    origins.fetch(wish("good", "http://works/", long));
+    assert!(matches!(next().answer, Answer::Object(bytes, ..) if *bytes == *b"ok"));
+    // Its app's new name has to wait for the thread, and says so.
+    origins.fetch(wish("bad", "http://other/", long));
+    let fetched = next();
+    assert!(fetched.answer == Answer::Away && fetched.why.unwrap().contains("former origin"));
+    assert!(asked.try_recv().is_err(), "it is looked up once");
+    // When the name is found after all, whoever waits gets it, and the next one looks anew.
+    origins.fetch(wish("bad", "http://hangs/", long));
+    drop(release);
+    assert!(matches!(next().answer, Answer::Object(..)));
+    origins.fetch(wish("bad", "http://other/", long));
+    assert!(matches!(next().answer, Answer::Object(..)));
+}
+
+#[test]
+fn there_is_an_end_to_how_many_names_hang() {
+    let (release, hangs) = channel::<()>();
+    let hangs = Mutex::new(hangs);
+    let resolve: Resolve = Arc::new(move |_| {
+        let _ = hangs.lock().unwrap().recv();
+        Ok(Vec::new())
+    });
+    let mut poll = mio::Poll::new().unwrap();
+    let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+    let origins = Origins::start_with(waker, resolve).unwrap();
+    for app in 0..=LOOKUPS_MAX {
+        origins.fetch(wish(&app.to_string(), "http://hangs/", Duration::from_secs(60)));
+    }
+    let fetched = loop {
+        if let Some(fetched) = origins.next() {
+            break fetched;
+        }
+        poll.poll(&mut mio::Events::with_capacity(1), Some(Duration::from_secs(60))).unwrap();
+    };
+    assert!(fetched.answer == Answer::Away && fetched.why.unwrap().contains("other apps"));
+    drop(release);
 }

@@ -158,7 +158,7 @@ impl Owner {
             (self.digest, self.log.cursor) = (digest, cursor);
             self.log.bytes.extend_from_slice(&behind);
             if let Some(course) = &mut self.replay {
-                course.extend(&behind);
+                course.extend(behind);
             }
         }
         self.phase = Phase::Restoring;

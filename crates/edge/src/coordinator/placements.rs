@@ -1,0 +1,97 @@
+//! Which edge stands by for which of an edge's sessions, as the edge tells its coordinator: a bounded list in a fixed number of
+//! parts, by the session's name. A part is one value of the store, so a thousand sessions that come at once are a few writes.
+
+use super::contents::{Listed, NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, Stands, encode, part_of};
+use crate::api::Placed;
+use alloc::{collections::BTreeMap, vec::Vec};
+use bytes::Bytes;
+use marram_wire::id::SessionId;
+
+/// What changed of an edge's list: a part, and its value; empty if no session is in it.
+pub type Parts = Vec<(u8, Bytes)>;
+
+#[derive(Debug, Default)]
+struct Part {
+    /// With the shard that says so.
+    sessions: BTreeMap<SessionId, (u8, Stands)>,
+    /// When it changed last.
+    version: u64,
+}
+
+/// The list of one edge, over its shards.
+#[derive(Debug)]
+pub struct Placements {
+    parts: Vec<Part>,
+    version: u64,
+    dropped: u64,
+}
+
+impl Default for Placements {
+    fn default() -> Self {
+        let parts = (0..PARTS).map(|_| Part::default()).collect();
+        Self { parts, version: 0, dropped: 0 }
+    }
+}
+
+impl Placements {
+    /// A shard's word on one of its sessions.
+    pub fn placed(&mut self, shard: u8, placed: Placed) {
+        let Placed { session, at } = placed;
+        let part = &mut self.parts[usize::from(part_of(session))];
+        let there = part.sessions.get(&session);
+        match at {
+            // Another shard of this edge may own it by now.
+            None if there.is_some_and(|(whose, _)| *whose == shard) => drop(part.sessions.remove(&session)),
+            None => return,
+            Some(at)
+                if at.standby.len() > NAME_BYTES_MAX
+                    || (there.is_none() && part.sessions.len() >= PART_SESSIONS_MAX) =>
+            {
+                self.dropped += 1;
+                return;
+            }
+            Some(at) => drop(part.sessions.insert(session, (shard, at))),
+        }
+        self.version += 1;
+        part.version = self.version;
+    }
+
+    /// A shard died, and owns nothing any more.
+    pub fn shard_gone(&mut self, shard: u8) {
+        self.version += 1;
+        for part in &mut self.parts {
+            let before = part.sessions.len();
+            part.sessions.retain(|_, (whose, _)| *whose != shard);
+            if part.sessions.len() < before {
+                part.version = self.version;
+            }
+        }
+    }
+
+    /// What changed after a version, and the newest version.
+    #[must_use]
+    pub fn since(&self, version: u64) -> (u64, Parts) {
+        let changed = (0..PARTS).zip(&self.parts).filter(|(_, part)| part.version > version);
+        let value = |part: &Part| {
+            let listed = |(session, (_, at)): (&SessionId, &(u8, Stands))| Listed {
+                session: *session,
+                at: at.clone(),
+            };
+            let listed: Vec<Listed> = part.sessions.iter().map(listed).collect();
+            if listed.is_empty() { Bytes::new() } else { encode(&listed) }
+        };
+        (self.version, changed.map(|(number, part)| (number, value(part))).collect())
+    }
+
+    /// Sessions on the list.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.parts.iter().map(|part| part.sessions.len()).sum()
+    }
+
+    /// How often one was left out, its part being full.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
