@@ -18,5 +18,6 @@ pub mod logging;
 pub mod manifest;
 pub mod memory;
 pub mod net;
+pub mod project;
 pub mod recorder;
 pub mod replay;

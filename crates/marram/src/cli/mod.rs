@@ -8,6 +8,7 @@ mod inspect;
 mod install;
 pub mod limits;
 mod operate;
+mod project;
 mod record;
 mod replay;
 mod route;
@@ -40,6 +41,10 @@ enum Command {
     /// One shard of an edge; started by `marram edge`.
     #[command(hide = true)]
     Shard,
+    /// Begin a cell's project.
+    New(project::New),
+    /// Work on a cell: build, run and deploy it on an edge of its own, again whenever it changes.
+    Dev(project::Dev),
     /// Send an app (manifest and module) to edges.
     Deploy(operate::Deploy),
     /// List the apps that edges have.
@@ -95,6 +100,8 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Agent(arguments) => serve::agent(arguments),
         Command::Recorder(arguments) => serve::recorder(arguments),
         Command::Shard => serve::shard(),
+        Command::New(arguments) => project::new(arguments),
+        Command::Dev(arguments) => project::dev(arguments),
         Command::Deploy(arguments) => operate::deploy(arguments),
         Command::Apps(edges) => operate::apps(edges),
         Command::Ps(edges) => operate::ps(edges),

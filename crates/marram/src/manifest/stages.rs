@@ -24,7 +24,7 @@ pub struct Stage {
     /// What it may use.
     pub quotas: StageQuotas,
     /// The module's file, on the machine that deploys.
-    module: PathBuf,
+    pub module: PathBuf,
     /// Where the manifest says so, for complaints.
     span: Range<usize>,
 }

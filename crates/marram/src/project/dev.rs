@@ -1,0 +1,176 @@
+//! `marram dev`: a project on an edge of its own, built and deployed again whenever it changes, with what everybody logs.
+
+use super::watch::Sources;
+use crate::admin::{self, body::Upload};
+use crate::config::source::Source;
+use crate::harness::{Event, Lab, Layout, Side};
+use crate::manifest::Manifest;
+use anyhow::{Context, anyhow, bail};
+use hyper::Method;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How often the sources are looked at, and what is logged is shown at the latest.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What to work on, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The project: where `marram.toml` is.
+    pub directory: PathBuf,
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// The server, if the app has one.
+    pub server: Option<SocketAddr>,
+    /// How to build it: a command for the shell; by what lies there if none is given.
+    pub build: Option<String>,
+    /// Build, deploy and stop.
+    pub once: bool,
+}
+
+/// Works until it is interrupted.
+///
+/// # Errors
+/// If there is no project, the first build fails, or the edge cannot be run.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let project = Project::open(options)?;
+    let mut seen = project.look();
+    project.build()?;
+    let upload = admin::load(&project.directory).map_err(|why| anyhow!(why))?;
+    let layout = Layout {
+        purpose: "dev",
+        program: std::env::current_exe().context("the program's own path is unknown")?,
+        edges: 1,
+        shards: 1,
+        encrypted: false,
+        namespaces: false,
+        admin: String::new(),
+        edge_tables: String::new(),
+        agent_tables: String::new(),
+    };
+    let mut lab = Lab::new(layout, |_| Ok(Vec::new()))?;
+    lab.start_edges("").with_context(|| errors(&lab))?;
+    let edges = lab.edge_addresses();
+    deploy(&lab, &upload)?;
+    if let (Some(name), Some(server)) = (&project.server, options.server) {
+        lab.start_agent_with(Side::Server, &edges, &format!("[servers]\n{name} = \"{server}\"\n"))?;
+    }
+    let listen = format!("[[listen]]\naddress = \"{}\"\napp = {:?}\n", options.listen, project.name);
+    lab.start_agent_with(Side::Client, &edges, &listen).with_context(|| errors(&lab))?;
+    say(&format!(
+        "{} is ready: clients connect to {}, as in `curl -sN telnet://{}`; operators: --edge http://{}",
+        project.name,
+        options.listen,
+        options.listen,
+        lab.edges[0].admin()
+    ));
+    if options.once {
+        return Ok(());
+    }
+    let mut shown = lab.journal.end();
+    loop {
+        while let Some((next, event)) = lab.journal.wait(shown, LOOK, |_| true) {
+            shown = next;
+            show(&event);
+        }
+        let now = project.look();
+        let Some(changed) = now.changed(&seen) else { continue };
+        say(&format!("{} has changed", changed.display()));
+        seen = now;
+        match project.build().and_then(|()| {
+            let upload = admin::load(&project.directory).map_err(|why| anyhow!(why))?;
+            deploy(&lab, &upload)
+        }) {
+            Ok(()) => say("deployed: new sessions have it"),
+            Err(error) => say(&format!("not deployed: {error:#}")),
+        }
+    }
+}
+
+struct Project {
+    directory: PathBuf,
+    name: String,
+    server: Option<String>,
+    /// What the manifest says is built.
+    modules: Vec<PathBuf>,
+    build: Option<String>,
+}
+
+impl Project {
+    fn open(options: &Options) -> anyhow::Result<Self> {
+        let directory = std::path::absolute(&options.directory)?;
+        let path = directory.join("marram.toml");
+        if !path.is_file() {
+            bail!("there is no {}: run it in a project, or begin one with `marram new NAME`", path.display());
+        }
+        let source = Source::read(&path)?;
+        let manifest = Manifest::parse(&source)?;
+        if let (Some(name), None) = (&manifest.server, options.server) {
+            bail!("the app's sessions talk to the server `{name}`: say where it is with --server HOST:PORT");
+        }
+        let build = match &options.build {
+            Some(command) => Some(command.clone()),
+            None => build_command(&directory).map(String::from),
+        };
+        let modules = manifest.stages.iter().map(|stage| stage.module.clone()).collect();
+        Ok(Self { directory, name: manifest.name, server: manifest.server, modules, build })
+    }
+
+    fn look(&self) -> Sources {
+        Sources::look(&self.directory, &self.modules)
+    }
+
+    /// Builds it, with the compiler's words on the terminal.
+    fn build(&self) -> anyhow::Result<()> {
+        let Some(command) = &self.build else { return Ok(()) };
+        say(command);
+        let status = Command::new("sh").args(["-c", command]).current_dir(&self.directory).status();
+        let status = status.context("there is no shell to build with")?;
+        if !status.success() {
+            bail!("`{command}` failed: {status}");
+        }
+        Ok(())
+    }
+}
+
+/// How a project is built, by what lies in it; nothing if somebody else does it.
+fn build_command(directory: &Path) -> Option<&'static str> {
+    let has = |name: &str| directory.join(name).is_file();
+    if has("Cargo.toml") {
+        return Some("cargo build --release --target wasm32-wasip1");
+    }
+    (has("Makefile") || has("makefile")).then_some("make")
+}
+
+fn deploy(lab: &Lab, upload: &Upload) -> anyhow::Result<()> {
+    let body = upload.encode().map_err(|why| anyhow!(why))?;
+    lab.edges[0].client()?.call(Method::POST, "/v1/apps", body)?;
+    Ok(())
+}
+
+/// What processes wrote that is no log.
+fn errors(lab: &Lab) -> String {
+    format!("the edge on this machine does not run; the last lines:\n{}", lab.journal.tail(10))
+}
+
+fn say(what: &str) {
+    println!("==> {what}");
+}
+
+/// A line that somebody logged, for people. What agents and edges say to each other at length is left out.
+fn show(event: &Event) {
+    let level = event.text("level");
+    if matches!(level, "DEBUG" | "TRACE") && event.text("target") != "guest" {
+        return;
+    }
+    let who = if event.text("target") == "guest" { "cell" } else { &event.who };
+    let mut line = format!("{level:>5} {who}: {}", event.text("message"));
+    for (name, value) in event.fields.as_object().into_iter().flatten() {
+        if !matches!(name.as_str(), "timestamp" | "level" | "target" | "message") {
+            line += &format!(" {name}={}", value.as_str().map_or_else(|| value.to_string(), String::from));
+        }
+    }
+    println!("{line}");
+}

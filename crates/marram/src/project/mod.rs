@@ -1,0 +1,116 @@
+//! A cell's project on somebody's machine: begun by `marram new`, worked on with `marram dev`.
+
+pub mod dev;
+mod watch;
+
+use crate::config::units::Name;
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use std::fs;
+use std::path::Path;
+
+/// What a cell is written in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Language {
+    /// Rust, with `marram-sdk`.
+    Rust,
+    /// C, with `marram.h`.
+    C,
+}
+
+/// A file of a project: where, with what in it. `{{name}}` is the app's name, `{{file}}` what files of it are called.
+type Template = (&'static str, &'static str);
+
+macro_rules! sdk {
+    ($($name:literal),*) => {
+        [$((concat!("marram-sdk/", $name), include_str!(concat!("../../../../sdk/rust/", $name)))),*]
+    };
+}
+
+/// The SDK goes along: it has no dependencies, and a project of its own version never has to look for it.
+const RUST_SDK: [Template; 7] = sdk![
+    "Cargo.toml",
+    "src/lib.rs",
+    "src/context.rs",
+    "src/double.rs",
+    "src/export.rs",
+    "src/hash.rs",
+    "src/rim.rs"
+];
+
+const RUST: [Template; 5] = [
+    ("Cargo.toml", include_str!("templates/rust/Cargo.toml.txt")),
+    ("src/lib.rs", include_str!("templates/rust/lib.rs.txt")),
+    ("marram.toml", include_str!("templates/rust/marram.toml.txt")),
+    ("README.md", include_str!("templates/rust/README.md.txt")),
+    (".gitignore", "/target\n"),
+];
+
+const C: [Template; 5] = [
+    ("{{file}}.c", include_str!("templates/c/cell.c.txt")),
+    ("Makefile", include_str!("templates/c/Makefile.txt")),
+    ("marram.toml", include_str!("templates/c/marram.toml.txt")),
+    ("README.md", include_str!("templates/c/README.md.txt")),
+    (".gitignore", "*.wasm\n"),
+];
+
+const C_SDK: [Template; 1] = [("marram.h", include_str!("../../../../sdk/c/marram.h"))];
+
+/// Writes a project to a directory that it makes.
+///
+/// # Errors
+/// If the name does not fit the language, or the directory is there already or cannot be written.
+pub fn create(name: &Name, language: Language, directory: &Path) -> anyhow::Result<()> {
+    let Name(name) = name;
+    let (own, sdk): (&[Template], &[Template]) = match language {
+        Language::Rust => (&RUST, &RUST_SDK),
+        Language::C => (&C, &C_SDK),
+    };
+    let starts_well = name.starts_with(|first: char| first.is_ascii_alphabetic());
+    if language == Language::Rust && (!starts_well || name.contains('.')) {
+        bail!("`{name}` cannot name a crate: begin with a letter, and leave out dots");
+    }
+    if directory.exists() {
+        bail!("{} is there already: choose another name, or --directory", directory.display());
+    }
+    let file = name.replace('-', "_");
+    let fill = |text: &str| text.replace("{{name}}", name).replace("{{file}}", &file);
+    let filled = own.iter().map(|(path, text)| (fill(path), fill(text)));
+    let as_it_is = sdk.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
+    for (path, text) in filled.chain(as_it_is) {
+        let path = directory.join(path);
+        let parent = path.parent().unwrap_or(directory);
+        fs::create_dir_all(parent).with_context(|| format!("{} cannot be made", parent.display()))?;
+        fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::source::Source;
+    use crate::manifest::Manifest;
+
+    #[test]
+    fn a_project_has_everything_and_its_own_name_in_it() {
+        let base = std::env::temp_dir().join(format!("marram-new-{}", std::process::id()));
+        for (language, code) in [(Language::Rust, "src/lib.rs"), (Language::C, "my_cell.c")] {
+            let directory = base.join(code.replace('/', "-"));
+            create(&Name("my-cell".into()), language, &directory).unwrap();
+            assert!(directory.join(code).is_file());
+            let manifest = Source::read(&directory.join("marram.toml")).unwrap();
+            assert_eq!(Manifest::parse(&manifest).unwrap().name, "my-cell");
+            for entry in fs::read_dir(&directory).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+                let text = fs::read_to_string(entry.path()).unwrap();
+                assert!(!text.contains("{{"), "{}: {text}", entry.path().display());
+            }
+            let again = create(&Name("my-cell".into()), language, &directory).unwrap_err();
+            assert!(again.to_string().contains("there already"));
+        }
+        for bad in ["1st", "a.b"] {
+            assert!(create(&Name(bad.into()), Language::Rust, &base.join("never")).is_err());
+        }
+        fs::remove_dir_all(base).unwrap();
+    }
+}
