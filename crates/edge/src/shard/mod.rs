@@ -5,6 +5,7 @@ mod hello;
 mod keepers;
 mod peers;
 mod record;
+mod refused;
 mod report;
 mod shared;
 mod tenants;
@@ -33,6 +34,7 @@ use marram_wire::{
     seal::DomainSecret,
 };
 use peers::{FED_AGAIN_NS, Peers};
+use refused::Refused;
 use report::Counters;
 use shared::SharedCells;
 use tenants::Tenants;
@@ -101,6 +103,7 @@ pub struct Shard {
     images: BTreeMap<ImageHash, App>,
     /// What sessions named and is not among them.
     wanted: Wanted,
+    refused: Refused,
     wires: BTreeMap<WireId, Wire>,
     hosts: BTreeMap<HostId, WireId>,
     sessions: BTreeMap<SessionId, Session>,
@@ -135,6 +138,7 @@ impl Shard {
             apps: BTreeMap::new(),
             images: BTreeMap::new(),
             wanted: Wanted::default(),
+            refused: Refused::default(),
             wires: BTreeMap::new(),
             hosts: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -313,7 +317,7 @@ impl Shard {
                 }
                 out.push(Out::Control(FromShard::Killed(crate::api::Killed { tag: kill.tag, found })));
             }
-            ToShard::List(tag) => self.list(tag.tag, out),
+            ToShard::List(tag) => self.list(now, tag.tag, out),
             ToShard::Record(record) => self.record(now, &record, out),
         }
     }

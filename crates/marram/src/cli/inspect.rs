@@ -1,7 +1,7 @@
 //! `marram inspect`: an edge at a glance, or one session.
 
 use super::operate::{Edges, short, text};
-use super::{Failure, table};
+use super::{Failure, table, table::counted};
 use clap::Args;
 use serde_json::Value;
 use std::time::{Duration, SystemTime};
@@ -66,13 +66,20 @@ fn edge(edge: &Value) -> String {
         .collect();
     let mut app_headings = headings(&["APP", "IMAGE"], &OF_APPS);
     app_headings.push("STAGES");
+    let figure = |name: &str| edge["figures"][name].as_u64().unwrap_or(0);
+    let waiting = match figure("sessions_waiting") {
+        0 => String::new(),
+        count => {
+            format!("{} cannot be let in, and wait: its log says what for\n", counted(count, "more session"))
+        }
+    };
     format!(
-        "edge {}: {} sessions, {} apps, {} shards ({} died)\n\n{}\n{}",
+        "edge {}: {}, {}, {} ({} died)\n{waiting}\n{}\n{}",
         text(edge, "edge"),
-        text(&edge["figures"], "sessions"),
-        text(&edge["figures"], "apps"),
-        text(&edge["figures"], "shards"),
-        text(&edge["figures"], "shard_deaths_total"),
+        counted(figure("sessions"), "session"),
+        counted(figure("apps"), "app"),
+        counted(figure("shards"), "shard"),
+        figure("shard_deaths_total"),
         table::format(&headings(&["SHARD"], &OF_SHARDS), &shards),
         table::format(&app_headings, &apps),
     )
