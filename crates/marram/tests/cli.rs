@@ -100,7 +100,7 @@ fn inspect_shows_an_edge_with_its_shards_and_apps_and_a_session_with_its_stages(
     assert_eq!(&answer, b"count=1");
 
     let shown =
-        check(&["inspect", "--edge", &admin], 0, &["1 sessions, 1 apps, 2 shards", "WARM SLOTS", "READY"]);
+        check(&["inspect", "--edge", &admin], 0, &["1 session, 1 app, 2 shards", "WARM SLOTS", "READY"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     let app: Vec<&str> = shown.lines().last().unwrap().split_whitespace().collect();
     // Name, image, sessions, refused, ready, found, missed, shards that have it loaded, stages.
@@ -152,6 +152,34 @@ fn one_session_too_many_is_refused_and_the_reason_is_told() {
     let app: Vec<&str> = shown.lines().last().unwrap().split_whitespace().collect();
     assert!(app[2] == "1" && app[3].parse::<u64>().unwrap() >= 1, "{shown}");
     drop(clients);
+}
+
+#[test]
+fn an_edge_that_hangs_keeps_nobody_from_seeing_the_others() {
+    let mut lab = support::lab("cli-hangs", 2, 1);
+    lab.start_edges("").unwrap();
+    let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
+    // The one that is named first.
+    lab.edges[0].stop();
+    let silent = format!("{}: no answer in 3 s; it hangs or is stopped", lab.edges[0].admin());
+    let both = [urls[0].as_str(), urls[1].as_str()];
+    let output = check(&["apps", both[0], both[1]], 4, &[&silent]);
+    assert!(String::from_utf8(output.stdout).unwrap().contains("forward"), "the other one's answer");
+    let manifest = support::cells().manifest(&lab.place, "new", "counter", "").unwrap();
+    let manifest = manifest.display().to_string();
+    check(&["deploy", &manifest, both[0], both[1]], 4, &[&silent, "new is deployed"]);
+    let unknown = "0".repeat(32);
+    check(&["kill", &unknown, both[0], both[1]], 4, &[&silent]);
+    // Whoever knows the answer need not wait for the others.
+    let address = lab.start_client_agent(&lab.edge_addresses()[1..], &["new"]).unwrap()[0].address;
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"f").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    let listed = check(&["ps", &urls[1]], 0, &["new"]).stdout;
+    let listed = String::from_utf8(listed).unwrap();
+    let session = listed.lines().last().unwrap().split(' ').next().unwrap();
+    check(&["inspect", session, both[0], both[1]], 0, &["new"]);
+    check(&["kill", session, both[0], both[1]], 0, &["is ended"]);
 }
 
 #[test]
