@@ -19,7 +19,7 @@ pub use wanted::{REST_MAX_NS, REST_MIN_NS, WANTED_MAX};
 use crate::api::{App, Configure, FromShard, In, Keep, Now, Out, Place, Protect, ToShard, WireId};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    string::ToString,
+    string::{String, ToString},
     vec::Vec,
 };
 use keepers::{Keepers, Placing};
@@ -104,6 +104,8 @@ pub struct Shard {
     /// What sessions named and is not among them.
     wanted: Wanted,
     refused: Refused,
+    /// Records of stopped handlers that were told of, the newest last.
+    stops_told: VecDeque<String>,
     wires: BTreeMap<WireId, Wire>,
     hosts: BTreeMap<HostId, WireId>,
     sessions: BTreeMap<SessionId, Session>,
@@ -139,6 +141,7 @@ impl Shard {
             images: BTreeMap::new(),
             wanted: Wanted::default(),
             refused: Refused::default(),
+            stops_told: VecDeque::new(),
             wires: BTreeMap::new(),
             hosts: BTreeMap::new(),
             sessions: BTreeMap::new(),

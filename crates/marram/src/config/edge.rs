@@ -196,7 +196,7 @@ impl Written {
             shards: self.shards.map_or(0, Spanned::into_inner),
             images: state.join("images"),
             recordings: state.join("recordings"),
-            stops: self.record.resolve(source),
+            stops: self.record.resolve(source, self.admin.from(source)),
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
             gate_edges: self.gates.edges.into_iter().map(|edge| edge.0).collect(),
@@ -226,6 +226,15 @@ impl WrittenGate {
 }
 
 impl WrittenAdmin {
+    /// How a command on this machine fetches from this edge.
+    fn from(&self, source: &Source) -> String {
+        let listen = self.listen.as_ref().map_or("127.0.0.1:7401", |listen| listen.get_ref());
+        let reached = listen.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
+        let token = self.token_file.as_ref().map(|path| source.path(path.get_ref()));
+        let token = token.map_or_else(String::new, |path| format!(" --token-file {}", path.display()));
+        format!("--from http://{reached}{token}")
+    }
+
     fn resolve(
         self,
         source: &Source,
@@ -253,12 +262,13 @@ impl WrittenAdmin {
 }
 
 impl WrittenRecord {
-    fn resolve(self, source: &Source) -> Option<edge::Stops> {
+    fn resolve(self, source: &Source, from: String) -> Option<edge::Stops> {
         Some(edge::Stops {
             directory: source.path(&self.directory?),
             files_max: self.files.unwrap_or(edge::Stops::FILES),
             bytes_max: self.bytes.map_or(edge::Stops::BYTES, |size| size.0),
             redact: self.redact.unwrap_or(false),
+            from,
         })
     }
 }
