@@ -45,7 +45,7 @@ impl WrittenCoordinator {
         around: &Around<'_>,
     ) -> Result<Options, Problem> {
         if self.serve.is_none() && self.urls.is_empty() {
-            let what = "names no store; write `urls = [\"http://HOST:PORT\"]`, or `serve = \"127.0.0.1:7402\"` on one edge";
+            let what = "names no store; write `urls = [\"http://HOST:PORT\"]`, or `serve = \"127.0.0.1:7403\"` on one edge";
             return Err(source.problem(at, what));
         }
         let token = self.token_file.as_ref().map(|path| shared::token(source, path)).transpose()?;
