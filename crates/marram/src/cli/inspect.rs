@@ -94,15 +94,22 @@ fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
         {
             match (field.as_str(), value.as_u64()) {
                 ("since_ms", Some(since_ms)) => out += &format!("{:<16} {}\n", "since", ago(since_ms)),
-                (field, _) => out += &format!("{field:<16} {}\n", text(&answer, field)),
+                (field, _) => out += &format!("{:<16} {}\n", label(field), text(&answer, field)),
             }
         }
-        for line in answer["survives"].as_array().into_iter().flatten() {
-            out += &format!("{}\n", line.as_str().unwrap_or_default());
+        for line in answer["survives"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let (label, what) = line.split_once(": ").unwrap_or(("", line));
+            out += &format!("{label:<16} {what}\n");
         }
         out
     });
     Ok(())
+}
+
+/// What each edge counts from when it came to own the session is not the session's whole.
+fn label(field: &str) -> String {
+    let here = ["consumed", "produced", "checkpoints"].contains(&field);
+    if here { format!("{field} here") } else { field.to_owned() }
 }
 
 /// How long ago a time was, for people; Unix milliseconds by this machine's clock.

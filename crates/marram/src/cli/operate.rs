@@ -282,8 +282,8 @@ pub(super) fn ps(edges: &Edges) -> Result<(), Failure> {
             "PHASE",
             "PROTECT",
             "KEEPERS",
-            "CONSUMED",
-            "PRODUCED",
+            "CONSUMED HERE",
+            "PRODUCED HERE",
             "LOG BYTES",
             "RECOVERIES",
             "STAGES",
@@ -320,6 +320,10 @@ fn listing(answers: &[Value], list: &str, fields: &[&str], headings: &[&str]) ->
     let several = answers.len() > 1;
     let edge = |answer: &Value| several.then(|| text(answer, "edge"));
     let mut rows = Vec::new();
+    let items = |answer: &Value| answer[list].as_array().is_some_and(|items| !items.is_empty());
+    if !answers.iter().any(items) {
+        return format!("no {list}\n");
+    }
     for answer in answers {
         for item in answer[list].as_array().into_iter().flatten() {
             let cells = fields.iter().map(|field| short(&text(item, field)));
