@@ -67,6 +67,8 @@ fn an_app_comes_and_goes() {
     let (lab, admin) = edge();
     check(&["apps", "--edge", &admin], 0, &["forward", "endpoints", "peer"]);
     check(&["ps", "--edge", &admin, "--json"], 0, &["\"sessions\":[]"]);
+    let none = check(&["ps", "--edge", &admin], 0, &[]).stdout;
+    assert_eq!(String::from_utf8(none).unwrap(), "no sessions\n");
     let manifest = support::cells().manifest(&lab.place, "again", "counter", "protect = \"none\"\n").unwrap();
     let manifest = manifest.display().to_string();
     check(&["config", "check", "manifest", &manifest], 0, &["in order"]);
@@ -123,7 +125,14 @@ fn inspect_shows_an_edge_with_its_shards_and_apps_and_a_session_with_its_stages(
     let listed = check(&["ps", "--edge", &admin], 0, &["STAGES"]).stdout;
     let listed = String::from_utf8(listed).unwrap();
     let session = listed.lines().last().unwrap().split(' ').next().unwrap();
-    check(&["inspect", session, "--edge", &admin], 0, &["stages           counting\n", "image  "]);
+    let words = [
+        "stages           counting\n",
+        "image  ",
+        "consumed here    ",
+        "survives         any",
+        "ends with        the",
+    ];
+    check(&["inspect", session, "--edge", &admin], 0, &words);
 }
 
 #[test]
@@ -159,6 +168,7 @@ fn an_edge_that_hangs_keeps_nobody_from_seeing_the_others() {
     let mut lab = support::lab("cli-hangs", 2, 1);
     lab.start_edges("").unwrap();
     let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
+    let address = lab.start_client_agent(&lab.edge_addresses(), &["new"]).unwrap()[0].address;
     // The one that is named first.
     lab.edges[0].stop();
     let silent = format!("{}: no answer in 3 s; it hangs or is stopped", lab.edges[0].admin());
@@ -171,7 +181,6 @@ fn an_edge_that_hangs_keeps_nobody_from_seeing_the_others() {
     let unknown = "0".repeat(32);
     check(&["kill", &unknown, both[0], both[1]], 4, &[&silent]);
     // Whoever knows the answer need not wait for the others.
-    let address = lab.start_client_agent(&lab.edge_addresses()[1..], &["new"]).unwrap()[0].address;
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"f").unwrap();
     client.read_exact(&mut [0; 7]).unwrap();
@@ -180,6 +189,21 @@ fn an_edge_that_hangs_keeps_nobody_from_seeing_the_others() {
     let session = listed.lines().last().unwrap().split(' ').next().unwrap();
     check(&["inspect", session, both[0], both[1]], 0, &["new"]);
     check(&["kill", session, both[0], both[1]], 0, &["is ended"]);
+}
+
+#[test]
+fn two_edges_with_one_directory_do_not_start() {
+    let (lab, _) = edge();
+    let directory = lab.place.path().join(lab.edges[0].directory());
+    let state = directory.join("state").display().to_string();
+    let config = std::fs::read_to_string(directory.join("edge.toml")).unwrap();
+    // Whatever else it would use is its own.
+    let other = config
+        .replace(&lab.edges[0].address().to_string(), "127.0.0.1:0")
+        .replace(&lab.edges[0].admin().to_string(), "127.0.0.1:0");
+    let other = lab.place.write(&format!("{}/other.toml", lab.edges[0].directory()), other).unwrap();
+    let words = [&state, " is in use by process ", "a `state` of its own"];
+    check(&["edge", "--config", &other.display().to_string()], 1, &words);
 }
 
 #[test]

@@ -138,7 +138,8 @@ fn samples_show_every_field_that_there_is() {
     let recorder = |text: &str| place.recorder(text).unwrap_err();
     let manifest = |text: &str| Manifest::parse(&place.source(text)).unwrap_err().to_string();
     let for_servers = agent::sample_for_servers();
-    let kinds: [(&str, &dyn Fn(&str) -> String, &str, usize); 5] = [
+    type Complains<'a> = &'a dyn Fn(&str) -> String;
+    let kinds: [(&str, Complains<'_>, &str, usize); 5] = [
         ("edge", &edge, edge::SAMPLE, 60),
         ("agent-client", &agent, agent::SAMPLE, 30),
         ("agent-server", &agent, &for_servers, 30),
@@ -332,4 +333,37 @@ fn routes_and_listeners_say_what_is_wrong_with_them() {
         let said = place.agent(&format!("{AGENT}{fields}\n"), Side::Client).unwrap_err();
         assert!(said.contains(&format!("`{field}`")) && said.contains(says), "{fields}: {said}");
     }
+}
+
+#[test]
+fn what_can_be_lived_with_is_a_warning() {
+    let place = Place::new("warnings");
+    let mode = |file: &str, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(place.0.join(file), mode).unwrap();
+    };
+    let warnings = |text: &str| {
+        let source = place.source(text);
+        edge::Config::parse(&source).unwrap();
+        source.warnings().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    mode("secret", 0o640);
+    mode("token", 0o640);
+    assert_eq!(warnings(EDGE), [""; 0]);
+    mode("secret", 0o644);
+    let said = warnings(EDGE);
+    assert!(
+        matches!(&said[..], [one] if one.contains(":3: `secret_file`") && one.contains("chmod o= ")),
+        "{said:?}"
+    );
+    mode("secret", 0o600);
+    let open = EDGE.replace("127.0.0.1", "0.0.0.0");
+    let said = warnings(&open);
+    let words = [":2: `listen`", "token_file", "they refuse it"];
+    assert!(matches!(&said[..], [one] if words.iter().all(|word| one.contains(word))), "{said:?}");
+    for known in ["token_file = \"token\"", "insecure_plain = true"] {
+        assert_eq!(warnings(&format!("{open}[security]\n{known}\n")), [""; 0]);
+    }
+    mode("token", 0o604);
+    assert_eq!(warnings(&format!("{EDGE}[security]\ntoken_file = \"token\"\n")).len(), 1);
 }

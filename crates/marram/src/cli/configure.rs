@@ -47,7 +47,8 @@ pub(super) fn run(command: &Config) -> Result<(), Failure> {
             Ok(())
         }
         Config::Check { kind, file } => {
-            check(*kind, file).map_err(|problem| Failure::Usage(problem.into()))?;
+            let warnings = check(*kind, file).map_err(|problem| Failure::Usage(problem.into()))?;
+            warnings.iter().for_each(|problem| eprintln!("warning: {problem}"));
             if matches!(kind, Kind::Manifest) {
                 crate::admin::check(file).map_err(|why| Failure::Usage(anyhow::anyhow!(why)))?;
             }
@@ -67,7 +68,8 @@ fn sample(kind: Kind) -> Cow<'static, str> {
     }
 }
 
-fn check(kind: Kind, file: &std::path::Path) -> Result<(), Problem> {
+/// What is wrong and can be lived with.
+fn check(kind: Kind, file: &std::path::Path) -> Result<Vec<Problem>, Problem> {
     let source = Source::read(file)?;
     match kind {
         Kind::Edge => edge::Config::parse(&source).map(drop),
@@ -76,4 +78,5 @@ fn check(kind: Kind, file: &std::path::Path) -> Result<(), Problem> {
         Kind::Recorder => recorder::Config::parse(&source).map(drop),
         Kind::Manifest => Manifest::parse(&source).map(drop),
     }
+    .map(|()| source.warnings())
 }

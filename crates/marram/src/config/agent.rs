@@ -72,11 +72,10 @@ impl Config {
     ///
     /// # Errors
     /// If the token cannot be read, or something is missing for the side.
-    pub fn from_flags(flags: Flags, side: Side) -> Result<Self, Problem> {
-        let source = Source::new("the command line", String::new());
+    pub fn from_flags(source: &Source, flags: Flags, side: Side) -> Result<Self, Problem> {
         let token = flags
             .token_file
-            .map(|path| shared::token(&source, &Spanned::new(0..0, path.display().to_string())));
+            .map(|path| shared::token(source, &Spanned::new(0..0, path.display().to_string())));
         let agent = agent::Options {
             routing: Routing::new(flags.listen.into_iter().map(listener).collect(), Vec::new())
                 .map_err(|refused| source.complaint(refused.what))?,

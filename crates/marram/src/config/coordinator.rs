@@ -91,6 +91,7 @@ impl WrittenCoordinator {
             (None, None, Some(token)) => Ok(Credentials::Token(token)),
             (Some(user), Some(path), None) => {
                 let password = shared::file(source, path)?;
+                shared::warn_if_shown(source, path);
                 let password = String::from_utf8(password).map_err(|_| {
                     source.problem(&path.span(), "names a file that is no text; write one line")
                 })?;

@@ -184,7 +184,7 @@ impl Written {
         if let Some(shards) = self.shards.as_ref().filter(|shards| *shards.get_ref() == 0) {
             return Err(source.problem(&shards.span(), "an edge needs a shard; leave it out for one a core"));
         }
-        let state = source.path(&self.state);
+        let (state, listens) = (source.path(&self.state), self.listen.first().map(Spanned::span));
         let gates = self.gate.into_iter().map(|gate| gate.resolve(source)).collect::<Result<_, _>>()?;
         let security = self.security.resolve(source)?;
         let edge = edge::Options {
@@ -205,6 +205,11 @@ impl Written {
             limits: self.limits.resolve(tenants(source, self.tenant)?),
             sabotage: self.sabotage,
         };
+        if let Some(span) = listens.filter(|_| edge.is_believed_by_nobody()) {
+            let what = "is not on loopback, and there is nothing by which agents elsewhere know this edge, so they refuse it; name a \
+                        token with `security.token_file`, or a certificate";
+            source.warn(&span, what);
+        }
         let apps = self.apps.iter().map(|path| source.path(path)).collect();
         let admin = self.admin.resolve(source, state, apps, self.chain)?;
         let around = Around { state: &admin.state, listen: &edge.listen, admin: admin.listen };
