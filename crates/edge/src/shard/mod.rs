@@ -14,6 +14,7 @@ mod wires;
 mod witness;
 
 pub use record::RECORDINGS_MAX;
+pub use refused::REMEMBERED_MAX;
 pub use wanted::{REST_MAX_NS, REST_MIN_NS, WANTED_MAX};
 
 use crate::api::{App, Configure, FromShard, In, Keep, Now, Out, Place, Protect, ToShard, WireId};

@@ -15,8 +15,8 @@ use marram_wire::{
 
 /// A session that has not asked for so long waits no more, or elsewhere: agents ask every half second.
 const FORGET_NS: u64 = 10_000_000_000;
-/// Sessions remembered at a time. Of others it is not known whether they were told of.
-const REMEMBERED_MAX: usize = 1_024;
+/// Sessions remembered at a time. Others are not counted, and may be told of again.
+pub const REMEMBERED_MAX: usize = 1_024;
 /// Lines at once; then one in [`LINE_NS`].
 const LINES: u64 = 10;
 const LINE_NS: u64 = 1_000_000_000;

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// How long an edge may take to answer what it has at hand.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// How long for what takes its time: it compiles a module, or asks distant ends for what they keep.
-const LONG: Duration = Duration::from_secs(120);
+pub(super) const LONG: Duration = Duration::from_secs(120);
 
 /// Which edges to talk to.
 #[derive(Args)]
