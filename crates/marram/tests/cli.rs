@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -101,9 +101,14 @@ fn inspect_shows_an_edge_with_its_shards_and_apps_and_a_session_with_its_stages(
     client.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"count=1");
 
-    let shown =
-        check(&["inspect", "--edge", &admin], 0, &["1 session, 1 app, 2 shards", "WARM SLOTS", "READY"]);
-    let shown = String::from_utf8(shown.stdout).unwrap();
+    let words = ["1 session, 1 app, 2 shards", "WARM SLOTS", "READY"];
+    let inspect = || check(&["inspect", "--edge", &admin], 0, &words);
+    let mut shown = String::from_utf8(inspect().stdout).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    // The shard without a client may load the image a moment later.
+    while !shown.trim_end().ends_with("2          counting") && Instant::now() < deadline {
+        shown = String::from_utf8(inspect().stdout).unwrap();
+    }
     let app: Vec<&str> = shown.lines().last().unwrap().split_whitespace().collect();
     // Name, image, sessions, refused, ready, found, missed, shards that have it loaded, stages.
     assert_eq!((app[0], app[2], app[3], app[7], app[8]), ("counting", "1", "0", "2", "counting"), "{shown}");

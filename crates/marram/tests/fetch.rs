@@ -124,7 +124,7 @@ fn where_nobody_has_the_image_the_session_ends_and_says_so() {
     let ended = |event: &Event| event.name() == "ended";
     let over = lab.journal.count(0, ended) > 0;
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(over || shown.contains("1 more session cannot be let in"), "{shown}");
+    assert!(over || shown.contains("waiting to be let in: 1 session"), "{shown}");
     assert!(client.count().map_or(true, |line| line.is_empty()), "nobody can go on with it");
     let (_, ended) = lab.journal.wait(0, PATIENCE, ended).expect("the agent reports it");
     assert_eq!(ended.text("code"), "UnknownImage", "{}", ended.fields);

@@ -84,6 +84,10 @@ impl Shard {
         reason: &str,
         out: &mut Vec<Out>,
     ) {
+        // Every shard of the edge is asked in turn: one of them speaks for all.
+        if hello.session.0[0] % self.config.shards.max(1) != self.config.shard {
+            return;
+        }
         let hint = match code {
             Code::UnknownImage if hello.image.is_some_and(|image| self.is_being_fetched(image)) => return,
             Code::UnknownImage | Code::UnknownApp => String::new(),

@@ -70,7 +70,7 @@ fn edge(edge: &Value) -> String {
     let waiting = match figure("sessions_waiting") {
         0 => String::new(),
         count => {
-            format!("{} cannot be let in, and wait: its log says what for\n", counted(count, "more session"))
+            format!("waiting to be let in: {}; its log says what for\n", counted(count, "session"))
         }
     };
     format!(
