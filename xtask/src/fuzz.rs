@@ -18,7 +18,7 @@ use crate::{
 /// Seconds a target, unless told otherwise.
 pub(crate) const SECONDS_DEFAULT: u64 = 20;
 
-/// Set for the compiler, makes this program its wrapper.
+/// Set for the compiler, makes this program its wrapper. It holds the repository's root.
 const WRAPPER: &str = "MARRAM_FUZZ_WRAPPER";
 
 /// What libFuzzer needs to see where an input leads.
@@ -90,7 +90,7 @@ fn build(targets: &[String]) -> Result<()> {
     command.arg("--target-dir").arg(folder().join("build"));
     targets.iter().for_each(|name| _ = command.args(["--bin", name]));
     let this = std::env::current_exe().context("cannot find this program")?;
-    run(command.env("RUSTC_WRAPPER", this).env(WRAPPER, "1"))
+    run(command.env("RUSTC_WRAPPER", this).env(WRAPPER, project::root()))
 }
 
 /// Fuzzes one target in the background; what it says goes to a file.
@@ -141,9 +141,9 @@ fn log(name: &str) -> PathBuf {
     folder().join(format!("{name}.log"))
 }
 
-/// Whether cargo has called this program in the compiler's place.
-pub(crate) fn is_wrapper() -> bool {
-    std::env::var_os(WRAPPER).is_some()
+/// Whether cargo has called this program in the compiler's place: for which repository.
+pub(crate) fn is_wrapper() -> Option<PathBuf> {
+    std::env::var_os(WRAPPER).map(PathBuf::from)
 }
 
 /// Calls the compiler, with coverage for our own crates: the arguments are the compiler and its own.

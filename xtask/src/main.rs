@@ -77,18 +77,22 @@ impl Task {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if fuzz::is_wrapper() {
+    if let Some(root) = fuzz::is_wrapper() {
+        project::set_root(root);
         return fuzz::wrap(&words);
     }
-    let Some((name, arguments)) = words.split_first() else {
-        print!("{}", usage());
-        return ExitCode::SUCCESS;
+    let (name, arguments) = match words.split_first() {
+        Some((name, arguments)) if !["help", "--help", "-h"].contains(&name.as_str()) => (name, arguments),
+        _ => {
+            print!("{}", usage());
+            return ExitCode::SUCCESS;
+        }
     };
     let Some(task) = TASKS.iter().find(|task| task.0 == name) else {
         eprint!("xtask: there is no command `{name}`\n\n{}", usage());
         return ExitCode::from(2);
     };
-    match task.run(arguments) {
+    match project::find_root().and_then(|()| task.run(arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask {name}: {error:#}");

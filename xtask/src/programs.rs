@@ -2,12 +2,15 @@
 
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::{
     cells, project, setup,
     shell::{run, say},
 };
+
+/// The demo's exit status when bytes are wrong.
+const BIT: i32 = 5;
 
 /// `cargo xtask sim [SEED] [--from SEED --count N]`: what the simulator is called with is the simulator's business.
 pub(crate) fn sim(arguments: &[String]) -> Result<()> {
@@ -19,9 +22,26 @@ pub(crate) fn demo(arguments: &[String]) -> Result<()> {
     setup::ensure(setup::BUILD)?;
     setup::wish(setup::DEMO);
     cells::build()?;
-    say("building marram: some minutes the first time");
+    if !project::target().join("release/marram").is_file() {
+        say("building marram: some minutes the first time");
+    }
     run(project::cargo("build").args(["--release", "--locked", "--package", "marram"]))?;
-    run(release("marram").arg("demo").args(arguments))
+    let mut demo = release("marram");
+    demo.arg("demo").args(arguments);
+    if !arguments.iter().any(|argument| argument == "--sabotage") {
+        return run(&mut demo);
+    }
+    let status = demo.status().context("cannot start the demo")?;
+    verdict(status.code()).map(say)
+}
+
+/// What the demo's exit status means where a bit was flipped.
+fn verdict(code: Option<i32>) -> Result<&'static str> {
+    match code {
+        Some(BIT) => Ok("the flipped bit was found: the check bites"),
+        Some(0) => bail!("a bit was flipped, and the check did not find it"),
+        _ => bail!("the demo failed before its check"),
+    }
 }
 
 /// `cargo xtask bench [NAME ...] [--json]`: one after the other, all if none is named.
@@ -59,4 +79,15 @@ fn release(package: &str) -> Command {
     let mut command = project::cargo("run");
     command.args(["--release", "--locked", "--quiet", "--package", package, "--"]);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_flipped_bit_that_is_found_is_what_was_wanted() {
+        assert!(super::verdict(Some(5)).is_ok());
+        for code in [Some(0), Some(1), None] {
+            assert!(super::verdict(code).is_err(), "{code:?}");
+        }
+    }
 }

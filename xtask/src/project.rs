@@ -4,13 +4,46 @@ use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
     process::Command,
+    sync::OnceLock,
 };
 
 use anyhow::{Context, Result};
 
+/// Where the repository is: asked once, at the start.
+static ROOT: OnceLock<PathBuf> = OnceLock::new();
+
+/// What cargo tells the program that it runs about that program. Others that see it would be built anew: build scripts look at it.
+const OURS: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+
+/// Finds the repository that is worked on: the one whose `cargo xtask` this is, or that of the working directory. This program may have
+/// been compiled elsewhere, where a target folder is shared.
+pub(crate) fn find_root() -> Result<()> {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let working = std::env::current_dir().context("there is no working directory")?;
+    let root = find(manifest.as_deref(), &working).context("this is no checkout of Marram: run it in one")?;
+    set_root(root);
+    Ok(())
+}
+
+/// Says where the repository is.
+pub(crate) fn set_root(root: PathBuf) {
+    // Whoever was first has looked at the same environment.
+    let _ = ROOT.set(root);
+}
+
+fn find(manifest: Option<&Path>, working: &Path) -> Option<PathBuf> {
+    let is_root = |folder: &&Path| folder.join("xtask/src/project.rs").is_file();
+    let own = manifest.and_then(Path::parent);
+    own.into_iter().chain(working.ancestors()).find(is_root).map(Path::to_path_buf)
+}
+
 /// The repository's root.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository's root")
+    ROOT.get_or_init(|| {
+        let working = std::env::current_dir().unwrap_or_default();
+        let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        find(manifest.as_deref(), &working).expect("`main` has found it")
+    })
 }
 
 /// Everything that is built.
@@ -40,6 +73,11 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.arg(subcommand).current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| OURS.iter().any(|ours| name.starts_with(ours))) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
@@ -86,4 +124,33 @@ fn is_skipped(folder: &Path) -> bool {
 pub(crate) fn read(relative: &Path) -> Result<String> {
     std::fs::read_to_string(root().join(relative))
         .with_context(|| format!("cannot read {}", relative.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_about_this_program_is_not_said_to_cargo() {
+        // Cargo runs tests as it runs programs.
+        assert!(
+            std::env::var_os("CARGO_PKG_NAME").is_some() && std::env::var_os("CARGO_MANIFEST_DIR").is_some()
+        );
+        let command = cargo("build");
+        let kept = |name: &str| !command.get_envs().any(|(other, value)| other == name && value.is_none());
+        for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
+            assert!(!kept(name), "{name}");
+        }
+        assert!(kept("CARGO") && kept("PATH"));
+    }
+
+    #[test]
+    fn the_root_is_that_of_the_alias_or_of_the_working_directory() {
+        let own = root().to_path_buf();
+        let elsewhere = std::env::temp_dir();
+        assert_eq!(find(Some(&own.join("xtask")), &elsewhere), Some(own.clone()));
+        assert_eq!(find(Some(&elsewhere), &own.join("crates/wire")), Some(own.clone()));
+        assert_eq!(find(None, &own), Some(own));
+        assert_eq!(find(None, &elsewhere), None);
+    }
 }

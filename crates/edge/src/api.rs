@@ -638,7 +638,7 @@ record! {
 record! {
     /// A part of a shard that has counters of its own.
     Label {
-        /// What kind of part: `app` or `tenant`.
+        /// What kind of part: `app`, `tenant`, or a `server` that agents reach.
         name: String,
         /// Which one.
         value: String,
@@ -650,6 +650,12 @@ impl Label {
     #[must_use]
     pub fn app(name: &str) -> Self {
         Self { name: "app".into(), value: name.into() }
+    }
+
+    /// Of one server, by the name that its agents use.
+    #[must_use]
+    pub fn server(name: &str) -> Self {
+        Self { name: "server".into(), value: name.into() }
     }
 
     /// Of one tenant.

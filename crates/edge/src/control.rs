@@ -532,41 +532,46 @@ impl Control {
     fn survives(&self, row: &Row) -> Vec<String> {
         if row.protect == Protect::None {
             return alloc::vec![
-                "protect = \"none\": nothing is kept; the death of this edge, or of a connection, ends the session".into()
+                "ends with: the death of this edge, or of a connection: protect = \"none\" keeps nothing"
+                    .into()
             ];
         }
         if row.phase == Phase::Following.name() {
-            return alloc::vec!["this edge stands by for the session: ask its owner what it survives".into()];
+            return alloc::vec![
+                "note: this edge stands by for the session; ask its owner what it survives".into()
+            ];
         }
         let mut lines = alloc::vec![
-            "any number of edges and whole sites: log, messages and checkpoints are at its ends; one edge that both ends \
+            "survives: any number of edges and whole sites: log, messages and checkpoints are at its ends; one edge that both ends \
              reach is enough to go on"
                 .to_string(),
-            "lost connections between its ends and edges".to_string(),
+            "survives: lost connections between its ends and edges".to_string(),
         ];
         if matches!(row.protect, Protect::Warm | Protect::Hot) {
             let ready = |keeper: &&String| keeper.contains("(warm, ") || keeper.contains("(hot, ");
             lines.push(match row.keepers.iter().find(|keeper| ready(keeper) && !keeper.ends_with("not ready)")) {
-                Some(keeper) => alloc::format!("the death of this edge, without a rebuild: {keeper} goes on with it"),
-                None => "nobody stands by at this moment: should this edge die, the session is rebuilt from its ends".into(),
+                Some(keeper) => alloc::format!("survives: the death of this edge, without a rebuild: {keeper} goes on with it"),
+                None => "note: nobody stands by at this moment; should this edge die, the session is rebuilt from its ends".into(),
             });
         }
         if row.client_in_gate || row.server_in_gate {
-            lines.push("NOT the death of this edge: an end runs in its gate".into());
+            lines.push("ends with: the death of this edge: an end runs in its gate".into());
         }
         let ends = if row.server.is_some() {
             "the client's agent or the server's agent"
         } else {
             "the client's agent"
         };
-        lines.push(alloc::format!("NOT the death of {ends}, or of the host it runs on: an end is there"));
+        lines.push(alloc::format!(
+            "ends with: the death of {ends}, or of the host it runs on: an end is there (another edge's gate counts as an agent)"
+        ));
         if row.server.is_none() {
             let watched = self.images.get(&row.image).is_some_and(|app| app.witness != Witness::None);
             lines.push(if watched {
-                "there is no server end, and the coordinator is witness: a client can go back by what it acknowledged in the last second, or did not acknowledge"
+                "note: there is no server end, and the coordinator is witness: a client can go back by what it acknowledged in the last second, or did not acknowledge"
                     .into()
             } else {
-                "there is no server end: a client that keeps an old copy of what its agent stores can go back to it".into()
+                "note: there is no server end: a client that keeps an old copy of what its agent stores can go back to it".into()
             });
         }
         lines

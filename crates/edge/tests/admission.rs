@@ -91,8 +91,8 @@ impl World {
         self.step(In::Control(message))
     }
 
-    /// A session asks to begin, or to go on here; what it is refused with, if it is.
-    fn hello(&mut self, number: u8, app: &App, fresh: bool) -> Result<(), String> {
+    /// A session asks to begin, or to go on here.
+    fn ask(&mut self, number: u8, app: &App, fresh: bool) -> Vec<Out> {
         self.channels += 2;
         let session = session(number);
         let resume = SessionKeys::derive(&secret(), session).resume();
@@ -107,7 +107,12 @@ impl World {
             proof: (!fresh).then(|| proof(&resume, &self.challenge, session)),
             peer: None,
         };
-        let told = self.step(In::Frame { wire: WIRE, frame: hello.into() });
+        self.step(In::Frame { wire: WIRE, frame: hello.into() })
+    }
+
+    /// The same; what it is refused with, if it is.
+    fn hello(&mut self, number: u8, app: &App, fresh: bool) -> Result<(), String> {
+        let told = self.ask(number, app, fresh);
         for out in &told {
             if let Out::Send { frame: Frame::Reject(reject), .. } = out {
                 assert_eq!(reject.code, Code::Busy, "another edge may have room");
@@ -126,13 +131,14 @@ impl World {
         self.tell(ToShard::Kill(Kill { tag: 0, session: session(number), reason: "enough".into() }));
     }
 
-    fn counted(&mut self, name: &str, label: &Label) -> u64 {
+    fn counted<'a>(&mut self, name: &str, label: impl Into<Option<&'a Label>>) -> u64 {
+        let label = label.into();
         let told = self.tell(ToShard::List(Tag { tag: 1 }));
         let counters = told.into_iter().find_map(|out| match out {
             Out::Control(FromShard::Counted(counted)) => Some(counted.counters),
             _ => None,
         });
-        let of = |counter: &Counter| counter.name == name && counter.label.as_ref() == Some(label);
+        let of = |counter: &Counter| counter.name == name && counter.label.as_ref() == label;
         counters.unwrap().into_iter().find(of).map(|counter| counter.value).expect("it is counted")
     }
 }
@@ -192,4 +198,56 @@ fn a_session_that_was_let_in_somewhere_is_not_turned_away_when_it_has_to_move() 
     assert!(world.begin(3, &web).is_err(), "and one is still all that there may be");
     world.end(2);
     assert_eq!(world.begin(3, &web), Ok(()));
+}
+
+/// The lines for the log.
+fn notes(told: &[Out]) -> Vec<(u8, &str)> {
+    let note = |out| match out {
+        &Out::Control(FromShard::Note(ref note)) => Some((note.level, note.text.as_str())),
+        _ => None,
+    };
+    told.iter().filter_map(note).collect()
+}
+
+#[test]
+fn a_session_that_cannot_be_let_in_is_told_of_once_by_one_shard_and_counted_until_it_can() {
+    let web = app("web", "acme", 0);
+    let mut world = World::new(&[], &[]);
+    world.tell(ToShard::Configure(Configure { shard: 1, shards: 2, ..Configure::default() }));
+    let (own, other) = (3, 4);
+    assert_eq!(notes(&world.ask(other, &web, false)), [], "that is the other shard's");
+    let told = world.ask(own, &web, false);
+    let words = ["`keep.linger`", "`web`", "does not have", "`marram deploy`"];
+    assert!(
+        matches!(&notes(&told)[..], [(1, text)] if words.iter().all(|word| text.contains(word))),
+        "{told:?}"
+    );
+    assert_eq!(notes(&world.ask(own, &web, false)), [], "it was said");
+    assert_eq!(world.counted("sessions_waiting", None), 1);
+    world.tell(ToShard::Deploy(web.clone()));
+    assert_eq!(world.hello(own, &web, false), Ok(()));
+    assert_eq!(world.counted("sessions_waiting", None), 0);
+}
+
+#[test]
+fn a_server_that_nobody_reaches_is_named_with_those_that_somebody_does() {
+    let web = App { server: Some("origin".into()), ..app("web", "acme", 0) };
+    let mut world = World::new(std::slice::from_ref(&web), &[]);
+    let told = world.ask(1, &web, true);
+    let text = notes(&told)[0].1;
+    assert!(
+        text.contains("`origin`") && text.contains("`patience.no_edge`") && text.contains("no agent"),
+        "{text}"
+    );
+    let greet = Greet {
+        version_oldest: WIRE_VERSION_OLDEST,
+        version_newest: WIRE_VERSION,
+        host: HostId([8; 16]),
+        servers: vec!["orgin".into(), "db".into()],
+    };
+    world.step(In::WireUp { wire: WireId(2) });
+    world.step(In::Frame { wire: WireId(2), frame: greet.into() });
+    let told = world.ask(2, &web, true);
+    assert!(notes(&told)[0].1.contains("reach `db`, `orgin`"), "{told:?}");
+    assert_eq!(world.counted("server_wires", &Label::server("orgin")), 1);
 }

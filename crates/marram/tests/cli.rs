@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -67,6 +67,8 @@ fn an_app_comes_and_goes() {
     let (lab, admin) = edge();
     check(&["apps", "--edge", &admin], 0, &["forward", "endpoints", "peer"]);
     check(&["ps", "--edge", &admin, "--json"], 0, &["\"sessions\":[]"]);
+    let none = check(&["ps", "--edge", &admin], 0, &[]).stdout;
+    assert_eq!(String::from_utf8(none).unwrap(), "no sessions\n");
     let manifest = support::cells().manifest(&lab.place, "again", "counter", "protect = \"none\"\n").unwrap();
     let manifest = manifest.display().to_string();
     check(&["config", "check", "manifest", &manifest], 0, &["in order"]);
@@ -99,9 +101,14 @@ fn inspect_shows_an_edge_with_its_shards_and_apps_and_a_session_with_its_stages(
     client.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"count=1");
 
-    let shown =
-        check(&["inspect", "--edge", &admin], 0, &["1 sessions, 1 apps, 2 shards", "WARM SLOTS", "READY"]);
-    let shown = String::from_utf8(shown.stdout).unwrap();
+    let words = ["1 session, 1 app, 2 shards", "WARM SLOTS", "READY"];
+    let inspect = || check(&["inspect", "--edge", &admin], 0, &words);
+    let mut shown = String::from_utf8(inspect().stdout).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    // The shard without a client may load the image a moment later.
+    while !shown.trim_end().ends_with("2          counting") && Instant::now() < deadline {
+        shown = String::from_utf8(inspect().stdout).unwrap();
+    }
     let app: Vec<&str> = shown.lines().last().unwrap().split_whitespace().collect();
     // Name, image, sessions, refused, ready, found, missed, shards that have it loaded, stages.
     assert_eq!((app[0], app[2], app[3], app[7], app[8]), ("counting", "1", "0", "2", "counting"), "{shown}");
@@ -123,7 +130,14 @@ fn inspect_shows_an_edge_with_its_shards_and_apps_and_a_session_with_its_stages(
     let listed = check(&["ps", "--edge", &admin], 0, &["STAGES"]).stdout;
     let listed = String::from_utf8(listed).unwrap();
     let session = listed.lines().last().unwrap().split(' ').next().unwrap();
-    check(&["inspect", session, "--edge", &admin], 0, &["stages           counting\n", "image  "]);
+    let words = [
+        "stages           counting\n",
+        "image  ",
+        "consumed here    ",
+        "survives         any",
+        "ends with        the",
+    ];
+    check(&["inspect", session, "--edge", &admin], 0, &words);
 }
 
 #[test]
@@ -152,6 +166,49 @@ fn one_session_too_many_is_refused_and_the_reason_is_told() {
     let app: Vec<&str> = shown.lines().last().unwrap().split_whitespace().collect();
     assert!(app[2] == "1" && app[3].parse::<u64>().unwrap() >= 1, "{shown}");
     drop(clients);
+}
+
+#[test]
+fn an_edge_that_hangs_keeps_nobody_from_seeing_the_others() {
+    let mut lab = support::lab("cli-hangs", 2, 1);
+    lab.start_edges("").unwrap();
+    let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
+    let address = lab.start_client_agent(&lab.edge_addresses(), &["new"]).unwrap()[0].address;
+    // The one that is named first.
+    lab.edges[0].stop();
+    let silent = format!("{}: no answer in 3 s; it hangs or is stopped", lab.edges[0].admin());
+    let both = [urls[0].as_str(), urls[1].as_str()];
+    let output = check(&["apps", both[0], both[1]], 4, &[&silent]);
+    assert!(String::from_utf8(output.stdout).unwrap().contains("forward"), "the other one's answer");
+    let manifest = support::cells().manifest(&lab.place, "new", "counter", "").unwrap();
+    let manifest = manifest.display().to_string();
+    check(&["deploy", &manifest, both[0], both[1]], 4, &[&silent, "new is deployed"]);
+    let unknown = "0".repeat(32);
+    check(&["kill", &unknown, both[0], both[1]], 4, &[&silent]);
+    // Whoever knows the answer need not wait for the others.
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"f").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    let listed = check(&["ps", &urls[1]], 0, &["new"]).stdout;
+    let listed = String::from_utf8(listed).unwrap();
+    let session = listed.lines().last().unwrap().split(' ').next().unwrap();
+    check(&["inspect", session, both[0], both[1]], 0, &["new"]);
+    check(&["kill", session, both[0], both[1]], 0, &["is ended"]);
+}
+
+#[test]
+fn two_edges_with_one_directory_do_not_start() {
+    let (lab, _) = edge();
+    let directory = lab.place.path().join(lab.edges[0].directory());
+    let state = directory.join("state").display().to_string();
+    let config = std::fs::read_to_string(directory.join("edge.toml")).unwrap();
+    // Whatever else it would use is its own.
+    let other = config
+        .replace(&lab.edges[0].address().to_string(), "127.0.0.1:0")
+        .replace(&lab.edges[0].admin().to_string(), "127.0.0.1:0");
+    let other = lab.place.write(&format!("{}/other.toml", lab.edges[0].directory()), other).unwrap();
+    let words = [&state, " is in use by process ", "a `state` of its own"];
+    check(&["edge", "--config", &other.display().to_string()], 1, &words);
 }
 
 #[test]

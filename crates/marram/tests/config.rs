@@ -4,6 +4,7 @@
 use marram::config::agent::{self, Side};
 use marram::config::source::Source;
 use marram::config::{edge, recorder};
+use marram::manifest::{Manifest, SAMPLE};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -84,9 +85,76 @@ fn samples_are_legal_as_they_are_and_with_every_line_on() {
         assert_eq!(config.edge.patience.heartbeat_interval, Duration::from_millis(50));
         let text = change(agent::SAMPLE).replace("/etc/marram/", "");
         assert_eq!(place.agent(&text, Side::Client).unwrap().agent.edges.len(), 2);
+        let text = change(&agent::sample_for_servers()).replace("/etc/marram/", "");
+        assert_eq!(place.agent(&text, Side::Server).unwrap().agent.servers.len(), 2);
         let text = change(recorder::SAMPLE).replace("/etc/marram/", "");
         let config = place.recorder(&text).unwrap();
         assert_eq!((&config.recorder.name[..], config.recorder.edges.len()), ("site-1", 2));
+    }
+}
+
+/// What a parser takes: `field`, `table.field`, `table.table.field`. It says so itself when it is given what it does not know.
+fn known(complains: &dyn Fn(&str) -> String, tables: &[String]) -> Vec<String> {
+    let path = tables.join(".");
+    let headers: Vec<String> = match tables.len() {
+        0 => vec![String::new()],
+        _ => vec![format!("[{path}]\n"), format!("[[{path}]]\n")],
+    };
+    // A table in one of several is in the first of them.
+    let outer: String =
+        (1..tables.len()).map(|depth| format!("[[{}]]\n", tables[..depth].join("."))).collect();
+    let said = headers.iter().map(|header| complains(&format!("{outer}{header}nonsense = 1\n")));
+    let Some(said) = said.into_iter().find(|said| said.contains("unknown field `nonsense`")) else {
+        return vec![path];
+    };
+    let list = said.split("expected ").nth(1).unwrap();
+    let fields = list.split('`').skip(1).step_by(2);
+    fields.flat_map(|field| known(complains, &[tables, &[field.to_owned()]].concat())).collect()
+}
+
+/// What a sample shows, commented out or not, in the same form.
+fn shown(sample: &str) -> std::collections::BTreeSet<String> {
+    let mut table = String::new();
+    let mut shown = std::collections::BTreeSet::new();
+    for line in sample.lines().map(|line| line.trim_start_matches(['#', ' '])) {
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
+            table = format!("{}.", name.trim_start_matches('['));
+        } else if let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| !key.contains(' ')) {
+            shown.insert(format!("{table}{key}"));
+            if key == "keys" {
+                // Of the app itself, but explained with the files that it names.
+                shown.insert(key.to_owned());
+            }
+        }
+    }
+    shown
+}
+
+#[test]
+fn samples_show_every_field_that_there_is() {
+    let place = Place::new("fields");
+    let edge = |text: &str| place.edge(text).unwrap_err();
+    let agent = |text: &str| place.agent(text, Side::Client).unwrap_err();
+    let recorder = |text: &str| place.recorder(text).unwrap_err();
+    let manifest = |text: &str| Manifest::parse(&place.source(text)).unwrap_err().to_string();
+    let for_servers = agent::sample_for_servers();
+    type Complains<'a> = &'a dyn Fn(&str) -> String;
+    let kinds: [(&str, Complains<'_>, &str, usize); 5] = [
+        ("edge", &edge, edge::SAMPLE, 60),
+        ("agent-client", &agent, agent::SAMPLE, 30),
+        ("agent-server", &agent, &for_servers, 30),
+        ("recorder", &recorder, recorder::SAMPLE, 15),
+        ("manifest", &manifest, SAMPLE, 30),
+    ];
+    for (kind, complains, sample, at_least) in kinds {
+        let (known, shown) = (known(complains, &[]), shown(sample));
+        assert!(known.len() >= at_least, "{kind}: {known:?}");
+        // What only makes a demonstration fail is no setting. A stage has what an app has.
+        let is_shown = |field: &String| {
+            field == "sabotage" || shown.contains(field) || shown.contains(field.trim_start_matches("stage."))
+        };
+        let missing: Vec<_> = known.iter().filter(|field| !is_shown(field)).collect();
+        assert!(missing.is_empty(), "the sample for {kind} lacks {missing:?}");
     }
 }
 
@@ -134,7 +202,7 @@ fn an_edges_errors_name_line_field_and_fix() {
         ("[log]\nlevel = \"loud\"", &[":5", "`log.level`", "`debug`"]),
         ("[coordinator]\nlease = \"10s\"", &["`coordinator", "urls = ", "serve = "]),
         (
-            "[coordinator]\nserve = \"0.0.0.0:7402\"",
+            "[coordinator]\nserve = \"0.0.0.0:7403\"",
             &[":5", "`coordinator.serve`", "not on loopback", "token_file"],
         ),
         (
@@ -173,7 +241,7 @@ fn an_agents_errors_name_line_field_and_fix() {
         ("edges = [\"edge-a\"]", Side::Client, &[":1", "`edges`", "edge.example.org:7400"][..]),
         ("edges = []", Side::Client, &["`edges`", "edge-a:7400"]),
         ("edges = [\"a:1\"]", Side::Client, &["`listen`", "[[listen]]"]),
-        ("edges = [\"a:1\"]", Side::Server, &["`servers`", "web"]),
+        ("edges = [\"a:1\"]", Side::Server, &["`servers`", "origin"]),
         ("edges = [\"a:1\"]\nservers = { \"a b\" = \"c:1\" }", Side::Server, &[":2", "`servers`", "a name"]),
         (
             "edges = [\"a:1\"]\nservers = { web = \"c\" }",
@@ -265,4 +333,37 @@ fn routes_and_listeners_say_what_is_wrong_with_them() {
         let said = place.agent(&format!("{AGENT}{fields}\n"), Side::Client).unwrap_err();
         assert!(said.contains(&format!("`{field}`")) && said.contains(says), "{fields}: {said}");
     }
+}
+
+#[test]
+fn what_can_be_lived_with_is_a_warning() {
+    let place = Place::new("warnings");
+    let mode = |file: &str, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(place.0.join(file), mode).unwrap();
+    };
+    let warnings = |text: &str| {
+        let source = place.source(text);
+        edge::Config::parse(&source).unwrap();
+        source.warnings().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    mode("secret", 0o640);
+    mode("token", 0o640);
+    assert_eq!(warnings(EDGE), [""; 0]);
+    mode("secret", 0o644);
+    let said = warnings(EDGE);
+    assert!(
+        matches!(&said[..], [one] if one.contains(":3: `secret_file`") && one.contains("chmod o= ")),
+        "{said:?}"
+    );
+    mode("secret", 0o600);
+    let open = EDGE.replace("127.0.0.1", "0.0.0.0");
+    let said = warnings(&open);
+    let words = [":2: `listen`", "token_file", "they refuse it"];
+    assert!(matches!(&said[..], [one] if words.iter().all(|word| one.contains(word))), "{said:?}");
+    for known in ["token_file = \"token\"", "insecure_plain = true"] {
+        assert_eq!(warnings(&format!("{open}[security]\n{known}\n")), [""; 0]);
+    }
+    mode("token", 0o604);
+    assert_eq!(warnings(&format!("{EDGE}[security]\ntoken_file = \"token\"\n")).len(), 1);
 }

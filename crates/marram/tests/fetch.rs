@@ -101,8 +101,31 @@ fn where_nobody_has_the_image_the_session_ends_and_says_so() {
     let mut client = Client::connect(address);
     assert_eq!(client.count().unwrap(), "count=1");
     lab.edges[0].kill();
-    assert!(client.count().map_or(true, |line| line.is_empty()), "nobody can go on with it");
+    // Long before that its agent and the edge say what it waits for.
+    let waits = |event: &Event| event.name() == "waiting" && event.text("reason").contains("has it either");
+    let (_, waits) = lab.journal.wait(0, PATIENCE, waits).expect("the agent says so");
+    let session = waits.text("session").to_owned();
+    assert_eq!((waits.text("code"), waits.text("app")), ("UnknownImage", "moving"), "{}", waits.fields);
+    assert!(waits.number("left_ms") <= 2_000, "{}", waits.fields);
+    let level = |event: &Event, words: &str| {
+        event.text("level") == "WARN" && event.fields.to_string().contains(words)
+    };
+    let told = |words: &'static str| {
+        let about = |event: &Event| level(event, words) && event.fields.to_string().contains(&session);
+        lab.journal.wait(0, PATIENCE, about).expect(words);
+        lab.journal.count(0, about)
+    };
+    assert_eq!(told("asks again until its app's `keep.linger` is over"), 1, "by the edge, once");
+    told("session waits, for");
+    let shown = Command::new(env!("CARGO_BIN_EXE_marram"))
+        .args(["inspect", "--edge", &url(&lab.edges[1])])
+        .output()
+        .unwrap();
     let ended = |event: &Event| event.name() == "ended";
+    let over = lab.journal.count(0, ended) > 0;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(over || shown.contains("waiting to be let in: 1 session"), "{shown}");
+    assert!(client.count().map_or(true, |line| line.is_empty()), "nobody can go on with it");
     let (_, ended) = lab.journal.wait(0, PATIENCE, ended).expect("the agent reports it");
     assert_eq!(ended.text("code"), "UnknownImage", "{}", ended.fields);
     for words in ["`moving`", "none of its 1 peers has it either", "deploy that version"] {

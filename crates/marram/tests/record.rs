@@ -235,7 +235,7 @@ fn a_handler_that_is_stopped_leaves_a_record_that_stops_again_and_the_oldest_go(
         let mut client = Client::connect(address);
         client.ask("rfc");
         client.say(poison);
-        let left_one = |event: &Event| event.text("message").contains("`marram replay`");
+        let left_one = |event: &Event| event.text("message").contains("`marram replay ");
         let event = lab
             .journal
             .wait(start, PATIENCE, left_one)
@@ -243,9 +243,22 @@ fn a_handler_that_is_stopped_leaves_a_record_that_stops_again_and_the_oldest_go(
             .1
             .text("message")
             .to_owned();
-        let file = event.rsplit("again from ").next().unwrap().to_owned();
-        let replayed = told(&["replay", &file, "--from", &admin]);
+        // What it says to do works as it stands.
+        let command = event.split('`').nth(1).unwrap().strip_prefix("marram ").unwrap();
+        let command: Vec<&str> = command.split(' ').collect();
+        assert_eq!(command[2..], ["--from", admin.as_str()], "{event}");
+        let replayed = told(&command);
         assert!(replayed.contains(says) && replayed.contains("the same run"), "{replayed}");
+        let file = command[1].to_owned();
+        let (code, said) = complaint(&["replay", &file]);
+        assert!(code == 1 && said.contains("--from http://") && said.contains("--images"), "{code} {said}");
+        let images = lab.place.path().join(lab.edges[0].directory()).join("state/images");
+        let replayed = told(&["replay", &file, "--images", &images.display().to_string()]);
+        assert!(replayed.contains("the same run"), "{replayed}");
+        let again = |event: &Event| event.text("message").contains(&file);
+        assert_eq!(lab.journal.count(start, again), 1, "though the handler was tried twice");
+        let (code, said) = complaint(&["replay", &file, "--from", &admin, "--until", "1000"]);
+        assert!(code == 2 && said.contains("the recording ends after"), "{code} {said}");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         // Where it stood before that can be looked at.
         let before = told(&["replay", &file, "--from", &admin, "--until", "2", "--dump", "state"]);

@@ -298,7 +298,7 @@ fn an_edge_that_does_not_hold_the_key_or_does_not_grant_it_refuses_the_app() {
 #[test]
 fn keys_that_anybody_can_read_or_plain_wires_would_give_away_are_refused() {
     let site = Site::new(&rcgen::PKCS_ED25519);
-    site.place.write("secret", "0123456789abcdef").unwrap();
+    site.place.write_private("secret", "0123456789abcdef").unwrap();
     let check = |tables: &str| {
         let text =
             format!("state = \"state\"\nlisten = [\"127.0.0.1:7400\"]\nsecret_file = \"secret\"\n{tables}");

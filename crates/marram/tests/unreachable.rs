@@ -3,8 +3,10 @@
 
 mod support;
 
+use marram::harness::Event;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,5 +67,39 @@ fn an_app_that_no_edge_has_fails_in_words() {
         ended.text("reason").contains("nonsuch") || ended.text("code").contains("App"),
         "{}",
         ended.fields
+    );
+}
+
+#[test]
+fn a_server_that_no_agent_reaches_is_named_at_once() {
+    let mut lab = support::lab("wrong-server", 1, 1);
+    lab.start_edges("").unwrap();
+    let edges = lab.edge_addresses();
+    lab.start_server_agent(&edges, &[("pear", "127.0.0.1:1".parse().unwrap())]).unwrap();
+    let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+    // It waits for 30 s, and is not asked for them here.
+    let client = TcpStream::connect(address).unwrap();
+    let waits = |event: &Event| event.name() == "waiting";
+    let waits = lab.journal.wait(0, PATIENCE, waits).expect("the client's agent says so").1;
+    assert_eq!((waits.text("code"), waits.text("app")), ("NoServerAgent", "forward"), "{}", waits.fields);
+    assert!(waits.text("reason").contains("`peer`"), "{}", waits.fields);
+    let told = |event: &Event| {
+        let text = event.text("message");
+        event.text("level") == "WARN" && text.contains("server `peer`") && text.contains("reach `pear`")
+    };
+    lab.journal.wait(0, PATIENCE, told).expect("the edge says so, with the names that there are");
+    drop(client);
+    let manifest = support::cells().manifest(&lab.place, "again", "forward", "server = \"peer\"\n").unwrap();
+    let edge = format!("http://{}", lab.edges[0].admin());
+    let output = Command::new(env!("CARGO_BIN_EXE_marram"))
+        .arg("deploy")
+        .arg(manifest)
+        .args(["--edge", &edge])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("note: ") && said.contains("reach `pear`"),
+        "{output:?}"
     );
 }

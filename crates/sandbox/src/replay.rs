@@ -69,8 +69,8 @@ impl fmt::Display for ReplayError {
         match self {
             Self::NoApp(image) => write!(
                 f,
-                "the record file has no app, and image {image} is not on this machine: name an edge that has it with --from, or \
-                 a directory of images with --images; or record the session again without --without-app"
+                "the record file is without its app: name an edge that has image {image} by --from http://ADMIN, or a directory \
+                 that has it by --images, such as `images` in an edge's state directory"
             ),
             Self::Image(error) => write!(f, "{error}"),
             Self::Debug(error) => write!(f, "{error}"),
@@ -103,8 +103,10 @@ impl Replayer {
     /// # Errors
     /// If it is redacted, or something that it needs is not at hand.
     pub fn new(recording: Recording, images: &Images, keyring: Keyring) -> Result<Self, ReplayError> {
+        // A redacted one cannot be run whatever is at hand.
+        let player = Player::new(&recording, CELL)?;
         let image = image(&recording, images)?;
-        Self::of_image(recording, image, keyring, false)
+        Self::of_image(recording, (image, player), keyring, false)
     }
 
     /// As [`Self::new`], for a debugger that is or will be attached to this process: code says which lines of source it comes
@@ -119,19 +121,19 @@ impl Replayer {
         keyring: Keyring,
         symbols: &[Vec<u8>],
     ) -> Result<Self, ReplayError> {
+        let player = Player::new(&recording, CELL)?;
         // Kept first, as for any replay: what comes in the file proves itself there.
         image(&recording, images)?;
         let image = debugging::load(images, recording.about.image, symbols).map_err(ReplayError::Debug)?;
-        Self::of_image(recording, Arc::new(image), keyring, true)
+        Self::of_image(recording, (Arc::new(image), player), keyring, true)
     }
 
     fn of_image(
         recording: Recording,
-        image: Arc<Image>,
+        (image, player): (Arc<Image>, Player),
         keyring: Keyring,
         debugged: bool,
     ) -> Result<Self, ReplayError> {
-        let player = Player::new(&recording, CELL)?;
         let config = CellsConfig {
             slots: u32::try_from(image.stage_count()).unwrap_or(u32::MAX).max(2),
             tracking: Tracking::Compare,

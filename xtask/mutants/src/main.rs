@@ -57,7 +57,8 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool> {
     let arguments = parse(std::env::args().skip(1))?;
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").context("`cargo xtask mutants` runs this")?;
+    let root = PathBuf::from(manifest).join("../..").canonicalize()?;
     let folder = root.join("target/mechanical");
     let lock = programs::lock(&folder)?;
     let mutants = tree::write(&root, &folder.join("tree"), &arguments.name)?;

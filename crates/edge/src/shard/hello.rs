@@ -39,28 +39,28 @@ impl Shard {
             self.counters.recoveries_queued += 1;
             return self.waiting.push_back((wire, hello));
         }
-        let channel = hello.channel;
         let tried = self.try_hello(now, wire, &hello, true, out);
-        self.answer_hello(wire, channel, tried, out);
+        self.answer_hello(now, wire, &hello, tried, out);
     }
 
     /// Once more, with all that a recorder could give.
     pub(super) fn hello_recalled(&mut self, now: Now, wire: WireId, hello: Hello, out: &mut Vec<Out>) {
         let tried = self.try_hello(now, wire, &hello, false, out);
-        self.answer_hello(wire, hello.channel, tried, out);
+        self.answer_hello(now, wire, &hello, tried, out);
     }
 
     fn answer_hello(
         &mut self,
+        now: Now,
         wire: WireId,
-        channel: Channel,
+        hello: &Hello,
         tried: Result<(), Refusal>,
         out: &mut Vec<Out>,
     ) {
-        if let Err(Refusal(code, reason)) = tried {
-            self.counters.rejected += 1;
-            out.push(Out::Send { wire, frame: Reject { channel, code, reason }.into() });
-        }
+        let Err(Refusal(code, reason)) = tried else { return self.refused.admitted(hello.session) };
+        self.counters.rejected += 1;
+        self.tell_refusal(now, hello, code, &reason, out);
+        out.push(Out::Send { wire, frame: Reject { channel: hello.channel, code, reason }.into() });
     }
 
     /// Keeps the count of recoveries: called whenever a session's owner was called, or what it is to become was decided.

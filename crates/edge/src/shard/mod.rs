@@ -5,6 +5,7 @@ mod hello;
 mod keepers;
 mod peers;
 mod record;
+mod refused;
 mod report;
 mod shared;
 mod tenants;
@@ -13,12 +14,13 @@ mod wires;
 mod witness;
 
 pub use record::RECORDINGS_MAX;
+pub use refused::REMEMBERED_MAX;
 pub use wanted::{REST_MAX_NS, REST_MIN_NS, WANTED_MAX};
 
 use crate::api::{App, Configure, FromShard, In, Keep, Now, Out, Place, Protect, ToShard, WireId};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    string::ToString,
+    string::{String, ToString},
     vec::Vec,
 };
 use keepers::{Keepers, Placing};
@@ -33,6 +35,7 @@ use marram_wire::{
     seal::DomainSecret,
 };
 use peers::{FED_AGAIN_NS, Peers};
+use refused::Refused;
 use report::Counters;
 use shared::SharedCells;
 use tenants::Tenants;
@@ -101,6 +104,9 @@ pub struct Shard {
     images: BTreeMap<ImageHash, App>,
     /// What sessions named and is not among them.
     wanted: Wanted,
+    refused: Refused,
+    /// Records of stopped handlers that were told of, the newest last.
+    stops_told: VecDeque<String>,
     wires: BTreeMap<WireId, Wire>,
     hosts: BTreeMap<HostId, WireId>,
     sessions: BTreeMap<SessionId, Session>,
@@ -135,6 +141,8 @@ impl Shard {
             apps: BTreeMap::new(),
             images: BTreeMap::new(),
             wanted: Wanted::default(),
+            refused: Refused::default(),
+            stops_told: VecDeque::new(),
             wires: BTreeMap::new(),
             hosts: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -313,7 +321,7 @@ impl Shard {
                 }
                 out.push(Out::Control(FromShard::Killed(crate::api::Killed { tag: kill.tag, found })));
             }
-            ToShard::List(tag) => self.list(tag.tag, out),
+            ToShard::List(tag) => self.list(now, tag.tag, out),
             ToShard::Record(record) => self.record(now, &record, out),
         }
     }

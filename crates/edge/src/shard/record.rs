@@ -12,6 +12,9 @@ use marram_wire::id::SessionId;
 /// Recordings that operators can have made at a time on one shard: what ends show of a session can be large.
 pub const RECORDINGS_MAX: usize = 4;
 
+/// Records of stopped handlers that are remembered as told.
+const STOPS_TOLD: usize = 64;
+
 impl Shard {
     /// An operator wants a session recorded.
     pub(super) fn record(&mut self, now: Now, record: &Record, out: &mut Vec<Out>) {
@@ -52,9 +55,15 @@ impl Shard {
             (Some(tag), file) => {
                 out.push(Out::Control(FromShard::Recorded(Recorded { tag, found: true, file, why })));
             }
+            // A handler is tried twice, and its file is the same.
+            (None, Some(file)) if self.stops_told.contains(&file) => {}
             (None, Some(file)) => {
-                let text = alloc::format!("a handler was stopped; `marram replay` runs it again from {file}");
+                let text = alloc::format!("a handler was stopped, and left a record: `marram replay {file}`");
                 self.note(2, Some(session), text, out);
+                if self.stops_told.len() >= STOPS_TOLD {
+                    self.stops_told.pop_front();
+                }
+                self.stops_told.push_back(file);
             }
             (None, None) => {
                 let text = alloc::format!("a handler was stopped, and there is no record of it: {why}");

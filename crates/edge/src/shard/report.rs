@@ -1,8 +1,9 @@
 //! What control is told: listings, counters, lines for the log.
 
 use super::Shard;
-use crate::api::{Counted, Counter, FromShard, Note, Out, Protect, Row, Rows};
+use crate::api::{Counted, Counter, FromShard, Label, Note, Now, Out, Protect, Row, Rows};
 use alloc::{
+    collections::BTreeMap,
     string::{String, ToString},
     vec::Vec,
 };
@@ -75,12 +76,12 @@ impl Shard {
     }
 
     /// Answers a listing.
-    pub(super) fn list(&self, tag: u64, out: &mut Vec<Out>) {
+    pub(super) fn list(&self, now: Now, tag: u64, out: &mut Vec<Out>) {
         let rows: Vec<Row> = self.sessions.iter().map(|(id, session)| self.row(*id, session)).collect();
         for rows in rows.chunks(ROWS) {
             out.push(Out::Control(FromShard::Rows(Rows { tag, rows: rows.to_vec() })));
         }
-        out.push(Out::Control(FromShard::Counted(Counted { tag, counters: self.counted(), last: true })));
+        out.push(Out::Control(FromShard::Counted(Counted { tag, counters: self.counted(now), last: true })));
     }
 
     fn row(&self, id: SessionId, session: &super::Session) -> Row {
@@ -124,7 +125,7 @@ impl Shard {
         }
     }
 
-    fn counted(&self) -> Vec<Counter> {
+    fn counted(&self, now: Now) -> Vec<Counter> {
         let live = self.sessions.values().map(|session| session.owner.totals());
         let totals = live.fold(self.counters.gone, sum);
         let (count, gauge) = (Counter::count, Counter::gauge);
@@ -133,6 +134,7 @@ impl Shard {
             gauge("sessions_recovering", self.sessions.values().filter(|s| s.owner.recovering()).count()),
             gauge("sessions_standing_by", self.sessions.values().filter(|s| s.feeder.is_some()).count()),
             gauge("recoveries_waiting", self.waiting.len()),
+            gauge("sessions_waiting", self.refused.waiting(now.mono_ns)),
             gauge("shared_cells", self.shared.len()),
             gauge("wires", self.wires.len()),
             gauge("held_bytes", usize::try_from(self.held_bytes()).unwrap_or(usize::MAX)),
@@ -166,6 +168,12 @@ impl Shard {
             count("sessions_left_total", self.counters.moved),
         ];
         self.tenants.count(&mut counters);
+        let mut servers: BTreeMap<&String, usize> = BTreeMap::new();
+        for server in self.wires.values().flat_map(|wire| &wire.servers) {
+            *servers.entry(server).or_default() += 1;
+        }
+        let of = |(server, wires): (&String, usize)| gauge("server_wires", wires).of(Label::server(server));
+        counters.extend(servers.into_iter().map(of));
         counters
     }
 }

@@ -74,6 +74,11 @@ impl Wanted {
         (entry.again_ns, entry.why) = (now_ns + rest_ns, Some(why));
     }
 
+    /// Whether peers are asked for it for the first time.
+    fn asks_first(&self, image: ImageHash) -> bool {
+        self.entries.get(&image).is_some_and(|entry| entry.why.is_none())
+    }
+
     /// The image is here.
     pub(super) fn found(&mut self, image: ImageHash) {
         self.entries.remove(&image);
@@ -85,7 +90,7 @@ impl Shard {
     pub(super) fn want(&mut self, now: Now, app: &str, image: ImageHash, out: &mut Vec<Out>) -> String {
         let what = alloc::format!("the session runs image {image} of `{app}`, which this edge does not have");
         if !self.config.peers {
-            return alloc::format!("{what}: deploy that version here too");
+            return alloc::format!("{what}: `marram deploy` that version here too");
         }
         let (ask, verdict) = self.wanted.miss(now.mono_ns, image);
         if ask {
@@ -96,6 +101,11 @@ impl Shard {
             Verdict::Failed(why) => alloc::format!("{what}: {why}; deploy that version here, or at a peer"),
             Verdict::Full => alloc::format!("{what}, and it asks its peers for too many others: try again"),
         }
+    }
+
+    /// Whether the image may be here in a moment.
+    pub(super) fn is_being_fetched(&self, image: ImageHash) -> bool {
+        self.wanted.asks_first(image)
     }
 
     /// Peers were asked in vain.

@@ -65,9 +65,13 @@ fn announce(desk: &Desk, manifest: &Manifest, text: &str, image: ImageHash) -> R
     }
     keep(desk, &manifest.name, text, image)?;
     tracing::info!(event = "deployed", app = manifest.name, image = %image);
-    Ok(
-        json!({ "edge": desk.edge, "name": manifest.name, "image": image.to_string(), "survives": survives(manifest) }),
-    )
+    Ok(json!({
+        "edge": desk.edge,
+        "name": manifest.name,
+        "image": image.to_string(),
+        "server": manifest.server,
+        "survives": survives(manifest),
+    }))
 }
 
 /// A promise is as good as the places of its ends (DESIGN.md section 5.11): refuses one that a gate of this edge breaks.

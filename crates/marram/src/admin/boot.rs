@@ -41,7 +41,8 @@ pub fn check(path: &Path) -> Result<(), String> {
     let made = Images::open(&directory)
         .map_err(|error| format!("there is no room to try it in {}: {error}", directory.display()))
         .and_then(|images| {
-            chains::check(&images, &manifest, &upload).map(drop).map_err(|refusal| refusal.to_string())
+            let why = |refusal| format!("{}: {refusal}", path.display());
+            chains::check(&images, &manifest, &upload).map(drop).map_err(why)
         });
     // What cannot be removed is left to whoever empties the temporary directory.
     let _ = std::fs::remove_dir_all(&directory);

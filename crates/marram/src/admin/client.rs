@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 /// Bytes of an answer: an app or a recording, with room.
 pub const ANSWER_BYTES_MAX: usize = super::body::SIZE_MAX;
-/// How long an edge may take: it may compile a large module.
+/// How long an edge may take, unless who asks says otherwise: it may compile a large module.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a connection may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -21,6 +21,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Client {
     authority: String,
     token: Option<String>,
+    patience: Duration,
 }
 
 /// Why a call did not succeed.
@@ -28,6 +29,8 @@ pub struct Client {
 pub enum ClientError {
     /// Nobody answers there.
     Unreachable(String),
+    /// Somebody listens there and says nothing for so long.
+    Silent(Duration),
     /// The edge said no.
     Refused {
         /// The HTTP status.
@@ -53,6 +56,9 @@ impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(why) => write!(f, "{why}; is the edge running, and is this its admin address?"),
+            Self::Silent(patience) => {
+                write!(f, "no answer in {} s; it hangs or is stopped", patience.as_secs())
+            }
             Self::Refused { error, fix, .. } => write!(f, "{error}; {fix}"),
             Self::NotUnderstood(why) => {
                 write!(f, "what answers does not speak this version's admin API: {why}")
@@ -72,7 +78,13 @@ impl Client {
         let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
         let address: crate::config::units::Address =
             authority.parse().map_err(|_| format!("{url:?} is no admin address; write http://HOST:PORT"))?;
-        Ok(Self { authority: address.0, token })
+        Ok(Self { authority: address.0, token, patience: PATIENCE })
+    }
+
+    /// The same, which waits so long for an answer.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Asks and waits for the body of the answer.
@@ -83,9 +95,9 @@ impl Client {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| ClientError::Unreachable(format!("no runtime: {error}")))?;
         runtime.block_on(async {
-            tokio::time::timeout(PATIENCE, self.exchange(method, path, body))
+            tokio::time::timeout(self.patience, self.exchange(method, path, body))
                 .await
-                .unwrap_or_else(|_| Err(self.unreachable("no answer in time")))
+                .unwrap_or_else(|_| Err(ClientError::Silent(self.patience)))
         })
     }
 

@@ -3,7 +3,7 @@
 use marram_edge::api::{App, Counter, Label};
 use marram_edge::control::Figure;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// What is summed: a counter's name, and its label's name and value.
@@ -61,6 +61,26 @@ pub(super) fn edge(figures: &[Figure], apps: &[App]) -> Value {
     json!({ "figures": own, "shards": shards, "apps": apps })
 }
 
+/// What is to be said of a server that no agent reaches which is connected.
+pub(super) fn unreached(server: &str, figures: &[Figure]) -> Option<String> {
+    let labels = figures.iter().filter(|figure| figure.counter.value > 0).flat_map(|it| &it.counter.label);
+    let names: BTreeSet<&str> =
+        labels.filter(|label| label.name == "server").map(|label| label.value.as_str()).collect();
+    if names.contains(server) {
+        return None;
+    }
+    let connected = match names.len() {
+        0 => "none is that reaches any server".to_owned(),
+        _ => {
+            let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            format!("those that are reach {}", quoted.join(", "))
+        }
+    };
+    Some(format!(
+        "no agent that reaches the server `{server}` is connected yet, and sessions wait for one; {connected}"
+    ))
+}
+
 fn add(sums: &mut Map<String, Value>, counter: &Counter) {
     let before = sums.get(&counter.name).and_then(Value::as_u64).unwrap_or(0);
     sums.insert(counter.name.clone(), json!(before + counter.value));
@@ -99,6 +119,22 @@ mod tests {
              # TYPE marram_sessions gauge\nmarram_sessions{edge=\"e\"} 7\n\
              # TYPE marram_tenant_sessions gauge\nmarram_tenant_sessions{edge=\"e\",tenant=\"b\"} 4\n"
         );
+    }
+
+    #[test]
+    fn a_server_that_nobody_reaches_is_told_with_those_that_somebody_does() {
+        let wires =
+            |server: &str, wires| figure(0, Counter::gauge("server_wires", wires).of(Label::server(server)));
+        let figures = [figures(), vec![wires("web", 1), wires("db", 2), wires("gone", 0)]].concat();
+        assert_eq!(unreached("web", &figures), None);
+        for (server, figures, words) in [
+            ("wbe", &figures[..], ["`wbe`", "reach `db`, `web`"]),
+            ("gone", &figures, ["`gone`", "reach `db`, `web`"]),
+            ("web", &[], ["`web`", "none is"]),
+        ] {
+            let told = unreached(server, figures).expect("nobody reaches it");
+            assert!(words.iter().all(|word| told.contains(word)), "{told}");
+        }
     }
 
     #[test]

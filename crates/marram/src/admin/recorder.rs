@@ -67,7 +67,6 @@ fn row((row, edge): &(Row, Option<String>)) -> Value {
         "app": row.app,
         "generation": row.generation.to_string(),
         "phase": phase,
-        "protect": "endpoints",
         "edge": edge,
         "shard": row.target.map(|target| target.shard),
         "log_bytes": row.log,

@@ -224,7 +224,10 @@ fn shown(desk: &Desk, names: &mut StageNames, app: &App) -> Value {
 fn deploy(desk: &Desk, body: &Bytes) -> Result<Answer, Refusal> {
     let upload = Upload::decode(body.clone())
         .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, "send it with `marram deploy`"))?;
-    let deployed = apps::deploy(desk, &upload)?;
+    let mut deployed = apps::deploy(desk, &upload)?;
+    if let Some(server) = deployed["server"].as_str() {
+        deployed["note"] = json!(figures::unreached(server, &figures(desk)?));
+    }
     Ok(Answer::json(&deployed))
 }
 

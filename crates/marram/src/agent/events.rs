@@ -17,6 +17,10 @@ pub(super) fn write(report: &Report, address: &str) {
             let (shard, gap_us) = (target.shard, gap_ns / 1_000);
             debug!(event = "owned", %session, app, %generation, edge = address, shard, gap_us, "report");
         }
+        Report::Waiting { session, app, target, code, reason, left_ns } => {
+            let (shard, left_ms) = (target.shard, left_ns / 1_000_000);
+            debug!(event = "waiting", %session, app, edge = address, shard, ?code, reason, left_ms, "report");
+        }
         Report::Orphaned { session, reason } => debug!(event = "orphaned", %session, reason, "report"),
         Report::ZombieRefused { session, generation } => {
             debug!(event = "zombie_refused", %session, %generation, "report");

@@ -60,6 +60,7 @@ pub(super) struct Reports {
     sessions: BTreeSet<SessionId>,
     edges: EdgeReports,
     moves: Limiter,
+    waits: Limiter,
     zombies: Limiter,
     ends: Limiter,
 }
@@ -73,6 +74,7 @@ impl Reports {
             sessions: BTreeSet::new(),
             edges: EdgeReports::new(edges, now),
             moves: limiter(),
+            waits: limiter(),
             zombies: limiter(),
             ends: limiter(),
         }
@@ -106,7 +108,8 @@ impl Reports {
         let about = match report {
             Report::EdgeUp { target, .. }
             | Report::EdgeDown { target, .. }
-            | Report::Owned { target, .. } => self.name(*target),
+            | Report::Owned { target, .. }
+            | Report::Waiting { target, .. } => self.name(*target),
             Report::Orphaned { .. } | Report::ZombieRefused { .. } | Report::Ended { .. } => "",
         };
         events::write(report, about);
@@ -118,6 +121,12 @@ impl Reports {
             Report::Owned { session, app, generation, target, gap_ns } => {
                 self.sessions.insert(*session);
                 self.owned(*session, app, *generation, *target, *gap_ns, now);
+            }
+            Report::Waiting { session, app, target, code, reason, left_ns } => {
+                if let Some(swallowed) = self.waits.pass(now) {
+                    let (address, left_s) = (self.name(*target), left_ns / 1_000_000_000);
+                    warn!(%session, %app, edge = %address, ?code, %reason, swallowed, "session waits, for {left_s} s more at the most");
+                }
             }
             Report::Orphaned { session, reason } => {
                 if let Some(swallowed) = self.moves.pass(now) {

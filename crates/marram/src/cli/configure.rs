@@ -6,6 +6,7 @@ use crate::config::source::{Problem, Source};
 use crate::config::{agent, edge, recorder};
 use crate::manifest::{self, Manifest};
 use clap::{Subcommand, ValueEnum};
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 /// What a configuration is for.
@@ -42,14 +43,14 @@ pub(super) enum Config {
 pub(super) fn run(command: &Config) -> Result<(), Failure> {
     match command {
         Config::Sample { kind } => {
-            super::emit(sample(*kind));
+            super::emit(&sample(*kind));
             Ok(())
         }
         Config::Check { kind, file } => {
-            check(*kind, file).map_err(|problem| Failure::Usage(problem.into()))?;
+            let warnings = check(*kind, file).map_err(|problem| Failure::Usage(problem.into()))?;
+            warnings.iter().for_each(|problem| eprintln!("warning: {problem}"));
             if matches!(kind, Kind::Manifest) {
-                let why = |why: String| Failure::Usage(anyhow::anyhow!("{}: {why}", file.display()));
-                crate::admin::check(file).map_err(why)?;
+                crate::admin::check(file).map_err(|why| Failure::Usage(anyhow::anyhow!(why)))?;
             }
             super::emit(&format!("{}: in order\n", file.display()));
             Ok(())
@@ -57,16 +58,18 @@ pub(super) fn run(command: &Config) -> Result<(), Failure> {
     }
 }
 
-fn sample(kind: Kind) -> &'static str {
+fn sample(kind: Kind) -> Cow<'static, str> {
     match kind {
-        Kind::Edge => edge::SAMPLE,
-        Kind::AgentClient | Kind::AgentServer => agent::SAMPLE,
-        Kind::Recorder => recorder::SAMPLE,
-        Kind::Manifest => manifest::SAMPLE,
+        Kind::Edge => edge::SAMPLE.into(),
+        Kind::AgentClient => agent::SAMPLE.into(),
+        Kind::AgentServer => agent::sample_for_servers().into(),
+        Kind::Recorder => recorder::SAMPLE.into(),
+        Kind::Manifest => manifest::SAMPLE.into(),
     }
 }
 
-fn check(kind: Kind, file: &std::path::Path) -> Result<(), Problem> {
+/// What is wrong and can be lived with.
+fn check(kind: Kind, file: &std::path::Path) -> Result<Vec<Problem>, Problem> {
     let source = Source::read(file)?;
     match kind {
         Kind::Edge => edge::Config::parse(&source).map(drop),
@@ -75,4 +78,5 @@ fn check(kind: Kind, file: &std::path::Path) -> Result<(), Problem> {
         Kind::Recorder => recorder::Config::parse(&source).map(drop),
         Kind::Manifest => Manifest::parse(&source).map(drop),
     }
+    .map(|()| source.warnings())
 }

@@ -8,7 +8,7 @@ pub(super) const HELP: &str = "Exit status:
   1  something failed; the message says what and who can fix it
   2  the command line, the configuration or the manifest is wrong
   3  the edge refused or does not know what was asked for
-  4  the edge cannot be reached
+  4  the edge cannot be reached, or does not answer
   5  a check failed: bytes lost, repeated or changed";
 
 /// Why a command did not do its job, by what the caller can do about it.
@@ -33,6 +33,21 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl Failure {
+    /// Several in one: each a line, the status that of the first.
+    pub(super) fn all(failures: Vec<Self>) -> Option<Self> {
+        let several = |first: Self, next: Self| {
+            let text = anyhow::anyhow!("{:#}\nmarram: {:#}", first.parts().1, next.parts().1);
+            match first {
+                Self::Other(_) => Self::Other(text),
+                Self::Usage(_) => Self::Usage(text),
+                Self::Refused(_) => Self::Refused(text),
+                Self::Unreachable(_) => Self::Unreachable(text),
+                Self::Check(_) => Self::Check(text),
+            }
+        };
+        failures.into_iter().reduce(several)
+    }
+
     fn parts(&self) -> (u8, &anyhow::Error) {
         match self {
             Self::Other(error) => (1, error),

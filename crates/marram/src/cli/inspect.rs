@@ -1,7 +1,7 @@
 //! `marram inspect`: an edge at a glance, or one session.
 
 use super::operate::{Edges, short, text};
-use super::{Failure, table};
+use super::{Failure, table, table::counted};
 use clap::Args;
 use hyper::Method;
 use serde_json::Value;
@@ -67,13 +67,20 @@ fn edge(edge: &Value) -> String {
         .collect();
     let mut app_headings = headings(&["APP", "IMAGE"], &OF_APPS);
     app_headings.push("STAGES");
+    let figure = |name: &str| edge["figures"][name].as_u64().unwrap_or(0);
+    let waiting = match figure("sessions_waiting") {
+        0 => String::new(),
+        count => {
+            format!("waiting to be let in: {}; its log says what for\n", counted(count, "session"))
+        }
+    };
     format!(
-        "edge {}: {} sessions, {} apps, {} shards ({} died)\n\n{}\n{}",
+        "edge {}: {}, {}, {} ({} died)\n{waiting}\n{}\n{}",
         text(edge, "edge"),
-        text(&edge["figures"], "sessions"),
-        text(&edge["figures"], "apps"),
-        text(&edge["figures"], "shards"),
-        text(&edge["figures"], "shard_deaths_total"),
+        counted(figure("sessions"), "session"),
+        counted(figure("apps"), "app"),
+        counted(figure("shards"), "shard"),
+        figure("shard_deaths_total"),
         table::format(&headings(&["SHARD"], &OF_SHARDS), &shards),
         table::format(&app_headings, &apps),
     )
@@ -91,11 +98,12 @@ fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
         {
             match (field.as_str(), value.as_u64()) {
                 ("since_ms", Some(since_ms)) => out += &format!("{:<16} {}\n", "since", ago(since_ms)),
-                (field, _) => out += &format!("{field:<16} {}\n", text(&answer, field)),
+                (field, _) => out += &format!("{:<16} {}\n", label(field), text(&answer, field)),
             }
         }
-        for line in answer["survives"].as_array().into_iter().flatten() {
-            out += &format!("{}\n", line.as_str().unwrap_or_default());
+        for line in answer["survives"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let (label, what) = line.split_once(": ").unwrap_or(("", line));
+            out += &format!("{label:<16} {what}\n");
         }
         out
     });
@@ -118,6 +126,12 @@ fn elsewhere(session: &str, edges: &Edges, unknown: Failure) -> Result<(), Failu
         )
     });
     Ok(())
+}
+
+/// What each edge counts from when it came to own the session is not the session's whole.
+fn label(field: &str) -> String {
+    let here = ["consumed", "produced", "checkpoints"].contains(&field);
+    if here { format!("{field} here") } else { field.to_owned() }
 }
 
 /// How long ago a time was, for people; Unix milliseconds by this machine's clock.

@@ -123,6 +123,11 @@ fn on_an_edge() -> Vec<Row> {
         ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),
         ("images asked of peers at a time", control::FETCHES_MAX.to_string(), "the end asks again later"),
         ("missing images that a shard remembers", shard::WANTED_MAX.to_string(), "as above"),
+        (
+            "sessions waiting to be let in that a shard remembers",
+            shard::REMEMBERED_MAX.to_string(),
+            "others are not counted, and may be told of again",
+        ),
         ("messages not covered by a checkpoint", size64(wire::COVER_BYTES), "one is taken"),
         ("log not covered by a checkpoint", size64(wire::COVER_LOG), "one is taken"),
         (
@@ -368,6 +373,16 @@ fn waiting() -> Vec<Row> {
 
 fn for_operators() -> Vec<Row> {
     vec![
+        (
+            "an edge's answer to a command",
+            time(super::operate::PATIENCE),
+            "the others' are printed; status 4",
+        ),
+        (
+            "the same where it compiles or records, if it is there at all",
+            time(super::operate::LONG),
+            "as above",
+        ),
         ("connections to the admin API", admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
         ("body of a request", size(admin::body::SIZE_MAX), "refused"),
         ("an operator's request head", time(admin::HEAD_PATIENCE), "the connection is closed"),

@@ -8,6 +8,13 @@ use clap::Args;
 use hyper::Method;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long an edge may take to answer what it has at hand.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// How long for what takes its time: it compiles a module, or asks distant ends for what they keep.
+pub(super) const LONG: Duration = Duration::from_secs(120);
 
 /// Which edges to talk to.
 #[derive(Args)]
@@ -51,59 +58,125 @@ impl Edges {
         self.edges.iter().map(client).collect()
     }
 
-    /// Asks every edge the same and collects the answers.
-    pub(super) fn ask(&self, method: &Method, path: &str, body: &Bytes) -> Result<Vec<Value>, Failure> {
-        self.clients()?.into_iter().map(|(url, client)| ask_one(&url, &client, method, path, body)).collect()
+    /// Asks all edges at once, and gives their answers as they come, each with its place, until `enough` of them have.
+    fn gather(
+        &self,
+        (method, path, body): (&Method, &str, &Bytes),
+        patience: Duration,
+        enough: impl Fn(&Bytes) -> bool,
+    ) -> Result<Vec<Asked>, Failure> {
+        let (tell, told) = mpsc::channel();
+        let mut waiting = 0;
+        for (place, (url, client)) in self.clients()?.into_iter().enumerate() {
+            let tell = tell.clone();
+            let (method, path, body) = (method.clone(), path.to_owned(), body.clone());
+            // One that hangs keeps its thread until its time is up, and nobody else.
+            std::thread::spawn(move || {
+                let answer = call(&client, (method, &path, body), patience);
+                // Nobody may want it any more.
+                let _ = tell.send(Asked { place, url, client, answer });
+            });
+            waiting += 1;
+        }
+        let mut answers: Vec<Asked> = Vec::new();
+        for asked in told.iter().take(waiting) {
+            let last = asked.answer.as_ref().is_ok_and(&enough);
+            answers.push(asked);
+            if last {
+                break;
+            }
+        }
+        answers.sort_by_key(|asked| asked.place);
+        Ok(answers)
     }
 
-    /// Shows what the edges list that can be asked; then says which cannot.
-    pub(super) fn list(&self, path: &str, text: impl FnOnce(&[Value]) -> String) -> Result<(), Failure> {
-        let (mut answers, mut failed) = (Vec::new(), None);
-        for (url, client) in self.clients()? {
-            match ask_one(&url, &client, &Method::GET, path, &Bytes::new()) {
+    /// Asks all edges the same, shows what they answer, and then says which did not.
+    pub(super) fn ask_all(
+        &self,
+        (method, path, body): (&Method, &str, &Bytes),
+        patience: Duration,
+        text: impl FnOnce(&[Value]) -> String,
+    ) -> Result<(), Failure> {
+        let (mut answers, mut failed) = (Vec::new(), Vec::new());
+        for Asked { url, answer, .. } in self.gather((method, path, body), patience, |_| false)? {
+            match answer.map_err(|error| failure(&url, error)).and_then(|answer| json_of(&url, &answer)) {
                 Ok(answer) => answers.push(answer),
-                Err(failure) => failed = failed.or(Some(failure)),
+                Err(failure) => failed.push(failure),
             }
         }
         if !answers.is_empty() {
             self.show(&answers, || text(&answers));
         }
-        failed.map_or(Ok(()), Err)
+        Failure::all(failed).map_or(Ok(()), Err)
     }
 
-    /// Asks edge after edge until one knows the answer.
+    /// Asks every edge the same and collects the answers; all of them, or the failures.
+    pub(super) fn ask(&self, method: &Method, path: &str, body: &Bytes) -> Result<Vec<Value>, Failure> {
+        let (mut answers, mut failed) = (Vec::new(), Vec::new());
+        for Asked { url, answer, .. } in self.gather((method, path, body), PATIENCE, |_| false)? {
+            match answer.map_err(|error| failure(&url, error)).and_then(|answer| json_of(&url, &answer)) {
+                Ok(answer) => answers.push(answer),
+                Err(failure) => failed.push(failure),
+            }
+        }
+        Failure::all(failed).map_or(Ok(answers), Err)
+    }
+
+    /// Shows what the edges list that can be asked; then says which cannot.
+    pub(super) fn list(&self, path: &str, text: impl FnOnce(&[Value]) -> String) -> Result<(), Failure> {
+        self.ask_all((&Method::GET, path, &Bytes::new()), PATIENCE, text)
+    }
+
+    /// Asks edges until one knows the answer.
     pub(super) fn ask_first(&self, method: &Method, path: &str) -> Result<Value, Failure> {
-        let (_, answer) = self.call_first(method, path)?;
-        serde_json::from_slice(&answer)
-            .map_err(|error| Failure::Other(anyhow!("the answer is no JSON: {error}")))
+        self.first_json(method, path, |_| true)
     }
 
     /// As above, about a session: the edge that owns it rather than one that stands by for it.
     pub(super) fn ask_owner(&self, path: &str) -> Result<Value, Failure> {
-        let mut standby = None;
-        for edge in self.each() {
-            match edge.ask_first(&Method::GET, path) {
-                Ok(answer) if answer["phase"] == "standing by" => standby = standby.or(Some(answer)),
-                Ok(answer) => return Ok(answer),
-                // Whoever owns it may be among the others; if not, all are asked once more for what to say.
-                Err(_) => {}
-            }
-        }
-        standby.map_or_else(|| self.ask_first(&Method::GET, path), Ok)
+        self.first_json(&Method::GET, path, |answer| answer["phase"] != "standing by")
     }
 
-    /// As above, for an answer that is no JSON; with the edge that knew it.
+    fn first_json(
+        &self,
+        method: &Method,
+        path: &str,
+        best: impl Fn(&Value) -> bool,
+    ) -> Result<Value, Failure> {
+        let (_, answer) = self.first(method, path, PATIENCE, |answer| {
+            serde_json::from_slice(answer).is_ok_and(|answer| best(&answer))
+        })?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| Failure::Other(anyhow!("the answer is no JSON: {error}")))
+    }
+
+    /// As [`Self::ask_first`], for an answer that is no JSON and may take long; with the edge that knew it.
     pub(super) fn call_first(&self, method: &Method, path: &str) -> Result<(Client, Bytes), Failure> {
-        let (mut unknown, mut broken) = (None, None);
-        for (url, client) in self.clients()? {
-            match client.call(method.clone(), path, Bytes::new()) {
-                Ok(answer) => return Ok((client, answer)),
+        self.first(method, path, LONG, |_| true)
+    }
+
+    /// The first answer that is as good as one can be, or else any.
+    fn first(
+        &self,
+        method: &Method,
+        path: &str,
+        patience: Duration,
+        best: impl Fn(&Bytes) -> bool,
+    ) -> Result<(Client, Bytes), Failure> {
+        let (mut known, mut unknown, mut broken) = (None, None, Vec::new());
+        for Asked { url, client, answer, .. } in
+            self.gather((method, path, &Bytes::new()), patience, &best)?
+        {
+            match answer {
+                Ok(answer) if best(&answer) => return Ok((client, answer)),
+                Ok(answer) => known = known.or(Some((client, answer))),
                 Err(error) if error.is_not_found() => unknown = Some(failure(&url, error)),
-                Err(error) => broken = Some(failure(&url, error)),
+                Err(error) => broken.push(failure(&url, error)),
             }
         }
         // An edge that could not be asked may be the one that knows.
-        Err(broken.or(unknown).unwrap_or_else(|| Failure::Usage(anyhow!("name an edge with --edge"))))
+        let why = || Failure::all(broken).or(unknown);
+        known.ok_or_else(|| why().unwrap_or_else(|| Failure::Usage(anyhow!("name an edge with --edge"))))
     }
 
     pub(super) fn show(&self, answers: &[Value], text: impl FnOnce() -> String) {
@@ -115,9 +188,32 @@ impl Edges {
     }
 }
 
-fn ask_one(url: &str, client: &Client, method: &Method, path: &str, body: &Bytes) -> Result<Value, Failure> {
-    let answer = client.call(method.clone(), path, body.clone()).map_err(|error| failure(url, error))?;
-    serde_json::from_slice(&answer).map_err(|error| {
+/// What one of the edges said.
+struct Asked {
+    /// Which of those that were named.
+    place: usize,
+    url: String,
+    client: Client,
+    answer: Result<Bytes, ClientError>,
+}
+
+/// Where the answer may take long, one that is not there is found out before.
+fn call(
+    client: &Client,
+    (method, path, body): (Method, &str, Bytes),
+    patience: Duration,
+) -> Result<Bytes, ClientError> {
+    if patience > PATIENCE
+        && let Err(away @ (ClientError::Silent(_) | ClientError::Unreachable(_))) =
+            client.clone().with_patience(PATIENCE).call(Method::GET, "/healthz", Bytes::new())
+    {
+        return Err(away);
+    }
+    client.clone().with_patience(patience).call(method, path, body)
+}
+
+fn json_of(url: &str, answer: &Bytes) -> Result<Value, Failure> {
+    serde_json::from_slice(answer).map_err(|error| {
         Failure::Other(anyhow!("{url}: the answer is no JSON ({error}); is it an edge of this version?"))
     })
 }
@@ -125,7 +221,7 @@ fn ask_one(url: &str, client: &Client, method: &Method, path: &str, body: &Bytes
 fn failure(url: &str, error: ClientError) -> Failure {
     let wrapped = anyhow!("{url}: {error}");
     match error {
-        ClientError::Unreachable(_) => Failure::Unreachable(wrapped),
+        ClientError::Unreachable(_) | ClientError::Silent(_) => Failure::Unreachable(wrapped),
         ClientError::Refused { .. } => Failure::Refused(wrapped),
         ClientError::NotUnderstood(_) => Failure::Other(wrapped),
     }
@@ -143,11 +239,11 @@ pub(super) struct Deploy {
 pub(super) fn deploy(arguments: &Deploy) -> Result<(), Failure> {
     let upload = crate::admin::load(&arguments.path).map_err(|why| Failure::Usage(anyhow!(why)))?;
     let body = upload.encode().map_err(|why| Failure::Usage(anyhow!(why)))?;
-    let answers = arguments.edges.ask(&Method::POST, "/v1/apps", &body)?;
-    arguments.edges.show(&answers, || {
+    arguments.edges.ask_all((&Method::POST, "/v1/apps", &body), LONG, |answers| {
         let line = |answer: &Value| {
+            let note = answer["note"].as_str().map_or_else(String::new, |note| format!("note: {note}\n"));
             format!(
-                "{}: {} is deployed as image {}; its sessions survive {}\n",
+                "{}: {} is deployed as image {}; its sessions survive {}\n{note}",
                 text(answer, "edge"),
                 text(answer, "name"),
                 short(&text(answer, "image")),
@@ -155,8 +251,7 @@ pub(super) fn deploy(arguments: &Deploy) -> Result<(), Failure> {
             )
         };
         answers.iter().map(line).collect()
-    });
-    Ok(())
+    })
 }
 
 pub(super) fn apps(edges: &Edges) -> Result<(), Failure> {
@@ -187,8 +282,8 @@ pub(super) fn ps(edges: &Edges) -> Result<(), Failure> {
             "PHASE",
             "PROTECT",
             "KEEPERS",
-            "CONSUMED",
-            "PRODUCED",
+            "CONSUMED HERE",
+            "PRODUCED HERE",
             "LOG BYTES",
             "RECOVERIES",
             "STAGES",
@@ -214,12 +309,10 @@ pub(super) fn kill(arguments: &One) -> Result<(), Failure> {
 }
 
 pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
-    let answers = edges.ask(&Method::POST, "/v1/drain", &Bytes::new())?;
-    edges.show(&answers, || {
+    edges.ask_all((&Method::POST, "/v1/drain", &Bytes::new()), PATIENCE, |_| {
         "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest\n"
             .to_owned()
-    });
-    Ok(())
+    })
 }
 
 /// A table of what each edge lists; says of which edge a line is where there are several.
@@ -227,6 +320,10 @@ fn listing(answers: &[Value], list: &str, fields: &[&str], headings: &[&str]) ->
     let several = answers.len() > 1;
     let edge = |answer: &Value| several.then(|| text(answer, "edge"));
     let mut rows = Vec::new();
+    let items = |answer: &Value| answer[list].as_array().is_some_and(|items| !items.is_empty());
+    if !answers.iter().any(items) {
+        return format!("no {list}\n");
+    }
     for answer in answers {
         for item in answer[list].as_array().into_iter().flatten() {
             let cells = fields.iter().map(|field| short(&text(item, field)));

@@ -1,6 +1,10 @@
 //! `marram route`: which app an edge's gates lead to, changed while they run.
 
-use super::{Failure, operate::Edges, table};
+use super::{
+    Failure,
+    operate::{Edges, PATIENCE, text},
+    table,
+};
 use crate::admin::Replacement;
 use crate::config::routes::{self, WrittenRoute};
 use crate::config::source::Source;
@@ -119,8 +123,7 @@ pub(super) fn run(command: &Route) -> Result<(), Failure> {
 }
 
 fn list(edges: &Edges) -> Result<(), Failure> {
-    let answers = edges.ask(&Method::GET, PATH, &Bytes::new())?;
-    show(edges, &answers)
+    edges.list(PATH, table)
 }
 
 fn set(file: &std::path::Path, edges: &Edges) -> Result<(), Failure> {
@@ -128,7 +131,7 @@ fn set(file: &std::path::Path, edges: &Edges) -> Result<(), Failure> {
     let rules = routes::reread(&source).map_err(|problem| Failure::Usage(problem.into()))?;
     let routes = rules.iter().map(WrittenRoute::from).collect();
     let body = encoded(&Replacement { revision: None, routes })?;
-    show(edges, &edges.ask(&Method::PUT, PATH, &body)?)
+    edges.ask_all((&Method::PUT, PATH, &body), PATIENCE, table)
 }
 
 /// Changes what there is, unless somebody else changes it meanwhile.
@@ -141,24 +144,22 @@ fn change(
         for now in edge.ask(&Method::GET, PATH, &Bytes::new())? {
             let mut routes: Vec<WrittenRoute> = serde_json::from_value(now["routes"].clone())
                 .map_err(|error| Failure::Other(anyhow!("the routes of the edge cannot be read: {error}")))?;
-            change(&mut routes).map_err(|why| Failure::Refused(anyhow!("{}: {why}", now["edge"])))?;
+            change(&mut routes).map_err(|why| Failure::Refused(anyhow!("{}: {why}", text(&now, "edge"))))?;
             let body = encoded(&Replacement { revision: now["revision"].as_u64(), routes })?;
             answers.extend(edge.ask(&Method::PUT, PATH, &body)?);
         }
     }
-    show(edges, &answers)
+    edges.show(&answers, || table(&answers));
+    Ok(())
 }
 
 fn encoded(replacement: &Replacement) -> Result<Bytes, Failure> {
     serde_json::to_vec(replacement).map(Bytes::from).map_err(|error| Failure::Other(error.into()))
 }
 
-fn show(edges: &Edges, answers: &[Value]) -> Result<(), Failure> {
-    edges.show(answers, || {
-        let headings = ["EDGE", "ROUTE", "PRIORITY", "ASKS FOR", "LEADS TO", "HITS"];
-        table::format(&headings, &answers.iter().flat_map(rows).collect::<Vec<_>>())
-    });
-    Ok(())
+fn table(answers: &[Value]) -> String {
+    let headings = ["EDGE", "ROUTE", "PRIORITY", "ASKS FOR", "LEADS TO", "HITS"];
+    table::format(&headings, &answers.iter().flat_map(rows).collect::<Vec<_>>())
 }
 
 /// A line for each rule, and one for what no rule decides.

@@ -35,7 +35,9 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
     let source = Source::read(&arguments.config).map_err(usage)?;
     let config = config::edge::Config::parse(&source).map_err(usage)?;
     start_logging(config.log, arguments.log);
+    warn_of(&source);
     raise_descriptor_limit();
+    let _held = edge::hold(&config.admin.state)?;
     let (client, channel) = edge::admin_channel();
     let listen = config.admin.listen;
     let listener = listen_for_operators(listen)?;
@@ -102,14 +104,16 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
         Agent::Server(arguments) => (Side::Server, arguments),
     };
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
+    let source = match &arguments.config {
+        Some(path) => Source::read(path).map_err(usage)?,
+        None => Source::new("the command line", String::new()),
+    };
     let config = match &arguments.config {
-        Some(path) => {
-            let source = Source::read(path).map_err(usage)?;
-            config::agent::Config::parse(&source, side).map_err(usage)?
-        }
-        None => config::agent::Config::from_flags(flags(arguments), side).map_err(usage)?,
+        Some(_) => config::agent::Config::parse(&source, side).map_err(usage)?,
+        None => config::agent::Config::from_flags(&source, flags(arguments), side).map_err(usage)?,
     };
     start_logging(config.log, arguments.log);
+    warn_of(&source);
     raise_descriptor_limit();
     let stop = Stop::on_signals().context("signals cannot be caught")?;
     if let Some(path) = &arguments.config {
@@ -176,6 +180,7 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     let source = Source::read(&arguments.config).map_err(usage)?;
     let config = config::recorder::Config::parse(&source).map_err(usage)?;
     start_logging(config.log, arguments.log);
+    warn_of(&source);
     raise_descriptor_limit();
     let stop = Stop::on_signals().context("signals cannot be caught")?;
     let (client, questions) = recorder::questions();
@@ -205,6 +210,10 @@ fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Refused only where something else than the hard limit forbids it; then the old one holds.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+fn warn_of(source: &Source) {
+    source.warnings().iter().for_each(|problem| tracing::warn!("{problem}"));
 }
 
 fn start_logging(configured: logging::Options, format: Option<logging::Format>) {

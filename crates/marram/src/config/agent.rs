@@ -19,6 +19,23 @@ use toml::Spanned;
 /// What `marram config sample agent` prints.
 pub const SAMPLE: &str = include_str!("agent.sample.toml");
 
+/// What `marram config sample agent-server` prints: the same with servers and without a listener.
+#[must_use]
+pub fn sample_for_servers() -> String {
+    let mut in_listener = false;
+    let mut line = |line: &str| {
+        if line.starts_with('[') {
+            in_listener = line == "[[listen]]";
+        }
+        match line.strip_prefix('#') {
+            Some(servers) if servers.starts_with("servers =") => format!("{servers}\n"),
+            None if in_listener && !line.is_empty() => format!("#{line}\n"),
+            _ => format!("{line}\n"),
+        }
+    };
+    SAMPLE.lines().map(&mut line).collect()
+}
+
 /// Which side of sessions an agent is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
@@ -57,11 +74,10 @@ impl Config {
     ///
     /// # Errors
     /// If the token cannot be read, or something is missing for the side.
-    pub fn from_flags(flags: Flags, side: Side) -> Result<Self, Problem> {
-        let source = Source::new("the command line", String::new());
+    pub fn from_flags(source: &Source, flags: Flags, side: Side) -> Result<Self, Problem> {
         let token = flags
             .token_file
-            .map(|path| shared::token(&source, &Spanned::new(0..0, path.display().to_string())));
+            .map(|path| shared::token(source, &Spanned::new(0..0, path.display().to_string())));
         let agent = agent::Options {
             routing: Routing::new(flags.listen.into_iter().map(listener).collect(), Vec::new())
                 .map_err(|refused| source.complaint(refused.what))?,
@@ -175,7 +191,7 @@ impl Written {
                 return Err(source.missing("listen", fix));
             }
             Side::Server if self.servers.is_empty() => {
-                let fix = "a server's agent needs one, such as servers = { web = \"127.0.0.1:80\" }";
+                let fix = "a server's agent needs one, such as servers = { origin = \"127.0.0.1:80\" }";
                 return Err(source.missing("servers", fix));
             }
             Side::Client | Side::Server => {}

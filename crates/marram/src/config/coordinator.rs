@@ -45,7 +45,7 @@ impl WrittenCoordinator {
         around: &Around<'_>,
     ) -> Result<Options, Problem> {
         if self.serve.is_none() && self.urls.is_empty() {
-            let what = "names no store; write `urls = [\"http://HOST:PORT\"]`, or `serve = \"127.0.0.1:7402\"` on one edge";
+            let what = "names no store; write `urls = [\"http://HOST:PORT\"]`, or `serve = \"127.0.0.1:7403\"` on one edge";
             return Err(source.problem(at, what));
         }
         let token = self.token_file.as_ref().map(|path| shared::token(source, path)).transpose()?;
@@ -91,6 +91,7 @@ impl WrittenCoordinator {
             (None, None, Some(token)) => Ok(Credentials::Token(token)),
             (Some(user), Some(path), None) => {
                 let password = shared::file(source, path)?;
+                shared::warn_if_shown(source, path);
                 let password = String::from_utf8(password).map_err(|_| {
                     source.problem(&path.span(), "names a file that is no text; write one line")
                 })?;

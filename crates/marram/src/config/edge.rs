@@ -184,7 +184,7 @@ impl Written {
         if let Some(shards) = self.shards.as_ref().filter(|shards| *shards.get_ref() == 0) {
             return Err(source.problem(&shards.span(), "an edge needs a shard; leave it out for one a core"));
         }
-        let state = source.path(&self.state);
+        let (state, listens) = (source.path(&self.state), self.listen.first().map(Spanned::span));
         let gates = self.gate.into_iter().map(|gate| gate.resolve(source)).collect::<Result<_, _>>()?;
         let security = self.security.resolve(source)?;
         let edge = edge::Options {
@@ -196,7 +196,7 @@ impl Written {
             shards: self.shards.map_or(0, Spanned::into_inner),
             images: state.join("images"),
             recordings: state.join("recordings"),
-            stops: self.record.resolve(source),
+            stops: self.record.resolve(source, self.admin.from(source)),
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
             gate_edges: self.gates.edges.into_iter().map(|edge| edge.0).collect(),
@@ -205,6 +205,11 @@ impl Written {
             limits: self.limits.resolve(tenants(source, self.tenant)?),
             sabotage: self.sabotage,
         };
+        if let Some(span) = listens.filter(|_| edge.is_believed_by_nobody()) {
+            let what = "is not on loopback, and there is nothing by which agents elsewhere know this edge, so they refuse it; name a \
+                        token with `security.token_file`, or a certificate";
+            source.warn(&span, what);
+        }
         let apps = self.apps.iter().map(|path| source.path(path)).collect();
         let admin = self.admin.resolve(source, state, apps, self.chain)?;
         let around = Around { state: &admin.state, listen: &edge.listen, admin: admin.listen };
@@ -226,6 +231,15 @@ impl WrittenGate {
 }
 
 impl WrittenAdmin {
+    /// How a command on this machine fetches from this edge.
+    fn from(&self, source: &Source) -> String {
+        let listen = self.listen.as_ref().map_or("127.0.0.1:7401", |listen| listen.get_ref());
+        let reached = listen.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
+        let token = self.token_file.as_ref().map(|path| source.path(path.get_ref()));
+        let token = token.map_or_else(String::new, |path| format!(" --token-file {}", path.display()));
+        format!("--from http://{reached}{token}")
+    }
+
     fn resolve(
         self,
         source: &Source,
@@ -253,12 +267,13 @@ impl WrittenAdmin {
 }
 
 impl WrittenRecord {
-    fn resolve(self, source: &Source) -> Option<edge::Stops> {
+    fn resolve(self, source: &Source, from: String) -> Option<edge::Stops> {
         Some(edge::Stops {
             directory: source.path(&self.directory?),
             files_max: self.files.unwrap_or(edge::Stops::FILES),
             bytes_max: self.bytes.map_or(edge::Stops::BYTES, |size| size.0),
             redact: self.redact.unwrap_or(false),
+            from,
         })
     }
 }

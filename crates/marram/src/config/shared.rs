@@ -7,6 +7,7 @@ use crate::logging;
 use crate::net::{Identity, Security};
 use serde::Deserialize;
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -47,6 +48,7 @@ impl WrittenSecurity {
         let identity = match (&self.certificate, &self.key) {
             (None, None) => None,
             (Some(certificate), Some(key)) => {
+                warn_if_shown(source, key);
                 Some(Identity { chain_pem: pem(source, certificate)?, key_pem: pem(source, key)? })
             }
             (Some(alone), None) => {
@@ -69,6 +71,7 @@ impl WrittenSecurity {
 /// Reads a token: one line, without the white space around it.
 pub(super) fn token(source: &Source, path: &Spanned<String>) -> Result<String, Problem> {
     let bytes = file(source, path)?;
+    warn_if_shown(source, path);
     let text = std::str::from_utf8(&bytes)
         .map_err(|_| source.problem(&path.span(), "is no text; write one line"))?;
     let token = text.trim();
@@ -81,11 +84,22 @@ pub(super) fn token(source: &Source, path: &Spanned<String>) -> Result<String, P
 /// Reads a secret: the file's bytes, without white space at its end.
 pub(super) fn secret(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
     let bytes = file(source, path)?;
+    warn_if_shown(source, path);
     let secret = bytes.trim_ascii_end();
     if secret.len() < SECRET_BYTES_MIN {
         return Err(too_short(source, &path.span(), secret.len()));
     }
     Ok(secret.to_vec())
+}
+
+/// Warns of a file that holds a secret and that everybody can read.
+pub(super) fn warn_if_shown(source: &Source, path: &Spanned<String>) {
+    let place = source.path(path.get_ref());
+    if std::fs::metadata(&place).is_ok_and(|file| file.permissions().mode() & 0o004 != 0) {
+        let what =
+            format!("names {0}, which everybody on this machine can read; `chmod o= {0}`", place.display());
+        source.warn(&path.span(), what);
+    }
 }
 
 fn too_short(source: &Source, span: &Range<usize>, len: usize) -> Problem {

@@ -2,6 +2,7 @@
 //! fix. Knows TOML's outline, not what the fields mean.
 
 use serde::de::DeserializeOwned;
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -43,13 +44,14 @@ pub struct Source {
     name: String,
     directory: PathBuf,
     text: String,
+    warnings: RefCell<Vec<Problem>>,
 }
 
 impl Source {
     /// A text that came from no file: relative paths in it start at the working directory.
     #[must_use]
     pub fn new(name: &str, text: String) -> Self {
-        Self { name: name.into(), directory: PathBuf::new(), text }
+        Self { name: name.into(), directory: PathBuf::new(), text, warnings: RefCell::default() }
     }
 
     /// Reads a file.
@@ -65,7 +67,7 @@ impl Source {
         }
         let text = std::fs::read_to_string(path).map_err(|e| problem(format!("cannot be read: {e}")))?;
         let directory = path.parent().unwrap_or(Path::new("")).to_path_buf();
-        Ok(Self { name, directory, text })
+        Ok(Self { name, directory, text, warnings: RefCell::default() })
     }
 
     /// The text itself.
@@ -105,6 +107,17 @@ impl Source {
     pub fn problem(&self, span: &Range<usize>, what: impl Into<String>) -> Problem {
         let place = Place::find(&self.text, span.start);
         Problem { file: self.name.clone(), line: Some(place.line), field: place.field, what: what.into() }
+    }
+
+    /// Keeps a complaint about what is written at `span` and may be meant, for [`Self::warnings`].
+    pub(super) fn warn(&self, span: &Range<usize>, what: impl Into<String>) {
+        self.warnings.borrow_mut().push(self.problem(span, what));
+    }
+
+    /// What was found wrong and can be lived with, by whoever has resolved it.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Problem> {
+        self.warnings.borrow().clone()
     }
 
     /// A complaint about the whole.

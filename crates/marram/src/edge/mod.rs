@@ -15,6 +15,7 @@ mod recordings;
 mod setup;
 mod shard;
 mod standing;
+mod state;
 mod supervisor;
 mod witness;
 mod worker;
@@ -23,6 +24,7 @@ pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
 pub use fetcher::Fetch;
 pub use origin::LOOKUPS_MAX;
 pub use recordings::{Stops, take as take_recording, write_private};
+pub use state::{Held, hold};
 pub use supervisor::shards;
 pub use witness::{Answered, Coordinating};
 
@@ -70,6 +72,16 @@ pub struct Options {
     pub limits: Limits,
     /// Flip one bit of the n-th output of a shard, counting from 1; 0 for never. For `marram demo --sabotage`.
     pub sabotage: u64,
+}
+
+impl Options {
+    /// Whether it listens for agents elsewhere, and they have no way to believe it.
+    #[must_use]
+    pub fn is_believed_by_nobody(&self) -> bool {
+        let Security { token, identity, insecure_plain, .. } = &self.security;
+        let elsewhere = self.listen.iter().any(|address| !address.ip().is_loopback());
+        elsewhere && token.is_none() && identity.is_none() && !insecure_plain
+    }
 }
 
 /// What an edge bounds. 0 means no limit only where it says so.

@@ -26,6 +26,8 @@ pub struct Stops {
     pub bytes_max: u64,
     /// Whether what was said is left out.
     pub redact: bool,
+    /// How `marram replay` gets the app, which the files are without: its arguments.
+    pub from: String,
 }
 
 impl Stops {
@@ -48,7 +50,7 @@ impl Recordings {
         Self { asked, stops }
     }
 
-    /// Makes a recording and writes it; gives the file's name, or its path where it stays.
+    /// Makes a recording and writes it; gives the file's name, or where it stays, the arguments with which `marram replay` shows it.
     pub(super) fn keep(
         &self,
         wish: Wish,
@@ -81,7 +83,12 @@ impl Recordings {
                 let name = format!("{session}-{position}.{ENDING}");
                 make_room(stops, &name, file.len() as u64)?;
                 write(&stops.directory, &name, &file).map_err(|error| failed(&stops.directory, &error))?;
-                Ok(stops.directory.join(name).display().to_string())
+                let path = stops.directory.join(name);
+                Ok(if redact {
+                    format!("{} --list", path.display())
+                } else {
+                    format!("{} {}", path.display(), stops.from)
+                })
             }
             (None, None) => Err("nobody asked for it".to_string()),
         }
@@ -190,7 +197,9 @@ mod tests {
     fn the_oldest_make_room_and_nobody_else_reads() {
         let directory = std::env::temp_dir().join(format!("marram-recordings-{}", std::process::id()));
         let _ = fs::remove_dir_all(&directory);
-        let stops = Stops { directory: directory.join("stops"), files_max: 3, bytes_max: 100, redact: false };
+        let from = "--from edge".to_owned();
+        let stops =
+            Stops { directory: directory.join("stops"), files_max: 3, bytes_max: 100, redact: false, from };
         let keep = |name: &str, size: usize| {
             make_room(&stops, name, size as u64)?;
             write(&stops.directory, name, &vec![7; size]).map_err(|error| error.to_string())?;

@@ -77,6 +77,8 @@ record! {
         bytes_max: u64,
         /// As there.
         redact: bool,
+        /// As there.
+        from: String,
     }
 }
 
@@ -100,6 +102,7 @@ impl Setup {
                 files_max: stops.files_max,
                 bytes_max: stops.bytes_max,
                 redact: stops.redact,
+                from: stops.from.clone(),
             }),
             cells_max: options.limits.cells_max,
             keys: options.keys.iter().map(|key| bytes(&key.pem)).collect(),
@@ -144,6 +147,7 @@ impl Setup {
             files_max: stops.files_max,
             bytes_max: stops.bytes_max,
             redact: stops.redact,
+            from: stops.from.clone(),
         });
         Recordings::new(path(&self.recordings), stops)
     }

@@ -111,10 +111,10 @@ impl Lab {
         rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
             .context("the system gives no random bytes")?;
         let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-        place.write("secret", &secret)?;
+        place.write_private("secret", &secret)?;
         // Not the domain's secret: agents know the token and must not know the secret.
         let token = blake3_hex(&secret);
-        place.write("token", &token)?;
+        place.write_private("token", &token)?;
         let mut tables = layout.edge_tables.clone();
         if layout.encrypted {
             writeln!(
@@ -258,10 +258,12 @@ impl Lab {
         let (running, mut up) = (self.edges.iter().filter(|edge| edge.is_running()).count(), BTreeSet::new());
         self.journal
             .wait(start, START_PATIENCE, |event| {
-                if *event.who == *who && event.name() == "edge_up" {
+                let own = *event.who == *who;
+                if own && event.name() == "edge_up" {
                     up.insert(event.text("edge").to_owned());
                 }
-                up.len() >= running
+                // Where no edge runs, it says so of the first.
+                up.len() >= running && (running > 0 || own && event.name() == "edge_down")
             })
             .with_context(|| format!("the {who} is not ready; the last lines:\n{}", self.journal.tail(20)))?;
         Ok(process)

@@ -2,7 +2,9 @@
 
 use super::interrupt;
 use anyhow::Context;
+use std::fs::Permissions;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -42,6 +44,16 @@ impl Place {
         std::fs::create_dir_all(parent)
             .and_then(|()| std::fs::write(&path, contents))
             .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Writes a file that nobody else can read.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_private(&self, name: &str, contents: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
+        let path = self.write(name, contents)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         Ok(path)
     }
 }

@@ -68,7 +68,8 @@ pub fn input(input: &Input) -> String {
 /// A handler and what came of it.
 #[must_use]
 pub fn step(step: &Step) -> String {
-    let mut out = format!("{:>6}  at {}  {}\n", step.entry, seconds(step.now_ns), input(&step.input));
+    let mut out =
+        format!("{:>6}  session time {}  {}\n", step.entry, seconds(step.now_ns), input(&step.input));
     for print in &step.prints {
         let text = plain(&print.text);
         writeln!(out, "          prints {:?}: {text}", print.level).expect("a string takes it");
@@ -124,7 +125,8 @@ pub fn listing(recording: &Recording) -> String {
                 Event::Task => "a task has its turn".into(),
                 Event::Start { .. } => "the session starts".into(),
             };
-            let at = read.now_ns.map_or_else(String::new, |now_ns| format!("at {}  ", seconds(now_ns)));
+            let at =
+                read.now_ns.map_or_else(String::new, |now_ns| format!("session time {}  ", seconds(now_ns)));
             let reads = match read.reads.list.len() {
                 0 => String::new(),
                 reads => format!(", {reads} reads from the cache"),
@@ -164,7 +166,7 @@ pub fn state(
     timers: &[(u8, u64, i64)],
     (tasks, locks): &(Vec<Task>, Vec<Lock>),
 ) -> String {
-    let mut out = String::new();
+    let mut out = "a summary; `--dump AT+LENGTH` shows memory, such as --dump 0x1000+256\n".to_owned();
     for (index, stage) in stages.iter().enumerate() {
         let name = names.get(index).filter(|name| !name.is_empty());
         let name = name.map_or_else(String::new, |name| format!(" {name}"));
@@ -183,7 +185,7 @@ pub fn state(
         writeln!(out, "  {} random bytes drawn", stage.drawn).expect("a string takes it");
     }
     for (stage, token, due_ns) in timers {
-        writeln!(out, "timer {token} of stage {stage} due at {}", seconds(*due_ns))
+        writeln!(out, "timer {token} of stage {stage} due at session time {}", seconds(*due_ns))
             .expect("a string takes it");
     }
     for Task { stage, token } in tasks {

@@ -239,6 +239,21 @@ pub enum Report {
         /// Since it lost its last owner, in nanoseconds; 0 for a new session.
         gap_ns: u64,
     },
+    /// An edge does not take a session, which waits and goes on asking. Once for each edge and reason.
+    Waiting {
+        /// Which.
+        session: SessionId,
+        /// Its app.
+        app: String,
+        /// Who refused it.
+        target: Target,
+        /// What for.
+        code: Code,
+        /// For people.
+        reason: String,
+        /// How long it waits still, at the most, in nanoseconds.
+        left_ns: u64,
+    },
     /// A session lost its owner; a recovery begins.
     Orphaned {
         /// Which.

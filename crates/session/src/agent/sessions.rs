@@ -7,6 +7,7 @@ use super::{
 };
 use crate::end::{End, Phase, Refusal};
 use alloc::{
+    collections::BTreeMap,
     string::{String, ToString},
     vec::Vec,
 };
@@ -47,6 +48,8 @@ pub(super) struct Session {
     rejected: Vec<(Target, Code)>,
     /// What the last one of them said, until an edge takes it.
     refusal: Option<(Code, String)>,
+    /// What was reported of edges' refusals since it had an owner last: one reason an edge.
+    told: BTreeMap<u16, String>,
     pub(super) connect_by_ns: Option<u64>,
     pub(super) acknowledging: bool,
     pub(super) timer_ns: Option<u64>,
@@ -69,6 +72,7 @@ impl Session {
             retry_ns: RETRY_MIN_NS,
             rejected: Vec::new(),
             refusal: None,
+            told: BTreeMap::new(),
             connect_by_ns: None,
             acknowledging: false,
             timer_ns: None,
@@ -294,6 +298,7 @@ impl Agent {
         session.retry_ns = RETRY_MIN_NS;
         session.rejected.clear();
         session.refusal = None;
+        session.told.clear();
         let app = session.end.app().to_string();
         out.push(Out::Report(Report::Owned { session: id.session, app, generation, target, gap_ns }));
     }
@@ -320,9 +325,28 @@ impl Agent {
         if everywhere {
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
+        // That an image is missing concerns the edge whoever else has it; other things pass, or another edge does better.
+        let worth_telling = match reject.code {
+            Code::UnknownImage => true,
+            Code::UnknownApp | Code::NoServerAgent => everywhere,
+            _ => everywhere && session.retry_ns == RETRY_MAX_NS,
+        };
+        if worth_telling && session.told.get(&target.edge) != Some(&reject.reason) {
+            session.told.insert(target.edge, reject.reason.clone());
+            self.tell_waiting(now_ns, id, target, reject, out);
+        }
+        let Some(session) = self.sessions.get(&id) else { return };
         let wait_ns = if everywhere { session.retry_ns } else { 0 };
         let jitter_ns = self.random.below(wait_ns / 2 + 1);
         self.lead_at(id, now_ns + wait_ns + jitter_ns);
+    }
+
+    fn tell_waiting(&self, now_ns: u64, id: EndId, target: Target, reject: &Reject, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let left_ns = self.deadline_ns(session).map_or(0, |until_ns| until_ns.saturating_sub(now_ns));
+        let (session, app) = (id.session, session.end.app().to_string());
+        let Reject { code, reason, .. } = reject.clone();
+        out.push(Out::Report(Report::Waiting { session, app, target, code, reason, left_ns }));
     }
 
     /// A wire broke or fell silent. Sessions that were owned or asked for over it look elsewhere.

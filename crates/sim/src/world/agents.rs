@@ -222,7 +222,7 @@ impl World {
                     self.violations.push(text);
                 }
             }
-            Report::EdgeUp { .. } | Report::EdgeDown { .. } => {}
+            Report::EdgeUp { .. } | Report::EdgeDown { .. } | Report::Waiting { .. } => {}
         }
     }
 

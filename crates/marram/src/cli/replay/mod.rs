@@ -2,7 +2,7 @@
 
 mod debugger;
 
-use super::{Failure, emit, record};
+use super::{Failure, emit, record, table::counted};
 use crate::admin::client::Client;
 use crate::keys;
 use crate::replay::{self, Breaks, Halt, show, span::Span};
@@ -24,13 +24,14 @@ pub(super) struct Replay {
     /// Stop when the cell has consumed so many entries of the file.
     #[arg(long, value_name = "N")]
     until: Option<u64>,
-    /// Show each handler, what it was given and what it did; on a terminal, wait for Enter after each (q: enough).
+    /// Show each handler, when it ran in session time, what it was given and what it did; on a terminal, wait for Enter after each
+    /// (q: enough).
     #[arg(long)]
     step: bool,
     /// Show what the file says without running it.
     #[arg(long, conflicts_with_all = ["until", "step", "dump", "diff", "break_output", "break_memory"])]
     list: bool,
-    /// At the end, show the cell's state ("state") or a range of its memory (AT+LENGTH, @STAGE behind it for a chain).
+    /// At the end, show the cell's state in a summary ("state") or a range of its memory (AT+LENGTH, @STAGE behind it for a chain).
     #[arg(long, value_name = "state|AT+LENGTH")]
     dump: Vec<Dump>,
     /// Show what is different in the cell's state between two numbers of entries consumed.
@@ -198,7 +199,14 @@ fn debugged(
 }
 
 fn too_far(replayer: &Replayer, instead: &str) -> Failure {
-    Failure::Usage(anyhow!("the recording ends after {} entries: give {instead}", replayer.entries()))
+    Failure::Usage(anyhow!("the recording ends after {}: give {instead}", counted_entries(replayer)))
+}
+
+fn counted_entries(replayer: &Replayer) -> String {
+    match replayer.entries() {
+        1 => "1 entry".to_owned(),
+        count => format!("{count} entries"),
+    }
 }
 
 fn failure(error: ReplayError) -> Failure {
@@ -247,7 +255,7 @@ fn about(recording: &Recording) -> String {
     let about = &recording.about;
     let begins = match recording.checkpoints.len() {
         0 => "from its beginning".to_owned(),
-        count => format!("from a checkpoint in {count} parts"),
+        count => format!("from a checkpoint in {}", counted(count as u64, "part")),
     };
     let redacted =
         if about.redacted { "\nredacted: what was said is not in it, and it cannot be run" } else { "" };
@@ -308,7 +316,7 @@ fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -
         Halt::Stopped(reason) => stop.map(|stop| stop.reason == *reason),
         _ => None,
     };
-    let wanted = breaks.output.is_some() || breaks.memory.is_some() || breaks.until.is_some();
+    let wanted = breaks.output.is_some() || breaks.memory.is_some();
     if arguments.json {
         emit(&format!("{}\n", as_json(arguments, replayer, halt, same)));
     } else {
@@ -323,6 +331,9 @@ fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -
             "the replay ends in another state than the session had: it is another run"
         }
         (Halt::Stopped(_), Some(false)) => "the handler was stopped for another reason than in the session",
+        (Halt::End | Halt::Stopped(_), _) if breaks.until.is_some() => {
+            return Err(too_far(replayer, "--until one of at most that many"));
+        }
         (Halt::End | Halt::Stopped(_), _) if wanted => "the recording ended before what was to be stopped at",
         _ => return Ok(()),
     };
@@ -330,7 +341,7 @@ fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -
 }
 
 fn words(halt: &Halt, replayer: &Replayer, same: Option<bool>) -> String {
-    let entries = replayer.entries();
+    let entries = counted_entries(replayer);
     let state =
         replayer.state_hash().map_or_else(String::new, |hash| format!("state {}\n", show::hex(&hash)));
     let proof = match same {
@@ -340,22 +351,19 @@ fn words(halt: &Halt, replayer: &Replayer, same: Option<bool>) -> String {
     };
     match halt {
         Halt::End => format!(
-            "{state}{entries} entries replayed: {}",
+            "{state}{entries} replayed: {}",
             if proof.is_empty() { "no state hash to compare\n" } else { proof }
         ),
-        Halt::Until => format!("{state}stopped after {entries} entries\n"),
-        Halt::Quit => format!("{state}left after {entries} entries\n"),
+        Halt::Until => format!("{state}stopped after {entries}\n"),
+        Halt::Quit => format!("{state}left after {entries}\n"),
         Halt::Stopped(reason) => {
-            format!(
-                "{entries} entries replayed, then the handler is stopped: {}\n{proof}",
-                show::plain(reason)
-            )
+            format!("{entries} replayed, then the handler is stopped: {}\n{proof}", show::plain(reason))
         }
         Halt::Output(step) => {
-            format!("{state}stopped at an output after {entries} entries:\n{}", show::step(step))
+            format!("{state}stopped at an output after {entries}:\n{}", show::step(step))
         }
         Halt::Memory(step, before, after) => format!(
-            "{state}stopped at a change of memory after {entries} entries:\n{}          {} -> {}\n",
+            "{state}stopped at a change of memory after {entries}:\n{}          {} -> {}\n",
             show::step(step),
             show::hex(before),
             show::hex(after)

@@ -84,6 +84,10 @@ fn reported(report: &Report, name: &mut impl FnMut(SessionId) -> String) -> Stri
             let at = format!("{}.{}", target.edge, target.shard);
             format!("{session} of {app} owned by g{} at {at} after {gap} ms", generation.count)
         }
+        Report::Waiting { session, target, code, reason, left_ns, .. } => {
+            let (session, left) = (name(*session), super::stage::milliseconds(*left_ns));
+            format!("{session} waits at {}.{}, {code:?}: {reason}, {left} ms left", target.edge, target.shard)
+        }
         Report::Orphaned { session, reason } => format!("{} orphaned: {reason}", name(*session)),
         Report::ZombieRefused { session, generation } => {
             format!("{} refused g{}", name(*session), generation.count)

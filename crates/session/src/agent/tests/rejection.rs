@@ -10,7 +10,7 @@ use marram_wire::frame::Code;
 /// Rejected at the only edge on channel 2, 4, ..: the waits in milliseconds are within these bounds.
 fn assert_waits(stage: &mut Stage, first_channel: u32, bounds_ms: &[u64]) {
     for (channel, wait_ms) in (first_channel..).step_by(2).zip(bounds_ms) {
-        assert_eq!(stage.reject(1, channel, Code::Busy), [""; 0]);
+        assert_eq!(only(stage.reject(1, channel, Code::Busy), "hello"), [""; 0]);
         let waited_ns = stage.wait_for("hello", 5_000);
         let expected_ns = wait_ms * MS..=wait_ms * MS * 3 / 2;
         assert!(expected_ns.contains(&waited_ns), "{waited_ns} where {wait_ms} ms were to be waited for");
@@ -106,7 +106,7 @@ fn an_app_that_no_edge_knows_is_given_up_and_only_then() {
         (&[UnknownApp], &["w2 hello c2 s1 fresh"]),
         (&[UnknownApp, UnknownApp], over),
         (&[UnknownApp, Busy], &[]),
-        (&[Busy, UnknownApp], &[]),
+        (&[Busy, UnknownApp], &["s1 waits at 1.0, UnknownApp: no, 10000 ms left"]),
         (&[Busy, Busy], &[]),
     ];
     for (codes, expected) in cases {
@@ -124,8 +124,37 @@ fn an_app_that_no_edge_knows_is_given_up_and_only_then() {
 fn an_app_that_was_known_is_waited_for() {
     let mut stage = Stage::owned(2);
     stage.wire_down(1);
-    assert_eq!(stage.reject(2, 2, Code::UnknownApp), [""; 0]);
+    let waits = "s1 waits at 1.0, UnknownApp: no, 30000 ms left";
+    assert_eq!(stage.reject(2, 2, Code::UnknownApp), [waits]);
     stage.wait_for("w2 hello c4 s1 after g1", 30);
+}
+
+#[test]
+fn what_a_session_waits_for_is_told_once_an_edge_until_it_has_an_owner() {
+    let mut stage = Stage::owned(2);
+    stage.wire_down(1);
+    let image = Code::UnknownImage;
+    assert_eq!(stage.reject(2, 2, image), ["s1 waits at 1.0, UnknownImage: no, 30000 ms left"]);
+    for channel in [4, 6] {
+        stage.wait_for("hello", 1_000);
+        assert_eq!(stage.reject(2, channel, image), [""; 0]);
+    }
+    stage.edge(3, 0);
+    assert_eq!(only(stage.reject(3, 2, image), "waits").len(), 1, "another edge lacks it");
+    stage.own(2, 8, 2);
+    stage.wire_down(3);
+    stage.wire_down(2);
+    stage.edge(4, 1);
+    assert_eq!(only(stage.reject(4, 2, image), "waits").len(), 1, "it had an owner since");
+}
+
+#[test]
+fn what_may_be_otherwise_at_the_next_edge_is_told_when_all_were_asked() {
+    let mut stage = Stage::client(2);
+    stage.accept(1);
+    assert_eq!(stage.reject(1, 2, Code::NoServerAgent), ["w2 hello c2 s1 fresh"]);
+    let waits = "s1 waits at 1.0, NoServerAgent: no, 10000 ms left";
+    assert_eq!(stage.reject(2, 2, Code::NoServerAgent), [waits]);
 }
 
 #[test]

@@ -1,0 +1,153 @@
+//! Sessions that asked to be let in here and could not be, for something that an operator can mend: each is told of once, and
+//! counted for as long as it goes on asking. Decides nothing.
+
+use super::Shard;
+use crate::api::{Now, Out};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::{String, ToString},
+    vec::Vec,
+};
+use marram_wire::{
+    frame::{Code, Hello},
+    id::SessionId,
+};
+
+/// A session that has not asked for so long waits no more, or elsewhere: agents ask every half second.
+const FORGET_NS: u64 = 10_000_000_000;
+/// Sessions remembered at a time. Others are not counted, and may be told of again.
+pub const REMEMBERED_MAX: usize = 1_024;
+/// Lines at once; then one in [`LINE_NS`].
+const LINES: u64 = 10;
+const LINE_NS: u64 = 1_000_000_000;
+/// Servers that one line names.
+const NAMES_MAX: usize = 16;
+
+/// The sessions that were refused lately.
+#[derive(Debug)]
+pub(super) struct Refused {
+    /// Why, and when it was said last.
+    sessions: BTreeMap<SessionId, (Code, u64)>,
+    lines: u64,
+    filled_ns: u64,
+    swallowed: u64,
+}
+
+impl Default for Refused {
+    fn default() -> Self {
+        Self { sessions: BTreeMap::new(), lines: LINES, filled_ns: 0, swallowed: 0 }
+    }
+}
+
+impl Refused {
+    /// A session was refused for this: whether that is news, and how many other lines were left out before.
+    fn tell(&mut self, now_ns: u64, session: SessionId, code: Code) -> Option<u64> {
+        let before = self.sessions.get(&session).copied();
+        if before.is_none() && self.sessions.len() >= REMEMBERED_MAX {
+            self.sessions.retain(|_, (_, at_ns)| now_ns < *at_ns + FORGET_NS);
+        }
+        if before.is_some() || self.sessions.len() < REMEMBERED_MAX {
+            self.sessions.insert(session, (code, now_ns));
+        }
+        if before.is_some_and(|(told, at_ns)| told == code && now_ns < at_ns + FORGET_NS) {
+            return None;
+        }
+        let earned = now_ns.saturating_sub(self.filled_ns) / LINE_NS;
+        self.lines = LINES.min(self.lines + earned);
+        self.filled_ns += earned * LINE_NS;
+        if self.lines == 0 {
+            self.swallowed += 1;
+            return None;
+        }
+        self.lines -= 1;
+        Some(core::mem::take(&mut self.swallowed))
+    }
+
+    /// It is here now.
+    pub(super) fn admitted(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+    }
+
+    /// How many still ask.
+    pub(super) fn waiting(&self, now_ns: u64) -> usize {
+        self.sessions.values().filter(|(_, at_ns)| now_ns < *at_ns + FORGET_NS).count()
+    }
+}
+
+impl Shard {
+    /// A hello was refused. What passes by itself is not told.
+    pub(super) fn tell_refusal(
+        &mut self,
+        now: Now,
+        hello: &Hello,
+        code: Code,
+        reason: &str,
+        out: &mut Vec<Out>,
+    ) {
+        // Every shard of the edge is asked in turn: one of them speaks for all.
+        if hello.session.0[0] % self.config.shards.max(1) != self.config.shard {
+            return;
+        }
+        let hint = match code {
+            Code::UnknownImage if hello.image.is_some_and(|image| self.is_being_fetched(image)) => return,
+            Code::UnknownImage | Code::UnknownApp => String::new(),
+            Code::NoServerAgent => self.reachable(),
+            _ => return,
+        };
+        let Some(swallowed) = self.refused.tell(now.mono_ns, hello.session, code) else { return };
+        let until = if hello.fresh { "the agent's `patience.no_edge`" } else { "its app's `keep.linger`" };
+        let others = match swallowed {
+            0 => String::new(),
+            count => alloc::format!(" (and {count} other sessions that were refused something)"),
+        };
+        let text = alloc::format!(
+            "it waits, and asks again until {until} is over or another edge takes it: {reason}{hint}{others}"
+        );
+        self.note(1, Some(hello.session), text, out);
+    }
+
+    /// The servers that agents reach, in words.
+    fn reachable(&self) -> String {
+        let names: BTreeSet<&String> = self.wires.values().flat_map(|wire| &wire.servers).collect();
+        if names.is_empty() {
+            return "; no agent is connected that reaches any server: `marram agent server`".to_string();
+        }
+        let quoted: Vec<String> =
+            names.iter().take(NAMES_MAX).map(|name| alloc::format!("`{name}`")).collect();
+        let more = if names.len() > NAMES_MAX { " and others" } else { "" };
+        alloc::format!("; those that are connected reach {}{more}", quoted.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(number: u64) -> SessionId {
+        SessionId(u128::from(number).to_le_bytes())
+    }
+
+    #[test]
+    fn each_session_is_told_of_once_while_it_asks() {
+        let mut refused = Refused::default();
+        for second in 0..20 {
+            let told = refused.tell(second * LINE_NS / 2, session(1), Code::UnknownImage);
+            assert_eq!(told, (second == 0).then_some(0), "{second}");
+        }
+        assert_eq!(refused.tell(10 * LINE_NS, session(1), Code::NoServerAgent), Some(0), "another reason");
+        assert_eq!(refused.waiting(10 * LINE_NS), 1);
+        assert_eq!(refused.waiting(10 * LINE_NS + FORGET_NS), 0);
+        refused.admitted(session(1));
+        assert_eq!(refused.tell(11 * LINE_NS, session(1), Code::NoServerAgent), Some(0), "it came back");
+    }
+
+    #[test]
+    fn a_flood_is_counted_and_not_remembered() {
+        let mut refused = Refused::default();
+        let told = (0..5_000).filter(|n| refused.tell(0, session(*n), Code::NoServerAgent).is_some()).count();
+        assert_eq!((told as u64, refused.waiting(0)), (LINES, REMEMBERED_MAX));
+        assert_eq!(refused.tell(LINE_NS, session(9_999), Code::NoServerAgent), Some(5_000 - LINES));
+        assert_eq!(refused.tell(FORGET_NS, session(10_000), Code::NoServerAgent), Some(0));
+        assert_eq!(refused.waiting(FORGET_NS), 1, "those that asked once are forgotten");
+    }
+}

@@ -1,0 +1,61 @@
+//! An edge's directory is one edge's: two would remove each other's apps and recordings. The kernel lets go of it when its process
+//! dies, however it dies.
+
+use anyhow::{Context, bail};
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{Read, Write},
+    path::Path,
+};
+
+/// The file that is locked. It stays; who holds it is written in it.
+const NAME: &str = "lock";
+
+/// A directory that no other edge uses as long as this lives. Closed in processes that this one starts.
+#[derive(Debug)]
+pub struct Held(#[expect(dead_code, reason = "it is locked while it is open")] File);
+
+/// Takes the directory, made when missing.
+///
+/// # Errors
+/// If another edge has it, or nothing can be written there.
+pub fn hold(directory: &Path) -> anyhow::Result<Held> {
+    let name = directory.display();
+    let open = || {
+        fs::create_dir_all(directory)?;
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(directory.join(NAME))
+    };
+    let mut file = open().with_context(|| format!("{name} cannot be written to: name another `state`"))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            // Empty for a moment after the other one has started.
+            let _ = file.read_to_string(&mut holder);
+            let holder = if holder.is_empty() { "another process" } else { holder.trim() };
+            bail!("{name} is in use by {holder}: give each edge a `state` of its own, or stop that one");
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("{name} cannot be locked"));
+        }
+    }
+    // For people; on a full disk they do without.
+    let _ = file.set_len(0).and_then(|()| writeln!(file, "process {}", std::process::id()));
+    Ok(Held(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hold;
+
+    #[test]
+    fn a_directory_is_one_edges_until_it_is_gone() {
+        let directory = std::env::temp_dir().join(format!("marram-state-{}", std::process::id()));
+        let first = hold(&directory).expect("nobody has it");
+        let refused = hold(&directory).expect_err("somebody has it").to_string();
+        assert!(refused.contains(&format!("in use by process {}", std::process::id())), "{refused}");
+        drop(first);
+        hold(&directory).expect("it is free again");
+        std::fs::remove_dir_all(&directory).expect("ours");
+    }
+}
