@@ -17,16 +17,7 @@ fn main() {
     rustc.args(["--edition", "2024", "--crate-name", "marram_preload", "--crate-type", "cdylib"]);
     rustc.args(["--cfg", "marram_preload", "--target", &variable("TARGET")]);
     // No library is named: it takes its functions from the C library that the program has, whichever that is.
-    rustc.args([
-        "-C",
-        "opt-level=2",
-        "-C",
-        "panic=abort",
-        "-C",
-        "strip=debuginfo",
-        "-C",
-        "link-arg=-nostdlib",
-    ]);
+    rustc.args(["-C", "opt-level=2", "-C", "panic=abort", "-C", "strip=symbols", "-C", "link-arg=-nostdlib"]);
     if let Ok(linker) = env::var("RUSTC_LINKER") {
         rustc.args(["-C", &format!("linker={linker}")]);
     }

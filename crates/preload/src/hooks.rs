@@ -1,14 +1,18 @@
 //! `connect` and `getpeername`, in front of the C library's.
 //!
-//! Everything here is unsafe by nature: it is called by any program with any pointer. What is not a connection that a rule names
-//! goes to the C library as it came, bad pointers included, so that the program is told what it would be told without us.
+//! Everything here is unsafe by nature: it is called by any program, from any thread, also before the program's own first
+//! instruction. What is not a connection that a rule names goes to the C library as it came. One thing is different: an address
+//! that cannot be read ends the program here, where the kernel would only have said so.
 
 use crate::VARIABLE;
 use crate::rules::{Place, Protocol, RULES_MAX, Rules};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ptr::{self, null_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU16,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
@@ -42,6 +46,9 @@ struct In6 {
     scope: u32,
 }
 
+/// The kernel takes one without the scope.
+const IN6_BYTES_MIN: usize = 24;
+
 type Connect = unsafe extern "C" fn(c_int, *const c_void, u32) -> c_int;
 type GetPeerName = unsafe extern "C" fn(c_int, *mut c_void, *mut u32) -> c_int;
 
@@ -58,8 +65,10 @@ unsafe extern "C" {
 static CONNECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static GETPEERNAME: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Written by [`begin`] alone, before the program's own first instruction.
+/// Written by [`begin`] alone, and read by nobody before it is [`READY`].
 static mut RULES: Rules = Rules::NONE;
+static READY: AtomicBool = AtomicBool::new(false);
+static NO_RULES: Rules = Rules::NONE;
 
 /// Why a connection leads to an agent, by its local port, which is the same however often its descriptor is copied. A hint only:
 /// a port is used again, and what another program did is not in it, so what the kernel says of the peer decides first.
@@ -71,16 +80,15 @@ const DIRECT: u16 = 1;
 
 const _: () = assert!(RULES_MAX < u16::MAX as usize - 1, "numbers of rules fit into hints");
 
-/// Has the loader call [`begin`] before the program begins.
+/// Has the loader call [`begin`] once. Libraries that the program needs may have run by then: what they connect is theirs.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
-    // SAFETY: names end in a zero; the environment is read before the program, which could change it, runs.
+    // SAFETY: the name ends in a zero; the environment is read before the program, which could change it, runs; nobody else
+    // touches the rules until they are ready.
     unsafe {
-        CONNECT.store(dlsym(RTLD_NEXT, c"connect".as_ptr()), Relaxed);
-        GETPEERNAME.store(dlsym(RTLD_NEXT, c"getpeername".as_ptr()), Relaxed);
         const NAME: [u8; VARIABLE.len() + 1] = {
             let mut name = [0; VARIABLE.len() + 1];
             let mut at = 0;
@@ -97,11 +105,28 @@ extern "C" fn begin() {
             (*(&raw mut RULES)).parse(list);
         }
     }
+    READY.store(true, Release);
 }
 
 fn rules() -> &'static Rules {
+    if !READY.load(Acquire) {
+        return &NO_RULES;
+    }
     // SAFETY: nobody writes it any more.
     unsafe { &*(&raw const RULES) }
+}
+
+/// The next function of this name: the C library's, or what stands in for it. Looked up at the first call, which may come before
+/// [`begin`]; null if there is none.
+fn next(kept: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let known = kept.load(Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: the name ends in a zero.
+    let found = unsafe { dlsym(RTLD_NEXT, name.as_ptr()) };
+    kept.store(found, Relaxed);
+    found
 }
 
 /// Where the hint of a descriptor's connection is.
@@ -161,9 +186,10 @@ unsafe fn read(address: *const c_void, len: u32) -> Option<(u16, Place)> {
                 let ip = IpAddr::V4(Ipv4Addr::from(it.address));
                 Some((AF_INET, Place::new(ip, u16::from_be_bytes(it.port))))
             }
-            // The kernel takes 24 bytes for one: without the scope.
-            AF_INET6 if len >= size_of::<In6>() => {
-                let it = address.cast::<In6>().read_unaligned();
+            AF_INET6 if len >= IN6_BYTES_MIN => {
+                let mut it = In6 { family: 0, port: [0; 2], flow: 0, address: [0; 16], scope: 0 };
+                let bytes = len.min(size_of::<In6>());
+                ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut it).cast(), bytes);
                 let ip = IpAddr::V6(Ipv6Addr::from(it.address));
                 Some((AF_INET6, Place::new(ip, u16::from_be_bytes(it.port))))
             }
@@ -194,7 +220,7 @@ fn write(family: u16, place: Place) -> Option<(Written, u32)> {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, len: u32) -> c_int {
-    let real = CONNECT.load(Relaxed);
+    let real = next(&CONNECT, c"connect");
     if real.is_null() {
         // SAFETY: the C library's own place.
         unsafe { *__errno_location() = ENOSYS };
@@ -248,7 +274,7 @@ fn open_to_v4(fd: c_int) {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut u32) -> c_int {
-    let real = GETPEERNAME.load(Relaxed);
+    let real = next(&GETPEERNAME, c"getpeername");
     if real.is_null() {
         // SAFETY: the C library's own place.
         unsafe { *__errno_location() = ENOSYS };
@@ -256,38 +282,40 @@ pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut 
     }
     // SAFETY: it is the next function of that name.
     let real: GetPeerName = unsafe { core::mem::transmute(real) };
-    // SAFETY: the program's pointers, which the kernel judges before we read them.
-    let room = if len.is_null() { 0 } else { unsafe { len.read_unaligned() } };
-    // SAFETY: as the program called us.
-    let result = unsafe { real(fd, address, len) };
-    if result != 0 {
-        return result;
-    }
-    // SAFETY: the call went well, so both pointers are good, for the smaller of what there was room for and what was written.
+    let Some((written, size)) = quietly(|| told(fd, real)) else {
+        // SAFETY: as the program called us.
+        return unsafe { real(fd, address, len) };
+    };
+    // SAFETY: as the program called us: there is room for as many bytes as it says.
     unsafe {
-        let size = len.read_unaligned();
-        let told = read(address, size.min(room)).and_then(|(family, peer)| {
-            let protocol = protocol(fd)?;
-            if !rules().leads(protocol, peer) {
-                return None;
-            }
-            let number = match hint(fd).map_or(UNKNOWN, |hint| hint.load(Relaxed)) {
-                DIRECT => return None,
-                UNKNOWN => None,
-                noted => Some(usize::from(noted) - 2),
-            };
-            write(family, rules().told(number, protocol, peer)?)
-        });
-        if let Some((written, size)) = told {
-            ptr::copy_nonoverlapping(
-                (&raw const written).cast::<u8>(),
-                address.cast(),
-                size.min(room) as usize,
-            );
-            len.write_unaligned(size);
-        }
+        let room = len.read_unaligned().min(size) as usize;
+        ptr::copy_nonoverlapping((&raw const written).cast::<u8>(), address.cast(), room);
+        len.write_unaligned(size);
     }
-    result
+    0
+}
+
+/// What the program is told of a connection that a rule redirected; none of any other.
+fn told(fd: c_int, real: GetPeerName) -> Option<(Written, u32)> {
+    let mut peer = Written { v6: In6 { family: 0, port: [0; 2], flow: 0, address: [0; 16], scope: 0 } };
+    let mut size = size_of::<Written>() as u32;
+    // SAFETY: the pointers are to a place and a number of our own, and the size is right; what is read then was written.
+    let (family, peer) = unsafe {
+        if real(fd, (&raw mut peer).cast(), &raw mut size) != 0 {
+            return None;
+        }
+        read((&raw const peer).cast(), size)?
+    };
+    let protocol = protocol(fd)?;
+    if !rules().leads(protocol, peer) {
+        return None;
+    }
+    let number = match hint(fd).map_or(UNKNOWN, |hint| hint.load(Relaxed)) {
+        DIRECT => return None,
+        UNKNOWN => None,
+        noted => Some(usize::from(noted) - 2),
+    };
+    write(family, rules().told(number, protocol, peer)?)
 }
 
 /// What should never happen ends the program, rather than going on with it in a state that nobody knows.
@@ -297,6 +325,11 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     unsafe { abort() }
 }
 
-/// Named in the unwinding tables of the core library. Nothing unwinds here.
-#[unsafe(no_mangle)]
-extern "C" fn rust_eh_personality() {}
+// Named in the unwinding tables of the core library, and never called: nothing unwinds here. Hidden, since every library of the
+// program that has one of its own would otherwise take this.
+core::arch::global_asm!(
+    ".hidden rust_eh_personality",
+    ".globl rust_eh_personality",
+    "rust_eh_personality:",
+    "ret"
+);

@@ -21,8 +21,8 @@ pub const BACKOFF_MIN_NS: u64 = 200_000_000;
 /// Longest wait after a failure.
 pub const BACKOFF_MAX_NS: u64 = 5_000_000_000;
 /// Between two writes of who stands by for this edge's sessions: however fast they change, the store has the rest of its time for
-/// other things.
-pub const LISTING_NS: u64 = 100_000_000;
+/// other things, and one that keeps every revision, as etcd does until it compacts, does not fill.
+pub const LISTING_NS: u64 = 500_000_000;
 
 /// What a client needs to know of its edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -482,7 +482,8 @@ impl Client {
 
     /// The next part of the list of who stands by that the store does not have, if it is time.
     fn next_part(&self, now_ns: u64) -> Option<Step> {
-        if now_ns < self.list_at_ns {
+        // Without a lease it would stay for ever.
+        if now_ns < self.list_at_ns || self.lease.is_none() {
             return None;
         }
         // What was never written need not be removed.

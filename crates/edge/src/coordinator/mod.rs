@@ -34,6 +34,8 @@ pub const STORE_BYTES_MAX: usize = 32 << 20;
 pub const LEASES_MAX: usize = 4_096;
 /// Changes that an embedded store remembers for those who watch. Who is further behind lists anew.
 pub const HISTORY_MAX: usize = 4_096;
+/// Bytes of keys and values that are remembered so.
+pub const HISTORY_BYTES_MAX: usize = 16 << 20;
 /// Longest lease, in seconds.
 pub const LEASE_S_MAX: u32 = 30 * 24 * 3_600;
 /// What is under a lease of so many seconds or more survives a restart of an embedded store; the rest is registered anew.

@@ -43,6 +43,8 @@ impl Placements {
             // Another shard of this edge may own it by now.
             None if there.is_some_and(|(whose, _)| *whose == shard) => drop(part.sessions.remove(&session)),
             None => return,
+            // A late word of the shard that owned it before.
+            Some(at) if there.is_some_and(|(_, newer)| newer.generation > at.generation) => return,
             Some(at)
                 if at.standby.len() > NAME_BYTES_MAX
                     || (there.is_none() && part.sessions.len() >= PART_SESSIONS_MAX) =>

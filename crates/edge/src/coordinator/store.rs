@@ -2,8 +2,8 @@
 //! where the bytes are kept is the shell's.
 
 use super::{
-    DURABLE_LEASE_S, Entry, HISTORY_MAX, KEY_BYTES_MAX, KEYS_MAX, LEASE_S_MAX, LEASES_MAX, Lease, Refused,
-    Reply, Request, STORE_BYTES_MAX, VALUE_BYTES_MAX,
+    DURABLE_LEASE_S, Entry, HISTORY_BYTES_MAX, HISTORY_MAX, KEY_BYTES_MAX, KEYS_MAX, LEASE_S_MAX, LEASES_MAX,
+    Lease, Refused, Reply, Request, STORE_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -71,6 +71,8 @@ pub struct Store {
     pub(super) bytes: usize,
     pub(super) deadlines: BTreeSet<(u64, Lease)>,
     pub(super) history: VecDeque<Change>,
+    /// Bytes of their keys and values.
+    pub(super) history_bytes: usize,
     /// The oldest revision from which on every change is in `history`.
     pub(super) remembered: u64,
     /// Whether something changed that must be on disk before anybody is told.
@@ -226,10 +228,17 @@ impl Store {
             }
             self.slots.insert(key.clone(), Slot { value: value.clone(), revision, lease });
         }
-        self.history.push_back(Change { key, value, revision });
-        if self.history.len() > HISTORY_MAX
-            && let Some(oldest) = self.history.pop_front()
-        {
+        self.remember(Change { key, value, revision });
+    }
+
+    /// Keeps a change for those who watch, in the place of the oldest ones.
+    fn remember(&mut self, change: Change) {
+        let size = |change: &Change| change.key.len() + change.value.as_ref().map_or(0, Bytes::len);
+        self.history_bytes += size(&change);
+        self.history.push_back(change);
+        while self.history.len() > HISTORY_MAX || self.history_bytes > HISTORY_BYTES_MAX {
+            let Some(oldest) = self.history.pop_front() else { return };
+            self.history_bytes -= size(&oldest);
             self.remembered = oldest.revision;
         }
     }

@@ -1,7 +1,7 @@
 //! `marram new` and `marram dev`: a cell from its first line to its first session.
 
 use super::{Failure, emit};
-use crate::config::units::Name;
+use crate::config::units::{Address, Name};
 use crate::project::{self, Language, dev};
 use clap::Args;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ pub(super) struct Dev {
     listen: SocketAddr,
     /// The server that the app's sessions talk to.
     #[arg(long, value_name = "ADDRESS")]
-    server: Option<SocketAddr>,
+    server: Option<Address>,
     /// How to build it, for the shell; `cargo build` or `make` by what lies there if left out.
     #[arg(long, value_name = "COMMAND")]
     build: Option<String>,
@@ -54,7 +54,7 @@ pub(super) fn dev(arguments: &Dev) -> Result<(), Failure> {
     let options = dev::Options {
         directory: arguments.directory.clone(),
         listen: arguments.listen,
-        server: arguments.server,
+        server: arguments.server.clone(),
         build: arguments.build.clone(),
         once: arguments.once,
     };

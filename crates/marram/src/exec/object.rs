@@ -54,9 +54,11 @@ fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
     if fs::read(&path).is_ok_and(|bytes| bytes == OBJECT) {
         return Ok(path);
     }
-    let aside = directory.join(format!(".{name}.{}", std::process::id()));
+    let mut mark = [0; 8];
+    rustix::rand::getrandom(&mut mark, rustix::rand::GetRandomFlags::empty())?;
+    let aside = directory.join(format!(".{name}.{:016x}", u64::from_ne_bytes(mark)));
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
         file.write_all(OBJECT)?;
         fs::rename(&aside, &path)
     };
@@ -73,6 +75,13 @@ fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_object_stands_in_front_of_two_functions_and_no_more() {
+        let has = |name: &[u8]| OBJECT.windows(name.len()).any(|window| window == name);
+        assert!(has(b"\0connect\0") && has(b"\0getpeername\0"));
+        assert!(!has(b"rust_eh_personality"), "every Rust library of a program would take it for its own");
+    }
 
     #[test]
     fn the_object_is_written_once_and_mended_if_it_was_changed() {

@@ -94,10 +94,12 @@ fn script(line: &[u8]) -> Option<PathBuf> {
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
     let program = Path::new(OsStr::from_bytes(words.next()?));
     if program.file_name() == Some(OsStr::new("env"))
-        && let Some(word) = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))
+        && let Some(word) = words.find(|word| *word != b"-S" && !word.contains(&b'='))
+        && !word.starts_with(b"-")
     {
         return find(OsStr::from_bytes(word)).ok();
     }
+    // Whatever else `env` is told, it loads what is to be loaded, and so does what it starts if that can.
     Some(program.to_owned())
 }
 

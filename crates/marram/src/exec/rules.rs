@@ -3,8 +3,9 @@
 use super::Redirect;
 use anyhow::{Context, bail};
 use marram_preload::rules::{Place, Protocol, Rule};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 /// A rule for each address that a destination has now, those of one destination in the order in which the system gives them.
 pub(super) fn resolve(redirects: &[Redirect]) -> anyhow::Result<Vec<Rule>> {
@@ -59,7 +60,7 @@ pub(super) fn idle(rules: &[Rule]) -> BTreeSet<SocketAddr> {
         let ip = rule.via.v4().map_or_else(|| Ipv6Addr::from(rule.via.address).into(), IpAddr::V4);
         let address = SocketAddr::new(ip, rule.via.port);
         let free = match rule.protocol {
-            Protocol::Tcp => TcpListener::bind(address).is_ok(),
+            Protocol::Tcp => can_bind(address),
             Protocol::Udp => UdpSocket::bind(address).is_ok(),
         };
         if free {
@@ -69,9 +70,19 @@ pub(super) fn idle(rules: &[Rule]) -> BTreeSet<SocketAddr> {
     idle
 }
 
+/// Without listening there: nobody's connection must come here meanwhile, and an agent that starts now may have the address too.
+fn can_bind(address: SocketAddr) -> bool {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    socket.is_ok_and(|socket| {
+        sockopt::set_socket_reuseaddr(&socket, true).is_ok() && rustix::net::bind(&socket, &address).is_ok()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     fn redirect(destination: &str, via: &str) -> Redirect {
         Redirect { destination: destination.into(), protocol: Protocol::Tcp, via: via.parse().unwrap() }

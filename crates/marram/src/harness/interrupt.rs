@@ -33,7 +33,7 @@ fn remains() -> MutexGuard<'static, Option<Remains>> {
     REMAINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on an interrupt (SIGINT, SIGTERM) kills every process of every run, removes their directories and ends this
+/// From now on an interrupt (SIGINT, SIGTERM, or SIGHUP as from a terminal that closes) kills every process of every run, removes their directories and ends this
 /// program. A [`Lab`](super::Lab) sees to it; programs that start processes before they have one call it themselves. A second
 /// call does nothing.
 ///
@@ -45,7 +45,8 @@ pub fn end_on_interrupt() -> anyhow::Result<()> {
         return Ok(());
     }
     let (sender, mut receiver) = UnixStream::pair()?;
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
     }
     std::thread::Builder::new().name("interrupt".into()).spawn(move || {

@@ -2,11 +2,15 @@
 
 use super::interrupt;
 use anyhow::Context;
-use std::fs::Permissions;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Others may look into a run's directory, as servers do that run as somebody else; only its user changes it.
+const MODE: u32 = 0o755;
 
 /// A directory of its own below the system's temporary one, removed with everything in it at the end.
 #[derive(Debug)]
@@ -21,11 +25,19 @@ impl Place {
     /// If it cannot be made.
     pub fn new(purpose: &str) -> anyhow::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("marram-{purpose}-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        interrupt::made(&path);
-        Ok(Self { path })
+        loop {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("marram-{purpose}-{}-{count}", std::process::id()));
+            // Somebody else's directory of that name would be theirs to change.
+            match DirBuilder::new().mode(MODE).create(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => {
+                    made.with_context(|| format!("cannot make {}", path.display()))?;
+                    interrupt::made(&path);
+                    return Ok(Self { path });
+                }
+            }
+        }
     }
 
     /// The directory.
@@ -47,13 +59,17 @@ impl Place {
         Ok(path)
     }
 
-    /// Writes a file that nobody else can read.
+    /// Writes a new file that nobody else can read.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If it is there already, or cannot be written.
     pub fn write_private(&self, name: &str, contents: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
-        let path = self.write(name, contents)?;
-        std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        let path = self.path.join(name);
+        let write = || -> std::io::Result<()> {
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+            file.write_all(contents.as_ref())
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 }

@@ -3,6 +3,7 @@
 use super::watch::Sources;
 use crate::admin::{self, body::Upload};
 use crate::config::source::Source;
+use crate::config::units::Address;
 use crate::harness::{Event, Lab, Layout, Side};
 use crate::manifest::Manifest;
 use anyhow::{Context, anyhow, bail};
@@ -10,7 +11,7 @@ use hyper::Method;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the sources are looked at, and what is logged is shown at the latest.
 const LOOK: Duration = Duration::from_millis(200);
@@ -23,7 +24,7 @@ pub struct Options {
     /// Where clients connect.
     pub listen: SocketAddr,
     /// The server, if the app has one.
-    pub server: Option<SocketAddr>,
+    pub server: Option<Address>,
     /// How to build it: a command for the shell; by what lies there if none is given.
     pub build: Option<String>,
     /// Build, deploy and stop.
@@ -35,7 +36,7 @@ pub struct Options {
 /// # Errors
 /// If there is no project, the first build fails, or the edge cannot be run.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let project = Project::open(options)?;
+    let mut project = Project::open(options)?;
     let mut seen = project.look();
     project.build()?;
     let upload = admin::load(&project.directory).map_err(|why| anyhow!(why))?;
@@ -54,8 +55,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     lab.start_edges("").with_context(|| errors(&lab))?;
     let edges = lab.edge_addresses();
     deploy(&lab, &upload)?;
-    if let (Some(name), Some(server)) = (&project.server, options.server) {
-        lab.start_agent_with(Side::Server, &edges, &format!("[servers]\n{name} = \"{server}\"\n"))?;
+    if let (Some(name), Some(server)) = (&project.server, &options.server) {
+        lab.start_agent_with(Side::Server, &edges, &format!("[servers]\n{name:?} = {:?}\n", server.0))?;
     }
     let listen = format!("[[listen]]\naddress = \"{}\"\napp = {:?}\n", options.listen, project.name);
     lab.start_agent_with(Side::Client, &edges, &listen).with_context(|| errors(&lab))?;
@@ -70,23 +71,48 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut shown = lab.journal.end();
+    let mut built = project.look();
+    // Whether the last build was for what the one before it had written.
+    let mut own = false;
     loop {
-        while let Some((next, event)) = lab.journal.wait(shown, LOOK, |_| true) {
+        let until = Instant::now() + LOOK;
+        while let Some((next, event)) =
+            lab.journal.wait(shown, until.saturating_duration_since(Instant::now()), |_| true)
+        {
             shown = next;
             show(&event);
+            if Instant::now() >= until {
+                break;
+            }
         }
         let now = project.look();
         let Some(changed) = now.changed(&seen) else { continue };
+        let by_the_build = now == built;
+        if by_the_build && own {
+            // It writes that each time: no source of its own.
+            seen = now;
+            continue;
+        }
+        own = by_the_build;
         say(&format!("{} has changed", changed.display()));
         seen = now;
-        match project.build().and_then(|()| {
-            let upload = admin::load(&project.directory).map_err(|why| anyhow!(why))?;
-            deploy(&lab, &upload)
-        }) {
+        match again(&mut project, options, &lab) {
             Ok(()) => say("deployed: new sessions have it"),
             Err(error) => say(&format!("not deployed: {error:#}")),
         }
+        built = project.look();
     }
+}
+
+/// Reads the manifest anew, builds and deploys.
+fn again(project: &mut Project, options: &Options, lab: &Lab) -> anyhow::Result<()> {
+    let now = Project::open(options)?;
+    if (&now.name, &now.server) != (&project.name, &project.server) {
+        bail!("the app's name or its server is another now: start `marram dev` again");
+    }
+    *project = now;
+    project.build()?;
+    deploy(lab, &admin::load(&project.directory).map_err(|why| anyhow!(why))?)
 }
 
 struct Project {
@@ -107,7 +133,7 @@ impl Project {
         }
         let source = Source::read(&path)?;
         let manifest = Manifest::parse(&source)?;
-        if let (Some(name), None) = (&manifest.server, options.server) {
+        if let (Some(name), None) = (&manifest.server, &options.server) {
             bail!("the app's sessions talk to the server `{name}`: say where it is with --server HOST:PORT");
         }
         let build = match &options.build {

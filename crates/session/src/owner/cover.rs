@@ -364,6 +364,13 @@ impl Owner {
         self.cover.covered = Some(Covered { log_offset: self.log.floor, tag, took });
     }
 
+    /// A checkpoint that an end holds covers the log before this offset, as the former owner told this one. How many messages of
+    /// each end that is, it did not.
+    pub(super) fn covered_before(&mut self, log_offset: u64, tag: [u8; 8]) {
+        let took = self.sides.iter().map(|_| 0).collect();
+        self.cover.covered = Some(Covered { log_offset, tag, took });
+    }
+
     /// An end that was away while the log was cut may have too much in front for what it lacks of the chosen log to fit: it
     /// forgets what is covered first. All that is kept of the log fits behind that.
     pub(super) fn make_room(&self, out: &mut Vec<Effect>) {

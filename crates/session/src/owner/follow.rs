@@ -57,6 +57,8 @@ pub(super) struct Follow {
     busy: bool,
     /// Log before this is covered by a checkpoint that an end holds: an end that lacks it need not be given it.
     covered: u64,
+    /// The digest there.
+    covered_tag: [u8; 8],
     /// Whether a log has been chosen: what follows is replayed to its end.
     chosen: bool,
     /// Outputs that the ends have received, by port.
@@ -163,6 +165,7 @@ impl Owner {
             former: None,
             busy: false,
             covered: 0,
+            covered_tag: [0; 8],
             chosen: false,
             received: alloc::vec![0; ports],
             unacknowledged: (0, 0),
@@ -348,8 +351,10 @@ impl Owner {
             Some(_) => u64::MAX,
             None => follow.base.offset,
         });
-        if let Some(follow) = &mut self.follow {
-            follow.covered = follow.covered.max(truncate.log_offset);
+        if let Some(follow) = &mut self.follow
+            && truncate.log_offset > follow.covered
+        {
+            (follow.covered, follow.covered_tag) = (truncate.log_offset, truncate.tag);
         }
         let standing = self.follow.as_ref().is_some_and(|follow| follow.standing);
         if standing && truncate.log_offset <= self.log.end() {

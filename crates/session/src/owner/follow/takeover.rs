@@ -200,8 +200,12 @@ impl Owner {
 
     /// The session is this owner's, and needs a checkpoint of its own soon.
     pub(in crate::owner) fn took_over(&mut self) {
-        if self.follow.take().is_some() {
+        if let Some(follow) = self.follow.take() {
             self.cover.restored(&[], false);
+            if follow.covered > 0 {
+                // An end that was away then may have to forget that before it has room for the rest.
+                self.covered_before(follow.covered, follow.covered_tag);
+            }
             self.cover.want_full();
             self.keeping = Keeping::default();
         }
