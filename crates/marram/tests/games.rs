@@ -1,0 +1,150 @@
+//! The games among the cells, in real processes: players play while their edge is killed, and every line that they are told is the
+//! one that they would have been told without.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::Lab;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client of a game, and what it was told so far. If its edge is to be killed, this is who does it.
+struct Player {
+    lab: Lab,
+    stream: BufReader<TcpStream>,
+    told: Vec<String>,
+}
+
+impl Player {
+    /// Sits down at a game of this name.
+    fn new(purpose: &'static str, game: &str, manifest: &str) -> Self {
+        let layout = support::layout(purpose, |layout| layout.edges = 2);
+        let manifest = format!("protect = \"endpoints\"\n{manifest}");
+        let mut lab =
+            Lab::new(layout, |place| Ok(vec![support::cells().manifest(place, game, game, &manifest)?]))
+                .unwrap();
+        lab.start_edges("").unwrap();
+        let edges = lab.edge_addresses();
+        let address = lab.start_client_agent(&edges, &[game]).unwrap()[0].address;
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { lab, stream: BufReader::new(stream), told: Vec::new() }
+    }
+
+    fn say(&mut self, text: &str) {
+        self.stream.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The next line.
+    fn hear(&mut self) -> &str {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).unwrap();
+        assert!(line.ends_with('\n'), "the connection ended after {:?}", self.told.last());
+        line.pop();
+        self.told.push(line);
+        self.told.last().unwrap()
+    }
+
+    fn hear_until(&mut self, mut wanted: impl FnMut(&str) -> bool) {
+        while !wanted(self.hear()) {}
+    }
+
+    /// Kills the edge that has the game. Returns where the journal was then.
+    fn kill(&mut self) -> usize {
+        let (owner, start) = (self.lab.owner().unwrap(), self.lab.journal.end());
+        self.lab.edges[owner].kill();
+        start
+    }
+}
+
+/// A game by the clock: what is said at its beginning, and from which tick on what is said later, while the edge is killed.
+struct Timed {
+    game: &'static str,
+    first: String,
+    tick: u64,
+    later: String,
+}
+
+impl Timed {
+    /// Lines for keys at their ticks.
+    fn keys(keys: &[(u64, &str)]) -> String {
+        keys.iter().map(|(tick, key)| format!("at {tick} {key}\n")).collect()
+    }
+
+    /// Plays it; returns what the player was told.
+    fn play(&self, purpose: &'static str, is_killed: bool) -> Vec<String> {
+        let mut player = Player::new(purpose, self.game, "");
+        player.say(&self.first);
+        player.hear_until(|line| {
+            let tick = line.split(' ').next().unwrap().parse();
+            tick.is_ok_and(|tick: u64| tick >= self.tick)
+        });
+        let killed = is_killed.then(|| player.kill());
+        player.say(&self.later);
+        player.hear_until(|line| line.starts_with("over "));
+        if let Some(start) = killed {
+            player.lab.wait_for_owner(start).unwrap();
+        }
+        player.told
+    }
+
+    /// With and without a kill, at the same time. Returns how it ended.
+    fn compare(&self, purposes: [&'static str; 2]) -> String {
+        let [calm, killed] = thread::scope(|scope| {
+            let games = [0, 1].map(|n| scope.spawn(move || self.play(purposes[n], n == 1)));
+            games.map(|game| game.join().unwrap())
+        });
+        assert!(!calm.iter().any(|line| line.starts_with("error")), "{calm:?}");
+        for (at, (calm, killed)) in calm.iter().zip(&killed).enumerate() {
+            assert_eq!(calm, killed, "line {at}");
+        }
+        assert_eq!(calm.len(), killed.len());
+        calm.last().unwrap().clone()
+    }
+}
+
+#[test]
+fn snake_goes_on_when_its_edge_dies() {
+    let snake = Timed {
+        game: "snake",
+        first: format!(
+            "start 51\n{}",
+            Timed::keys(&[(3, "up"), (9, "left"), (63, "up"), (75, "left"), (81, "up"), (87, "right")])
+        ),
+        tick: 60,
+        later: Timed::keys(&[(225, "down")]),
+    };
+    assert_eq!(snake.compare(["snake", "snake-killed"]), "over length 7, hit the wall");
+}
+
+#[test]
+fn pong_goes_on_when_its_edge_dies() {
+    // Of a player who looks at the ball five times a second: `u` up, `d` down, `s` stops.
+    const KEYS: &str = "72d 84u 96s 144d 180u 216d 252u 276d 288u 300d 312u 324d 336s 408d 420u 468s 480d 504u 516d 528u \
+        540d 576s 588u 624s 636u 648d 696u 744d 768u 780d 792s 804d 816s 840d 864s 888u 900d 924u 936s 948u 984d 1008u \
+        1020d 1032s 1044d 1056u 1068d 1080s 1104d 1116s 1128d 1152u 1200d 1212s";
+    let keys: Vec<(u64, &str)> = KEYS
+        .split_ascii_whitespace()
+        .map(|key| {
+            let (tick, key) = key.split_at(key.len() - 1);
+            let word = match key {
+                "u" => "up",
+                "d" => "down",
+                _ => "left",
+            };
+            (tick.parse().unwrap(), word)
+        })
+        .collect();
+    let (first, later) = keys.split_at(keys.partition_point(|(tick, _)| *tick < 700));
+    let pong = Timed {
+        game: "pong",
+        first: format!("start 966\n{}", Timed::keys(first)),
+        tick: 400,
+        later: Timed::keys(later),
+    };
+    assert_eq!(pong.compare(["pong", "pong-killed"]), "over left wins 5 : 1");
+}
