@@ -21,11 +21,11 @@ struct Player {
 
 impl Player {
     /// Sits down at a game of this name.
-    fn new(purpose: &'static str, game: &str, manifest: &str) -> Self {
+    fn new(purpose: &'static str, game: &str) -> Self {
         let layout = support::layout(purpose, |layout| layout.edges = 2);
-        let manifest = format!("protect = \"endpoints\"\n{manifest}");
+        let manifest = "protect = \"endpoints\"\n";
         let mut lab =
-            Lab::new(layout, |place| Ok(vec![support::cells().manifest(place, game, game, &manifest)?]))
+            Lab::new(layout, |place| Ok(vec![support::cells().manifest(place, game, game, manifest)?]))
                 .unwrap();
         lab.start_edges("").unwrap();
         let edges = lab.edge_addresses();
@@ -53,6 +53,12 @@ impl Player {
         while !wanted(self.hear()) {}
     }
 
+    /// Says a line, and hears what it is answered with.
+    fn ask(&mut self, line: &str, is_last: impl Fn(&str) -> bool) {
+        self.say(&format!("{line}\n"));
+        self.hear_until(is_last);
+    }
+
     /// Kills the edge that has the game. Returns where the journal was then.
     fn kill(&mut self) -> usize {
         let (owner, start) = (self.lab.owner().unwrap(), self.lab.journal.end());
@@ -77,7 +83,7 @@ impl Timed {
 
     /// Plays it; returns what the player was told.
     fn play(&self, purpose: &'static str, is_killed: bool) -> Vec<String> {
-        let mut player = Player::new(purpose, self.game, "");
+        let mut player = Player::new(purpose, self.game);
         player.say(&self.first);
         player.hear_until(|line| {
             let tick = line.split(' ').next().unwrap().parse();
@@ -147,4 +153,46 @@ fn pong_goes_on_when_its_edge_dies() {
         later: Timed::keys(later),
     };
     assert_eq!(pong.compare(["pong", "pong-killed"]), "over left wins 5 : 1");
+}
+
+/// Plays a game by turns, and kills its edge when that many lines are said and the answer to the last one is not heard. Returns what the
+/// player was told.
+fn take_turns(
+    mut player: Player,
+    lines: &[String],
+    is_last: fn(&str) -> bool,
+    kill_at: Option<usize>,
+) -> Vec<String> {
+    player.hear();
+    for (at, line) in lines.iter().enumerate() {
+        let killed = (kill_at == Some(at)).then(|| {
+            player.say(&format!("{line}\n"));
+            player.kill()
+        });
+        match killed {
+            Some(start) => {
+                player.hear_until(is_last);
+                player.lab.wait_for_owner(start).unwrap();
+            }
+            None => player.ask(line, is_last),
+        }
+        if player.told.last().unwrap().starts_with("over ") {
+            break;
+        }
+    }
+    player.told
+}
+
+#[test]
+fn battleship_goes_on_when_its_edge_dies() {
+    let mut lines = ["start 5", "place all"].map(str::to_owned).to_vec();
+    // Every square, in an order that leaves gaps.
+    let squares = (0..100).map(|n| n * 7 % 100).map(|n| (char::from(b"abcdefghij"[n % 10]), n / 10 + 1));
+    lines.extend(squares.map(|(column, row)| format!("fire {column}{row}")));
+    let is_last =
+        |line: &str| ["place ", "ready", "edge ", "over "].iter().any(|first| line.starts_with(first));
+    let play = |purpose, kill_at| take_turns(Player::new(purpose, "battleship"), &lines, is_last, kill_at);
+    let calm = play("battleship", None);
+    assert_eq!(play("battleship-killed", Some(20)), calm);
+    assert!(calm.len() > 60 && calm.last().unwrap().starts_with("over the edge wins"), "{calm:?}");
 }
