@@ -12,6 +12,13 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// For `scrabble`.
+const WORDS: &str = "ab ad ae ag ah ai al am an ar as at aw ax ay ba be bi bo by de do ed ef eh el em en er es ex fa go \
+    ha he hi ho id if in is it jo ka la li lo ma me mi mu my na no nu od oe of oh om on or os ow ox oy \
+    pa pe pi qi re sh si so ta ti to uh um un up us ut we wo xi xu ya ye yo za sea sand sands grass dune \
+    dunes shore shores tide tides reef wave waves gull gulls crab crabs root roots quiz vex zone line \
+    tone rein stone stored";
+
 /// A client of a game, and what it was told so far. If its edge is to be killed, this is who does it.
 struct Player {
     lab: Lab,
@@ -23,10 +30,16 @@ impl Player {
     /// Sits down at a game of this name.
     fn new(purpose: &'static str, game: &str) -> Self {
         let layout = support::layout(purpose, |layout| layout.edges = 2);
-        let manifest = "protect = \"endpoints\"\n";
-        let mut lab =
-            Lab::new(layout, |place| Ok(vec![support::cells().manifest(place, game, game, manifest)?]))
-                .unwrap();
+        let manifest = if game == "scrabble" {
+            "protect = \"endpoints\"\n[[files]]\npath = \"/etc/words\"\nsource = \"words\"\n"
+        } else {
+            "protect = \"endpoints\"\n"
+        };
+        let mut lab = Lab::new(layout, |place| {
+            place.write(&format!("apps/{game}/words"), WORDS.replace(' ', "\n"))?;
+            Ok(vec![support::cells().manifest(place, game, game, manifest)?])
+        })
+        .unwrap();
         lab.start_edges("").unwrap();
         let edges = lab.edge_addresses();
         let address = lab.start_client_agent(&edges, &[game]).unwrap()[0].address;
@@ -195,4 +208,24 @@ fn battleship_goes_on_when_its_edge_dies() {
     let calm = play("battleship", None);
     assert_eq!(play("battleship-killed", Some(20)), calm);
     assert!(calm.len() > 60 && calm.last().unwrap().starts_with("over the edge wins"), "{calm:?}");
+}
+
+#[test]
+fn scrabble_goes_on_when_its_edge_dies() {
+    // What somebody says who always lays what counts most, with this seed and these words.
+    const TURNS: &str = "
+        play pa g8 across, play na e10 across, play zone a12 across, play ha a14 down, play ae d8 down, play
+        yo j11 across, play ef l12 down, play qi e7 down, play a?i f6 down, play be g5 down, play do i3
+        down, play re k1 down, play re k1 across, play ut n2 across, play id n4 across, exchange cillrtu,
+        play eh n6 down, play it l8 down, exchange ciikrrw, exchange befjlrt, exchange cgkortt
+    ";
+    let mut lines = vec!["start 180".to_owned()];
+    lines.extend(TURNS.split(',').map(|turn| turn.split_ascii_whitespace().collect::<Vec<_>>().join(" ")));
+    lines.push("board".to_owned());
+    let is_last = |line: &str| line.starts_with("score ") || line.starts_with("error ");
+    let play = |purpose, kill_at| take_turns(Player::new(purpose, "scrabble"), &lines, is_last, kill_at);
+    let calm = play("scrabble", None);
+    assert_eq!(play("scrabble-killed", Some(9)), calm);
+    assert!(!calm.iter().any(|line| line.starts_with("error")), "{calm:?}");
+    assert_eq!(calm.last().unwrap(), "score 180 152 bag 18 rack bflltuv");
 }
