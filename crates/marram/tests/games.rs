@@ -130,12 +130,9 @@ impl Timed {
 fn snake_goes_on_when_its_edge_dies() {
     let snake = Timed {
         game: "snake",
-        first: format!(
-            "start 51\n{}",
-            Timed::keys(&[(3, "up"), (9, "left"), (63, "up"), (75, "left"), (81, "up"), (87, "right")])
-        ),
+        first: format!("start 8641\n{}", Timed::keys(&[(87, "down"), (93, "left")])),
         tick: 60,
-        later: Timed::keys(&[(225, "down")]),
+        later: Timed::keys(&[(255, "down")]),
     };
     assert_eq!(snake.compare(["snake", "snake-killed"]), "over length 7, hit the wall");
 }
