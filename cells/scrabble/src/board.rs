@@ -1,0 +1,262 @@
+//! The board: what may be laid where, and what it counts. Knows neither turns nor players.
+
+use core::fmt;
+
+use crate::{
+    tiles::{RACK, Rack, value},
+    words::Words,
+};
+
+/// Columns, and rows.
+pub(crate) const SIZE: u8 = 15;
+const SQUARES: usize = SIZE as usize * SIZE as usize;
+
+/// For all tiles of a rack in one play.
+const BINGO: u32 = 50;
+
+/// What squares do for the tile that is laid on them, as the upper left quarter; the others mirror it. `W` and `w` count the word
+/// three times and twice, `L` and `l` the letter.
+const PREMIUMS: [&[u8; 8]; 8] = [
+    b"W..l...W", //
+    b".w...L..",
+    b"..w...l.",
+    b"l..w...l",
+    b"....w...",
+    b".L...L..",
+    b"..l...l.",
+    b"W..l...w",
+];
+
+/// A place on the board, from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Square {
+    pub(crate) column: u8,
+    pub(crate) row: u8,
+}
+
+/// The first word covers it.
+pub(crate) const CENTRE: Square = Square { column: SIZE / 2, row: SIZE / 2 };
+
+impl Square {
+    /// As `h8`: column and row.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        let (column, row) = name.split_at_checked(1)?;
+        let column = column.bytes().next()?.to_ascii_lowercase().checked_sub(b'a')?;
+        let row: u8 = row.parse().ok().filter(|number: &u8| number.to_string() == row)?;
+        let row = row.checked_sub(1)?;
+        (column < SIZE && row < SIZE).then_some(Self { column, row })
+    }
+
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.row) * usize::from(SIZE) + usize::from(self.column)
+    }
+
+    /// The one behind it, to the right or down.
+    pub(crate) fn next(self, is_down: bool) -> Option<Self> {
+        let Self { column, row } = self;
+        let square = if is_down { Self { column, row: row + 1 } } else { Self { column: column + 1, row } };
+        (square.column < SIZE && square.row < SIZE).then_some(square)
+    }
+
+    /// The one before it, to the left or up.
+    pub(crate) fn before(self, is_down: bool) -> Option<Self> {
+        let Self { column, row } = self;
+        if is_down {
+            Some(Self { column, row: row.checked_sub(1)? })
+        } else {
+            Some(Self { column: column.checked_sub(1)?, row })
+        }
+    }
+
+    fn premium(self) -> u8 {
+        let mirror = |n: u8| usize::from(n.min(SIZE - 1 - n));
+        PREMIUMS[mirror(self.row)][mirror(self.column)]
+    }
+}
+
+impl fmt::Display for Square {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", char::from(b'a' + self.column), self.row + 1)
+    }
+}
+
+/// A word to be laid, with the tiles of it that lie there already; blanks in upper case.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Play {
+    pub(crate) letters: Vec<u8>,
+    pub(crate) at: Square,
+    pub(crate) is_down: bool,
+}
+
+/// What a play that may be laid does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Laid {
+    /// The tiles that are new, in order.
+    tiles: Vec<(Square, u8)>,
+    pub(crate) score: u32,
+    /// What the player has left.
+    pub(crate) rack: Rack,
+}
+
+/// Why a play may not be laid.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Wrong {
+    /// It reaches beyond the board.
+    Out,
+    /// Another tile stands before or behind it.
+    GoesOn,
+    /// Another letter lies there.
+    Taken(Square),
+    /// It lays no tile.
+    Nothing,
+    /// The player has not got these tiles.
+    NotThere,
+    /// The first word misses the centre, or is a single letter.
+    First,
+    /// It touches nothing.
+    Apart,
+    /// This is no word of the list.
+    NoWord(Vec<u8>),
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Out => f.write_str("it reaches beyond the board"),
+            Self::GoesOn => f.write_str("another tile stands before or behind it: say the whole word"),
+            Self::Taken(square) => write!(f, "another letter lies on {square}"),
+            Self::Nothing => f.write_str("it lays no tile"),
+            Self::NotThere => f.write_str("you have not got these tiles"),
+            Self::First => write!(f, "the first word has two letters or more and covers {CENTRE}"),
+            Self::Apart => f.write_str("it touches no other word"),
+            Self::NoWord(word) => write!(f, "{} is not in the list", String::from_utf8_lossy(word)),
+        }
+    }
+}
+
+/// The board: on each square a tile, or 0.
+pub(crate) struct Board {
+    tiles: [u8; SQUARES],
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self { tiles: [0; SQUARES] }
+    }
+}
+
+impl Board {
+    pub(crate) fn tile(&self, square: Square) -> Option<u8> {
+        Some(self.tiles[square.index()]).filter(|tile| *tile != 0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tiles.iter().all(|tile| *tile == 0)
+    }
+
+    pub(crate) fn has_tile(&self, square: Option<Square>) -> bool {
+        square.is_some_and(|square| self.tile(square).is_some())
+    }
+
+    /// What laying it would do.
+    pub(crate) fn check(&self, words: &Words, rack: &Rack, play: &Play) -> Result<Laid, Wrong> {
+        let Play { letters, at, is_down } = play;
+        let (mut tiles, mut square, mut last) = (Vec::with_capacity(RACK), Some(*at), *at);
+        for letter in letters {
+            last = square.ok_or(Wrong::Out)?;
+            match self.tile(last) {
+                None => tiles.push((last, *letter)),
+                Some(tile) if tile.eq_ignore_ascii_case(letter) => {}
+                Some(_) => return Err(Wrong::Taken(last)),
+            }
+            square = last.next(*is_down);
+        }
+        if self.has_tile(at.before(*is_down)) || self.has_tile(square) {
+            return Err(Wrong::GoesOn);
+        }
+        if tiles.is_empty() {
+            return Err(Wrong::Nothing);
+        }
+        let new: Vec<u8> = tiles.iter().map(|(_, tile)| *tile).collect();
+        let rack = rack.without(&new).ok_or(Wrong::NotThere)?;
+        if self.is_empty() {
+            if letters.len() < 2 || !tiles.iter().any(|(square, _)| *square == CENTRE) {
+                return Err(Wrong::First);
+            }
+        } else if tiles.len() == letters.len() {
+            let beside = |square: Square| [square.before(!is_down), square.next(!is_down)];
+            if !tiles.iter().any(|(square, _)| beside(*square).iter().any(|square| self.has_tile(*square))) {
+                return Err(Wrong::Apart);
+            }
+        }
+        let mut score =
+            self.word(words, &tiles, last, *is_down)?.ok_or_else(|| Wrong::NoWord(letters.clone()))?;
+        for (square, _) in &tiles {
+            score += self.word(words, &tiles, *square, !is_down)?.unwrap_or(0);
+        }
+        if tiles.len() == RACK {
+            score += BINGO;
+        }
+        Ok(Laid { tiles, score, rack })
+    }
+
+    /// What the word through a square counts, with new tiles; none if there is but one letter.
+    fn word(
+        &self,
+        words: &Words,
+        new: &[(Square, u8)],
+        through: Square,
+        is_down: bool,
+    ) -> Result<Option<u32>, Wrong> {
+        let tile = |square: Square| {
+            let laid = new.iter().find(|(other, _)| *other == square).map(|(_, tile)| *tile);
+            laid.map(|tile| (tile, true)).or_else(|| self.tile(square).map(|tile| (tile, false)))
+        };
+        let mut first = through;
+        while let Some(before) = first.before(is_down).filter(|before| tile(*before).is_some()) {
+            first = before;
+        }
+        let (mut letters, mut sum, mut times, mut square) =
+            (Vec::with_capacity(SIZE.into()), 0, 1, Some(first));
+        while let Some((at, (tile, is_new))) = square.and_then(|at| Some((at, tile(at)?))) {
+            letters.push(tile.to_ascii_lowercase());
+            let premium = if is_new { at.premium() } else { b'.' };
+            sum += value(tile)
+                * [(b'l', 2), (b'L', 3)].iter().find(|(it, _)| *it == premium).map_or(1, |(_, n)| *n);
+            times *= [(b'w', 2), (b'W', 3)].iter().find(|(it, _)| *it == premium).map_or(1, |(_, n)| *n);
+            square = at.next(is_down);
+        }
+        if letters.len() < 2 {
+            return Ok(None);
+        }
+        if words.contains(&letters) { Ok(Some(sum * times)) } else { Err(Wrong::NoWord(letters)) }
+    }
+
+    pub(crate) fn lay(&mut self, laid: &Laid) {
+        laid.tiles.iter().for_each(|(square, tile)| self.tiles[square.index()] = *tile);
+    }
+
+    /// What it looks like; blanks are in upper case, and free squares as in the manual.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::from("    a b c d e f g h i j k l m n o\n");
+        for row in 0..SIZE {
+            text += &format!("{:>3}", row + 1);
+            for column in 0..SIZE {
+                let square = Square { column, row };
+                let free = match square.premium() {
+                    b'W' => '=',
+                    b'w' => '-',
+                    b'L' => '"',
+                    b'l' => '\'',
+                    _ => '.',
+                };
+                text.extend([' ', self.tile(square).map_or(free, char::from)]);
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests;

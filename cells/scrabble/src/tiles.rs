@@ -1,0 +1,130 @@
+//! Tiles: what there are, what they count, the bag and the racks. A tile is a letter in lower case or `?`, the blank; one that
+//! lies on the board as a blank is a letter in upper case.
+
+use marram_play::Dice;
+
+/// The blank.
+pub(crate) const BLANK: u8 = b'?';
+
+/// Tiles on a full rack.
+pub(crate) const RACK: usize = 7;
+
+/// How many there are of a to z, of 100 with the two blanks.
+const COUNTS: [usize; 26] = [9, 2, 2, 4, 12, 2, 3, 2, 9, 1, 1, 4, 2, 6, 8, 2, 1, 6, 4, 6, 4, 2, 2, 1, 2, 1];
+const BLANKS: usize = 2;
+
+/// What a to z count.
+const VALUES: [u32; 26] = [1, 3, 3, 2, 1, 4, 2, 4, 1, 8, 5, 1, 3, 1, 1, 3, 10, 1, 1, 1, 1, 4, 4, 8, 4, 10];
+
+/// What a tile counts; a blank nothing, wherever it is.
+pub(crate) fn value(tile: u8) -> u32 {
+    if tile.is_ascii_lowercase() { VALUES[usize::from(tile - b'a')] } else { 0 }
+}
+
+/// The tiles that nobody has yet, in the order in which they will be drawn, last first.
+pub(crate) struct Bag {
+    tiles: Vec<u8>,
+}
+
+impl Bag {
+    pub(crate) fn new(dice: &mut Dice) -> Self {
+        let letters =
+            (b'a'..=b'z').zip(COUNTS).flat_map(|(letter, count)| core::iter::repeat_n(letter, count));
+        let mut tiles: Vec<u8> = letters.chain([BLANK; BLANKS]).collect();
+        dice.shuffle(&mut tiles);
+        Self { tiles }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tiles.len()
+    }
+
+    /// For another one.
+    pub(crate) fn put_back(&mut self, tiles: &[u8], dice: &mut Dice) {
+        self.tiles.extend_from_slice(tiles);
+        dice.shuffle(&mut self.tiles);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn empty(&mut self) {
+        self.tiles.clear();
+    }
+}
+
+/// A player's tiles, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Rack {
+    pub(crate) tiles: Vec<u8>,
+}
+
+impl Rack {
+    pub(crate) fn new(tiles: &[u8]) -> Self {
+        let mut tiles = tiles.to_vec();
+        tiles.sort_unstable();
+        Self { tiles }
+    }
+
+    /// Takes tiles out; none if some of them are not there.
+    pub(crate) fn without(&self, tiles: &[u8]) -> Option<Self> {
+        let mut left = self.clone();
+        for tile in tiles {
+            // A letter in upper case is a blank that is about to be laid.
+            let tile = if tile.is_ascii_uppercase() { BLANK } else { *tile };
+            let at = left.tiles.iter().position(|other| *other == tile)?;
+            left.tiles.remove(at);
+        }
+        Some(left)
+    }
+
+    /// Draws until it is full or the bag is empty.
+    pub(crate) fn fill(&mut self, bag: &mut Bag) {
+        while self.tiles.len() < RACK
+            && let Some(tile) = bag.tiles.pop()
+        {
+            self.tiles.push(tile);
+        }
+        self.tiles.sort_unstable();
+    }
+
+    pub(crate) fn value(&self) -> u32 {
+        self.tiles.iter().map(|tile| value(*tile)).sum()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.tiles.iter().map(|tile| char::from(*tile)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bag_has_a_hundred_tiles_that_count_187() {
+        let bag = Bag::new(&mut Dice::new(1));
+        assert_eq!(bag.len(), 100);
+        assert_eq!(bag.tiles.iter().map(|tile| value(*tile)).sum::<u32>(), 187);
+        assert_eq!(bag.tiles.iter().filter(|tile| **tile == BLANK).count(), 2);
+        assert_ne!(bag.tiles, Bag::new(&mut Dice::new(2)).tiles);
+    }
+
+    #[test]
+    fn racks_give_what_they_have_and_are_filled() {
+        let rack = Rack::new(b"tca?");
+        assert_eq!(rack.text(), "?act");
+        assert_eq!(rack.without(b"caT").unwrap().text(), "t");
+        assert_eq!(rack.without(b"caa"), None);
+        assert_eq!(rack.without(b"CA"), None);
+        assert_eq!(rack.value(), 5);
+        let mut bag = Bag::new(&mut Dice::new(1));
+        let mut full = rack.clone();
+        full.fill(&mut bag);
+        assert_eq!((full.tiles.len(), bag.len()), (7, 97));
+        bag.put_back(b"abc", &mut Dice::new(1));
+        assert_eq!(bag.len(), 100);
+        bag.empty();
+        let mut rest = rack.clone();
+        rest.fill(&mut bag);
+        assert_eq!(rest, rack);
+    }
+}

@@ -1,0 +1,87 @@
+//! The list of words that count. Knows no board.
+
+/// The shortest and the longest word.
+const LENGTH_MIN: usize = 2;
+const LENGTH_MAX: usize = 15;
+
+/// Words in order of the alphabet, in one piece of memory: every session starts from a copy of it.
+pub(crate) struct Words {
+    text: Vec<u8>,
+    words: Vec<Word>,
+}
+
+/// Where a word begins in the text, and which letters are in it.
+struct Word {
+    start: u32,
+    mask: u32,
+}
+
+/// One bit a letter.
+pub(crate) fn mask(letters: &[u8]) -> u32 {
+    letters.iter().fold(0, |mask, letter| mask | 1 << (letter.to_ascii_lowercase() - b'a'))
+}
+
+impl Words {
+    /// From a list, one a line. What is no word of this game (names, apostrophes, accents, a single letter) is left out.
+    pub(crate) fn new(list: &str) -> Self {
+        let is_word = |line: &&str| {
+            (LENGTH_MIN..=LENGTH_MAX).contains(&line.len())
+                && line.bytes().all(|byte| byte.is_ascii_lowercase())
+        };
+        let mut sorted: Vec<&str> = list.lines().map(str::trim).filter(is_word).collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let mut text = Vec::new();
+        let mut words = Vec::with_capacity(sorted.len());
+        for word in sorted {
+            let start = u32::try_from(text.len()).expect("an app's files are smaller");
+            words.push(Word { start, mask: mask(word.as_bytes()) });
+            text.extend_from_slice(word.as_bytes());
+        }
+        Self { text, words }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    fn at(&self, index: usize) -> &[u8] {
+        let end = self.words.get(index + 1).map_or(self.text.len(), |next| next.start as usize);
+        &self.text[self.words[index].start as usize..end]
+    }
+
+    /// All of them, each with its letters as bits.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], u32)> {
+        self.words.iter().enumerate().map(|(index, word)| (self.at(index), word.mask))
+    }
+
+    /// Whether it counts; lower case.
+    pub(crate) fn contains(&self, word: &[u8]) -> bool {
+        let (mut low, mut high) = (0, self.words.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.at(middle).cmp(word) {
+                core::cmp::Ordering::Equal => return true,
+                core::cmp::Ordering::Less => low = middle + 1,
+                core::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_cleaned_sorted_and_searched() {
+        let words = Words::new("zoo\ncat\r\nAnn\na\ncat\ncat's\ncafé\n\nincomprehensibilities\nact\n");
+        let all: Vec<_> = words.iter().map(|(word, _)| word).collect();
+        assert_eq!(all, [b"act", b"cat", b"zoo"]);
+        assert!([b"act", b"cat", b"zoo"].iter().all(|word| words.contains(*word)));
+        assert!(["", "ca", "cats", "ann", "zzz", "aaa"].iter().all(|word| !words.contains(word.as_bytes())));
+        assert!(Words::new("\n").is_empty());
+        assert_eq!(mask(b"aCa"), 0b101);
+    }
+}

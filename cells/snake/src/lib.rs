@@ -1,0 +1,62 @@
+//! Snake: one player, a field of 40 x 20 with walls, ten moves a second. What a client says and is told is in `marram_play`'s
+//! arcade.
+//!
+//! Each move is told as `head X Y food X Y length N`; X counts from the left and Y from the top, both from 0.
+
+mod world;
+
+use marram_play::Arcade;
+use marram_sdk::cell;
+
+pub use world::World;
+
+/// The cell.
+pub type Snake = Arcade<World>;
+
+cell!(Snake);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+    use marram_sdk::{
+        Port,
+        double::{Output, Session},
+    };
+
+    fn text(outputs: &[Output]) -> String {
+        let text = |output: &Output| match output {
+            Output::Message { payload, .. } => String::from_utf8_lossy(payload).into_owned(),
+            Output::Close { .. } => "closed".to_owned(),
+        };
+        outputs.iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_script_is_a_game() {
+        let mut session = Session::<Snake>::new();
+        session.open_client();
+        let script = b"start 8641\nat 87 down\nat 93 left\nat 255 down\n";
+        assert_eq!(text(&session.message(Port::CLIENT, script)), "0 head 20 10 food 25 10 length 4\n");
+        let told = text(&session.advance(Duration::from_secs(10)));
+        let lines: Vec<_> = told.lines().collect();
+        assert_eq!(lines.first(), Some(&"6 head 21 10 food 25 10 length 4"));
+        assert_eq!(lines.last(), Some(&"over length 7, hit the wall"));
+        // 51 moves and the end, and nothing between them.
+        assert_eq!(lines.len(), 52);
+        assert_eq!(session.timers().count(), 0);
+    }
+
+    #[test]
+    fn a_terminal_sees_a_field_and_steers_with_arrows() {
+        let mut session = Session::<Snake>::new();
+        session.open_client();
+        let drawn = text(&session.message(Port::CLIENT, b"ansi\n"));
+        assert!(drawn.contains("ooo@") && drawn.matches("\x1b[K").count() == 24, "{drawn:?}");
+        session.message(Port::CLIENT, b"\x1b[A");
+        let moved = text(&session.advance(Duration::from_millis(101)));
+        // The rows of the head's old place and of its new one.
+        assert_eq!(moved.matches("\x1b[K").count(), 2, "{moved:?}");
+        assert!(text(&session.message(Port::CLIENT, b"q")).ends_with("closed"));
+    }
+}
