@@ -93,8 +93,18 @@ fn gdb(commands: &[&str]) -> Command {
     gdb
 }
 
+/// Some places let nobody debug anything.
+fn may_debug() -> bool {
+    let output = gdb(&["run"]).args(["--args", "true"]).output().expect("`cargo xtask setup` installs gdb");
+    String::from_utf8_lossy(&output.stdout).contains("exited normally")
+}
+
 #[test]
 fn gdb_stops_at_a_line_of_the_cell_and_shows_its_variables() {
+    if !may_debug() {
+        eprintln!("skipped: nothing may be debugged here");
+        return;
+    }
     let layout = support::layout("debugger", |layout| layout.edges = 1);
     let mut lab = Lab::new(layout, |place| {
         let bare = strip(&std::fs::read(whole()).unwrap());
