@@ -301,7 +301,10 @@ fn one_that_stands_by_and_dies_is_missed_and_replaced() {
     assert_eq!(world.lab.journal.count(0, |event| event.name() == "orphaned"), 0, "the session ran on");
     // It was fed all that it needs.
     let (owner, standby) = world.protected();
+    let start = world.lab.journal.end();
     world.lab.edges[owner].kill();
+    // What is heard first may have been on its way before.
+    world.lab.wait_until_owned_by(start, standby).unwrap();
     stream.hear(100_000);
     assert_eq!(world.counter(standby, "takeovers_total"), 1);
     stream.finish();

@@ -46,6 +46,9 @@ fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
     if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
         bail!("it is not a directory that only this user writes to");
     }
+    if !is_out_of_reach(&fs::canonicalize(directory)?) {
+        bail!("somebody else may change a directory above it");
+    }
     if statvfs(directory)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
         bail!("nothing may be run from its file system");
     }
@@ -69,6 +72,17 @@ fn place_in(directory: &Path) -> anyhow::Result<PathBuf> {
         })
         .context("it cannot be written")?;
     Ok(path)
+}
+
+/// Whether nobody else can put another directory in its place: those above it are this user's or root's, and nobody else writes
+/// there, or may not move what is not theirs.
+fn is_out_of_reach(directory: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    directory.ancestors().skip(1).all(|above| {
+        above.metadata().is_ok_and(|meta| {
+            [0, own].contains(&meta.uid()) && (meta.mode() & 0o022 == 0 || meta.mode() & 0o1000 != 0)
+        })
+    })
 }
 
 #[cfg(test)]
@@ -99,6 +113,9 @@ mod tests {
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(place_in(&directory).unwrap_err().to_string().contains("only this user"));
         assert!(place_in(&base.join("a b")).is_err());
+        fs::set_permissions(base.join("deep"), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(place_in(&directory).unwrap_err().to_string().contains("above it"));
         fs::remove_dir_all(base).unwrap();
     }
 }
