@@ -262,8 +262,9 @@ impl Lab {
                 if own && event.name() == "edge_up" {
                     up.insert(event.text("edge").to_owned());
                 }
-                // Where no edge runs, it says so of the first.
-                up.len() >= running && (running > 0 || own && event.name() == "edge_down")
+                // Where no edge of this run is running, it has looked for one: another run's, or in vain.
+                let looked = own && matches!(event.name(), "edge_up" | "edge_down");
+                up.len() >= running && (running > 0 || looked)
             })
             .with_context(|| format!("the {who} is not ready; the last lines:\n{}", self.journal.tail(20)))?;
         Ok(process)
