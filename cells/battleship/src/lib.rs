@@ -14,7 +14,7 @@
 mod gunner;
 mod sea;
 
-use marram_play::{Dice, Talk, Turns};
+use marram_play::{Dice, Talk, Turns, seed};
 use marram_sdk::{Context, cell};
 
 use sea::{Sea, Ship, Shot, Square};
@@ -131,12 +131,7 @@ impl Turns for Game {
 
     fn say(&mut self, context: &mut Context, line: &str) -> Result<String, String> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let seed = match words[..] {
-            ["start"] => Some(context.random_u64()),
-            ["start", seed] => Some(seed.parse().map_err(|_| "a seed is a number")?),
-            _ => None,
-        };
-        if let Some(seed) = seed {
+        if let Some(seed) = seed(context, &words)? {
             self.round = Some(Round::new(seed));
             return Ok(format!("place {}\n", Ship::names()));
         }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use marram_play::Dice;
+use marram_play::{Dice, square};
 
 /// Columns, and rows.
 pub(crate) const SIZE: u8 = 10;
@@ -44,12 +44,8 @@ pub(crate) struct Square {
 impl Square {
     /// As `b7`.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        let (column, row) = name.split_at_checked(1)?;
-        let column = column.bytes().next()?.to_ascii_lowercase().checked_sub(b'a')?;
-        // A number as people write it: no sign, no zero before it.
-        let row: u8 = row.parse().ok().filter(|number: &u8| number.to_string() == row)?;
-        let row = row.checked_sub(1)?;
-        (column < SIZE && row < SIZE).then_some(Self { column, row })
+        let (column, row) = square(name, SIZE)?;
+        Some(Self { column, row })
     }
 
     pub(crate) fn all() -> impl Iterator<Item = Self> {

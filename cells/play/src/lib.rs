@@ -3,6 +3,7 @@
 
 mod arcade;
 mod beat;
+mod board;
 mod dice;
 mod input;
 mod screen;
@@ -10,7 +11,8 @@ mod talk;
 
 pub use arcade::{Arcade, Game};
 pub use beat::{Beat, TICKS_PER_S};
+pub use board::square;
 pub use dice::Dice;
 pub use input::{Key, Keys, LINE_BYTES_MAX, Lines, Press};
 pub use screen::Screen;
-pub use talk::{Talk, Turns};
+pub use talk::{Talk, Turns, seed};

@@ -26,6 +26,18 @@ pub trait Turns: Default + 'static {
     fn say(&mut self, context: &mut Context, line: &str) -> Result<String, String>;
 }
 
+/// The seed of the game that a line begins, if it begins one: `start SEED`, or `start`, and the cell's own chance decides.
+///
+/// # Errors
+/// If what stands for the seed is no number.
+pub fn seed(context: &mut Context, words: &[&str]) -> Result<Option<u64>, String> {
+    Ok(match words {
+        ["start"] => Some(context.random_u64()),
+        ["start", seed] => Some(seed.parse().map_err(|_| "a seed is a number")?),
+        _ => None,
+    })
+}
+
 /// The cell.
 #[derive(Default)]
 pub struct Talk<T> {

@@ -40,11 +40,8 @@ pub(crate) const CENTRE: Square = Square { column: SIZE / 2, row: SIZE / 2 };
 impl Square {
     /// As `h8`: column and row.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        let (column, row) = name.split_at_checked(1)?;
-        let column = column.bytes().next()?.to_ascii_lowercase().checked_sub(b'a')?;
-        let row: u8 = row.parse().ok().filter(|number: &u8| number.to_string() == row)?;
-        let row = row.checked_sub(1)?;
-        (column < SIZE && row < SIZE).then_some(Self { column, row })
+        let (column, row) = marram_play::square(name, SIZE)?;
+        Some(Self { column, row })
     }
 
     pub(crate) fn index(self) -> usize {

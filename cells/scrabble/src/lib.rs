@@ -17,7 +17,7 @@ mod round;
 mod tiles;
 mod words;
 
-use marram_play::{Talk, Turns};
+use marram_play::{Talk, Turns, seed};
 use marram_sdk::{Context, cell};
 
 use board::{Play, Square};
@@ -100,12 +100,7 @@ impl Turns for Game {
 
     fn say(&mut self, context: &mut Context, line: &str) -> Result<String, String> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let seed = match words[..] {
-            ["start"] => Some(context.random_u64()),
-            ["start", seed] => Some(seed.parse().map_err(|_| "a seed is a number")?),
-            _ => None,
-        };
-        if let Some(seed) = seed {
+        if let Some(seed) = seed(context, &words)? {
             return Ok(self.round.insert(Round::new(seed)).score());
         }
         let round = self.round.as_mut().ok_or("say start")?;
