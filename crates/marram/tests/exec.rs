@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,13 @@ impl Site {
         command.arg("--").args(program).env("XDG_RUNTIME_DIR", self.lab.place.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
+    }
+
+    /// Comes back when another edge has the session.
+    fn kill_the_owner(&mut self) {
+        let (owner, start) = (self.lab.owner().unwrap(), self.lab.journal.end());
+        self.lab.edges[owner].kill();
+        self.lab.wait_for_owner(start).unwrap();
     }
 }
 
@@ -127,9 +134,7 @@ fn curl_connects_by_either_version_and_survives_the_edges_while_all_else_is_left
         }
     };
     read(SIZE / 3);
-    let (owner, start) = (site.lab.owner().unwrap(), site.lab.journal.end());
-    site.lab.edges[owner].kill();
-    site.lab.wait_for_owner(start).unwrap();
+    site.kill_the_owner();
     read(SIZE);
     assert!(child.wait().unwrap().success());
 }
@@ -322,6 +327,32 @@ fn serve(command: &mut Command, port: u16) -> (Server, SocketAddr) {
     (server, address)
 }
 
+/// A program that answers each line with one.
+struct Dialogue {
+    child: Child,
+    told: BufReader<ChildStdout>,
+}
+
+impl Dialogue {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let told = BufReader::new(child.stdout.take().unwrap());
+        Self { child, told }
+    }
+
+    fn ask(&mut self, say: &str) -> String {
+        writeln!(self.child.stdin.as_ref().unwrap(), "{say}").unwrap();
+        let mut line = String::new();
+        self.told.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
 #[test]
 fn redis_cli_keeps_its_connection_when_an_edge_dies() {
     if !is_here("redis-server") || !is_here("redis-cli") {
@@ -332,25 +363,15 @@ fn redis_cli_keeps_its_connection_when_an_edge_dies() {
     let (_server, address) =
         serve(Command::new("redis-server").args(["--port", &port_text, "--save", ""]), port);
     let mut site = Site::new("exec-redis", 2, address);
-    let mut child = site.exec(6379, &["redis-cli", "-h", FAR]).stdin(Stdio::piped()).spawn().unwrap();
-    let mut told = BufReader::new(child.stdout.take().unwrap());
-    let mut ask = |say: &str| {
-        writeln!(child.stdin.as_ref().unwrap(), "{say}").unwrap();
-        let mut line = String::new();
-        told.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    };
+    let mut program = Dialogue::start(&mut site.exec(6379, &["redis-cli", "-h", FAR]));
     // What belongs to a connection: its number, and a transaction that was begun.
-    let number = ask("client id");
-    assert_eq!(ask("multi"), "OK");
-    assert_eq!(ask("incr marram"), "QUEUED");
-    let (owner, start) = (site.lab.owner().unwrap(), site.lab.journal.end());
-    site.lab.edges[owner].kill();
-    site.lab.wait_for_owner(start).unwrap();
-    assert_eq!(ask("exec"), "1");
-    assert_eq!(ask("client id"), number);
-    drop(child.stdin.take());
-    assert!(child.wait().unwrap().success());
+    let number = program.ask("client id");
+    assert_eq!(program.ask("multi"), "OK");
+    assert_eq!(program.ask("incr marram"), "QUEUED");
+    site.kill_the_owner();
+    assert_eq!(program.ask("exec"), "1");
+    assert_eq!(program.ask("client id"), number);
+    program.end();
 }
 
 /// The number of the user `nobody`, as whom servers run that do not want to be root.
@@ -388,26 +409,16 @@ fn psql_keeps_its_transaction_when_an_edge_dies() {
 
     let mut site = Site::new("exec-psql", 2, address);
     let psql = ["psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-h", FAR, "-U", "marram", "postgres"];
-    let mut child = site.exec(5432, &psql).stdin(Stdio::piped()).spawn().unwrap();
-    let mut told = BufReader::new(child.stdout.take().unwrap());
-    let mut ask = |say: &str| {
-        writeln!(child.stdin.as_ref().unwrap(), "{say}").unwrap();
-        let mut line = String::new();
-        told.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    };
-    let backend = ask("select pg_backend_pid();");
+    let mut program = Dialogue::start(&mut site.exec(5432, &psql));
+    let backend = program.ask("select pg_backend_pid();");
     assert_eq!(
-        ask("begin; create temp table t(n int); insert into t values (41); select count(*) from t;"),
+        program.ask("begin; create temp table t(n int); insert into t values (41); select count(*) from t;"),
         "1"
     );
-    let (owner, start) = (site.lab.owner().unwrap(), site.lab.journal.end());
-    site.lab.edges[owner].kill();
-    site.lab.wait_for_owner(start).unwrap();
-    assert_eq!(ask("update t set n = n + 1; select n from t; commit;"), "42");
-    assert_eq!(ask("select pg_backend_pid();"), backend);
-    drop(child.stdin.take());
-    assert!(child.wait().unwrap().success());
+    site.kill_the_owner();
+    assert_eq!(program.ask("update t set n = n + 1; select n from t; commit;"), "42");
+    assert_eq!(program.ask("select pg_backend_pid();"), backend);
+    program.end();
 }
 
 fn is_root() -> bool {
