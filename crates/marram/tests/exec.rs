@@ -310,7 +310,7 @@ impl Drop for Server {
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    marram::harness::free_address().unwrap().port()
 }
 
 /// Starts a server and waits until it takes connections.

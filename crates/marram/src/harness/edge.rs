@@ -153,17 +153,14 @@ impl Edge {
     /// # Errors
     /// If it does not in time, or ends.
     pub fn wait_ready(&mut self, journal: &Journal, start: usize) -> anyhow::Result<()> {
-        let (who, apps) = (self.who(), self.settings.apps.len());
+        let process = self.process.as_ref().context("it was not started")?;
+        let apps = self.settings.apps.len();
         let (mut listens, mut deployed) = (false, 0);
-        let found = journal.wait(start, START_PATIENCE, |event| {
-            if *event.who == *who {
-                listens |= event.text("message") == "listening for operators";
-                deployed += usize::from(event.name() == "deployed");
-            }
+        process.wait_ready(journal, start, START_PATIENCE, |event| {
+            listens |= event.text("message") == "listening for operators";
+            deployed += usize::from(event.name() == "deployed");
             listens && deployed >= apps
-        });
-        let said = || format!("{who} is not ready; the last lines of all processes:\n{}", journal.tail(20));
-        found.map(drop).with_context(said)
+        })
     }
 
     /// Kills supervisor and shards at once; nothing of it is left.

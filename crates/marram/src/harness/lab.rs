@@ -256,17 +256,14 @@ impl Lab {
         let process = Process::start(who, &mut command, &self.journal, &errors)?;
         // Listeners are bound before wires are dialled.
         let (running, mut up) = (self.edges.iter().filter(|edge| edge.is_running()).count(), BTreeSet::new());
-        self.journal
-            .wait(start, START_PATIENCE, |event| {
-                let own = *event.who == *who;
-                if own && event.name() == "edge_up" {
-                    up.insert(event.text("edge").to_owned());
-                }
-                // Where no edge of this run is running, it has looked for one: another run's, or in vain.
-                let looked = own && matches!(event.name(), "edge_up" | "edge_down");
-                up.len() >= running && (running > 0 || looked)
-            })
-            .with_context(|| format!("the {who} is not ready; the last lines:\n{}", self.journal.tail(20)))?;
+        process.wait_ready(&self.journal, start, START_PATIENCE, |event| {
+            if event.name() == "edge_up" {
+                up.insert(event.text("edge").to_owned());
+            }
+            // Where no edge of this run is running, it has looked for one: another run's, or in vain.
+            let looked = matches!(event.name(), "edge_up" | "edge_down");
+            up.len() >= running && (running > 0 || looked)
+        })?;
         Ok(process)
     }
 

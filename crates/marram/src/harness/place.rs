@@ -2,12 +2,15 @@
 
 use super::interrupt;
 use anyhow::Context;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{self, ErrorKind, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Others may look into a run's directory, as servers do that run as somebody else; only its user changes it.
 const MODE: u32 = 0o755;
@@ -82,12 +85,42 @@ impl Drop for Place {
     }
 }
 
-/// An address on loopback that was free a moment ago. A process that must come back under the same address after it was
-/// killed cannot use port 0.
+/// Addresses that were given out, each held by a socket that is bound to it and does not listen: the system gives such a port
+/// to no connection and to no other port 0, while whoever was told may listen on it, and again after it was killed.
+static GIVEN: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+
+/// An address on loopback that is kept free for whoever is told, as long as this process lives. A process that must come back
+/// under the same address after it was killed cannot use port 0. For TCP.
 ///
 /// # Errors
 /// If there is none.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on loopback")?;
-    Ok(listener.local_addr()?)
+    let reserve = || -> io::Result<(OwnedFd, SocketAddr)> {
+        let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        // Listeners of servers have it too, and both must.
+        net::sockopt::set_socket_reuseaddr(&socket, true)?;
+        let address = SocketAddr::try_from(net::getsockname(&socket)?)?;
+        Ok((socket, address))
+    };
+    let (socket, address) = reserve().context("no free port on loopback")?;
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+    Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::free_address;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_free_address_is_its_owners_before_and_after_its_death() {
+        let address = free_address().unwrap();
+        TcpStream::connect(address).expect_err("nobody listens");
+        for _ in 0..2 {
+            let listener = TcpListener::bind(address).unwrap();
+            let client = TcpStream::connect(address).unwrap();
+            assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
+        }
+    }
 }

@@ -1,16 +1,20 @@
 //! One process with everything that it started: its lines go to the journal, its signals to the whole group.
 
 use super::interrupt;
-use super::journal::Journal;
-use anyhow::Context;
+use super::journal::{Event, Journal};
+use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
+
+/// The event that is added to the journal when a process has closed its standard output.
+const ENDED: &str = "process_ended";
 
 /// A running process, leader of a group of its own.
 pub struct Process {
@@ -18,6 +22,8 @@ pub struct Process {
     child: Child,
     group: Pid,
     reader: Option<thread::JoinHandle<()>>,
+    /// Where its standard error goes.
+    errors: PathBuf,
 }
 
 impl Process {
@@ -43,8 +49,36 @@ impl Process {
         let reader = thread::spawn(move || {
             // Ends with the last process of the group: all of them hold the other end of the pipe.
             lines.lines().map_while(Result::ok).for_each(|line| journal.add(&name, &line));
+            journal.add(&name, &format!("{{\"event\":\"{ENDED}\"}}"));
         });
-        Ok(Self { who, child, group, reader: Some(reader) })
+        Ok(Self { who, child, group, reader: Some(reader), errors: errors.to_owned() })
+    }
+
+    /// Waits until what it has logged from `start` on makes `ready` true of one of its events.
+    ///
+    /// # Errors
+    /// If it ends before, or is not ready in time: with what it wrote to standard error and what everybody logged last.
+    pub fn wait_ready(
+        &self,
+        journal: &Journal,
+        start: usize,
+        patience: Duration,
+        mut ready: impl FnMut(&Event) -> bool,
+    ) -> anyhow::Result<()> {
+        let mut ended = false;
+        let found = journal.wait(start, patience, |event| {
+            let own = event.who == self.who;
+            ended |= own && event.name() == ENDED;
+            ended || own && ready(event)
+        });
+        let how = match found {
+            Some(_) if !ended => return Ok(()),
+            Some(_) => "has ended",
+            None => "is not ready",
+        };
+        let (who, tail) = (&self.who, journal.tail(20));
+        let errors = std::fs::read_to_string(&self.errors).unwrap_or_default();
+        bail!("{who} {how}\n{errors}the last lines of all processes:\n{tail}")
     }
 
     /// Its name in the journal.

@@ -4,7 +4,7 @@ use super::lab::Lab;
 use super::place::free_address;
 use super::process::Process;
 use crate::admin::client::Client;
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::process::Command;
@@ -64,14 +64,10 @@ impl Lab {
         let process = Process::start(RECORDER, &mut command, &self.journal, &errors)?;
         let shards = self.edges.iter().filter(|edge| edge.is_running()).count() * self.shards();
         let mut up = 0;
-        self.journal
-            .wait(start, START_PATIENCE, |event| {
-                up += usize::from(*event.who == *RECORDER && event.name() == "edge_up");
-                up >= shards
-            })
-            .with_context(|| {
-                format!("the recorder is not ready; the last lines:\n{}", self.journal.tail(20))
-            })?;
+        process.wait_ready(&self.journal, start, START_PATIENCE, |event| {
+            up += usize::from(event.name() == "edge_up");
+            up >= shards
+        })?;
         self.recorder = Some(Recorder { admin, process });
         Ok(())
     }

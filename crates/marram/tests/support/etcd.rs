@@ -1,8 +1,8 @@
 //! Real etcd, in a directory of its own and on loopback.
 
-use marram::harness::{Journal, Place, Process};
+use marram::harness::{Journal, Place, Process, free_address};
 use rustix::process::Signal;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -25,14 +25,9 @@ struct Member {
 impl Etcd {
     /// Starts a cluster and waits until it has a leader.
     pub(crate) fn start(journal: &Journal, members: usize) -> Self {
-        // All at once, so that none is given out twice.
-        let free: Vec<TcpListener> =
-            (0..2 * members).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let address = |index: usize| free[index].local_addr().unwrap();
-        let member =
-            |index| Member { client: address(2 * index), peer: address(2 * index + 1), process: None };
+        let address = || free_address().unwrap();
+        let member = |_| Member { client: address(), peer: address(), process: None };
         let members = (0..members).map(member).collect();
-        drop(free);
         let mut etcd = Self { members, place: Place::new("etcd").unwrap(), journal: journal.clone() };
         let start = journal.end();
         (0..etcd.members.len()).for_each(|index| etcd.spawn(index));
