@@ -4,7 +4,6 @@
 //! that is `marram-sandbox`.
 
 pub mod admin;
-pub mod agent;
 pub mod bench;
 pub mod cli;
 pub mod config;
@@ -17,7 +16,6 @@ pub mod keys;
 pub mod logging;
 pub mod manifest;
 pub mod memory;
-pub mod net;
 pub mod project;
 pub mod recorder;
 pub mod replay;

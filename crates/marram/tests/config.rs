@@ -290,7 +290,7 @@ fn a_recorders_errors_name_line_field_and_fix_and_its_sample_shows_the_defaults(
     assert_eq!((shown.memory, shown.sessions, shown.linger), (own.memory, own.sessions, own.linger));
     let patience = |options: &marram::recorder::Options| {
         // The time for which it keeps sessions stands beside it.
-        marram::agent::Patience { linger: Duration::ZERO, ..options.patience.clone() }
+        marram_agent::Patience { linger: Duration::ZERO, ..options.patience.clone() }
     };
     assert_eq!(patience(&shown), patience(&own));
 }

@@ -12,10 +12,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("marram-edge", &["marram-session", "marram-wire"]),
     ("marram-sandbox", &["marram-session", "marram-wire"]),
     ("marram-sim", &["marram-chain-algo", "marram-edge", "marram-sandbox", "marram-session", "marram-wire"]),
+    ("marram-agent", &["marram-session", "marram-wire"]),
     ("marram-preload", &[]),
     (
         "marram",
-        &["marram-codec", "marram-edge", "marram-preload", "marram-sandbox", "marram-session", "marram-wire"],
+        &[
+            "marram-agent",
+            "marram-codec",
+            "marram-edge",
+            "marram-preload",
+            "marram-sandbox",
+            "marram-session",
+            "marram-wire",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -1,10 +1,10 @@
 //! What the admin API needs of the edge around it. Knows no HTTP.
 
-use crate::agent::Routing;
 use crate::config::edge::Config;
 use crate::coordinator::Coordinator;
 use crate::edge::AdminClient;
 use crate::keys::Key;
+use marram_agent::Routing;
 use std::path::PathBuf;
 
 /// The edge, as seen by its admin API.

@@ -2,10 +2,10 @@
 
 use super::desk::Desk;
 use super::routes::{Refusal, ask};
-use crate::agent::NotReplaced;
 use crate::config::routes::WrittenRoute;
 use bytes::Bytes;
 use hyper::StatusCode;
+use marram_agent::NotReplaced;
 use marram_edge::api::Protect;
 use marram_edge::control::{Answer, Request};
 use marram_session::agent::routes::{Action, Rule};
@@ -134,8 +134,8 @@ pub(super) fn prometheus(desk: &Desk) -> String {
         rules.iter().map(|(rule, hits)| (format!(",route=\"{}\"", rule.name), *hits)).collect();
     family("route_hits", "counter", &hits);
     family("route_default_hits", "counter", &[(String::new(), defaults)]);
-    let of_listeners = |count: fn(&crate::agent::Counts) -> &AtomicU64| -> Vec<_> {
-        let line = |(listener, counts): (&crate::agent::Listener, _)| {
+    let of_listeners = |count: fn(&marram_agent::Counts) -> &AtomicU64| -> Vec<_> {
+        let line = |(listener, counts): (&marram_agent::Listener, _)| {
             (format!(",listener=\"{}\"", listener.name), count(counts).load(Relaxed))
         };
         desk.routing.listeners().map(line).collect()

@@ -2,7 +2,8 @@
 
 use crate::config::units::Size;
 use crate::manifest::{CACHE_BYTES, CACHE_BYTES_MAX};
-use crate::{admin, agent, config, coordinator, edge, recorder};
+use crate::{admin, config, coordinator, edge, recorder};
+use marram_agent as agent;
 use marram_edge::{cache, control, coordinator as store, ring, shard};
 use marram_sandbox::limits as sandbox;
 use marram_session::{agent::routes, owner, recorder as session};

@@ -7,10 +7,11 @@ use crate::config::source::Source;
 use crate::config::units::{Address, Name, Peer, Socket};
 use crate::config::{self};
 use crate::coordinator::Coordinator;
-use crate::net::Stop;
-use crate::{agent, edge, logging, recorder};
+use crate::{edge, logging, recorder};
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use marram_agent::net::Stop;
+use marram_sandbox::run_soon;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
@@ -120,11 +121,12 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
         reload_on_hangup(path.clone(), side, config.agent.routing.clone())
             .context("SIGHUP cannot be caught")?;
     }
-    Ok(agent::run(&config.agent, stop)?)
+    run_soon();
+    Ok(marram_agent::run(&config.agent, stop)?)
 }
 
 /// Reads the configuration again at each SIGHUP, and takes its routes; everything else stays as it is.
-fn reload_on_hangup(path: PathBuf, side: Side, routing: agent::Routing) -> anyhow::Result<()> {
+fn reload_on_hangup(path: PathBuf, side: Side, routing: marram_agent::Routing) -> anyhow::Result<()> {
     let (mut hangups, sender) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, sender)?;
     std::thread::Builder::new().name("reload".into()).spawn(move || {
@@ -140,17 +142,17 @@ fn reload_on_hangup(path: PathBuf, side: Side, routing: agent::Routing) -> anyho
     Ok(())
 }
 
-fn reload(path: &std::path::Path, side: Side, routing: &agent::Routing) -> Result<usize, String> {
+fn reload(path: &std::path::Path, side: Side, routing: &marram_agent::Routing) -> Result<usize, String> {
     let source = Source::read(path).map_err(|problem| problem.to_string())?;
     let config = config::agent::Config::parse(&source, side).map_err(|problem| problem.to_string())?;
     let rules: Vec<_> = config.agent.routing.rules().1.into_iter().map(|(rule, _)| rule).collect();
     let count = rules.len();
     match routing.replace(None, rules) {
         Ok(_) => Ok(count),
-        Err(agent::NotReplaced::Refused(refused)) => {
+        Err(marram_agent::NotReplaced::Refused(refused)) => {
             Err(format!("`route.{}` {}; listeners are read at start only", refused.field, refused.what))
         }
-        Err(agent::NotReplaced::Moved(_)) => Err("they were replaced meanwhile".to_string()),
+        Err(marram_agent::NotReplaced::Moved(_)) => Err("they were replaced meanwhile".to_string()),
     }
 }
 

@@ -5,10 +5,10 @@ use super::routes::{self, WrittenListener, WrittenRoute};
 use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Peer, Socket, Time};
-use crate::agent::{Listener, Routing};
 use crate::exec::Redirect;
-use crate::net::Security;
-use crate::{agent, logging};
+use crate::logging;
+use marram_agent::net::Security;
+use marram_agent::{Listener, Routing};
 use marram_preload::rules as preload;
 use marram_session::agent::routes::Protocol;
 use serde::Deserialize;
@@ -64,7 +64,7 @@ pub struct Flags {
 #[derive(Clone, Debug)]
 pub struct Config {
     /// For the agent.
-    pub agent: agent::Options,
+    pub agent: marram_agent::Options,
     /// For its logs.
     pub log: logging::Options,
 }
@@ -78,7 +78,7 @@ impl Config {
         let token = flags
             .token_file
             .map(|path| shared::token(source, &Spanned::new(0..0, path.display().to_string())));
-        let agent = agent::Options {
+        let agent = marram_agent::Options {
             routing: Routing::new(flags.listen.into_iter().map(listener).collect(), Vec::new())
                 .map_err(|refused| source.complaint(refused.what))?,
             edges: flags.edges.into_iter().map(|edge| edge.0).collect(),
@@ -88,7 +88,7 @@ impl Config {
                 insecure_plain: flags.insecure_plain,
                 ..Security::default()
             },
-            patience: agent::Patience::default(),
+            patience: marram_agent::Patience::default(),
             host: None,
         };
         let missing = match side {
@@ -198,7 +198,7 @@ impl Written {
         }
         let listeners =
             self.listen.into_iter().map(|listen| listen.resolve(source)).collect::<Result<_, _>>()?;
-        let agent = agent::Options {
+        let agent = marram_agent::Options {
             routing: routes::routing(source, listeners, &self.route)?,
             edges: self.edges.into_iter().map(|edge| edge.0).collect(),
             servers: routes::servers(self.servers),

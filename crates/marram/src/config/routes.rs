@@ -2,7 +2,7 @@
 
 use super::source::{Problem, Source};
 use super::units::{Name, Peer, Time};
-use crate::agent::{FLOWS_MAX, IDLE, Listener, Routing, Server};
+use marram_agent::{FLOWS_MAX, IDLE, Listener, Routing, Server};
 use marram_session::agent::routes::{Action, BadPrefix, Protocol, Refused, Rule, ServerName};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 
 use super::source::{Problem, Source};
 use super::units::Time;
-use crate::agent::Patience;
 use crate::logging;
-use crate::net::{Identity, Security};
+use marram_agent::Patience;
+use marram_agent::net::{Identity, Security};
 use serde::Deserialize;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;

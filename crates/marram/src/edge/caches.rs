@@ -1,8 +1,8 @@
 //! The caches of a shard's apps: what their cells read is looked up here, and fetched where it is not there.
 
 use super::origin::{Fetched, Origins, Wish};
-use crate::net::Limiter;
 use bytes::Bytes;
+use marram_agent::net::Limiter;
 use marram_edge::{
     api::{Counter, Label},
     cache::{Cache, Policy, Step},

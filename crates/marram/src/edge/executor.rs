@@ -12,9 +12,9 @@ use super::{
     standing::Standing,
     worker::Worker,
 };
-use crate::net::Limiter;
 use anyhow::Context;
 use bytes::Bytes;
+use marram_agent::net::Limiter;
 use marram_edge::{
     api::{CellError, Counter, In, Label, Place, Wish},
     cache::Policy,

@@ -3,11 +3,12 @@
 //! session survives every edge but this one.
 
 use super::Options;
-use crate::{
-    agent::{self, Reach},
+use anyhow::Context;
+use marram_agent::{
+    self as agent, Reach,
     net::{Stop, Stopper, random},
 };
-use anyhow::Context;
+use marram_sandbox::run_soon;
 use marram_wire::id::HostId;
 use mio::Waker;
 use std::{
@@ -72,6 +73,7 @@ impl Gate {
             reach,
         )?;
         thread::Builder::new().name("gate".into()).spawn(move || {
+            run_soon();
             if let Err(error) = agent.run() {
                 error!(error = %format!("{error:#}"), "the gates have stopped");
             }

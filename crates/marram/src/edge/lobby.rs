@@ -1,6 +1,6 @@
 //! Connections that have been accepted and have not said what they want. Few, for a short time, and eight bytes each.
 
-use crate::net::{NotUnderstood, PREAMBLE_SIZE, Preamble};
+use marram_agent::net::{NotUnderstood, PREAMBLE_SIZE, Preamble};
 use mio::{Interest, Registry, Token, net::TcpStream};
 use std::{
     collections::{BTreeMap, VecDeque},

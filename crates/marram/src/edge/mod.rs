@@ -28,9 +28,9 @@ pub use state::{Held, hold};
 pub use supervisor::shards;
 pub use witness::{Answered, Coordinating};
 
-use crate::{
-    agent::{Patience, Routing, Server},
-    keys::Key,
+use crate::keys::Key;
+use marram_agent::{
+    Patience, Routing, Server,
     net::{Security, Stop},
 };
 use marram_edge::api::Grant;

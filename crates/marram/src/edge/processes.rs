@@ -5,12 +5,10 @@ use super::{
     Options,
     setup::{Setup, ToProcess},
 };
-use crate::{
-    logging,
-    net::{Passage, Security},
-};
+use crate::logging;
 use anyhow::Context;
 use bytes::Bytes;
+use marram_agent::net::{Passage, Security};
 use marram_edge::api::FromShard;
 use mio::{Interest, Registry, Token, net::UnixStream};
 use std::{

@@ -1,4 +1,4 @@
-//! What supervisor and shard processes say to each other, as bodies of [`crate::net::Passage`] messages.
+//! What supervisor and shard processes say to each other, as bodies of [`marram_agent::net::Passage`] messages.
 //!
 //! ```text
 //! to a shard   := 0 | setup   or   1 | marram_edge's ToShard   or   2 | flags (bit 0 TLS, bit 1 trusted), with a descriptor
@@ -11,11 +11,9 @@ use super::{
     Options,
     recordings::{Recordings, Stops},
 };
-use crate::{
-    keys,
-    net::{Identity, Security},
-};
+use crate::keys;
 use bytes::{BufMut, Bytes, BytesMut};
+use marram_agent::net::{Identity, Security};
 use marram_edge::api::ToShard;
 use marram_sandbox::Keyring;
 use marram_wire::{

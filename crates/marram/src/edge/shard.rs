@@ -6,11 +6,11 @@ use super::{
     setup::{Setup, ToProcess},
     standing::Standing,
 };
-use crate::agent::{Begun, Reach, Reacher, parse_edges};
-use crate::net::{
+use anyhow::{Context, bail};
+use marram_agent::net::{
     AgentDoor, EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random, token,
 };
-use anyhow::{Context, bail};
+use marram_agent::{Begun, Reach, Reacher, parse_edges};
 use marram_edge::{
     api::{Counted, FromShard, In, Now, Out, Protect, Target, ToShard, WireId},
     shard::Shard,

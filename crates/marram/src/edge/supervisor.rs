@@ -12,8 +12,8 @@ use super::{
     setup::ToProcess,
     witness::{Coordinating, Witnesses},
 };
-use crate::net::{Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict, token};
 use anyhow::{Context, ensure};
+use marram_agent::net::{Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict, token};
 use marram_edge::{
     api::FromShard,
     control::{self, Control, Request},

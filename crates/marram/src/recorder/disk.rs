@@ -2,9 +2,9 @@
 //! queue, or the disk, is left out, and the recorder goes on in memory.
 
 use super::file::{self, Broken};
-use crate::net::Limiter;
 use anyhow::Context;
 use bytes::BytesMut;
+use marram_agent::net::Limiter;
 use marram_session::recorder::Store;
 use marram_wire::{frame::Frame, id::SessionId};
 use std::{

@@ -8,8 +8,8 @@ mod shell;
 pub use asking::{Client, Figure, Questions, Unanswered};
 pub use disk::QUEUE_MAX;
 
-use crate::{
-    agent::{self, Patience},
+use marram_agent::{
+    self as agent, Patience,
     net::{Security, Stop},
 };
 use marram_wire::seal::KeeperKey;

@@ -5,8 +5,8 @@ use super::{
     asking::{Figure, Question, Questions},
     disk::{self, Disk},
 };
-use crate::{
-    agent::{Begun, EdgeReports, Reach, Reacher},
+use marram_agent::{
+    Begun, EdgeReports, Reach, Reacher,
     net::{Clock, Happened, Limiter, Stop, Table, Wire, nanos, random, token},
 };
 use marram_session::{

@@ -3,8 +3,8 @@
 
 use super::super::report::Report;
 use super::super::{Plan, progress, stats};
-use crate::net::Passage;
 use anyhow::Context;
+use marram_agent::net::Passage;
 use mio::{Events, Interest, Poll, Token};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

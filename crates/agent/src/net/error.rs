@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 /// Why a wire ended. All but the first two are somebody's mistake.
 #[derive(Debug)]
-pub(crate) enum WireError {
+pub enum WireError {
     /// The peer closed it.
     Closed,
     /// The network or the operating system failed it.

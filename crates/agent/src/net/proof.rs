@@ -16,7 +16,7 @@ pub(crate) const SIZE: usize = 32;
 /// Which side proves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum Side {
+pub enum Side {
     /// The one that dialled.
     Agent = 0,
     /// The one that listened.
@@ -25,31 +25,31 @@ pub(crate) enum Side {
 
 /// A token as it is used.
 #[derive(Clone)]
-pub(crate) struct Token([u8; 32]);
+pub struct Token([u8; 32]);
 
 /// What a proof is bound to.
-pub(crate) struct Binding {
+pub struct Binding {
     /// Exported by TLS; absent when plain.
-    pub(crate) exported: Option<[u8; 32]>,
+    pub exported: Option<[u8; 32]>,
     /// Drawn by the agent for this connection.
-    pub(crate) agent_nonce: [u8; SIZE],
+    pub agent_nonce: [u8; SIZE],
     /// Drawn by the edge for this connection.
-    pub(crate) edge_nonce: [u8; SIZE],
+    pub edge_nonce: [u8; SIZE],
 }
 
 impl Token {
     /// From the text in a configuration.
-    pub(crate) fn new(text: &str) -> Self {
+    pub fn new(text: &str) -> Self {
         Self(blake3::derive_key("marram 2026 wire token", text.as_bytes()))
     }
 
     /// What `side` shows.
-    pub(crate) fn proof(&self, side: Side, binding: &Binding) -> [u8; SIZE] {
+    pub fn proof(&self, side: Side, binding: &Binding) -> [u8; SIZE] {
         self.digest(side, binding).into()
     }
 
     /// Whether `side` has shown what it should; takes equally long wherever the two differ.
-    pub(crate) fn verify(&self, side: Side, binding: &Binding, shown: [u8; SIZE]) -> bool {
+    pub fn verify(&self, side: Side, binding: &Binding, shown: [u8; SIZE]) -> bool {
         self.digest(side, binding) == blake3::Hash::from(shown)
     }
 

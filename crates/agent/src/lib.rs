@@ -6,17 +6,18 @@ mod events;
 mod held;
 mod local;
 mod locals;
+pub mod net;
 mod reach;
 mod reports;
 mod resolver;
 mod routing;
 mod shell;
 
-pub(crate) use edges::parse as parse_edges;
-pub(crate) use reach::{Begun, Reach, Reacher};
-pub(crate) use reports::EdgeReports;
+pub use edges::parse as parse_edges;
+pub use reach::{Begun, Reach, Reacher};
+pub use reports::EdgeReports;
 pub use routing::{Counts, FLOWS_MAX, IDLE, Listener, NotReplaced, Routing};
-pub(crate) use shell::Shell;
+pub use shell::Shell;
 
 use crate::net::{AgentDoor, Security, Stop};
 use marram_wire::id::HostId;
@@ -105,11 +106,11 @@ pub fn run(options: &Options, stop: Stop) -> anyhow::Result<()> {
 }
 
 /// The way to these edges.
-pub(crate) fn reach(security: &Security, edges: &[String]) -> anyhow::Result<Reach> {
+pub fn reach(security: &Security, edges: &[String]) -> anyhow::Result<Reach> {
     Ok(Reach::Edges { door: AgentDoor::new(security)?, edges: edges::parse(edges)? })
 }
 
 /// An agent that is ready to run, with a given way to the edges: its listeners are bound.
-pub(crate) fn prepare(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Shell> {
+pub fn prepare(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Shell> {
     Shell::new(options, stop, reach)
 }

@@ -11,7 +11,8 @@ const SIGNALS: [i32; 2] = [signal_hook::consts::SIGTERM, signal_hook::consts::SI
 /// Wakes a loop that is to end: the first time in order (drain), the second time at once.
 #[derive(Debug)]
 pub struct Stop {
-    pub(crate) receiver: UnixStream,
+    /// A byte comes for each wish.
+    pub receiver: UnixStream,
 }
 
 /// The other end of a [`Stop`].
@@ -43,7 +44,7 @@ impl Stop {
     }
 
     /// How often the wish was uttered since the last call; a vanished [`Stopper`] counts as once.
-    pub(crate) fn take(receiver: &mut impl Read) -> usize {
+    pub fn take(receiver: &mut impl Read) -> usize {
         let mut buffer = [0; 16];
         match receiver.read(&mut buffer) {
             Ok(0) => 1,

@@ -15,7 +15,7 @@ use std::{
 use tracing::{debug, info, warn};
 
 /// Which edges are there and which are not, in the log.
-pub(crate) struct EdgeReports {
+pub struct EdgeReports {
     names: Vec<String>,
     /// Why each edge that is down was down when that was reported last.
     down: BTreeMap<Target, String>,
@@ -24,25 +24,25 @@ pub(crate) struct EdgeReports {
 
 impl EdgeReports {
     /// Nothing reported yet.
-    pub(crate) fn new(edges: &[Edge], now: Instant) -> Self {
+    pub fn new(edges: &[Edge], now: Instant) -> Self {
         let names = edges.iter().map(|edge| edge.name.clone()).collect();
         Self { names, down: BTreeMap::new(), limiter: Limiter::new(now) }
     }
 
     /// How an edge was configured.
-    pub(crate) fn name(&self, target: Target) -> &str {
+    pub fn name(&self, target: Target) -> &str {
         self.names.get(usize::from(target.edge)).map_or("own", |name| name)
     }
 
     /// An edge answered, and calls itself so.
-    pub(crate) fn up(&mut self, target: Target, name: &str) {
+    pub fn up(&mut self, target: Target, name: &str) {
         self.down.remove(&target);
         let address = self.name(target);
         info!(edge = %name, %address, shard = target.shard, "edge up");
     }
 
     /// An edge is gone or suspected. Each failed attempt is reported; what changes is worth a line.
-    pub(crate) fn down(&mut self, target: Target, reason: &str, suspected: bool, now: Instant) {
+    pub fn down(&mut self, target: Target, reason: &str, suspected: bool, now: Instant) {
         if self.down.insert(target, reason.to_owned()).as_deref() == Some(reason) {
             return;
         }

@@ -114,9 +114,9 @@ impl Crypt {
 /// Takes plaintext as long as the socket takes ciphertext.
 pub(crate) struct Sealing<'a> {
     /// The session.
-    pub(crate) crypt: &'a mut Crypt,
+    pub crypt: &'a mut Crypt,
     /// Where it leads.
-    pub(crate) socket: &'a mut Socket,
+    pub socket: &'a mut Socket,
 }
 
 impl Sealing<'_> {

@@ -18,21 +18,21 @@ mod stop;
 mod table;
 #[cfg(test)]
 mod tests;
-pub(crate) mod token;
+pub mod token;
 mod trust;
 mod wire;
 
-pub(crate) use clock::{Clock, nanos};
-pub(crate) use door::{AgentDoor, EdgeDoor};
-pub(crate) use error::WireError;
-pub(crate) use limiter::Limiter;
-pub(crate) use passing::Passage;
-pub(crate) use preamble::{Answer, NotUnderstood, Preamble, SIZE as PREAMBLE_SIZE, Verdict};
+pub use clock::{Clock, nanos};
+pub use door::{AgentDoor, EdgeDoor};
+pub use error::WireError;
+pub use limiter::Limiter;
+pub use passing::Passage;
+pub use preamble::{Answer, NotUnderstood, Preamble, SIZE as PREAMBLE_SIZE, Verdict};
 pub use security::{Identity, Security};
-pub(crate) use socket::Socket;
+pub use socket::Socket;
 pub use stop::{Stop, Stopper};
-pub(crate) use table::{Happened, Table};
-pub(crate) use wire::Wire;
+pub use table::{Happened, Table};
+pub use wire::Wire;
 
 use std::io;
 
@@ -40,7 +40,7 @@ use std::io;
 ///
 /// # Errors
 /// If the operating system has none, which it has from early in its start.
-pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {

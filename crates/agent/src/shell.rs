@@ -13,7 +13,6 @@ use super::{
     routing::Routing,
 };
 use crate::net::{Clock, Happened, Limiter, Stop, Table, Wire, nanos, random, token};
-use marram_sandbox::run_soon;
 use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Server, Target, WireId};
 use marram_wire::id::HostId;
 use mio::{
@@ -43,7 +42,7 @@ const _: () = {
 };
 
 /// An agent with its sockets.
-pub(crate) struct Shell {
+pub struct Shell {
     poll: Poll,
     agent: Agent,
     outs: Vec<Out>,
@@ -111,8 +110,7 @@ impl Shell {
     }
 
     /// Runs until the wish to stop is fulfilled.
-    pub(crate) fn run(&mut self) -> anyhow::Result<()> {
-        run_soon();
+    pub fn run(&mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             let timeout = self.timeout();

@@ -2,11 +2,9 @@
 
 use super::{LISTENER, Shell};
 use crate::{
-    agent::{
-        datagrams::Came,
-        routing::{Route, Routing},
-    },
+    datagrams::Came,
     net::{Socket, token},
+    routing::{Route, Routing},
 };
 use anyhow::Context;
 use marram_session::agent::{

@@ -16,7 +16,7 @@ use mio::{
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc};
 
 /// How an agent gets to its edges.
-pub(crate) enum Reach {
+pub enum Reach {
     /// Over the network.
     Edges {
         /// What it shows and wants to see.
@@ -29,7 +29,7 @@ pub(crate) enum Reach {
 }
 
 /// A connection that was begun.
-pub(crate) enum Begin {
+pub enum Begin {
     /// In a stream.
     Stream(Socket),
     /// In datagrams.
@@ -44,7 +44,7 @@ enum Wanted {
 }
 
 /// What was begun once a name was resolved.
-pub(crate) enum Begun {
+pub enum Begun {
     /// A wire.
     Wire(Target, anyhow::Result<Box<Wire>>),
     /// A connection to a server.
@@ -52,7 +52,7 @@ pub(crate) enum Begun {
 }
 
 /// Begins connections.
-pub(crate) struct Reacher {
+pub struct Reacher {
     reach: Reach,
     servers: BTreeMap<String, Server>,
     resolver: Resolver<Wanted>,
@@ -60,13 +60,13 @@ pub(crate) struct Reacher {
 
 impl Reacher {
     /// `waker` is told when a name is resolved.
-    pub(crate) fn new(reach: Reach, servers: &[Server], waker: Arc<Waker>) -> io::Result<Self> {
+    pub fn new(reach: Reach, servers: &[Server], waker: Arc<Waker>) -> io::Result<Self> {
         let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
         Ok(Self { reach, servers, resolver: Resolver::start(waker)? })
     }
 
     /// The edges that it was given.
-    pub(crate) fn edges(&self) -> &[Edge] {
+    pub fn edges(&self) -> &[Edge] {
         match &self.reach {
             Reach::Edges { edges, .. } => edges,
             Reach::Own(_) => &[],
@@ -74,7 +74,7 @@ impl Reacher {
     }
 
     /// Begins a wire; `None` while its edge's name is being resolved.
-    pub(crate) fn wire(&self, target: Target) -> anyhow::Result<Option<Wire>> {
+    pub fn wire(&self, target: Target) -> anyhow::Result<Option<Wire>> {
         match &self.reach {
             Reach::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?)))),
             Reach::Edges { door, edges } => {
@@ -100,7 +100,7 @@ impl Reacher {
     }
 
     /// Takes the next connection that waited for a name.
-    pub(crate) fn next_begun(&self) -> Option<Begun> {
+    pub fn next_begun(&self) -> Option<Begun> {
         let (wanted, addresses): Resolved<Wanted> = self.resolver.take()?;
         Some(match wanted {
             Wanted::Wire(target) => Begun::Wire(target, self.resolved_wire(target, addresses).map(Box::new)),

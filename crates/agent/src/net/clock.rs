@@ -12,13 +12,13 @@ use std::{
 const STALL: Duration = Duration::from_millis(20);
 
 /// Nanoseconds, for the pure machines.
-pub(crate) fn nanos(duration: Duration) -> u64 {
+pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Time as a pure machine is told it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub struct Clock {
     started: Instant,
     now: Instant,
     /// Time in which this process could not run.
@@ -27,27 +27,27 @@ pub(crate) struct Clock {
 
 impl Clock {
     /// Begins at 0.
-    pub(crate) fn new(now: Instant) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self { started: now, now, stalled: Duration::ZERO }
     }
 
     /// When the last poll returned.
-    pub(crate) fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         self.now
     }
 
     /// The same, as the machine is told it.
-    pub(crate) fn now_ns(&self) -> u64 {
+    pub fn now_ns(&self) -> u64 {
         nanos(self.now.duration_since(self.started).saturating_sub(self.stalled))
     }
 
     /// When it will be `at_ns`.
-    pub(crate) fn at(&self, at_ns: u64) -> Instant {
+    pub fn at(&self, at_ns: u64) -> Instant {
         self.started + self.stalled + Duration::from_nanos(at_ns)
     }
 
     /// Waits for sockets. False if a signal came first.
-    pub(crate) fn wait(
+    pub fn wait(
         &mut self,
         poll: &mut Poll,
         events: &mut Events,

@@ -9,7 +9,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Lets some lines through and counts the others.
 #[derive(Debug)]
-pub(crate) struct Limiter {
+pub struct Limiter {
     tokens: u32,
     refilled: Instant,
     swallowed: u64,
@@ -17,13 +17,13 @@ pub(crate) struct Limiter {
 
 impl Limiter {
     /// Full of tokens.
-    pub(crate) fn new(now: Instant) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self { tokens: BURST, refilled: now, swallowed: 0 }
     }
 
     /// Whether a line may be written now: then how many were not since the last one, if any. (What is not there is no field of
     /// the line.)
-    pub(crate) fn pass(&mut self, now: Instant) -> Option<Option<u64>> {
+    pub fn pass(&mut self, now: Instant) -> Option<Option<u64>> {
         let earned = now.saturating_duration_since(self.refilled).as_secs() / INTERVAL.as_secs();
         if earned > 0 {
             self.tokens = self.tokens.saturating_add(u32::try_from(earned).unwrap_or(BURST)).min(BURST);

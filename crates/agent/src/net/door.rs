@@ -15,7 +15,7 @@ use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
 use std::{net::SocketAddr, sync::Arc};
 
 /// An agent's side.
-pub(crate) struct AgentDoor {
+pub struct AgentDoor {
     token: Option<Token>,
     tls: Option<Arc<ClientConfig>>,
     insecure_plain: bool,
@@ -23,14 +23,14 @@ pub(crate) struct AgentDoor {
 
 impl AgentDoor {
     /// Reads certificates and decides whether wires are encrypted.
-    pub(crate) fn new(security: &Security) -> anyhow::Result<Self> {
+    pub fn new(security: &Security) -> anyhow::Result<Self> {
         let tls = security.asks_for_tls().then(|| trust::client_config(security)).transpose()?;
         let token = security.token.as_deref().map(Token::new);
         Ok(Self { token, tls, insecure_plain: security.insecure_plain })
     }
 
     /// Begins a wire to `address`; `host` is what the edge's certificate must be for.
-    pub(crate) fn dial(&self, address: SocketAddr, host: &str, shard: u8) -> anyhow::Result<Wire> {
+    pub fn dial(&self, address: SocketAddr, host: &str, shard: u8) -> anyhow::Result<Wire> {
         let tls = match &self.tls {
             Some(config) => {
                 let name = ServerName::try_from(host.to_string()).with_context(|| {
@@ -54,7 +54,7 @@ impl AgentDoor {
 
 /// An edge's side.
 #[derive(Clone)]
-pub(crate) struct EdgeDoor {
+pub struct EdgeDoor {
     token: Option<Token>,
     tls: Option<Arc<ServerConfig>>,
     insecure_plain: bool,
@@ -62,7 +62,7 @@ pub(crate) struct EdgeDoor {
 
 impl EdgeDoor {
     /// Reads certificates.
-    pub(crate) fn new(security: &Security) -> anyhow::Result<Self> {
+    pub fn new(security: &Security) -> anyhow::Result<Self> {
         Ok(Self {
             token: security.token.as_deref().map(Token::new),
             tls: trust::server_config(security)?,
@@ -71,7 +71,7 @@ impl EdgeDoor {
     }
 
     /// Completes an edge's settings with a certificate of its own making where only a token is configured.
-    pub(crate) fn complete(security: &Security) -> anyhow::Result<Security> {
+    pub fn complete(security: &Security) -> anyhow::Result<Security> {
         let mut security = security.clone();
         if security.identity.is_none() && security.token.is_some() {
             security.identity = Some(trust::self_signed().context("cannot make a certificate")?);
@@ -80,7 +80,7 @@ impl EdgeDoor {
     }
 
     /// Whether a connection with this preamble may go on.
-    pub(crate) fn judge(&self, preamble: Preamble, loopback: bool) -> Verdict {
+    pub fn judge(&self, preamble: Preamble, loopback: bool) -> Verdict {
         if preamble.tls && self.tls.is_none() {
             return Verdict::NoTls;
         }
@@ -96,7 +96,7 @@ impl EdgeDoor {
 
     /// Begins a wire on a connection that was judged welcome. A client certificate, where one is demanded, is only asked
     /// for by TLS: a plain wire from loopback shows none.
-    pub(crate) fn accept(&self, socket: Socket, tls: bool) -> Result<Wire, WireError> {
+    pub fn accept(&self, socket: Socket, tls: bool) -> Result<Wire, WireError> {
         let config = if tls { self.tls.clone() } else { None };
         Wire::accept(socket, self.token.clone(), config)
     }

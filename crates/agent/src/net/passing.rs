@@ -34,7 +34,7 @@ pub(crate) type Passed = (Bytes, Option<OwnedFd>);
 
 /// One side of a connection between two processes of an edge.
 #[derive(Debug)]
-pub(crate) struct Passage {
+pub struct Passage {
     socket: UnixStream,
     incoming: BytesMut,
     descriptors: VecDeque<OwnedFd>,
@@ -44,17 +44,17 @@ pub(crate) struct Passage {
 
 impl Passage {
     /// Over a connected socket that does not block.
-    pub(crate) fn new(socket: UnixStream) -> Self {
+    pub fn new(socket: UnixStream) -> Self {
         Self { socket, incoming: BytesMut::new(), descriptors: VecDeque::new(), outgoing: VecDeque::new() }
     }
 
     /// For registration with a poll.
-    pub(crate) fn socket(&mut self) -> &mut UnixStream {
+    pub fn socket(&mut self) -> &mut UnixStream {
         &mut self.socket
     }
 
     /// Whether there is room for one more message.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.outgoing.len() < WAITING_MAX
     }
 
@@ -62,7 +62,7 @@ impl Passage {
     ///
     /// # Panics
     /// If the body is larger than any that this program makes.
-    pub(crate) fn send(&mut self, body: &[u8], descriptor: Option<OwnedFd>) {
+    pub fn send(&mut self, body: &[u8], descriptor: Option<OwnedFd>) {
         assert!(body.len() <= BODY_MAX, "a message of {} bytes between processes", body.len());
         let size = u32::try_from(body.len()).expect("below BODY_MAX");
         let size = if descriptor.is_some() { size | DESCRIPTOR } else { size };
@@ -73,7 +73,7 @@ impl Passage {
     }
 
     /// Writes until nothing waits (true) or the socket takes no more now (false).
-    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+    pub fn flush(&mut self) -> io::Result<bool> {
         while let Some((message, descriptor)) = self.outgoing.front_mut() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -99,7 +99,7 @@ impl Passage {
     }
 
     /// Reads until nothing is there; false once the other side is gone. What came can be taken either way.
-    pub(crate) fn read(&mut self) -> io::Result<bool> {
+    pub fn read(&mut self) -> io::Result<bool> {
         loop {
             let len = self.incoming.len();
             self.incoming.resize(len + READ_SIZE, 0);
@@ -130,7 +130,7 @@ impl Passage {
     }
 
     /// Takes the next whole message of those that were read.
-    pub(crate) fn next_message(&mut self) -> Option<Passed> {
+    pub fn next_message(&mut self) -> Option<Passed> {
         let prefix = u32::from_le_bytes(*self.incoming.first_chunk::<PREFIX>()?);
         let size = usize::try_from(prefix & !DESCRIPTOR).expect("32 bits fit");
         assert!(size <= BODY_MAX, "a message of {size} bytes between processes");

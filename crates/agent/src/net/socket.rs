@@ -23,7 +23,7 @@ const UNANSWERED: u8 = 2;
 
 /// A connected stream, not blocking.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub enum Socket {
     /// To another process, perhaps on another machine.
     Tcp(TcpStream),
     /// Within an edge: between its gate and its shards.
@@ -41,14 +41,14 @@ impl AsFd for Socket {
 
 impl Socket {
     /// Wraps a TCP stream that is, or is about to be, connected; small writes leave at once.
-    pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
+    pub fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))
     }
 
     /// Has the kernel ask now and then whether the peer's host is there, so that a connection on which nothing is said breaks
     /// about `vanished` after the host was heard last. For one that waits for an answer, see [`Self::has_vanished`].
-    pub(crate) fn ask_for_peer(&self, vanished: Duration) -> io::Result<()> {
+    pub fn ask_for_peer(&self, vanished: Duration) -> io::Result<()> {
         let Self::Tcp(stream) = self else { return Ok(()) };
         let (idle, interval) = ((vanished / 2).max(SECOND), (vanished / 2 / PROBES).max(SECOND));
         sockopt::set_tcp_keepidle(stream, idle)?;
@@ -61,7 +61,7 @@ impl Socket {
     /// Whether the peer's host answers no more: it was asked several times, by data sent again or by probes, and has not been
     /// heard for so long. The kernel alone would go on for a quarter of an hour. `TCP_USER_TIMEOUT` is not used, since it
     /// also ends connections whose peer answers and does not read.
-    pub(crate) fn has_vanished(&self, vanished: Duration) -> bool {
+    pub fn has_vanished(&self, vanished: Duration) -> bool {
         let Self::Tcp(stream) = self else { return false };
         let Ok(info) = tcp_info(stream.as_fd()) else { return false };
         let asked = info.tcpi_retransmits.max(info.tcpi_probes);
@@ -69,7 +69,7 @@ impl Socket {
     }
 
     /// Whether a connection attempt has come to its end: an error if to a bad one.
-    pub(crate) fn connected(&self) -> io::Result<bool> {
+    pub fn connected(&self) -> io::Result<bool> {
         match self {
             Self::Unix(_) => Ok(true),
             Self::Tcp(stream) => {
@@ -86,7 +86,7 @@ impl Socket {
     }
 
     /// Reads what is there, at most what fits behind the buffer's bytes; 0 at the end of the stream.
-    pub(crate) fn read_into(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+    pub fn read_into(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         let read = loop {
             match rustix::io::read(self, buffer.spare_capacity_mut()) {
                 Ok((read, _)) => break read.len(),
@@ -102,17 +102,17 @@ impl Socket {
     }
 
     /// Reads at most what fits.
-    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         rustix::io::read(self, buffer).map_err(Into::into)
     }
 
     /// The peer learns that this side will write no more.
-    pub(crate) fn shutdown_write(&self) -> io::Result<()> {
+    pub fn shutdown_write(&self) -> io::Result<()> {
         rustix::net::shutdown(self, rustix::net::Shutdown::Write).map_err(Into::into)
     }
 
     /// Closing will tell the peer that the connection failed, not that it ended.
-    pub(crate) fn reset_on_close(&self) -> io::Result<()> {
+    pub fn reset_on_close(&self) -> io::Result<()> {
         sockopt::set_socket_linger(self, Some(Duration::ZERO)).map_err(Into::into)
     }
 

@@ -12,25 +12,25 @@ use marram_wire::limits::{WIRE_VERSION, WIRE_VERSION_OLDEST};
 use std::fmt;
 
 /// Size of either, in bytes.
-pub(crate) const SIZE: usize = 8;
+pub const SIZE: usize = 8;
 const MAGIC: [u8; 4] = *b"MARM";
 const TLS: u8 = 1;
 const TOKEN: u8 = 2;
 
 /// What an agent wants of the connection that it made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Preamble {
+pub struct Preamble {
     /// Which shard; an edge with fewer takes it modulo their number.
-    pub(crate) shard: u8,
+    pub shard: u8,
     /// Whether a TLS handshake follows.
-    pub(crate) tls: bool,
+    pub tls: bool,
     /// Whether the agent has a token, and will want to see that the edge knows it.
-    pub(crate) token: bool,
+    pub token: bool,
 }
 
 /// Why a preamble was not understood: the peer is no agent, or one of another time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NotUnderstood {
+pub enum NotUnderstood {
     /// Not an agent at all.
     Garbage,
     /// An agent that speaks only these versions.
@@ -44,14 +44,14 @@ pub(crate) enum NotUnderstood {
 
 impl Preamble {
     /// As bytes.
-    pub(crate) fn encode(self) -> [u8; SIZE] {
+    pub fn encode(self) -> [u8; SIZE] {
         let flags = if self.tls { TLS } else { 0 } | if self.token { TOKEN } else { 0 };
         let [a, b, c, d] = MAGIC;
         [a, b, c, d, WIRE_VERSION_OLDEST, WIRE_VERSION, self.shard, flags]
     }
 
     /// Reads one. Versions are compared here; the wire's version is agreed in its greeting.
-    pub(crate) fn decode(bytes: [u8; SIZE]) -> Result<Self, NotUnderstood> {
+    pub fn decode(bytes: [u8; SIZE]) -> Result<Self, NotUnderstood> {
         let [magic @ .., oldest, newest, shard, flags] = bytes;
         if magic != MAGIC || oldest > newest {
             return Err(NotUnderstood::Garbage);
@@ -66,7 +66,7 @@ impl Preamble {
     }
 
     /// Whether `bytes`, the first that arrived, can still become a preamble.
-    pub(crate) fn may_begin(bytes: &[u8]) -> bool {
+    pub fn may_begin(bytes: &[u8]) -> bool {
         bytes.iter().zip(MAGIC).all(|(byte, magic)| *byte == magic)
     }
 }
@@ -74,7 +74,7 @@ impl Preamble {
 /// What an edge says to a preamble.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// Go on.
     Welcome = 0,
     /// No version in common.
@@ -93,29 +93,29 @@ pub(crate) enum Verdict {
 
 /// A verdict with the versions of whoever gave it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Answer {
+pub struct Answer {
     /// What the edge says.
-    pub(crate) verdict: Verdict,
+    pub verdict: Verdict,
     /// Oldest version that it speaks.
-    pub(crate) oldest: u8,
+    pub oldest: u8,
     /// Newest version that it speaks.
-    pub(crate) newest: u8,
+    pub newest: u8,
 }
 
 impl Answer {
     /// This build's answer.
-    pub(crate) fn new(verdict: Verdict) -> Self {
+    pub fn new(verdict: Verdict) -> Self {
         Self { verdict, oldest: WIRE_VERSION_OLDEST, newest: WIRE_VERSION }
     }
 
     /// As bytes.
-    pub(crate) fn encode(self) -> [u8; SIZE] {
+    pub fn encode(self) -> [u8; SIZE] {
         let [a, b, c, d] = MAGIC;
         [a, b, c, d, self.verdict as u8, self.oldest, self.newest, 0]
     }
 
     /// Reads one; `None` if the peer is no edge.
-    pub(crate) fn decode(bytes: [u8; SIZE]) -> Option<Self> {
+    pub fn decode(bytes: [u8; SIZE]) -> Option<Self> {
         use Verdict::*;
         let [magic @ .., verdict, oldest, newest, _] = bytes;
         let all = [Welcome, Version, PlainRefused, NoTls, TokenMissing, TokenUnknown, Busy];

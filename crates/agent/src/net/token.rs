@@ -6,19 +6,19 @@ use mio::Token;
 const KINDS: u64 = 8;
 
 /// Work has come back from another thread.
-pub(crate) const WAKER: Token = Token(0);
+pub const WAKER: Token = Token(0);
 /// Somebody wants the loop to stop, or, in a shard, the supervisor has something to say.
-pub(crate) const BOSS: Token = Token(8);
+pub const BOSS: Token = Token(8);
 
 const _: () = assert!(BOSS.0 as u64 == KINDS, "number 1 of kind 0");
 
 /// The name of source `number` of a kind from 1 to 7.
-pub(crate) fn token(kind: u64, number: u64) -> Token {
+pub fn token(kind: u64, number: u64) -> Token {
     debug_assert!(0 < kind && kind < KINDS, "kind 0 is taken, and there are {KINDS}");
     Token(usize::try_from(number * KINDS + kind).expect("64-bit machines only"))
 }
 
 /// Kind and number of a name.
-pub(crate) fn split(Token(token): Token) -> (u64, u64) {
+pub fn split(Token(token): Token) -> (u64, u64) {
     (token as u64 % KINDS, token as u64 / KINDS)
 }

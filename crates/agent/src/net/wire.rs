@@ -23,13 +23,13 @@ const READ_LARGE: usize = 256 << 10;
 pub(crate) const UNREAD_MAX: usize = 512 << 20;
 
 /// How an agent makes itself known.
-pub(crate) struct Introduction {
+pub struct Introduction {
     /// Which shard it wants.
-    pub(crate) shard: u8,
+    pub shard: u8,
     /// Shown and demanded, where there is one.
-    pub(crate) token: Option<Token>,
+    pub token: Option<Token>,
     /// What to encrypt with and whom to expect; plain without.
-    pub(crate) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
 enum Stage {
@@ -47,7 +47,7 @@ enum Stage {
 
 /// What a read came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Read {
+pub enum Read {
     /// Something; more may be there.
     More,
     /// Something; the socket is empty unless the peer has closed.
@@ -57,7 +57,7 @@ pub(crate) enum Read {
 }
 
 /// One wire.
-pub(crate) struct Wire {
+pub struct Wire {
     socket: Socket,
     /// Boxed: a TLS session is large, and plain wires have none.
     crypt: Option<Box<Crypt>>,
@@ -69,12 +69,12 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// An agent's, over a connection that is being made.
-    pub(crate) fn dial(socket: Socket, introduction: Introduction) -> Self {
+    pub fn dial(socket: Socket, introduction: Introduction) -> Self {
         Self::new(socket, Stage::Connecting(introduction))
     }
 
     /// An edge's, over a connection whose preamble has been read and answered.
-    pub(crate) fn accept(
+    pub fn accept(
         socket: Socket,
         token: Option<Token>,
         tls: Option<Arc<ServerConfig>>,
@@ -86,7 +86,7 @@ impl Wire {
     }
 
     /// Within one machine's edge: nothing is proved, since the operating system has passed the socket.
-    pub(crate) fn trusted(socket: Socket) -> Self {
+    pub fn trusted(socket: Socket) -> Self {
         Self::new(socket, Stage::Up)
     }
 
@@ -96,22 +96,22 @@ impl Wire {
     }
 
     /// For registration with a poll.
-    pub(crate) fn socket(&mut self) -> &mut Socket {
+    pub fn socket(&mut self) -> &mut Socket {
         &mut self.socket
     }
 
     /// Whether frames flow.
-    pub(crate) fn is_up(&self) -> bool {
+    pub fn is_up(&self) -> bool {
         matches!(self.stage, Stage::Up)
     }
 
     /// Bytes that wait to be written.
-    pub(crate) fn unwritten(&self) -> usize {
+    pub fn unwritten(&self) -> usize {
         self.outgoing.size()
     }
 
     /// Adds a frame to what will be written.
-    pub(crate) fn send(&mut self, frame: Frame) {
+    pub fn send(&mut self, frame: Frame) {
         self.outgoing.push(frame);
     }
 
@@ -119,7 +119,7 @@ impl Wire {
     ///
     /// # Errors
     /// If what was read is no frame.
-    pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, WireError> {
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, WireError> {
         if self.is_up() { self.reader.next_frame().map_err(Into::into) } else { Ok(None) }
     }
 
@@ -127,7 +127,7 @@ impl Wire {
     ///
     /// # Errors
     /// If the wire is at its end. Frames that were read before can still be taken.
-    pub(crate) fn read(&mut self) -> Result<Read, WireError> {
+    pub fn read(&mut self) -> Result<Read, WireError> {
         if matches!(self.stage, Stage::Connecting(_) | Stage::Answer { .. }) {
             return self.read_answer();
         }
@@ -164,7 +164,7 @@ impl Wire {
     ///
     /// # Errors
     /// If the wire is at its end.
-    pub(crate) fn flush(&mut self) -> Result<bool, WireError> {
+    pub fn flush(&mut self) -> Result<bool, WireError> {
         if let Stage::Connecting(_) = self.stage {
             return self.connected();
         }
@@ -188,7 +188,7 @@ impl Wire {
     }
 
     /// Tells the peer that this is the end, as far as that is possible without waiting.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         if self.flush().is_ok_and(|empty| empty)
             && let Some(crypt) = &mut self.crypt
         {

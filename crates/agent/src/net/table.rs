@@ -25,7 +25,7 @@ const FRAMES: usize = 16;
 pub(crate) const PAUSE: usize = 8 << 20;
 
 /// What happened on a wire.
-pub(crate) enum Happened<M> {
+pub enum Happened<M> {
     /// It stands.
     Up(M),
     /// A frame arrived.
@@ -60,7 +60,7 @@ struct Entry<M> {
 }
 
 /// All wires of one loop.
-pub(crate) struct Table<M> {
+pub struct Table<M> {
     wires: BTreeMap<u64, Entry<M>>,
     ready: VecDeque<u64>,
     dirty: Vec<u64>,
@@ -75,7 +75,7 @@ pub(crate) struct Table<M> {
 
 impl<M: Clone> Table<M> {
     /// No wires. Those to come may take `handshake` until they stand; `pauses` says whether [`PAUSE`] applies.
-    pub(crate) fn new(handshake: Duration, pauses: bool) -> Self {
+    pub fn new(handshake: Duration, pauses: bool) -> Self {
         Self {
             wires: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -90,7 +90,7 @@ impl<M: Clone> Table<M> {
     }
 
     /// Takes a wire in. `token` gives the poll's name for it.
-    pub(crate) fn insert(
+    pub fn insert(
         &mut self,
         registry: &Registry,
         token: impl Fn(u64) -> Token,
@@ -124,12 +124,12 @@ impl<M: Clone> Table<M> {
     }
 
     /// How many do not stand yet.
-    pub(crate) fn handshakes(&self) -> usize {
+    pub fn handshakes(&self) -> usize {
         self.handshakes
     }
 
     /// Notes what the poll said.
-    pub(crate) fn on_event(&mut self, id: u64, event: &mio::event::Event) {
+    pub fn on_event(&mut self, id: u64, event: &mio::event::Event) {
         let Some(entry) = self.wires.get_mut(&id) else { return };
         entry.peer_closed |= event.is_read_closed() || event.is_error();
         entry.readable |= event.is_readable() || entry.peer_closed;
@@ -144,7 +144,7 @@ impl<M: Clone> Table<M> {
     }
 
     /// Adds a frame to what will be written at the next flush. A wire that is gone takes nothing.
-    pub(crate) fn send(&mut self, id: u64, frame: Frame) {
+    pub fn send(&mut self, id: u64, frame: Frame) {
         let Some(entry) = self.wires.get_mut(&id) else { return };
         entry.wire.send(frame);
         if !entry.is_dirty {
@@ -154,7 +154,7 @@ impl<M: Clone> Table<M> {
     }
 
     /// What happened next, and on which wire; reads from one that may have something if nothing is known yet.
-    pub(crate) fn next_happened(&mut self) -> Option<(u64, Happened<M>)> {
+    pub fn next_happened(&mut self) -> Option<(u64, Happened<M>)> {
         while self.happened.is_empty() {
             let id = self.ready.pop_front()?;
             self.read(id);
@@ -163,7 +163,7 @@ impl<M: Clone> Table<M> {
     }
 
     /// Whether [`Self::next_happened`] may have something without another poll.
-    pub(crate) fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         !self.happened.is_empty() || !self.ready.is_empty()
     }
 
@@ -217,7 +217,7 @@ impl<M: Clone> Table<M> {
     }
 
     /// Writes what waits on all wires, as far as their sockets take it.
-    pub(crate) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         for id in std::mem::take(&mut self.dirty) {
             let Some(entry) = self.wires.get_mut(&id) else { continue };
             entry.is_dirty = false;
@@ -234,7 +234,7 @@ impl<M: Clone> Table<M> {
     }
 
     /// Closes a wire after what was sent, as far as that is possible without waiting. Not reported.
-    pub(crate) fn close(&mut self, id: u64) -> Option<M> {
+    pub fn close(&mut self, id: u64) -> Option<M> {
         let mut entry = self.wires.remove(&id)?;
         entry.wire.close();
         self.handshakes -= usize::from(!entry.stands);
@@ -242,12 +242,12 @@ impl<M: Clone> Table<M> {
     }
 
     /// When the next handshake is overdue.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.deadlines.front().map(|(deadline, _)| *deadline)
     }
 
     /// Gives up handshakes that take too long.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    pub fn expire(&mut self, now: Instant) {
         while let Some((_, id)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
             if self.wires.get(&id).is_some_and(|entry| !entry.stands) {
                 self.down(id, WireError::Overdue);

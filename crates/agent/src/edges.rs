@@ -9,7 +9,7 @@ const EDGES_MAX: usize = 64;
 
 /// One edge: an address of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Edge {
+pub struct Edge {
     /// `host:port`, as configured.
     pub(super) name: String,
     /// Which of the name's addresses; counted anew each time the name is resolved.
@@ -31,7 +31,7 @@ impl Edge {
 
 /// Reads the list. A name that has several addresses now stands for as many edges; one that cannot be resolved now may be
 /// later.
-pub(crate) fn parse(names: &[String]) -> anyhow::Result<Vec<Edge>> {
+pub fn parse(names: &[String]) -> anyhow::Result<Vec<Edge>> {
     let mut edges = Vec::new();
     for name in names {
         let port = name.rsplit_once(':').map(|(_, port)| port).context(name.clone());
