@@ -7,6 +7,7 @@ mod held;
 mod local;
 mod locals;
 pub mod net;
+mod program;
 mod reach;
 mod reports;
 mod resolver;
@@ -14,6 +15,7 @@ mod routing;
 mod shell;
 
 pub use edges::parse as parse_edges;
+pub use program::{Asker, Backlog, Fate, Half, Program, STOPPED, State};
 pub use reach::{Begun, Reach, Reacher};
 pub use reports::EdgeReports;
 pub use routing::{Counts, FLOWS_MAX, IDLE, Listener, NotReplaced, Routing};
@@ -112,5 +114,15 @@ pub fn reach(security: &Security, edges: &[String]) -> anyhow::Result<Reach> {
 
 /// An agent that is ready to run, with a given way to the edges: its listeners are bound.
 pub fn prepare(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Shell> {
-    Shell::new(options, stop, reach)
+    Shell::new(options, stop, reach, None)
+}
+
+/// An agent that is ready to run in the program that it serves, and how that program asks it for connections.
+///
+/// # Errors
+/// As [`run`].
+pub fn embed(options: &Options, stop: Stop, program: Program) -> anyhow::Result<(Shell, Asker)> {
+    let shell = Shell::new(options, stop, reach(&options.security, &options.edges)?, Some(program))?;
+    let asker = shell.asker().expect("it has a program");
+    Ok((shell, asker))
 }

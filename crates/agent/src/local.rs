@@ -2,13 +2,14 @@
 //!
 //! Bytes and the ways in which a TCP connection ends, passed on faithfully; knows no session.
 
-use crate::net::Socket;
+use crate::{net::Socket, program::Fate};
 use bytes::{Buf, Bytes, BytesMut};
-use marram_session::agent::{ConnectionId, In};
+use marram_session::agent::{ConnectionId, Failure, In};
 use marram_wire::limits::STREAM_CUT;
 use std::{
     collections::VecDeque,
     io::{self, IoSlice, Write},
+    sync::Arc,
 };
 
 /// Slices in one write.
@@ -36,11 +37,13 @@ pub(super) struct Local {
     shutdown: bool,
     /// After what waits, close.
     closing: bool,
+    /// What the program is told beside the bytes, if it is this very one.
+    fate: Option<Arc<Fate>>,
 }
 
 impl Local {
     /// A connection that is there, or that is being made.
-    pub(super) fn new(id: ConnectionId, socket: Socket, connecting: bool) -> Self {
+    pub(super) fn new(id: ConnectionId, socket: Socket, connecting: bool, fate: Option<Arc<Fate>>) -> Self {
         Self {
             id,
             socket,
@@ -52,6 +55,7 @@ impl Local {
             waiting: VecDeque::new(),
             shutdown: false,
             closing: false,
+            fate,
         }
     }
 
@@ -106,6 +110,7 @@ impl Local {
             *buffer = BytesMut::with_capacity(STREAM_CUT);
         }
         match self.socket.read_into(buffer) {
+            Ok(0) if self.fate.as_ref().is_some_and(|fate| fate.is_aborted()) => Some(self.broken()),
             Ok(0) => {
                 self.input_ended = true;
                 Some(In::EndOfInput { connection })
@@ -125,11 +130,28 @@ impl Local {
                 self.readable = false;
                 None
             }
-            Err(_) => {
-                self.input_ended = true;
-                self.waiting.clear();
-                Some(In::Broken { connection })
-            }
+            Err(_) => Some(self.broken()),
+        }
+    }
+
+    fn broken(&mut self) -> In {
+        self.input_ended = true;
+        self.waiting.clear();
+        In::Broken { connection: self.id }
+    }
+
+    /// Its program is to learn that it failed when it is dropped now.
+    pub(super) fn fail(&self, failure: Failure) {
+        match &self.fate {
+            Some(fate) => fate.fail(failure),
+            // It is closed either way; at worst the program is told of an end where there was a failure.
+            None => _ = self.socket.reset_on_close(),
+        }
+    }
+
+    fn tell_end(&self) {
+        if let Some(fate) = &self.fate {
+            fate.end();
         }
     }
 
@@ -147,6 +169,9 @@ impl Local {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
+        }
+        if self.shutdown || self.closing {
+            self.tell_end();
         }
         if std::mem::take(&mut self.shutdown) {
             // A peer that has reset the connection meanwhile is found out by the next read.

@@ -2,14 +2,19 @@
 //! to be made.
 
 use super::local::Local;
-use crate::net::{Socket, token};
+use crate::{
+    net::{Socket, token},
+    program::Fate,
+};
 use bytes::BytesMut;
-use marram_session::agent::{ConnectionId, In};
+use marram_session::agent::{ConnectionId, Failure, In};
+use marram_wire::frame::Code;
 use mio::{Interest, Registry};
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
     ops::Bound,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -94,7 +99,8 @@ impl Locals {
         for connection in some {
             let gone = |local: &Local| !local.connecting && local.socket.has_vanished(self.vanished);
             if self.all.get(&connection).is_some_and(gone) {
-                self.reset(connection);
+                let reason = "its host is out of reach".to_owned();
+                self.reset(connection, Failure { session: None, code: Code::Reset, reason });
                 inputs.push_back(In::Broken { connection });
             }
         }
@@ -106,14 +112,19 @@ impl Locals {
     }
 
     /// Takes in a connection that was accepted, and names it.
-    pub(super) fn accept(&mut self, registry: &Registry, mut socket: Socket) -> io::Result<ConnectionId> {
+    pub(super) fn accept(
+        &mut self,
+        registry: &Registry,
+        mut socket: Socket,
+        fate: Option<Arc<Fate>>,
+    ) -> io::Result<ConnectionId> {
         let number = self.next_accepted;
         let interests = Interest::READABLE | Interest::WRITABLE;
         socket.ask_for_peer(self.vanished)?;
         registry.register(&mut socket, token::token(ACCEPTED, number), interests)?;
         self.next_accepted += 1;
         let connection = ConnectionId(number);
-        self.all.insert(connection, Local::new(connection, socket, false));
+        self.all.insert(connection, Local::new(connection, socket, false, fate));
         Ok(connection)
     }
 
@@ -123,12 +134,13 @@ impl Locals {
         registry: &Registry,
         connection: ConnectionId,
         mut socket: Socket,
+        fate: Option<Arc<Fate>>,
         now: Instant,
     ) -> io::Result<()> {
         let interests = Interest::READABLE | Interest::WRITABLE;
         socket.ask_for_peer(self.vanished)?;
         registry.register(&mut socket, token::token(CONNECTED, connection.0 & !ASKED), interests)?;
-        self.all.insert(connection, Local::new(connection, socket, true));
+        self.all.insert(connection, Local::new(connection, socket, true, fate));
         self.deadlines.push_back((now + self.connect_timeout, connection));
         Ok(())
     }
@@ -225,10 +237,9 @@ impl Locals {
     }
 
     /// Closes one so that its program learns that it failed.
-    pub(super) fn reset(&mut self, connection: ConnectionId) {
+    pub(super) fn reset(&mut self, connection: ConnectionId, failure: Failure) {
         if let Some(local) = self.all.remove(&connection) {
-            // It is closed either way; at worst the program is told of an end where there was a failure.
-            let _ = local.socket.reset_on_close();
+            local.fail(failure);
         }
     }
 

@@ -4,6 +4,7 @@
 use super::{
     Server, datagrams,
     edges::Edge,
+    program::{Half, Handing},
     resolver::{Resolved, Resolver},
 };
 use crate::net::{AgentDoor, Socket, Wire};
@@ -32,6 +33,8 @@ pub enum Reach {
 pub enum Begin {
     /// In a stream.
     Stream(Socket),
+    /// To the program that the agent runs in.
+    Program(Half),
     /// In datagrams.
     Datagrams(UdpSocket),
 }
@@ -55,6 +58,8 @@ pub enum Begun {
 pub struct Reacher {
     reach: Reach,
     servers: BTreeMap<String, Server>,
+    /// Those that the program is that the agent runs in.
+    own: BTreeMap<String, Handing>,
     resolver: Resolver<Wanted>,
 }
 
@@ -62,7 +67,12 @@ impl Reacher {
     /// `waker` is told when a name is resolved.
     pub fn new(reach: Reach, servers: &[Server], waker: Arc<Waker>) -> io::Result<Self> {
         let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
-        Ok(Self { reach, servers, resolver: Resolver::start(waker)? })
+        Ok(Self { reach, servers, own: BTreeMap::new(), resolver: Resolver::start(waker)? })
+    }
+
+    /// Has further servers, which are the program that the agent runs in.
+    pub(super) fn add(&mut self, own: BTreeMap<String, Handing>) {
+        self.own = own;
     }
 
     /// The edges that it was given.
@@ -90,6 +100,9 @@ impl Reacher {
 
     /// Begins a connection to a server; `None` while its name is being resolved.
     pub(super) fn server(&self, connection: ConnectionId, server: &str) -> anyhow::Result<Option<Begin>> {
+        if let Some(own) = self.own.get(server) {
+            return own.0.hand().map(Begin::Program).map(Some);
+        }
         let server =
             self.servers.get(server).with_context(|| format!("this agent has no server called {server}"))?;
         if let Ok(address) = server.address.parse() {

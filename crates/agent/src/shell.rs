@@ -8,12 +8,13 @@ use super::{
     held::Held,
     local::Local,
     locals::{ACCEPTED, CONNECTED, Locals},
+    program::{Asker, Program},
     reach::{Begin, Begun, Reach, Reacher},
     reports::Reports,
     routing::Routing,
 };
 use crate::net::{Clock, Happened, Limiter, Stop, Table, Wire, nanos, random, token};
-use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Server, Target, WireId};
+use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report, Server, Target, WireId};
 use marram_wire::id::HostId;
 use mio::{
     Events, Interest, Poll, Waker,
@@ -68,21 +69,35 @@ pub struct Shell {
     stops: usize,
     drain_limit: Duration,
     drain_deadline: Option<Instant>,
+    /// The program that it runs in, if it is no process of its own.
+    program: Option<Program>,
+    /// Whether that may have asked for connections.
+    asked: bool,
+    waker: Arc<Waker>,
 }
 
 impl Shell {
     /// Binds the listeners and makes everything ready.
-    pub(super) fn new(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        options: &Options,
+        stop: Stop,
+        reach: Reach,
+        mut program: Option<Program>,
+    ) -> anyhow::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
         let mut stop = UnixStream::from_std(stop.receiver);
         poll.registry().register(&mut stop, token::BOSS, Interest::READABLE)?;
         let listeners = arrivals::listen(&poll, &options.routing)?;
         let now = Instant::now();
-        let reacher = Reacher::new(reach, &options.servers, waker)?;
+        let mut reacher = Reacher::new(reach, &options.servers, Arc::clone(&waker))?;
+        let own = program.as_mut().map(|program| std::mem::take(&mut program.servers)).unwrap_or_default();
+        let own_names: Vec<String> = own.keys().cloned().collect();
+        reacher.add(own);
         let edges = reacher.edges();
         let host = options.host.map_or_else(|| random().map(HostId), Ok)?;
-        let config = config(options, host, u16::try_from(edges.len().max(1))?);
+        let mut config = config(options, host, u16::try_from(edges.len().max(1))?);
+        config.servers.extend(own_names.into_iter().map(|name| Server { name, datagrams: false }));
         Ok(Self {
             agent: Agent::new(config, random()?),
             outs: Vec::new(),
@@ -106,7 +121,15 @@ impl Shell {
             drain_deadline: None,
             poll,
             reacher,
+            program,
+            asked: false,
+            waker,
         })
+    }
+
+    /// How the program that it runs in asks for connections, if it runs in one.
+    pub(super) fn asker(&self) -> Option<Asker> {
+        self.program.as_ref().map(|program| program.asker(Arc::clone(&self.waker)))
     }
 
     /// Runs until the wish to stop is fulfilled.
@@ -137,7 +160,7 @@ impl Shell {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let listeners_wait = self.accepting.contains(&true) && self.locals.has_room();
+        let listeners_wait = (self.asked || self.accepting.contains(&true)) && self.locals.has_room();
         let busy = self.table.is_busy() || self.locals.is_busy() || self.datagrams.is_busy();
         if busy || !self.inputs.is_empty() || listeners_wait {
             return Some(Duration::ZERO);
@@ -154,7 +177,10 @@ impl Shell {
 
     fn on_event(&mut self, event: &mio::event::Event) {
         match (event.token(), token::split(event.token())) {
-            (token::WAKER, _) => self.begun(),
+            (token::WAKER, _) => {
+                self.asked = self.program.is_some();
+                self.begun();
+            }
             (token::BOSS, _) => self.stopping(),
             (_, (LISTENER, number)) => {
                 let index = usize::try_from(number).unwrap_or(usize::MAX);
@@ -265,15 +291,15 @@ impl Shell {
             Out::Write { connection, bytes } => self.locals.change(connection, |local| local.push(bytes)),
             Out::Shutdown { connection } => self.locals.change(connection, Local::shutdown),
             Out::Reading { connection, on } => self.locals.set_reading(connection, on),
-            Out::Close { connection, reset: false } => self.locals.change(connection, Local::close),
-            Out::Close { connection, reset: true } => self.locals.reset(connection),
+            Out::Close { connection, failure: None } => self.locals.change(connection, Local::close),
+            Out::Close { connection, failure: Some(failure) } => self.locals.reset(connection, failure),
             Out::Dial { target } => self.dial(target),
             Out::CloseWire { wire, .. } => {
                 self.table.close(wire.0);
             }
             Out::Connect { connection, server } => self.connect(connection, &server),
             Out::WakeAt { now_ns } => self.wake_at = Some(now_ns),
-            Out::Report(report) => self.reports.add(report),
+            Out::Report(report) => self.report(report),
         }
     }
 
@@ -282,7 +308,7 @@ impl Shell {
         match out {
             Out::Write { bytes, .. } => self.datagrams.push(connection, bytes),
             Out::Shutdown { .. } => self.datagrams.retire(self.now_ns(), connection),
-            Out::Close { reset: false, .. } => self.datagrams.close(connection),
+            Out::Close { failure: None, .. } => self.datagrams.close(connection),
             _ => self.datagrams.remove(connection),
         }
     }
@@ -315,7 +341,12 @@ impl Shell {
         let registry = self.poll.registry();
         let begun = begun.and_then(|begun| match begun {
             Begin::Stream(socket) => {
-                self.locals.connect(registry, connection, socket, self.clock.now())?;
+                self.locals.connect(registry, connection, socket, None, self.clock.now())?;
+                Ok(None)
+            }
+            Begin::Program(half) => {
+                let (socket, fate) = half.into_socket();
+                self.locals.connect(registry, connection, socket, Some(fate), self.clock.now())?;
                 Ok(None)
             }
             Begin::Datagrams(socket) => Ok(Some(self.datagrams.connected(registry, connection, socket)?)),
@@ -324,6 +355,20 @@ impl Shell {
             let reason = format!("cannot connect to the server: {error:#}");
             Some(In::ConnectFailed { connection, reason })
         }));
+    }
+
+    fn report(&mut self, report: Report) {
+        if let Some(program) = &mut self.program {
+            let edge = match &report {
+                Report::EdgeUp { target, .. }
+                | Report::EdgeDown { target, .. }
+                | Report::Owned { target, .. }
+                | Report::Waiting { target, .. } => self.reports.name(*target),
+                _ => "",
+            };
+            (program.observe)(edge, &report);
+        }
+        self.reports.add(report);
     }
 
     /// Takes what waited for names.

@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("marram-sandbox", &["marram-session", "marram-wire"]),
     ("marram-sim", &["marram-chain-algo", "marram-edge", "marram-sandbox", "marram-session", "marram-wire"]),
     ("marram-agent", &["marram-session", "marram-wire"]),
+    ("marram-host", &["marram-agent", "marram-session", "marram-wire"]),
     ("marram-preload", &[]),
     (
         "marram",
@@ -20,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "marram-agent",
             "marram-codec",
             "marram-edge",
+            "marram-host",
             "marram-preload",
             "marram-sandbox",
             "marram-session",

@@ -4,14 +4,15 @@ use super::{LISTENER, Shell};
 use crate::{
     datagrams::Came,
     net::{Socket, token},
+    program,
     routing::{Route, Routing},
 };
 use anyhow::Context;
 use marram_session::agent::{
-    ConnectionId, In,
+    ConnectionId, Failure, In,
     routes::{HELD_MAX, Protocol},
 };
-use marram_wire::limits::STREAM_CUT;
+use marram_wire::{frame::Code, limits::STREAM_CUT};
 use mio::{
     Interest, Poll,
     net::{TcpListener, TcpStream},
@@ -38,8 +39,29 @@ pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpL
 }
 
 impl Shell {
-    /// Takes connections from listeners that have some, while there is room.
+    /// Takes connections that the program has asked for, while there is room.
+    fn accept_asked(&mut self) {
+        while self.asked && self.locals.has_room() {
+            let Some(ask) = self.program.as_ref().and_then(|program| program.asks.try_recv().ok()) else {
+                self.asked = false;
+                return;
+            };
+            if self.stops > 0 {
+                program::turn_down(&ask);
+                continue;
+            }
+            let program::Ask { app, half } = ask;
+            let (socket, fate) = half.into_socket();
+            // Fails if the system is out of memory; the program sees its connection close.
+            if let Ok(connection) = self.locals.accept(self.poll.registry(), socket, Some(fate)) {
+                self.step(In::Accepted { connection, app, datagrams: false });
+            }
+        }
+    }
+
+    /// Takes connections from listeners that have some, and from the program, while there is room.
     pub(super) fn accept(&mut self) {
+        self.accept_asked();
         for index in 0..self.listeners.len() {
             while self.accepting[index] && self.locals.has_room() {
                 match self.listeners[index].0.accept() {
@@ -60,7 +82,7 @@ impl Shell {
     fn accepted(&mut self, stream: TcpStream, client: SocketAddr, index: usize) {
         let registry = self.poll.registry();
         // Fails if the client is gone already, or the system is out of memory; the client sees its connection close.
-        let accepted = Socket::tcp(stream).and_then(|socket| self.locals.accept(registry, socket));
+        let accepted = Socket::tcp(stream).and_then(|socket| self.locals.accept(registry, socket, None));
         if let Ok(connection) = accepted {
             let listener = self.listeners[index].1;
             match self.routing.decide(listener, client, &[], false) {
@@ -77,7 +99,8 @@ impl Shell {
     }
 
     fn refuse(&mut self, connection: ConnectionId, client: SocketAddr, rule: &str, reason: &str) {
-        self.locals.reset(connection);
+        let session = None;
+        self.locals.reset(connection, Failure { session, code: Code::Killed, reason: reason.to_owned() });
         self.tell_refused(client, rule, reason);
     }
 

@@ -184,12 +184,12 @@ pub enum Out {
         /// Which.
         connection: ConnectionId,
     },
-    /// Close a local connection: both directions are done, or, with `reset`, the program must learn that it failed.
+    /// Close a local connection: both directions are done, or, with a failure, the program must learn that there was one.
     Close {
         /// Which.
         connection: ConnectionId,
-        /// Whether to reset it rather than to end it in order.
-        reset: bool,
+        /// Why it is to be reset rather than ended in order.
+        failure: Option<Failure>,
     },
     /// Stop or resume reading from a local connection.
     Reading {
@@ -205,6 +205,17 @@ pub enum Out {
     },
     /// Something that people want to know.
     Report(Report),
+}
+
+/// Why a local program's connection is reset.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// Of which session; none if it had none, or has it no longer.
+    pub session: Option<SessionId>,
+    /// Why.
+    pub code: Code,
+    /// For people.
+    pub reason: String,
 }
 
 /// For logs, metrics and listings.

@@ -3,7 +3,7 @@
 //!
 //! A datagram may be dropped before an end has numbered it, never after (DESIGN.md section 5.10).
 
-use super::{Agent, EndId, Out};
+use super::{Agent, EndId, Out, local::reset};
 use crate::end::{Effect, End};
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
@@ -52,7 +52,7 @@ impl Agent {
     pub(super) fn overflowed(&mut self, now_ns: u64, id: EndId, reason: String, out: &mut Vec<Out>) {
         if let Some(connection) = self.sessions.get_mut(&id).and_then(|session| session.local.id.take()) {
             self.connections.remove(&connection);
-            out.push(Out::Close { connection, reset: true });
+            out.push(reset(connection, Some(id.session), Code::Guest, &reason));
         }
         self.give_up(now_ns, id, Code::Guest, reason, out);
     }

@@ -1,13 +1,17 @@
 //! Local connections: what programs say and are told.
 
 use super::{
-    ACK_DELAY_NS, Agent, ConnectionId, EndId, Out, Report,
+    ACK_DELAY_NS, Agent, ConnectionId, EndId, Failure, Out, Report,
     datagrams::{broken, oversize},
     sessions::Session,
     wires::unbind,
 };
 use crate::end::{Effect, End};
-use alloc::{collections::VecDeque, string::String, vec::Vec};
+use alloc::{
+    collections::VecDeque,
+    string::{String, ToString},
+    vec::Vec,
+};
 use bytes::Bytes;
 use marram_wire::{
     frame::{Code, Ended},
@@ -68,6 +72,11 @@ impl Local {
     }
 }
 
+/// Resets a program's connection, and says why.
+pub(super) fn reset(connection: ConnectionId, session: Option<SessionId>, code: Code, reason: &str) -> Out {
+    Out::Close { connection, failure: Some(Failure { session, code, reason: reason.to_string() }) }
+}
+
 impl Agent {
     pub(super) fn accepted(
         &mut self,
@@ -78,7 +87,7 @@ impl Agent {
         out: &mut Vec<Out>,
     ) {
         if self.draining {
-            return out.push(Out::Close { connection, reset: true });
+            return out.push(reset(connection, None, Code::NoEdge, "the agent is stopping"));
         }
         let id = EndId { session: self.new_session(), server: false };
         let end = End::new(id.session, false, app).with_datagrams(datagrams);
@@ -113,7 +122,7 @@ impl Agent {
 
     pub(super) fn connected(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<Out>) {
         let Some((id, session)) = self.by_connection(connection) else {
-            return out.push(Out::Close { connection, reset: true });
+            return out.push(reset(connection, None, Code::Forgotten, "the session is over"));
         };
         session.connect_by_ns = None;
         session.local.open = true;
@@ -290,7 +299,10 @@ impl Agent {
         }
         if let Some(connection) = session.local.id {
             self.connections.remove(&connection);
-            out.push(Out::Close { connection, reset: !session.end.complete() });
+            out.push(match session.end.complete() {
+                true => Out::Close { connection, failure: None },
+                false => reset(connection, Some(id.session), code, &reason),
+            });
         }
         let lingered = session.lingered;
         out.push(Out::Report(Report::Ended { session: id.session, code, reason, lingered }));

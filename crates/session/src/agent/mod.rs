@@ -12,7 +12,7 @@ mod sessions;
 mod tests;
 mod wires;
 
-pub use api::{Config, ConnectionId, In, Out, Report, Server, Target, WireId};
+pub use api::{Config, ConnectionId, Failure, In, Out, Report, Server, Target, WireId};
 
 use crate::end::Effect;
 use alloc::{

@@ -2,7 +2,7 @@
 
 use super::{
     Agent, EndId, Out, Report, Target, WireId,
-    local::Local,
+    local::{Local, reset},
     wires::{Bound, is_bound, unbind},
 };
 use crate::end::{End, Phase, Refusal};
@@ -428,11 +428,11 @@ impl Agent {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.connect_by_ns.is_some_and(|by_ns| by_ns <= now_ns) {
             session.connect_by_ns = None;
+            let reason = "the server did not answer in time".to_string();
             if let Some(connection) = session.local.id {
                 self.connections.remove(&connection);
-                out.push(Out::Close { connection, reset: true });
+                out.push(reset(connection, Some(id.session), Code::ServerDown, &reason));
             }
-            let reason = "the server did not answer in time".to_string();
             return self.give_up(now_ns, id, Code::ServerDown, reason, out);
         }
         let Some(session) = self.sessions.get(&id) else { return };

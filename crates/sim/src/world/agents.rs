@@ -184,7 +184,9 @@ impl World {
                     }
                 }
             }
-            Out::Close { connection, reset } => self.close_program(agent, connection, reset),
+            Out::Close { connection, failure } => {
+                self.close_program(agent, connection, failure.is_some());
+            }
             Out::Reading { connection, on } => {
                 self.watch.count_if(Rare::BackPressure, !on);
                 if let Some(program) = self.connected(agent, connection) {

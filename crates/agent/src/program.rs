@@ -1,0 +1,257 @@
+//! The program that an agent runs in, where it is no process of its own: connections that the program asks for and is given.
+//!
+//! Each is one end of a socket pair, whose other end is a local connection like any other. How it ended, which a pair of sockets
+//! cannot say, goes beside it.
+
+use crate::net::Socket;
+use anyhow::ensure;
+use marram_session::agent::{Failure, Report};
+use marram_wire::frame::Code;
+use mio::Waker;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt, io,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    time::Instant,
+};
+
+/// Connections that the program has asked for and the agent has not yet seen; more are refused.
+const ASKED_MAX: usize = 1024;
+
+/// One side's half of a connection.
+#[derive(Debug)]
+pub struct Half {
+    /// Its bytes.
+    pub stream: UnixStream,
+    /// What else is to be known of it; both halves have the same.
+    pub fate: Arc<Fate>,
+}
+
+/// How far a connection has come, as its agent says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum State {
+    /// More may come. If the stream ends now, the agent is gone.
+    #[default]
+    Open,
+    /// What comes still is all there is.
+    Ended,
+    /// It failed.
+    Failed(Failure),
+}
+
+/// What the two halves of a connection tell each other beside its bytes.
+#[derive(Debug, Default)]
+pub struct Fate {
+    state: Mutex<State>,
+    aborted: AtomicBool,
+}
+
+impl Fate {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // It is replaced whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far the connection has come.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.lock().clone()
+    }
+
+    /// The program's: what its closing the stream means is that it failed.
+    pub fn abort(&self) {
+        self.aborted.store(true, Relaxed);
+    }
+
+    pub(super) fn is_aborted(&self) -> bool {
+        self.aborted.load(Relaxed)
+    }
+
+    /// Said before the stream is told.
+    pub(super) fn end(&self) {
+        let mut state = self.lock();
+        if *state == State::Open {
+            *state = State::Ended;
+        }
+    }
+
+    /// Said before the stream is told.
+    pub(super) fn fail(&self, failure: Failure) {
+        *self.lock() = State::Failed(failure);
+    }
+}
+
+/// Both halves of a connection; neither blocks.
+pub(super) fn pair() -> io::Result<(Half, Half)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let fate = Arc::new(Fate::default());
+    Ok((Half { stream: ours, fate: Arc::clone(&fate) }, Half { stream: theirs, fate }))
+}
+
+impl Half {
+    /// As the agent's loop takes it.
+    pub(super) fn into_socket(self) -> (Socket, Arc<Fate>) {
+        (Socket::Unix(mio::net::UnixStream::from_std(self.stream)), self.fate)
+    }
+}
+
+/// Connections of sessions that have the program as their server, and that it has not yet taken.
+#[derive(Debug)]
+pub struct Backlog {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+    max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    halves: VecDeque<Half>,
+    /// No more will come.
+    over: bool,
+}
+
+impl Backlog {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing panics while it is changed.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a new connection to the program; the agent's half of it.
+    pub(super) fn hand(&self) -> anyhow::Result<Half> {
+        let (ours, theirs) = pair()?;
+        let mut waiting = self.lock();
+        ensure!(waiting.halves.len() < self.max, "too many connections wait for the program to accept them");
+        waiting.halves.push_back(theirs);
+        self.changed.notify_one();
+        Ok(ours)
+    }
+
+    /// Waits for the next one, until `deadline` where there is one.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] at the deadline, [`io::ErrorKind::NotConnected`] when the agent has stopped.
+    pub fn take(&self, deadline: Option<Instant>) -> io::Result<Half> {
+        let mut waiting = self.lock();
+        loop {
+            if let Some(half) = waiting.halves.pop_front() {
+                return Ok(half);
+            }
+            if waiting.over {
+                return Err(io::Error::new(io::ErrorKind::NotConnected, STOPPED));
+            }
+            let Some(deadline) = deadline else {
+                waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            waiting = self.changed.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn end(&self) {
+        self.lock().over = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The agent's side of a [`Backlog`], which ends with it.
+#[derive(Debug)]
+pub(super) struct Handing(pub(super) Arc<Backlog>);
+
+impl Drop for Handing {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// A connection that the program wants.
+pub(super) struct Ask {
+    pub(super) app: String,
+    pub(super) half: Half,
+}
+
+/// Told of every report, with an edge's address.
+type Observe = Box<dyn FnMut(&str, &Report) + Send>;
+
+/// What an agent's loop knows of the program that it runs in.
+pub struct Program {
+    pub(super) asks: Receiver<Ask>,
+    asker: SyncSender<Ask>,
+    pub(super) servers: BTreeMap<String, Handing>,
+    pub(super) observe: Observe,
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("servers", &self.servers.keys()).finish_non_exhaustive()
+    }
+}
+
+impl Program {
+    /// A program that is told of every report, with the address of the edge that it is about, if it is about one. It must not
+    /// block: the agent waits.
+    pub fn new(observe: impl FnMut(&str, &Report) + Send + 'static) -> Self {
+        let (asker, asks) = sync_channel(ASKED_MAX);
+        Self { asks, asker, servers: BTreeMap::new(), observe: Box::new(observe) }
+    }
+
+    /// Is a server of this name: sessions that have it as their server come out of what is returned. Of those that nobody has
+    /// taken there are at most `max`; more are refused.
+    pub fn serve(&mut self, name: &str, max: usize) -> Arc<Backlog> {
+        let backlog = Arc::new(Backlog { waiting: Mutex::default(), changed: Condvar::new(), max });
+        self.servers.insert(name.to_owned(), Handing(Arc::clone(&backlog)));
+        backlog
+    }
+
+    pub(super) fn asker(&self, waker: Arc<Waker>) -> Asker {
+        Asker { sender: self.asker.clone(), waker }
+    }
+}
+
+/// Asks the agent for connections.
+#[derive(Clone)]
+pub struct Asker {
+    sender: SyncSender<Ask>,
+    waker: Arc<Waker>,
+}
+
+impl fmt::Debug for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Asker")
+    }
+}
+
+impl Asker {
+    /// A connection to a new cell of `app`. What is written to it waits until an edge has taken the session; its stream blocks.
+    ///
+    /// # Errors
+    /// If the agent is gone, if it has more to do than it can, or if the process has no descriptor left.
+    pub fn connect(&self, app: &str) -> io::Result<Half> {
+        let (half, theirs) = pair()?;
+        self.sender.try_send(Ask { app: app.to_owned(), half }).map_err(|error| match error {
+            TrySendError::Full(_) => {
+                io::Error::new(io::ErrorKind::WouldBlock, "too many connections wait for the agent")
+            }
+            TrySendError::Disconnected(_) => io::Error::new(io::ErrorKind::NotConnected, STOPPED),
+        })?;
+        self.waker.wake()?;
+        Ok(theirs)
+    }
+}
+
+/// Why there is no connection any more, or none to be had.
+pub const STOPPED: &str = "the agent in this program has stopped";
+
+/// Turns a connection down that came too late.
+pub(super) fn turn_down(ask: &Ask) {
+    ask.half.fate.fail(Failure { session: None, code: Code::NoEdge, reason: STOPPED.to_owned() });
+}

@@ -1,0 +1,195 @@
+//! Programs that embed their end of a session, against real edges that die.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::Lab;
+use marram_host::{Client, Connection, Event, Server, Settings};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+use support::traffic::Random;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn settings(lab: &Lab) -> Settings {
+    let token = std::fs::read_to_string(lab.place.path().join("token")).unwrap();
+    Settings::new(lab.edge_addresses().iter().map(ToString::to_string)).token(&token)
+}
+
+/// Where sessions are, one entry each time one begins or moves: its edge, and whether it had another before.
+fn watched(settings: Settings) -> (Settings, Receiver<(String, bool)>) {
+    let (sender, moves) = channel();
+    let settings = settings.observer(move |event| {
+        if let Event::Owned { address, gap, .. } = event {
+            // The test may be over.
+            let _ = sender.send((address.to_owned(), !gap.is_zero()));
+        }
+    });
+    (settings, moves)
+}
+
+fn lab(purpose: &'static str, edges: usize) -> Lab {
+    let mut lab = support::lab(purpose, edges, 1);
+    lab.start_edges("").unwrap();
+    lab
+}
+
+fn patient(connection: Connection) -> Connection {
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    connection.set_write_timeout(Some(PATIENCE)).unwrap();
+    connection
+}
+
+/// Stops a server when the test is over, well or not: another thread waits at it.
+struct Stops<'a>(&'a Server);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Says back what each client says, until the server is stopped.
+fn serve(server: &Server) {
+    for connection in server.incoming() {
+        // Ends with its client.
+        thread::spawn(move || std::io::copy(&mut &connection, &mut &connection));
+    }
+}
+
+#[test]
+fn both_ends_in_programs_and_every_byte_is_right_while_edges_die() {
+    let mut lab = lab("host", 2);
+    let server = Server::start(settings(&lab), "peer").unwrap();
+    server.wait_ready(PATIENCE).unwrap();
+    let (settings, moves) = watched(settings(&lab));
+    thread::scope(|scope| {
+        scope.spawn(|| serve(&server));
+        let _stops = Stops(&server);
+        let client = Client::start(settings).unwrap();
+        client.wait_ready(PATIENCE).unwrap();
+        let connection = patient(client.connect("forward").unwrap());
+        let mut random = Random(7);
+        let mut talk = |connection: &Connection, size: usize| {
+            let bytes: Vec<u8> = (0..size).map(|_| random.next().to_le_bytes()[0]).collect();
+            thread::scope(|scope| {
+                scope.spawn(|| { &*connection }.write_all(&bytes).unwrap());
+                let mut heard = vec![0; size];
+                { connection }.read_exact(&mut heard).unwrap();
+                assert_eq!(heard, bytes);
+            });
+        };
+        talk(&connection, 100_000);
+        let (mut owner, moved) = moves.recv_timeout(PATIENCE).unwrap();
+        assert!(!moved, "it is new");
+        for _ in 0..3 {
+            let index = lab.edges.iter().position(|edge| edge.address().to_string() == owner).unwrap();
+            lab.edges[index].kill();
+            talk(&connection, 300_000);
+            let (next, moved) = moves.recv_timeout(PATIENCE).unwrap();
+            assert!(moved && next != owner, "{owner} is dead, and it is at {next}");
+            owner = next;
+            lab.start_edge(index, "").unwrap();
+        }
+        // Half-closed, and what was on its way comes still; then the end, in order.
+        { &connection }.write_all(b"last words").unwrap();
+        connection.shutdown_write().unwrap();
+        let mut rest = String::new();
+        { &connection }.read_to_string(&mut rest).unwrap();
+        assert_eq!((rest.as_str(), connection.failure()), ("last words", None));
+        drop(connection);
+        client.close().unwrap();
+    });
+}
+
+#[test]
+fn what_was_written_is_delivered_before_a_client_is_closed() {
+    let lab = lab("host-close", 1);
+    let server = Server::start(settings(&lab), "peer").unwrap();
+    let client = Client::start(settings(&lab)).unwrap();
+    let connection = patient(client.connect("forward").unwrap());
+    let sent: Vec<u8> = (0..3_000_000u32).map(|at| at.to_le_bytes()[1]).collect();
+    thread::scope(|scope| {
+        let taken = scope.spawn(|| {
+            let mut taken = Vec::new();
+            patient(server.accept().unwrap()).read_to_end(&mut taken).unwrap();
+            taken
+        });
+        { &connection }.write_all(&sent).unwrap();
+        drop(connection);
+        client.close().unwrap();
+        assert!(taken.join().unwrap() == sent, "3 MB arrive whole");
+    });
+}
+
+#[test]
+fn failures_are_told_apart_from_ends_with_reasons() {
+    let lab = lab("host-fails", 1);
+    let mut settings = settings(&lab);
+    settings.patience.no_edge = Duration::from_millis(300);
+    settings.patience.drain = Duration::from_millis(300);
+    let server = Server::start(settings.clone(), "peer").unwrap();
+    server.wait_ready(PATIENCE).unwrap();
+    let client = Client::start(settings.clone()).unwrap();
+    // An app that there is not.
+    let connection = patient(client.connect("nonesuch").unwrap());
+    let error = { &connection }.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert!(error.to_string().contains("nonesuch") && error.to_string().contains("session "), "{error}");
+    // The client breaks off; the server's program learns that it is no end.
+    let connection = client.connect("forward").unwrap();
+    { &connection }.write_all(b"x").unwrap();
+    let taken = patient(server.accept().unwrap());
+    { &taken }.read_exact(&mut [0; 1]).unwrap();
+    connection.abort();
+    let error = { &taken }.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert!(taken.failure().is_some());
+    // The agent in this program is stopped with a session that goes on.
+    let connection = patient(client.connect("forward").unwrap());
+    client.clone().close().unwrap();
+    let error = { &connection }.read(&mut [0; 1]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotConnected | ErrorKind::ConnectionReset), "{error}");
+    assert!(error.to_string().contains("has stopped") || connection.failure().is_some(), "{error}");
+    assert_eq!(client.connect("forward").unwrap_err().kind(), ErrorKind::NotConnected);
+}
+
+#[test]
+fn many_connections_at_once_and_wrong_settings_are_named() {
+    let lab = lab("host-wrong", 1);
+    for (settings, says) in [
+        (Settings::new(Vec::<String>::new()), "no edge is configured"),
+        (Settings::new(["edge"]), "host:port"),
+    ] {
+        let error = Client::start(settings).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    // A token that is not the domain's.
+    let wrong = Client::start(Settings::new([lab.edge_addresses()[0].to_string()]).token(&"x".repeat(32)));
+    let error = wrong.unwrap().wait_ready(Duration::from_millis(500)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(error.to_string().contains("token"), "{error}");
+    // Many clients at once, each with words of its own.
+    let server = Server::start(settings(&lab), "peer").unwrap();
+    server.wait_ready(PATIENCE).unwrap();
+    let client = Client::start(settings(&lab)).unwrap();
+    let mut connections: BTreeMap<u32, Connection> =
+        (0..200).map(|number| (number, patient(client.connect("forward").unwrap()))).collect();
+    for (number, connection) in &mut connections {
+        connection.write_all(&number.to_le_bytes()).unwrap();
+    }
+    for _ in 0..200 {
+        let mut taken = patient(server.accept_timeout(PATIENCE).unwrap().expect("all of them come"));
+        let mut number = [0; 4];
+        taken.read_exact(&mut number).unwrap();
+        taken.write_all(&number).unwrap();
+        let mut heard = [0; 4];
+        let number = u32::from_le_bytes(number);
+        connections.remove(&number).expect("once").read_exact(&mut heard).unwrap();
+        assert_eq!(u32::from_le_bytes(heard), number);
+    }
+    assert!(server.accept_timeout(Duration::from_millis(1)).unwrap().is_none());
+}

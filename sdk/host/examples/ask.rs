@@ -1,0 +1,43 @@
+//! A client with its end inside: what it reads from standard input goes to a cell of its own, what that answers to standard output.
+//!
+//!     ask APP EDGE [EDGE ...]        with the domain's token in MARRAM_TOKEN, where it has one
+
+use marram_host::{Client, Event, Settings};
+use std::io::{Error, ErrorKind, Write, copy, stdin, stdout};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> std::io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let app =
+        arguments.next().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "ask APP EDGE [EDGE ...]"))?;
+    let mut settings = Settings::new(arguments).observer(|event| {
+        if let Event::Owned { address, gap, .. } = event {
+            eprintln!("at {address} after {gap:?}");
+        }
+    });
+    if let Ok(token) = std::env::var("MARRAM_TOKEN") {
+        settings = settings.token(&token);
+    }
+    let client = Client::start(settings)?;
+    client.wait_ready(Duration::from_secs(10))?;
+    let connection = client.connect(&app)?;
+    thread::scope(|scope| {
+        scope.spawn(|| copy(&mut stdin(), &mut &connection).and_then(|_| connection.shutdown_write()));
+        copy(&mut &connection, &mut stdout())?;
+        stdout().flush()
+    })?;
+    drop(connection);
+    client.close()
+}

@@ -1,0 +1,106 @@
+//! Marram's end of a session inside a program: a client or a server that embeds what `marram agent` would do beside it, with the
+//! same guarantees. What a cell has sent and this program has read never contradicts what the other end has read, whatever edges
+//! died in between.
+//!
+//! ```no_run
+//! use marram_host::{Client, Settings};
+//! use std::io::{Read, Write};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let settings = Settings::new(["edge-a.example:7400", "edge-b.example:7400"]).token("a secret of the domain's");
+//! let client = Client::start(settings)?;
+//! let mut connection = client.connect("counter")?; // a cell of its own
+//! connection.write_all(b"add 1\n")?;
+//! let mut answer = [0; 64];
+//! let length = connection.read(&mut answer)?; // waits while an edge dies and another takes over
+//! println!("{}", String::from_utf8_lossy(&answer[..length]));
+//! drop(connection);
+//! client.close() // all that was written is delivered
+//! # }
+//! ```
+//!
+//! A server is told of sessions as a listener is of connections; the app's manifest names it (`server = "bank"`):
+//!
+//! ```no_run
+//! use marram_host::{Server, Settings};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let server = Server::start(Settings::new(["edge-a.example:7400"]), "bank")?;
+//! for connection in server.incoming() {
+//!     std::thread::spawn(move || std::io::copy(&mut &connection, &mut &connection));
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An end lives as long as its program: when the program's process dies its sessions are over, as a client's are whose machine
+//! dies. Where they should outlive the program's *edge* only, this is what it takes; there is nothing to install or to start but
+//! edges. Every start is one thread, which does what an agent's process does; connections are sockets that any runtime can wait for.
+//!
+//! This is CESSNA's Host API (section 6.1.2): establish a session, send, receive.
+
+mod connection;
+mod event;
+mod running;
+
+pub use connection::Connection;
+pub use event::Event;
+pub use marram_agent::{
+    Patience,
+    net::{Identity, Security},
+};
+pub use running::{Client, Incoming, Server};
+
+use std::{fmt, sync::Arc};
+
+/// Whoever is told of events.
+type Observer = Arc<dyn Fn(Event<'_>) + Send + Sync>;
+
+/// Where edges are, what they are shown and have to show, and how patient this end is.
+#[derive(Clone)]
+pub struct Settings {
+    /// Edges as `host:port`, preferred first.
+    pub edges: Vec<String>,
+    /// How wires are protected. Between machines it takes a token or certificates.
+    pub security: Security,
+    /// How long it waits for what.
+    pub patience: Patience,
+    observer: Option<Observer>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("edges", &self.edges)
+            .field("security", &self.security)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    /// These edges, nothing to show, and the patience of an agent that was told of none.
+    pub fn new<T: Into<String>>(edges: impl IntoIterator<Item = T>) -> Self {
+        Self {
+            edges: edges.into_iter().map(Into::into).collect(),
+            security: Security::default(),
+            patience: Patience::default(),
+            observer: None,
+        }
+    }
+
+    /// With the domain's token: what the file holds that agents and edges call `token_file`, without white space around it.
+    #[must_use]
+    pub fn token(mut self, token: &str) -> Self {
+        self.security.token = Some(token.trim().to_owned());
+        self
+    }
+
+    /// With somebody who is told of what happens to edges and sessions, by the thread that does it all: it must not wait for
+    /// anything.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Fn(Event<'_>) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+}

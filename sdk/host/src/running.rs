@@ -1,0 +1,229 @@
+//! An agent that runs in this program: one thread, from the start of a client or a server until its last connection is gone.
+
+use crate::{Connection, Event, Settings};
+use marram_agent::{
+    Asker, Backlog, Options, Program, Routing,
+    net::{Stop, Stopper},
+};
+use marram_session::agent::Report;
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// Sessions that a server was told of and that it has not yet accepted; more are refused.
+const BACKLOG: usize = 1024;
+
+/// The agent's thread. It is asked to stop when nobody needs it any more.
+#[derive(Debug)]
+pub(crate) struct Running {
+    asker: Asker,
+    edges: Arc<Edges>,
+    // Dropping it is a wish to stop.
+    stopper: Stopper,
+    thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
+}
+
+/// Which edges answer.
+#[derive(Debug, Default)]
+struct Edges {
+    up: Mutex<BTreeSet<(u16, u8)>>,
+    changed: Condvar,
+}
+
+impl Edges {
+    fn heard(&self, report: &Report) {
+        let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
+        match report {
+            Report::EdgeUp { target, .. } => up.insert((target.edge, target.shard)),
+            Report::EdgeDown { target, .. } => up.remove(&(target.edge, target.shard)),
+            _ => return,
+        };
+        self.changed.notify_all();
+    }
+}
+
+impl Running {
+    /// Starts it; `server` is the name under which this program is one, if it is.
+    fn start(settings: Settings, server: Option<&str>) -> io::Result<(Arc<Self>, Option<Arc<Backlog>>)> {
+        let Settings { edges: addresses, security, patience, observer } = settings;
+        let edges = Arc::new(Edges::default());
+        let heard = Arc::clone(&edges);
+        let mut program = Program::new(move |address, report| {
+            heard.heard(report);
+            if let (Some(observer), Some(event)) = (&observer, Event::of(address, report)) {
+                observer(event);
+            }
+        });
+        let accepted = server.map(|name| program.serve(name, BACKLOG));
+        let options = Options {
+            routing: Routing::default(),
+            edges: addresses,
+            servers: Vec::new(),
+            security,
+            patience,
+            host: None,
+        };
+        let (stop, stopper) = Stop::pair()?;
+        let (mut agent, asker) = marram_agent::embed(&options, stop, program)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error:#}")))?;
+        let thread = thread::Builder::new()
+            .name("marram".into())
+            .spawn(move || agent.run().map_err(|error| format!("{error:#}")))?;
+        Ok((Arc::new(Self { asker, edges, stopper, thread: Mutex::new(Some(thread)) }), accepted))
+    }
+
+    fn wait_ready(&self, time: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + time;
+        let mut up = self.edges.up.lock().unwrap_or_else(PoisonError::into_inner);
+        while up.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let words = "no edge answers: are the addresses and the token right, and does one run?";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, words));
+            }
+            up = self.edges.changed.wait_timeout(up, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    /// Waits until what was written is delivered and the sessions are over, and the thread has ended.
+    fn close(&self) -> io::Result<()> {
+        self.stopper.stop();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match thread.map(JoinHandle::join) {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(reason))) => Err(io::Error::other(reason)),
+            Some(Err(_)) => Err(io::Error::other("the agent in this program has panicked")),
+        }
+    }
+}
+
+/// A client: asks for connections, each to a cell of its own.
+///
+/// Clones are the same client. It goes on, on a thread of its own, while there is a clone or a connection.
+#[derive(Clone, Debug)]
+pub struct Client(Arc<Running>);
+
+impl Client {
+    /// Starts one. It dials its edges at once; whether one answers, [`Self::wait_ready`] knows.
+    ///
+    /// # Errors
+    /// If the settings are wrong, with what to change, or if the process has no descriptor or thread left.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        Running::start(settings, None).map(|(running, _)| Self(running))
+    }
+
+    /// A connection to a new cell of `app`, or to the one that its clients share. Returns at once: what is written waits until an edge
+    /// has taken the session, and if none does for [`crate::Patience::no_edge`], reading says why.
+    ///
+    /// # Errors
+    /// If the client was closed, if it has more to do than it can, or if the process has no descriptor left.
+    pub fn connect(&self, app: &str) -> io::Result<Connection> {
+        Ok(Connection::new(self.0.asker.connect(app)?, &self.0))
+    }
+
+    /// Waits until an edge answers.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] if none does in this time.
+    pub fn wait_ready(&self, time: Duration) -> io::Result<()> {
+        self.0.wait_ready(time)
+    }
+
+    /// Stops it: no new connections, and when this returns all sessions are over, or [`crate::Patience::drain`] is. A program that ends
+    /// without it may leave behind what it wrote last.
+    ///
+    /// # Errors
+    /// If the operating system has failed the agent.
+    pub fn close(self) -> io::Result<()> {
+        self.0.close()
+    }
+}
+
+/// A server: is given a connection for each session that has it as its server. Several threads may accept.
+#[derive(Debug)]
+pub struct Server {
+    running: Arc<Running>,
+    accepted: Arc<Backlog>,
+}
+
+impl Server {
+    /// Starts one under the name that manifests use.
+    ///
+    /// # Errors
+    /// If the settings are wrong, with what to change, or if the process has no descriptor or thread left.
+    pub fn start(settings: Settings, name: &str) -> io::Result<Self> {
+        if name.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a server has a name: the manifest's `server`",
+            ));
+        }
+        let (running, accepted) = Running::start(settings, Some(name))?;
+        let accepted = accepted.ok_or_else(|| io::Error::other("a server without sessions"))?;
+        Ok(Self { running, accepted })
+    }
+
+    /// Waits for the next session's connection.
+    ///
+    /// # Errors
+    /// If the operating system has failed the agent.
+    pub fn accept(&self) -> io::Result<Connection> {
+        Ok(Connection::new(self.accepted.take(None)?, &self.running))
+    }
+
+    /// Waits so long at the most; `None` if no session came.
+    ///
+    /// # Errors
+    /// As [`Self::accept`].
+    pub fn accept_timeout(&self, time: Duration) -> io::Result<Option<Connection>> {
+        match self.accepted.take(Some(Instant::now() + time)) {
+            Ok(half) => Ok(Some(Connection::new(half, &self.running))),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One connection after the other, until the agent has stopped.
+    #[must_use]
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming(self)
+    }
+
+    /// Waits until an edge answers.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] if none does in this time.
+    pub fn wait_ready(&self, time: Duration) -> io::Result<()> {
+        self.running.wait_ready(time)
+    }
+
+    /// Takes no new sessions from now on; those that there are go on. [`Self::accept`] fails once they are over, or
+    /// [`crate::Patience::drain`] is: for another thread that waits there.
+    pub fn stop(&self) {
+        self.running.stopper.stop();
+    }
+
+    /// As [`Client::close`].
+    ///
+    /// # Errors
+    /// As [`Client::close`].
+    pub fn close(self) -> io::Result<()> {
+        self.running.close()
+    }
+}
+
+/// What [`Server::incoming`] gives.
+#[derive(Debug)]
+pub struct Incoming<'a>(&'a Server);
+
+impl Iterator for Incoming<'_> {
+    type Item = Connection;
+    fn next(&mut self) -> Option<Connection> {
+        self.0.accept().ok()
+    }
+}
