@@ -85,7 +85,8 @@ impl<'h> Fields<'h> {
                 13 if is(name, "Cache-Control") => fields.is_fixed |= has_token(value, "no-transform"),
                 13 if is(name, "Content-Range") => fields.is_exact = true,
                 14 if is(name, "Content-Length") => {
-                    if fields.length.replace(number(value)?).is_some() {
+                    let earlier = fields.length.replace(number(value)?);
+                    if earlier.is_some() {
                         return Err("there are two lengths");
                     }
                 }

@@ -182,7 +182,7 @@ pub(crate) fn text(bytes: usize) -> Vec<u8> {
         let mixed = line.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         write!(text, "{line:08x}").unwrap();
         for n in 0..8 {
-            write!(text, " {}", WORDS[(mixed >> (20 + 5 * n)) as usize % 8]).unwrap();
+            write!(text, " {}", WORDS[usize::from((mixed >> (20 + 5 * n)).to_le_bytes()[0] % 8)]).unwrap();
         }
         text.push('\n');
         line += 1;
@@ -195,7 +195,8 @@ pub(crate) fn png(width: u16, height: u16, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2) + 1;
     let mut rows = Vec::new();
     for _ in 0..height {
-        rows.push(0);
+        // Each row's filter: none.
+        rows.extend_from_slice(&[0]);
         for _ in 0..width * 3 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             rows.push(state.to_be_bytes()[0] | 0x40);
