@@ -71,11 +71,18 @@ pub(crate) const COMPARE: &[Program] = &[Program {
 
 /// What `marram exec` is tried with; tests of what is missing are skipped, and say so.
 pub(crate) const CLIENTS: &[Program] = &[
+    Program { name: "python3", package: "python3", purpose: "an unmodified client", folder: "" },
     Program {
-        name: "python3",
-        package: "python3 python3-requests",
-        purpose: "an unmodified client",
-        folder: "",
+        name: "requests/__init__.py",
+        package: "python3-requests",
+        purpose: "a client of the Python that comes with it",
+        folder: "/usr/lib/python3/dist-packages",
+    },
+    Program {
+        name: "chromium",
+        package: "chromium",
+        purpose: "a browser, without a screen",
+        folder: "/usr/bin",
     },
     Program {
         name: "redis-server",

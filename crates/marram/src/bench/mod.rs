@@ -1,5 +1,6 @@
 //! `marram bench NAME`: every figure that the README claims, with its baseline measured in the same run.
 
+mod apps;
 mod baseline;
 mod chain;
 mod checkpoint;
@@ -60,6 +61,8 @@ pub enum Name {
     Noisy,
     /// What TLS that ends in a cell a connection costs, against a proxy.
     Tls,
+    /// What protection adds to whole applications, and what an edge gains them.
+    Apps,
 }
 
 /// What to measure and how to show it.
@@ -73,8 +76,8 @@ pub struct Options {
     /// Measure little: to see that it works, not what it costs.
     #[arg(long)]
     pub quick: bool,
-    /// Of `forward`, `recover`, `standby` and `faults`, only the parts whose name contains this, as throughput, state_10mib or
-    /// sigkill.mid-message.
+    /// Of `apps`, `forward`, `recover`, `standby` and `faults`, only the parts whose name contains this, as compress, throughput,
+    /// state_10mib or sigkill.mid-message.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
     /// Of `faults`, print only the table for the README.
@@ -166,6 +169,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         Name::Checkpoint => checkpoint::run(&plan)?,
         Name::Start => start::run(&plan)?,
         Name::Tls => tls::run(&plan)?,
+        Name::Apps => apps::run(&plan)?,
         Name::Noisy => noisy::run(&plan)?,
         Name::Density => density::run(&plan)?,
         Name::Middlebox => middlebox::run(&plan)?,

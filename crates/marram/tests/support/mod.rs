@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod browser;
 pub(crate) mod etcd;
 pub(crate) mod origin;
+pub(crate) mod site;
 pub(crate) mod traffic;
 
 use marram::harness::{Cells, Lab, Layout};

@@ -1,0 +1,177 @@
+//! What the cell is to do, as it is written: one setting a line. Knows nothing of how it is done.
+
+use crate::codec::Format;
+
+/// Where an image may have its own.
+pub(crate) const PATH: &str = "/etc/compress";
+
+/// What applies otherwise.
+pub(crate) const DEFAULT: &str = include_str!("../compress.conf");
+
+/// What passes through the cell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// HTTP/1.1.
+    Http,
+    /// Any bytes.
+    Stream,
+}
+
+/// Which side of a stream speaks plain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// The client; the server speaks compressed.
+    Compress,
+    /// The server; the client speaks compressed.
+    Decompress,
+}
+
+/// What is done to the bodies of requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Requests {
+    /// Nothing.
+    Pass,
+    /// They are compressed for the server.
+    Compress,
+    /// Those that are compressed are decoded for the server.
+    Decompress,
+}
+
+/// All settings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// What passes.
+    pub mode: Mode,
+    /// 1 to 9.
+    pub level: u32,
+    /// Bodies that are known to be shorter are left alone.
+    pub length_min: u64,
+    /// Types of content that are compressed, in lower case.
+    pub types: Vec<String>,
+    /// Of bodies of requests.
+    pub requests: Requests,
+    /// Of streams.
+    pub direction: Direction,
+    /// Of streams.
+    pub format: Format,
+}
+
+impl Default for Config {
+    /// What a setting is that nobody makes. No type is compressed.
+    fn default() -> Self {
+        Self {
+            mode: Mode::Http,
+            level: 3,
+            length_min: 20,
+            types: Vec::new(),
+            requests: Requests::Pass,
+            direction: Direction::Compress,
+            format: Format::Gzip,
+        }
+    }
+}
+
+impl Config {
+    /// Reads the settings. Those that are not there are as in the default file; `types` adds up over its lines.
+    ///
+    /// # Errors
+    /// The first line that is none, and what it may be.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut config = Self::default();
+        config.read(text)?;
+        if config.types.is_empty() {
+            let mut standard = Self::default();
+            standard.read(DEFAULT)?;
+            config.types = standard.types;
+        }
+        Ok(config)
+    }
+
+    fn read(&mut self, text: &str) -> Result<(), String> {
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.split('#').next().unwrap_or_default();
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            if let Some((name, values)) = words.split_first() {
+                self.set(name, values)
+                    .map_err(|wanted| format!("{PATH}, line {number}: `{}`: {wanted}", line.trim()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, values: &[&str]) -> Result<(), String> {
+        if name == "types" {
+            self.types.extend(values.iter().map(|value| value.to_ascii_lowercase()));
+            return Ok(());
+        }
+        let [value] = values else { return Err(format!("write one value behind `{name}`")) };
+        match name {
+            "mode" => self.mode = one_of(value, &[("http", Mode::Http), ("stream", Mode::Stream)])?,
+            "level" => {
+                let level = value.parse().ok().filter(|level| (1..=9).contains(level));
+                self.level = level.ok_or("a level is 1 to 9")?;
+            }
+            "min_length" => self.length_min = value.parse().map_err(|_| "a length is a number of bytes")?,
+            "requests" => {
+                let choices = [
+                    ("pass", Requests::Pass),
+                    ("compress", Requests::Compress),
+                    ("decompress", Requests::Decompress),
+                ];
+                self.requests = one_of(value, &choices)?;
+            }
+            "direction" => {
+                let choices = [("compress", Direction::Compress), ("decompress", Direction::Decompress)];
+                self.direction = one_of(value, &choices)?;
+            }
+            "format" => {
+                let choices = [("gzip", Format::Gzip), ("zlib", Format::Zlib), ("deflate", Format::Deflate)];
+                self.format = one_of(value, &choices)?;
+            }
+            _ => {
+                return Err(
+                    "a line begins with mode, level, min_length, types, requests, direction or format"
+                        .to_owned(),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn one_of<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let found = choices.iter().find(|(name, _)| *name == value);
+    found.map(|(_, choice)| *choice).ok_or_else(|| {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        format!("it may be {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_what_is_written() {
+        let config = Config::parse(DEFAULT).unwrap();
+        assert_eq!(Config::parse("").unwrap(), config);
+        assert!(config.types.contains(&"text/html".to_owned()) && config.types.len() > 20);
+        assert_eq!((config.mode, config.level, config.length_min), (Mode::Http, 3, 20));
+    }
+
+    #[test]
+    fn a_line_counts_and_a_wrong_one_is_named() {
+        let config = Config::parse("mode stream # so\nlevel 9\ntypes Text/X\nformat zlib\n").unwrap();
+        assert_eq!((config.mode, config.level, config.format), (Mode::Stream, 9, Format::Zlib));
+        assert_eq!(config.types, ["text/x"]);
+        for (text, words) in [
+            ("level 0", "line 1: `level 0`: a level is 1 to 9"),
+            ("\nmode ftp", "line 2: `mode ftp`: it may be http, stream"),
+            ("level", "one value"),
+            ("gzip on", "begins with mode"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(error.contains(words), "{error:?} does not say {words:?}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Random conversations in both modes, cut anywhere: what each side understands is what the other one said. And noise, which must
+//! neither trap nor pass for more than it is.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use compress::codec::{Decoder, Encoder, Format};
+use support::{Conversation, gzip};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % bound.max(1)
+    }
+
+    fn pick<'a>(&mut self, of: &[&'a str]) -> &'a str {
+        of[self.below(of.len())]
+    }
+
+    /// Bytes that can be compressed, and some that cannot.
+    fn content(&mut self) -> Vec<u8> {
+        let len = [0, 1, 19, 500, 3000, 150_000][self.below(6)];
+        let variety = [1, 4, 256][self.below(3)];
+        (0..len).map(|_| self.below(variety).to_le_bytes()[0]).collect()
+    }
+
+    /// The body with its framing's fields.
+    fn framed(&mut self, body: &[u8]) -> Vec<u8> {
+        if self.below(2) == 0 {
+            return [format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat();
+        }
+        let mut wire = b"Transfer-Encoding: chunked\r\n\r\n".to_vec();
+        let most = [3, 1000, 40_000][self.below(3)];
+        let mut rest = body;
+        // Chunks of few bytes for little only.
+        while !rest.is_empty() {
+            let (chunk, after) = rest.split_at((1 + self.below(most.max(body.len() / 50))).min(rest.len()));
+            wire.extend_from_slice(
+                format!("{:X}{}\r\n", chunk.len(), ["", ";a=b"][self.below(2)]).as_bytes(),
+            );
+            wire.extend_from_slice(chunk);
+            wire.extend_from_slice(b"\r\n");
+            rest = after;
+        }
+        wire.extend_from_slice(["0\r\n\r\n", "00\r\nX-Sum: 1\r\n\r\n"][self.below(2)].as_bytes());
+        wire
+    }
+}
+
+/// What one exchange is to bring to both sides.
+struct Exchange {
+    request: Vec<u8>,
+    asked: Vec<u8>,
+    is_head: bool,
+    takes_gzip: bool,
+    answer: Vec<u8>,
+}
+
+fn exchange(random: &mut Random) -> Exchange {
+    let method = random.pick(&["GET", "HEAD", "POST", "PUT"]);
+    let accept = random.pick(&[
+        "",
+        "Accept-Encoding: gzip, br\r\n",
+        "Accept-Encoding: gzip;q=0\r\n",
+        "Accept-Encoding: identity\r\n",
+    ]);
+    let content =
+        random.pick(&["", "Content-Type: text/html\r\n", "Content-Type: application/octet-stream\r\n"]);
+    let head = format!("{method} /{} HTTP/1.1\r\nHost: a\r\n{accept}{content}", random.below(1000));
+    let asked = if matches!(method, "POST" | "PUT") { random.content() } else { Vec::new() };
+    let mut request = head.into_bytes();
+    if asked.is_empty() {
+        request.extend_from_slice(b"\r\n");
+    } else {
+        request.extend(random.framed(&asked));
+    }
+    Exchange {
+        request,
+        asked,
+        is_head: method == "HEAD",
+        takes_gzip: accept.contains("gzip,"),
+        answer: random.content(),
+    }
+}
+
+/// What the server says to a request that says this of itself.
+fn answer(random: &mut Random, exchange: &Exchange, fields: &str) -> Vec<u8> {
+    let content = random.pick(&["", "Content-Type: text/html\r\n", "Content-Type: image/png\r\n"]);
+    let compresses = fields.contains("gzip") && random.below(2) == 0;
+    let coding = if compresses { "Content-Encoding: gzip\r\n" } else { "" };
+    let body = if compresses { gzip(&exchange.answer) } else { exchange.answer.clone() };
+    let early = random.pick(&["", "", "HTTP/1.1 100 Continue\r\n\r\n"]);
+    let head =
+        format!("{early}HTTP/1.1 {}\r\n{content}{coding}", random.pick(&["200 OK", "404 Not Found", "403 "]));
+    let framed = random.framed(&body);
+    let kept = if exchange.is_head {
+        framed.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4
+    } else {
+        framed.len()
+    };
+    [head.as_bytes(), &framed[..kept]].concat()
+}
+
+#[test]
+fn any_cut_of_any_conversation_brings_each_side_what_the_other_said() {
+    for seed in 0..200 {
+        let random = &mut Random(seed);
+        let requests = random.pick(&["", "requests compress", "requests decompress"]);
+        let mut talk = Conversation::new(requests);
+        let exchanges: Vec<Exchange> = (0..12).map(|_| exchange(random)).collect();
+        let said: Vec<u8> = exchanges.iter().flat_map(|exchange| exchange.request.clone()).collect();
+        let piece = [1, 5, 300, 70_000, 1 << 20][random.below(5)].max(said.len() / 3000);
+        talk.client(&said, piece);
+        let (mut heard, mut answers) = (talk.take_server(), Vec::new());
+        for exchange in &exchanges {
+            let asked = support::read(&mut heard, false);
+            assert_eq!(asked.body, exchange.asked, "seed {seed}");
+            answers.extend(answer(random, exchange, &asked.fields));
+        }
+        assert!(heard.is_empty());
+        let piece = [1, 5, 300, 70_000, 1 << 20][random.below(5)].max(answers.len() / 3000);
+        talk.server(&answers, piece);
+        let mut heard = talk.take_client();
+        for exchange in &exchanges {
+            let mut message = support::read(&mut heard, exchange.is_head);
+            if message.status == "100 Continue" {
+                message = support::read(&mut heard, exchange.is_head);
+            }
+            let wanted = if exchange.is_head { &[][..] } else { &exchange.answer };
+            assert!(message.body == wanted, "seed {seed}: {}{}", message.status, message.fields);
+            assert!(exchange.takes_gzip || !message.fields.contains("Content-Encoding"), "seed {seed}");
+        }
+        assert!(heard.is_empty() && !talk.is_closed(0), "{}", talk.reasons());
+    }
+}
+
+#[test]
+fn noise_ends_in_order_and_no_head_passes_twice() {
+    let words = [
+        "GET / HTTP/1.1\r\n",
+        "POST / HTTP/1.1\r\n",
+        "\r\n",
+        "\r\n\r\n",
+        "\n",
+        "Content-Length: 3\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "3\r\nabc\r\n",
+        "0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\n",
+        "Content-Encoding: gzip\r\n",
+        "Content-Type: text/html\r\n",
+        "Upgrade: x\r\nConnection: upgrade\r\n",
+        "HTTP/1.1 101 \r\n",
+        "\x1f",
+        ": ",
+        "\0",
+        "ffffffff\r\n",
+        "HTTP/1.1 100 \r\n",
+        "Accept-Encoding: gzip\r\n",
+    ];
+    for seed in 0..3000 {
+        let random = &mut Random(seed);
+        let mut talk = Conversation::new(random.pick(&[
+            "",
+            "requests compress",
+            "requests decompress",
+            "mode stream",
+            "mode stream\ndirection decompress",
+        ]));
+        for _ in 0..60 {
+            let word = random.pick(&words).as_bytes();
+            let piece = 1 + random.below(20);
+            if random.below(2) == 0 { talk.client(word, piece) } else { talk.server(word, piece) }
+        }
+        talk.client_ends();
+        talk.server_ends();
+        assert!(talk.is_closed(0) && talk.is_closed(1), "seed {seed}");
+    }
+}
+
+#[test]
+fn two_cells_are_a_pair_and_so_are_a_cell_and_a_server_with_zlib() {
+    for seed in 0..60 {
+        let random = &mut Random(seed);
+        let (name, format) =
+            [("gzip", Format::Gzip), ("zlib", Format::Zlib), ("deflate", Format::Deflate)][random.below(3)];
+        let mut near =
+            Conversation::new(&format!("mode stream\nformat {name}\nlevel {}", 1 + random.below(9)));
+        let mut far = Conversation::new(&format!("mode stream\nformat {name}\ndirection decompress"));
+        let (mut encoder, mut decoder) = (Encoder::new(format, 6), Decoder::new(format));
+        let (mut wire_bytes, mut plain_bytes) = (0, 0);
+        for _ in 0..20 {
+            let word = random.content();
+            let piece = [7, 1000, 1 << 20][random.below(3)].max(word.len() / 100);
+            // There.
+            near.client(&word, piece);
+            let wire = near.take_server();
+            (wire_bytes, plain_bytes) = (wire_bytes + wire.len(), plain_bytes + word.len());
+            far.client(&wire, 1 + random.below(5000));
+            assert!(far.take_server() == word, "seed {seed}: what was flushed can be read");
+            let mut plain = Vec::new();
+            assert_eq!(decoder.read(&wire, &mut plain, 1 << 20), Ok(wire.len()));
+            assert!(plain == word);
+            // And back.
+            far.server(&word, piece);
+            let wire = far.take_client();
+            near.server(&wire, 1 + random.below(5000));
+            assert!(near.take_client() == word, "seed {seed}");
+        }
+        assert!(wire_bytes < plain_bytes + 100_000);
+        // A half-close travels, with the stream's end before it.
+        near.client_ends();
+        assert!(near.is_closed(1) && !near.is_closed(0));
+        far.client(&near.take_server(), 3);
+        far.client_ends();
+        assert!(far.is_closed(1) && !far.is_closed(0));
+        // The other direction ends with a server of its own kind.
+        let mut other = Conversation::new(&format!("mode stream\nformat {name}"));
+        let mut wire = Vec::new();
+        encoder.write(b"only this", &mut wire);
+        encoder.finish(&mut wire);
+        other.server(&wire, 1 + random.below(9));
+        other.server_ends();
+        assert!(other.is_closed(0) && other.take_client() == b"only this");
+        assert_eq!(near.reasons() + &far.reasons() + &other.reasons(), "");
+    }
+}
+
+#[test]
+fn a_stream_that_is_cut_short_or_is_none_says_so() {
+    let mut talk = Conversation::new("mode stream");
+    talk.server(&gzip(b"a long word")[..15], 4);
+    talk.server_ends();
+    assert!(talk.is_closed(0) && talk.reasons().contains("cut short"));
+    let mut talk = Conversation::new("mode stream");
+    talk.server(b"HTTP/1.1 200 OK\r\n", 100);
+    assert!(talk.is_closed(0) && talk.is_closed(1) && talk.reasons().contains("make no sense"));
+}

@@ -1,0 +1,71 @@
+//! A client of web servers that stays connected and wants one answer after the other, with nothing that takes time of its own.
+
+use anyhow::{Context, bail};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long an answer may take before the measurement is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One connection.
+pub(super) struct Client {
+    stream: BufReader<TcpStream>,
+    line: String,
+    /// Of the last answer.
+    pub(super) body: Vec<u8>,
+}
+
+impl Client {
+    pub(super) fn connect(address: SocketAddr) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).with_context(|| format!("nobody listens on {address}"))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self { stream: BufReader::with_capacity(64 << 10, stream), line: String::new(), body: Vec::new() })
+    }
+
+    /// Asks for a path, with or without gzip, and reads the whole answer. Whether it came compressed.
+    pub(super) fn get(&mut self, path: &str, gzip: bool) -> anyhow::Result<bool> {
+        let accept = if gzip { "Accept-Encoding: gzip\r\n" } else { "" };
+        let ask = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{accept}\r\n");
+        self.stream.get_mut().write_all(ask.as_bytes())?;
+        let (mut length, mut is_gzip) = (None, false);
+        let status = self.line()?.to_owned();
+        anyhow::ensure!(status.starts_with("HTTP/1.1 200"), "{path}: {status}");
+        loop {
+            let line = self.line()?.to_ascii_lowercase();
+            match line.split_once(": ") {
+                None => break,
+                Some(("content-length", value)) => length = Some(value.parse()?),
+                Some(("content-encoding", value)) => is_gzip = value == "gzip",
+                Some(_) => {}
+            }
+        }
+        self.body.clear();
+        match length {
+            Some(length) => self.take(length)?,
+            None => {
+                while let size @ 1.. = usize::from_str_radix(self.line()?, 16)? {
+                    self.take(size)?;
+                    self.line()?;
+                }
+                self.line()?;
+            }
+        }
+        Ok(is_gzip)
+    }
+
+    fn line(&mut self) -> anyhow::Result<&str> {
+        self.line.clear();
+        if self.stream.read_line(&mut self.line)? == 0 {
+            bail!("the connection ended");
+        }
+        Ok(self.line.trim_end())
+    }
+
+    fn take(&mut self, len: usize) -> anyhow::Result<()> {
+        let start = self.body.len();
+        self.body.resize(start + len, 0);
+        Ok(self.stream.read_exact(&mut self.body[start..])?)
+    }
+}

@@ -1,0 +1,73 @@
+//! nginx, as a server of files and as a proxy that compresses them.
+
+use crate::harness::{Journal, Place, Process, free_address};
+use anyhow::Context;
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long it may take until it listens.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether it is on this machine, and under what name.
+pub(super) fn program() -> Option<&'static str> {
+    ["nginx", "/usr/sbin/nginx"]
+        .into_iter()
+        .find(|program| Command::new(program).arg("-v").output().is_ok_and(|output| output.status.success()))
+}
+
+/// A running one, and where it listens.
+pub(super) struct Nginx {
+    pub(super) process: Process,
+    pub(super) address: SocketAddr,
+}
+
+impl Nginx {
+    /// Serves the files below `www`, as they are.
+    pub(super) fn files(program: &str, place: &Place) -> anyhow::Result<Self> {
+        let www = place.path().join("www").display().to_string();
+        Self::start(program, place, "files", "", &format!("root {www};"))
+    }
+
+    /// Stands before another server, and compresses what it says at this level.
+    pub(super) fn proxy(
+        program: &str,
+        place: &Place,
+        level: u32,
+        server: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let before = format!("upstream files {{ server {server}; keepalive 4; }}");
+        let within = format!(
+            "gzip on; gzip_types *; gzip_comp_level {level}; gzip_proxied any;\nlocation / {{ proxy_pass http://files; \
+             proxy_http_version 1.1; proxy_set_header Connection \"\"; }}"
+        );
+        Self::start(program, place, &format!("proxy{level}"), &before, &within)
+    }
+
+    fn start(program: &str, place: &Place, name: &str, before: &str, within: &str) -> anyhow::Result<Self> {
+        let (address, root) = (free_address()?, place.path().display().to_string());
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {root}/{name}-{kind};\n"))
+            .concat();
+        let config = format!(
+            "daemon off; master_process off; pid {root}/{name}.pid; error_log {root}/{name}.error;\nevents {{ }}\nhttp {{\n\
+             include /etc/nginx/mime.types;\naccess_log off;\nkeepalive_requests 100000000;\n{temporary}{before}\n\
+             server {{ listen {address};\n{within} }}\n}}\n"
+        );
+        let config = place.write(&format!("{name}.conf"), config)?;
+        let (errors, mut command) = (place.path().join(format!("{name}.stderr")), Command::new(program));
+        command.arg("-e").arg(place.path().join(format!("{name}.error"))).arg("-c").arg(config);
+        let mut process = Process::start(name, &mut command, &Journal::default(), &errors)?;
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() {
+            let said = || std::fs::read_to_string(&errors).context("it said nothing").unwrap_or_default();
+            anyhow::ensure!(
+                !process.ended() && Instant::now() < deadline,
+                "nginx does not listen: {}",
+                said()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Self { process, address })
+    }
+}

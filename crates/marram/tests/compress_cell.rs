@@ -1,0 +1,155 @@
+//! The cell `compress` as a module: restored before every input, in the middle of heads, chunks and deflate blocks, on what stands
+//! for another machine, it says the same bytes; and what its work costs.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram_sandbox::{Cells, CellsConfig, Decoded, Image, ImageFile, Images, Progress, Quotas};
+use marram_session::cell::{Base, CellId, Input, Outcome, Output, PortKind, Run, Seed};
+use marram_wire::id::Port;
+use std::sync::Arc;
+use support::site::text;
+
+const CELL: CellId = CellId(1);
+
+fn image(config: &str) -> Arc<Image> {
+    let module = std::fs::read(support::cells().module("compress")).unwrap();
+    let place = marram::harness::Place::new("compress-cell").unwrap();
+    let images = Images::open(place.path()).unwrap();
+    let file = ImageFile { path: "etc/compress".into(), contents: config.as_bytes().to_vec() };
+    let quotas = Quotas { memory_max: 16 << 20, ..Quotas::default() };
+    let info = images.deploy_with_keys(&module, &[file], &[], &quotas).unwrap();
+    images.load(info.hash).unwrap()
+}
+
+fn machine() -> Cells {
+    Cells::new(CellsConfig { slots: 2, ..CellsConfig::default() }).unwrap()
+}
+
+/// A cell that stays where it began, and the same one carried to another machine before every input.
+struct Pair {
+    image: Arc<Image>,
+    stays: Cells,
+    carried: Cells,
+    is_carried: bool,
+    inputs: usize,
+    spent_ns: u64,
+    /// For the client, for the server.
+    heard: [Vec<u8>; 2],
+}
+
+impl Pair {
+    fn new(image: &Arc<Image>, is_carried: bool) -> Self {
+        let (mut stays, mut carried) = (machine(), machine());
+        for cells in [&mut stays, &mut carried] {
+            cells.start(CELL, image, Seed([7; 32])).unwrap();
+        }
+        let (image, heard) = (Arc::clone(image), Default::default());
+        let mut pair = Self { image, stays, carried, is_carried, inputs: 0, spent_ns: 0, heard };
+        pair.give(&Input::Open { port: Port::CLIENT, kind: PortKind::Client });
+        pair.give(&Input::Open { port: Port::SERVER, kind: PortKind::Server });
+        pair
+    }
+
+    fn give(&mut self, input: &Input) {
+        let (outputs, cost_ns) = run(&mut self.stays, input.clone());
+        self.spent_ns += cost_ns;
+        if self.is_carried {
+            let checkpoint = self.carried.snapshot(CELL, Base::Image).unwrap().encode();
+            self.carried = machine();
+            self.carried.restore(CELL, &self.image, &Decoded::decode(&[checkpoint]).unwrap()).unwrap();
+            assert_eq!(run(&mut self.carried, input.clone()).0, outputs, "input {}", self.inputs);
+            assert_eq!(self.carried.state_hash(CELL), self.stays.state_hash(CELL), "input {}", self.inputs);
+        }
+        self.inputs += 1;
+        for output in outputs {
+            if let Output::Message { port, payload } = output {
+                self.heard[usize::from(port != Port::CLIENT)].extend_from_slice(&payload);
+            }
+        }
+    }
+
+    fn say(&mut self, port: Port, bytes: &[u8], piece: usize) {
+        for piece in bytes.chunks(piece) {
+            self.give(&Input::Message { port, payload: piece.to_vec().into() });
+        }
+    }
+
+    /// The time that this took in the cell, in microseconds, and what came of it for the client.
+    fn timed(&mut self, port: Port, bytes: &[u8]) -> (f64, Vec<u8>) {
+        self.heard[0].clear();
+        let before = self.spent_ns;
+        self.say(port, bytes, 64 << 10);
+        ((self.spent_ns - before) as f64 / 1e3, std::mem::take(&mut self.heard[0]))
+    }
+}
+
+fn run(cells: &mut Cells, input: Input) -> (Vec<Output>, u64) {
+    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 1, logged: None });
+    loop {
+        match progress {
+            Progress::Done(ran) => {
+                assert_eq!(ran.outcome, Outcome::Idle);
+                return (ran.outputs, ran.cost_ns);
+            }
+            Progress::Pending => progress = cells.poll(CELL),
+        }
+    }
+}
+
+fn page(len: usize, more: &str) -> Vec<u8> {
+    let body = text(len);
+    let head =
+        format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n{more}Content-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), &body].concat()
+}
+
+const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n";
+
+#[test]
+fn a_cell_that_is_restored_before_every_input_says_what_one_that_stayed_says() {
+    let mut http = Pair::new(&image(""), true);
+    for (len, piece) in [(3000, 40), (150_000, 3000)] {
+        http.say(Port::CLIENT, ASK, 9);
+        http.say(Port::SERVER, &page(len, ""), piece);
+    }
+    // What it said first is gzip, which the next one decodes.
+    let packed = http.heard[0].windows(4).position(|four| four == b"\x1f\x8b\x08\0").unwrap();
+    assert!(packed > 0 && http.heard[0].len() < 80_000);
+    assert!(http.inputs > 130, "{} inputs, each on another machine", http.inputs);
+
+    let (mut near, mut far) = (
+        Pair::new(&image("mode stream\n"), true),
+        Pair::new(&image("mode stream\ndirection decompress\n"), true),
+    );
+    let said = text(60_000);
+    for (round, word) in said.chunks(1500).enumerate() {
+        near.say(Port::CLIENT, word, 700);
+        far.say(Port::CLIENT, &std::mem::take(&mut near.heard[1]), 300);
+        assert_eq!(std::mem::take(&mut far.heard[1]), word, "{round}");
+        far.say(Port::SERVER, word, 700);
+        near.say(Port::SERVER, &std::mem::take(&mut far.heard[0]), 300);
+        assert_eq!(std::mem::take(&mut near.heard[0]), word, "{round}");
+    }
+}
+
+#[test]
+fn what_its_work_costs_is_printed() {
+    for level in [1, 3, 6] {
+        let image = image(&format!("level {level}\n"));
+        let mut cell = Pair::new(&image, false);
+        for len in [2000, 1 << 20] {
+            let page = page(len, "");
+            let mut best = f64::MAX;
+            for _ in 0..5 {
+                let ask = cell.timed(Port::CLIENT, ASK).0;
+                let (answer, heard) = cell.timed(Port::SERVER, &page);
+                assert!(heard.len() < page.len());
+                if ask + answer < best {
+                    best = ask + answer;
+                    println!("level {level}, {len} bytes to {}: {ask:.0} us and {answer:.0} us", heard.len());
+                }
+            }
+        }
+    }
+}
