@@ -73,8 +73,8 @@ pub(crate) const COMPARE: &[Program] = &[Program {
 pub(crate) const CLIENTS: &[Program] = &[
     Program {
         name: "python3",
-        package: "python3 python3-requests",
-        purpose: "an unmodified client",
+        package: "python3 python3-requests python3-websockets",
+        purpose: "unmodified clients",
         folder: "",
     },
     Program {
@@ -96,6 +96,14 @@ pub(crate) const CLIENTS: &[Program] = &[
         folder: "/usr/sbin",
     },
 ];
+
+/// What opens the games' pages; their tests are skipped without, and say so.
+pub(crate) const BROWSER: &[Program] = &[Program {
+    name: "chromedriver",
+    package: "chromium chromium-driver",
+    purpose: "a real browser, without a window",
+    folder: "",
+}];
 
 /// What compiles cells in C; tests of these are skipped without, and say so.
 pub(crate) const C_CELLS: &[Program] = &[Program {
@@ -120,6 +128,7 @@ pub(crate) fn everything() -> Result<()> {
     wish(DEMO);
     wish(COMPARE);
     wish(CLIENTS);
+    wish(BROWSER);
     wish(C_CELLS);
     wish(BENCH);
     Toolchain::ensure().map(drop)

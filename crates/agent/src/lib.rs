@@ -12,6 +12,7 @@ mod reports;
 mod resolver;
 mod routing;
 mod shell;
+pub mod websocket;
 
 pub use edges::parse as parse_edges;
 pub use reach::{Begun, Reach, Reacher};
