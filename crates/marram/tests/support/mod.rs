@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod browser;
 pub(crate) mod etcd;
 pub(crate) mod origin;
 pub(crate) mod traffic;
