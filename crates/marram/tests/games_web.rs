@@ -23,7 +23,11 @@ impl Table {
         let browser = Browser::start(1_000, 700)?;
         let layout = support::layout(purpose, |layout| layout.edges = 2);
         let mut lab = Lab::new(layout, |place| {
-            Ok(vec![support::cells().manifest(place, game, game, "protect = \"endpoints\"\n")?])
+            let words = "[[files]]\npath = \"/etc/words\"\nsource = \"words\"\n";
+            let files = if game == "scrabble" { words } else { "" };
+            place.write(&format!("apps/{game}/words"), "pa\nna\nzone\nha\nae\nyo\n")?;
+            let manifest = format!("protect = \"endpoints\"\n{files}");
+            Ok(vec![support::cells().manifest(place, game, game, &manifest)?])
         })
         .unwrap();
         lab.start_edges("").unwrap();
@@ -114,5 +118,28 @@ fn battleship_in_a_browser_is_shot_for_shot() {
         }
     }
     table.browser.show("web-battleship");
+    assert_eq!(table.browser.run("return gate.told.filter(line => line.startsWith('error')).length"), 0);
+}
+
+#[test]
+fn scrabble_in_a_browser_is_laid_by_clicks() {
+    let Some(mut table) = Table::new("web-scrabble", "scrabble", "words.html") else { return };
+    table.browser.run("begin()");
+    table.say("start 180");
+    table.browser.wait("document.querySelectorAll('#rack .tile').length === 7");
+    let killed = table.kill();
+    // The second click turns the word.
+    table.browser.click("[data-square=h8]");
+    table.browser.click("[data-square=h8]");
+    table.browser.run("document.getElementById('word').value = 'pa'");
+    table.browser.click("#move [name=play]");
+    table.browser.wait("document.querySelectorAll('#board .tile').length >= 2");
+    table.lab.wait_for_owner(killed).unwrap();
+    let letter = |square: &str| {
+        let script = format!("return document.querySelector('[data-square={square}]').textContent[0]");
+        table.browser.run(&script)
+    };
+    assert_eq!([letter("h8"), letter("h9")], ["P", "A"]);
+    table.browser.show("web-scrabble");
     assert_eq!(table.browser.run("return gate.told.filter(line => line.startsWith('error')).length"), 0);
 }

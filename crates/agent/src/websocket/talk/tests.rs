@@ -1,3 +1,5 @@
+//! What clients may send and may not, wherever their bytes are cut, and what they are sent.
+
 use super::*;
 
 const FIN: u8 = 0x80;
