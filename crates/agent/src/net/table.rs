@@ -74,7 +74,7 @@ pub struct Table<M> {
 }
 
 impl<M: Clone> Table<M> {
-    /// No wires. Those to come may take `handshake` until they stand; `pauses` says whether [`PAUSE`] applies.
+    /// No wires. Those to come may take `handshake` until they stand; `pauses` says whether `PAUSE` applies.
     pub fn new(handshake: Duration, pauses: bool) -> Self {
         Self {
             wires: BTreeMap::new(),

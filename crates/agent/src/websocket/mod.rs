@@ -61,6 +61,7 @@ pub(super) struct WebSockets {
     deadlines: BTreeSet<(Instant, ConnectionId)>,
     /// Have not asked yet, oldest first.
     asking: BTreeSet<ConnectionId>,
+    asking_max: usize,
     /// Its session is over, and why is about to be said.
     ended: Option<ConnectionId>,
     accepted: u64,
@@ -80,6 +81,7 @@ impl WebSockets {
             dirty: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             asking: BTreeSet::new(),
+            asking_max: ASKING_MAX,
             ended: None,
             accepted: 0,
             patience,
@@ -128,7 +130,7 @@ impl WebSockets {
         let interests = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut socket, token::token(ACCEPTED, connection.0), interests)?;
         self.accepted += 1;
-        if self.asking.len() >= ASKING_MAX
+        if self.asking.len() >= self.asking_max
             && let Some(oldest) = self.asking.pop_first()
         {
             self.remove(oldest);
@@ -343,3 +345,6 @@ impl WebSockets {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
