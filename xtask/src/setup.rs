@@ -79,10 +79,10 @@ pub(crate) const CLIENTS: &[Program] = &[
         folder: "/usr/lib/python3/dist-packages",
     },
     Program {
-        name: "chromium",
-        package: "chromium",
-        purpose: "a browser, without a screen",
-        folder: "/usr/bin",
+        name: "websockets/__init__.py",
+        package: "python3-websockets",
+        purpose: "a client that speaks WebSocket",
+        folder: "/usr/lib/python3/dist-packages",
     },
     Program {
         name: "redis-server",
@@ -103,6 +103,14 @@ pub(crate) const CLIENTS: &[Program] = &[
         folder: "/usr/sbin",
     },
 ];
+
+/// What opens the games' pages; their tests are skipped without, and say so.
+pub(crate) const BROWSER: &[Program] = &[Program {
+    name: "chromedriver",
+    package: "chromium chromium-driver",
+    purpose: "a real browser, without a window",
+    folder: "",
+}];
 
 /// What compiles cells in C; tests of these are skipped without, and say so.
 pub(crate) const C_CELLS: &[Program] = &[Program {
@@ -127,6 +135,7 @@ pub(crate) fn everything() -> Result<()> {
     wish(DEMO);
     wish(COMPARE);
     wish(CLIENTS);
+    wish(BROWSER);
     wish(C_CELLS);
     wish(BENCH);
     Toolchain::ensure().map(drop)

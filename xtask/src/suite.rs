@@ -22,6 +22,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
         setup::wish(setup::DEMO);
         setup::wish(setup::COMPARE);
         setup::wish(setup::CLIENTS);
+        setup::wish(setup::BROWSER);
         setup::wish(setup::C_CELLS);
         Ok(())
     })?;

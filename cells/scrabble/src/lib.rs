@@ -11,18 +11,14 @@
 //! Each turn is answered with what the client did, what the edge did, and `score N N bag N rack TILES`; the last with `over` and
 //! who won. A word that is not in the list is refused, and the client's turn goes on.
 
-mod board;
-mod player;
-mod round;
-mod tiles;
-mod words;
+mod turn;
 
 use marram_play::{Talk, Turns, seed};
+use marram_scrabble::{
+    round::{Move, Round, parse},
+    words::Words,
+};
 use marram_sdk::{Context, cell};
-
-use board::{Play, Square};
-use round::{Move, Round};
-use words::Words;
 
 /// Where the image has its words.
 const WORDS: &str = "/etc/words";
@@ -53,45 +49,9 @@ impl Game {
     }
 }
 
-/// The letters of a word as it is said, with blanks in upper case.
-fn letters(word: &str) -> Option<Vec<u8>> {
-    let mut letters = Vec::new();
-    let mut is_blank = false;
-    for byte in word.bytes() {
-        match byte {
-            b'?' if !is_blank => is_blank = true,
-            b'a'..=b'z' if core::mem::take(&mut is_blank) => letters.push(byte.to_ascii_uppercase()),
-            b'a'..=b'z' => letters.push(byte),
-            _ => return None,
-        }
-    }
-    (!is_blank).then_some(letters)
-}
-
 /// The move that a line says.
-fn parse(words: &[&str]) -> Result<Move, String> {
-    match words {
-        ["play", word, at, way] => {
-            let letters =
-                letters(word).ok_or("a word is letters from a to z, each after ? if it is a blank")?;
-            let at =
-                Square::from_name(at).ok_or("a square is a column from a to o and a row from 1 to 15")?;
-            let is_down = match *way {
-                "down" => true,
-                "across" => false,
-                _ => return Err("a word goes across or down".to_owned()),
-            };
-            Ok(Move::Play(Play { letters, at, is_down }))
-        }
-        ["exchange", tiles] => {
-            let is_tile = |byte: u8| byte.is_ascii_lowercase() || byte == tiles::BLANK;
-            let tiles =
-                Some(tiles.as_bytes().to_vec()).filter(|tiles| tiles.iter().all(|byte| is_tile(*byte)));
-            Ok(Move::Exchange(tiles.ok_or("tiles are letters from a to z, and ?")?))
-        }
-        ["pass"] => Ok(Move::Pass),
-        _ => Err("say start, play, exchange, pass, board or quit".to_owned()),
-    }
+fn command(words: &[&str]) -> Result<Move, String> {
+    parse(words)?.ok_or_else(|| "say start, play, exchange, pass, board or quit".to_owned())
 }
 
 impl Turns for Game {
@@ -101,13 +61,13 @@ impl Turns for Game {
     fn say(&mut self, context: &mut Context, line: &str) -> Result<String, String> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         if let Some(seed) = seed(context, &words)? {
-            return Ok(self.round.insert(Round::new(seed)).score());
+            return Ok(turn::score(self.round.insert(Round::new(seed))));
         }
         let round = self.round.as_mut().ok_or("say start")?;
         if words == ["board"] {
-            return Ok(round.board());
+            return Ok(turn::board(round));
         }
-        round.turn(&self.words, parse(&words)?)
+        turn::take(round, &self.words, command(&words)?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Games as clients see them, with a list of their own.
 
 use super::*;
-use crate::tiles::Rack;
+use marram_scrabble::{player, tiles::Rack};
 use marram_sdk::{
     Port,
     double::{Output, Session},
@@ -35,7 +35,7 @@ fn round(racks: [&str; 2]) -> (Round, Words) {
 }
 
 fn turn(round: &mut Round, words: &Words, line: &str) -> Result<String, String> {
-    round.turn(words, parse(&line.split(' ').collect::<Vec<_>>())?)
+    turn::take(round, words, command(&line.split(' ').collect::<Vec<_>>())?)
 }
 
 #[test]
@@ -49,13 +49,13 @@ fn a_turn_is_the_clients_and_then_the_edges() {
     // Both drew: three tiles and two.
     assert!(lines[2].starts_with("score 10 8 bag 81 rack "), "{said}");
     assert_eq!(round.seats.each_ref().map(|seat| seat.rack.tiles.len()), [7, 7]);
-    assert!(round.board().contains(" c a t s"));
+    assert!(turn::board(&round).contains(" c a t s"));
 }
 
 #[test]
 fn what_may_not_be_laid_is_refused_and_changes_nothing() {
     let (mut round, words) = round(["catiiii", "ssovvvv"]);
-    let before = round.board();
+    let before = turn::board(&round);
     for (line, why) in [
         ("play tac h8 across", "tac is not in the list"),
         ("play cats h8 across", "you have not got these tiles"),
@@ -69,7 +69,7 @@ fn what_may_not_be_laid_is_refused_and_changes_nothing() {
         ("shout", "say start, play, exchange, pass, board or quit"),
     ] {
         assert_eq!(turn(&mut round, &words, line), Err(why.to_owned()), "{line}");
-        assert_eq!(round.board(), before, "{line}");
+        assert_eq!(turn::board(&round), before, "{line}");
     }
 }
 

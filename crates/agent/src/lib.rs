@@ -13,6 +13,7 @@ mod reports;
 mod resolver;
 mod routing;
 mod shell;
+pub mod websocket;
 
 pub use edges::parse as parse_edges;
 pub use program::{Asker, Backlog, Fate, Half, Program, STOPPED, State};

@@ -27,6 +27,9 @@ pub struct Listener {
     pub idle: Duration,
     /// Clients at a time that speak in datagrams; others are refused.
     pub flows_max: usize,
+    /// Pages that may connect by WebSocket, as browsers say where they come from; none for those from the listener's own host and
+    /// port. See [`crate::websocket::is_origin`].
+    pub origins: Vec<String>,
 }
 
 /// How long a client that speaks in datagrams may be silent, where nothing else is said.
@@ -38,7 +41,15 @@ impl Listener {
     /// A listener for one app, with defaults for the rest, called by its address.
     #[must_use]
     pub fn new(address: SocketAddr, protocol: Protocol, app: String) -> Self {
-        Self { name: address.to_string(), address, protocol, app, idle: IDLE, flows_max: FLOWS_MAX }
+        Self {
+            name: address.to_string(),
+            address,
+            protocol,
+            app,
+            idle: IDLE,
+            flows_max: FLOWS_MAX,
+            origins: Vec::new(),
+        }
     }
 }
 
@@ -179,6 +190,14 @@ impl Routing {
 
     pub(super) fn note_dropped(&self, dropped: u64) {
         self.0.dropped.store(dropped, Relaxed);
+    }
+
+    pub(super) fn protocol(&self, listener: usize) -> Protocol {
+        self.0.listeners[listener].0.protocol
+    }
+
+    pub(super) fn origins(&self, listener: usize) -> &[String] {
+        &self.0.listeners[listener].0.origins
     }
 
     pub(super) fn counts(&self, listener: usize) -> &Counts {

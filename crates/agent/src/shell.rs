@@ -1,6 +1,7 @@
 //! The agent's loop: waits for sockets, feeds `Agent::step`, does what it says. Decides nothing about sessions.
 
 mod arrivals;
+mod browsers;
 
 use super::{
     Options,
@@ -12,6 +13,7 @@ use super::{
     reach::{Begin, Begun, Reach, Reacher},
     reports::Reports,
     routing::Routing,
+    websocket::WebSockets,
 };
 use crate::net::{Clock, Happened, Limiter, Stop, Table, Wire, nanos, random, token};
 use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report, Server, Target, WireId};
@@ -56,6 +58,7 @@ pub struct Shell {
     table: Table<Target>,
     locals: Locals,
     datagrams: Datagrams,
+    websockets: WebSockets,
     held: Held,
     routing: Routing,
     /// Which source was asked first for the last input.
@@ -107,6 +110,7 @@ impl Shell {
             table: Table::new(options.patience.dial, false),
             locals: Locals::new(options.patience.connect, options.patience.vanished, now),
             datagrams: Datagrams::bind(poll.registry(), &options.routing)?,
+            websockets: WebSockets::new(options.patience.first_bytes, options.patience.vanished, now),
             held: Held::new(options.patience.first_bytes),
             routing: options.routing.clone(),
             turn: 0,
@@ -151,7 +155,10 @@ impl Shell {
     }
 
     fn is_over(&self) -> bool {
-        let empty = self.locals.is_empty() && self.datagrams.is_empty() && self.reports.sessions() == 0;
+        let empty = self.locals.is_empty()
+            && self.datagrams.is_empty()
+            && self.websockets.is_empty()
+            && self.reports.sessions() == 0;
         self.stops > 1 || self.drain_deadline.is_some_and(|deadline| empty || self.clock.now() >= deadline)
     }
 
@@ -160,18 +167,30 @@ impl Shell {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let listeners_wait = (self.asked || self.accepting.contains(&true)) && self.locals.has_room();
-        let busy = self.table.is_busy() || self.locals.is_busy() || self.datagrams.is_busy();
+        let listeners_wait = (self.asked || self.accepting.contains(&true)) && self.has_room();
+        let busy = self.table.is_busy()
+            || self.locals.is_busy()
+            || self.datagrams.is_busy()
+            || self.websockets.is_busy();
         if busy || !self.inputs.is_empty() || listeners_wait {
             return Some(Duration::ZERO);
         }
         let wake = self.wake_at.map(|at| self.clock.at(at));
         let silence = self.datagrams.due_ns().map(|at| self.clock.at(at));
         let locals = [self.locals.deadline(), self.locals.search_due()].into_iter().flatten().min();
-        let next = [wake, silence, locals, self.held.deadline(), self.table.deadline(), self.drain_deadline]
-            .into_iter()
-            .flatten()
-            .min();
+        let browsers = self.websockets.deadline();
+        let next = [
+            wake,
+            silence,
+            locals,
+            browsers,
+            self.held.deadline(),
+            self.table.deadline(),
+            self.drain_deadline,
+        ]
+        .into_iter()
+        .flatten()
+        .min();
         next.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
@@ -188,6 +207,7 @@ impl Shell {
             }
             (_, (WIRE, number)) => self.table.on_event(number, event),
             (_, (kind @ (DOOR | SERVER), number)) => self.datagrams.on_event(kind, number, event),
+            (_, (ACCEPTED, number)) if WebSockets::is_ours(number) => self.websockets.on_event(number, event),
             (_, (kind, number)) => self.inputs.extend(self.locals.on_event(kind, number, event)),
         }
     }
@@ -214,6 +234,7 @@ impl Shell {
         while let Some(connection) = self.held.overdue(self.clock.now()) {
             self.ask(connection, true);
         }
+        self.websockets.expire(self.clock.now(), &mut self.inputs);
         let now_ns = self.now_ns();
         while let Some(input) = self.datagrams.expire(now_ns) {
             self.inputs.push_back(input);
@@ -234,6 +255,7 @@ impl Shell {
         // Writing to local sockets gives credit back, which then leaves with the rest.
         self.locals.flush(&mut self.inputs);
         self.datagrams.flush(self.now_ns(), &mut self.inputs);
+        self.websockets.flush(self.clock.now(), &mut self.inputs);
         while let Some(input) = self.inputs.pop_front() {
             self.heard(input);
         }
@@ -247,10 +269,11 @@ impl Shell {
             return Some(input);
         }
         // In turn, so that none waits for the others to have nothing to say.
-        self.turn = (self.turn + 1) % 3;
-        (0..3).find_map(|step| match (self.turn + step) % 3 {
+        self.turn = (self.turn + 1) % 4;
+        (0..4).find_map(|step| match (self.turn + step) % 4 {
             0 => self.locals.next_input(),
             1 => self.next_from_wires(),
+            2 => self.next_from_browsers(),
             _ => self.next_datagram(),
         })
     }
@@ -287,6 +310,14 @@ impl Shell {
                 if self.datagrams.has(connection) =>
             {
                 self.tell_datagrams(connection, out);
+            }
+            Out::Write { connection, .. }
+            | Out::Shutdown { connection }
+            | Out::Close { connection, .. }
+            | Out::Reading { connection, .. }
+                if self.websockets.has(connection) =>
+            {
+                self.tell_browser(connection, out);
             }
             Out::Write { connection, bytes } => self.locals.change(connection, |local| local.push(bytes)),
             Out::Shutdown { connection } => self.locals.change(connection, Local::shutdown),

@@ -243,7 +243,10 @@ impl World {
 /// A session that has consumed three messages; with a target of 0 a checkpoint follows upon each.
 fn begun(recovery_target_ns: u64) -> World {
     let mut world = World::new(recovery_target_ns);
-    world.drive(vec![In::Accepted { connection: CLIENT, app: "count".into(), datagrams: false }], vec![]);
+    world.drive(
+        vec![In::Accepted { connection: CLIENT, app: "count".into(), datagrams: false, messages: false }],
+        vec![],
+    );
     [b"a", b"b", b"c"].into_iter().for_each(|text| world.say(text));
     assert_eq!(world.received, b"123");
     world

@@ -116,7 +116,12 @@ impl World {
     }
 
     fn connect(&mut self, client: u64) {
-        self.agent(In::Accepted { connection: ConnectionId(client), app: "hall".into(), datagrams: false });
+        self.agent(In::Accepted {
+            connection: ConnectionId(client),
+            app: "hall".into(),
+            datagrams: false,
+            messages: false,
+        });
         self.say(client, "hi");
     }
 

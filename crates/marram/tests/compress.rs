@@ -8,8 +8,9 @@ use marram::harness::{Event, Journal, Lab, Process, Side, free_address};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
-use support::browser;
+use support::browser::Browser;
 use support::site::{self, Site};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -359,18 +360,23 @@ fn gallery() -> (Vec<(String, Vec<u8>)>, Vec<String>) {
     (files, parts)
 }
 
+/// What a browser that has seen nothing before shows of a page, once all of it has loaded.
+fn shown(browser: &Browser, url: &str) -> Vec<u8> {
+    browser.open(url);
+    browser.screenshot()
+}
+
 #[test]
 fn a_browser_shows_the_same_pixels_while_edges_die() {
-    let (Some(nginx), Some(program)) = (site::nginx(), browser::program()) else { return };
+    let start = || Browser::start(1000, 1400);
+    let (Some(nginx), Some(browser)) = (site::nginx(), start()) else { return };
     let (files, parts) = gallery();
     let named: Vec<(&str, Vec<u8>)> =
         files.iter().map(|(name, contents)| (name.as_str(), contents.clone())).collect();
     let count = parts.len();
     let site = Site::start(nginx, "compress-browser", &named, parts);
     site.live.rewind(count);
-    let folder = site.place.path();
-    let straight =
-        browser::load(program, folder, "straight", &format!("http://{}/live", site.plain)).picture();
+    let straight = shown(&browser, &format!("http://{}/live", site.plain));
     // A dozen pictures of noise are in it.
     assert!(straight.len() > 12 * 100 * 75 * 2, "a picture of {} bytes", straight.len());
 
@@ -378,7 +384,8 @@ fn a_browser_shows_the_same_pixels_while_edges_die() {
     for (name, address) in [("packed", at[0]), ("plain", at[1])] {
         site.live.rewind(1);
         let start = lab.journal.end();
-        let load = browser::load(program, folder, name, &format!("http://{address}/live"));
+        let browser = start().unwrap();
+        let picture = thread::spawn(move || shown(&browser, &format!("http://{address}/live")));
         // The page is being said, and what its parts name is being fetched. Both edges die in turn, so its own session's is
         // among them.
         for said in 1..count {
@@ -388,16 +395,11 @@ fn a_browser_shows_the_same_pixels_while_edges_die() {
             lab.respawn(edge).unwrap();
             site.live.go_on();
         }
-        let picture = load.picture();
+        let picture = picture.join().unwrap();
         let recovered =
             |event: &Event| Lab::is_report(Side::Client, "owned", event) && event.number("gap_us") > 0;
         assert!(lab.journal.count(start, recovered) >= count - 2, "{}", lab.journal.tail(40));
-        assert!(
-            picture == straight,
-            "{name}: {} and {} bytes; see {folder:?}",
-            picture.len(),
-            straight.len()
-        );
+        assert!(picture == straight, "{name}: {} and {} bytes", picture.len(), straight.len());
     }
     for (name, _) in &files {
         let log = site.log(&format!("/{name}"));

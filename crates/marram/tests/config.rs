@@ -314,7 +314,7 @@ fn routes_and_listeners_say_what_is_wrong_with_them() {
         ("app = \"a\"\nclient = \"10.0.0.1/8\"", "route.client", "10.1.0.0/16"),
         ("app = \"a\"\nclient_port = \"9-8\"", "route.client_port", "ends before it begins"),
         ("app = \"a\"\nclient_port = \"http\"", "route.client_port", "1024-65535"),
-        ("app = \"a\"\nprotocol = \"sctp\"", "route.protocol", "\"tcp\" or \"udp\""),
+        ("app = \"a\"\nprotocol = \"sctp\"", "route.protocol", "\"udp\" or \"websocket\""),
         ("app = \"a\"\nprotocol = \"udp\"\nsni = \"x\"", "route.sni", "not spoken in datagrams"),
         ("app = \"a\"\nfirst_bytes = \"\"", "route.first_bytes", "1 to 64"),
         ("app = \"a\"\nfirst_bytes_hex = \"160\"", "route.first_bytes_hex", "two hexadecimal digits"),
@@ -326,7 +326,10 @@ fn routes_and_listeners_say_what_is_wrong_with_them() {
     }
     for (fields, field, says) in [
         ("idle = \"5s\"", "listen.idle", "protocol = \"udp\""),
-        ("protocol = \"quic\"", "listen.protocol", "\"tcp\" or \"udp\""),
+        ("protocol = \"quic\"", "listen.protocol", "\"udp\" or \"websocket\""),
+        ("protocol = \"websocket\"\nflows = 9", "listen.flows", "protocol = \"udp\""),
+        ("origins = [\"*\"]", "listen.origins", "protocol = \"websocket\""),
+        ("protocol = \"websocket\"\norigins = [\"play.example.org\"]", "listen.origins", "no path"),
         ("protocol = \"udp\"\nflows = 0", "listen.flows", "lets nobody in"),
         ("protocol = \"udp\"\nidle = \"0s\"", "listen.idle", "more than nothing"),
     ] {

@@ -24,7 +24,7 @@ use tracing::{info, warn};
 pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpListener, usize)>> {
     let mut listeners = Vec::new();
     for (place, (at, _)) in
-        routing.listeners().enumerate().filter(|(_, (at, _))| at.protocol == Protocol::Tcp)
+        routing.listeners().enumerate().filter(|(_, (at, _))| at.protocol != Protocol::Udp)
     {
         let (address, app) = (at.address, &at.app);
         let mut listener = TcpListener::bind(address).with_context(|| {
@@ -41,7 +41,7 @@ pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpL
 impl Shell {
     /// Takes connections that the program has asked for, while there is room.
     fn accept_asked(&mut self) {
-        while self.asked && self.locals.has_room() {
+        while self.asked && self.has_room() {
             let Some(ask) = self.program.as_ref().and_then(|program| program.asks.try_recv().ok()) else {
                 self.asked = false;
                 return;
@@ -54,7 +54,7 @@ impl Shell {
             let (socket, fate) = half.into_socket();
             // Fails if the system is out of memory; the program sees its connection close.
             if let Ok(connection) = self.locals.accept(self.poll.registry(), socket, Some(fate)) {
-                self.step(In::Accepted { connection, app, datagrams: false });
+                self.step(In::Accepted { connection, app, datagrams: false, messages: false });
             }
         }
     }
@@ -63,7 +63,7 @@ impl Shell {
     pub(super) fn accept(&mut self) {
         self.accept_asked();
         for index in 0..self.listeners.len() {
-            while self.accepting[index] && self.locals.has_room() {
+            while self.accepting[index] && self.has_room() {
                 match self.listeners[index].0.accept() {
                     Ok((stream, client)) => self.accepted(stream, client, index),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.accepting[index] = false,
@@ -79,12 +79,20 @@ impl Shell {
         }
     }
 
+    /// Whether one more connection can be accepted, of whichever kind.
+    pub(super) fn has_room(&self) -> bool {
+        self.locals.has_room() && self.websockets.has_room()
+    }
+
     fn accepted(&mut self, stream: TcpStream, client: SocketAddr, index: usize) {
+        let listener = self.listeners[index].1;
+        if self.routing.protocol(listener) == Protocol::WebSocket {
+            return self.browser_accepted(stream, client, listener);
+        }
         let registry = self.poll.registry();
         // Fails if the client is gone already, or the system is out of memory; the client sees its connection close.
         let accepted = Socket::tcp(stream).and_then(|socket| self.locals.accept(registry, socket, None));
         if let Ok(connection) = accepted {
-            let listener = self.listeners[index].1;
             match self.routing.decide(listener, client, &[], false) {
                 Route::App(app) => self.begin(connection, app, listener),
                 Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
@@ -95,7 +103,7 @@ impl Shell {
 
     fn begin(&mut self, connection: ConnectionId, app: String, listener: usize) {
         self.routing.counts(listener).begun.fetch_add(1, Relaxed);
-        self.step(In::Accepted { connection, app, datagrams: false });
+        self.step(In::Accepted { connection, app, datagrams: false, messages: false });
     }
 
     fn refuse(&mut self, connection: ConnectionId, client: SocketAddr, rule: &str, reason: &str) {
@@ -104,7 +112,7 @@ impl Shell {
         self.tell_refused(client, rule, reason);
     }
 
-    fn tell_refused(&mut self, client: SocketAddr, rule: &str, reason: &str) {
+    pub(super) fn tell_refused(&mut self, client: SocketAddr, rule: &str, reason: &str) {
         if let Some(swallowed) = self.refusals.pass(self.clock.now()) {
             warn!(%client, rule, reason, swallowed, "refused by a route");
         }
@@ -167,7 +175,7 @@ impl Shell {
                 Route::App(app) => {
                     self.routing.counts(client.listener).begun.fetch_add(1, Relaxed);
                     let connection = self.datagrams.begin(now_ns, client);
-                    self.step(In::Accepted { connection, app, datagrams: true });
+                    self.step(In::Accepted { connection, app, datagrams: true, messages: false });
                     return Some(In::Received { connection, bytes });
                 }
             }

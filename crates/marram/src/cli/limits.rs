@@ -3,7 +3,7 @@
 use crate::config::units::Size;
 use crate::manifest::{CACHE_BYTES, CACHE_BYTES_MAX};
 use crate::{admin, config, coordinator, edge, recorder};
-use marram_agent as agent;
+use marram_agent::{self as agent, websocket};
 use marram_edge::{cache, control, coordinator as store, ring, shard};
 use marram_sandbox::limits as sandbox;
 use marram_session::{agent::routes, owner, recorder as session};
@@ -99,6 +99,14 @@ fn at_an_end() -> Vec<Row> {
         ("rules of a routing table", routes::RULES_MAX.to_string(), "refused"),
         ("first bytes that a rule asks for", size(routes::FIRST_BYTES_MAX), "refused"),
         ("first bytes that are held for a rule", size(routes::HELD_MAX), "rules that need more do not fit"),
+        ("a message of a WebSocket", size(wire::MESSAGE_SIZE_MAX), "the connection is closed with 1009"),
+        ("a request for a WebSocket", size(websocket::HEAD_MAX), "it is answered with 431"),
+        (
+            "connections that have not asked for their WebSocket yet",
+            websocket::ASKING_MAX.to_string(),
+            "the oldest is closed",
+        ),
+        ("time for the close of a WebSocket", time(websocket::CLOSING), "the connection is dropped"),
     ]
 }
 

@@ -83,7 +83,7 @@ pub(super) struct AgentArguments {
     #[arg(long = "edge", value_name = "HOST:PORT", required_unless_present = "config")]
     edges: Vec<Address>,
     /// Where local clients connect, and to which app.
-    #[arg(long, value_name = "[udp://]ADDRESS=APP", value_parser = pair::<Socket, Name>)]
+    #[arg(long, value_name = "[udp://|ws://]ADDRESS=APP", value_parser = pair::<Socket, Name>)]
     listen: Vec<(Socket, Name)>,
     /// A server, by the name that manifests use.
     #[arg(long = "server", value_name = "NAME=[udp://]HOST:PORT", value_parser = pair::<Name, Peer>)]

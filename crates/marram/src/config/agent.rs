@@ -122,11 +122,16 @@ impl Config {
 pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
     let mut redirects = Vec::new();
     for written in source.parse::<Written>()?.listen {
-        let destinations = written.instead_of.clone();
+        let (destinations, address) = (written.instead_of.clone(), written.address.span());
         let listener = written.resolve(source)?;
         let protocol = match listener.protocol {
             Protocol::Tcp => preload::Protocol::Tcp,
             Protocol::Udp => preload::Protocol::Udp,
+            Protocol::WebSocket if destinations.is_empty() => continue,
+            Protocol::WebSocket => {
+                let what = "is for browsers, which nothing has to redirect; `instead_of` is for the protocols \"tcp\" and \"udp\"";
+                return Err(source.problem(&address, what));
+            }
         };
         let redirect =
             |destination: Address| Redirect { destination: destination.0, protocol, via: listener.address };
@@ -163,21 +168,22 @@ struct WrittenListen {
     idle: Option<Spanned<Time>>,
     flows: Option<Spanned<usize>>,
     #[serde(default)]
+    origins: Vec<Spanned<String>>,
+    #[serde(default)]
     instead_of: Vec<Address>,
 }
 
 impl WrittenListen {
     fn resolve(self, source: &Source) -> Result<Listener, Problem> {
-        let Self { address, app, name, protocol, idle, flows, instead_of: _ } = self;
+        let Self { address, app, name, protocol, idle, flows, origins, instead_of: _ } = self;
         let address = socket(source, &address)?;
-        WrittenListener { name, protocol, idle, flows }.resolve(source, address, app)
+        WrittenListener { name, protocol, idle, flows, origins }.resolve(source, address, app)
     }
 }
 
 /// A listener that the command line names.
 fn listener((socket, app): (Socket, Name)) -> Listener {
-    let protocol = if socket.datagrams { Protocol::Udp } else { Protocol::Tcp };
-    Listener::new(socket.address, protocol, app.0)
+    Listener::new(socket.address, socket.protocol, app.0)
 }
 
 impl Written {

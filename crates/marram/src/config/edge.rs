@@ -113,6 +113,8 @@ struct WrittenGate {
     protocol: Option<Spanned<String>>,
     idle: Option<Spanned<Time>>,
     flows: Option<Spanned<usize>>,
+    #[serde(default)]
+    origins: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -224,9 +226,9 @@ impl Written {
 
 impl WrittenGate {
     fn resolve(self, source: &Source) -> Result<Listener, Problem> {
-        let Self { listen, app, name, protocol, idle, flows } = self;
+        let Self { listen, app, name, protocol, idle, flows, origins } = self;
         let address = socket(source, &listen)?;
-        WrittenListener { name, protocol, idle, flows }.resolve(source, address, app)
+        WrittenListener { name, protocol, idle, flows, origins }.resolve(source, address, app)
     }
 }
 

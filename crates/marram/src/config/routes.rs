@@ -2,7 +2,7 @@
 
 use super::source::{Problem, Source};
 use super::units::{Name, Peer, Time};
-use marram_agent::{FLOWS_MAX, IDLE, Listener, Routing, Server};
+use marram_agent::{FLOWS_MAX, IDLE, Listener, Routing, Server, websocket::is_origin};
 use marram_session::agent::routes::{Action, BadPrefix, Protocol, Refused, Rule, ServerName};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct WrittenRoute {
     /// `"1024-65535"`, or one port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_port: Option<String>,
-    /// `"tcp"` or `"udp"`.
+    /// `"tcp"`, `"udp"` or `"websocket"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// `"www.example.org"` or `"*.example.org"`.
@@ -214,6 +214,8 @@ pub(super) struct WrittenListener {
     pub(super) protocol: Option<Spanned<String>>,
     pub(super) idle: Option<Spanned<Time>>,
     pub(super) flows: Option<Spanned<usize>>,
+    #[serde(default)]
+    pub(super) origins: Vec<Spanned<String>>,
 }
 
 impl WrittenListener {
@@ -229,12 +231,24 @@ impl WrittenListener {
             None => Protocol::Tcp,
             Some(text) => protocol(text.get_ref()).map_err(|what| source.problem(&text.span(), what))?,
         };
-        if protocol == Protocol::Tcp {
+        if protocol != Protocol::Udp {
             let span = self.idle.as_ref().map(Spanned::span).or(self.flows.as_ref().map(Spanned::span));
             if let Some(span) = span {
                 return problem(span, "is for datagrams; write protocol = \"udp\", or leave it out");
             }
         }
+        if let Some(origin) = self.origins.iter().find(|_| protocol != Protocol::WebSocket) {
+            return problem(
+                origin.span(),
+                "are for browsers; write protocol = \"websocket\", or leave them out",
+            );
+        }
+        if let Some(origin) = self.origins.iter().find(|origin| !is_origin(origin.get_ref())) {
+            let what = "is not where a page comes from, as browsers say it; write \"https://play.example.org\" (in lower case, with \
+                        the port if it is not the scheme's, and no path), \"null\" or \"*\"";
+            return problem(origin.span(), what);
+        }
+        let origins = self.origins.into_iter().map(Spanned::into_inner).collect();
         let idle = self.idle.as_ref().map_or(IDLE, |idle| idle.get_ref().0);
         let flows_max = self.flows.as_ref().map_or(FLOWS_MAX, |flows| *flows.get_ref());
         match (&self.idle, &self.flows) {
@@ -246,7 +260,7 @@ impl WrittenListener {
             }
             _ => {
                 let name = self.name.map_or_else(|| address.to_string(), |name| name.0);
-                Ok(Listener { name, address, protocol, app: app.0, idle, flows_max })
+                Ok(Listener { name, address, protocol, app: app.0, idle, flows_max, origins })
             }
         }
     }
@@ -263,8 +277,10 @@ pub(super) fn server(name: Name, peer: Peer) -> Server {
 }
 
 fn protocol(text: &str) -> Result<Protocol, String> {
-    let known = [Protocol::Tcp, Protocol::Udp].into_iter().find(|protocol| protocol.name() == text);
-    known.ok_or_else(|| "is no protocol here; write \"tcp\" or \"udp\"".to_string())
+    let known = [Protocol::Tcp, Protocol::Udp, Protocol::WebSocket]
+        .into_iter()
+        .find(|protocol| protocol.name() == text);
+    known.ok_or_else(|| "is no protocol here; write \"tcp\", \"udp\" or \"websocket\"".to_string())
 }
 
 fn ports(text: &str) -> Result<RangeInclusive<u16>, Wrong> {

@@ -1,5 +1,6 @@
 //! Values as people write them: sizes, times, addresses, names. Each says in its error what it wants to read.
 
+use marram_session::agent::routes::Protocol;
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,13 +27,13 @@ pub struct Peer {
     pub datagrams: bool,
 }
 
-/// Where to listen: `"127.0.0.1:8080"`, or `"udp://127.0.0.1:53"` for datagrams. Numbers, since a name could mean several.
+/// Where to listen: `"127.0.0.1:8080"`, `"udp://127.0.0.1:53"` for datagrams, `"ws://127.0.0.1:8081"` for browsers. Numbers, since a name could mean several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Socket {
     /// Address and port.
     pub address: SocketAddr,
-    /// Whether for datagrams.
-    pub datagrams: bool,
+    /// How its clients speak.
+    pub protocol: Protocol,
 }
 
 /// The name of an app, a server or an edge: letters, digits, `-`, `_` and `.`, at most 64 of them.
@@ -100,10 +101,14 @@ impl Written for Peer {
 }
 
 impl Written for Socket {
-    const EXPECTED: &'static str = "an address to listen on, in numbers, such as \"127.0.0.1:8080\", \"[::]:8080\" or \"udp://127.0.0.1:53\"";
+    const EXPECTED: &'static str = "an address to listen on, in numbers, such as \"127.0.0.1:8080\", \"[::]:8080\", \"udp://127.0.0.1:53\" or \"ws://127.0.0.1:8081\"";
     fn read(text: &str) -> Option<Self> {
-        let (datagrams, rest) = transport(text);
-        rest.parse().ok().map(|address| Self { address, datagrams })
+        let (protocol, rest) = match (text.strip_prefix("ws://"), transport(text)) {
+            (Some(rest), _) => (Protocol::WebSocket, rest),
+            (None, (true, rest)) => (Protocol::Udp, rest),
+            (None, (false, rest)) => (Protocol::Tcp, rest),
+        };
+        rest.parse().ok().map(|address| Self { address, protocol })
     }
 }
 
@@ -223,9 +228,12 @@ mod tests {
             ("udp://127.0.0.1", None),
         ] {
             assert_eq!(Peer::read(text).map(|peer| peer.datagrams), expected, "{text}");
-            assert_eq!(Socket::read(text).map(|socket| socket.datagrams), expected, "{text}");
+            let datagrams = Socket::read(text).map(|socket| socket.protocol == Protocol::Udp);
+            assert_eq!(datagrams, expected, "{text}");
         }
         assert!(Peer::read("udp://dns.example.org:53").is_some());
+        assert_eq!(Socket::read("ws://[::1]:8081").map(|socket| socket.protocol), Some(Protocol::WebSocket));
+        assert!(Peer::read("ws://127.0.0.1:80").is_none());
         assert!(Socket::read("udp://dns.example.org:53").is_none());
     }
 

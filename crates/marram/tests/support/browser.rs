@@ -1,41 +1,209 @@
-//! A real browser without a screen: Debian's `chromium`, which takes a picture of a page when all of it has loaded.
+//! A real browser without a window, driven by WebDriver: pages are opened, asked by scripts, pressed keys at, and looked at.
+//! And a server of the files of a directory, for pages.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
-/// The browser; `None` says that the test is skipped, and why.
-pub(crate) fn program() -> Option<&'static str> {
-    let found = ["chromium", "chromium-browser"].into_iter().find(|program| {
-        Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a script in the page waits before it is asked again, which only bounds how long a page can be asked for nothing.
+const ASKED_MS: u64 = 10_000;
+
+/// A browser with one page. It ends with this.
+pub(crate) struct Browser {
+    driver: Child,
+    address: SocketAddr,
+    session: String,
+}
+
+impl Browser {
+    /// Starts one; none if this machine has none, which it says.
+    pub(crate) fn start(width: u32, height: u32) -> Option<Self> {
+        let mut command = Command::new("chromedriver");
+        // A group of its own: the browser's processes end with it.
+        command
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0);
+        let Ok(mut driver) = command.spawn() else {
+            eprintln!("skipped: there is no chromedriver on this machine");
+            return None;
+        };
+        let mut said = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let port = said.find_map(|line| {
+            let (_, port) = line.split_once("started successfully on port ")?;
+            port.trim_end_matches('.').parse::<u16>().ok()
+        });
+        // What it says later is nothing to wait for, but has to be read.
+        thread::spawn(move || said.for_each(drop));
+        let address = SocketAddr::from(([127, 0, 0, 1], port.expect("chromedriver says its port")));
+        let mut browser = Self { driver, address, session: String::new() };
+        let size = format!("--window-size={width},{height}");
+        let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &size];
+        let options = json!({ "args": arguments });
+        let wanted = json!({ "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" } });
+        let made = browser.call("POST", "", &json!({ "capabilities": { "alwaysMatch": wanted } }));
+        browser.session = format!("/{}", made["sessionId"].as_str().unwrap());
+        let patience = json!({ "script": PATIENCE.as_millis() });
+        browser.call("POST", "/timeouts", &patience);
+        Some(browser)
+    }
+
+    /// Opens a page and waits until it is loaded.
+    pub(crate) fn open(&self, url: &str) {
+        self.call("POST", "/url", &json!({ "url": url }));
+    }
+
+    /// Runs the body of a function in the page; what it returns.
+    pub(crate) fn run(&self, script: &str) -> Value {
+        self.call("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
+    }
+
+    /// Waits until an expression in the page is true; asked in the page, once a frame.
+    pub(crate) fn wait(&self, expression: &str) {
+        let script = format!(
+            "const done = arguments[0], until = performance.now() + {ASKED_MS};
+             (function look() {{
+                 if ({expression}) done(true);
+                 else if (performance.now() > until) done(false);
+                 else setTimeout(look, 5);
+             }})();"
+        );
+        let deadline = Instant::now() + PATIENCE;
+        while self.call("POST", "/execute/async", &json!({ "script": script, "args": [] })) != true {
+            let said = self.call("POST", "/se/log", &json!({ "type": "browser" }));
+            assert!(
+                Instant::now() < deadline,
+                "it did not become true that {expression}; the page said {said}"
+            );
+        }
+    }
+
+    /// Presses and lets go of a key: a letter, or its code of WebDriver.
+    pub(crate) fn press(&self, key: char) {
+        let key = key.to_string();
+        let action = |kind: &str| json!({ "type": kind, "value": key });
+        let keys = json!({ "type": "key", "id": "keys", "actions": [action("keyDown"), action("keyUp")] });
+        self.call("POST", "/actions", &json!({ "actions": [keys] }));
+    }
+
+    /// Clicks on what a selector names.
+    pub(crate) fn click(&self, selector: &str) {
+        self.run(&format!("document.querySelector({selector:?}).click()"));
+    }
+
+    /// What is to be seen, as a PNG.
+    pub(crate) fn screenshot(&self) -> Vec<u8> {
+        base64(self.call("GET", "/screenshot", &Value::Null).as_str().unwrap())
+    }
+
+    /// Writes what is to be seen where the environment asks for it, for people.
+    pub(crate) fn show(&self, name: &str) {
+        if let Some(directory) = std::env::var_os("MARRAM_SCREENSHOTS") {
+            std::fs::write(Path::new(&directory).join(format!("{name}.png")), self.screenshot()).unwrap();
+        }
+    }
+
+    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(2 * PATIENCE)).unwrap();
+        let (session, len) = (&self.session, body.len());
+        let head = "Host: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json";
+        write!(
+            stream,
+            "{method} /session{session}{path} HTTP/1.1\r\n{head}\r\nContent-Length: {len}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut lines = BufReader::new(stream);
+        let (mut line, mut len) = (String::new(), 0);
+        while line != "\r\n" {
+            line.clear();
+            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "chromedriver has gone");
+            if let Some(text) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                len = text.trim().parse().unwrap();
+            }
+        }
+        let mut answer = vec![0; len];
+        lines.read_exact(&mut answer).unwrap();
+        let mut answer: Value = serde_json::from_slice(&answer).unwrap();
+        let value = answer["value"].take();
+        assert!(value["error"].is_null(), "{method} {path}: {value}");
+        value
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // The whole group: the browser's processes, however this test ended.
+        let group = rustix::process::Pid::from_child(&self.driver);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = self.driver.wait();
+    }
+}
+
+/// What base64 stands for.
+fn base64(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| match byte {
+        b'A'..=b'Z' => byte - b'A',
+        b'a'..=b'z' => byte - b'a' + 26,
+        b'0'..=b'9' => byte - b'0' + 52,
+        b'+' => 62,
+        _ => 63,
+    };
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'=').map(digit).collect();
+    let group = |four: &[u8]| {
+        let bits =
+            four.iter().fold(0_u32, |bits, digit| bits << 6 | u32::from(*digit)) << (6 * (4 - four.len()));
+        bits.to_be_bytes()[1..four.len()].to_vec()
+    };
+    digits.chunks(4).flat_map(group).collect()
+}
+
+/// Serves the files of a directory; where.
+pub(crate) fn serve(directory: PathBuf) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let directory = directory.clone();
+            // A client that goes ends it.
+            thread::spawn(move || _ = answer(stream, &directory));
+        }
     });
-    if found.is_none() {
-        eprintln!("skipped: there is no chromium on this machine");
+    address
+}
+
+fn answer(mut stream: TcpStream, directory: &Path) -> std::io::Result<()> {
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    while let Some(line) = lines.next().transpose()? {
+        let path = line.split(' ').nth(1).unwrap_or_default();
+        let name = path.split('?').next().unwrap_or_default().trim_start_matches('/');
+        while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
+        let file =
+            Some(name).filter(|name| !name.contains("..")).map(|name| std::fs::read(directory.join(name)));
+        let (status, body) = match file {
+            Some(Ok(body)) => ("200 OK", body),
+            _ => ("404 Not Found", Vec::new()),
+        };
+        let kind = match Path::new(name).extension().and_then(|end| end.to_str()) {
+            Some("html") => "text/html; charset=utf-8",
+            Some("css") => "text/css",
+            Some("js") => "text/javascript",
+            _ => "application/octet-stream",
+        };
+        let len = body.len();
+        write!(stream, "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\n\r\n")?;
+        stream.write_all(&body)?;
     }
-    found
-}
-
-/// A page that is being loaded.
-pub(crate) struct Load {
-    child: Child,
-    picture: PathBuf,
-}
-
-/// Loads a page with a profile that nobody used before, all of it below `folder`.
-pub(crate) fn load(program: &str, folder: &Path, name: &str, url: &str) -> Load {
-    let picture = folder.join(format!("{name}.png"));
-    let mut command = Command::new(program);
-    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]);
-    command.args(["--force-device-scale-factor=1", "--window-size=1000,1400"]);
-    command.arg(format!("--user-data-dir={}", folder.join(format!("{name}-profile")).display()));
-    command.arg(format!("--screenshot={}", picture.display())).arg(url);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    Load { child: command.spawn().unwrap(), picture }
-}
-
-impl Load {
-    /// The picture, as a PNG file, once the page has loaded. The same pixels are the same file.
-    pub(crate) fn picture(mut self) -> Vec<u8> {
-        assert!(self.child.wait().unwrap().success());
-        std::fs::read(&self.picture).expect("the browser takes a picture of what has loaded")
-    }
+    Ok(())
 }

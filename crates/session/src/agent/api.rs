@@ -97,6 +97,8 @@ pub enum In {
         app: String,
         /// Whether it is no connection but the datagrams between one address and a listener.
         datagrams: bool,
+        /// Whether it is a connection that keeps messages apart: even an empty one is written then.
+        messages: bool,
     },
     /// A connection asked for by [`Out::Connect`] is there.
     Connected {
@@ -110,8 +112,8 @@ pub enum In {
         /// For people.
         reason: String,
     },
-    /// Bytes from a local connection, at most [`marram_wire::limits::STREAM_CUT`] at a time; where it speaks in datagrams,
-    /// exactly one.
+    /// Bytes from a local connection, at most [`marram_wire::limits::STREAM_CUT`] at a time; where it speaks in datagrams or
+    /// keeps messages apart, exactly one, of [`marram_wire::limits::MESSAGE_SIZE_MAX`] bytes at most.
     Received {
         /// Which.
         connection: ConnectionId,
@@ -170,8 +172,8 @@ pub enum Out {
         /// Which server.
         server: String,
     },
-    /// Write to a local connection; acknowledged by [`In::Written`] as the socket takes it. Where it speaks in datagrams, these
-    /// bytes are exactly one, perhaps an empty one.
+    /// Write to a local connection; acknowledged by [`In::Written`] as the socket takes it. Where it speaks in datagrams or keeps
+    /// messages apart, these bytes are exactly one, perhaps an empty one.
     Write {
         /// Which.
         connection: ConnectionId,

@@ -24,8 +24,10 @@ use marram_wire::{
 pub(super) struct Local {
     pub(super) id: Option<ConnectionId>,
     pub(super) open: bool,
-    /// Whether the program speaks in datagrams: even an empty message is one.
+    /// Whether the program speaks in datagrams.
     pub(super) datagrams: bool,
+    /// Whether even an empty message is one for it.
+    pub(super) messages: bool,
     /// What the program is to be told once the connection is open.
     waiting: Vec<Option<Bytes>>,
     /// Sizes of what was written and not yet taken by the socket, and how much of the first was.
@@ -38,7 +40,7 @@ pub(super) struct Local {
 
 impl Local {
     pub(super) fn new(datagrams: bool) -> Self {
-        Self { datagrams, ..Self::default() }
+        Self { datagrams, messages: datagrams, ..Self::default() }
     }
 
     /// The charge of outputs that the socket has now taken whole.
@@ -56,7 +58,7 @@ impl Local {
     fn deliver(&mut self, bytes: Option<Bytes>, out: &mut Vec<Out>) -> u64 {
         match (self.id.filter(|_| self.broken.is_none()), bytes) {
             (Some(connection), Some(bytes)) if self.open => {
-                if bytes.is_empty() && !self.datagrams {
+                if bytes.is_empty() && !self.messages {
                     return charge(0);
                 }
                 self.writing.push_back(bytes.len());
@@ -83,16 +85,16 @@ impl Agent {
         now_ns: u64,
         connection: ConnectionId,
         app: String,
-        datagrams: bool,
+        local: Local,
         out: &mut Vec<Out>,
     ) {
         if self.draining {
             return out.push(reset(connection, None, Code::NoEdge, "the agent is stopping"));
         }
         let id = EndId { session: self.new_session(), server: false };
-        let end = End::new(id.session, false, app).with_datagrams(datagrams);
+        let end = End::new(id.session, false, app).with_datagrams(local.datagrams);
         let mut session = Session::new(end, now_ns);
-        (session.local.id, session.local.open) = (Some(connection), true);
+        session.local = Local { id: Some(connection), open: true, ..local };
         self.connections.insert(connection, id);
         self.sessions.insert(id, session);
         self.lead(now_ns, id, out);

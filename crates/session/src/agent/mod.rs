@@ -19,6 +19,7 @@ use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     vec::Vec,
 };
+use local::Local;
 use marram_wire::{id::SessionId, random::Random};
 use sessions::Session;
 use wires::{Dial, Wire};
@@ -96,8 +97,10 @@ impl Agent {
             In::DialFailed { target, reason } => self.dial_failed(now_ns, target, reason, out),
             In::WireDown { wire, reason } => self.wire_down(now_ns, wire, reason, out),
             In::Frame { wire, frame } => self.frame(now_ns, wire, frame, out),
-            In::Accepted { connection, app, datagrams } => {
-                self.accepted(now_ns, connection, app, datagrams, out);
+            In::Accepted { connection, app, datagrams, messages } => {
+                let mut local = Local::new(datagrams);
+                local.messages |= messages;
+                self.accepted(now_ns, connection, app, local, out);
             }
             In::Connected { connection } => self.connected(now_ns, connection, out),
             In::ConnectFailed { connection, reason } => self.connect_failed(now_ns, connection, reason, out),

@@ -306,7 +306,7 @@ impl World {
             Act::Accept => {
                 let service = of.service.expect("only clients are accepted");
                 let (app, datagrams) = (service.name().into(), of.datagrams);
-                self.give_agent(agent, In::Accepted { connection, app, datagrams });
+                self.give_agent(agent, In::Accepted { connection, app, datagrams, messages: false });
             }
             Act::Answer(true) => {
                 let first_ns = of.first_write_ns();

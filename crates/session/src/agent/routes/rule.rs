@@ -15,6 +15,8 @@ pub enum Protocol {
     Tcp,
     /// In datagrams.
     Udp,
+    /// In messages over WebSocket: the first bytes are the head of an HTTP request.
+    WebSocket,
 }
 
 impl Protocol {
@@ -24,6 +26,7 @@ impl Protocol {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::WebSocket => "websocket",
         }
     }
 }
@@ -190,9 +193,9 @@ impl Rule {
         if self.client_port.as_ref().is_some_and(RangeInclusive::is_empty) {
             return Some(("client_port", "ends before it begins; write it as \"1024-65535\"".to_string()));
         }
-        if self.protocol == Some(Protocol::Udp) && self.sni.is_some() {
-            let what =
-                "is of TLS, which is not spoken in datagrams; leave it out, or write protocol = \"tcp\"";
+        if self.protocol.is_some_and(|protocol| protocol != Protocol::Tcp) && self.sni.is_some() {
+            let what = "is of TLS, which is not spoken in datagrams and not to a WebSocket listener; leave it out, or write \
+                        protocol = \"tcp\"";
             return Some(("sni", what.to_string()));
         }
         let len = self.first_bytes.as_ref().map_or(1, Vec::len);
@@ -221,7 +224,7 @@ impl Rule {
         }
         let named = match &self.sni {
             None => Match::Yes,
-            Some(_) if arrival.protocol == Protocol::Udp => Match::No,
+            Some(_) if arrival.protocol != Protocol::Tcp => Match::No,
             Some(wanted) => match sni.get_or_insert_with(|| server_name(first)) {
                 Sni::Name(name) if wanted.covers(name) => Match::Yes,
                 Sni::Name(_) | Sni::Nameless | Sni::NotTls => Match::No,

@@ -14,7 +14,12 @@ use marram_wire::{
 };
 
 fn accept(stage: &mut Stage) -> Vec<alloc::string::String> {
-    stage.step(In::Accepted { connection: ConnectionId(1), app: "app".to_string(), datagrams: true })
+    stage.step(In::Accepted {
+        connection: ConnectionId(1),
+        app: "app".to_string(),
+        datagrams: true,
+        messages: false,
+    })
 }
 
 /// A client's agent whose program is connection 1 and whose session is owned on channel 2 of wire 1.
@@ -43,6 +48,19 @@ fn an_empty_datagram_is_one() {
     stage.written(1, 0);
     stage.written(1, 1);
     assert_eq!(only(stage.wait(5), "taken"), ["5 w1 credit c2 received 2 taken 129"]);
+}
+
+#[test]
+fn a_connection_that_keeps_messages_apart_is_given_empty_ones_too() {
+    let mut stage = Stage::client(1);
+    let app = "app".to_string();
+    stage.step(In::Accepted { connection: ConnectionId(1), app, datagrams: false, messages: true });
+    stage.own(1, 2, 1);
+    assert_eq!(stage.hear(1, ""), ["w1 input c2 ''"]);
+    assert_eq!(stage.output(1, 2, ""), ["p1 is given ''"]);
+    stage.written(1, 0);
+    assert_eq!(only(stage.wait(5), "taken"), ["5 w1 credit c2 received 1 taken 64"]);
+    assert_eq!(stage.output_close(1, 2), ["p1 will be given no more"], "it can say that it is done");
 }
 
 #[test]

@@ -251,6 +251,7 @@ impl Stage {
             connection: ConnectionId(connection),
             app: "app".to_string(),
             datagrams: false,
+            messages: false,
         })
     }
 

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Columns, and rows.
-pub(crate) const SIZE: u8 = 15;
+pub const SIZE: u8 = 15;
 const SQUARES: usize = SIZE as usize * SIZE as usize;
 
 /// For all tiles of a rack in one play.
@@ -29,34 +29,41 @@ const PREMIUMS: [&[u8; 8]; 8] = [
 
 /// A place on the board, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Square {
-    pub(crate) column: u8,
-    pub(crate) row: u8,
+pub struct Square {
+    /// From the left.
+    pub column: u8,
+    /// From above.
+    pub row: u8,
 }
 
 /// The first word covers it.
-pub(crate) const CENTRE: Square = Square { column: SIZE / 2, row: SIZE / 2 };
+pub const CENTRE: Square = Square { column: SIZE / 2, row: SIZE / 2 };
 
 impl Square {
     /// As `h8`: column and row.
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
         let (column, row) = marram_play::square(name, SIZE)?;
         Some(Self { column, row })
     }
 
-    pub(crate) fn index(self) -> usize {
+    /// Its number, row by row.
+    #[must_use]
+    pub fn index(self) -> usize {
         usize::from(self.row) * usize::from(SIZE) + usize::from(self.column)
     }
 
     /// The one behind it, to the right or down.
-    pub(crate) fn next(self, is_down: bool) -> Option<Self> {
+    #[must_use]
+    pub fn next(self, is_down: bool) -> Option<Self> {
         let Self { column, row } = self;
         let square = if is_down { Self { column, row: row + 1 } } else { Self { column: column + 1, row } };
         (square.column < SIZE && square.row < SIZE).then_some(square)
     }
 
     /// The one before it, to the left or up.
-    pub(crate) fn before(self, is_down: bool) -> Option<Self> {
+    #[must_use]
+    pub fn before(self, is_down: bool) -> Option<Self> {
         let Self { column, row } = self;
         if is_down {
             Some(Self { column, row: row.checked_sub(1)? })
@@ -79,25 +86,29 @@ impl fmt::Display for Square {
 
 /// A word to be laid, with the tiles of it that lie there already; blanks in upper case.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Play {
-    pub(crate) letters: Vec<u8>,
-    pub(crate) at: Square,
-    pub(crate) is_down: bool,
+pub struct Play {
+    /// Its letters, blanks in upper case.
+    pub letters: Vec<u8>,
+    /// Where its first letter lies.
+    pub at: Square,
+    /// Whether it goes down, and not across.
+    pub is_down: bool,
 }
 
 /// What a play that may be laid does.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Laid {
+pub struct Laid {
     /// The tiles that are new, in order.
-    tiles: Vec<(Square, u8)>,
-    pub(crate) score: u32,
+    pub tiles: Vec<(Square, u8)>,
+    /// What it counts.
+    pub score: u32,
     /// What the player has left.
-    pub(crate) rack: Rack,
+    pub rack: Rack,
 }
 
 /// Why a play may not be laid.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Wrong {
+pub enum Wrong {
     /// It reaches beyond the board.
     Out,
     /// Another tile stands before or behind it.
@@ -132,7 +143,7 @@ impl fmt::Display for Wrong {
 }
 
 /// The board: on each square a tile, or 0.
-pub(crate) struct Board {
+pub struct Board {
     tiles: [u8; SQUARES],
 }
 
@@ -143,20 +154,29 @@ impl Default for Board {
 }
 
 impl Board {
-    pub(crate) fn tile(&self, square: Square) -> Option<u8> {
+    /// What lies there.
+    #[must_use]
+    pub fn tile(&self, square: Square) -> Option<u8> {
         Some(self.tiles[square.index()]).filter(|tile| *tile != 0)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nothing lies on it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.tiles.iter().all(|tile| *tile == 0)
     }
 
-    pub(crate) fn has_tile(&self, square: Option<Square>) -> bool {
+    /// Whether there is such a square, and something lies there.
+    #[must_use]
+    pub fn has_tile(&self, square: Option<Square>) -> bool {
         square.is_some_and(|square| self.tile(square).is_some())
     }
 
     /// What laying it would do.
-    pub(crate) fn check(&self, words: &Words, rack: &Rack, play: &Play) -> Result<Laid, Wrong> {
+    ///
+    /// # Errors
+    /// Why it may not be laid.
+    pub fn check(&self, words: &Words, rack: &Rack, play: &Play) -> Result<Laid, Wrong> {
         let Play { letters, at, is_down } = play;
         let (mut tiles, mut square, mut last) = (Vec::with_capacity(RACK), Some(*at), *at);
         for letter in letters {
@@ -229,12 +249,14 @@ impl Board {
         if words.contains(&letters) { Ok(Some(sum * times)) } else { Err(Wrong::NoWord(letters)) }
     }
 
-    pub(crate) fn lay(&mut self, laid: &Laid) {
+    /// Lays what was checked.
+    pub fn lay(&mut self, laid: &Laid) {
         laid.tiles.iter().for_each(|(square, tile)| self.tiles[square.index()] = *tile);
     }
 
     /// What it looks like; blanks are in upper case, and free squares as in the manual.
-    pub(crate) fn text(&self) -> String {
+    #[must_use]
+    pub fn text(&self) -> String {
         let mut text = String::from("    a b c d e f g h i j k l m n o\n");
         for row in 0..SIZE {
             text += &format!("{:>3}", row + 1);

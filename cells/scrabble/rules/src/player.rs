@@ -1,4 +1,4 @@
-//! The edge's player: lays what counts most, and thinks no further.
+//! A player who lays what counts most and thinks no further.
 
 use crate::{
     board::{Board, CENTRE, Laid, Play, SIZE, Square},
@@ -7,7 +7,8 @@ use crate::{
 };
 
 /// The play that counts most, the first of those that count the same; none if nothing can be laid.
-pub(crate) fn best(board: &Board, words: &Words, rack: &Rack) -> Option<(Play, Laid)> {
+#[must_use]
+pub fn best(board: &Board, words: &Words, rack: &Rack) -> Option<(Play, Laid)> {
     let blanks = rack.tiles.iter().filter(|tile| **tile == BLANK).count();
     let letters: Vec<u8> = rack.tiles.iter().copied().filter(|tile| *tile != BLANK).collect();
     let rack_mask = words::mask(&letters);

@@ -4,10 +4,10 @@
 use marram_play::Dice;
 
 /// The blank.
-pub(crate) const BLANK: u8 = b'?';
+pub const BLANK: u8 = b'?';
 
 /// Tiles on a full rack.
-pub(crate) const RACK: usize = 7;
+pub const RACK: usize = 7;
 
 /// How many there are of a to z, of 100 with the two blanks.
 const COUNTS: [usize; 26] = [9, 2, 2, 4, 12, 2, 3, 2, 9, 1, 1, 4, 2, 6, 8, 2, 1, 6, 4, 6, 4, 2, 2, 1, 2, 1];
@@ -17,17 +17,19 @@ const BLANKS: usize = 2;
 const VALUES: [u32; 26] = [1, 3, 3, 2, 1, 4, 2, 4, 1, 8, 5, 1, 3, 1, 1, 3, 10, 1, 1, 1, 1, 4, 4, 8, 4, 10];
 
 /// What a tile counts; a blank nothing, wherever it is.
-pub(crate) fn value(tile: u8) -> u32 {
+#[must_use]
+pub fn value(tile: u8) -> u32 {
     if tile.is_ascii_lowercase() { VALUES[usize::from(tile - b'a')] } else { 0 }
 }
 
 /// The tiles that nobody has yet, in the order in which they will be drawn, last first.
-pub(crate) struct Bag {
+pub struct Bag {
     tiles: Vec<u8>,
 }
 
 impl Bag {
-    pub(crate) fn new(dice: &mut Dice) -> Self {
+    /// All tiles, shaken.
+    pub fn new(dice: &mut Dice) -> Self {
         let letters =
             (b'a'..=b'z').zip(COUNTS).flat_map(|(letter, count)| core::iter::repeat_n(letter, count));
         let mut tiles: Vec<u8> = letters.chain([BLANK; BLANKS]).collect();
@@ -35,37 +37,49 @@ impl Bag {
         Self { tiles }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.tiles.len()
     }
 
     /// For another one.
-    pub(crate) fn put_back(&mut self, tiles: &[u8], dice: &mut Dice) {
+    pub fn put_back(&mut self, tiles: &[u8], dice: &mut Dice) {
         self.tiles.extend_from_slice(tiles);
         dice.shuffle(&mut self.tiles);
     }
 
-    #[cfg(test)]
-    pub(crate) fn empty(&mut self) {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tiles.is_empty()
+    }
+
+    /// Nobody draws any more: for tests of the end.
+    pub fn empty(&mut self) {
         self.tiles.clear();
     }
 }
 
 /// A player's tiles, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Rack {
-    pub(crate) tiles: Vec<u8>,
+pub struct Rack {
+    /// In the order of their bytes.
+    pub tiles: Vec<u8>,
 }
 
 impl Rack {
-    pub(crate) fn new(tiles: &[u8]) -> Self {
+    /// Of these.
+    #[must_use]
+    pub fn new(tiles: &[u8]) -> Self {
         let mut tiles = tiles.to_vec();
         tiles.sort_unstable();
         Self { tiles }
     }
 
     /// Takes tiles out; none if some of them are not there.
-    pub(crate) fn without(&self, tiles: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn without(&self, tiles: &[u8]) -> Option<Self> {
         let mut left = self.clone();
         for tile in tiles {
             // A letter in upper case is a blank that is about to be laid.
@@ -77,7 +91,7 @@ impl Rack {
     }
 
     /// Draws until it is full or the bag is empty.
-    pub(crate) fn fill(&mut self, bag: &mut Bag) {
+    pub fn fill(&mut self, bag: &mut Bag) {
         while self.tiles.len() < RACK
             && let Some(tile) = bag.tiles.pop()
         {
@@ -86,11 +100,15 @@ impl Rack {
         self.tiles.sort_unstable();
     }
 
-    pub(crate) fn value(&self) -> u32 {
+    /// What they count.
+    #[must_use]
+    pub fn value(&self) -> u32 {
         self.tiles.iter().map(|tile| value(*tile)).sum()
     }
 
-    pub(crate) fn text(&self) -> String {
+    /// As it is said.
+    #[must_use]
+    pub fn text(&self) -> String {
         self.tiles.iter().map(|tile| char::from(*tile)).collect()
     }
 }

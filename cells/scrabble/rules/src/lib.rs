@@ -1,0 +1,8 @@
+//! Scrabble's rules, for the cells that play it and for the server of a table for two: tiles, the board, words, moves. Knows neither
+//! clients nor edges.
+
+pub mod board;
+pub mod player;
+pub mod round;
+pub mod tiles;
+pub mod words;

@@ -1,0 +1,63 @@
+//! Clients that speak WebSocket: which route their requests take, and what is to be done with their connections.
+
+use super::Shell;
+use crate::{
+    net::Socket,
+    routing::Route,
+    websocket::{Came, Refusal},
+};
+use marram_session::agent::{ConnectionId, In, Out};
+use mio::net::TcpStream;
+use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
+
+impl Shell {
+    /// One more connection at a listener for WebSocket.
+    pub(super) fn browser_accepted(&mut self, stream: TcpStream, client: SocketAddr, listener: usize) {
+        let (registry, now) = (self.poll.registry(), self.clock.now());
+        // Fails if the client is gone already, or the system is out of memory; the client sees its connection close.
+        let accepted = Socket::tcp(stream);
+        let _ = accepted.and_then(|socket| self.websockets.accept(registry, socket, (listener, client), now));
+    }
+
+    /// The next thing that a browser says.
+    pub(super) fn next_from_browsers(&mut self) -> Option<In> {
+        loop {
+            let now = self.clock.now();
+            let routing = &self.routing;
+            match self.websockets.next(now, |listener| routing.origins(listener))? {
+                Came::Input(input) => return Some(input),
+                Came::Asked { connection, .. } if self.stops > 0 => {
+                    self.websockets.refuse(now, connection, &Refusal::stopping());
+                }
+                Came::Asked { connection, listener, client, head } => {
+                    match self.routing.decide(listener, client, &head, true) {
+                        Route::App(app) => {
+                            self.routing.counts(listener).begun.fetch_add(1, Relaxed);
+                            self.websockets.grant(connection);
+                            self.step(In::Accepted { connection, app, datagrams: false, messages: true });
+                        }
+                        Route::Refuse(rule, reason) => {
+                            self.websockets.refuse(now, connection, &Refusal::by_rule(&reason));
+                            self.tell_refused(client, &rule, &reason);
+                        }
+                        Route::More => debug_assert!(false, "the routes were told that there is no more"),
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is to be done with a browser's connection.
+    pub(super) fn tell_browser(&mut self, connection: ConnectionId, out: Out) {
+        match out {
+            Out::Write { bytes, .. } => self.websockets.push(connection, bytes),
+            Out::Shutdown { .. } => self.websockets.shutdown(connection),
+            Out::Reading { on, .. } => self.websockets.set_reading(connection, on),
+            Out::Close { failure: None, .. } => self.websockets.close(connection),
+            Out::Close { failure: Some(failure), .. } => {
+                self.websockets.fail(self.clock.now(), connection, failure.code, &failure.reason);
+            }
+            _ => {}
+        }
+    }
+}

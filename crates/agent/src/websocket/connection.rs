@@ -1,0 +1,328 @@
+//! One client that speaks WebSocket: its socket, how far it has come, and what waits to be written.
+
+use super::{
+    request::{self, Refusal},
+    talk::{self, Closing, Heard, Talk},
+};
+use crate::net::Socket;
+use bytes::{Buf, Bytes, BytesMut};
+use marram_wire::limits::STREAM_CUT;
+use std::{
+    collections::VecDeque,
+    io::{self, ErrorKind, IoSlice, Write},
+    net::SocketAddr,
+    time::Instant,
+};
+
+/// Slices in one write.
+const SLICES: usize = 32;
+
+/// How far it has come.
+enum Stage {
+    /// It asks; what it has sent so far.
+    Asking(BytesMut),
+    /// Its request can be granted: by this answer; what it sent behind it.
+    Asked(Bytes, Bytes),
+    /// It has a session.
+    Talking(Box<Talk>),
+    /// Nothing is said any more but what waits.
+    Leaving,
+}
+
+/// What one look at a connection came to.
+pub(super) enum Step {
+    /// Nothing that concerns anybody else.
+    Nothing,
+    /// It asked, with this head, and its request is right.
+    Asked(Bytes),
+    /// It said something.
+    Received(Bytes),
+    /// It will say no more.
+    Closed,
+    /// It was turned away, or broke the protocol; whether it had a session.
+    Left(bool),
+    /// Its peer is not there any more.
+    Gone,
+}
+
+/// Bytes that wait to be written.
+struct Part {
+    bytes: Bytes,
+    /// The length of the message that is whole with them, if it is.
+    ends: Option<usize>,
+}
+
+/// One connection.
+pub(super) struct Connection {
+    pub(super) socket: Socket,
+    pub(super) listener: usize,
+    pub(super) client: SocketAddr,
+    /// When to give it up.
+    pub(super) deadline: Option<Instant>,
+    /// Whether the agent knows of it.
+    pub(super) known: bool,
+    /// Whether the agent wants to hear from it.
+    pub(super) reading: bool,
+    stage: Stage,
+    readable: bool,
+    peer_closed: bool,
+    /// Its client will say no more.
+    heard_close: bool,
+    /// It was told, or will be behind what waits, that no more will come.
+    said_close: bool,
+    /// There may be more in what was read.
+    fed: bool,
+    /// Nothing more can be read.
+    input_ended: bool,
+    waiting: VecDeque<Part>,
+    /// A ping's answer waits; what the one behind it is to say.
+    ponging: bool,
+    pong: Option<Bytes>,
+}
+
+impl Connection {
+    /// One that has not asked.
+    pub(super) fn new(socket: Socket, listener: usize, client: SocketAddr) -> Self {
+        Self {
+            socket,
+            listener,
+            client,
+            deadline: None,
+            known: false,
+            reading: true,
+            stage: Stage::Asking(BytesMut::new()),
+            readable: false,
+            peer_closed: false,
+            heard_close: false,
+            said_close: false,
+            fed: false,
+            input_ended: false,
+            waiting: VecDeque::new(),
+            ponging: false,
+            pong: None,
+        }
+    }
+
+    /// Notes what the poll said.
+    pub(super) fn ready(&mut self, readable: bool, peer_closed: bool) {
+        self.readable |= readable;
+        self.peer_closed |= peer_closed;
+    }
+
+    /// Whether [`Self::step`] may bring something.
+    pub(super) fn wants_read(&self) -> bool {
+        match &self.stage {
+            Stage::Asked(..) => false,
+            _ if self.input_ended => false,
+            Stage::Talking(_) => (self.readable || self.fed) && (self.reading || self.heard_close),
+            Stage::Asking(_) | Stage::Leaving => self.readable,
+        }
+    }
+
+    /// Reads once at most. `buffer` is empty before and after.
+    pub(super) fn step(&mut self, buffer: &mut BytesMut, origins: &[String]) -> Step {
+        if let Some(step) = self.say() {
+            return step;
+        }
+        if !self.readable {
+            return Step::Nothing;
+        }
+        if buffer.capacity() != STREAM_CUT {
+            *buffer = talk::reader();
+        }
+        match self.socket.read_into(buffer) {
+            Ok(0) if self.heard_close && self.known => {
+                // It closed and did not wait to be answered. Its session may end in order all the same.
+                self.input_ended = true;
+                Step::Nothing
+            }
+            Ok(0) => Step::Gone,
+            Ok(count) => {
+                self.readable = count == STREAM_CUT || self.peer_closed;
+                let step = self.take(buffer, origins);
+                buffer.clear();
+                step
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.readable = false;
+                Step::Nothing
+            }
+            Err(_) => Step::Gone,
+        }
+    }
+
+    /// Does with what was read what its stage says.
+    fn take(&mut self, read: &BytesMut, origins: &[String]) -> Step {
+        match &mut self.stage {
+            Stage::Asking(head) => {
+                head.extend_from_slice(read);
+                match request::read(head, origins) {
+                    None => Step::Nothing,
+                    Some(Ok((len, answer))) => {
+                        let (asked, behind) = (head.split_to(len).freeze(), head.split().freeze());
+                        self.stage = Stage::Asked(answer, behind);
+                        Step::Asked(asked)
+                    }
+                    Some(Err(refusal)) => {
+                        self.refuse(&refusal);
+                        Step::Left(false)
+                    }
+                }
+            }
+            Stage::Talking(talk) if !self.heard_close => {
+                talk.feed(Bytes::copy_from_slice(read));
+                self.fed = true;
+                self.say().unwrap_or(Step::Nothing)
+            }
+            // Nobody wants it any more.
+            Stage::Asked(..) | Stage::Talking(_) | Stage::Leaving => Step::Nothing,
+        }
+    }
+
+    /// The next thing in what was read, if there is one.
+    fn say(&mut self) -> Option<Step> {
+        while self.fed && self.reading && !self.heard_close {
+            let Stage::Talking(talk) = &mut self.stage else { break };
+            match talk.next() {
+                Ok(None) => self.fed = false,
+                Ok(Some(Heard::Message(bytes))) => return Some(Step::Received(bytes)),
+                Ok(Some(Heard::Ping(bytes))) => self.answer_ping(bytes),
+                Ok(Some(Heard::Close)) => {
+                    (self.heard_close, self.fed) = (true, false);
+                    return Some(Step::Closed);
+                }
+                Err(closing) => {
+                    let known = self.known;
+                    self.close(&closing);
+                    self.leave();
+                    return Some(Step::Left(known));
+                }
+            }
+        }
+        None
+    }
+
+    /// Only the last of several pings is owed an answer, so that few wait whatever comes.
+    fn answer_ping(&mut self, bytes: Bytes) {
+        if self.said_close {
+            return;
+        }
+        if self.ponging {
+            self.pong = Some(bytes);
+        } else {
+            self.ponging = true;
+            self.waiting.push_back(Part { bytes: talk::pong(bytes), ends: None });
+        }
+    }
+
+    /// Answers a request that is right: from now on it has a session.
+    pub(super) fn grant(&mut self) {
+        if let Stage::Asked(answer, behind) = std::mem::replace(&mut self.stage, Stage::Leaving) {
+            let mut talk = Talk::new();
+            talk.feed(behind);
+            (self.fed, self.known) = (true, true);
+            self.waiting.push_back(Part { bytes: answer, ends: None });
+            self.stage = Stage::Talking(Box::new(talk));
+        }
+    }
+
+    /// Answers a request with no, and leaves.
+    pub(super) fn refuse(&mut self, refusal: &Refusal) {
+        self.waiting.push_back(Part { bytes: refusal.answer(), ends: None });
+        self.said_close = true;
+        self.stage = Stage::Leaving;
+    }
+
+    /// One more message to it.
+    pub(super) fn push(&mut self, message: Bytes) {
+        let Stage::Talking(talk) = &self.stage else { return };
+        if !self.said_close {
+            let len = message.len();
+            self.waiting.push_back(Part { bytes: talk.header(&message), ends: (len == 0).then_some(0) });
+            if len > 0 {
+                self.waiting.push_back(Part { bytes: message, ends: Some(len) });
+            }
+        }
+    }
+
+    /// It is given up: told so, as far as it can be at once.
+    pub(super) fn give_up(&mut self) {
+        match self.stage {
+            Stage::Asking(_) => self.refuse(&Refusal::late()),
+            _ => self.close(&Closing::done()),
+        }
+        // Nothing follows from how that goes: the connection is dropped.
+        let _ = self.flush();
+    }
+
+    /// Whether all is written, the last that is said included, and only its client can end it in order.
+    pub(super) fn awaits_close(&self) -> bool {
+        self.said_close && self.waiting.is_empty()
+    }
+
+    /// After what waits, it is told that no more will come, and why. Whoever has not been let in is told nothing.
+    pub(super) fn close(&mut self, closing: &Closing) {
+        if matches!(self.stage, Stage::Talking(_)) && !self.said_close {
+            self.said_close = true;
+            self.waiting.push_back(Part { bytes: closing.frame(), ends: None });
+        }
+    }
+
+    /// The agent is done with it.
+    pub(super) fn leave(&mut self) {
+        self.known = false;
+        self.stage = Stage::Leaving;
+    }
+
+    /// Whether everything is written and nothing more awaited: it can be dropped. One whose client has not closed waits for that,
+    /// since what is unread then would have the kernel take back what was written.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Leaving) && self.waiting.is_empty() && self.heard_close
+    }
+
+    /// Writes what waits, as far as the socket takes it; how much of it was messages, if one came to its end.
+    pub(super) fn flush(&mut self) -> io::Result<Option<u64>> {
+        let mut total = None;
+        while !self.waiting.is_empty() {
+            match self.write_once(&mut total) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(total),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if matches!(self.stage, Stage::Leaving) {
+            // A peer that has reset the connection meanwhile is found out by the next read.
+            let _ = self.socket.shutdown_write();
+        }
+        Ok(total)
+    }
+
+    fn write_once(&mut self, total: &mut Option<u64>) -> io::Result<()> {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let parts = slices.iter_mut().zip(&self.waiting);
+        let count = parts.map(|(slice, part)| *slice = IoSlice::new(&part.bytes)).count();
+        let mut left = match self.socket.write_vectored(&slices[..count])? {
+            0 => return Err(ErrorKind::WriteZero.into()),
+            written => written,
+        };
+        while let Some(part) = self.waiting.front_mut() {
+            if left < part.bytes.len() {
+                part.bytes.advance(left);
+                break;
+            }
+            left -= part.bytes.len();
+            if let Some(len) = part.ends {
+                *total = Some(total.unwrap_or(0) + len as u64);
+            }
+            self.waiting.pop_front();
+        }
+        if self.ponging && self.waiting.is_empty() {
+            self.ponging = false;
+            if let Some(bytes) = self.pong.take() {
+                self.answer_ping(bytes);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,337 @@
+//! Connections of browsers, and of whoever else speaks WebSocket: a message of theirs is one message of the session, both ways.
+//! Knows no session.
+//!
+//! WebSocket has no half-close. A client that closes is done speaking, as a stream that ends; what the cell still has to say is
+//! sent before the client's close is answered, within [`CLOSING`].
+
+mod connection;
+mod request;
+mod talk;
+
+pub(super) use request::Refusal;
+pub use request::{HEAD_MAX, is_origin};
+
+use crate::net::{Socket, token};
+use bytes::{Bytes, BytesMut};
+use connection::{Connection, Step};
+use marram_session::agent::{ConnectionId, In};
+use marram_wire::frame::Code;
+use mio::{Interest, Registry};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
+    net::SocketAddr,
+    ops::Bound,
+    time::{Duration, Instant},
+};
+use talk::Closing;
+
+use crate::locals::ACCEPTED;
+
+/// Connections at a time; more wait in the listeners' queues.
+const CONNECTIONS_MAX: usize = 32_768;
+/// Connections at a time that have not asked yet; one more and the oldest is closed.
+pub const ASKING_MAX: usize = 1_024;
+/// How long a connection may take to close, after either side wished to.
+pub const CLOSING: Duration = Duration::from_secs(10);
+/// Searches for peers that are gone, in the time after which they are, and how many are looked at in a turn.
+const SEARCHES: u32 = 8;
+const SEARCHED: usize = 256;
+/// Their numbers have it: they share a kind of poll token with streams.
+const OURS: u64 = 1 << 59;
+
+/// What came.
+pub(super) enum Came {
+    /// From a client that was let in.
+    Input(In),
+    /// A request that can be granted, if the routes let it in: its head.
+    Asked { connection: ConnectionId, listener: usize, client: SocketAddr, head: Bytes },
+}
+
+/// All of them.
+pub(super) struct WebSockets {
+    all: BTreeMap<ConnectionId, Connection>,
+    /// May have something to read, in turn.
+    ready: VecDeque<ConnectionId>,
+    /// May have something to write.
+    dirty: BTreeSet<ConnectionId>,
+    /// When each is to be given up that has a time to be.
+    deadlines: BTreeSet<(Instant, ConnectionId)>,
+    /// Have not asked yet, oldest first.
+    asking: BTreeSet<ConnectionId>,
+    asking_max: usize,
+    accepted: u64,
+    patience: Duration,
+    vanished: Duration,
+    search_at: Instant,
+    search: Option<ConnectionId>,
+    buffer: BytesMut,
+}
+
+impl WebSockets {
+    /// None. Each may take `patience` to ask; those whose host is silent for `vanished` are broken.
+    pub(super) fn new(patience: Duration, vanished: Duration, now: Instant) -> Self {
+        Self {
+            all: BTreeMap::new(),
+            ready: VecDeque::new(),
+            dirty: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            asking: BTreeSet::new(),
+            asking_max: ASKING_MAX,
+            accepted: 0,
+            patience,
+            vanished,
+            search_at: now + vanished / SEARCHES,
+            search: None,
+            buffer: BytesMut::new(),
+        }
+    }
+
+    /// Whether a poll token's number is one of theirs.
+    pub(super) fn is_ours(number: u64) -> bool {
+        number & OURS != 0
+    }
+
+    /// Whether this is one of them.
+    pub(super) fn has(&self, connection: ConnectionId) -> bool {
+        self.all.contains_key(&connection)
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Whether one more can be accepted.
+    pub(super) fn has_room(&self) -> bool {
+        self.all.len() < CONNECTIONS_MAX
+    }
+
+    /// Whether [`Self::next`] may have something without another poll.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes in a connection that came to a listener. Nothing is known of it before it asks.
+    pub(super) fn accept(
+        &mut self,
+        registry: &Registry,
+        mut socket: Socket,
+        (listener, client): (usize, SocketAddr),
+        now: Instant,
+    ) -> io::Result<()> {
+        let connection = ConnectionId(OURS | self.accepted);
+        socket.ask_for_peer(self.vanished)?;
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        registry.register(&mut socket, token::token(ACCEPTED, connection.0), interests)?;
+        self.accepted += 1;
+        if self.asking.len() >= self.asking_max
+            && let Some(oldest) = self.asking.pop_first()
+        {
+            self.remove(oldest);
+        }
+        self.all.insert(connection, Connection::new(socket, listener, client));
+        self.asking.insert(connection);
+        self.give_until(connection, now + self.patience);
+        Ok(())
+    }
+
+    fn give_until(&mut self, connection: ConnectionId, until: Instant) {
+        if let Some(one) = self.all.get_mut(&connection) {
+            if let Some(former) = one.deadline.replace(until) {
+                self.deadlines.remove(&(former, connection));
+            }
+            self.deadlines.insert((until, connection));
+        }
+    }
+
+    fn remove(&mut self, connection: ConnectionId) -> Option<Connection> {
+        let one = self.all.remove(&connection)?;
+        self.asking.remove(&connection);
+        if let Some(deadline) = one.deadline {
+            self.deadlines.remove(&(deadline, connection));
+        }
+        Some(one)
+    }
+
+    /// Notes what the poll said.
+    pub(super) fn on_event(&mut self, number: u64, event: &mio::event::Event) {
+        let connection = ConnectionId(number);
+        let Some(one) = self.all.get_mut(&connection) else { return };
+        let closed = event.is_read_closed() || event.is_error();
+        one.ready(event.is_readable() || closed, closed);
+        if one.wants_read() {
+            self.ready.push_back(connection);
+        }
+        if event.is_writable() {
+            self.dirty.insert(connection);
+        }
+    }
+
+    /// The next thing that a client says; `origins` are the pages that may come to a listener.
+    pub(super) fn next<'a>(&mut self, now: Instant, origins: impl Fn(usize) -> &'a [String]) -> Option<Came> {
+        while let Some(connection) = self.ready.pop_front() {
+            let Some(one) = self.all.get_mut(&connection).filter(|one| one.wants_read()) else { continue };
+            let allowed = origins(one.listener);
+            let step = one.step(&mut self.buffer, allowed);
+            if one.wants_read() {
+                self.ready.push_back(connection);
+            }
+            // There may be an answer, to a ping, a close or a request.
+            self.dirty.insert(connection);
+            match step {
+                Step::Nothing => {}
+                Step::Asked(head) => {
+                    let (listener, client) = (one.listener, one.client);
+                    self.asking.remove(&connection);
+                    return Some(Came::Asked { connection, listener, client, head });
+                }
+                Step::Received(bytes) => return Some(Came::Input(In::Received { connection, bytes })),
+                Step::Closed => {
+                    self.give_until(connection, now + CLOSING);
+                    return Some(Came::Input(In::EndOfInput { connection }));
+                }
+                Step::Left(known) => {
+                    self.asking.remove(&connection);
+                    self.give_until(connection, now + CLOSING);
+                    if known {
+                        return Some(Came::Input(In::Broken { connection }));
+                    }
+                }
+                Step::Gone => {
+                    if self.remove(connection).is_some_and(|one| one.known) {
+                        return Some(Came::Input(In::Broken { connection }));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Changes one, and has it written to at the next flush.
+    fn change(&mut self, connection: ConnectionId, change: impl FnOnce(&mut Connection)) {
+        if let Some(one) = self.all.get_mut(&connection) {
+            change(one);
+            self.dirty.insert(connection);
+        }
+    }
+
+    /// Lets in a client that asked: it has a session from now on.
+    pub(super) fn grant(&mut self, connection: ConnectionId) {
+        self.change(connection, Connection::grant);
+        if let Some(one) = self.all.get_mut(&connection) {
+            if let Some(deadline) = one.deadline.take() {
+                self.deadlines.remove(&(deadline, connection));
+            }
+            // What came right behind the request.
+            self.ready.push_back(connection);
+        }
+    }
+
+    /// Turns away a client that asked.
+    pub(super) fn refuse(&mut self, now: Instant, connection: ConnectionId, refusal: &Refusal) {
+        self.change(connection, |one| one.refuse(refusal));
+        self.give_until(connection, now + CLOSING);
+    }
+
+    /// One more message to a client.
+    pub(super) fn push(&mut self, connection: ConnectionId, message: Bytes) {
+        self.change(connection, |one| one.push(message));
+    }
+
+    /// After what waits, a client is told that all is said.
+    pub(super) fn shutdown(&mut self, connection: ConnectionId) {
+        self.change(connection, |one| one.close(&Closing::done()));
+    }
+
+    /// All is said both ways.
+    pub(super) fn close(&mut self, connection: ConnectionId) {
+        self.change(connection, |one| {
+            one.close(&Closing::done());
+            one.leave();
+        });
+    }
+
+    /// Its session is over before that, and this is why.
+    pub(super) fn fail(&mut self, now: Instant, connection: ConnectionId, code: Code, reason: &str) {
+        self.change(connection, |one| {
+            one.close(&Closing::session(code, reason));
+            one.leave();
+        });
+        self.give_until(connection, now + CLOSING);
+    }
+
+    /// Stops or resumes reading from one.
+    pub(super) fn set_reading(&mut self, connection: ConnectionId, on: bool) {
+        if let Some(one) = self.all.get_mut(&connection) {
+            one.reading = on;
+            self.ready.push_back(connection);
+        }
+    }
+
+    /// When the next one is to be given up, or those that are gone are to be looked for.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let search = (!self.all.is_empty()).then_some(self.search_at);
+        self.deadlines.first().map(|(at, _)| *at).into_iter().chain(search).min()
+    }
+
+    /// Gives up what takes too long, and whose host is gone.
+    pub(super) fn expire(&mut self, now: Instant, inputs: &mut VecDeque<In>) {
+        while let Some((at, connection)) = self.deadlines.first().copied() {
+            if at > now {
+                break;
+            }
+            let Some(mut one) = self.remove(connection) else { continue };
+            if one.known {
+                inputs.push_back(In::Broken { connection });
+            }
+            one.give_up();
+        }
+        self.search_vanished(now, inputs);
+    }
+
+    fn search_vanished(&mut self, now: Instant, inputs: &mut VecDeque<In>) {
+        if now < self.search_at {
+            return;
+        }
+        let from = self.search.map_or(Bound::Unbounded, Bound::Excluded);
+        let some: Vec<_> =
+            self.all.range((from, Bound::Unbounded)).take(SEARCHED).map(|(id, _)| *id).collect();
+        self.search = some.last().copied().filter(|_| some.len() == SEARCHED);
+        if self.search.is_none() {
+            self.search_at = now + self.vanished / SEARCHES;
+        }
+        for connection in some {
+            let gone = self.all.get(&connection).is_some_and(|one| one.socket.has_vanished(self.vanished));
+            if gone && self.remove(connection).is_some_and(|one| one.known) {
+                inputs.push_back(In::Broken { connection });
+            }
+        }
+    }
+
+    /// Writes what waits on all, as far as their sockets take it, and says how much that was.
+    pub(super) fn flush(&mut self, now: Instant, inputs: &mut VecDeque<In>) {
+        while let Some(connection) = self.dirty.pop_first() {
+            let Some(one) = self.all.get_mut(&connection) else { continue };
+            let known = one.known;
+            let (written, over) = match one.flush() {
+                Ok(written) => (written, one.is_over()),
+                Err(_) => (None, true),
+            };
+            let waits = one.awaits_close() && one.deadline.is_none();
+            if let Some(bytes) = written.filter(|_| known) {
+                inputs.push_back(In::Written { connection, bytes });
+            }
+            if waits && !over {
+                // However slowly it read: from here on its client has so long to close.
+                self.give_until(connection, now + CLOSING);
+            }
+            if over && self.remove(connection).is_some_and(|one| one.known) {
+                inputs.push_back(In::Broken { connection });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

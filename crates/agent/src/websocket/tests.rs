@@ -1,0 +1,264 @@
+//! Connections over sockets within this process, at times that the test says: who is waited for and for how long, what waits for
+//! whom, and how a connection comes to its end.
+
+use super::*;
+use mio::{Events, Poll, net::UnixStream as Polled};
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+};
+
+const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: gate\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+const ASKING: Duration = Duration::from_secs(3);
+const VANISHED: Duration = Duration::from_secs(120);
+
+/// Connections, and a clock that stands.
+struct Bench {
+    poll: Poll,
+    all: WebSockets,
+    now: Instant,
+    inputs: VecDeque<In>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let now = Instant::now();
+        let all = WebSockets::new(ASKING, VANISHED, now);
+        Self { poll: Poll::new().unwrap(), all, now, inputs: VecDeque::new() }
+    }
+
+    /// A client that has connected and said nothing; its end does not block.
+    fn connect(&mut self) -> UnixStream {
+        let (client, ours) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let socket = Socket::Unix(Polled::from_std(ours));
+        let from = SocketAddr::from(([127, 0, 0, 1], 1));
+        self.all.accept(self.poll.registry(), socket, (0, from), self.now).unwrap();
+        client
+    }
+
+    /// Notes what is ready, without waiting for more.
+    fn look(&mut self) {
+        let mut events = Events::with_capacity(64);
+        self.poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        for event in &events {
+            self.all.on_event(token::split(event.token()).1, event);
+        }
+    }
+
+    /// What the clients say, up to now; requests are granted.
+    fn hear(&mut self) -> Vec<In> {
+        self.look();
+        let mut heard: Vec<In> = self.inputs.drain(..).collect();
+        while let Some(came) = self.all.next(self.now, |_| &[]) {
+            match came {
+                Came::Input(input) => heard.push(input),
+                Came::Asked { connection, .. } => self.all.grant(connection),
+            }
+        }
+        self.all.flush(self.now, &mut self.inputs);
+        heard.extend(self.inputs.drain(..));
+        heard
+    }
+
+    /// A client that was let in, and its connection.
+    fn talk(&mut self) -> (UnixStream, ConnectionId) {
+        let mut client = self.connect();
+        let connection = ConnectionId(OURS | (self.all.accepted - 1));
+        client.write_all(ASK).unwrap();
+        assert_eq!(self.hear(), []);
+        assert!(read(&mut client).starts_with(b"HTTP/1.1 101 "));
+        (client, connection)
+    }
+
+    /// So much later.
+    fn wait(&mut self, time: Duration) -> Vec<In> {
+        self.now += time;
+        self.all.expire(self.now, &mut self.inputs);
+        self.hear()
+    }
+}
+
+/// What has come to a client.
+fn read(client: &mut UnixStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // Ends with what there is: the socket does not block.
+    let _ = client.read_to_end(&mut bytes);
+    bytes
+}
+
+/// Whether a client's connection has ended, and nothing is left to read.
+fn is_closed(client: &mut UnixStream) -> bool {
+    matches!(client.read(&mut [0]), Ok(0))
+        || client.read(&mut [0]).is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock)
+}
+
+/// A short frame of a client, masked by nothing.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![first, 0x80 | u8::try_from(payload.len()).unwrap(), 0, 0, 0, 0];
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+fn received(connection: ConnectionId, text: &'static str) -> In {
+    In::Received { connection, bytes: Bytes::from_static(text.as_bytes()) }
+}
+
+#[test]
+fn who_does_not_ask_is_not_waited_for() {
+    let mut bench = Bench::new();
+    let mut client = bench.connect();
+    client.write_all(&ASK[..50]).unwrap();
+    assert_eq!(bench.wait(ASKING - Duration::from_millis(1)), []);
+    assert_eq!(
+        (read(&mut client), bench.all.deadline()),
+        (vec![], Some(bench.now + Duration::from_millis(1)))
+    );
+    assert_eq!(bench.wait(Duration::from_millis(1)), [], "no session knew of it");
+    assert!(read(&mut client).starts_with(b"HTTP/1.1 408 ") && bench.all.is_empty());
+    // One that has asked in time has all the time there is, but for a search for those that vanished.
+    let (_client, connection) = bench.talk();
+    assert_eq!(bench.wait(Duration::from_secs(3_600)), []);
+    assert!(bench.all.has(connection));
+}
+
+#[test]
+fn of_too_many_who_have_not_asked_the_oldest_goes() {
+    let mut bench = Bench::new();
+    bench.all.asking_max = 2;
+    let (_talks, connection) = bench.talk();
+    let mut clients = [(); 3].map(|()| bench.connect());
+    assert_eq!(clients.each_mut().map(is_closed), [true, false, false]);
+    assert!(bench.all.has(connection), "who has asked does not count");
+}
+
+#[test]
+fn what_follows_the_request_at_once_is_heard() {
+    let mut bench = Bench::new();
+    let mut client = bench.connect();
+    client.write_all(&[ASK, &frame(0x81, b"hi")].concat()).unwrap();
+    assert_eq!(bench.hear(), [received(ConnectionId(OURS), "hi")]);
+}
+
+#[test]
+fn nothing_is_heard_while_nobody_reads() {
+    let mut bench = Bench::new();
+    let (mut client, connection) = bench.talk();
+    bench.all.set_reading(connection, false);
+    client.write_all(&[frame(0x81, b"one"), frame(0x81, b"two")].concat()).unwrap();
+    assert_eq!(bench.hear(), []);
+    assert!(!bench.all.is_busy(), "it does not turn in circles meanwhile");
+    bench.all.set_reading(connection, true);
+    assert_eq!(bench.hear(), [received(connection, "one"), received(connection, "two")]);
+}
+
+#[test]
+fn many_pings_have_few_answers() {
+    let mut bench = Bench::new();
+    let (mut client, _) = bench.talk();
+    let pings: Vec<u8> = (0..1_000_u32).flat_map(|n| frame(0x89, &n.to_le_bytes())).collect();
+    client.write_all(&pings).unwrap();
+    assert_eq!(bench.hear(), []);
+    let answers = read(&mut client);
+    assert_eq!(answers[..6], [0x8a, 4, 0, 0, 0, 0]);
+    assert!(
+        answers.len() <= 3 * 6 && answers.ends_with(&999_u32.to_le_bytes()),
+        "the last is answered: {answers:?}"
+    );
+}
+
+#[test]
+fn what_is_written_is_counted_by_messages() {
+    let mut bench = Bench::new();
+    let (mut client, connection) = bench.talk();
+    for message in ["", "abc"] {
+        bench.all.push(connection, Bytes::from_static(message.as_bytes()));
+    }
+    assert_eq!(bench.hear(), [In::Written { connection, bytes: 3 }]);
+    assert_eq!(read(&mut client), [0x81, 0, 0x81, 3, b'a', b'b', b'c']);
+    bench.all.push(connection, Bytes::new());
+    assert_eq!(bench.hear(), [In::Written { connection, bytes: 0 }]);
+    // More than the socket takes: the rest is counted when it is gone.
+    let long = Bytes::from(vec![0xff; 1 << 20]);
+    bench.all.push(connection, long.clone());
+    assert_eq!(bench.hear(), []);
+    let (mut got, mut counted) = (0, Vec::new());
+    while counted.is_empty() {
+        got += read(&mut client).len();
+        counted = bench.hear();
+    }
+    got += read(&mut client).len();
+    assert_eq!((got, counted), (2 + 10 + long.len(), vec![In::Written { connection, bytes: 1 << 20 }]));
+}
+
+#[test]
+fn a_client_that_closes_is_answered_when_the_cell_is_done() {
+    let mut bench = Bench::new();
+    let (mut client, connection) = bench.talk();
+    client.write_all(&frame(0x88, &[3, 233])).unwrap();
+    assert_eq!(bench.hear(), [In::EndOfInput { connection }]);
+    assert_eq!(read(&mut client), []);
+    bench.all.push(connection, Bytes::from_static(b"last"));
+    bench.all.shutdown(connection);
+    bench.all.close(connection);
+    bench.hear();
+    assert_eq!(read(&mut client), b"\x81\x04last\x88\x02\x03\xe8");
+    assert!(is_closed(&mut client) && bench.all.is_empty());
+}
+
+#[test]
+fn a_cell_that_never_closes_is_not_waited_for_by_its_client() {
+    let mut bench = Bench::new();
+    let (mut client, connection) = bench.talk();
+    client.write_all(&frame(0x88, &[])).unwrap();
+    assert_eq!(bench.hear(), [In::EndOfInput { connection }]);
+    assert_eq!(bench.wait(CLOSING), [In::Broken { connection }]);
+    assert_eq!(read(&mut client), [0x88, 2, 3, 232]);
+    assert!(bench.all.is_empty());
+}
+
+#[test]
+fn a_client_that_closes_and_goes_lets_its_session_end_in_order() {
+    let mut bench = Bench::new();
+    let (mut client, connection) = bench.talk();
+    client.write_all(&frame(0x88, &[])).unwrap();
+    drop(client);
+    assert_eq!(bench.hear(), [In::EndOfInput { connection }]);
+    assert!(bench.all.has(connection) && !bench.all.is_busy());
+    bench.all.close(connection);
+    bench.hear();
+    assert!(bench.all.is_empty());
+    // One that only goes has broken it.
+    let (client, connection) = bench.talk();
+    drop(client);
+    assert_eq!(bench.hear(), [In::Broken { connection }]);
+}
+
+#[test]
+fn a_session_that_is_over_tells_its_client_why() {
+    let mut bench = Bench::new();
+    let (mut client, connection) = bench.talk();
+    bench.all.fail(bench.now, connection, Code::NoEdge, "no edge took it");
+    assert_eq!(bench.hear(), []);
+    assert_eq!(read(&mut client), b"\x88\x11\x03\xf5no edge took it");
+    // It is heard no more, whatever it says, and given up if it does not close.
+    client.write_all(&frame(0x81, b"but")).unwrap();
+    assert_eq!(bench.hear(), []);
+    assert!(bench.all.has(connection));
+    assert_eq!(bench.wait(CLOSING), []);
+    assert!(is_closed(&mut client) && bench.all.is_empty());
+}
+
+#[test]
+fn a_client_that_does_not_close_after_the_cell_did_is_given_up() {
+    let mut bench = Bench::new();
+    let (mut client, connection) = bench.talk();
+    bench.all.shutdown(connection);
+    assert_eq!(bench.hear(), []);
+    client.write_all(&frame(0x81, b"late")).unwrap();
+    assert_eq!(bench.hear(), [received(connection, "late")], "it may speak until it closes");
+    assert_eq!(bench.wait(CLOSING), [In::Broken { connection }]);
+    assert!(bench.all.is_empty());
+}
