@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn what_is_flushed_can_be_read_at_once_in_any_room() {
-        let words: Vec<Vec<u8>> = (0..60_usize).map(|n| vec![b'a' + (n % 23) as u8; n * n * 7]).collect();
+        let words: Vec<Vec<u8>> =
+            (0..60_u8).map(|n| vec![b'a' + n % 23; usize::from(n).pow(2) * 7]).collect();
         for format in FORMATS {
             let (mut encoder, mut decoder) = (Encoder::new(format, 6), Decoder::new(format));
             for round in 0..2 {

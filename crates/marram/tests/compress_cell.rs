@@ -150,6 +150,9 @@ fn what_its_work_costs_is_printed() {
                     println!("level {level}, {len} bytes to {}: {ask:.0} us and {answer:.0} us", heard.len());
                 }
             }
+            let checkpoint = cell.stays.snapshot(CELL, Base::Image).unwrap().encode().len();
+            println!("level {level}: a checkpoint of {} KiB", checkpoint >> 10);
+            assert!(checkpoint < 4 << 20);
         }
     }
 }
