@@ -368,8 +368,8 @@ fn shown(browser: &Browser, url: &str) -> Vec<u8> {
 
 #[test]
 fn a_browser_shows_the_same_pixels_while_edges_die() {
-    let start = || Browser::start(1000, 1400);
-    let (Some(nginx), Some(browser)) = (site::nginx(), start()) else { return };
+    let browser_of_its_own = || Browser::start(1000, 1400);
+    let (Some(nginx), Some(browser)) = (site::nginx(), browser_of_its_own()) else { return };
     let (files, parts) = gallery();
     let named: Vec<(&str, Vec<u8>)> =
         files.iter().map(|(name, contents)| (name.as_str(), contents.clone())).collect();
@@ -384,7 +384,7 @@ fn a_browser_shows_the_same_pixels_while_edges_die() {
     for (name, address) in [("packed", at[0]), ("plain", at[1])] {
         site.live.rewind(1);
         let start = lab.journal.end();
-        let browser = start().unwrap();
+        let browser = browser_of_its_own().unwrap();
         let picture = thread::spawn(move || shown(&browser, &format!("http://{address}/live")));
         // The page is being said, and what its parts name is being fetched. Both edges die in turn, so its own session's is
         // among them.
