@@ -70,7 +70,7 @@ fn sample(kind: Kind) -> Cow<'static, str> {
 
 /// What is wrong and can be lived with.
 fn check(kind: Kind, file: &std::path::Path) -> Result<Vec<Problem>, Problem> {
-    let source = Source::read(file)?;
+    let source = Source::read(file)?.with_own_environment();
     match kind {
         Kind::Edge => edge::Config::parse(&source).map(drop),
         Kind::AgentClient => agent::Config::parse(&source, Side::Client).map(drop),

@@ -33,9 +33,9 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
     // The supervisor compiles.
     crate::memory::share_one_stock();
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
-    let source = Source::read(&arguments.config).map_err(usage)?;
+    let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
     let config = config::edge::Config::parse(&source).map_err(usage)?;
-    start_logging(config.log, arguments.log);
+    start_logging(&config.log, arguments.log)?;
     warn_of(&source);
     raise_descriptor_limit();
     let _held = edge::hold(&config.admin.state)?;
@@ -49,7 +49,7 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
     let coordinator = coordinator.transpose()?;
     let desk = Arc::new(Desk::new(&config, client, coordinator.clone()));
     admin::start(listener, Arc::clone(&desk)).context("the admin API cannot start")?;
-    tracing::info!(address = %listen, "listening for operators");
+    tracing::info!(target: "marram::admin", address = %listen, "listening for operators");
     let fetch = (!desk.peers.is_empty() || coordinator.is_some()).then(|| {
         let fetch: edge::Fetch = Arc::new(move |image| admin::fetch(&desk, image));
         fetch
@@ -106,14 +106,14 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     };
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
     let source = match &arguments.config {
-        Some(path) => Source::read(path).map_err(usage)?,
-        None => Source::new("the command line", String::new()),
+        Some(path) => Source::read(path).map_err(usage)?.with_own_environment(),
+        None => Source::new("the command line", String::new()).with_own_environment(),
     };
     let config = match &arguments.config {
         Some(_) => config::agent::Config::parse(&source, side).map_err(usage)?,
         None => config::agent::Config::from_flags(&source, flags(arguments), side).map_err(usage)?,
     };
-    start_logging(config.log, arguments.log);
+    start_logging(&config.log, arguments.log)?;
     warn_of(&source);
     raise_descriptor_limit();
     let stop = Stop::on_signals().context("signals cannot be caught")?;
@@ -143,7 +143,7 @@ fn reload_on_hangup(path: PathBuf, side: Side, routing: marram_agent::Routing) -
 }
 
 fn reload(path: &std::path::Path, side: Side, routing: &marram_agent::Routing) -> Result<usize, String> {
-    let source = Source::read(path).map_err(|problem| problem.to_string())?;
+    let source = Source::read(path).map_err(|problem| problem.to_string())?.with_own_environment();
     let config = config::agent::Config::parse(&source, side).map_err(|problem| problem.to_string())?;
     let rules: Vec<_> = config.agent.routing.rules().1.into_iter().map(|(rule, _)| rule).collect();
     let count = rules.len();
@@ -179,9 +179,9 @@ pub(super) struct Recorder {
 
 pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
-    let source = Source::read(&arguments.config).map_err(usage)?;
+    let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
     let config = config::recorder::Config::parse(&source).map_err(usage)?;
-    start_logging(config.log, arguments.log);
+    start_logging(&config.log, arguments.log)?;
     warn_of(&source);
     raise_descriptor_limit();
     let stop = Stop::on_signals().context("signals cannot be caught")?;
@@ -189,7 +189,7 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     let listener = listen_for_operators(config.listen)?;
     let desk = admin::RecorderDesk { client, name: config.recorder.name.clone(), token: config.token };
     admin::serve(listener, Arc::new(desk)).context("the admin API cannot start")?;
-    tracing::info!(address = %config.listen, "listening for operators");
+    tracing::info!(target: "marram::admin", address = %config.listen, "listening for operators");
     Ok(recorder::run(&config.recorder, questions, stop)?)
 }
 
@@ -218,8 +218,10 @@ fn warn_of(source: &Source) {
     source.warnings().iter().for_each(|problem| tracing::warn!("{problem}"));
 }
 
-fn start_logging(configured: logging::Options, format: Option<logging::Format>) {
-    logging::start(logging::Options { format: format.unwrap_or(configured.format), ..configured });
+fn start_logging(configured: &logging::Options, format: Option<logging::Format>) -> Result<(), Failure> {
+    let format = format.unwrap_or(configured.format);
+    logging::start(&logging::Options { format, ..configured.clone() })
+        .map_err(|why| Failure::Usage(anyhow::anyhow!(why)))
 }
 
 /// `A=B`

@@ -152,6 +152,8 @@ struct Seat {
     place: Place,
     /// Whose cache its handlers read from.
     app: String,
+    /// For whom it is, unless it is shared.
+    session: Option<SessionId>,
     /// How many wait: none or one, unless somebody's books are wrong.
     waiting: usize,
     /// What the handler that is under way was charged.
@@ -186,6 +188,7 @@ pub(super) struct Executor {
     worker: Worker<Desk, Answer>,
     sealer: Worker<(), Answer>,
     prints: Limiter,
+    complaints: Limiter,
     /// Whether a cell may have to be started ahead of its client.
     stocking: bool,
     /// Whether sessions may come here to be recovered: then there is memory ready for their checkpoints.
@@ -228,6 +231,7 @@ impl Executor {
             worker,
             sealer,
             prints: Limiter::new(Instant::now()),
+            complaints: Limiter::new(Instant::now()),
             stocking: false,
             recovers: false,
             tend_at: Instant::now() + TEND_EVERY,
@@ -241,10 +245,10 @@ impl Executor {
     }
 
     /// A cell's handlers will queue here.
-    pub(super) fn place(&mut self, cell: CellId, app: String, place: Place) {
+    pub(super) fn place(&mut self, cell: CellId, (app, session): (String, Option<SessionId>), place: Place) {
         self.turns.weigh(place.tenant, place.weight);
         self.turns.charge(place.tenant, cost::OPEN_NS);
-        self.seats.insert(cell, Seat { place, app, waiting: 0, charged_ns: 0, standing: None });
+        self.seats.insert(cell, Seat { place, app, session, waiting: 0, charged_ns: 0, standing: None });
     }
 
     /// Where the cells of an app read from, from now on.
@@ -306,10 +310,10 @@ impl Executor {
             });
             self.reclaims += 1;
             self.stocking = false;
-            warn!(
-                cells,
-                slots, images, "the machine is short of memory: gave up what was kept ahead of clients"
-            );
+            if let Some(swallowed) = self.complaints.pass(now) {
+                let what = "the machine is short of memory: gave up what was kept ahead of clients";
+                warn!(cells, slots, images, swallowed, "{what}");
+            }
         } else {
             self.cells.tend();
             if self.recovers {
@@ -699,14 +703,21 @@ impl Executor {
 
     /// Writes what a guest printed to the log; of one that just stopped too, since that often says why.
     fn print(&mut self, CellId(cell): CellId) {
-        for print in self.cells.take_prints(CellId(cell)) {
+        let prints = self.cells.take_prints(CellId(cell));
+        if prints.is_empty() {
+            return;
+        }
+        let seat = self.seats.get(&CellId(cell));
+        let app = seat.map(|seat| seat.app.as_str());
+        let session = seat.and_then(|seat| seat.session).map(tracing::field::display);
+        for print in prints {
             let Some(swallowed) = self.prints.pass(Instant::now()) else { continue };
             let (stage, text) = (print.stage, print.text);
             match print.level {
-                Level::Error => error!(target: "guest", cell, stage, swallowed, "{text}"),
-                Level::Warning => warn!(target: "guest", cell, stage, swallowed, "{text}"),
-                Level::Information => info!(target: "guest", cell, stage, swallowed, "{text}"),
-                Level::Debug => debug!(target: "guest", cell, stage, swallowed, "{text}"),
+                Level::Error => error!(target: "guest", app, session, stage, swallowed, "{text}"),
+                Level::Warning => warn!(target: "guest", app, session, stage, swallowed, "{text}"),
+                Level::Information => info!(target: "guest", app, session, stage, swallowed, "{text}"),
+                Level::Debug => debug!(target: "guest", app, session, stage, swallowed, "{text}"),
             }
         }
     }
@@ -765,7 +776,9 @@ impl Executor {
         match result {
             Ok(image) => {
                 if let Err(error) = self.cells.prepare(&image) {
-                    warn!(image = %hash, %error, "an image cannot be mapped ahead of its first cell");
+                    if let Some(swallowed) = self.complaints.pass(Instant::now()) {
+                        warn!(image = %hash, %error, swallowed, "an image cannot be mapped ahead of its first cell");
+                    }
                 }
                 if self.deployed.values().any(|deployed| *deployed == hash) {
                     self.cells.expect(&image);
@@ -775,7 +788,9 @@ impl Executor {
                 waiting.into_iter().for_each(|(cell, beginning)| self.begin(cell, hash, beginning, inputs));
             }
             Err(error) => {
-                warn!(image = %hash, %error, "an image cannot be loaded");
+                if let Some(swallowed) = self.complaints.pass(Instant::now()) {
+                    warn!(image = %hash, %error, swallowed, "an image cannot be loaded");
+                }
                 let error = CellError { code: Code::UnknownImage, reason: error.to_string() };
                 for (cell, beginning) in waiting {
                     if self.expected.remove(&cell) {
