@@ -78,6 +78,12 @@ impl Client {
     /// # Errors
     /// If it is neither.
     pub fn new(url: &str, token: Option<String>) -> Result<Self, String> {
+        if url.starts_with("https://") {
+            return Err(format!(
+                "{url:?} cannot be reached: admin addresses are not encrypted; write http://HOST:PORT, through a tunnel where the \
+                 way is not private"
+            ));
+        }
         let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
         let address: crate::config::units::Address =
             authority.parse().map_err(|_| format!("{url:?} is no admin address; write http://HOST:PORT"))?;
@@ -180,7 +186,10 @@ impl Client {
         }
         let request =
             request.body(Full::new(body)).map_err(|error| ClientError::NotUnderstood(error.to_string()))?;
-        sender.send_request(request).await.map_err(|error| self.unreachable(error))
+        sender.send_request(request).await.map_err(|error| {
+            let what = "it takes connections and gives no answer of an admin API, as where agents connect (`listen`)";
+            self.unreachable(format!("{what} ({error})"))
+        })
     }
 }
 

@@ -110,8 +110,12 @@ async fn respond(site: Arc<dyn Site>, request: Request<Incoming>) -> Result<Resp
 async fn read(site: &dyn Site, request: Request<Incoming>) -> Result<Call, Refusal> {
     let shown = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
     if !may_ask(site, shown, request.uri().path()) {
-        let fix = "show the edge's admin token: --token-file, or `Authorization: Bearer ...`";
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "the admin token is missing or wrong", fix));
+        let what = match shown {
+            None => "the admin token is missing",
+            Some(_) => "the admin token is wrong: another one was shown than the edge has",
+        };
+        let fix = "show that of `admin.token_file`: --token-file, or `Authorization: Bearer ...`";
+        return Err(Refusal::new(StatusCode::UNAUTHORIZED, what, fix));
     }
     let (head, incoming) = request.into_parts();
     let body = Limited::new(incoming, body::SIZE_MAX).collect();

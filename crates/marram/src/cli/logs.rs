@@ -138,7 +138,8 @@ pub(super) fn run(arguments: &Logs) -> Result<(), Failure> {
         thread::spawn(move || listen(place, &client, &wanted, &tell));
     }
     drop(tell);
-    let mut screen = Screen { json: arguments.edges.json, several: seen.len() > 1, seen };
+    let (json, follow, several) = (arguments.edges.json, wanted.follow, seen.len() > 1);
+    let mut screen = Screen { json, follow, several, seen };
     if screen.begin(&told, wanted.last()) {
         screen.go_on(&told);
     }
@@ -202,6 +203,7 @@ fn listen(place: usize, client: &Client, wanted: &Wanted, tell: &SyncSender<(usi
 /// Where lines are shown.
 struct Screen {
     json: bool,
+    follow: bool,
     several: bool,
     seen: Vec<Seen>,
 }
@@ -245,7 +247,7 @@ impl Screen {
             }
             News::Away(error) => {
                 let again = matches!(error, ClientError::Unreachable(_) | ClientError::Silent(_));
-                if again && !std::mem::replace(&mut seen.away, true) {
+                if again && !std::mem::replace(&mut seen.away, true) && self.follow {
                     eprintln!("marram: {} is away: {error}", seen.name);
                 }
                 // Of one that comes back it is nothing that matters in the end.

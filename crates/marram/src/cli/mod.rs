@@ -79,6 +79,9 @@ enum Command {
     Limits,
     /// Print completions for a shell.
     Completions(install::Completions),
+    /// What the exit status of every command means.
+    #[command(long_about = exit::HELP)]
+    ExitCodes,
     /// Write manual pages, one a command.
     Man(install::Manual),
     /// Print a unit for systemd.
@@ -121,6 +124,10 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Config(command) => configure::run(command),
         Command::Limits => {
             emit(&limits::page());
+            Ok(())
+        }
+        Command::ExitCodes => {
+            emit(&format!("{}\n", exit::HELP));
             Ok(())
         }
         Command::Completions(arguments) => install::completions(arguments),

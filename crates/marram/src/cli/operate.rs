@@ -2,7 +2,8 @@
 
 use super::{Failure, table};
 use crate::admin::client::{Client, ClientError};
-use anyhow::{Context, anyhow};
+use crate::config::source::unreadable;
+use anyhow::anyhow;
 use bytes::Bytes;
 use clap::Args;
 use hyper::Method;
@@ -49,9 +50,10 @@ impl Edges {
         let token = match &self.token_file {
             None => None,
             Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("the token file {} cannot be read", path.display()))
-                    .map_err(Failure::Usage)?;
+                let text = std::fs::read_to_string(path).map_err(|error| {
+                    let why = unreadable(path, &error);
+                    Failure::Usage(anyhow!("the token file {} {why}", path.display()))
+                })?;
                 Some(text.trim().to_owned())
             }
         };

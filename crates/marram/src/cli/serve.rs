@@ -10,7 +10,7 @@ use crate::coordinator::Coordinator;
 use crate::{edge, logging, recorder};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use marram_agent::net::Stop;
+use marram_agent::net::{Stop, cannot_listen};
 use marram_sandbox::run_soon;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -194,11 +194,7 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
 }
 
 fn listen_for_operators(listen: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(listen).with_context(|| {
-        format!(
-            "cannot listen on {listen} for operators: choose another `admin.listen`, or stop what uses it"
-        )
-    })
+    TcpListener::bind(listen).map_err(|error| cannot_listen(listen, "for operators (`admin.listen`)", &error))
 }
 
 pub(super) fn shard() -> Result<(), Failure> {
@@ -206,12 +202,21 @@ pub(super) fn shard() -> Result<(), Failure> {
     Ok(edge::run_shard()?)
 }
 
+/// With fewer descriptors something will soon be refused that nobody expects.
+const DESCRIPTORS_FEW: u64 = 1_024;
+
 /// A socket a session, and then some: takes all descriptors that this process may have.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // Refused only where something else than the hard limit forbids it; then the old one holds.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    if let Some(maximum) = limit.maximum.filter(|maximum| *maximum < DESCRIPTORS_FEW) {
+        tracing::warn!(
+            maximum,
+            "this process may open only few files, and a connection is one: raise the limit (`ulimit -Hn`, LimitNOFILE= in a unit)"
+        );
+    }
 }
 
 fn warn_of(source: &Source) {

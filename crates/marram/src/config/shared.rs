@@ -1,6 +1,6 @@
 //! The tables that edges and agents share: `[security]`, `[patience]`, `[log]`; and files that hold secrets.
 
-use super::source::{Problem, Source};
+use super::source::{Problem, Source, unreadable};
 use super::units::{Size, Time};
 use crate::logging;
 use marram_agent::Patience;
@@ -153,13 +153,13 @@ pub(super) fn file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, P
     let place = source.path(path.get_ref());
     let problem = |what: String| source.problem(&path.span(), what);
     let size = std::fs::metadata(&place)
-        .map_err(|error| problem(format!("names {}, which cannot be read: {error}", place.display())))?
+        .map_err(|error| problem(format!("names {}, which {}", place.display(), unreadable(&place, &error))))?
         .len();
     if size > FILE_BYTES_MAX {
         return Err(problem(format!("names a file of {size} bytes; at most {FILE_BYTES_MAX} are read")));
     }
     std::fs::read(&place)
-        .map_err(|error| problem(format!("names {}, which cannot be read: {error}", place.display())))
+        .map_err(|error| problem(format!("names {}, which {}", place.display(), unreadable(&place, &error))))
 }
 
 #[derive(Deserialize, Default)]

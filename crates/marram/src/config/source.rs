@@ -113,11 +113,11 @@ impl Source {
     pub fn read(path: &Path) -> Result<Self, Problem> {
         let name = path.display().to_string();
         let problem = |what: String| Problem { file: name.clone(), line: None, field: None, what };
-        let size = std::fs::metadata(path).map_err(|e| problem(format!("cannot be read: {e}")))?.len();
+        let size = std::fs::metadata(path).map_err(|e| problem(unreadable(path, &e)))?.len();
         if size > TEXT_BYTES_MAX {
             return Err(problem(format!("is {size} bytes long; at most {TEXT_BYTES_MAX} are read")));
         }
-        let text = std::fs::read_to_string(path).map_err(|e| problem(format!("cannot be read: {e}")))?;
+        let text = std::fs::read_to_string(path).map_err(|e| problem(unreadable(path, &e)))?;
         let directory = path.parent().unwrap_or(Path::new("")).to_path_buf();
         Ok(Self { directory, ..Self::new(&name, text) })
     }
@@ -148,6 +148,10 @@ impl Source {
         toml::from_str(&self.text).map_err(|error| {
             let what = told(error.message());
             match error.span() {
+                // Of the whole text: no place is to blame.
+                Some(span) if span.start == 0 && what.starts_with("missing field") => {
+                    self.complaint(what + "; `marram config sample` shows every field")
+                }
                 Some(span) => self.problem(&span, what),
                 None => self.complaint(what),
             }
@@ -194,6 +198,24 @@ impl Source {
             what: format!("is missing; {fix}"),
         }
     }
+}
+
+/// Why a file cannot be read, and what to do about it.
+pub fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    let fix = match error.kind() {
+        std::io::ErrorKind::NotFound if path.is_relative() => {
+            let here = std::env::current_dir().unwrap_or_default();
+            format!("; look for a slip in the path, which starts at {}", here.display())
+        }
+        std::io::ErrorKind::NotFound => "; look for a slip in the path".into(),
+        std::io::ErrorKind::IsADirectory => "; name a file in it".into(),
+        std::io::ErrorKind::PermissionDenied => {
+            format!("; let the user that this runs as read it (`ls -l {}`)", path.display())
+        }
+        std::io::ErrorKind::InvalidData => "; it is no text in UTF-8".into(),
+        _ => String::new(),
+    };
+    format!("cannot be read: {error}{fix}")
 }
 
 /// What a parser says, for people: with what may be meant where a field is not known.

@@ -14,7 +14,9 @@ use super::{
 };
 use crate::logging::{self, Receiver};
 use anyhow::{Context, ensure};
-use marram_agent::net::{Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict, token};
+use marram_agent::net::{
+    Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict, cannot_listen, token,
+};
 use marram_edge::{
     api::FromShard,
     control::{self, Control, Request},
@@ -430,9 +432,8 @@ fn shard_number(index: usize) -> u8 {
 fn listen(options: &Options, poll: &Poll) -> anyhow::Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     for address in &options.listen {
-        let mut listener = TcpListener::bind(*address).with_context(|| {
-            format!("cannot listen on {address}: choose another address or stop what uses it")
-        })?;
+        let mut listener =
+            TcpListener::bind(*address).map_err(|error| cannot_listen(address, "for agents", &error))?;
         let token = token::token(LISTENER, listeners.len() as u64);
         poll.registry().register(&mut listener, token, Interest::READABLE)?;
         info!(address = %listener.local_addr()?, "listening for agents");

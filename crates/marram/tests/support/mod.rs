@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod etcd;
+pub(crate) mod mistaken;
+pub(crate) mod modules;
 pub(crate) mod origin;
 pub(crate) mod traffic;
 
