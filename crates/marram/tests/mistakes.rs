@@ -1,5 +1,6 @@
 //! Mistakes that newcomers make with commands and files, one a row: what they did, and what they must be told. Each message says
-//! what happened, why, and what to do about it. Those that take something that runs are in `mistakes_running`.
+//! what happened, why, and what to do about it. Those that take something that runs are in `mistakes_running`; a full disk is in `full_disk`, a replay without its app in
+//! `record`, and a port that takes rights beside `cannot_listen`, since tests may run as root.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -10,6 +11,9 @@ use support::mistaken::place;
 
 /// What was done (`@` is a directory with the files of `place`, `%` an address that is in use), the exit status, what is told.
 type Row = (&'static str, &'static str, i32, &'static [&'static str]);
+
+/// The same with a variable that was set before.
+type Set = (&'static str, [&'static str; 2], &'static str, i32, &'static [&'static str]);
 
 const COMMANDS: &[Row] = &[
     ("a slip in a command", "depoly app", 2, &["unrecognized subcommand 'depoly'", "similar", "'deploy'"]),
@@ -236,7 +240,7 @@ const COMMANDS: &[Row] = &[
 ];
 
 /// Of the environment: what is set, and with which command.
-const VARIABLES: &[(&str, [&str; 2], &str, i32, &[&str])] = &[
+const VARIABLES: &[Set] = &[
     (
         "a slip in a variable",
         ["MARRAM_EDGE__LIMITS__SESIONS", "5"],

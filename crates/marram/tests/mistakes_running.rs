@@ -76,6 +76,9 @@ fn lab() -> Lab {
     lab
 }
 
+/// What was done, the token's file that was shown, the exit status, what is told.
+type Row<'a> = (&'a str, &'a [&'a str], &'a str, i32, &'a [&'a str]);
+
 #[test]
 fn commands_to_a_running_edge() {
     let mut lab = lab();
@@ -102,7 +105,7 @@ fn commands_to_a_running_edge() {
     let twice = firsts.iter().find(|first| firsts.iter().filter(|other| other == first).count() > 1);
     let other = answering("HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\nhello");
     let none = "0".repeat(32);
-    let rows: &[(&str, &[&str], &str, i32, &[&str])] = &[
+    let rows: &[Row<'_>] = &[
         ("no admin token", &["apps"], "", 3, &["the admin token is missing", "--token-file"]),
         ("another admin token", &["apps"], &secret, 3, &["the admin token is wrong", "`admin.token_file`"]),
         ("no such session", &["kill", &none], &token, 3, &["no such app or session", "marram ps"]),

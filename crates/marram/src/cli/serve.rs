@@ -5,7 +5,7 @@ use crate::admin::{self, Desk};
 use crate::config::agent::{Flags, Side};
 use crate::config::source::Source;
 use crate::config::units::{Address, Name, Peer, Socket};
-use crate::config::{self};
+use crate::config::{self, environment};
 use crate::coordinator::Coordinator;
 use crate::{edge, logging, recorder};
 use anyhow::Context;
@@ -36,7 +36,7 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
     let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
     let config = config::edge::Config::parse(&source).map_err(usage)?;
     start_logging(&config.log, arguments.log)?;
-    warn_of(&source);
+    warn_of(&source, environment::EDGE);
     raise_descriptor_limit();
     let _held = edge::hold(&config.admin.state)?;
     let (client, channel) = edge::admin_channel();
@@ -114,7 +114,7 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
         None => config::agent::Config::from_flags(&source, flags(arguments), side).map_err(usage)?,
     };
     start_logging(&config.log, arguments.log)?;
-    warn_of(&source);
+    warn_of(&source, environment::AGENT);
     raise_descriptor_limit();
     let stop = Stop::on_signals().context("signals cannot be caught")?;
     if let Some(path) = &arguments.config {
@@ -182,7 +182,7 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
     let config = config::recorder::Config::parse(&source).map_err(usage)?;
     start_logging(&config.log, arguments.log)?;
-    warn_of(&source);
+    warn_of(&source, environment::RECORDER);
     raise_descriptor_limit();
     let stop = Stop::on_signals().context("signals cannot be caught")?;
     let (client, questions) = recorder::questions();
@@ -219,7 +219,12 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn warn_of(source: &Source) {
+fn warn_of(source: &Source, prefix: &str) {
+    let chosen = environment::chosen(prefix, source.environment()).unwrap_or_default();
+    if !chosen.is_empty() {
+        let names: Vec<&str> = chosen.iter().map(|(name, _)| name.as_str()).collect();
+        tracing::info!(variables = names.join(" "), "the environment overrides the configuration");
+    }
     source.warnings().iter().for_each(|problem| tracing::warn!("{problem}"));
 }
 

@@ -88,7 +88,9 @@ impl Source {
         self.with_environment(std::env::vars_os().filter_map(text))
     }
 
-    pub(super) fn environment(&self) -> &[(String, String)] {
+    /// The variables that may override what it says, and all others.
+    #[must_use]
+    pub fn environment(&self) -> &[(String, String)] {
         &self.environment
     }
 

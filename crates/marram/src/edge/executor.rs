@@ -162,6 +162,9 @@ struct Seat {
     standing: Option<Box<Standing>>,
 }
 
+/// Apps whose prints are counted at a time.
+const PRINTERS_MAX: usize = 1_024;
+
 /// The cells of one shard.
 pub(super) struct Executor {
     cells: Cells,
@@ -187,7 +190,8 @@ pub(super) struct Executor {
     caches: Caches,
     worker: Worker<Desk, Answer>,
     sealer: Worker<(), Answer>,
-    prints: Limiter,
+    /// Of each app on its own: one that says much silences no other.
+    prints: BTreeMap<String, Limiter>,
     complaints: Limiter,
     /// Whether a cell may have to be started ahead of its client.
     stocking: bool,
@@ -230,7 +234,7 @@ impl Executor {
             caches,
             worker,
             sealer,
-            prints: Limiter::new(Instant::now()),
+            prints: BTreeMap::new(),
             complaints: Limiter::new(Instant::now()),
             stocking: false,
             recovers: false,
@@ -710,8 +714,16 @@ impl Executor {
         let seat = self.seats.get(&CellId(cell));
         let app = seat.map(|seat| seat.app.as_str());
         let session = seat.and_then(|seat| seat.session).map(tracing::field::display);
+        let (now, whose) = (Instant::now(), app.unwrap_or_default());
+        if !self.prints.contains_key(whose) {
+            if self.prints.len() >= PRINTERS_MAX {
+                self.prints.clear();
+            }
+            self.prints.insert(whose.to_owned(), Limiter::new(now));
+        }
+        let Some(limiter) = self.prints.get_mut(whose) else { return };
         for print in prints {
-            let Some(swallowed) = self.prints.pass(Instant::now()) else { continue };
+            let Some(swallowed) = limiter.pass(now) else { continue };
             let (stage, text) = (print.stage, print.text);
             match print.level {
                 Level::Error => error!(target: "guest", app, session, stage, swallowed, "{text}"),
@@ -775,10 +787,10 @@ impl Executor {
         let Some(Loaded::Underway(waiting)) = self.images.remove(&hash) else { return };
         match result {
             Ok(image) => {
-                if let Err(error) = self.cells.prepare(&image) {
-                    if let Some(swallowed) = self.complaints.pass(Instant::now()) {
-                        warn!(image = %hash, %error, swallowed, "an image cannot be mapped ahead of its first cell");
-                    }
+                if let Err(error) = self.cells.prepare(&image)
+                    && let Some(swallowed) = self.complaints.pass(Instant::now())
+                {
+                    warn!(image = %hash, %error, swallowed, "an image cannot be mapped ahead of its first cell");
                 }
                 if self.deployed.values().any(|deployed| *deployed == hash) {
                     self.cells.expect(&image);

@@ -329,7 +329,12 @@ impl Process {
                     self.take_wire(descriptor, tls, trusted)
                 }
                 (ToProcess::Wire { .. }, None) => {
-                    warn!("a connection was lost on the way from the supervisor")
+                    if let Some(swallowed) = self.failures.pass(self.at) {
+                        warn!(
+                            swallowed,
+                            "a connection was lost on the way from the supervisor: is this process out of descriptors?"
+                        );
+                    }
                 }
                 (ToProcess::Setup(_), _) => bail!("the supervisor has set this shard up twice"),
             }
