@@ -108,6 +108,14 @@ fn commands_to_a_running_edge() {
     let rows: &[Row<'_>] = &[
         ("no admin token", &["apps"], "", 3, &["the admin token is missing", "--token-file"]),
         ("another admin token", &["apps"], &secret, 3, &["the admin token is wrong", "`admin.token_file`"]),
+        (
+            "a slip in an app's name",
+            &["ps", "--app", "countng"],
+            &token,
+            0,
+            &["`countng`", "did you mean `counting`?"],
+        ),
+        ("a slip in a phase", &["ps", "--phase", "runing"], &token, 2, &["'runing'", "'running'"]),
         ("no such session", &["kill", &none], &token, 3, &["no such app or session", "marram ps"]),
         ("no session that begins so", &["inspect", &none[1..]], &token, 3, &["begins with", "marram ps"]),
         (

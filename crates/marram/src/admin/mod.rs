@@ -15,7 +15,7 @@
 //! | `PUT /v1/routes` | replaces the rules, all at once: `{"routes": [...], "revision": n}` | as above |
 //! | `GET /v1/standbys/ID` | | who stands by for a session of whichever edge, by what the coordinator was told |
 //! | `GET /v1/coordinator` | | whether the coordinator is there, what cannot be done meanwhile, the edges it knows |
-//! | `GET /v1/logs?...` | | the last lines that the edge logged, and those to come: [`logs`] says how |
+//! | `GET /v1/logs?...` | | the last lines that the edge logged, and those to come: `logs.rs` says how |
 //! | `POST /v1/drain` | moves everything away, takes nothing new | |
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
 //! | `GET /v1/images/HASH/app` | | what its app promises, deployed now or once, for another edge |

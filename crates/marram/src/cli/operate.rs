@@ -30,7 +30,7 @@ pub(super) struct Edges {
     /// File with the edges' admin token.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Print JSON: one array with one object an edge.
+    /// Print JSON: one array with one object an edge; of log lines an object each.
     #[arg(long)]
     pub(super) json: bool,
 }

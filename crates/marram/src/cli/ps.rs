@@ -4,6 +4,7 @@ use super::operate::{Edges, listing};
 use super::{Failure, emit, inspect};
 use crate::config::units::{Name, Time};
 use clap::{Args, ValueEnum};
+use marram_edge::near;
 use serde_json::{Value, json};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
@@ -33,8 +34,8 @@ struct Wanted {
     /// Protected so.
     #[arg(long, value_enum)]
     protect: Option<Protect>,
-    /// In this phase, as the list shows it: "running", "standing by", ...
-    #[arg(long)]
+    /// In this phase, as the list shows it.
+    #[arg(long, value_parser = PHASES)]
     phase: Option<String>,
     /// Kept by this edge or recorder, or by "none".
     #[arg(long, value_name = "NAME")]
@@ -94,6 +95,21 @@ enum Order {
     Recoveries,
 }
 
+/// Those of sessions on edges, and those of what recorders keep.
+const PHASES: [&str; 11] = [
+    "running",
+    "standing by",
+    "asking",
+    "restoring",
+    "replaying",
+    "recording",
+    "finishing",
+    "adrift",
+    "arriving",
+    "kept",
+    "unfed",
+];
+
 const FIELDS: [&str; 11] = [
     "session",
     "app",
@@ -128,13 +144,23 @@ pub(super) fn run(arguments: &Ps) -> Result<(), Failure> {
         answers.iter().map(|answer| arguments.choose(answer, now_ms)).collect()
     };
     let (answers, failed) = arguments.edges.listed("/v1/sessions")?;
-    let answers = chosen(&answers);
+    let (all, answers) = (apps(&answers), chosen(&answers));
+    for Name(app) in arguments.wanted.apps.iter().filter(|Name(app)| !all.contains(app)) {
+        let guess = near::guess(app, all.iter().map(String::as_str));
+        eprintln!("marram: no session is of an app `{app}`{guess}");
+    }
     if arguments.quiet {
         emit(&identifiers(&answers));
     } else if !answers.is_empty() {
         arguments.edges.show(&answers, || listing(&aged(&answers, now_ms), "sessions", &FIELDS, &HEADINGS));
     }
     failed.map_or(Ok(()), Err)
+}
+
+/// The apps whose sessions there are.
+fn apps(answers: &[Value]) -> BTreeSet<String> {
+    let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
+    rows.filter_map(|row| row["app"].as_str()).map(str::to_owned).collect()
 }
 
 /// Each once: a session that others stand by for is on several lists.
