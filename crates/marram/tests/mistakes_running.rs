@@ -6,10 +6,10 @@ mod support;
 
 use marram::harness::{Lab, Place, free_address};
 use marram_agent::net::{Answer, Verdict};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 
 fn marram() -> Command {
@@ -17,17 +17,22 @@ fn marram() -> Command {
 }
 
 /// A program that stays, until this is dropped.
-struct Stays(Child);
+struct Stays {
+    child: Child,
+    log: Lines<BufReader<ChildStdout>>,
+}
 
 impl Stays {
     fn start(command: &mut Command) -> Self {
-        Self(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let log = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, log }
     }
 
-    /// Reads its log until all of the words were said.
+    /// Reads on in its log until all of the words were said.
     fn says(&mut self, words: &[&str]) {
         let mut said = String::new();
-        for line in BufReader::new(self.0.stdout.as_mut().unwrap()).lines().map(Result::unwrap) {
+        for line in self.log.by_ref().map(Result::unwrap) {
             said += &(line + "\n");
             if words.iter().all(|word| said.contains(word)) {
                 return;
@@ -40,8 +45,8 @@ impl Stays {
 impl Drop for Stays {
     fn drop(&mut self) {
         // A supervisor's shards end with it.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -275,7 +280,7 @@ fn edges_of_different_secrets() {
     second.says(&["an app is deployed"]);
     let edges = [first_address, second_address].map(|address| address.to_string());
     let (mut agent, address) = agent("counting", &["--edge", &edges[0], "--edge", &edges[1]]);
-    agent.says(&["listening for clients", "edge up", "edge up"]);
+    agent.says(&["listening for clients", "edge=first", "edge=second"]);
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"f").unwrap();
     client.read_exact(&mut [0; 7]).unwrap();
