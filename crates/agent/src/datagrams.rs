@@ -2,8 +2,7 @@
 //! with a server. A datagram is one message, both ways. Knows no session.
 
 use super::routing::{Listener, Routing};
-use crate::net::token;
-use anyhow::Context;
+use crate::net::{cannot_listen, token};
 use bytes::Bytes;
 use marram_session::agent::{
     ConnectionId, In,
@@ -334,9 +333,8 @@ impl Datagrams {
 impl Door {
     fn bind(registry: &Registry, number: usize, listener: usize, at: &Listener) -> anyhow::Result<Self> {
         let address = at.address;
-        let mut socket = UdpSocket::bind(address).with_context(|| {
-            let app = &at.app;
-            format!("cannot listen on udp://{address} for {app}: choose another address or stop what uses it")
+        let mut socket = UdpSocket::bind(address).map_err(|error| {
+            cannot_listen(format_args!("udp://{address}"), &format!("for {}", at.app), &error)
         })?;
         let interests = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut socket, token::token(DOOR, number as u64), interests)?;

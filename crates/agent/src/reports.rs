@@ -19,6 +19,8 @@ pub struct EdgeReports {
     names: Vec<String>,
     /// Why each edge that is down was down when that was reported last.
     down: BTreeMap<Target, String>,
+    /// Of each on its own: of many there are many lines, and none of them is lost for another's coming and going.
+    ups: BTreeMap<Target, Limiter>,
     limiter: Limiter,
 }
 
@@ -26,7 +28,7 @@ impl EdgeReports {
     /// Nothing reported yet.
     pub fn new(edges: &[Edge], now: Instant) -> Self {
         let names = edges.iter().map(|edge| edge.name.clone()).collect();
-        Self { names, down: BTreeMap::new(), limiter: Limiter::new(now) }
+        Self { names, down: BTreeMap::new(), ups: BTreeMap::new(), limiter: Limiter::new(now) }
     }
 
     /// How an edge was configured.
@@ -35,10 +37,13 @@ impl EdgeReports {
     }
 
     /// An edge answered, and calls itself so.
-    pub fn up(&mut self, target: Target, name: &str) {
+    pub fn up(&mut self, target: Target, name: &str, now: Instant) {
         self.down.remove(&target);
-        let address = self.name(target);
-        info!(edge = %name, %address, shard = target.shard, "edge up");
+        let limiter = self.ups.entry(target).or_insert_with(|| Limiter::new(now));
+        if let Some(swallowed) = limiter.pass(now) {
+            let address = self.name(target);
+            info!(edge = %name, %address, shard = target.shard, swallowed, "edge up");
+        }
     }
 
     /// An edge is gone or suspected. Each failed attempt is reported; what changes is worth a line.
@@ -114,7 +119,7 @@ impl Reports {
         };
         events::write(report, about);
         match report {
-            Report::EdgeUp { target, name } => self.edges.up(*target, name),
+            Report::EdgeUp { target, name } => self.edges.up(*target, name, now),
             Report::EdgeDown { target, reason, suspected } => {
                 self.edges.down(*target, reason, *suspected, now);
             }

@@ -133,7 +133,12 @@ impl Routing {
         let strange = |rule: &Rule| rule.listener.as_ref().is_some_and(|name| !known(name));
         let Some(index) = rules.iter().position(strange) else { return Ok(()) };
         let names: Vec<_> = self.listeners().map(|(listener, _)| listener.name.as_str()).collect();
-        let what = format!("is no listener of this configuration; there are: {}", names.join(", "));
+        let there = if names.is_empty() {
+            "none: rules are for those who come in by one".into()
+        } else {
+            names.join(", ")
+        };
+        let what = format!("is no listener of this configuration; there are: {there}");
         Err(Refused { index, field: "listener", what })
     }
 

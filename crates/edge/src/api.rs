@@ -127,6 +127,8 @@ pub enum Out {
         seed: Seed,
         /// Whose it is: what its handlers read comes from that app's cache.
         app: String,
+        /// For which session; none if many share it.
+        session: Option<SessionId>,
         /// Whose turn its handlers take.
         place: Place,
     },

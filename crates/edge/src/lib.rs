@@ -9,6 +9,7 @@ pub mod api;
 pub mod cache;
 pub mod control;
 pub mod coordinator;
+pub mod near;
 pub mod ring;
 pub mod shard;
 pub mod turns;

@@ -59,7 +59,11 @@ impl fmt::Display for WireError {
             Self::Refused(answer) => write!(f, "{answer}"),
             Self::Tls(error) => tls(error, f),
             Self::WrongToken => f.write_str("agent and edge have different tokens: give both the same one"),
-            Self::Garbage(what) => write!(f, "the peer does not speak Marram's protocol: it sent {what}"),
+            Self::Garbage(what) => write!(
+                f,
+                "the peer does not speak Marram's protocol: it sent {what}; compare the address with `listen` of the edge \
+                 (operators' and gates' addresses are others)"
+            ),
             Self::Frame(error) => write!(f, "{error}"),
             Self::NotRead => f.write_str("the peer does not read what it is sent"),
             Self::Overdue => f.write_str("the handshake took too long"),
@@ -82,6 +86,17 @@ fn tls(error: &rustls::Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f,
             "the edge's certificate is for another name than the one it was dialled by ({error}): add the name or address \
              to its certificate, or dial it by one that is there"
+        ),
+        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => write!(
+            f,
+            "the peer's certificate has expired, by this machine's clock ({error}): give the peer a new one, or set the clock"
+        ),
+        Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => write!(
+            f,
+            "the peer's certificate is not valid yet, by this machine's clock ({error}): set the clock, of this machine or of \
+             the one that made the certificate"
         ),
         Error::InvalidCertificate(why) => write!(f, "the peer's certificate was refused: {why}"),
         Error::NoCertificatesPresented => {

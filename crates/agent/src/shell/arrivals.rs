@@ -3,11 +3,10 @@
 use super::{LISTENER, Shell};
 use crate::{
     datagrams::Came,
-    net::{Socket, token},
+    net::{Socket, cannot_listen, token},
     program,
     routing::{Route, Routing},
 };
-use anyhow::Context;
 use marram_session::agent::{
     ConnectionId, Failure, In,
     routes::{HELD_MAX, Protocol},
@@ -27,9 +26,8 @@ pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpL
         routing.listeners().enumerate().filter(|(_, (at, _))| at.protocol != Protocol::Udp)
     {
         let (address, app) = (at.address, &at.app);
-        let mut listener = TcpListener::bind(address).with_context(|| {
-            format!("cannot listen on {address} for {app}: choose another address or stop what uses it")
-        })?;
+        let mut listener = TcpListener::bind(address)
+            .map_err(|error| cannot_listen(address, &format!("for {app}"), &error))?;
         let token = token::token(LISTENER, listeners.len() as u64);
         poll.registry().register(&mut listener, token, Interest::READABLE)?;
         info!(address = %listener.local_addr()?, %app, "listening for clients");

@@ -28,7 +28,8 @@ impl Shard {
                         joins = Some((cell, image, seed));
                     } else {
                         let (app, place) = (self.cells_app(id), self.place_of(id));
-                        out.push(Out::Start { cell, image, seed, app, place });
+                        let session = Some(id);
+                        out.push(Out::Start { cell, image, seed, app, session, place });
                     }
                 }
                 Effect::Restore(image, checkpoints) => {

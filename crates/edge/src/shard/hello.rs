@@ -2,6 +2,7 @@
 
 use super::{Bound, Shard, index, policy};
 use crate::api::{App, Now, Out, Protect, WireId};
+use crate::near;
 use alloc::{
     string::{String, ToString},
     vec::Vec,
@@ -184,8 +185,11 @@ impl Shard {
             None => match self.apps.get(&hello.app) {
                 Some(app) => app.image,
                 None => {
-                    let reason =
-                        alloc::format!("no app `{}` is deployed on this edge: `marram deploy` it", hello.app);
+                    let guess = near::guess(&hello.app, self.apps.keys().map(|name| name.as_str()));
+                    let reason = alloc::format!(
+                        "no app `{}` is deployed on this edge: `marram deploy` it{guess}",
+                        hello.app
+                    );
                     return refuse(Code::UnknownApp, reason);
                 }
             },

@@ -78,7 +78,7 @@ impl Shard {
         let cell = current.unwrap_or_else(|| {
             self.cells_made += 1;
             let cell = CellId(self.cells_made);
-            out.push(Out::Start { cell, image, seed, app: app.into(), place });
+            out.push(Out::Start { cell, image, seed, app: app.into(), session: None, place });
             let shared = Shared::new(now, cell);
             self.shared.cells.insert(cell, Cell { shared, image, app: app.into(), timer_ns: None });
             let old = self.shared.by_app.insert(app.into(), cell);

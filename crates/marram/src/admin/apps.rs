@@ -64,7 +64,7 @@ fn announce(desk: &Desk, manifest: &Manifest, text: &str, image: ImageHash) -> R
         _ => return Err(Refusal::bug("the control answered something else than was asked")),
     }
     keep(desk, &manifest.name, text, image)?;
-    tracing::info!(event = "deployed", app = manifest.name, image = %image);
+    tracing::info!(event = "deployed", app = manifest.name, image = %image, "an app is deployed");
     Ok(json!({
         "edge": desk.edge,
         "name": manifest.name,

@@ -6,6 +6,7 @@ use super::{apps, body::Upload, chains, peers};
 use crate::config::source::Source;
 use crate::manifest::{self, Manifest};
 use marram_sandbox::Images;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Deploys everything that is to be deployed at start.
@@ -15,9 +16,18 @@ pub(super) fn deploy_all(desk: &Desk) {
             tracing::error!(%image, "an app from before the restart is not deployed: {refusal}");
         }
     }
+    let mut names = BTreeSet::new();
     for path in &desk.start {
-        let deployed =
-            load(path).and_then(|upload| apps::deploy(desk, &upload).map_err(|refusal| refusal.to_string()));
+        let deployed = load(path).and_then(|upload| {
+            let source = Source::new(manifest::FILE_NAME, upload.manifest.clone());
+            let name = Manifest::parse(&source).map(|manifest| manifest.name).unwrap_or_default();
+            if !names.insert(name.clone()) {
+                return Err(format!(
+                    "another one of `apps` is called `{name}` as well; give one of them another `name`"
+                ));
+            }
+            apps::deploy(desk, &upload).map_err(|refusal| refusal.to_string())
+        });
         if let Err(why) = deployed {
             tracing::error!(path = %path.display(), "an app of the configuration is not deployed: {why}");
         }

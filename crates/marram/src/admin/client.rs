@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Method, Request, header};
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use std::fmt;
@@ -13,6 +14,8 @@ use tokio::net::TcpStream;
 pub const ANSWER_BYTES_MAX: usize = super::body::SIZE_MAX;
 /// How long an edge may take, unless who asks says otherwise: it may compile a large module.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Bytes of one line of an answer that is read line by line.
+const LINE_BYTES_MAX: usize = 1 << 20;
 /// How long a connection may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -75,6 +78,12 @@ impl Client {
     /// # Errors
     /// If it is neither.
     pub fn new(url: &str, token: Option<String>) -> Result<Self, String> {
+        if url.starts_with("https://") {
+            return Err(format!(
+                "{url:?} cannot be reached: admin addresses are not encrypted; write http://HOST:PORT, through a tunnel where the \
+                 way is not private"
+            ));
+        }
         let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
         let address: crate::config::units::Address =
             authority.parse().map_err(|_| format!("{url:?} is no admin address; write http://HOST:PORT"))?;
@@ -101,6 +110,45 @@ impl Client {
         })
     }
 
+    /// Asks without a body and gives each line of the answer to `take` as it comes, until it wants no more, the answer ends, or
+    /// nothing has come for as long as an answer may take.
+    ///
+    /// # Errors
+    /// If nobody answers, the edge refuses, or falls silent.
+    pub fn lines(&self, path: &str, mut take: impl FnMut(&str) -> bool) -> Result<(), ClientError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| ClientError::Unreachable(format!("no runtime: {error}")))?;
+        runtime.block_on(async {
+            let silent = |_| ClientError::Silent(self.patience);
+            let asked = tokio::time::timeout(self.patience, self.ask(Method::GET, path, Bytes::new()));
+            let answer = asked.await.map_err(silent)??;
+            let status = answer.status();
+            let mut body = answer.into_body();
+            if !status.is_success() {
+                let body =
+                    tokio::time::timeout(self.patience, Limited::new(body, ANSWER_BYTES_MAX).collect());
+                let body = body.await.map_err(silent)?.map_err(|error| self.unreachable(error))?.to_bytes();
+                return Err(refused(status.as_u16(), &body));
+            }
+            let mut rest = Vec::new();
+            while let Some(frame) = tokio::time::timeout(self.patience, body.frame()).await.map_err(silent)? {
+                rest.extend_from_slice(
+                    frame.map_err(|error| self.unreachable(error))?.data_ref().map_or(&[][..], |data| data),
+                );
+                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = rest.drain(..=end).collect();
+                    if !take(String::from_utf8_lossy(&line).trim_end()) {
+                        return Ok(());
+                    }
+                }
+                if rest.len() > LINE_BYTES_MAX {
+                    return Err(ClientError::NotUnderstood("a line without an end".into()));
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Asks without a body and reads the answer as JSON.
     ///
     /// # Errors
@@ -115,6 +163,14 @@ impl Client {
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
+        let answer = self.ask(method, path, body).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| self.unreachable(error))?.to_bytes();
+        if status.is_success() { Ok(body) } else { Err(refused(status.as_u16(), &body)) }
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
         let stream = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(&self.authority))
             .await
             .map_err(|_| self.unreachable("connecting takes too long"))?
@@ -130,11 +186,10 @@ impl Client {
         }
         let request =
             request.body(Full::new(body)).map_err(|error| ClientError::NotUnderstood(error.to_string()))?;
-        let answer = sender.send_request(request).await.map_err(|error| self.unreachable(error))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| self.unreachable(error))?.to_bytes();
-        if status.is_success() { Ok(body) } else { Err(refused(status.as_u16(), &body)) }
+        sender.send_request(request).await.map_err(|error| {
+            let what = "it takes connections and gives no answer of an admin API, as where agents connect (`listen`)";
+            self.unreachable(format!("{what} ({error})"))
+        })
     }
 }
 

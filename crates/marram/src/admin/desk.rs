@@ -4,8 +4,10 @@ use crate::config::edge::Config;
 use crate::coordinator::Coordinator;
 use crate::edge::AdminClient;
 use crate::keys::Key;
-use marram_agent::Routing;
+use marram_agent::{Routing, net::Limiter};
 use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Instant;
 
 /// The edge, as seen by its admin API.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ pub struct Desk {
     pub last: Vec<String>,
     /// Private keys that apps may be granted.
     pub keys: Vec<Key>,
+    /// For what sessions bring about that nobody here asked for.
+    pub complaints: Mutex<Limiter>,
     /// What must be shown as `Authorization: Bearer ...`, if anything.
     pub token: Option<String>,
 }
@@ -58,6 +62,7 @@ impl Desk {
             first: config.admin.first.clone(),
             last: config.admin.last.clone(),
             keys: config.edge.keys.clone(),
+            complaints: Mutex::new(Limiter::new(Instant::now())),
             token: config.admin.token.clone(),
         }
     }

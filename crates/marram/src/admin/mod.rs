@@ -15,11 +15,12 @@
 //! | `PUT /v1/routes` | replaces the rules, all at once: `{"routes": [...], "revision": n}` | as above |
 //! | `GET /v1/standbys/ID` | | who stands by for a session of whichever edge, by what the coordinator was told |
 //! | `GET /v1/coordinator` | | whether the coordinator is there, what cannot be done meanwhile, the edges it knows |
+//! | `GET /v1/logs?...` | | the last lines that the edge logged, and those to come: `logs.rs` says how |
 //! | `POST /v1/drain` | moves everything away, takes nothing new | |
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
 //! | `GET /v1/images/HASH/app` | | what its app promises, deployed now or once, for another edge |
 //!
-//! A recorder answers `/healthz`, `/metrics` and `/v1/sessions` in the same way.
+//! A recorder answers `/healthz`, `/metrics`, `/v1/sessions` and `/v1/logs` in the same way.
 //!
 //! Answers are JSON where nothing else is said. A refusal is `{"error": what happened, "fix": who can do what}`.
 
@@ -31,6 +32,7 @@ pub mod client;
 mod coordination;
 mod desk;
 mod figures;
+mod logs;
 mod peers;
 mod recorder;
 mod routes;
@@ -41,6 +43,8 @@ mod view;
 pub use boot::{check, load};
 pub use client::ANSWER_BYTES_MAX;
 pub use desk::Desk;
+pub use logs::FOLLOWERS_MAX;
+pub(crate) use logs::HEARTBEAT;
 pub use peers::fetch;
 pub use recorder::RecorderDesk;
 pub use routes::{Answer, Call, Refusal};

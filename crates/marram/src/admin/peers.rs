@@ -12,6 +12,8 @@ use marram_edge::api::App;
 use marram_sandbox::{Chain, Images};
 use marram_wire::id::ImageHash;
 use serde_json::Value;
+use std::sync::PoisonError;
+use std::time::Instant;
 
 /// Edges that say that they have an image and are asked for it; if none of so many gives it, more would not either.
 const HOLDERS_MAX: usize = 8;
@@ -79,7 +81,11 @@ pub fn fetch(desk: &Desk, image: ImageHash) -> Result<App, String> {
             Err(error) => {
                 let refused = error.downcast_ref::<ClientError>();
                 unknown += usize::from(refused.is_some_and(ClientError::is_not_found));
-                tracing::warn!(peer, %image, "an image could not be fetched: {error:#}");
+                // Whoever dials an edge can ask for images that nobody has.
+                let mut complaints = desk.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(swallowed) = complaints.pass(Instant::now()) {
+                    tracing::warn!(peer, %image, swallowed, "an image could not be fetched: {error:#}");
+                }
             }
         }
     }

@@ -21,6 +21,10 @@ pub struct RecorderDesk {
 }
 
 impl Site for RecorderDesk {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
     fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
@@ -50,7 +54,7 @@ impl Site for RecorderDesk {
             }
         }
         let what = format!("a recorder has no {} {}", call.method, call.path);
-        let fix = "it answers GET /healthz, /metrics and /v1/sessions; ask an edge for the rest";
+        let fix = "it answers GET /healthz, /metrics, /v1/sessions and /v1/logs; ask an edge for the rest";
         Err(Refusal::new(StatusCode::NOT_FOUND, what, fix))
     }
 }

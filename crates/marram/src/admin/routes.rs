@@ -5,6 +5,7 @@ use super::body::Upload;
 use super::coordination;
 use super::desk::Desk;
 use super::figures;
+use super::logs::Body;
 use super::routing;
 use super::server::Site;
 use super::view;
@@ -27,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Call {
     pub(super) method: Method,
     pub(super) path: String,
+    /// What follows a question mark, if anything.
+    pub(super) query: String,
     pub(super) body: Bytes,
 }
 
@@ -34,17 +37,25 @@ pub struct Call {
 pub struct Answer {
     pub(super) status: StatusCode,
     pub(super) content_type: &'static str,
-    pub(super) body: Bytes,
+    pub(super) body: Body,
 }
 
 impl Answer {
     pub(super) fn json(value: &Value) -> Self {
-        Self { status: StatusCode::OK, content_type: "application/json", body: line(value) }
+        Self { status: StatusCode::OK, content_type: "application/json", body: line(value).into() }
+    }
+
+    fn bytes(body: Bytes) -> Self {
+        Self { status: StatusCode::OK, content_type: "application/octet-stream", body: body.into() }
     }
 
     /// As Prometheus reads it.
     pub(super) fn text(text: String) -> Self {
-        Self { status: StatusCode::OK, content_type: "text/plain; version=0.0.4", body: text.into() }
+        Self {
+            status: StatusCode::OK,
+            content_type: "text/plain; version=0.0.4",
+            body: Bytes::from(text).into(),
+        }
     }
 }
 
@@ -73,7 +84,7 @@ impl Refusal {
 
     pub(super) fn into_answer(self) -> Answer {
         let body = line(&json!({ "error": self.error, "fix": self.fix }));
-        Answer { status: self.status, content_type: "application/json", body }
+        Answer { status: self.status, content_type: "application/json", body: body.into() }
     }
 }
 
@@ -90,6 +101,10 @@ fn line(value: &Value) -> Bytes {
 }
 
 impl Site for Desk {
+    fn name(&self) -> &str {
+        &self.edge
+    }
+
     fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
@@ -272,7 +287,7 @@ fn record(desk: &Desk, id: &str, redact: bool) -> Result<Answer, Refusal> {
         control::Answer::Recorded(name) => {
             let body = take_recording(&desk.recordings, &name)
                 .map_err(|error| Refusal::bug(&format!("the recording cannot be read back: {error}")))?;
-            Ok(Answer { status: StatusCode::OK, content_type: "application/octet-stream", body: body.into() })
+            Ok(Answer::bytes(body.into()))
         }
         control::Answer::Refused(why) => Err(Refusal::new(
             StatusCode::CONFLICT,
@@ -287,9 +302,7 @@ fn image(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
     let hash = ImageHash(bytes_of(hash)?);
     let images = Images::open(&desk.images).map_err(|error| Refusal::bug(&error.to_string()))?;
     match images.app(hash) {
-        Ok(app) => {
-            Ok(Answer { status: StatusCode::OK, content_type: "application/octet-stream", body: app.into() })
-        }
+        Ok(app) => Ok(Answer::bytes(app.into())),
         Err(error @ LoadError::Unknown(_)) => {
             Err(Refusal::new(StatusCode::NOT_FOUND, error.to_string(), "ask an edge that has it deployed"))
         }

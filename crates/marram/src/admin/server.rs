@@ -1,18 +1,19 @@
 //! Connections: HTTP in and out, who may ask, and how much at a time. Knows no route.
 
 use super::desk::Desk;
+use super::logs::{self, Body};
 use super::routes::{Answer, Call, Refusal};
 use super::{body, boot};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use marram_agent::net::Limiter;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// Operators' connections at a time; more wait to be accepted.
@@ -26,6 +27,8 @@ pub const BODY_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whoever has an admin API.
 pub trait Site: Send + Sync + 'static {
+    /// What it is called.
+    fn name(&self) -> &str;
     /// What must be shown, if anything.
     fn token(&self) -> Option<&str>;
     /// Does what is asked. May block.
@@ -64,13 +67,16 @@ pub fn serve(listener: TcpListener, site: Arc<dyn Site>) -> io::Result<()> {
 async fn accept(listener: TcpListener, site: Arc<dyn Site>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut complaints = Limiter::new(Instant::now());
     loop {
         let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
                 // Out of descriptors, or the peer is gone already: neither goes away by trying again at once.
-                tracing::warn!("the admin API could not accept: {error}");
+                if let Some(swallowed) = complaints.pass(Instant::now()) {
+                    tracing::warn!(swallowed, "the admin API could not accept: {error}");
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -89,11 +95,9 @@ async fn accept(listener: TcpListener, site: Arc<dyn Site>) -> io::Result<()> {
     }
 }
 
-async fn respond(
-    site: Arc<dyn Site>,
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, hyper::Error> {
+async fn respond(site: Arc<dyn Site>, request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
     let answer = match read(&*site, request).await {
+        Ok(call) if logs::is_asked_for(&call) => logs::answer(site.name(), &call),
         Ok(call) => tokio::task::spawn_blocking(move || site.answer(&call))
             .await
             .unwrap_or_else(|_| Err(Refusal::bug("answering panicked"))),
@@ -106,8 +110,12 @@ async fn respond(
 async fn read(site: &dyn Site, request: Request<Incoming>) -> Result<Call, Refusal> {
     let shown = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
     if !may_ask(site, shown, request.uri().path()) {
-        let fix = "show the edge's admin token: --token-file, or `Authorization: Bearer ...`";
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "the admin token is missing or wrong", fix));
+        let what = match shown {
+            None => "the admin token is missing",
+            Some(_) => "the admin token is wrong: another one was shown than the edge has",
+        };
+        let fix = "show that of `admin.token_file`: --token-file, or `Authorization: Bearer ...`";
+        return Err(Refusal::new(StatusCode::UNAUTHORIZED, what, fix));
     }
     let (head, incoming) = request.into_parts();
     let body = Limited::new(incoming, body::SIZE_MAX).collect();
@@ -132,7 +140,8 @@ async fn read(site: &dyn Site, request: Request<Incoming>) -> Result<Call, Refus
             ));
         }
     };
-    Ok(Call { method: head.method, path: head.uri.path().to_owned(), body })
+    let query = head.uri.query().unwrap_or_default().to_owned();
+    Ok(Call { method: head.method, path: head.uri.path().to_owned(), query, body })
 }
 
 /// `/healthz` is for load balancers, which have no token.
@@ -143,9 +152,9 @@ fn may_ask(site: &dyn Site, shown: Option<&[u8]>, path: &str) -> bool {
     path == "/healthz" || blake3::hash(shown) == blake3::hash(token.as_bytes())
 }
 
-fn response(answer: Answer) -> Response<Full<Bytes>> {
+fn response(answer: Answer) -> Response<Body> {
     let Answer { status, content_type, body } = answer;
-    let mut response = Response::new(Full::new(body));
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
     response

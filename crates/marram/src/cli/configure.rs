@@ -35,7 +35,7 @@ pub(super) enum Config {
     Check {
         /// What the file is for.
         kind: Kind,
-        /// The file.
+        /// The file; of a manifest also its directory.
         file: PathBuf,
     },
 }
@@ -70,7 +70,9 @@ fn sample(kind: Kind) -> Cow<'static, str> {
 
 /// What is wrong and can be lived with.
 fn check(kind: Kind, file: &std::path::Path) -> Result<Vec<Problem>, Problem> {
-    let source = Source::read(file)?;
+    let manifest = file.join(manifest::FILE_NAME);
+    let file = if matches!(kind, Kind::Manifest) && file.is_dir() { &manifest } else { file };
+    let source = Source::read(file)?.with_own_environment();
     match kind {
         Kind::Edge => edge::Config::parse(&source).map(drop),
         Kind::AgentClient => agent::Config::parse(&source, Side::Client).map(drop),

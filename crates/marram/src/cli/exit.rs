@@ -6,10 +6,12 @@ use std::process::ExitCode;
 pub(super) const HELP: &str = "Exit status:
   0  done; for demo and bench: every check held
   1  something failed; the message says what and who can fix it
-  2  the command line, the configuration or the manifest is wrong
+  2  the command line, the environment, the configuration, the manifest or the name of a file is wrong
   3  the edge refused or does not know what was asked for
   4  the edge cannot be reached, or does not answer
-  5  a check failed: bytes lost, repeated or changed";
+  5  a check failed: bytes lost, repeated or changed; a replay that is another run
+`marram exec` ends as the program that it runs does. Where several edges are asked, the status is that of the first failure; what
+the others answered is printed all the same.";
 
 /// Why a command did not do its job, by what the caller can do about it.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 /// What to show.
 #[derive(Args)]
 pub(super) struct Inspect {
-    /// A session's identifier, as `marram ps` shows it; the edges themselves if left out.
+    /// A session's identifier, as `marram ps` shows it, or how it begins; the edges themselves if left out.
     session: Option<String>,
     #[command(flatten)]
     edges: Edges,
@@ -87,6 +87,7 @@ fn edge(edge: &Value) -> String {
 }
 
 fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
+    let session = &edges.whole(session)?;
     let answer = match edges.ask_owner(&format!("/v1/sessions/{session}")) {
         Ok(answer) => answer,
         Err(failure) => return elsewhere(session, edges, failure),
@@ -141,7 +142,7 @@ fn ago(then_ms: u64) -> String {
 }
 
 /// Seconds in the two largest units that they come to.
-fn age(seconds: u64) -> String {
+pub(super) fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),

@@ -106,6 +106,8 @@ TimeoutStopSec={STOP_S}
 KillMode=mixed
 Restart=on-failure
 RestartSec=1
+# Of no use while what an operator wrote is wrong.
+RestartPreventExitStatus=2
 LimitNOFILE=1048576
 StateDirectory=marram
 WorkingDirectory=/var/lib/marram

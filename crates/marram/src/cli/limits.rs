@@ -2,7 +2,7 @@
 
 use crate::config::units::Size;
 use crate::manifest::{CACHE_BYTES, CACHE_BYTES_MAX};
-use crate::{admin, config, coordinator, edge, recorder};
+use crate::{admin, config, coordinator, edge, logging, recorder};
 use marram_agent::{self as agent, websocket};
 use marram_edge::{cache, control, coordinator as store, ring, shard};
 use marram_sandbox::limits as sandbox;
@@ -393,6 +393,13 @@ fn for_operators() -> Vec<Row> {
             "as above",
         ),
         ("connections to the admin API", admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
+        ("operators that follow a log", admin::FOLLOWERS_MAX.to_string(), "further ones are refused"),
+        (
+            "log lines that are kept (c)",
+            size(logging::RING_BYTES),
+            "the oldest go; who asks is told how many",
+        ),
+        ("log line that is kept", size(logging::LINE_BYTES_MAX), "it is counted as lost"),
         ("body of a request", size(admin::body::SIZE_MAX), "refused"),
         ("an operator's request head", time(admin::HEAD_PATIENCE), "the connection is closed"),
         ("an operator's request body", time(admin::BODY_PATIENCE), "refused"),

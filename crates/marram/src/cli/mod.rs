@@ -7,8 +7,10 @@ mod exit;
 mod inspect;
 mod install;
 pub mod limits;
+mod logs;
 mod operate;
 mod project;
+mod ps;
 mod record;
 mod replay;
 mod route;
@@ -50,11 +52,13 @@ enum Command {
     /// List the apps that edges have.
     Apps(operate::Edges),
     /// List sessions.
-    Ps(operate::Edges),
+    Ps(ps::Ps),
+    /// Show what edges and recorders log.
+    Logs(logs::Logs),
     /// Show an edge with its shards and apps; or one session, and what it survives.
     Inspect(inspect::Inspect),
-    /// End one session for good.
-    Kill(operate::One),
+    /// End sessions for good.
+    Kill(operate::Kill),
     /// Write a session, from its last checkpoint on, to a file that `marram replay` runs.
     Record(record::Record),
     /// Run a recorded session again, on any machine, up to any point.
@@ -75,6 +79,9 @@ enum Command {
     Limits,
     /// Print completions for a shell.
     Completions(install::Completions),
+    /// What the exit status of every command means.
+    #[command(long_about = exit::HELP)]
+    ExitCodes,
     /// Write manual pages, one a command.
     Man(install::Manual),
     /// Print a unit for systemd.
@@ -104,7 +111,8 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Dev(arguments) => project::dev(arguments),
         Command::Deploy(arguments) => operate::deploy(arguments),
         Command::Apps(edges) => operate::apps(edges),
-        Command::Ps(edges) => operate::ps(edges),
+        Command::Ps(arguments) => ps::run(arguments),
+        Command::Logs(arguments) => logs::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Kill(arguments) => operate::kill(arguments),
         Command::Record(arguments) => record::record(arguments),
@@ -116,6 +124,10 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Config(command) => configure::run(command),
         Command::Limits => {
             emit(&limits::page());
+            Ok(())
+        }
+        Command::ExitCodes => {
+            emit(&format!("{}\n", exit::HELP));
             Ok(())
         }
         Command::Completions(arguments) => install::completions(arguments),

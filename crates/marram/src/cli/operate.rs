@@ -2,17 +2,22 @@
 
 use super::{Failure, table};
 use crate::admin::client::{Client, ClientError};
-use anyhow::{Context, anyhow};
+use crate::config::source::unreadable;
+use anyhow::anyhow;
 use bytes::Bytes;
 use clap::Args;
 use hyper::Method;
+use marram_wire::id::SessionId;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
 /// How long an edge may take to answer what it has at hand.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// Sessions that are named where several begin alike.
+const NAMED_MAX: usize = 4;
 /// How long for what takes its time: it compiles a module, or asks distant ends for what they keep.
 pub(super) const LONG: Duration = Duration::from_secs(120);
 
@@ -25,9 +30,9 @@ pub(super) struct Edges {
     /// File with the edges' admin token.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Print JSON: one array with one object an edge.
+    /// Print JSON: one array with one object an edge; of log lines an object each.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl Edges {
@@ -41,13 +46,14 @@ impl Edges {
         self.edges.iter().map(one)
     }
 
-    fn clients(&self) -> Result<Vec<(String, Client)>, Failure> {
+    pub(super) fn clients(&self) -> Result<Vec<(String, Client)>, Failure> {
         let token = match &self.token_file {
             None => None,
             Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("the token file {} cannot be read", path.display()))
-                    .map_err(Failure::Usage)?;
+                let text = std::fs::read_to_string(path).map_err(|error| {
+                    let why = unreadable(path, &error);
+                    Failure::Usage(anyhow!("the token file {} {why}", path.display()))
+                })?;
                 Some(text.trim().to_owned())
             }
         };
@@ -97,34 +103,72 @@ impl Edges {
         patience: Duration,
         text: impl FnOnce(&[Value]) -> String,
     ) -> Result<(), Failure> {
+        let (answers, failed) = self.answers((method, path, body), patience)?;
+        if !answers.is_empty() {
+            self.show(&answers, || text(&answers));
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// What all edges answer, and which did not.
+    fn answers(
+        &self,
+        asked: (&Method, &str, &Bytes),
+        patience: Duration,
+    ) -> Result<(Vec<Value>, Option<Failure>), Failure> {
         let (mut answers, mut failed) = (Vec::new(), Vec::new());
-        for Asked { url, answer, .. } in self.gather((method, path, body), patience, |_| false)? {
+        for Asked { url, answer, .. } in self.gather(asked, patience, |_| false)? {
             match answer.map_err(|error| failure(&url, error)).and_then(|answer| json_of(&url, &answer)) {
                 Ok(answer) => answers.push(answer),
                 Err(failure) => failed.push(failure),
             }
         }
-        if !answers.is_empty() {
-            self.show(&answers, || text(&answers));
-        }
-        Failure::all(failed).map_or(Ok(()), Err)
+        Ok((answers, Failure::all(failed)))
+    }
+
+    /// What edges list that can be asked, and which cannot.
+    pub(super) fn listed(&self, path: &str) -> Result<(Vec<Value>, Option<Failure>), Failure> {
+        self.answers((&Method::GET, path, &Bytes::new()), PATIENCE)
     }
 
     /// Asks every edge the same and collects the answers; all of them, or the failures.
     pub(super) fn ask(&self, method: &Method, path: &str, body: &Bytes) -> Result<Vec<Value>, Failure> {
-        let (mut answers, mut failed) = (Vec::new(), Vec::new());
-        for Asked { url, answer, .. } in self.gather((method, path, body), PATIENCE, |_| false)? {
-            match answer.map_err(|error| failure(&url, error)).and_then(|answer| json_of(&url, &answer)) {
-                Ok(answer) => answers.push(answer),
-                Err(failure) => failed.push(failure),
-            }
-        }
-        Failure::all(failed).map_or(Ok(answers), Err)
+        let (answers, failed) = self.answers((method, path, body), PATIENCE)?;
+        failed.map_or(Ok(answers), Err)
     }
 
     /// Shows what the edges list that can be asked; then says which cannot.
     pub(super) fn list(&self, path: &str, text: impl FnOnce(&[Value]) -> String) -> Result<(), Failure> {
         self.ask_all((&Method::GET, path, &Bytes::new()), PATIENCE, text)
+    }
+
+    /// A session's whole identifier, for one that begins so. What cannot be one is given back: edges say what is wrong with it.
+    pub(super) fn whole(&self, session: &str) -> Result<String, Failure> {
+        let digits = !session.is_empty() && session.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !digits || session.len() >= 2 * size_of::<SessionId>() {
+            return Ok(session.to_owned());
+        }
+        let begins = session.to_ascii_lowercase();
+        let (answers, away) = self.listed("/v1/sessions")?;
+        let rows = answers.iter().filter_map(|answer| answer["sessions"].as_array()).flatten();
+        let ids = rows.filter_map(|row| row["session"].as_str());
+        let mut found: BTreeSet<String> =
+            ids.filter(|id| id.starts_with(&begins)).map(str::to_owned).collect();
+        let count = found.len();
+        match found.pop_first() {
+            Some(id) if count == 1 => Ok(id),
+            Some(first) => {
+                let some: Vec<String> = std::iter::once(first).chain(found).take(NAMED_MAX).collect();
+                let rest = if count > NAMED_MAX { ", ..." } else { "" };
+                Err(Failure::Usage(anyhow!(
+                    "{count} sessions begin with {session}: {}{rest}; write more of the one that is meant",
+                    some.join(", ")
+                )))
+            }
+            None => Err(away.unwrap_or_else(|| {
+                Failure::Refused(anyhow!("no session here begins with {session}; look with `marram ps`"))
+            })),
+        }
     }
 
     /// Asks edges until one knows the answer.
@@ -218,7 +262,7 @@ fn json_of(url: &str, answer: &Bytes) -> Result<Value, Failure> {
     })
 }
 
-fn failure(url: &str, error: ClientError) -> Failure {
+pub(super) fn failure(url: &str, error: ClientError) -> Failure {
     let wrapped = anyhow!("{url}: {error}");
     match error {
         ClientError::Unreachable(_) | ClientError::Silent(_) => Failure::Unreachable(wrapped),
@@ -262,50 +306,28 @@ pub(super) fn apps(edges: &Edges) -> Result<(), Failure> {
     })
 }
 
-pub(super) fn ps(edges: &Edges) -> Result<(), Failure> {
-    edges.list("/v1/sessions", |answers| {
-        let fields = [
-            "session",
-            "app",
-            "phase",
-            "protect",
-            "keepers",
-            "consumed",
-            "produced",
-            "log_bytes",
-            "recoveries",
-            "stages",
-        ];
-        let headings = [
-            "SESSION",
-            "APP",
-            "PHASE",
-            "PROTECT",
-            "KEEPERS",
-            "CONSUMED HERE",
-            "PRODUCED HERE",
-            "LOG BYTES",
-            "RECOVERIES",
-            "STAGES",
-        ];
-        listing(answers, "sessions", &fields, &headings)
-    })
-}
-
-/// A command about one session.
+/// `marram kill`
 #[derive(Args)]
-pub(super) struct One {
-    /// The session's identifier, as `marram ps` shows it.
-    session: String,
+pub(super) struct Kill {
+    /// Sessions' identifiers, as `marram ps` shows them, or how they begin.
+    #[arg(required = true, value_name = "SESSION")]
+    sessions: Vec<String>,
     #[command(flatten)]
     edges: Edges,
 }
 
-pub(super) fn kill(arguments: &One) -> Result<(), Failure> {
-    let answer =
-        arguments.edges.ask_first(&Method::DELETE, &format!("/v1/sessions/{}", arguments.session))?;
-    arguments.edges.show(&[answer], || "the session is ended\n".to_owned());
-    Ok(())
+pub(super) fn kill(arguments: &Kill) -> Result<(), Failure> {
+    let mut failed = Vec::new();
+    for session in &arguments.sessions {
+        let ended = arguments.edges.whole(session).and_then(|session| {
+            arguments.edges.ask_first(&Method::DELETE, &format!("/v1/sessions/{session}"))
+        });
+        match ended {
+            Ok(answer) => arguments.edges.show(&[answer], || "the session is ended\n".to_owned()),
+            Err(failure) => failed.push(failure),
+        }
+    }
+    Failure::all(failed).map_or(Ok(()), Err)
 }
 
 pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
@@ -316,7 +338,7 @@ pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
 }
 
 /// A table of what each edge lists; says of which edge a line is where there are several.
-fn listing(answers: &[Value], list: &str, fields: &[&str], headings: &[&str]) -> String {
+pub(super) fn listing(answers: &[Value], list: &str, fields: &[&str], headings: &[&str]) -> String {
     let several = answers.len() > 1;
     let edge = |answer: &Value| several.then(|| text(answer, "edge"));
     let mut rows = Vec::new();

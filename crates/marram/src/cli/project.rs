@@ -58,5 +58,6 @@ pub(super) fn dev(arguments: &Dev) -> Result<(), Failure> {
         build: arguments.build.clone(),
         once: arguments.once,
     };
+    dev::check(&options).map_err(Failure::Usage)?;
     dev::run(&options).map_err(Failure::Other)
 }

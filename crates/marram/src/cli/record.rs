@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// `marram record`
 #[derive(Args)]
 pub(super) struct Record {
-    /// The session's identifier, as `marram ps` shows it.
+    /// The session's identifier, as `marram ps` shows it, or how it begins.
     session: String,
     /// Where to write; SESSION.marram if left out. The file holds what both peers said, and only you can read it.
     #[arg(long, value_name = "FILE")]
@@ -33,13 +33,14 @@ pub(super) struct Record {
 }
 
 pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
-    let output = arguments.output.clone().unwrap_or_else(|| format!("{}.marram", arguments.session).into());
+    let session = arguments.edges.whole(&arguments.session)?;
+    let output = arguments.output.clone().unwrap_or_else(|| format!("{session}.marram").into());
     if output.exists() {
         let what = anyhow!("{} is there already: name another file with --output", output.display());
         return Err(Failure::Usage(what));
     }
     let kind = if arguments.redact { "/redacted" } else { "" };
-    let path = format!("/v1/sessions/{}/record{kind}", arguments.session);
+    let path = format!("/v1/sessions/{session}/record{kind}");
     let (client, file) = arguments.edges.call_first(&Method::POST, &path)?;
     let mut recording = Recording::decode(&file).context("the edge gave no record file of this version")?;
     if !arguments.without_app && !arguments.redact {

@@ -5,12 +5,12 @@ use crate::admin::{self, Desk};
 use crate::config::agent::{Flags, Side};
 use crate::config::source::Source;
 use crate::config::units::{Address, Name, Peer, Socket};
-use crate::config::{self};
+use crate::config::{self, environment};
 use crate::coordinator::Coordinator;
 use crate::{edge, logging, recorder};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use marram_agent::net::Stop;
+use marram_agent::net::{Stop, cannot_listen};
 use marram_sandbox::run_soon;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -33,10 +33,10 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
     // The supervisor compiles.
     crate::memory::share_one_stock();
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
-    let source = Source::read(&arguments.config).map_err(usage)?;
+    let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
     let config = config::edge::Config::parse(&source).map_err(usage)?;
-    start_logging(config.log, arguments.log);
-    warn_of(&source);
+    start_logging(&config.log, arguments.log)?;
+    warn_of(&source, environment::EDGE);
     raise_descriptor_limit();
     let _held = edge::hold(&config.admin.state)?;
     let (client, channel) = edge::admin_channel();
@@ -49,7 +49,7 @@ pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
     let coordinator = coordinator.transpose()?;
     let desk = Arc::new(Desk::new(&config, client, coordinator.clone()));
     admin::start(listener, Arc::clone(&desk)).context("the admin API cannot start")?;
-    tracing::info!(address = %listen, "listening for operators");
+    tracing::info!(target: "marram::admin", address = %listen, "listening for operators");
     let fetch = (!desk.peers.is_empty() || coordinator.is_some()).then(|| {
         let fetch: edge::Fetch = Arc::new(move |image| admin::fetch(&desk, image));
         fetch
@@ -106,15 +106,15 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     };
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
     let source = match &arguments.config {
-        Some(path) => Source::read(path).map_err(usage)?,
-        None => Source::new("the command line", String::new()),
+        Some(path) => Source::read(path).map_err(usage)?.with_own_environment(),
+        None => Source::new("the command line", String::new()).with_own_environment(),
     };
     let config = match &arguments.config {
         Some(_) => config::agent::Config::parse(&source, side).map_err(usage)?,
         None => config::agent::Config::from_flags(&source, flags(arguments), side).map_err(usage)?,
     };
-    start_logging(config.log, arguments.log);
-    warn_of(&source);
+    start_logging(&config.log, arguments.log)?;
+    warn_of(&source, environment::AGENT);
     raise_descriptor_limit();
     let stop = Stop::on_signals().context("signals cannot be caught")?;
     if let Some(path) = &arguments.config {
@@ -143,7 +143,7 @@ fn reload_on_hangup(path: PathBuf, side: Side, routing: marram_agent::Routing) -
 }
 
 fn reload(path: &std::path::Path, side: Side, routing: &marram_agent::Routing) -> Result<usize, String> {
-    let source = Source::read(path).map_err(|problem| problem.to_string())?;
+    let source = Source::read(path).map_err(|problem| problem.to_string())?.with_own_environment();
     let config = config::agent::Config::parse(&source, side).map_err(|problem| problem.to_string())?;
     let rules: Vec<_> = config.agent.routing.rules().1.into_iter().map(|(rule, _)| rule).collect();
     let count = rules.len();
@@ -179,26 +179,22 @@ pub(super) struct Recorder {
 
 pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
-    let source = Source::read(&arguments.config).map_err(usage)?;
+    let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
     let config = config::recorder::Config::parse(&source).map_err(usage)?;
-    start_logging(config.log, arguments.log);
-    warn_of(&source);
+    start_logging(&config.log, arguments.log)?;
+    warn_of(&source, environment::RECORDER);
     raise_descriptor_limit();
     let stop = Stop::on_signals().context("signals cannot be caught")?;
     let (client, questions) = recorder::questions();
     let listener = listen_for_operators(config.listen)?;
     let desk = admin::RecorderDesk { client, name: config.recorder.name.clone(), token: config.token };
     admin::serve(listener, Arc::new(desk)).context("the admin API cannot start")?;
-    tracing::info!(address = %config.listen, "listening for operators");
+    tracing::info!(target: "marram::admin", address = %config.listen, "listening for operators");
     Ok(recorder::run(&config.recorder, questions, stop)?)
 }
 
 fn listen_for_operators(listen: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(listen).with_context(|| {
-        format!(
-            "cannot listen on {listen} for operators: choose another `admin.listen`, or stop what uses it"
-        )
-    })
+    TcpListener::bind(listen).map_err(|error| cannot_listen(listen, "for operators (`admin.listen`)", &error))
 }
 
 pub(super) fn shard() -> Result<(), Failure> {
@@ -206,20 +202,36 @@ pub(super) fn shard() -> Result<(), Failure> {
     Ok(edge::run_shard()?)
 }
 
+/// With fewer descriptors something will soon be refused that nobody expects.
+const DESCRIPTORS_FEW: u64 = 1_024;
+
 /// A socket a session, and then some: takes all descriptors that this process may have.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // Refused only where something else than the hard limit forbids it; then the old one holds.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    if let Some(maximum) = limit.maximum.filter(|maximum| *maximum < DESCRIPTORS_FEW) {
+        tracing::warn!(
+            maximum,
+            "this process may open only few files, and a connection is one: raise the limit (`ulimit -Hn`, LimitNOFILE= in a unit)"
+        );
+    }
 }
 
-fn warn_of(source: &Source) {
+fn warn_of(source: &Source, prefix: &str) {
+    let chosen = environment::chosen(prefix, source.environment()).unwrap_or_default();
+    if !chosen.is_empty() {
+        let names: Vec<&str> = chosen.iter().map(|(name, _)| name.as_str()).collect();
+        tracing::info!(variables = names.join(" "), "the environment overrides the configuration");
+    }
     source.warnings().iter().for_each(|problem| tracing::warn!("{problem}"));
 }
 
-fn start_logging(configured: logging::Options, format: Option<logging::Format>) {
-    logging::start(logging::Options { format: format.unwrap_or(configured.format), ..configured });
+fn start_logging(configured: &logging::Options, format: Option<logging::Format>) -> Result<(), Failure> {
+    let format = format.unwrap_or(configured.format);
+    logging::start(&logging::Options { format, ..configured.clone() })
+        .map_err(|why| Failure::Usage(anyhow::anyhow!(why)))
 }
 
 /// `A=B`

@@ -1,6 +1,7 @@
 //! An agent's configuration: as typed, from a file or from flags, and as the agent takes it.
 
 use super::edge::socket;
+use super::environment;
 use super::routes::{self, WrittenListener, WrittenRoute};
 use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
@@ -75,6 +76,12 @@ impl Config {
     /// # Errors
     /// If the token cannot be read, or something is missing for the side.
     pub fn from_flags(source: &Source, flags: Flags, side: Side) -> Result<Self, Problem> {
+        if let Some((variable, _)) = environment::chosen(environment::AGENT, source.environment())?.first() {
+            let what = format!(
+                "{variable} overrides a field of a file; name one with --config, or take it out of the environment"
+            );
+            return Err(source.complaint(what));
+        }
         let token = flags
             .token_file
             .map(|path| shared::token(source, &Spanned::new(0..0, path.display().to_string())));
@@ -111,6 +118,7 @@ impl Config {
     /// # Errors
     /// If a field is unknown, missing, of a wrong type, or does not fit the others or the side.
     pub fn parse(source: &Source, side: Side) -> Result<Self, Problem> {
+        let source = &source.overridden::<Written>(environment::AGENT)?;
         source.parse::<Written>()?.resolve(source, side)
     }
 }

@@ -1,9 +1,10 @@
 //! An edge's configuration: as typed, and as the edge and its admin API take it.
 
 use super::coordinator::{Around, WrittenCoordinator};
+use super::environment;
 use super::keys::{self, WrittenKey};
 use super::routes::{self, WrittenListener, WrittenRoute};
-use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
+use super::shared::{self, WrittenKeptLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Peer, Size, Time};
 use crate::{coordinator, edge, logging};
@@ -56,6 +57,7 @@ impl Config {
     /// # Errors
     /// If a field is unknown, missing, of a wrong type, or does not fit the others.
     pub fn parse(source: &Source) -> Result<Self, Problem> {
+        let source = &source.overridden::<Written>(environment::EDGE)?;
         source.parse::<Written>()?.resolve(source)
     }
 }
@@ -98,7 +100,7 @@ struct Written {
     #[serde(default)]
     patience: WrittenPatience,
     #[serde(default)]
-    log: WrittenLog,
+    log: WrittenKeptLog,
     /// For `marram demo --sabotage`: flips one bit of the n-th output of a shard.
     #[serde(default)]
     sabotage: u64,
@@ -220,7 +222,7 @@ impl Written {
             table.into_inner().resolve(source, &span, &around)
         });
         let coordinator = coordinator.transpose()?;
-        Ok(Config { edge, admin, coordinator, log: self.log.resolve() })
+        Ok(Config { edge, admin, coordinator, log: self.log.resolve(source)? })
     }
 }
 

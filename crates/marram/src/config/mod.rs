@@ -6,6 +6,7 @@
 pub mod agent;
 mod coordinator;
 pub mod edge;
+pub mod environment;
 mod keys;
 pub mod recorder;
 pub mod routes;

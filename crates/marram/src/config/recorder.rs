@@ -1,7 +1,8 @@
 //! A recorder's configuration: as typed, and as the recorder takes it.
 
 use super::edge::{host_name, socket};
-use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
+use super::environment;
+use super::shared::{self, WrittenKeptLog, WrittenPatience, WrittenSecurity};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Size, Time};
 use crate::{logging, recorder};
@@ -35,6 +36,7 @@ impl Config {
     /// # Errors
     /// If a field is unknown, missing, of a wrong type, or does not fit the others.
     pub fn parse(source: &Source) -> Result<Self, Problem> {
+        let source = &source.overridden::<Written>(environment::RECORDER)?;
         source.parse::<Written>()?.resolve(source)
     }
 }
@@ -55,7 +57,7 @@ struct Written {
     #[serde(default)]
     patience: WrittenWaits,
     #[serde(default)]
-    log: WrittenLog,
+    log: WrittenKeptLog,
 }
 
 #[derive(Deserialize, Default)]
@@ -117,7 +119,7 @@ impl Written {
             directory: self.directory.map(|directory| source.path(&directory)),
         };
         let (listen, token) = self.admin.resolve(source)?;
-        Ok(Config { recorder, listen, token, log: self.log.resolve() })
+        Ok(Config { recorder, listen, token, log: self.log.resolve(source)? })
     }
 }
 

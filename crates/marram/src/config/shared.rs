@@ -1,7 +1,7 @@
 //! The tables that edges and agents share: `[security]`, `[patience]`, `[log]`; and files that hold secrets.
 
-use super::source::{Problem, Source};
-use super::units::Time;
+use super::source::{Problem, Source, unreadable};
+use super::units::{Size, Time};
 use crate::logging;
 use marram_agent::Patience;
 use marram_agent::net::{Identity, Security};
@@ -23,12 +23,43 @@ const SECRET_BYTES_MIN: usize = 16;
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenLog {
     format: Option<logging::Format>,
-    level: Option<logging::Level>,
+    level: Option<logging::Levels>,
 }
 
 impl WrittenLog {
-    pub(super) fn resolve(&self) -> logging::Options {
-        logging::Options { format: self.format.unwrap_or_default(), level: self.level.unwrap_or_default() }
+    pub(super) fn resolve(self) -> logging::Options {
+        logging::Options {
+            format: self.format.unwrap_or_default(),
+            levels: self.level.unwrap_or_default(),
+            kept: None,
+        }
+    }
+}
+
+/// That of programs that operators can ask for their last lines.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenKeptLog {
+    format: Option<logging::Format>,
+    level: Option<logging::Levels>,
+    keep: Option<Spanned<Size>>,
+}
+
+impl WrittenKeptLog {
+    pub(super) fn resolve(self, source: &Source) -> Result<logging::Options, Problem> {
+        let kept = match &self.keep {
+            None => logging::RING_BYTES,
+            Some(size) => usize::try_from(size.get_ref().0).unwrap_or(usize::MAX),
+        };
+        if let Some(size) = self.keep.filter(|_| kept < logging::RING_BYTES_MIN) {
+            let what = format!(
+                "is too little to be of use; write \"{}\" or more",
+                Size(logging::RING_BYTES_MIN as u64)
+            );
+            return Err(source.problem(&size.span(), what));
+        }
+        let log = WrittenLog { format: self.format, level: self.level }.resolve();
+        Ok(logging::Options { kept: Some(kept), ..log })
     }
 }
 
@@ -122,13 +153,13 @@ pub(super) fn file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, P
     let place = source.path(path.get_ref());
     let problem = |what: String| source.problem(&path.span(), what);
     let size = std::fs::metadata(&place)
-        .map_err(|error| problem(format!("names {}, which cannot be read: {error}", place.display())))?
+        .map_err(|error| problem(format!("names {}, which {}", place.display(), unreadable(&place, &error))))?
         .len();
     if size > FILE_BYTES_MAX {
         return Err(problem(format!("names a file of {size} bytes; at most {FILE_BYTES_MAX} are read")));
     }
     std::fs::read(&place)
-        .map_err(|error| problem(format!("names {}, which cannot be read: {error}", place.display())))
+        .map_err(|error| problem(format!("names {}, which {}", place.display(), unreadable(&place, &error))))
 }
 
 #[derive(Deserialize, Default)]

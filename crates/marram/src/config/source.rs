@@ -1,11 +1,14 @@
 //! One text that a person wrote, and what is wrong with it: every complaint names the file, the line, the field and the
 //! fix. Knows TOML's outline, not what the fields mean.
 
+use super::environment::Patch;
+use marram_edge::near;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Bytes of a configuration or manifest; more is certainly not one.
 pub const TEXT_BYTES_MAX: u64 = 64 << 10;
@@ -43,15 +46,66 @@ impl std::error::Error for Problem {}
 pub struct Source {
     name: String,
     directory: PathBuf,
+    /// As it is read.
     text: String,
-    warnings: RefCell<Vec<Problem>>,
+    /// As it was written.
+    written: Rc<str>,
+    /// Where the two differ, in their order.
+    patches: Vec<Patch>,
+    environment: Vec<(String, String)>,
+    /// Shared with clones.
+    warnings: Rc<RefCell<Vec<Problem>>>,
 }
 
 impl Source {
     /// A text that came from no file: relative paths in it start at the working directory.
     #[must_use]
     pub fn new(name: &str, text: String) -> Self {
-        Self { name: name.into(), directory: PathBuf::new(), text, warnings: RefCell::default() }
+        Self {
+            name: name.into(),
+            directory: PathBuf::new(),
+            written: text.as_str().into(),
+            text,
+            patches: Vec::new(),
+            environment: Vec::new(),
+            warnings: Rc::default(),
+        }
+    }
+
+    /// With variables that may override what it says.
+    #[must_use]
+    pub fn with_environment(self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self { environment: variables.into_iter().collect(), ..self }
+    }
+
+    /// With the variables of this process.
+    #[must_use]
+    pub fn with_own_environment(self) -> Self {
+        // What is no text names no field.
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        self.with_environment(std::env::vars_os().filter_map(text))
+    }
+
+    /// The variables that may override what it says, and all others.
+    #[must_use]
+    pub fn environment(&self) -> &[(String, String)] {
+        &self.environment
+    }
+
+    /// With this in place of what is at `at`, because of a variable.
+    pub(super) fn patched(&self, at: &Range<usize>, text: &str, variable: &str) -> Self {
+        let mut source = self.clone();
+        source.text.replace_range(at.clone(), text);
+        // What lies behind moves; what a variable wrote before and another one replaces now is the other one's.
+        let moved = |place: usize| if place >= at.end { place - at.len() + text.len() } else { place };
+        for patch in &mut source.patches {
+            patch.at = moved(patch.at.start)..moved(patch.at.end);
+        }
+        let end = at.start + text.len();
+        source.patches.push(Patch { at: at.start..end, instead_of: at.len(), variable: variable.to_owned() });
+        source
     }
 
     /// Reads a file.
@@ -61,13 +115,13 @@ impl Source {
     pub fn read(path: &Path) -> Result<Self, Problem> {
         let name = path.display().to_string();
         let problem = |what: String| Problem { file: name.clone(), line: None, field: None, what };
-        let size = std::fs::metadata(path).map_err(|e| problem(format!("cannot be read: {e}")))?.len();
+        let size = std::fs::metadata(path).map_err(|e| problem(unreadable(path, &e)))?.len();
         if size > TEXT_BYTES_MAX {
             return Err(problem(format!("is {size} bytes long; at most {TEXT_BYTES_MAX} are read")));
         }
-        let text = std::fs::read_to_string(path).map_err(|e| problem(format!("cannot be read: {e}")))?;
+        let text = std::fs::read_to_string(path).map_err(|e| problem(unreadable(path, &e)))?;
         let directory = path.parent().unwrap_or(Path::new("")).to_path_buf();
-        Ok(Self { name, directory, text, warnings: RefCell::default() })
+        Ok(Self { directory, ..Self::new(&name, text) })
     }
 
     /// The text itself.
@@ -94,8 +148,12 @@ impl Source {
     /// If it is no TOML, has a field that is not known, or one of another type.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         toml::from_str(&self.text).map_err(|error| {
-            let what = HIDDEN.iter().fold(error.message().to_owned(), |what, field| what.replace(field, ""));
+            let what = told(error.message());
             match error.span() {
+                // Of the whole text: no place is to blame.
+                Some(span) if span.start == 0 && what.starts_with("missing field") => {
+                    self.complaint(what + "; `marram config sample` shows every field")
+                }
                 Some(span) => self.problem(&span, what),
                 None => self.complaint(what),
             }
@@ -105,7 +163,13 @@ impl Source {
     /// A complaint about what is written at `span`.
     #[must_use]
     pub fn problem(&self, span: &Range<usize>, what: impl Into<String>) -> Problem {
-        let place = Place::find(&self.text, span.start);
+        if let Some(patch) = self.patches.iter().rev().find(|patch| patch.at.contains(&span.start)) {
+            return Problem { file: patch.variable.clone(), line: None, field: None, what: what.into() };
+        }
+        let before = self.patches.iter().filter(|patch| patch.at.end <= span.start);
+        let (more, less) =
+            before.fold((0, 0), |(more, less), patch| (more + patch.at.len(), less + patch.instead_of));
+        let place = Place::find(&self.written, (span.start + less).saturating_sub(more));
         Problem { file: self.name.clone(), line: Some(place.line), field: place.field, what: what.into() }
     }
 
@@ -136,6 +200,34 @@ impl Source {
             what: format!("is missing; {fix}"),
         }
     }
+}
+
+/// Why a file cannot be read, and what to do about it.
+pub fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    let fix = match error.kind() {
+        std::io::ErrorKind::NotFound if path.is_relative() => {
+            let here = std::env::current_dir().unwrap_or_default();
+            format!("; look for a slip in the path, which starts at {}", here.display())
+        }
+        std::io::ErrorKind::NotFound => "; look for a slip in the path".into(),
+        std::io::ErrorKind::IsADirectory => "; name a file in it".into(),
+        std::io::ErrorKind::PermissionDenied => {
+            format!("; let the user that this runs as read it (`ls -l {}`)", path.display())
+        }
+        std::io::ErrorKind::InvalidData => "; it is no text in UTF-8".into(),
+        _ => String::new(),
+    };
+    format!("cannot be read: {error}{fix}")
+}
+
+/// What a parser says, for people: with what may be meant where a field is not known.
+pub(super) fn told(message: &str) -> String {
+    let what = HIDDEN.iter().fold(message.to_owned(), |what, field| what.replace(field, ""));
+    let Some((head, list)) = what.split_once(", expected ") else { return what };
+    let unknown = head.strip_prefix("unknown field `").or_else(|| head.strip_prefix("unknown variant `"));
+    let Some(unknown) = unknown.and_then(|rest| rest.strip_suffix('`')) else { return what };
+    let guess = near::guess(unknown, list.split('`').skip(1).step_by(2));
+    what + &guess
 }
 
 /// How a list of the fields that there are names those that are for our own programs.

@@ -6,11 +6,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Bytes, written `"16MiB"`, `"64KiB"`, `"1GiB"` or `"512B"`.
+/// Bytes, written `"16MiB"`, `"64 KiB"`, `"1.5GiB"` or `"512B"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size(pub u64);
 
-/// A span of time, written `"300us"`, `"5ms"`, `"30s"`, `"10m"` or `"1h"`.
+/// A span of time, written `"300us"`, `"5 ms"`, `"1.5s"`, `"10m"`, `"1h"` or `"2d"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Time(pub Duration);
 
@@ -51,7 +51,7 @@ trait Written: Sized {
 }
 
 impl Written for Size {
-    const EXPECTED: &'static str = "a size such as \"512B\", \"64KiB\", \"16MiB\" or \"1GiB\"";
+    const EXPECTED: &'static str = "a size such as \"512B\", \"64KiB\", \"16MiB\" or \"1.5GiB\"";
     fn read(text: &str) -> Option<Self> {
         let (number, unit) = split(text)?;
         let scale = match unit {
@@ -59,25 +59,28 @@ impl Written for Size {
             "KiB" => 1 << 10,
             "MiB" => 1 << 20,
             "GiB" => 1 << 30,
+            "TiB" => 1 << 40,
+            // "KB" and "MB" mean two things.
             _ => return None,
         };
-        number.checked_mul(scale).map(Self)
+        number.times(scale).map(Self)
     }
 }
 
 impl Written for Time {
-    const EXPECTED: &'static str = "a time such as \"300us\", \"5ms\", \"30s\", \"10m\" or \"1h\"";
+    const EXPECTED: &'static str = "a time such as \"300us\", \"5ms\", \"1.5s\", \"30s\", \"10m\" or \"1h\"";
     fn read(text: &str) -> Option<Self> {
         let (number, unit) = split(text)?;
         let scale = match unit {
             "us" => 1_000,
             "ms" => 1_000_000,
             "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
+            "m" | "min" => 60_000_000_000,
             "h" => 3_600_000_000_000,
+            "d" => 86_400_000_000_000,
             _ => return None,
         };
-        number.checked_mul(scale).map(|ns| Self(Duration::from_nanos(ns)))
+        number.times(scale).map(|ns| Self(Duration::from_nanos(ns)))
     }
 }
 
@@ -130,11 +133,36 @@ fn transport(text: &str) -> (bool, &str) {
     }
 }
 
-/// `16` and `MiB` in `16MiB` or `16 MiB`.
-fn split(text: &str) -> Option<(u64, &str)> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    Some((number.parse().ok()?, unit.trim_start()))
+/// A number with at most nine digits behind the point.
+struct Number {
+    whole: u64,
+    billionths: u64,
+}
+
+const BILLION: u64 = 1_000_000_000;
+
+impl Number {
+    /// So many of something, unless there are parts of one left.
+    fn times(&self, scale: u64) -> Option<u64> {
+        let parts = u128::from(self.billionths) * u128::from(scale);
+        let parts =
+            u64::try_from(parts / u128::from(BILLION)).ok().filter(|_| parts % u128::from(BILLION) == 0)?;
+        self.whole.checked_mul(scale)?.checked_add(parts)
+    }
+}
+
+/// `1.5` and `MiB` in `1.5MiB` or `1.5 MiB`.
+fn split(text: &str) -> Option<(Number, &str)> {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let (whole, rest) = text.split_at(digits(text));
+    let (parts, unit) = match rest.strip_prefix('.') {
+        Some(rest) => {
+            rest.split_at_checked(digits(rest)).filter(|(parts, _)| (1..=9).contains(&parts.len()))?
+        }
+        None => ("0", rest),
+    };
+    let billionths = format!("{parts:0<9}").parse().ok()?;
+    Some((Number { whole: whole.parse().ok()?, billionths }, unit.trim_start()))
 }
 
 struct Reader<T>(std::marker::PhantomData<T>);
@@ -184,13 +212,30 @@ mod tests {
 
     #[test]
     fn units_are_read_as_written() {
-        for (text, bytes) in [("0B", 0), ("64KiB", 65_536), ("16 MiB", 16 << 20), ("1GiB", 1 << 30)] {
+        for (text, bytes) in [
+            ("0B", 0),
+            ("64KiB", 65_536),
+            ("16 MiB", 16 << 20),
+            ("1GiB", 1 << 30),
+            ("1.5GiB", 3 << 29),
+            ("0.5 KiB", 512),
+        ] {
             assert_eq!(Size::read(text), Some(Size(bytes)), "{text}");
         }
-        for (text, ns) in [("300us", 300_000), ("5ms", 5_000_000), ("30s", 30_000_000_000)] {
+        for (text, ns) in [
+            ("300us", 300_000),
+            ("5ms", 5_000_000),
+            ("30s", 30_000_000_000),
+            ("1.5s", 1_500_000_000),
+            ("0.25 ms", 250_000),
+            ("2min", 120_000_000_000),
+            ("1d", 86_400_000_000_000),
+        ] {
             assert_eq!(Time::read(text), Some(Time(Duration::from_nanos(ns))), "{text}");
         }
-        for text in ["", "5", "MiB", "-1MiB", "5MB", "99999999999GiB", "1.5GiB"] {
+        for text in
+            ["", "5", "MiB", "-1MiB", "5MB", "99999999999GiB", "1.5B", "1.GiB", ".5GiB", "1.0000000001GiB"]
+        {
             assert_eq!(Size::read(text), None, "{text}");
         }
     }

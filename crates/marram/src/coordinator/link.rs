@@ -4,6 +4,7 @@
 use super::http::Store;
 use super::{View, http};
 use crate::edge::{AdminClient, Answered};
+use marram_agent::net::Limiter;
 use marram_edge::control::{Answer, Request};
 use marram_edge::coordinator::{
     Ask, AskAnswer, Change, Client, Config, Failure, In, Out, Parts, Reply,
@@ -79,6 +80,7 @@ pub(super) fn start(
             leaving: None,
             wake_ns: 0,
             changed: true,
+            lines: [(); 3].map(|()| Limiter::new(began)),
         };
         LocalSet::new().block_on(&runtime, link.run(receiver));
     };
@@ -150,6 +152,8 @@ struct Link {
     wake_ns: u64,
     /// Whether others are to be shown anew.
     changed: bool,
+    /// For errors, warnings, news.
+    lines: [Limiter; 3],
 }
 
 impl Link {
@@ -248,10 +252,14 @@ impl Link {
         // Whoever reads a line and then asks finds what it says.
         self.show();
         for (level, text) in lines {
+            // Edges that come and go, and a store that does, can have much said.
+            let limiter = self.lines.get_mut(usize::from(level));
+            let passed = limiter.map_or(Some(None), |limiter| limiter.pass(Instant::now()));
+            let Some(swallowed) = passed else { continue };
             match level {
-                0 => tracing::error!("{text}"),
-                1 => tracing::warn!("{text}"),
-                2 => tracing::info!("{text}"),
+                0 => tracing::error!(swallowed, "{text}"),
+                1 => tracing::warn!(swallowed, "{text}"),
+                2 => tracing::info!(swallowed, "{text}"),
                 _ => tracing::debug!("{text}"),
             }
         }

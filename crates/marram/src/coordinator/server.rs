@@ -7,6 +7,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use marram_agent::net::Limiter;
 use marram_edge::coordinator::VALUE_BYTES_MAX;
 use serde_json::Value;
 use std::convert::Infallible;
@@ -16,7 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 
 /// Connections at a time, watches among them; more wait to be accepted.
@@ -81,12 +82,15 @@ pub(super) fn start(listener: TcpListener, keeping: Keeping, token: Option<Strin
 async fn accept(listener: TcpListener, keeping: Keeping, token: Option<Arc<str>>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut complaints = Limiter::new(Instant::now());
     loop {
         let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!("the coordinator's store could not accept: {error}");
+                if let Some(swallowed) = complaints.pass(Instant::now()) {
+                    tracing::warn!(swallowed, "the coordinator's store could not accept: {error}");
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }

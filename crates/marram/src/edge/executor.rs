@@ -152,6 +152,8 @@ struct Seat {
     place: Place,
     /// Whose cache its handlers read from.
     app: String,
+    /// For whom it is, unless it is shared.
+    session: Option<SessionId>,
     /// How many wait: none or one, unless somebody's books are wrong.
     waiting: usize,
     /// What the handler that is under way was charged.
@@ -159,6 +161,9 @@ struct Seat {
     /// Of a cell that stands by, until it runs.
     standing: Option<Box<Standing>>,
 }
+
+/// Apps whose prints are counted at a time.
+const PRINTERS_MAX: usize = 1_024;
 
 /// The cells of one shard.
 pub(super) struct Executor {
@@ -185,7 +190,9 @@ pub(super) struct Executor {
     caches: Caches,
     worker: Worker<Desk, Answer>,
     sealer: Worker<(), Answer>,
-    prints: Limiter,
+    /// Of each app on its own: one that says much silences no other.
+    prints: BTreeMap<String, Limiter>,
+    complaints: Limiter,
     /// Whether a cell may have to be started ahead of its client.
     stocking: bool,
     /// Whether sessions may come here to be recovered: then there is memory ready for their checkpoints.
@@ -227,7 +234,8 @@ impl Executor {
             caches,
             worker,
             sealer,
-            prints: Limiter::new(Instant::now()),
+            prints: BTreeMap::new(),
+            complaints: Limiter::new(Instant::now()),
             stocking: false,
             recovers: false,
             tend_at: Instant::now() + TEND_EVERY,
@@ -241,10 +249,10 @@ impl Executor {
     }
 
     /// A cell's handlers will queue here.
-    pub(super) fn place(&mut self, cell: CellId, app: String, place: Place) {
+    pub(super) fn place(&mut self, cell: CellId, (app, session): (String, Option<SessionId>), place: Place) {
         self.turns.weigh(place.tenant, place.weight);
         self.turns.charge(place.tenant, cost::OPEN_NS);
-        self.seats.insert(cell, Seat { place, app, waiting: 0, charged_ns: 0, standing: None });
+        self.seats.insert(cell, Seat { place, app, session, waiting: 0, charged_ns: 0, standing: None });
     }
 
     /// Where the cells of an app read from, from now on.
@@ -306,10 +314,10 @@ impl Executor {
             });
             self.reclaims += 1;
             self.stocking = false;
-            warn!(
-                cells,
-                slots, images, "the machine is short of memory: gave up what was kept ahead of clients"
-            );
+            if let Some(swallowed) = self.complaints.pass(now) {
+                let what = "the machine is short of memory: gave up what was kept ahead of clients";
+                warn!(cells, slots, images, swallowed, "{what}");
+            }
         } else {
             self.cells.tend();
             if self.recovers {
@@ -699,14 +707,29 @@ impl Executor {
 
     /// Writes what a guest printed to the log; of one that just stopped too, since that often says why.
     fn print(&mut self, CellId(cell): CellId) {
-        for print in self.cells.take_prints(CellId(cell)) {
-            let Some(swallowed) = self.prints.pass(Instant::now()) else { continue };
+        let prints = self.cells.take_prints(CellId(cell));
+        if prints.is_empty() {
+            return;
+        }
+        let seat = self.seats.get(&CellId(cell));
+        let app = seat.map(|seat| seat.app.as_str());
+        let session = seat.and_then(|seat| seat.session).map(tracing::field::display);
+        let (now, whose) = (Instant::now(), app.unwrap_or_default());
+        if !self.prints.contains_key(whose) {
+            if self.prints.len() >= PRINTERS_MAX {
+                self.prints.clear();
+            }
+            self.prints.insert(whose.to_owned(), Limiter::new(now));
+        }
+        let Some(limiter) = self.prints.get_mut(whose) else { return };
+        for print in prints {
+            let Some(swallowed) = limiter.pass(now) else { continue };
             let (stage, text) = (print.stage, print.text);
             match print.level {
-                Level::Error => error!(target: "guest", cell, stage, swallowed, "{text}"),
-                Level::Warning => warn!(target: "guest", cell, stage, swallowed, "{text}"),
-                Level::Information => info!(target: "guest", cell, stage, swallowed, "{text}"),
-                Level::Debug => debug!(target: "guest", cell, stage, swallowed, "{text}"),
+                Level::Error => error!(target: "guest", app, session, stage, swallowed, "{text}"),
+                Level::Warning => warn!(target: "guest", app, session, stage, swallowed, "{text}"),
+                Level::Information => info!(target: "guest", app, session, stage, swallowed, "{text}"),
+                Level::Debug => debug!(target: "guest", app, session, stage, swallowed, "{text}"),
             }
         }
     }
@@ -764,8 +787,10 @@ impl Executor {
         let Some(Loaded::Underway(waiting)) = self.images.remove(&hash) else { return };
         match result {
             Ok(image) => {
-                if let Err(error) = self.cells.prepare(&image) {
-                    warn!(image = %hash, %error, "an image cannot be mapped ahead of its first cell");
+                if let Err(error) = self.cells.prepare(&image)
+                    && let Some(swallowed) = self.complaints.pass(Instant::now())
+                {
+                    warn!(image = %hash, %error, swallowed, "an image cannot be mapped ahead of its first cell");
                 }
                 if self.deployed.values().any(|deployed| *deployed == hash) {
                     self.cells.expect(&image);
@@ -775,7 +800,9 @@ impl Executor {
                 waiting.into_iter().for_each(|(cell, beginning)| self.begin(cell, hash, beginning, inputs));
             }
             Err(error) => {
-                warn!(image = %hash, %error, "an image cannot be loaded");
+                if let Some(swallowed) = self.complaints.pass(Instant::now()) {
+                    warn!(image = %hash, %error, swallowed, "an image cannot be loaded");
+                }
                 let error = CellError { code: Code::UnknownImage, reason: error.to_string() };
                 for (cell, beginning) in waiting {
                     if self.expected.remove(&cell) {

@@ -5,7 +5,7 @@ use super::{
     Options,
     setup::{Setup, ToProcess},
 };
-use crate::logging;
+use crate::logging::{self, Receiver};
 use anyhow::Context;
 use bytes::Bytes;
 use marram_agent::net::{Passage, Security};
@@ -15,6 +15,7 @@ use std::{
     io,
     os::fd::OwnedFd,
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tracing::{error, info, warn};
@@ -43,6 +44,8 @@ pub(super) struct Process {
     setup: Bytes,
     shard: u8,
     token: Token,
+    /// Where its log lines go, if they are kept.
+    lines: Option<Arc<Receiver>>,
     state: State,
     /// Deaths in a row, each but the first soon after a start.
     early_deaths: u32,
@@ -50,9 +53,14 @@ pub(super) struct Process {
 
 impl Process {
     /// A plan: to be started now.
-    pub(super) fn new(options: &Options, security: &Security, shard: u8, token: Token, now: Instant) -> Self {
+    pub(super) fn new(
+        (options, security): (&Options, &Security),
+        (shard, token): (u8, Token),
+        lines: Option<&Arc<Receiver>>,
+        now: Instant,
+    ) -> Self {
         let setup = ToProcess::Setup(Box::new(Setup::new(options, security, shard))).encode();
-        Self { setup, shard, token, state: State::Due(now), early_deaths: 0 }
+        Self { setup, shard, token, lines: lines.cloned(), state: State::Due(now), early_deaths: 0 }
     }
 
     /// When there is something to start.
@@ -97,7 +105,8 @@ impl Process {
             .spawn()
             .context("cannot start this program again")?;
         let mut passage = Passage::new(ours);
-        passage.send(&self.setup, None);
+        let lines = self.lines.as_ref().map(|lines| lines.sender()).transpose()?;
+        passage.send(&self.setup, lines);
         Ok(Running { child, passage, since: now })
     }
 

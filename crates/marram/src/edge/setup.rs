@@ -1,7 +1,7 @@
 //! What supervisor and shard processes say to each other, as bodies of [`marram_agent::net::Passage`] messages.
 //!
 //! ```text
-//! to a shard   := 0 | setup   or   1 | marram_edge's ToShard   or   2 | flags (bit 0 TLS, bit 1 trusted), with a descriptor
+//! to a shard   := 0 | setup, with where its log lines go   or   1 | marram_edge's ToShard   or   2 | flags (bit 0 TLS, bit 1 trusted), with a descriptor
 //! from a shard := marram_edge's FromShard
 //! ```
 //!

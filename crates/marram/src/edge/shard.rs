@@ -6,6 +6,7 @@ use super::{
     setup::{Setup, ToProcess},
     standing::Standing,
 };
+use crate::logging;
 use anyhow::{Context, bail};
 use marram_agent::net::{
     AgentDoor, EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random, token,
@@ -105,9 +106,12 @@ fn wait_for_setup(poll: &mut Poll, passage: &mut Passage) -> anyhow::Result<Opti
     let mut events = Events::with_capacity(8);
     loop {
         let open = passage.read()?;
-        if let Some((body, _)) = passage.next_message() {
+        if let Some((body, lines)) = passage.next_message() {
             return match ToProcess::decode(body)? {
-                ToProcess::Setup(setup) => Ok(Some(*setup)),
+                ToProcess::Setup(setup) => {
+                    lines.into_iter().for_each(|lines| logging::send_to(lines.into(), setup.shard));
+                    Ok(Some(*setup))
+                }
                 other => bail!("the supervisor says {other:?} before it has set this shard up"),
             };
         }
@@ -325,7 +329,12 @@ impl Process {
                     self.take_wire(descriptor, tls, trusted)
                 }
                 (ToProcess::Wire { .. }, None) => {
-                    warn!("a connection was lost on the way from the supervisor")
+                    if let Some(swallowed) = self.failures.pass(self.at) {
+                        warn!(
+                            swallowed,
+                            "a connection was lost on the way from the supervisor: is this process out of descriptors?"
+                        );
+                    }
                 }
                 (ToProcess::Setup(_), _) => bail!("the supervisor has set this shard up twice"),
             }
@@ -400,12 +409,12 @@ impl Process {
                 }
             }
             Out::Dial { target } => self.dial(target),
-            Out::Start { cell, image, seed, app, place } => {
-                self.executor.place(cell, app, place);
+            Out::Start { cell, image, seed, app, session, place } => {
+                self.executor.place(cell, (app, session), place);
                 self.executor.start_cell(cell, image, seed, &mut self.inputs);
             }
             Out::Restore { cell, session, image, keys, checkpoints, stands_by, app, place } => {
-                self.executor.place(cell, app, place);
+                self.executor.place(cell, (app, Some(session)), place);
                 if stands_by {
                     self.executor.stand_by(cell, Standing::new(session, image, keys.clone()));
                 }

@@ -1,7 +1,7 @@
 //! An edge's directory is one edge's: two would remove each other's apps and recordings. The kernel lets go of it when its process
 //! dies, however it dies.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{Read, Write},
@@ -25,7 +25,16 @@ pub fn hold(directory: &Path) -> anyhow::Result<Held> {
         fs::create_dir_all(directory)?;
         OpenOptions::new().read(true).write(true).create(true).truncate(false).open(directory.join(NAME))
     };
-    let mut file = open().with_context(|| format!("{name} cannot be written to: name another `state`"))?;
+    let mut file = open().map_err(|error: std::io::Error| {
+        let fix = match error.kind() {
+            std::io::ErrorKind::StorageFull => "make room there",
+            std::io::ErrorKind::PermissionDenied => {
+                "give it to the user that the edge runs as, or name another `state`"
+            }
+            _ => "name another `state`",
+        };
+        anyhow!("{name} cannot be written to: {error}; {fix}")
+    })?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {

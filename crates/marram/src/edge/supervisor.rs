@@ -12,8 +12,11 @@ use super::{
     setup::ToProcess,
     witness::{Coordinating, Witnesses},
 };
+use crate::logging::{self, Receiver};
 use anyhow::{Context, ensure};
-use marram_agent::net::{Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict, token};
+use marram_agent::net::{
+    Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict, cannot_listen, token,
+};
 use marram_edge::{
     api::FromShard,
     control::{self, Control, Request},
@@ -72,6 +75,8 @@ pub(super) struct Supervisor {
     gate: Option<Gate>,
     rejections: Limiter,
     accept_errors: Limiter,
+    /// For what control and shards say: errors, warnings, news.
+    notes: [Limiter; 3],
     stop: UnixStream,
     stops: usize,
     drain_limit: Duration,
@@ -108,6 +113,9 @@ impl Supervisor {
         let now = Instant::now();
         let shards = shards(options);
         let token = |shard: u8| token::token(SHARD, shard.into());
+        let lines =
+            logging::kept().map(Receiver::start).transpose().context("cannot take shards' log lines")?;
+        let lines = lines.map(Arc::new);
         let fetcher = Fetcher::new(fetch, Arc::clone(&admin.waker));
         let witnesses = Witnesses::new(coordinating, Arc::clone(&admin.waker));
         let control = Control::new(control::Config {
@@ -132,7 +140,7 @@ impl Supervisor {
             listeners: listen(options, &poll)?,
             lobby: Lobby::new(options.limits.handshake, options.limits.half_open_max),
             processes: (0..shards)
-                .map(|shard| Process::new(options, &security, shard, token(shard), now))
+                .map(|shard| Process::new((options, &security), (shard, token(shard)), lines.as_ref(), now))
                 .collect(),
             gate: None,
             admin,
@@ -143,6 +151,7 @@ impl Supervisor {
             next_tag: OWN_TAG + 1,
             rejections: Limiter::new(now),
             accept_errors: Limiter::new(now),
+            notes: [(); 3].map(|()| Limiter::new(now)),
             stop,
             stops: 0,
             drain_limit: options.limits.drain,
@@ -248,7 +257,11 @@ impl Supervisor {
         // The poll told us once; ask it to tell us again.
         let token = token::token(LISTENER, index as u64);
         let again = self.poll.registry().reregister(&mut self.listeners[index], token, Interest::READABLE);
-        again.unwrap_or_else(|error| warn!(%error, "a listener cannot be watched"));
+        if let Err(error) = again
+            && let Some(swallowed) = self.accept_errors.pass(self.now)
+        {
+            warn!(%error, swallowed, "a listener cannot be watched");
+        }
     }
 
     fn enter(&mut self, stream: TcpStream, peer: SocketAddr) {
@@ -389,14 +402,25 @@ impl Supervisor {
             control::Out::Fetch { image } => self.fetcher.start(image),
             control::Out::AskWitness { shard, seek } => self.witnesses.ask(shard, seek),
             control::Out::TellWitness(saw) => self.witnesses.tell(saw),
-            control::Out::Log(0, text) => error!("{text}"),
-            control::Out::Log(1, text) => warn!("{text}"),
-            control::Out::Log(2, text) => info!("{text}"),
-            control::Out::Log(_, text) => debug!("{text}"),
+            control::Out::Log(level, text) => self.log(level, &text),
             control::Out::Drained => {
                 info!("drained: no session is left");
                 self.drained = true;
             }
+        }
+    }
+}
+
+impl Supervisor {
+    /// Guests and agents can have shards say much: each level has a limit of its own, but for what is for programs.
+    fn log(&mut self, level: u8, text: &str) {
+        let limiter = self.notes.get_mut(usize::from(level));
+        let Some(swallowed) = limiter.map_or(Some(None), |limiter| limiter.pass(self.now)) else { return };
+        match level {
+            0 => error!(swallowed, "{text}"),
+            1 => warn!(swallowed, "{text}"),
+            2 => info!(swallowed, "{text}"),
+            _ => debug!("{text}"),
         }
     }
 }
@@ -408,9 +432,8 @@ fn shard_number(index: usize) -> u8 {
 fn listen(options: &Options, poll: &Poll) -> anyhow::Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     for address in &options.listen {
-        let mut listener = TcpListener::bind(*address).with_context(|| {
-            format!("cannot listen on {address}: choose another address or stop what uses it")
-        })?;
+        let mut listener =
+            TcpListener::bind(*address).map_err(|error| cannot_listen(address, "for agents", &error))?;
         let token = token::token(LISTENER, listeners.len() as u64);
         poll.registry().register(&mut listener, token, Interest::READABLE)?;
         info!(address = %listener.local_addr()?, "listening for agents");

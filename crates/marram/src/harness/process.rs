@@ -2,6 +2,7 @@
 
 use super::interrupt;
 use super::journal::{Event, Journal};
+use crate::config::environment;
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
@@ -34,6 +35,15 @@ impl Process {
     pub fn start(who: &str, command: &mut Command, journal: &Journal, errors: &Path) -> anyhow::Result<Self> {
         let file = File::options().create(true).append(true).open(errors);
         let file = file.with_context(|| format!("cannot write {}", errors.display()))?;
+        // What overrides an operator's own configurations is not meant for ours.
+        for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
+            if [environment::EDGE, environment::AGENT, environment::RECORDER]
+                .iter()
+                .any(|of| name.starts_with(of))
+            {
+                command.env_remove(name);
+            }
+        }
         let mut child = command
             .process_group(0)
             .stdin(Stdio::null())

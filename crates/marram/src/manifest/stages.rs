@@ -4,10 +4,12 @@
 use super::files::{self, TreeFile};
 use super::quotas::{StageQuotas, WrittenStage};
 use super::{Problem, Source};
+use crate::config::source::unreadable;
 use crate::config::units::Name;
 use marram_sandbox::limits::{KEYS_MAX, STAGES_MAX};
 use serde::Deserialize;
 use std::fs;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::PathBuf;
 use toml::Spanned;
@@ -135,8 +137,10 @@ pub fn read_parts(source: &Source, stages: &[Stage]) -> Result<Vec<Vec<u8>>, Pro
     let mut parts = Vec::new();
     for stage in stages {
         let module = fs::read(&stage.module).map_err(|error| {
-            let what = format!("names {}, which cannot be read: {error}", stage.module.display());
-            source.problem(&stage.span, what)
+            let what =
+                format!("names {0}, which {1}", stage.module.display(), unreadable(&stage.module, &error));
+            let built = if error.kind() == ErrorKind::NotFound { ", or build it first" } else { "" };
+            source.problem(&stage.span, what + built)
         })?;
         parts.push(module);
         parts.extend(files::read_all(source, &stage.files)?);

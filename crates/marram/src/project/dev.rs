@@ -115,6 +115,14 @@ fn again(project: &mut Project, options: &Options, lab: &Lab) -> anyhow::Result<
     deploy(lab, &admin::load(&project.directory).map_err(|why| anyhow!(why))?)
 }
 
+/// Whether there is a project to work on.
+///
+/// # Errors
+/// If there is none, or its server is not said.
+pub fn check(options: &Options) -> anyhow::Result<()> {
+    Project::open(options).map(drop)
+}
+
 struct Project {
     directory: PathBuf,
     name: String,
@@ -155,10 +163,36 @@ impl Project {
         let status = Command::new("sh").args(["-c", command]).current_dir(&self.directory).status();
         let status = status.context("there is no shell to build with")?;
         if !status.success() {
-            bail!("`{command}` failed: {status}");
+            bail!("`{command}` failed: {status}{}", missing(command, status.code()));
         }
         Ok(())
     }
+}
+
+/// What may be missing on this machine that a build command failed for.
+fn missing(command: &str, status: Option<i32>) -> String {
+    /// What a shell says of a program that there is not.
+    const NOT_FOUND: i32 = 127;
+    let program = command.split(' ').next().unwrap_or_default();
+    match (program, status) {
+        ("cargo", Some(NOT_FOUND)) => "; there is no cargo: install Rust as https://rustup.rs says, and open the terminal anew".into(),
+        (_, Some(NOT_FOUND)) => format!("; there is no `{program}`: install it, or say how to build with --build"),
+        ("cargo", _) if !has_target() => format!("; Rust's target {TARGET} is not installed: `rustup target add {TARGET}`"),
+        ("make", _) => "; if it names a compiler that there is not: a cell in C takes clang with lld, and README.md says what else".into(),
+        _ => String::new(),
+    }
+}
+
+/// What cells in Rust are compiled to.
+const TARGET: &str = "wasm32-wasip1";
+
+/// Whether Rust's libraries for it are there; if nobody knows, they may be.
+fn has_target() -> bool {
+    let asked = Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output();
+    let Ok(told) = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()) else {
+        return true;
+    };
+    told.is_empty() || Path::new(&told).is_dir()
 }
 
 /// How a project is built, by what lies in it; nothing if somebody else does it.

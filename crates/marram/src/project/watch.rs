@@ -43,7 +43,7 @@ fn collect(
         let (name, path) = (entry.file_name(), entry.path());
         let name = name.to_string_lossy();
         let Ok(meta) = entry.metadata() else { continue };
-        let written = WRITTEN.contains(&&*name) || built.contains(&path);
+        let written = WRITTEN.contains(&&*name) || name.ends_with(".log") || built.contains(&path);
         if name.starts_with('.') || written || files.len() >= FILES_MAX {
             continue;
         }

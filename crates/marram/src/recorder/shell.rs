@@ -250,7 +250,7 @@ impl Shell {
                     name,
                     "report"
                 );
-                self.edges.up(*target, name);
+                self.edges.up(*target, name, now);
             }
             Report::EdgeDown { target, reason, suspected } => {
                 let edge = self.edges.name(*target);

@@ -4,6 +4,8 @@
 
 pub(crate) mod browser;
 pub(crate) mod etcd;
+pub(crate) mod mistaken;
+pub(crate) mod modules;
 pub(crate) mod origin;
 pub(crate) mod site;
 pub(crate) mod traffic;

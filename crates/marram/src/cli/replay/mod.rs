@@ -4,6 +4,7 @@ mod debugger;
 
 use super::{Failure, emit, record, table::counted};
 use crate::admin::client::Client;
+use crate::config::source::unreadable;
 use crate::keys;
 use crate::replay::{self, Breaks, Halt, show, span::Span};
 use anyhow::{Context, anyhow};
@@ -136,7 +137,8 @@ fn says_quit() -> bool {
 /// Reads a file of at most the size that one can have.
 fn read(path: &Path) -> Result<Recording, Failure> {
     let name = path.display();
-    let meta = std::fs::metadata(path).with_context(|| format!("{name} cannot be read"))?;
+    let missing = |error: std::io::Error| Failure::Usage(anyhow!("{name} {}", unreadable(path, &error)));
+    let meta = std::fs::metadata(path).map_err(missing)?;
     if !meta.is_file() {
         return Err(Failure::Usage(anyhow!("{name} is no file: name what `marram record` wrote")));
     }
@@ -146,7 +148,7 @@ fn read(path: &Path) -> Result<Recording, Failure> {
             "{name} has {size} bytes; a record file has at most {RECORDING_SIZE_MAX}"
         )));
     }
-    let bytes = std::fs::read(path).with_context(|| format!("{name} cannot be read"))?;
+    let bytes = std::fs::read(path).map_err(missing)?;
     Recording::decode(&bytes.into()).map_err(|broken| {
         Failure::Other(anyhow!(
             "{name}: {broken}; record the session again, or take another copy of the file"

@@ -113,7 +113,7 @@ impl Pair {
         let (meta, bytes) = self.full.clone();
         let image = self.image.hash();
         let place = Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
-        self.here.place(cell, String::new(), place);
+        self.here.place(cell, (String::new(), None), place);
         self.here.stand_by(cell, Standing::new(SESSION, image, keys()));
         self.here.restore(cell, SESSION, image, keys(), vec![meta]);
         self.here.part(cell, bytes);

@@ -1,0 +1,42 @@
+//! Why nothing can listen at an address, and what to do about it.
+
+use anyhow::anyhow;
+use std::{fmt::Display, io};
+
+/// What to say of an address that is not to be had. `whom` is who would come there, as in "for operators".
+pub fn cannot_listen(address: impl Display, whom: &str, error: &io::Error) -> anyhow::Error {
+    let fix = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "stop what uses it (`ss -lntup` shows that to root, and another Marram may be running), or choose another port"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; `ip address` shows those that it has"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 take a right: choose a higher one, or give CAP_NET_BIND_SERVICE (AmbientCapabilities= in a unit)"
+        }
+        _ => "choose another address",
+    };
+    anyhow!("cannot listen on {address} {whom}: {error}; {fix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_its_fix() {
+        for (kind, fix) in [
+            (io::ErrorKind::AddrInUse, "stop what uses it"),
+            (io::ErrorKind::AddrNotAvailable, "no such address"),
+            (io::ErrorKind::PermissionDenied, "CAP_NET_BIND_SERVICE"),
+            (io::ErrorKind::OutOfMemory, "choose another address"),
+        ] {
+            let told = cannot_listen("1.2.3.4:5", "for agents", &kind.into()).to_string();
+            assert!(
+                told.starts_with("cannot listen on 1.2.3.4:5 for agents: ") && told.contains(fix),
+                "{told}"
+            );
+        }
+    }
+}

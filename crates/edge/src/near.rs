@@ -1,0 +1,57 @@
+//! What somebody meant who wrote a name that there is not.
+
+use alloc::{format, string::String, vec, vec::Vec};
+
+/// `; did you mean ...?`, if one of the names is like what was written; else nothing.
+pub fn guess<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(written, names).map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+}
+
+/// The name that is most like what was written, if one is like it at all.
+pub fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let written = written.to_ascii_lowercase();
+    // One slip in three letters; names of other people are not guessed.
+    let slips_max = written.chars().count().div_ceil(3).min(4);
+    let slips = names.into_iter().map(|name| (distance(&written, &name.to_ascii_lowercase()), name));
+    slips.filter(|(slips, _)| *slips <= slips_max).min_by_key(|(slips, _)| *slips).map(|(_, name)| name)
+}
+
+/// How many letters were left out, added, changed or swapped with their neighbour.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut slips = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                slips = slips.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(slips);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_understood_and_another_word_is_not() {
+        let names = ["sessions", "recoveries", "cells", "half_open"];
+        for (written, meant) in [
+            ("sesions", Some("sessions")),
+            ("session", Some("sessions")),
+            ("SESSIONS", Some("sessions")),
+            ("clels", Some("cells")),
+            ("half-open", Some("half_open")),
+            ("memory", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(written, names), meant, "{written}");
+        }
+    }
+}

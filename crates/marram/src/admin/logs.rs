@@ -1,0 +1,326 @@
+//! What was logged lately, and what is logged from now on, for operators.
+//!
+//! ```text
+//! GET /v1/logs ? app=NAME & session=ID & level=LEAST & since_ms=AGE & last=COUNT & follow=1 & run=RUN & after=NUMBER
+//! ```
+//!
+//! The answer is a JSON object a line: first `{"edge", "run", "missing"}`, where `missing` is how many lines have gone that could
+//! have been wanted; then the lines that fit, with `number`, `at_us` (microseconds since 1970) and `shard`; then
+//! `{"caught_up": true}`. With `follow` the lines to come follow, `{"gone": COUNT}` where whoever reads was too slow for some,
+//! and an empty line in a silence. Who comes again with `run` and `after` gets what followed if it is the same run of the program.
+
+use super::routes::{Answer, Call, Refusal};
+use crate::config::units::Name;
+use crate::logging::{self, Kept, Level, Line};
+use bytes::{BufMut, Bytes, BytesMut};
+use hyper::body::{Body as HyperBody, Frame, SizeHint};
+use hyper::{Method, StatusCode};
+use serde_json::Value;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Operators that follow at a time; more are refused, so that others still have connections.
+pub const FOLLOWERS_MAX: usize = 16;
+/// A silence that is this long is broken by an empty line.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(2);
+/// Lines that are looked at before others have their turn.
+const BATCH: usize = 256;
+
+static FOLLOWERS: AtomicUsize = AtomicUsize::new(0);
+
+/// An answer's body: all of it, or lines for as long as somebody reads them.
+pub(super) enum Body {
+    /// All of it.
+    Whole(Option<Bytes>),
+    /// What there is first, then what comes.
+    Lines(Option<Bytes>, Box<Tail>),
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Self::Whole(Some(bytes))
+    }
+}
+
+/// Lines to come.
+pub(super) struct Tail {
+    kept: &'static Kept,
+    wanted: Wanted,
+    /// The last one that was looked at.
+    after: u64,
+    silence: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        FOLLOWERS.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Tail {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
+        loop {
+            let taken = self.kept.take(self.after, BATCH, Some(context.waker()));
+            let mut out = BytesMut::new();
+            if taken.gone > 0 && !taken.lines.is_empty() {
+                out.put_slice(format!("{{\"gone\":{}}}\n", taken.gone).as_bytes());
+            }
+            for line in &taken.lines {
+                self.after = line.number;
+                if self.wanted.fits(line) {
+                    put(line, &mut out);
+                }
+            }
+            if !out.is_empty() {
+                self.silence.as_mut().reset(tokio::time::Instant::now() + HEARTBEAT);
+                return Poll::Ready(out.freeze());
+            }
+            if taken.lines.is_empty() {
+                return self.silence.as_mut().poll(context).map(|()| {
+                    self.silence.as_mut().reset(tokio::time::Instant::now() + HEARTBEAT);
+                    Bytes::from_static(b"\n")
+                });
+            }
+        }
+    }
+}
+
+impl HyperBody for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = |bytes| Some(Ok(Frame::data(bytes)));
+        match &mut *self {
+            Self::Whole(bytes) => Poll::Ready(bytes.take().and_then(frame)),
+            Self::Lines(first @ Some(_), _) => Poll::Ready(first.take().and_then(frame)),
+            Self::Lines(None, tail) => tail.poll(context).map(frame),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Lines(..) => SizeHint::default(),
+        }
+    }
+}
+
+/// Which lines.
+#[derive(Default)]
+struct Wanted {
+    app: Option<String>,
+    session: Option<String>,
+    level: Option<Level>,
+    since_us: u64,
+}
+
+impl Wanted {
+    fn fits(&self, line: &Line) -> bool {
+        if line.at_us < self.since_us {
+            return false;
+        }
+        if self.app.is_none() && self.session.is_none() && self.level.is_none() {
+            return true;
+        }
+        // A session's identifier is like nothing else; some lines have it in their text.
+        if self.session.as_ref().is_some_and(|session| !line.text.contains(session.as_str())) {
+            return false;
+        }
+        let Ok(fields) = serde_json::from_str::<Value>(&line.text) else { return false };
+        let level = fields["level"].as_str().and_then(Level::read).unwrap_or_default();
+        self.level.is_none_or(|least| level <= least)
+            && self.app.as_ref().is_none_or(|app| fields["app"].as_str() == Some(app))
+    }
+}
+
+/// What was asked, read.
+#[derive(Default)]
+struct Asked {
+    wanted: Wanted,
+    /// How many of those that there are.
+    last: Option<usize>,
+    follow: bool,
+    run: Option<u64>,
+    after: u64,
+}
+
+impl Asked {
+    fn read(query: &str, now_us: u64) -> Result<Self, String> {
+        let mut asked = Self::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let number = || value.parse::<u64>().map_err(|_| format!("`{name}` is a number"));
+            match name {
+                "app" => asked.wanted.app = Some(value.parse::<Name>()?.0),
+                "session" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                    asked.wanted.session = Some(value.to_ascii_lowercase());
+                }
+                "session" => return Err("a session's identifier has hexadecimal digits".into()),
+                "level" => {
+                    let level = Level::read(value);
+                    asked.wanted.level = Some(level.ok_or_else(|| format!("there is no level `{value}`"))?);
+                }
+                "since_ms" => {
+                    asked.wanted.since_us = now_us.saturating_sub(number()?.saturating_mul(1_000));
+                }
+                "last" => asked.last = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
+                "follow" => asked.follow = value == "1",
+                "run" => asked.run = Some(number()?),
+                "after" => asked.after = number()?,
+                _ => return Err(format!("nothing is called `{name}` here")),
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// Whether a request is for this file.
+pub(super) fn is_asked_for(call: &Call) -> bool {
+    call.method == Method::GET && call.path.trim_end_matches('/') == "/v1/logs"
+}
+
+/// Answers a request for lines.
+pub(super) fn answer(edge: &str, call: &Call) -> Result<Answer, Refusal> {
+    let Some(kept) = logging::kept() else {
+        let fix = "look at what the process that embeds it writes";
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "no log lines are kept here", fix));
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let asked = Asked::read(&call.query, u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
+    let fix = "ask with `marram logs` of this edge's version";
+    let asked = asked.map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, fix))?;
+    if asked.follow && FOLLOWERS.fetch_add(1, Relaxed) >= FOLLOWERS_MAX {
+        FOLLOWERS.fetch_sub(1, Relaxed);
+        let what = format!("{FOLLOWERS_MAX} operators follow this log already");
+        let fix = "end one of them, or ask without -f";
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, what, fix));
+    }
+    let (first, after) = beginning(edge, kept, &asked);
+    let body = if asked.follow {
+        let silence = Box::pin(tokio::time::sleep(HEARTBEAT));
+        Body::Lines(Some(first), Box::new(Tail { kept, wanted: asked.wanted, after, silence }))
+    } else {
+        first.into()
+    };
+    Ok(Answer { status: StatusCode::OK, content_type: "application/x-ndjson", body })
+}
+
+/// What there is now, and the number of the last line that was looked at.
+fn beginning(edge: &str, kept: &Kept, asked: &Asked) -> (Bytes, u64) {
+    let after = if asked.run == Some(kept.run()) { asked.after } else { 0 };
+    let taken = kept.take(after, usize::MAX, None);
+    let end = taken.lines.last().map_or(after, |line| line.number);
+    let oldest_us = taken.lines.first().map_or(0, |line| line.at_us);
+    let mut fit: Vec<&Line> = taken.lines.iter().filter(|line| asked.wanted.fits(line)).collect();
+    let last = asked.last.unwrap_or(usize::MAX);
+    // Of those that have gone none is wanted if enough are left, or if they were too old.
+    let enough = fit.len() >= last || oldest_us < asked.wanted.since_us;
+    let missing = if enough { 0 } else { taken.gone };
+    let more = fit.len().saturating_sub(last);
+    let mut out = BytesMut::new();
+    let head = serde_json::json!({ "edge": edge, "run": kept.run(), "missing": missing });
+    out.put_slice(format!("{head}\n").as_bytes());
+    fit.drain(..more);
+    fit.into_iter().for_each(|line| put(line, &mut out));
+    out.put_slice(b"{\"caught_up\":true}\n");
+    (out.freeze(), end)
+}
+
+/// A line with where and when it came from.
+fn put(line: &Line, out: &mut BytesMut) {
+    let shard = line.shard.map_or_else(String::new, |shard| format!("\"shard\":{shard},"));
+    let rest = line.text.strip_prefix('{').unwrap_or("}");
+    // A shard says which it is in some of its lines itself.
+    let shard = if rest.contains("\"shard\":") { "" } else { shard.as_str() };
+    let head = format!("{{\"number\":{},\"at_us\":{},{shard}", line.number, line.at_us);
+    out.put_slice(head.as_bytes());
+    out.put_slice(rest.as_bytes());
+    out.put_u8(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(bytes: &Bytes) -> Vec<Value> {
+        let text = std::str::from_utf8(bytes).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn told(kept: &Kept, query: &str) -> (u64, Vec<String>) {
+        let all = lines(&beginning("A", kept, &Asked::read(query, 1).unwrap()).0);
+        let [head, lines @ .., end] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((&head["edge"], &end["caught_up"]), (&Value::from("A"), &Value::from(true)));
+        let text = |line: &Value| line["message"].as_str().unwrap().to_owned();
+        (head["missing"].as_u64().unwrap(), lines.iter().map(text).collect())
+    }
+
+    #[test]
+    fn lines_are_found_by_app_session_and_level() {
+        let kept = Kept::new(logging::RING_BYTES);
+        for (shard, line) in [
+            (None, r#"{"level":"INFO","message":"one","app":"a"}"#),
+            (Some(0), r#"{"level":"WARN","message":"two: session 00ff: gone"}"#),
+            (Some(1), r#"{"level":"DEBUG","message":"three","app":"a","session":"00ff"}"#),
+        ] {
+            kept.add(shard, line.as_bytes());
+        }
+        let two = "two: session 00ff: gone";
+        for (query, expected) in [
+            ("", &["one", two, "three"][..]),
+            ("app=a", &["one", "three"]),
+            ("session=00FF", &[two, "three"]),
+            ("session=00ff&app=a", &["three"]),
+            ("level=warn", &[two]),
+            ("level=debug&last=2", &[two, "three"]),
+            ("app=b", &[]),
+            ("after=2", &["one", two, "three"]),
+            (&format!("after=2&run={}", kept.run()), &["three"]),
+            (&format!("after=3&run={}", kept.run()), &[]),
+        ] {
+            assert_eq!(
+                told(&kept, query),
+                (0, expected.iter().map(ToString::to_string).collect()),
+                "{query}"
+            );
+        }
+        for query in ["app=a%20b", "session=x", "level=loud", "last=many", "nonsense=1"] {
+            assert!(Asked::read(query, 1).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn what_has_gone_is_told_to_whom_it_could_matter() {
+        let kept = Kept::new(200);
+        for count in 0..9 {
+            kept.add(None, format!("{{\"level\":\"INFO\",\"message\":\"{count}\"}}").as_bytes());
+        }
+        assert_eq!(told(&kept, "last=1"), (0, vec!["8".into()]));
+        let (missing, rest) = told(&kept, "last=9");
+        assert_eq!(missing, 9 - rest.len() as u64);
+        // Of the last microsecond: nothing that has gone was as young.
+        let asked = Asked { wanted: Wanted { since_us: u64::MAX, ..Wanted::default() }, ..Asked::default() };
+        assert_eq!(lines(&beginning("A", &kept, &asked).0)[0]["missing"], 0);
+    }
+
+    #[test]
+    fn a_line_says_once_of_which_shard_it_is() {
+        let mut out = BytesMut::new();
+        for text in [r#"{"shard":4,"message":"up"}"#, r#"{"message":"up"}"#] {
+            put(&Line { number: 1, at_us: 2, shard: Some(4), text: text.into() }, &mut out);
+        }
+        assert!(lines(&out.freeze()).iter().all(|line| line["shard"] == 4 && line["number"] == 1));
+    }
+}

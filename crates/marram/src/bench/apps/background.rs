@@ -1,0 +1,172 @@
+//! The cell `background`: how long a camera's frame waits when the edge dies that has learned the scene.
+
+use super::super::report::{Bar, Report};
+use super::super::{Plan, progress, stats};
+use crate::admin::client::Client;
+use crate::harness::Lab;
+use anyhow::Context;
+use hyper::Method;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What a kill may cost.
+const GAP_MS_MAX: f64 = 60.0;
+const WIDTH: usize = 768;
+const HEIGHT: usize = 576;
+const PIXELS: usize = WIDTH * HEIGHT;
+/// Of how many frames the mean is: with their sums, a frame that arrives and its mask, 43 MiB of state.
+const FRAMES: usize = 98;
+/// Frames between kills, by the state of which the wait is judged.
+const BETWEEN: usize = 20;
+/// Pictures with different noise.
+const PICTURES: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Adds what it found.
+pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    let kills = if plan.quick { 3 } else { 20 };
+    let (gaps, typical) = watch(plan, kills)?;
+    report.metric_with_bar("background_recover_gap_ms", stats::median(&gaps), Bar::Most(GAP_MS_MAX));
+    report.metric("background_recover_gap_p99_ms", stats::percentile(&gaps, 99.0));
+    report.metric("background_frame_p50_ms", stats::median(&typical));
+    report.note(
+        "background: from the kill of the edge to the frame that is sent at that moment, less what a frame takes otherwise; the state is at \
+         the ends alone",
+    );
+    report.baseline("CESSNA", "the paper's figure: 83 ms to restore 43 MB from a file on the same machine");
+    Ok(())
+}
+
+/// Kills the edge again and again; the gaps, and what frames took in between, in milliseconds.
+fn watch(plan: &Plan, kills: usize) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
+    let rest = "server = \"viewer\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"96MiB\"\n[[files]]\npath = \"/etc/background\"\nsource = \"settings\"\n";
+    let mut lab = Lab::new(plan.layout("bench-apps-background", 2, ""), |place| {
+        place.write("apps/background/settings", format!("frames = {FRAMES}\n"))?;
+        Ok(vec![plan.cells.manifest(place, "background", "background", rest)?])
+    })?;
+    lab.start_edges("")?;
+    let edges = lab.edge_addresses();
+    let (viewer, seen) = viewer()?;
+    lab.start_server_agent(&edges, &[("viewer", viewer)])?;
+    let address = lab.start_client_agent(&edges, &["background"])?.first().context("one listener")?.address;
+    let mut camera = Camera::new(address, seen)?;
+    // Everything is let through while the scene is learned, so that each frame can be waited for.
+    for _ in 0..FRAMES {
+        camera.show(false)?;
+    }
+    let (mut gaps, mut typical) = (Vec::new(), Vec::new());
+    for kill in 0..kills {
+        progress(&format!("apps: background, kill {} of {kills}", kill + 1));
+        wait_until_kept(&lab, &mut camera)?;
+        let mut usual = Vec::new();
+        for _ in 0..BETWEEN {
+            usual.push(camera.show(true)?);
+        }
+        let (owner, start) = (lab.owner()?, lab.journal.end());
+        let begun = Instant::now();
+        lab.edges[owner].kill();
+        let died = begun.elapsed().as_secs_f64() * 1e3;
+        // Its process is gone when the kill returns; what that took is part of the wait.
+        let waited = died + camera.show(true)?;
+        gaps.push((waited - stats::median(&usual)).max(0.0));
+        typical.extend(usual);
+        lab.wait_for_owner(start)?;
+        lab.respawn(owner)?;
+    }
+    Ok((gaps, typical))
+}
+
+/// Shows frames until the new owner's first checkpoint is where it is to be found.
+fn wait_until_kept(lab: &Lab, camera: &mut Camera) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        for _ in 0..3 {
+            camera.show(true)?;
+        }
+        let session = session(&lab.edges[lab.owner()?].client()?)?;
+        if session["checkpoints"].as_u64().unwrap_or(0) > 1 {
+            return Ok(());
+        }
+        anyhow::ensure!(Instant::now() < deadline, "no checkpoint is kept: {session}");
+    }
+}
+
+fn session(client: &Client) -> anyhow::Result<serde_json::Value> {
+    let list = client.json(Method::GET, "/v1/sessions")?;
+    list["sessions"].get(0).cloned().context("the owner does not know its session")
+}
+
+/// A server that says how many bytes it has.
+fn viewer() -> anyhow::Result<(SocketAddr, Receiver<usize>)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
+    let address = listener.local_addr()?;
+    let (sender, seen) = channel();
+    thread::spawn(move || {
+        let (Ok((mut stream, _)), mut piece, mut total) = (listener.accept(), vec![0; 1 << 18], 0) else {
+            return;
+        };
+        while let Ok(count @ 1..) = stream.read(&mut piece) {
+            total += count;
+            if sender.send(total).is_err() {
+                return;
+            }
+        }
+    });
+    Ok((address, seen))
+}
+
+/// Shows frames and sees them arrive.
+struct Camera {
+    stream: TcpStream,
+    seen: Receiver<usize>,
+    total: usize,
+    shown: usize,
+    still: Vec<Vec<u8>>,
+    moving: Vec<Vec<u8>>,
+}
+
+impl Camera {
+    fn new(address: SocketAddr, seen: Receiver<usize>) -> anyhow::Result<Self> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.write_all(format!("YUV4MPEG2 W{WIDTH} H{HEIGHT} F25:1 Cmono\n").as_bytes())?;
+        let pictures = |is_moving| (0..PICTURES).map(|noise| picture(noise, is_moving)).collect();
+        Ok(Self { stream, seen, total: 0, shown: 0, still: pictures(false), moving: pictures(true) })
+    }
+
+    /// Shows a frame; after how many milliseconds all of it has arrived.
+    fn show(&mut self, is_moving: bool) -> anyhow::Result<f64> {
+        let pictures = if is_moving { &self.moving } else { &self.still };
+        let picture = &pictures[self.shown % PICTURES];
+        self.shown += 1;
+        let begun = Instant::now();
+        self.stream.write_all(picture)?;
+        // A frame's line says more than the shortest one; whatever else has arrived belongs to this frame.
+        let target = self.total + PIXELS;
+        while self.total < target {
+            self.total = self.seen.recv_timeout(PATIENCE).context("a frame did not arrive")?;
+        }
+        Ok(begun.elapsed().as_secs_f64() * 1e3)
+    }
+}
+
+/// A frame: a wall with light from the left, noise, and perhaps something before it.
+fn picture(noise: usize, is_moving: bool) -> Vec<u8> {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(noise as u64 + 1);
+    let mut frame = b"FRAME\n".to_vec();
+    for at in 0..PIXELS {
+        let (x, y) = (at % WIDTH, at / WIDTH);
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        // Elsewhere in each, so that it never becomes what is always there.
+        let left = 80 * noise;
+        let is_thing = is_moving && (left..left + 64).contains(&x) && (200..315).contains(&y);
+        let light = if is_thing { 230 } else { 60 + x * 90 / WIDTH };
+        frame.push(u8::try_from(light + (random % 9) as usize).unwrap_or(u8::MAX));
+    }
+    frame
+}

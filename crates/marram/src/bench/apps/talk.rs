@@ -1,0 +1,45 @@
+//! A player at a game that is spoken in lines.
+
+use anyhow::Context;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// How long a line may take before the measurement is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One connection.
+pub(super) struct Player {
+    stream: BufReader<TcpStream>,
+    line: String,
+}
+
+impl Player {
+    pub(super) fn connect(address: SocketAddr) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).with_context(|| format!("nobody listens on {address}"))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self { stream: BufReader::new(stream), line: String::new() })
+    }
+
+    pub(super) fn say(&mut self, line: &str) -> anyhow::Result<()> {
+        Ok(self.stream.get_mut().write_all(format!("{line}\n").as_bytes())?)
+    }
+
+    /// The next line, and when it was there.
+    pub(super) fn hear(&mut self) -> anyhow::Result<(&str, Instant)> {
+        self.line.clear();
+        let count = self.stream.read_line(&mut self.line)?;
+        anyhow::ensure!(count > 0, "the connection ended");
+        Ok((self.line.trim_end(), Instant::now()))
+    }
+
+    /// Says a line that is answered by one; how long that took, in microseconds.
+    pub(super) fn ask(&mut self, line: &str, answer: &str) -> anyhow::Result<f64> {
+        let begun = Instant::now();
+        self.say(line)?;
+        let (said, heard) = self.hear()?;
+        anyhow::ensure!(said.starts_with(answer), "{line:?} was answered with {said:?}");
+        Ok((heard - begun).as_secs_f64() * 1e6)
+    }
+}

@@ -1,0 +1,341 @@
+//! `marram logs`: what edges and recorders logged lately, and what they log from now on, merged by time.
+
+use super::Failure;
+use super::operate::{Edges, failure};
+use crate::admin::HEARTBEAT;
+use crate::admin::client::{Client, ClientError};
+use crate::config::units::{Name, Time};
+use crate::logging::Level;
+use clap::Args;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Lines that are shown unless something else is asked for.
+const LINES: usize = 100;
+/// Lines that wait to be shown; whoever sends more waits.
+const WAITING_MAX: usize = 10_000;
+/// How long edges may take to say what they have, before what the others have is shown.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Before an edge that is away is asked again: the first wait, which doubles, and the longest.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// What to show, of whom.
+#[derive(Args)]
+pub(super) struct Logs {
+    #[command(flatten)]
+    edges: Edges,
+    #[command(flatten)]
+    wanted: Wanted,
+}
+
+/// Which lines.
+#[derive(Args, Clone)]
+struct Wanted {
+    /// Go on with lines as they come, and ask edges that go away again.
+    #[arg(short, long)]
+    follow: bool,
+    /// Only lines about this app, such as what its cells print.
+    #[arg(long)]
+    app: Option<Name>,
+    /// Only lines about this session.
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// Only lines of this level and above.
+    #[arg(long, value_enum)]
+    level: Option<Level>,
+    /// Only lines that are not older than this, such as "10m".
+    #[arg(long, value_name = "TIME")]
+    since: Option<Time>,
+    /// How many of the lines that there are: 100 if left out, or all since a time.
+    #[arg(short = 'n', long = "lines", value_name = "COUNT")]
+    lines: Option<usize>,
+}
+
+impl Wanted {
+    fn last(&self) -> Option<usize> {
+        self.lines.or_else(|| self.since.is_none().then_some(LINES))
+    }
+
+    /// What an edge is asked, that knows already what it was asked for.
+    fn path(&self, seen: Option<(u64, u64)>) -> String {
+        let mut path = String::from("/v1/logs?");
+        let mut ask = |name: &str, value: &dyn std::fmt::Display| {
+            let _ = write!(path, "{name}={value}&");
+        };
+        if let Some(app) = &self.app {
+            ask("app", &app.0);
+        }
+        if let Some(session) = &self.session {
+            ask("session", session);
+        }
+        if let Some(level) = self.level {
+            ask("level", &level.name());
+        }
+        if self.follow {
+            ask("follow", &1);
+        }
+        match seen {
+            Some((run, after)) => {
+                ask("run", &run);
+                ask("after", &after);
+            }
+            None => {
+                if let Some(since) = self.since {
+                    ask("since_ms", &since.0.as_millis());
+                }
+                if let Some(last) = self.last() {
+                    ask("last", &last);
+                }
+            }
+        }
+        path.truncate(path.len() - 1);
+        path
+    }
+}
+
+/// What happens with one of the edges.
+enum News {
+    Line(String),
+    /// It cannot be asked, or not any more.
+    Away(ClientError),
+    /// It will not say more.
+    Over,
+}
+
+/// What is known of one of the edges.
+#[derive(Default)]
+struct Seen {
+    url: String,
+    name: String,
+    /// It has said what there was.
+    caught_up: bool,
+    /// It was said that it is away.
+    away: bool,
+    over: bool,
+    /// It said no, or could not be asked.
+    failure: Option<Failure>,
+}
+
+pub(super) fn run(arguments: &Logs) -> Result<(), Failure> {
+    let wanted = &arguments.wanted;
+    if let Some(session) = wanted.session.as_ref().filter(|id| !is_identifier(id)) {
+        let what = anyhow::anyhow!(
+            "{session:?} is no session: its identifier, or how it begins, is hexadecimal digits"
+        );
+        return Err(Failure::Usage(what));
+    }
+    let (tell, told) = mpsc::sync_channel(WAITING_MAX);
+    let mut seen = Vec::new();
+    for (place, (url, client)) in arguments.edges.clients()?.into_iter().enumerate() {
+        seen.push(Seen { url: url.clone(), name: url, ..Seen::default() });
+        let tell = tell.clone();
+        let wanted = wanted.clone();
+        thread::spawn(move || listen(place, &client, &wanted, &tell));
+    }
+    drop(tell);
+    let (json, follow, several) = (arguments.edges.json, wanted.follow, seen.len() > 1);
+    let mut screen = Screen { json, follow, several, seen };
+    if screen.begin(&told, wanted.last()) {
+        screen.go_on(&told);
+    }
+    let failures = screen.seen.into_iter().filter_map(|seen| seen.failure).collect();
+    Failure::all(failures).map_or(Ok(()), Err)
+}
+
+fn is_identifier(text: &str) -> bool {
+    (1..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Reads one edge's lines until nobody wants them or it has no more.
+fn listen(place: usize, client: &Client, wanted: &Wanted, tell: &SyncSender<(usize, News)>) {
+    // An edge breaks its silence.
+    let client = client.clone().with_patience(PATIENCE.max(HEARTBEAT.saturating_mul(3)));
+    let (mut run, mut after, mut wait) = (None, 0, BACKOFF_MIN);
+    loop {
+        let seen = run.map(|run| (run, after));
+        let ended = client.lines(&wanted.path(seen), |line| {
+            if line.is_empty() {
+                return true;
+            }
+            wait = BACKOFF_MIN;
+            // Whatever is no object is shown as it is.
+            let fields: Value = serde_json::from_str(line).unwrap_or_default();
+            if let Some(this) = fields["run"].as_u64()
+                && run.replace(this) != Some(this)
+            {
+                after = 0;
+            }
+            after = fields["number"].as_u64().unwrap_or(after);
+            tell.send((place, News::Line(line.to_owned()))).is_ok()
+        });
+        let over = match ended {
+            Ok(()) if !wanted.follow => Some(News::Over),
+            // It has stopped in order.
+            Ok(()) => None,
+            Err(error @ (ClientError::Unreachable(_) | ClientError::Silent(_))) if wanted.follow => {
+                if tell.send((place, News::Away(error))).is_err() {
+                    return;
+                }
+                None
+            }
+            Err(error) => {
+                if tell.send((place, News::Away(error))).is_err() {
+                    return;
+                }
+                Some(News::Over)
+            }
+        };
+        if let Some(over) = over {
+            // Nobody may want it any more.
+            let _ = tell.send((place, over));
+            return;
+        }
+        thread::sleep(wait);
+        wait = BACKOFF_MAX.min(2 * wait);
+    }
+}
+
+/// Where lines are shown.
+struct Screen {
+    json: bool,
+    follow: bool,
+    several: bool,
+    seen: Vec<Seen>,
+}
+
+impl Screen {
+    /// Shows what all of them had when they were asked, in the order of time; false if nobody looks any more.
+    fn begin(&mut self, told: &Receiver<(usize, News)>, last: Option<usize>) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        let mut lines = Vec::new();
+        while !self.seen.iter().all(|seen| seen.caught_up || seen.away || seen.over) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok((place, news)) = told.recv_timeout(left) else { break };
+            lines.extend(self.take(place, news).map(|line| (line["at_us"].as_u64(), place, line)));
+        }
+        lines.sort_by_key(|(at_us, ..)| *at_us);
+        let more = lines.len().saturating_sub(last.unwrap_or(usize::MAX));
+        lines.drain(..more);
+        lines.iter().all(|(_, place, line)| self.show(*place, line))
+    }
+
+    /// Shows what comes.
+    fn go_on(&mut self, told: &Receiver<(usize, News)>) {
+        while !self.seen.iter().all(|seen| seen.over) {
+            let Ok((place, news)) = told.recv() else { return };
+            if let Some(line) = self.take(place, news)
+                && !self.show(place, &line)
+            {
+                return;
+            }
+        }
+    }
+
+    /// What is to be shown of it, if anything.
+    fn take(&mut self, place: usize, news: News) -> Option<Value> {
+        let seen = &mut self.seen[place];
+        let text = match news {
+            News::Line(text) => text,
+            News::Over => {
+                seen.over = true;
+                return None;
+            }
+            News::Away(error) => {
+                let again = matches!(error, ClientError::Unreachable(_) | ClientError::Silent(_));
+                if again && !std::mem::replace(&mut seen.away, true) && self.follow {
+                    eprintln!("marram: {} is away: {error}", seen.name);
+                }
+                // Of one that comes back it is nothing that matters in the end.
+                seen.failure = Some(failure(&seen.url, error));
+                return None;
+            }
+        };
+        let line: Value =
+            serde_json::from_str(&text).unwrap_or_else(|_| serde_json::json!({ "message": text }));
+        if let Some(name) = line["edge"].as_str().filter(|_| line["run"].is_u64()) {
+            seen.name = name.to_owned();
+            seen.failure = None;
+            if std::mem::take(&mut seen.away) {
+                eprintln!("marram: {name} is there again");
+            }
+            if let Some(missing) = line["missing"].as_u64().filter(|count| *count > 0) {
+                eprintln!(
+                    "marram: {name} keeps no more: {missing} older lines have gone (`log.keep` says how much it keeps)"
+                );
+            }
+            return None;
+        }
+        if let Some(gone) = line["gone"].as_u64().filter(|_| line["number"].is_null()) {
+            eprintln!("marram: {gone} lines of {} have gone before they could be read", seen.name);
+            return None;
+        }
+        if line["caught_up"].is_boolean() {
+            seen.caught_up = true;
+            return None;
+        }
+        Some(line)
+    }
+
+    /// False if nobody looks any more, as when `head` has seen enough.
+    fn show(&self, place: usize, line: &Value) -> bool {
+        let name = &self.seen[place].name;
+        let shown = if self.json {
+            let mut line = line.clone();
+            line["edge"] = name.as_str().into();
+            format!("{line}\n")
+        } else {
+            text(self.several.then_some(name), line)
+        };
+        let mut out = std::io::stdout().lock();
+        out.write_all(shown.as_bytes()).and_then(|()| out.flush()).is_ok()
+    }
+}
+
+/// A line for people.
+fn text(edge: Option<&String>, line: &Value) -> String {
+    let field = |name: &str| line[name].as_str().unwrap_or_default();
+    let mut out = format!("{} {:>5} ", field("timestamp"), field("level"));
+    let shard = line["shard"].as_u64().map(|shard| format!("shard {shard}"));
+    let cell = (field("target") == "guest").then(|| "cell".to_owned());
+    let whose: Vec<String> = edge.cloned().into_iter().chain(shard).chain(cell).collect();
+    if !whose.is_empty() {
+        let _ = write!(out, "{}: ", whose.join(" "));
+    }
+    out += field("message");
+    for (name, value) in line.as_object().into_iter().flatten() {
+        let shown = ["timestamp", "level", "target", "message", "number", "at_us", "shard"];
+        if !shown.contains(&name.as_str()) {
+            let _ = match value {
+                Value::String(text) => write!(out, " {name}={text}"),
+                other => write!(out, " {name}={other}"),
+            };
+        }
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_line_says_when_how_bad_where_and_what() {
+        let line = json!({
+            "number": 1, "at_us": 2, "shard": 3, "timestamp": "T", "level": "WARN", "target": "guest",
+            "message": "no sugar", "app": "tea", "stage": 0
+        });
+        assert_eq!(text(None, &line), "T  WARN shard 3 cell: no sugar app=tea stage=0\n");
+        assert_eq!(text(Some(&"A".into()), &line), "T  WARN A shard 3 cell: no sugar app=tea stage=0\n");
+        assert_eq!(
+            text(None, &json!({ "level": "INFO", "timestamp": "T", "message": "up" })),
+            "T  INFO up\n"
+        );
+    }
+}

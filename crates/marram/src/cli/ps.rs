@@ -1,0 +1,322 @@
+//! `marram ps`: sessions, all of them or those that are asked for, in the order that is asked for.
+
+use super::operate::{Edges, listing};
+use super::{Failure, emit, inspect};
+use crate::config::units::{Name, Time};
+use clap::{Args, ValueEnum};
+use marram_edge::near;
+use serde_json::{Value, json};
+use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// `marram ps`
+#[derive(Args)]
+pub(super) struct Ps {
+    #[command(flatten)]
+    edges: Edges,
+    #[command(flatten)]
+    wanted: Wanted,
+    /// In this order; of what is counted the most first.
+    #[arg(long, value_enum, value_name = "FIELD")]
+    sort: Option<Order>,
+    /// Identifiers only, each once, as in `marram kill $(marram ps -q --app shop)`.
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+}
+
+/// Which sessions: those that fit everything that is said.
+#[derive(Args, Default)]
+struct Wanted {
+    /// Of this app; several times for several.
+    #[arg(long = "app", value_name = "NAME")]
+    apps: Vec<Name>,
+    /// Protected so.
+    #[arg(long, value_enum)]
+    protect: Option<Protect>,
+    /// In this phase, as the list shows it.
+    #[arg(long, value_parser = PHASES)]
+    phase: Option<String>,
+    /// Kept by this edge or recorder, or by "none".
+    #[arg(long, value_name = "NAME")]
+    keeper: Option<Name>,
+    /// Whose client's end runs there.
+    #[arg(long, value_enum, value_name = "WHERE")]
+    client: Option<Client>,
+    /// Whose server's end runs there, or that have no server.
+    #[arg(long, value_enum, value_name = "WHERE")]
+    server: Option<Server>,
+    /// That edges have had for longer than this, such as "10m".
+    #[arg(long, value_name = "TIME")]
+    older: Option<Time>,
+    /// That edges have had for less than this.
+    #[arg(long, value_name = "TIME")]
+    younger: Option<Time>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Protect {
+    None,
+    Endpoints,
+    /// Warm or hot.
+    Standby,
+    Warm,
+    Hot,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Client {
+    /// Beside the client.
+    Agent,
+    /// In the edge's gate.
+    Gate,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Server {
+    /// Beside the server.
+    Agent,
+    /// In the edge's gate.
+    Gate,
+    /// There is none.
+    None,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Order {
+    Session,
+    App,
+    Phase,
+    /// The oldest first.
+    Age,
+    Consumed,
+    Produced,
+    LogBytes,
+    Recoveries,
+}
+
+/// Those of sessions on edges, and those of what recorders keep.
+const PHASES: [&str; 11] = [
+    "running",
+    "standing by",
+    "asking",
+    "restoring",
+    "replaying",
+    "recording",
+    "finishing",
+    "adrift",
+    "arriving",
+    "kept",
+    "unfed",
+];
+
+const FIELDS: [&str; 11] = [
+    "session",
+    "app",
+    "phase",
+    "age",
+    "protect",
+    "keepers",
+    "consumed",
+    "produced",
+    "log_bytes",
+    "recoveries",
+    "stages",
+];
+const HEADINGS: [&str; 11] = [
+    "SESSION",
+    "APP",
+    "PHASE",
+    "AGE",
+    "PROTECT",
+    "KEEPERS",
+    "CONSUMED HERE",
+    "PRODUCED HERE",
+    "LOG BYTES",
+    "RECOVERIES",
+    "STAGES",
+];
+
+pub(super) fn run(arguments: &Ps) -> Result<(), Failure> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    let chosen = |answers: &[Value]| -> Vec<Value> {
+        answers.iter().map(|answer| arguments.choose(answer, now_ms)).collect()
+    };
+    let (answers, failed) = arguments.edges.listed("/v1/sessions")?;
+    let (all, answers) = (apps(&answers), chosen(&answers));
+    for Name(app) in arguments.wanted.apps.iter().filter(|Name(app)| !all.contains(app)) {
+        let guess = near::guess(app, all.iter().map(String::as_str));
+        eprintln!("marram: no session is of an app `{app}`{guess}");
+    }
+    if arguments.quiet {
+        emit(&identifiers(&answers));
+    } else if !answers.is_empty() {
+        arguments.edges.show(&answers, || listing(&aged(&answers, now_ms), "sessions", &FIELDS, &HEADINGS));
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// The apps whose sessions there are.
+fn apps(answers: &[Value]) -> BTreeSet<String> {
+    let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
+    rows.filter_map(|row| row["app"].as_str()).map(str::to_owned).collect()
+}
+
+/// Each once: a session that others stand by for is on several lists.
+fn identifiers(answers: &[Value]) -> String {
+    let (mut seen, mut out) = (BTreeSet::new(), String::new());
+    let rows = answers.iter().flat_map(|answer| answer["sessions"].as_array()).flatten();
+    for id in rows.filter_map(|row| row["session"].as_str()) {
+        if seen.insert(id) {
+            out += &format!("{id}\n");
+        }
+    }
+    out
+}
+
+/// With ages, for people.
+fn aged(answers: &[Value], now_ms: u64) -> Vec<Value> {
+    let mut answers = answers.to_vec();
+    for row in answers.iter_mut().filter_map(|answer| answer["sessions"].as_array_mut()).flatten() {
+        if let Some(age_ms) = age_ms(row, now_ms) {
+            row["age"] = json!(inspect::age(age_ms / 1_000));
+        }
+    }
+    answers
+}
+
+fn age_ms(row: &Value, now_ms: u64) -> Option<u64> {
+    row["since_ms"].as_u64().map(|since_ms| now_ms.saturating_sub(since_ms))
+}
+
+impl Ps {
+    /// What of an edge's sessions is asked for, as that edge would list it.
+    fn choose(&self, answer: &Value, now_ms: u64) -> Value {
+        let rows = answer["sessions"].as_array().into_iter().flatten();
+        let mut rows: Vec<Value> = rows.filter(|row| self.wanted.fits(row, now_ms)).cloned().collect();
+        if let Some(order) = self.sort {
+            rows.sort_by(|a, b| order.compare(a, b));
+        }
+        let mut answer = answer.clone();
+        answer["sessions"] = rows.into();
+        answer
+    }
+}
+
+impl Wanted {
+    /// A field that a row does not have, as those of a recorder, fits nothing that is said of it.
+    fn fits(&self, row: &Value, now_ms: u64) -> bool {
+        let text = |field: &str| row[field].as_str();
+        let is = |field: &str, value: bool| row[field].as_bool() == Some(value);
+        let protect = |protect| match protect {
+            Protect::None => text("protect") == Some("none"),
+            Protect::Endpoints => text("protect") == Some("endpoints"),
+            Protect::Standby => text("protect").is_some_and(|protect| protect.starts_with("standby")),
+            Protect::Warm => text("protect") == Some("standby (warm)"),
+            Protect::Hot => text("protect") == Some("standby (hot)"),
+        };
+        let kept_by = |name: &Name| {
+            let keepers = row["keepers"].as_array();
+            keepers.is_some_and(|keepers| match name.0.as_str() {
+                "none" => keepers.is_empty(),
+                name => keepers.iter().filter_map(Value::as_str).any(|keeper| {
+                    keeper.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+                }),
+            })
+        };
+        let age = |fits: &dyn Fn(u128) -> bool| age_ms(row, now_ms).is_some_and(|age| fits(age.into()));
+        (self.apps.is_empty() || self.apps.iter().any(|app| text("app") == Some(&app.0)))
+            && self.protect.is_none_or(protect)
+            && self.phase.as_ref().is_none_or(|phase| text("phase") == Some(phase))
+            && self.keeper.as_ref().is_none_or(kept_by)
+            && self.client.is_none_or(|client| is("client_in_gate", matches!(client, Client::Gate)))
+            && self.server.is_none_or(|server| match server {
+                Server::None => row.get("server").is_some_and(Value::is_null),
+                Server::Gate => is("server_in_gate", true),
+                Server::Agent => is("server_in_gate", false) && row["server"].is_string(),
+            })
+            && self.older.is_none_or(|time| age(&|age| age > time.0.as_millis()))
+            && self.younger.is_none_or(|time| age(&|age| age < time.0.as_millis()))
+    }
+}
+
+impl Order {
+    fn compare(self, a: &Value, b: &Value) -> Ordering {
+        let by_text = |field: &str| a[field].as_str().cmp(&b[field].as_str());
+        let most_first = |field: &str| Reverse(a[field].as_u64()).cmp(&Reverse(b[field].as_u64()));
+        match self {
+            Self::Session => by_text("session"),
+            Self::App => by_text("app"),
+            Self::Phase => by_text("phase"),
+            Self::Age => a["since_ms"].as_u64().cmp(&b["since_ms"].as_u64()),
+            Self::Consumed => most_first("consumed"),
+            Self::Produced => most_first("produced"),
+            Self::LogBytes => most_first("log_bytes"),
+            Self::Recoveries => most_first("recoveries"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Arguments, Command};
+    use super::*;
+    use clap::Parser;
+
+    fn answer() -> Value {
+        let row = |session: &str,
+                   app: &str,
+                   protect: &str,
+                   keepers: &[&str],
+                   since_ms: u64,
+                   consumed: u64| {
+            json!({
+                "session": session, "app": app, "protect": protect, "keepers": keepers, "since_ms": since_ms,
+                "phase": "running", "consumed": consumed, "client_in_gate": session == "a",
+                "server_in_gate": false, "server": (session != "c").then_some("host")
+            })
+        };
+        let rows = [
+            row("a", "shop", "none", &[], 9_000, 1),
+            row("b", "shop", "standby (hot)", &["edge-b (hot, 0 B behind)"], 5_000, 3),
+            row("c", "tea", "endpoints", &[], 1_000, 2),
+            // A recorder's.
+            json!({ "session": "d", "app": "tea", "phase": "kept" }),
+        ];
+        json!({ "edge": "A", "sessions": rows })
+    }
+
+    fn told(arguments: &str) -> String {
+        let words = ["marram", "ps"].into_iter().chain(arguments.split_whitespace());
+        let Command::Ps(ps) = Arguments::try_parse_from(words).unwrap().command else {
+            panic!("{arguments}")
+        };
+        identifiers(&[ps.choose(&answer(), 10_000)]).split_whitespace().collect()
+    }
+
+    #[test]
+    fn what_is_asked_for_is_listed_in_the_order_that_is_asked_for() {
+        for (arguments, expected) in [
+            ("", "abcd"),
+            ("--app shop", "ab"),
+            ("--app shop --app tea", "abcd"),
+            ("--protect standby", "b"),
+            ("--protect warm", ""),
+            ("--phase kept", "d"),
+            ("--keeper edge-b", "b"),
+            ("--keeper edge", ""),
+            ("--keeper none", "ac"),
+            ("--client gate", "a"),
+            ("--client agent", "bc"),
+            ("--server none", "c"),
+            ("--server agent", "ab"),
+            ("--older 2s", "bc"),
+            ("--younger 6s --older 2s", "b"),
+            ("--sort consumed", "bcad"),
+            ("--sort age --client agent", "cb"),
+        ] {
+            assert_eq!(told(arguments), expected, "{arguments}");
+        }
+    }
+}

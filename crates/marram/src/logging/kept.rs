@@ -1,0 +1,277 @@
+//! The last lines that a process and its children logged, in so many bytes and no more. The oldest go first, and it is known how
+//! many have gone. Whoever waits for the next one is woken; nobody who logs ever waits.
+//!
+//! ```text
+//! from a child := shard (1) | lines that it could not send before this one (8, little-endian) | line
+//! ```
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes of lines that are kept, unless the configuration says otherwise.
+pub const RING_BYTES: usize = 1 << 20;
+/// Fewer would not hold what one misfortune says.
+pub const RING_BYTES_MIN: usize = 64 << 10;
+/// Longest line that is kept; what is longer is counted as lost.
+pub const LINE_BYTES_MAX: usize = 32 << 10;
+/// What a line takes besides its text, about.
+const LINE_COST: usize = 64;
+const HEAD: usize = 9;
+
+/// A line, as one flat JSON object.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Its number, counted from 1.
+    pub number: u64,
+    /// When it came, in microseconds since 1970.
+    pub at_us: u64,
+    /// The shard that it is of; none for the process itself.
+    pub shard: Option<u8>,
+    /// The object.
+    pub text: Box<str>,
+}
+
+/// What was there for somebody who had seen everything up to some number.
+#[derive(Debug)]
+pub struct Taken {
+    /// The next ones.
+    pub lines: Vec<Line>,
+    /// How many had gone before they were taken.
+    pub gone: u64,
+}
+
+/// A process's last lines.
+pub struct Kept {
+    /// Tells this life of the process from others.
+    run: u64,
+    ring: Mutex<Ring>,
+}
+
+struct Ring {
+    lines: VecDeque<Line>,
+    bytes: usize,
+    bytes_max: usize,
+    /// Of the last line.
+    number: u64,
+    waiting: Vec<Waker>,
+}
+
+impl Kept {
+    /// Keeps so many bytes.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        let ring = Ring { lines: VecDeque::new(), bytes: 0, bytes_max, number: 0, waiting: Vec::new() };
+        Self { run: now_us(), ring: Mutex::new(ring) }
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        // Whoever panicked while it held it has added a line or not: both are fine.
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What tells this life of the process from others.
+    #[must_use]
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// Adds a line.
+    pub fn add(&self, shard: Option<u8>, line: &[u8]) {
+        let line = line.trim_ascii_end();
+        match std::str::from_utf8(line) {
+            Ok(text) if text.len() <= LINE_BYTES_MAX && text.starts_with('{') => {
+                self.push(shard, text.into())
+            }
+            _ => self.lost(shard, 1),
+        }
+    }
+
+    /// So many lines did not come this far.
+    fn lost(&self, shard: Option<u8>, count: u64) {
+        let text = format!(
+            "{{\"level\":\"WARN\",\"target\":\"marram::logging\",\"message\":\"{count} lines were lost on their way to those that are kept\"}}"
+        );
+        self.push(shard, text.into());
+    }
+
+    fn push(&self, shard: Option<u8>, text: Box<str>) {
+        let waiting = {
+            let mut ring = self.ring();
+            ring.number += 1;
+            ring.bytes += text.len() + LINE_COST;
+            let line = Line { number: ring.number, at_us: now_us(), shard, text };
+            ring.lines.push_back(line);
+            while ring.bytes > ring.bytes_max {
+                let Some(oldest) = ring.lines.pop_front() else { break };
+                ring.bytes -= oldest.text.len() + LINE_COST;
+            }
+            std::mem::take(&mut ring.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// At most `max` lines behind the one with that number. Where there is none, `waker` is woken when there is.
+    pub fn take(&self, after: u64, max: usize, waker: Option<&Waker>) -> Taken {
+        let mut ring = self.ring();
+        let first = ring.lines.front().map_or(ring.number + 1, |line| line.number);
+        let gone = first.saturating_sub(after + 1);
+        let skipped = usize::try_from((after + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let lines: Vec<Line> = ring.lines.iter().skip(skipped).take(max).cloned().collect();
+        if let Some(waker) = waker.filter(|_| lines.is_empty())
+            && !ring.waiting.iter().any(|known| known.will_wake(waker))
+        {
+            ring.waiting.push(waker.clone());
+        }
+        Taken { lines, gone }
+    }
+}
+
+fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Where the processes that this one starts send their lines.
+pub struct Receiver(UnixDatagram);
+
+impl Receiver {
+    /// Starts a thread that keeps what comes.
+    ///
+    /// # Errors
+    /// If the operating system has no socket or thread left.
+    pub fn start(kept: &'static Kept) -> io::Result<Self> {
+        let (theirs, ours) = UnixDatagram::pair()?;
+        // So that no shard ever waits for this process.
+        theirs.set_nonblocking(true)?;
+        thread::Builder::new().name("log".into()).spawn(move || {
+            let mut datagram = vec![0; HEAD + LINE_BYTES_MAX + 1];
+            // Ends with the process: it holds the other end itself.
+            while let Ok(size) = ours.recv(&mut datagram) {
+                receive(kept, &datagram[..size]);
+            }
+        })?;
+        Ok(Self(theirs))
+    }
+
+    /// For one more process.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn sender(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone().map(OwnedFd::from)
+    }
+}
+
+fn receive(kept: &Kept, datagram: &[u8]) {
+    let Some((head, line)) = datagram.split_at_checked(HEAD) else { return };
+    let mut lost = [0; HEAD - 1];
+    lost.copy_from_slice(&head[1..]);
+    let lost = u64::from_le_bytes(lost);
+    if lost > 0 {
+        kept.lost(Some(head[0]), lost);
+    }
+    kept.add(Some(head[0]), line);
+}
+
+/// The sending side, in a process that was started.
+pub(super) struct Sender {
+    socket: UnixDatagram,
+    shard: u8,
+    lost: AtomicU64,
+}
+
+impl Sender {
+    pub(super) fn new(socket: UnixDatagram, shard: u8) -> Self {
+        Self { socket, shard, lost: AtomicU64::new(0) }
+    }
+
+    pub(super) fn send(&self, line: &[u8]) {
+        let lost = self.lost.swap(0, Relaxed);
+        let mut datagram = Vec::with_capacity(HEAD + line.len());
+        datagram.push(self.shard);
+        datagram.extend_from_slice(&lost.to_le_bytes());
+        datagram.extend_from_slice(line);
+        if line.len() > LINE_BYTES_MAX || self.socket.send(&datagram).is_err() {
+            self.lost.fetch_add(lost + 1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    fn texts(taken: &Taken) -> Vec<(u64, &str)> {
+        taken.lines.iter().map(|line| (line.number, &*line.text)).collect()
+    }
+
+    #[test]
+    fn the_oldest_go_first_and_are_counted() {
+        let kept = Kept::new(3 * (LINE_COST + 7));
+        for digit in 1..=5 {
+            kept.add(None, format!("{{\"a\":{digit}}}\n").as_bytes());
+        }
+        let all = kept.take(0, 9, None);
+        assert_eq!((texts(&all), all.gone), (vec![(3, "{\"a\":3}"), (4, "{\"a\":4}"), (5, "{\"a\":5}")], 2));
+        let next = kept.take(3, 1, None);
+        assert_eq!((texts(&next), next.gone), (vec![(4, "{\"a\":4}")], 0));
+        assert!(kept.take(5, 9, None).lines.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_line_or_too_long_is_counted() {
+        let kept = Kept::new(RING_BYTES);
+        kept.add(Some(3), b"panicked");
+        kept.add(None, format!("{{{}}}", " ".repeat(LINE_BYTES_MAX)).as_bytes());
+        let taken = kept.take(0, 9, None);
+        assert!(taken.lines.iter().all(|line| line.text.contains("1 lines were lost")), "{taken:?}");
+        assert_eq!(taken.lines.iter().map(|line| line.shard).collect::<Vec<_>>(), [Some(3), None]);
+    }
+
+    #[test]
+    fn whoever_waits_is_woken_once() {
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Relaxed);
+            }
+        }
+        let (kept, count) = (Kept::new(RING_BYTES), Arc::new(Count(AtomicUsize::new(0))));
+        let waker = Waker::from(Arc::clone(&count));
+        assert!(kept.take(0, 1, Some(&waker)).lines.is_empty());
+        kept.add(None, b"{}");
+        kept.add(None, b"{}");
+        assert_eq!(count.0.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn lines_of_a_child_say_which_and_what_was_lost() {
+        let (theirs, ours) = UnixDatagram::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let (kept, sender) = (Kept::new(RING_BYTES), Sender::new(theirs, 7));
+        let long = vec![b'{'; LINE_BYTES_MAX];
+        // Nobody reads: at some point there is no room.
+        while sender.lost.load(Relaxed) == 0 {
+            sender.send(&long);
+        }
+        let mut datagram = vec![0; HEAD + LINE_BYTES_MAX];
+        ours.set_nonblocking(true).unwrap();
+        while ours.recv(&mut datagram).is_ok() {}
+        sender.send(b"{\"a\":1}");
+        let size = ours.recv(&mut datagram).unwrap();
+        receive(&kept, &datagram[..size]);
+        let taken = kept.take(0, 9, None);
+        assert!(taken.lines[0].text.contains("1 lines were lost"), "{taken:?}");
+        assert_eq!((&*taken.lines[1].text, taken.lines[1].shard), ("{\"a\":1}", Some(7)));
+    }
+}

@@ -1,0 +1,143 @@
+//! Structured logs: one line an event on standard output, as text or JSON, and the last of them kept for operators who ask.
+//! Does not know what is logged.
+
+mod kept;
+mod levels;
+
+pub use kept::{Kept, LINE_BYTES_MAX, Line, RING_BYTES, RING_BYTES_MIN, Receiver, Taken};
+pub use levels::{Level, Levels};
+
+use serde::Deserialize;
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::sync::OnceLock;
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The environment variable that overrides the configured levels.
+pub const LEVEL_VARIABLE: &str = "MARRAM_LOG";
+/// The environment variable by which a supervisor tells its shards how lines look.
+const FORMAT_VARIABLE: &str = "MARRAM_LOG_FORMAT";
+
+/// What this process's subscriber was installed with.
+static STARTED: OnceLock<(Format, Levels)> = OnceLock::new();
+/// Where this process's lines go besides standard output.
+static SINK: OnceLock<Sink> = OnceLock::new();
+
+/// Where lines are kept.
+enum Sink {
+    /// Here.
+    Kept(Kept),
+    /// In the process that started this one.
+    Elsewhere(kept::Sender),
+}
+
+/// How a line looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One flat JSON object a line, for programs.
+    Json,
+}
+
+/// What to log and how.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// Text or JSON.
+    pub format: Format,
+    /// Unless [`LEVEL_VARIABLE`] says otherwise.
+    pub levels: Levels,
+    /// Bytes of lines to keep for operators who ask; none where nobody can.
+    pub kept: Option<usize>,
+}
+
+/// Installs the process's subscriber. A second call has no effect: the first one's options stay.
+///
+/// # Errors
+/// If the environment asks for levels that there are not.
+pub fn start(options: &Options) -> Result<(), String> {
+    let levels = match std::env::var(LEVEL_VARIABLE) {
+        Ok(text) => text.parse().map_err(|why| format!("{LEVEL_VARIABLE}={text}: {why}"))?,
+        Err(_) => options.levels.clone(),
+    };
+    if let Some(bytes) = options.kept {
+        // A second ring has no effect either.
+        let _ = SINK.set(Sink::Kept(Kept::new(bytes)));
+    }
+    install(options.format, levels, options.kept.is_some());
+    Ok(())
+}
+
+fn install(format: Format, levels: Levels, keeps: bool) {
+    let filter = levels.filter();
+    if STARTED.set((format, levels)).is_err() {
+        return;
+    }
+    let lines = || tracing_subscriber::fmt::layer().with_ansi(false);
+    let flat = || lines().json().flatten_event(true).with_current_span(false).with_span_list(false);
+    let mut layers = vec![match format {
+        Format::Text => lines().with_target(false).boxed(),
+        Format::Json => flat().boxed(),
+    }];
+    if keeps {
+        layers.push(flat().with_writer(|| Keeper).boxed());
+    }
+    // Fails only if a test program has a subscriber of its own: then its lines go there.
+    let _ = tracing_subscriber::registry().with(filter).with(layers).try_init();
+}
+
+/// Writes lines to wherever they are kept.
+struct Keeper;
+
+impl io::Write for Keeper {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match SINK.get() {
+            Some(Sink::Kept(kept)) => kept.add(None, line),
+            Some(Sink::Elsewhere(sender)) => sender.send(line),
+            // A shard that has not been told where yet.
+            None => {}
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The lines that this process keeps, if it does.
+#[must_use]
+pub fn kept() -> Option<&'static Kept> {
+    match SINK.get() {
+        Some(Sink::Kept(kept)) => Some(kept),
+        Some(Sink::Elsewhere(_)) | None => None,
+    }
+}
+
+/// From now on this process's lines go there too, as those of shard `shard`.
+pub fn send_to(socket: UnixDatagram, shard: u8) {
+    // A second socket has no effect.
+    let _ = SINK.set(Sink::Elsewhere(kept::Sender::new(socket, shard)));
+}
+
+/// What a child process needs in its environment to log as this one does.
+pub fn environment() -> impl Iterator<Item = (&'static str, String)> {
+    let (format, levels) = STARTED.get().cloned().unwrap_or_default();
+    let format = match format {
+        Format::Text => "text",
+        Format::Json => "json",
+    };
+    [(FORMAT_VARIABLE, format.to_owned()), (LEVEL_VARIABLE, levels.to_string())].into_iter()
+}
+
+/// Installs the subscriber of a child process, as its parent's [`environment`] says.
+pub fn start_from_environment() {
+    let json = std::env::var(FORMAT_VARIABLE).is_ok_and(|format| format == "json");
+    // Its parent wrote them, and would have refused others.
+    let levels = std::env::var(LEVEL_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or_default();
+    install(if json { Format::Json } else { Format::Text }, levels, true);
+}

@@ -1,0 +1,158 @@
+//! What operators see of logs: lines of supervisors, shards and cells, of several edges, and edges that come and go.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use bytes::Bytes;
+use hyper::Method;
+use marram::harness::Lab;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+fn marram(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// Edges of one shard with the app `counting`.
+fn lab(purpose: &'static str, edges: usize, log: &str) -> Lab {
+    let layout = support::layout(purpose, |layout| {
+        layout.edges = edges;
+        // The table that the harness writes last.
+        layout.edge_tables = format!("{log}\n");
+    });
+    let apps = |place: &_| Ok(vec![support::cells().manifest(place, "counting", "counter", "")?]);
+    let mut lab = Lab::new(layout, apps).unwrap();
+    lab.start_edges("").unwrap();
+    lab
+}
+
+/// A client whose cell has printed something; how many bytes it answered does not matter here.
+fn print(lab: &mut Lab) -> TcpStream {
+    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"pf").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    client
+}
+
+#[test]
+fn what_a_cell_prints_is_found_by_its_app_and_its_session() {
+    let mut lab = lab("logs", 2, "");
+    let _client = print(&mut lab);
+    let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
+    let both = [urls[0].as_str(), urls[1].as_str()];
+    let (_, ids, _) = marram(&["ps", "-q", "--app", "counting", both[0], both[1]]);
+    let id = ids.trim();
+    assert_eq!(id.len(), 32, "{ids}");
+
+    let (code, said, _) = marram(&["logs", "--json", "--session", id, "--app", "counting", both[0], both[1]]);
+    let line: Value = serde_json::from_str(said.trim()).unwrap();
+    assert_eq!(code, Some(0));
+    let fields = ["edge", "shard", "target", "level", "app", "session"].map(|field| line[field].clone());
+    let edge = lab.edges[0].who() + "-1";
+    let expected: [Value; 6] =
+        [edge.as_str().into(), 0.into(), "guest".into(), "INFO".into(), "counting".into(), id.into()];
+    assert_eq!(fields, expected, "{said}");
+    assert!(line["message"].as_str().unwrap().starts_with("counter counter"), "{said}");
+    // For people, by the beginning of its identifier.
+    let (_, said, _) = marram(&["logs", "--session", &id[..12], both[0]]);
+    assert!(said.contains("INFO shard 0 cell: counter counter") && said.lines().count() == 1, "{said}");
+
+    // Both edges, in the order of time; warnings only; the last one only.
+    let (_, said, _) = marram(&["logs", "--json", "-n", "1000", both[0], both[1]]);
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.is_sorted_by_key(|line| line["at_us"].as_u64()), "{said}");
+    for of in [edge.as_str(), &(lab.edges[1].who() + "-1")] {
+        let has = |message: &str| lines.iter().any(|line| line["edge"] == of && line["message"] == message);
+        assert!(has("listening for operators") && has("room for cells"), "{of}: {said}");
+    }
+    assert_eq!(marram(&["logs", "--level", "error", both[0]]).1, "");
+    assert_eq!(marram(&["logs", "-n", "1", both[0], both[1]]).1.lines().count(), 1);
+    assert_eq!(
+        marram(&["logs", "--since", "0.0001us", both[0]]).0,
+        Some(2),
+        "a time has no parts of nanoseconds"
+    );
+    assert!(marram(&["logs", "--since", "1h", both[0]]).1.contains("listening for operators"));
+
+    // And with them `kill`.
+    let (code, said, _) = marram(&["kill", &id[..8], both[0], both[1]]);
+    assert_eq!((code, said.as_str()), (Some(0), "the session is ended\n"));
+}
+
+#[test]
+fn what_has_gone_is_said() {
+    let lab = lab("logs-gone", 1, "keep = \"64KiB\"");
+    let url = format!("--edge=http://{}", lab.edges[0].admin());
+    let (_, before, said) = marram(&["logs", &url]);
+    assert!(!before.is_empty() && said.is_empty(), "{said}");
+    let client = lab.edges[0].client().unwrap();
+    // Each leaves a line.
+    for _ in 0..500 {
+        client.call(Method::PUT, "/v1/routes", Bytes::from_static(b"{\"routes\":[]}")).unwrap();
+    }
+    let (_, _, said) = marram(&["logs", "-n", "100000", &url]);
+    assert!(said.contains("older lines have gone") && said.contains("log.keep"), "{said}");
+    let (_, lines, said) = marram(&["logs", "-n", "3", &url]);
+    assert!(lines.lines().count() == 3 && said.is_empty(), "enough is left: {said}");
+}
+
+/// A command that goes on, and lines of it.
+struct Following(Child);
+
+impl Following {
+    fn until(lines: &mut impl Iterator<Item = std::io::Result<String>>, words: &str) -> String {
+        let mut said = String::new();
+        for line in lines.map(Result::unwrap) {
+            said += &(line + "\n");
+            if said.contains(words) {
+                return said;
+            }
+        }
+        panic!("it ended without {words:?}: {said}");
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_edge_that_goes_away_is_said_and_asked_again() {
+    let mut lab = lab("logs-follow", 2, "");
+    let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
+    let child = Command::new(env!("CARGO_BIN_EXE_marram"))
+        .args(["logs", "--follow", &urls[0], &urls[1]])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut following = Following(child);
+    let mut lines = BufReader::new(following.0.stdout.take().unwrap()).lines();
+    let mut errors = BufReader::new(following.0.stderr.take().unwrap()).lines();
+    let mut said = Following::until(&mut lines, "B-1: listening for operators");
+    lab.edges[1].kill();
+    Following::until(&mut errors, "B-1 is away: ");
+    lab.start_edge(1, "").unwrap();
+    Following::until(&mut errors, "B-2 is there again");
+    // Of its next life, from the beginning; of the other one nothing twice.
+    said += &Following::until(&mut lines, "B-2: listening for operators");
+    assert_eq!(said.matches("A-1: listening for operators").count(), 1, "{said}");
+    let _client = print(&mut lab);
+    Following::until(&mut lines, "cell: counter counter");
+}
+
+#[test]
+fn each_part_says_as_much_as_it_is_asked_to() {
+    let lab = lab("logs-levels", 1, "level = \"warn,admin=info\"");
+    let url = format!("--edge=http://{}", lab.edges[0].admin());
+    let (_, said, _) = marram(&["logs", &url]);
+    assert!(said.contains("event=deployed") && !said.contains("shard started"), "{said}");
+}
