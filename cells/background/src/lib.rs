@@ -22,6 +22,9 @@ pub struct Background {
     refused: bool,
 }
 
+/// What a forwarded frame's line says beside its own parameters.
+const FINDINGS: [&str; 4] = ["XNUMBER", "XCHANGED", "XBOX", "XLEARNING"];
+
 /// What is known of the scene.
 struct Scene {
     mean: Mean,
@@ -39,8 +42,13 @@ impl Default for Background {
     }
 }
 
-/// The header of a forwarded frame: its own, and what was found, as the format's comments (`X`).
+/// The header of a forwarded frame: its own, and what was found, as the format's comments (`X`). Whoever made the stream has no say in
+/// what was found.
 fn frame_header(number: u64, parameters: &str, change: Option<&Change>) -> String {
+    let is_ours = |word: &&str| FINDINGS.iter().any(|name| word.starts_with(name));
+    let parameters: String =
+        parameters.split_inclusive(' ').filter(|word| !is_ours(word)).collect::<String>();
+    let parameters = parameters.trim_end_matches(' ');
     let found = match change {
         None => " XLEARNING".to_owned(),
         Some(Change { pixels, x, y, width, height }) => {
@@ -57,8 +65,9 @@ impl Background {
                 Part::Header(header) => {
                     let size = header.luma();
                     let (width, height) = (header.width, header.height);
+                    let mean = Mean::new(size, self.settings.frames);
                     self.scene = Some(Scene {
-                        mean: Mean::new(size, self.settings.frames),
+                        mean: mean.ok_or(Refused::Memory { width, height })?,
                         motion: Motion::new(width, height, self.settings),
                         frames: 0,
                         forwarded: 0,

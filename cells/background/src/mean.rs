@@ -1,8 +1,11 @@
 //! The mean of the last frames, pixel by pixel, exactly: a ring of them and their sums.
 
+/// Bytes a pixel that are needed beside the frames: sums, a mask, its labels, and what grows by doubling.
+const LOOKING: usize = 8;
+
 /// The mean. Its state is what a recovery must bring back: without it, everything would be a change for as many frames.
 pub struct Mean {
-    /// The frames, one behind the other; made as they come, so that a short stream costs little.
+    /// The frames, one behind the other. Their room is reserved and not touched, so that a short stream costs little.
     ring: Vec<u8>,
     sums: Vec<u16>,
     size: usize,
@@ -12,10 +15,14 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Of nothing so far. Frames have `size` pixels; `frames_max` is at most [`crate::settings::FRAMES_MAX`].
+    /// Of nothing so far. Frames have `size` pixels; `frames_max` is at most [`crate::settings::FRAMES_MAX`]. `None` if the cell may not
+    /// have so much memory, and what looking at a frame takes.
     #[must_use]
-    pub fn new(size: usize, frames_max: usize) -> Self {
-        Self { ring: Vec::new(), sums: vec![0; size], size, frames_max, next: 0 }
+    pub fn new(size: usize, frames_max: usize) -> Option<Self> {
+        let (mut ring, mut room) = (Vec::new(), Vec::<u8>::new());
+        ring.try_reserve_exact(size.checked_mul(frames_max)?).ok()?;
+        room.try_reserve_exact(size.checked_mul(LOOKING)?).ok()?;
+        Some(Self { ring, sums: vec![0; size], size, frames_max, next: 0 })
     }
 
     /// Whether it is of as many frames as it is to be.
@@ -43,9 +50,6 @@ impl Mean {
     pub fn add(&mut self, frame: &[u8]) {
         assert_eq!(frame.len(), self.size, "frames of one stream are of one size");
         if !self.is_full() {
-            if self.ring.is_empty() {
-                self.ring.reserve_exact(self.size * self.frames_max);
-            }
             self.ring.extend_from_slice(frame);
             self.sums.iter_mut().zip(frame).for_each(|(sum, new)| *sum += u16::from(*new));
             return;
@@ -65,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_mean_is_of_the_last_frames_and_of_no_other() {
-        let mut mean = Mean::new(2, 3);
+        let mut mean = Mean::new(2, 3).unwrap();
         for (frame, sums, full) in [
             ([255, 0], [255, 0], false),
             ([255, 1], [510, 1], false),
@@ -79,7 +83,7 @@ mod tests {
             assert_eq!((mean.sums(), mean.is_full()), (&sums[..], full));
         }
         assert_eq!(mean.frames(), 3);
-        let mut most = Mean::new(1, crate::settings::FRAMES_MAX);
+        let mut most = Mean::new(1, crate::settings::FRAMES_MAX).unwrap();
         (0..600).for_each(|_| most.add(&[255]));
         assert_eq!(most.sums(), [u16::MAX]);
     }

@@ -21,6 +21,13 @@ pub enum Refused {
     Colour(String),
     /// Something else stands where a frame should.
     NotFrame,
+    /// There is not so much memory for frames of this size.
+    Memory {
+        /// Pixels.
+        width: u32,
+        /// Pixels.
+        height: u32,
+    },
 }
 
 impl fmt::Display for Refused {
@@ -30,6 +37,10 @@ impl fmt::Display for Refused {
             Self::LongLine => write!(f, "a line of the stream has more than {LINE_MAX} bytes"),
             Self::Size(size) => write!(f, "no size of a frame: {size:?}; at most {PIXELS_MAX} pixels"),
             Self::Colour(tag) => write!(f, "colour {tag:?} is not known: mono, 420*, 422 or 444 with 8 bits"),
+            Self::Memory { width, height } => write!(
+                f,
+                "frames of {width} x {height} need more memory than the app has: raise its quota or lower `frames`"
+            ),
             Self::NotFrame => write!(f, "something else stands where a frame should"),
         }
     }

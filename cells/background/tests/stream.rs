@@ -16,7 +16,7 @@ const HEIGHT: usize = 48;
 fn clip(frames: usize, moving: &[usize]) -> Vec<u8> {
     let mut clip = format!("YUV4MPEG2 W{WIDTH} H{HEIGHT} F25:1 C420jpeg\n").into_bytes();
     for number in 0..frames {
-        clip.extend_from_slice(b"FRAME Ip\n");
+        clip.extend_from_slice(b"FRAME XCHANGED=9 Ip XLEARNING\n");
         let thing = |at: usize| {
             moving.contains(&number) && (20..32).contains(&(at % WIDTH)) && (10..30).contains(&(at / WIDTH))
         };

@@ -1,4 +1,4 @@
-//! An agent's process: local sockets and wires around `marram_session::agent::Agent`, which decides everything.
+//! An agent, in a process of its own or in the program that it serves: local sockets and wires around `marram_session::agent::Agent`, which decides everything.
 
 mod datagrams;
 mod edges;
@@ -23,6 +23,7 @@ pub use routing::{Counts, FLOWS_MAX, IDLE, Listener, NotReplaced, Routing};
 pub use shell::Shell;
 
 use crate::net::{AgentDoor, Security, Stop};
+use anyhow::ensure;
 use marram_wire::id::HostId;
 use std::time::Duration;
 
@@ -100,6 +101,37 @@ impl Default for Patience {
     }
 }
 
+impl Patience {
+    /// Whether an agent can work with it.
+    ///
+    /// # Errors
+    /// With the first time that makes no sense.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let times = [
+            ("heartbeat_interval", self.heartbeat_interval),
+            ("heartbeat_timeout", self.heartbeat_timeout),
+            ("no_edge", self.no_edge),
+            ("backoff_min", self.backoff_min),
+            ("backoff_max", self.backoff_max),
+            ("linger", self.linger),
+            ("dial", self.dial),
+            ("connect", self.connect),
+            ("first_bytes", self.first_bytes),
+            ("vanished", self.vanished),
+            ("drain", self.drain),
+        ];
+        for (name, time) in times {
+            ensure!(!time.is_zero(), "`patience.{name}` is zero: it is a time that something takes");
+        }
+        ensure!(
+            self.heartbeat_timeout >= 2 * self.heartbeat_interval,
+            "`patience.heartbeat_timeout` is less than two heartbeats: one that is late would be an edge's death"
+        );
+        ensure!(self.backoff_max >= self.backoff_min, "`patience.backoff_max` is less than `backoff_min`");
+        Ok(())
+    }
+}
+
 /// Runs an agent until `stop`: then it takes no new connections, waits for its sessions, and returns.
 ///
 /// # Errors
@@ -123,6 +155,7 @@ pub fn prepare(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Sh
 /// # Errors
 /// As [`run`].
 pub fn embed(options: &Options, stop: Stop, program: Program) -> anyhow::Result<(Shell, Asker)> {
+    options.patience.check()?;
     let shell = Shell::new(options, stop, reach(&options.security, &options.edges)?, Some(program))?;
     let asker = shell.asker().expect("it has a program");
     Ok((shell, asker))

@@ -39,6 +39,8 @@ pub(super) struct Local {
     closing: bool,
     /// What the program is told beside the bytes, if it is this very one.
     fate: Option<Arc<Fate>>,
+    /// Whether that program reads no more; what it has written may still be there.
+    deaf: bool,
 }
 
 impl Local {
@@ -56,7 +58,13 @@ impl Local {
             shutdown: false,
             closing: false,
             fate,
+            deaf: false,
         }
+    }
+
+    /// Whether its program, which will write no more, has said that it failed.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.input_ended && self.fate.as_ref().is_some_and(|fate| fate.is_aborted())
     }
 
     /// Whether nothing more will be read, so that a failure has to be found otherwise.
@@ -162,11 +170,22 @@ impl Local {
             return Ok(total);
         }
         while !self.waiting.is_empty() {
+            if self.deaf && !self.input_ended {
+                total += self.waiting.drain(..).map(|part| part.len() as u64).sum::<u64>();
+                break;
+            }
             match self.write_once() {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => total += count as u64,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(total),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The kernel keeps for the agent what the program wrote before it closed.
+                Err(error)
+                    if error.kind() == io::ErrorKind::BrokenPipe && self.fate.is_some() && !self.deaf =>
+                {
+                    self.deaf = true;
+                    self.readable = true;
+                }
                 Err(error) => return Err(error),
             }
         }

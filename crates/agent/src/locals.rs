@@ -164,11 +164,11 @@ impl Locals {
                 }
             }
         }
-        if event.is_error() && local.input_ended() {
+        let closed = event.is_read_closed() || event.is_error();
+        if (event.is_error() && local.input_ended()) || (closed && local.is_aborted()) {
             self.all.remove(&connection);
             return Some(In::Broken { connection });
         }
-        let closed = event.is_read_closed() || event.is_error();
         local.ready(event.is_readable() || closed, closed);
         if local.wants_read() {
             self.ready.push_back(connection);

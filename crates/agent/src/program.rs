@@ -86,7 +86,7 @@ impl Fate {
     }
 }
 
-/// Both halves of a connection; neither blocks.
+/// Both halves of a connection, the agent's, which does not block, first.
 pub(super) fn pair() -> io::Result<(Half, Half)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;

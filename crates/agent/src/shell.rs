@@ -154,11 +154,17 @@ impl Shell {
         Ok(())
     }
 
-    fn is_over(&self) -> bool {
-        let empty = self.locals.is_empty()
+    /// Whether nothing was left to wait for when it ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.locals.is_empty()
             && self.datagrams.is_empty()
             && self.websockets.is_empty()
-            && self.reports.sessions() == 0;
+            && self.reports.sessions() == 0
+    }
+
+    fn is_over(&self) -> bool {
+        let empty = self.is_done();
         self.stops > 1 || self.drain_deadline.is_some_and(|deadline| empty || self.clock.now() >= deadline)
     }
 
@@ -213,10 +219,13 @@ impl Shell {
     }
 
     fn stopping(&mut self) {
-        let wishes = Stop::take(&mut self.stop);
+        let wishes = Stop::take(&mut self.stop, self.stops);
         if wishes > 0 && self.stops == 0 {
             info!("stopping: taking no new connections, waiting for {} sessions", self.reports.sessions());
             self.drain_deadline = Some(self.clock.now() + self.drain_limit);
+            // What the program has asked for before it had enough.
+            self.asked = true;
+            self.accept_asked();
             self.listeners.clear();
             self.accepting.clear();
             self.inputs.push_back(In::Drain);

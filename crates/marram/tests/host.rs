@@ -3,8 +3,8 @@
 
 mod support;
 
-use marram::harness::Lab;
-use marram_host::{Client, Connection, Event, Server, Settings};
+use marram::harness::{Lab, free_address};
+use marram_host::{Client, Connection, Event, Patience, Server, Settings};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::{Receiver, channel};
@@ -41,6 +41,18 @@ fn patient(connection: Connection) -> Connection {
     connection.set_read_timeout(Some(PATIENCE)).unwrap();
     connection.set_write_timeout(Some(PATIENCE)).unwrap();
     connection
+}
+
+/// The next session's connection.
+fn accepted(server: &Server) -> Connection {
+    patient(server.accept_timeout(PATIENCE).unwrap().expect("a session comes"))
+}
+
+/// Settings with a mistake in them.
+fn impatient(change: impl FnOnce(&mut Patience)) -> Settings {
+    let mut settings = Settings::new(["127.0.0.1:1"]);
+    change(&mut settings.patience);
+    settings
 }
 
 /// Stops a server when the test is over, well or not: another thread waits at it.
@@ -115,7 +127,7 @@ fn what_was_written_is_delivered_before_a_client_is_closed() {
     thread::scope(|scope| {
         let taken = scope.spawn(|| {
             let mut taken = Vec::new();
-            patient(server.accept().unwrap()).read_to_end(&mut taken).unwrap();
+            accepted(&server).read_to_end(&mut taken).unwrap();
             taken
         });
         { &connection }.write_all(&sent).unwrap();
@@ -123,6 +135,31 @@ fn what_was_written_is_delivered_before_a_client_is_closed() {
         client.close().unwrap();
         assert!(taken.join().unwrap() == sent, "3 MB arrive whole");
     });
+}
+
+#[test]
+fn a_client_that_is_closed_at_once_has_said_what_it_said() {
+    let lab = lab("host-brief", 1);
+    let server = Server::start(settings(&lab), "peer").unwrap();
+    server.wait_ready(PATIENCE).unwrap();
+    for round in 0..30_u8 {
+        let client = Client::start(settings(&lab)).unwrap();
+        let mut connection = client.connect("forward").unwrap();
+        connection.write_all(&[round; 100]).unwrap();
+        drop(connection);
+        thread::scope(|scope| {
+            let closes = [0, 1].map(|_| {
+                let client = client.clone();
+                scope.spawn(move || client.close())
+            });
+            let mut taken = Vec::new();
+            accepted(&server).read_to_end(&mut taken).unwrap();
+            assert_eq!(taken, [round; 100]);
+            closes.into_iter().for_each(|close| close.join().unwrap().unwrap());
+        });
+    }
+    server.stop();
+    server.close().unwrap();
 }
 
 #[test]
@@ -142,18 +179,46 @@ fn failures_are_told_apart_from_ends_with_reasons() {
     // The client breaks off; the server's program learns that it is no end.
     let connection = client.connect("forward").unwrap();
     { &connection }.write_all(b"x").unwrap();
-    let taken = patient(server.accept().unwrap());
+    let taken = accepted(&server);
     { &taken }.read_exact(&mut [0; 1]).unwrap();
     connection.abort();
     let error = { &taken }.read(&mut [0; 1]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     assert!(taken.failure().is_some());
+    // Even when it had nothing more to say.
+    let connection = client.connect("forward").unwrap();
+    { &connection }.write_all(b"x").unwrap();
+    connection.shutdown_write().unwrap();
+    let taken = accepted(&server);
+    assert_eq!({ &taken }.read_to_end(&mut Vec::new()).unwrap(), 1);
+    connection.abort();
+    loop {
+        // Until the write after the one that finds out.
+        match { &taken }.write(b"y") {
+            Ok(_) => thread::yield_now(),
+            Err(error) => break assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
+        }
+    }
+    // More than is taken from a program without an edge: what it had to say is lost with its session, and it is told why.
+    let nowhere = free_address().unwrap();
+    let mut elsewhere = settings.clone();
+    elsewhere.edges = vec![nowhere.to_string()];
+    let lost = Client::start(elsewhere).unwrap().connect("forward").unwrap();
+    lost.set_read_timeout(Some(PATIENCE)).unwrap();
+    thread::scope(|scope| {
+        let written = scope.spawn(|| { &lost }.write_all(&vec![0; 64 << 20]));
+        let error = { &lost }.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        assert!(error.to_string().starts_with("session "), "{error}");
+        let error = written.join().unwrap().unwrap_err();
+        assert!(error.to_string().starts_with("session "), "{error}");
+    });
     // The agent in this program is stopped with a session that goes on.
     let connection = patient(client.connect("forward").unwrap());
-    client.clone().close().unwrap();
+    assert_eq!(client.clone().close().unwrap_err().kind(), ErrorKind::TimedOut);
     let error = { &connection }.read(&mut [0; 1]).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotConnected | ErrorKind::ConnectionReset), "{error}");
-    assert!(error.to_string().contains("has stopped") || connection.failure().is_some(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::NotConnected, "{error}");
+    assert!(error.to_string().contains("has stopped"), "{error}");
     assert_eq!(client.connect("forward").unwrap_err().kind(), ErrorKind::NotConnected);
 }
 
@@ -163,6 +228,8 @@ fn many_connections_at_once_and_wrong_settings_are_named() {
     for (settings, says) in [
         (Settings::new(Vec::<String>::new()), "no edge is configured"),
         (Settings::new(["edge"]), "host:port"),
+        (impatient(|patience| patience.vanished = Duration::ZERO), "patience.vanished"),
+        (impatient(|patience| patience.heartbeat_timeout = patience.heartbeat_interval), "two heartbeats"),
     ] {
         let error = Client::start(settings).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
@@ -182,7 +249,7 @@ fn many_connections_at_once_and_wrong_settings_are_named() {
         connection.write_all(&number.to_le_bytes()).unwrap();
     }
     for _ in 0..200 {
-        let mut taken = patient(server.accept_timeout(PATIENCE).unwrap().expect("all of them come"));
+        let mut taken = accepted(&server);
         let mut number = [0; 4];
         taken.read_exact(&mut number).unwrap();
         taken.write_all(&number).unwrap();

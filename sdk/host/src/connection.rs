@@ -16,7 +16,9 @@ use std::{
 /// One end of a session, as bytes: what a TCP connection would be, and it goes on when an edge dies.
 ///
 /// Reading and writing work through `&Connection` too, so that two threads can share one. Dropping it says that no more will be
-/// written and that nothing more will be read, as closing a TCP socket does; [`Self::abort`] says that it failed.
+/// written, and that what comes still is thrown away; a cell that goes on talking then is told that this end broke, as when a TCP
+/// socket is closed. To know that the other end had everything, [`Self::shutdown_write`] and read to the end. [`Self::abort`]
+/// says that it failed.
 ///
 /// Errors of reading and writing: [`io::ErrorKind::ConnectionReset`] if the session failed, with the reason and the session's
 /// name; [`io::ErrorKind::NotConnected`] if this program's agent has stopped before the session was over.
@@ -90,9 +92,11 @@ impl Connection {
 
     /// What reading brought: a stream that has ended may have failed.
     fn has_read(&self, read: io::Result<usize>, asked: usize) -> io::Result<usize> {
-        let read = read?;
-        if read > 0 || asked == 0 {
-            return Ok(read);
+        match read {
+            Ok(0) if asked > 0 => {}
+            // The agent had not read everything when it closed.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+            read => return read,
         }
         match self.half.fate.state() {
             State::Ended => Ok(0),
@@ -104,7 +108,7 @@ impl Connection {
     /// What writing brought: a stream that takes no more may have failed.
     fn has_written(&self, written: io::Result<usize>) -> io::Result<usize> {
         match written {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => match self.half.fate.state() {
+            Err(error) if is_closed(&error) => match self.half.fate.state() {
                 State::Failed(_) => Err(self.failed().unwrap_or(error)),
                 State::Ended => Err(error),
                 State::Open => Err(stopped()),
@@ -116,6 +120,11 @@ impl Connection {
     fn stream(&self) -> &UnixStream {
         &self.half.stream
     }
+}
+
+/// Whether a write failed because the other half is gone.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 fn stopped() -> io::Error {

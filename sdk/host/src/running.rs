@@ -9,7 +9,10 @@ use marram_session::agent::Report;
 use std::{
     collections::BTreeSet,
     io,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -24,7 +27,9 @@ pub(crate) struct Running {
     edges: Arc<Edges>,
     // Dropping it is a wish to stop.
     stopper: Stopper,
-    thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
+    stopping: AtomicBool,
+    /// Gives whether nothing was left to wait for.
+    thread: Mutex<Option<JoinHandle<Result<bool, String>>>>,
 }
 
 /// Which edges answer.
@@ -70,10 +75,20 @@ impl Running {
         let (stop, stopper) = Stop::pair()?;
         let (mut agent, asker) = marram_agent::embed(&options, stop, program)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error:#}")))?;
-        let thread = thread::Builder::new()
-            .name("marram".into())
-            .spawn(move || agent.run().map_err(|error| format!("{error:#}")))?;
-        Ok((Arc::new(Self { asker, edges, stopper, thread: Mutex::new(Some(thread)) }), accepted))
+        let thread = thread::Builder::new().name("marram".into()).spawn(move || match agent.run() {
+            Ok(()) => Ok(agent.is_done()),
+            Err(error) => Err(format!("{error:#}")),
+        })?;
+        Ok((
+            Arc::new(Self {
+                asker,
+                edges,
+                stopper,
+                stopping: AtomicBool::new(false),
+                thread: Mutex::new(Some(thread)),
+            }),
+            accepted,
+        ))
     }
 
     fn wait_ready(&self, time: Duration) -> io::Result<()> {
@@ -90,12 +105,23 @@ impl Running {
         Ok(())
     }
 
-    /// Waits until what was written is delivered and the sessions are over, and the thread has ended.
+    /// A second wish would not wait for sessions.
+    fn stop(&self) {
+        if !self.stopping.swap(true, Ordering::Relaxed) {
+            self.stopper.stop();
+        }
+    }
+
+    /// Waits until what was written is delivered and the sessions are over, and the thread has ended. Whoever comes second waits as
+    /// long.
     fn close(&self) -> io::Result<()> {
-        self.stopper.stop();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match thread.map(JoinHandle::join) {
-            None | Some(Ok(Ok(()))) => Ok(()),
+        self.stop();
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        match thread.take().map(JoinHandle::join) {
+            None | Some(Ok(Ok(true))) => Ok(()),
+            Some(Ok(Ok(false))) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "sessions were not over in `patience.drain`"))
+            }
             Some(Ok(Err(reason))) => Err(io::Error::other(reason)),
             Some(Err(_)) => Err(io::Error::other("the agent in this program has panicked")),
         }
@@ -134,11 +160,12 @@ impl Client {
         self.0.wait_ready(time)
     }
 
-    /// Stops it: no new connections, and when this returns all sessions are over, or [`crate::Patience::drain`] is. A program that ends
-    /// without it may leave behind what it wrote last.
+    /// Stops it: no new connections, and when this returns all sessions are over. A program that ends without it may leave behind what
+    /// it wrote last.
     ///
     /// # Errors
-    /// If the operating system has failed the agent.
+    /// [`io::ErrorKind::TimedOut`] if some were not over in [`crate::Patience::drain`]; otherwise if the operating system has failed
+    /// the agent.
     pub fn close(self) -> io::Result<()> {
         self.0.close()
     }
@@ -171,7 +198,7 @@ impl Server {
     /// Waits for the next session's connection.
     ///
     /// # Errors
-    /// If the operating system has failed the agent.
+    /// [`io::ErrorKind::NotConnected`] after [`Self::stop`], or if the operating system has failed the agent.
     pub fn accept(&self) -> io::Result<Connection> {
         Ok(Connection::new(self.accepted.take(None)?, &self.running))
     }
@@ -205,7 +232,7 @@ impl Server {
     /// Takes no new sessions from now on; those that there are go on. [`Self::accept`] fails once they are over, or
     /// [`crate::Patience::drain`] is: for another thread that waits there.
     pub fn stop(&self) {
-        self.running.stopper.stop();
+        self.running.stop();
     }
 
     /// As [`Client::close`].

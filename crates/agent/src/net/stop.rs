@@ -43,11 +43,12 @@ impl Stop {
         Ok((Self { receiver }, Stopper(sender)))
     }
 
-    /// How often the wish was uttered since the last call; a vanished [`Stopper`] counts as once.
-    pub fn take(receiver: &mut impl Read) -> usize {
+    /// How often the wish was uttered since the last call, by when it had been `before` times; a vanished [`Stopper`] has uttered
+    /// it if it had not.
+    pub fn take(receiver: &mut impl Read, before: usize) -> usize {
         let mut buffer = [0; 16];
         match receiver.read(&mut buffer) {
-            Ok(0) => 1,
+            Ok(0) => usize::from(before == 0),
             Ok(count) => count,
             Err(_) => 0,
         }

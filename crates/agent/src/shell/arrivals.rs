@@ -38,7 +38,7 @@ pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpL
 
 impl Shell {
     /// Takes connections that the program has asked for, while there is room.
-    fn accept_asked(&mut self) {
+    pub(super) fn accept_asked(&mut self) {
         while self.asked && self.has_room() {
             let Some(ask) = self.program.as_ref().and_then(|program| program.asks.try_recv().ok()) else {
                 self.asked = false;

@@ -344,7 +344,7 @@ impl Supervisor {
     }
 
     fn stopping(&mut self) {
-        let wishes = Stop::take(&mut self.stop);
+        let wishes = Stop::take(&mut self.stop, self.stops);
         if wishes > 0 && self.stops == 0 {
             self.begin_drain(Duration::ZERO);
             self.step(control::In::Request { tag: OWN_TAG, request: Request::Drain });

@@ -125,7 +125,7 @@ impl Shell {
             for event in &events {
                 match (event.token(), token::split(event.token())) {
                     (token::WAKER, _) => self.begun(),
-                    (token::BOSS, _) => stops += Stop::take(&mut self.stop),
+                    (token::BOSS, _) => stops += Stop::take(&mut self.stop, stops),
                     (_, (WIRE, number)) => self.table.on_event(number, event),
                     _ => {}
                 }
