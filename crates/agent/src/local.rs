@@ -24,6 +24,8 @@ pub(super) struct Local {
     pub(super) socket: Socket,
     /// Still being made.
     pub(super) connecting: bool,
+    /// Whether it waits for its turn to be read.
+    pub(super) queued: bool,
     /// Whether the agent wants to hear from it.
     reading: bool,
     /// Whether the socket may have something.
@@ -50,6 +52,7 @@ impl Local {
             id,
             socket,
             connecting,
+            queued: false,
             reading: true,
             readable: false,
             peer_closed: false,

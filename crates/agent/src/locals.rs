@@ -170,9 +170,7 @@ impl Locals {
             return Some(In::Broken { connection });
         }
         local.ready(event.is_readable() || closed, closed);
-        if local.wants_read() {
-            self.ready.push_back(connection);
-        }
+        queue(&mut self.ready, connection, local);
         if event.is_writable() {
             self.dirty.push(connection);
         }
@@ -199,13 +197,13 @@ impl Locals {
     /// Reads from the next one that has something.
     pub(super) fn next_input(&mut self) -> Option<In> {
         while let Some(connection) = self.ready.pop_front() {
-            let Some(local) = self.all.get_mut(&connection).filter(|local| local.wants_read()) else {
+            let Some(local) = self.all.get_mut(&connection) else { continue };
+            local.queued = false;
+            if !local.wants_read() {
                 continue;
-            };
-            let input = local.read(&mut self.buffer);
-            if local.wants_read() {
-                self.ready.push_back(connection);
             }
+            let input = local.read(&mut self.buffer);
+            queue(&mut self.ready, connection, local);
             if matches!(input, Some(In::Broken { .. })) {
                 self.all.remove(&connection);
             }
@@ -230,9 +228,7 @@ impl Locals {
     pub(super) fn set_reading(&mut self, connection: ConnectionId, on: bool) {
         if let Some(local) = self.all.get_mut(&connection) {
             local.set_reading(on);
-            if local.wants_read() {
-                self.ready.push_back(connection);
-            }
+            queue(&mut self.ready, connection, local);
         }
     }
 
@@ -263,5 +259,12 @@ impl Locals {
                 self.all.remove(&connection);
             }
         }
+    }
+}
+
+/// Puts one at the end of those that are to be read, once, if that may bring something.
+fn queue(ready: &mut VecDeque<ConnectionId>, connection: ConnectionId, local: &mut Local) {
+    if local.wants_read() && !std::mem::replace(&mut local.queued, true) {
+        ready.push_back(connection);
     }
 }

@@ -147,7 +147,6 @@ impl Shell {
             for event in &events {
                 self.on_event(event);
             }
-            self.expire();
             self.accept();
             self.work();
         }
@@ -173,12 +172,11 @@ impl Shell {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let listeners_wait = (self.asked || self.accepting.contains(&true)) && self.has_room();
         let busy = self.table.is_busy()
             || self.locals.is_busy()
             || self.datagrams.is_busy()
             || self.websockets.is_busy();
-        if busy || !self.inputs.is_empty() || listeners_wait {
+        if busy || !self.inputs.is_empty() || self.can_accept() {
             return Some(Duration::ZERO);
         }
         let wake = self.wake_at.map(|at| self.clock.at(at));
@@ -256,7 +254,8 @@ impl Shell {
             let Some(input) = self.next_input() else { break };
             self.heard(input);
         }
-        // After what has arrived, so that an edge is not taken for silent whose word was only not read yet.
+        // After what has arrived, so that nobody is taken for silent whose word was only not read yet.
+        self.expire();
         if self.wake_at.is_some_and(|at| at <= self.now_ns()) {
             self.wake_at = None;
             self.step(In::Wake);

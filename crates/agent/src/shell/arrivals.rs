@@ -39,7 +39,7 @@ pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpL
 impl Shell {
     /// Takes connections that the program has asked for, while there is room.
     pub(super) fn accept_asked(&mut self) {
-        while self.asked && self.has_room() {
+        while self.asked && self.locals.has_room() {
             let Some(ask) = self.program.as_ref().and_then(|program| program.asks.try_recv().ok()) else {
                 self.asked = false;
                 return;
@@ -61,7 +61,7 @@ impl Shell {
     pub(super) fn accept(&mut self) {
         self.accept_asked();
         for index in 0..self.listeners.len() {
-            while self.accepting[index] && self.has_room() {
+            while self.accepting[index] && self.has_room(index) {
                 match self.listeners[index].0.accept() {
                     Ok((stream, client)) => self.accepted(stream, client, index),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.accepting[index] = false,
@@ -77,9 +77,18 @@ impl Shell {
         }
     }
 
-    /// Whether one more connection can be accepted, of whichever kind.
-    pub(super) fn has_room(&self) -> bool {
-        self.locals.has_room() && self.websockets.has_room()
+    /// Whether one more connection can be accepted from a listener: browsers do not take the place of others.
+    fn has_room(&self, index: usize) -> bool {
+        match self.routing.protocol(self.listeners[index].1) {
+            Protocol::WebSocket => self.websockets.has_room(),
+            Protocol::Tcp | Protocol::Udp => self.locals.has_room(),
+        }
+    }
+
+    /// Whether [`Self::accept`] may have something without another poll.
+    pub(super) fn can_accept(&self) -> bool {
+        let mut listeners = (0..self.listeners.len()).filter(|index| self.accepting[*index]);
+        (self.asked && self.locals.has_room()) || listeners.any(|index| self.has_room(index))
     }
 
     fn accepted(&mut self, stream: TcpStream, client: SocketAddr, index: usize) {

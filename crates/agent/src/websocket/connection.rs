@@ -6,6 +6,7 @@ use super::{
 };
 use crate::net::Socket;
 use bytes::{Buf, Bytes, BytesMut};
+use marram_session::agent::ConnectionId;
 use marram_wire::limits::STREAM_CUT;
 use std::{
     collections::VecDeque,
@@ -63,6 +64,8 @@ pub(super) struct Connection {
     pub(super) known: bool,
     /// Whether the agent wants to hear from it.
     pub(super) reading: bool,
+    /// Whether it waits for its turn to be looked at.
+    pub(super) queued: bool,
     stage: Stage,
     readable: bool,
     peer_closed: bool,
@@ -90,6 +93,7 @@ impl Connection {
             deadline: None,
             known: false,
             reading: true,
+            queued: false,
             stage: Stage::Asking(BytesMut::new()),
             readable: false,
             peer_closed: false,
@@ -116,6 +120,26 @@ impl Connection {
             _ if self.input_ended => false,
             Stage::Talking(_) => (self.readable || self.fed) && (self.reading || self.heard_close),
             Stage::Asking(_) | Stage::Leaving => self.readable,
+        }
+    }
+
+    /// Puts it, whose name this is, at the end of those that are to be looked at, once, if that may bring something.
+    pub(super) fn queue(&mut self, name: ConnectionId, ready: &mut VecDeque<ConnectionId>) {
+        if self.wants_read() && !std::mem::replace(&mut self.queued, true) {
+            ready.push_back(name);
+        }
+    }
+
+    /// Whether it has not asked, and there is more of it to be read.
+    pub(super) fn may_yet_ask(&self) -> bool {
+        matches!(self.stage, Stage::Asking(_)) && self.readable
+    }
+
+    /// How much it holds of a message that is not whole yet.
+    pub(super) fn unfinished(&self) -> usize {
+        match &self.stage {
+            Stage::Talking(talk) => talk.unfinished(),
+            Stage::Asking(_) | Stage::Asked(..) | Stage::Leaving => 0,
         }
     }
 
@@ -155,8 +179,10 @@ impl Connection {
     fn take(&mut self, read: &BytesMut, origins: &[String]) -> Step {
         match &mut self.stage {
             Stage::Asking(head) => {
+                // An end may lie across what was read before and now.
+                let from = head.len().saturating_sub(request::END.len() - 1);
                 head.extend_from_slice(read);
-                match request::read(head, origins) {
+                match request::read(head, from, origins) {
                     None => Step::Nothing,
                     Some(Ok((len, answer))) => {
                         let (asked, behind) = (head.split_to(len).freeze(), head.split().freeze());

@@ -7,9 +7,11 @@
 mod connection;
 mod request;
 mod talk;
+mod unfinished;
 
 pub(super) use request::Refusal;
 pub use request::{HEAD_MAX, is_origin};
+pub use unfinished::UNFINISHED_MAX;
 
 use crate::net::{Socket, token};
 use bytes::{Bytes, BytesMut};
@@ -25,18 +27,22 @@ use std::{
     time::{Duration, Instant},
 };
 use talk::Closing;
+use unfinished::Unfinished;
 
 use crate::locals::ACCEPTED;
 
 /// Connections at a time; more wait in the listeners' queues.
-const CONNECTIONS_MAX: usize = 32_768;
-/// Connections at a time that have not asked yet; one more and the oldest is closed.
+pub const CONNECTIONS_MAX: usize = 32_768;
+/// Connections at a time that have not asked yet or were refused; one more and the oldest of these is closed, first of those
+/// that were refused.
 pub const ASKING_MAX: usize = 1_024;
 /// How long a connection may take to close, after either side wished to.
 pub const CLOSING: Duration = Duration::from_secs(10);
 /// Searches for peers that are gone, in the time after which they are, and how many are looked at in a turn.
 const SEARCHES: u32 = 8;
 const SEARCHED: usize = 256;
+/// Looks at connections that come to no input, before others have their turn: pings, parts of messages, what is refused.
+const FRUITLESS_MAX: usize = 64;
 /// Their numbers have it: they share a kind of poll token with streams.
 const OURS: u64 = 1 << 59;
 
@@ -59,7 +65,12 @@ pub(super) struct WebSockets {
     deadlines: BTreeSet<(Instant, ConnectionId)>,
     /// Have not asked yet, oldest first.
     asking: BTreeSet<ConnectionId>,
+    /// Were refused and have not gone yet, oldest first.
+    turned_away: BTreeSet<ConnectionId>,
     asking_max: usize,
+    unfinished: Unfinished,
+    /// Looks that came to nothing since the last [`Self::flush`].
+    fruitless: usize,
     accepted: u64,
     patience: Duration,
     vanished: Duration,
@@ -77,7 +88,10 @@ impl WebSockets {
             dirty: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             asking: BTreeSet::new(),
+            turned_away: BTreeSet::new(),
             asking_max: ASKING_MAX,
+            unfinished: Unfinished::new(),
+            fruitless: 0,
             accepted: 0,
             patience,
             vanished,
@@ -109,7 +123,7 @@ impl WebSockets {
 
     /// Whether [`Self::next`] may have something without another poll.
     pub(super) fn is_busy(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || self.unfinished.excess().is_some()
     }
 
     /// Takes in a connection that came to a listener. Nothing is known of it before it asks.
@@ -125,8 +139,8 @@ impl WebSockets {
         let interests = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut socket, token::token(ACCEPTED, connection.0), interests)?;
         self.accepted += 1;
-        if self.asking.len() >= self.asking_max
-            && let Some(oldest) = self.asking.pop_first()
+        if self.asking.len() + self.turned_away.len() >= self.asking_max
+            && let Some(oldest) = self.turned_away.pop_first().or_else(|| self.asking.pop_first())
         {
             self.remove(oldest);
         }
@@ -148,6 +162,8 @@ impl WebSockets {
     fn remove(&mut self, connection: ConnectionId) -> Option<Connection> {
         let one = self.all.remove(&connection)?;
         self.asking.remove(&connection);
+        self.turned_away.remove(&connection);
+        self.unfinished.note(connection, 0);
         if let Some(deadline) = one.deadline {
             self.deadlines.remove(&(deadline, connection));
         }
@@ -160,43 +176,56 @@ impl WebSockets {
         let Some(one) = self.all.get_mut(&connection) else { return };
         let closed = event.is_read_closed() || event.is_error();
         one.ready(event.is_readable() || closed, closed);
-        if one.wants_read() {
-            self.ready.push_back(connection);
-        }
+        one.queue(connection, &mut self.ready);
         if event.is_writable() {
             self.dirty.insert(connection);
         }
     }
 
-    /// The next thing that a client says; `origins` are the pages that may come to a listener.
+    /// The next thing that a client says; `origins` are the pages that may come to a listener. `None` also once it has looked in
+    /// vain for long enough ([`Self::is_busy`]).
     pub(super) fn next<'a>(&mut self, now: Instant, origins: impl Fn(usize) -> &'a [String]) -> Option<Came> {
-        while let Some(connection) = self.ready.pop_front() {
-            let Some(one) = self.all.get_mut(&connection).filter(|one| one.wants_read()) else { continue };
+        loop {
+            if let Some(connection) = self.unfinished.excess() {
+                self.end(now, connection, &Closing::crowded());
+                return Some(Came::Input(In::Broken { connection }));
+            }
+            if self.fruitless >= FRUITLESS_MAX {
+                return None;
+            }
+            let connection = self.ready.pop_front()?;
+            let Some(one) = self.all.get_mut(&connection) else { continue };
+            one.queued = false;
+            if !one.wants_read() {
+                continue;
+            }
             let allowed = origins(one.listener);
             let step = one.step(&mut self.buffer, allowed);
-            if one.wants_read() {
-                self.ready.push_back(connection);
-            }
+            one.queue(connection, &mut self.ready);
+            self.unfinished.note(connection, one.unfinished());
+            self.fruitless += 1;
             // There may be an answer, to a ping, a close or a request.
             self.dirty.insert(connection);
             match step {
                 Step::Nothing => {}
                 Step::Asked(head) => {
                     let (listener, client) = (one.listener, one.client);
-                    self.asking.remove(&connection);
                     return Some(Came::Asked { connection, listener, client, head });
                 }
-                Step::Received(bytes) => return Some(Came::Input(In::Received { connection, bytes })),
+                Step::Received(bytes) => {
+                    self.fruitless -= 1;
+                    return Some(Came::Input(In::Received { connection, bytes }));
+                }
                 Step::Closed => {
                     self.give_until(connection, now + CLOSING);
                     return Some(Came::Input(In::EndOfInput { connection }));
                 }
                 Step::Left(known) => {
-                    self.asking.remove(&connection);
                     self.give_until(connection, now + CLOSING);
                     if known {
                         return Some(Came::Input(In::Broken { connection }));
                     }
+                    self.turn_away(connection);
                 }
                 Step::Gone => {
                     if self.remove(connection).is_some_and(|one| one.known) {
@@ -205,13 +234,18 @@ impl WebSockets {
                 }
             }
         }
-        None
+    }
+
+    fn turn_away(&mut self, connection: ConnectionId) {
+        self.asking.remove(&connection);
+        self.turned_away.insert(connection);
     }
 
     /// Changes one, and has it written to at the next flush.
     fn change(&mut self, connection: ConnectionId, change: impl FnOnce(&mut Connection)) {
         if let Some(one) = self.all.get_mut(&connection) {
             change(one);
+            self.unfinished.note(connection, one.unfinished());
             self.dirty.insert(connection);
         }
     }
@@ -219,19 +253,23 @@ impl WebSockets {
     /// Lets in a client that asked: it has a session from now on.
     pub(super) fn grant(&mut self, connection: ConnectionId) {
         self.change(connection, Connection::grant);
+        self.asking.remove(&connection);
         if let Some(one) = self.all.get_mut(&connection) {
             if let Some(deadline) = one.deadline.take() {
                 self.deadlines.remove(&(deadline, connection));
             }
             // What came right behind the request.
-            self.ready.push_back(connection);
+            one.queue(connection, &mut self.ready);
         }
     }
 
     /// Turns away a client that asked.
     pub(super) fn refuse(&mut self, now: Instant, connection: ConnectionId, refusal: &Refusal) {
-        self.change(connection, |one| one.refuse(refusal));
-        self.give_until(connection, now + CLOSING);
+        if self.has(connection) {
+            self.change(connection, |one| one.refuse(refusal));
+            self.turn_away(connection);
+            self.give_until(connection, now + CLOSING);
+        }
     }
 
     /// One more message to a client.
@@ -254,8 +292,12 @@ impl WebSockets {
 
     /// Its session is over before that, and this is why.
     pub(super) fn fail(&mut self, now: Instant, connection: ConnectionId, code: Code, reason: &str) {
+        self.end(now, connection, &Closing::session(code, reason));
+    }
+
+    fn end(&mut self, now: Instant, connection: ConnectionId, closing: &Closing) {
         self.change(connection, |one| {
-            one.close(&Closing::session(code, reason));
+            one.close(closing);
             one.leave();
         });
         self.give_until(connection, now + CLOSING);
@@ -265,7 +307,7 @@ impl WebSockets {
     pub(super) fn set_reading(&mut self, connection: ConnectionId, on: bool) {
         if let Some(one) = self.all.get_mut(&connection) {
             one.reading = on;
-            self.ready.push_back(connection);
+            one.queue(connection, &mut self.ready);
         }
     }
 
@@ -277,9 +319,12 @@ impl WebSockets {
 
     /// Gives up what takes too long, and whose host is gone.
     pub(super) fn expire(&mut self, now: Instant, inputs: &mut VecDeque<In>) {
-        while let Some((at, connection)) = self.deadlines.first().copied() {
-            if at > now {
-                break;
+        let due = self.deadlines.range(..=(now, ConnectionId(u64::MAX)));
+        let due: Vec<_> = due.map(|(_, connection)| *connection).collect();
+        for connection in due {
+            // What it asks lies there, however late this process comes to read it.
+            if self.all.get(&connection).is_some_and(Connection::may_yet_ask) {
+                continue;
             }
             let Some(mut one) = self.remove(connection) else { continue };
             if one.known {
@@ -311,6 +356,7 @@ impl WebSockets {
 
     /// Writes what waits on all, as far as their sockets take it, and says how much that was.
     pub(super) fn flush(&mut self, now: Instant, inputs: &mut VecDeque<In>) {
+        self.fruitless = 0;
         while let Some(connection) = self.dirty.pop_first() {
             let Some(one) = self.all.get_mut(&connection) else { continue };
             let known = one.known;

@@ -14,6 +14,8 @@ use tungstenite::{
 
 /// Bytes of a request: as many as a route can be asked about.
 pub const HEAD_MAX: usize = HELD_MAX;
+/// How a request ends.
+pub(crate) const END: &[u8] = b"\r\n\r\n";
 /// Allows every page.
 const ANY: &str = "*";
 
@@ -60,18 +62,21 @@ impl Refusal {
     }
 }
 
-/// How many of the first bytes are the request, and the answer that grants it; `None` while it is not whole. `origins` are
-/// the pages that may ask; without any, those that come from where the request goes.
-pub(crate) fn read(head: &[u8], origins: &[String]) -> Option<Result<(usize, Bytes), Refusal>> {
+/// How many of the first bytes are the request, and the answer that grants it; `None` while it is not whole. It does not end
+/// before `from`, as was seen before. `origins` are the pages that may ask; without any, those that come from where the request
+/// goes.
+pub(crate) fn read(head: &[u8], from: usize, origins: &[String]) -> Option<Result<(usize, Bytes), Refusal>> {
     if head.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
         return Some(Err(Refusal::new(
             "400 Bad Request",
             "this is no HTTP; a WebSocket begins with ws:// here",
         )));
     }
-    if !head.windows(4).any(|end| end == b"\r\n\r\n") {
+    let may_end = head.get(from..head.len().min(HEAD_MAX)).unwrap_or_default();
+    let Some(at) = may_end.windows(END.len()).position(|end| end == END) else {
         return (head.len() >= HEAD_MAX).then(|| Err(too_large()));
-    }
+    };
+    let head = &head[..from + at + END.len()];
     Some(match Request::try_parse(head) {
         Ok(Some((len, request))) => grant(&request, origins).map(|answer| (len, answer)),
         Ok(None) => Err(Refusal::new("400 Bad Request", "the request has no end where it should")),
@@ -168,7 +173,7 @@ mod tests {
 
     fn status(text: &str, origins: &[&str]) -> String {
         let origins: Vec<_> = origins.iter().map(ToString::to_string).collect();
-        match read(text.as_bytes(), &origins) {
+        match read(text.as_bytes(), 0, &origins) {
             None => "more".into(),
             Some(Ok((len, answer))) => {
                 assert!(answer.starts_with(b"HTTP/1.1 101 "), "{answer:?}");
@@ -191,7 +196,7 @@ mod tests {
         }
         assert_eq!(status(ASK, &[]), "101");
         assert_eq!(status(&format!("{ASK}\u{1}\u{2}"), &[]), "101", "what follows is not the request's");
-        let (_, answer) = read(ASK.as_bytes(), &[]).unwrap().unwrap();
+        let (_, answer) = read(ASK.as_bytes(), 0, &[]).unwrap().unwrap();
         // The example of RFC 6455, section 1.3.
         let accept = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
         assert!(String::from_utf8_lossy(&answer).contains(accept), "{answer:?}");
@@ -214,6 +219,7 @@ mod tests {
             ("\u{16}\u{3}\u{1}".into(), "400"),
             ("GET \0 HTTP/1.1\r\n\r\n".into(), "400"),
             (format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(HEAD_MAX)), "431"),
+            (ASK.replace("Upgrade: w", &format!("X: {}\r\nUpgrade: w", "x".repeat(HEAD_MAX))), "431"),
             (format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(200)), "431"),
         ] {
             assert_eq!(status(&text, &[]), expected, "{text:?}");

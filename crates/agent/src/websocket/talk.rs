@@ -20,6 +20,8 @@ use tungstenite::{
 
 /// What is taken from memory at a time: each connection has a buffer of this size.
 const READ: usize = 4 << 10;
+/// What stands before the payload of a client's control frame.
+const CONTROL_HEAD: usize = 6;
 /// A close frame has so much room for words.
 const REASON_MAX: usize = 123;
 
@@ -53,6 +55,11 @@ impl Closing {
         Self { code: if later { 1013 } else { 1011 }, words: reason.into() }
     }
 
+    /// Too many messages are not whole yet, and this client's for longest.
+    pub(crate) fn crowded() -> Self {
+        Self { code: 1013, words: "too many messages are on their way here; send it again later".into() }
+    }
+
     /// What the client broke.
     fn broken(error: &Error) -> Self {
         let (code, words) = match error {
@@ -80,6 +87,8 @@ pub(crate) struct Talk {
     machine: WebSocket<Memory>,
     /// Whether the client's last message was no text.
     binary: bool,
+    /// Bytes that came behind the last whole message, but for control frames.
+    behind: usize,
 }
 
 impl Talk {
@@ -91,11 +100,12 @@ impl Talk {
             .max_message_size(Some(MESSAGE_SIZE_MAX))
             .max_frame_size(Some(MESSAGE_SIZE_MAX));
         let machine = WebSocket::from_raw_socket(Memory(Bytes::new()), Role::Server, Some(config));
-        Self { machine, binary: false }
+        Self { machine, binary: false, behind: 0 }
     }
 
     /// What the client sent next: at most one read, after what came before was taken ([`Self::next`]).
     pub(crate) fn feed(&mut self, bytes: Bytes) {
+        self.behind += bytes.len();
         let memory = &mut self.machine.get_mut().0;
         if memory.is_empty() {
             *memory = bytes;
@@ -119,14 +129,33 @@ impl Talk {
                     self.binary = true;
                     Heard::Message(bytes)
                 }
-                Ok(Message::Ping(bytes)) => Heard::Ping(bytes),
-                Ok(Message::Pong(_) | Message::Frame(_)) => continue,
+                Ok(Message::Ping(bytes)) => {
+                    self.forget_control(bytes.len());
+                    Heard::Ping(bytes)
+                }
+                Ok(Message::Pong(bytes)) => {
+                    self.forget_control(bytes.len());
+                    continue;
+                }
+                Ok(Message::Frame(_)) => continue,
                 Ok(Message::Close(_)) => Heard::Close,
                 Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(Closing::broken(&error)),
             };
+            if let Heard::Message(_) = heard {
+                self.behind = self.machine.get_ref().0.len();
+            }
             return Ok(Some(heard));
         }
+    }
+
+    fn forget_control(&mut self, payload: usize) {
+        self.behind = self.behind.saturating_sub(CONTROL_HEAD + payload);
+    }
+
+    /// How much is held of a message that is not whole yet, but for what was begun in a read that brought another to its end.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.behind.saturating_sub(self.machine.get_ref().0.len())
     }
 
     /// What stands before a message to the client. It is text if the client's last one was, or it has sent none, and it can be.

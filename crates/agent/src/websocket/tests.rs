@@ -135,6 +135,106 @@ fn of_too_many_who_have_not_asked_the_oldest_goes() {
 }
 
 #[test]
+fn those_who_were_refused_and_stay_count_and_go_first() {
+    let mut bench = Bench::new();
+    bench.all.asking_max = 2;
+    let asks = bench.connect();
+    let mut refused = bench.connect();
+    refused.write_all(b"\x16\x03\x01").unwrap();
+    assert_eq!(bench.hear(), []);
+    assert!(read(&mut refused).starts_with(b"HTTP/1.1 400 "));
+    let other = bench.connect();
+    assert_eq!([asks, refused, other].each_mut().map(is_closed), [false, true, false]);
+    assert_eq!(bench.all.all.len(), 2);
+}
+
+#[test]
+fn who_has_asked_in_time_is_not_late_for_being_read_late() {
+    let mut bench = Bench::new();
+    let mut client = bench.connect();
+    client.write_all(ASK).unwrap();
+    bench.look();
+    assert_eq!(bench.wait(ASKING), []);
+    assert!(read(&mut client).starts_with(b"HTTP/1.1 101 "));
+}
+
+#[test]
+fn a_head_that_is_too_long_is_refused_however_it_comes() {
+    let head = |more: usize| {
+        let line = format!("X: {}\r\n\r\n", "x".repeat(more));
+        [&ASK[..ASK.len() - 2], line.as_bytes()].concat()
+    };
+    let fits = HEAD_MAX - head(0).len();
+    for (more, expected) in [(fits, "HTTP/1.1 101 "), (fits + 1, "HTTP/1.1 431 ")] {
+        for cut in [1, 5_000, head(more).len() - 2, head(more).len()] {
+            let mut bench = Bench::new();
+            let mut client = bench.connect();
+            for piece in [&head(more)[..cut], &head(more)[cut..]] {
+                client.write_all(piece).unwrap();
+                assert_eq!(bench.hear(), []);
+            }
+            let answer = read(&mut client);
+            assert!(answer.starts_with(expected.as_bytes()), "{more} {cut}");
+        }
+    }
+}
+
+#[test]
+fn clients_that_say_nothing_of_use_do_not_hold_up_others() {
+    let mut bench = Bench::new();
+    let mut clients: Vec<_> = (0..=FRUITLESS_MAX).map(|_| bench.talk().0).collect();
+    for client in &mut clients {
+        client.write_all(&frame(0x8a, b"?")).unwrap();
+    }
+    for _ in 0..3 {
+        bench.look();
+    }
+    assert!(bench.all.next(bench.now, |_| &[]).is_none());
+    assert_eq!(bench.all.ready.len(), 1, "the rest is for later");
+    assert!(bench.all.next(bench.now, |_| &[]).is_none() && bench.all.is_busy());
+    assert_eq!(bench.hear(), []);
+    assert_eq!(bench.hear(), []);
+    assert!(!bench.all.is_busy());
+}
+
+#[test]
+fn each_has_one_turn_at_a_time() {
+    let mut bench = Bench::new();
+    let (mut client, connection) = bench.talk();
+    for n in 0..3 {
+        client.write_all(&frame(0x81, b"hi")).unwrap();
+        bench.look();
+        bench.all.set_reading(connection, true);
+        assert_eq!(bench.all.ready, [connection], "{n}");
+    }
+    assert_eq!(bench.hear(), vec![received(connection, "hi"); 3]);
+}
+
+#[test]
+fn of_too_much_that_is_not_whole_the_oldest_goes() {
+    let mut bench = Bench::new();
+    bench.all.unfinished.max = 250;
+    let mut talks = [(); 3].map(|()| bench.talk());
+    let part = [0x7_u8; 100];
+    // The first of all is whole in time, however its client pings meanwhile.
+    talks[0].0.write_all(&frame(0x02, &part)).unwrap();
+    talks[0].0.write_all(&frame(0x89, &part)).unwrap();
+    assert_eq!(bench.hear(), []);
+    talks[0].0.write_all(&frame(0x80, b"")).unwrap();
+    assert!(matches!(&bench.hear()[..], [In::Received { bytes, .. }] if bytes == &part[..]));
+    let [_, second, third] = &mut talks;
+    second.0.write_all(&frame(0x02, &part)).unwrap();
+    assert_eq!(bench.hear(), []);
+    third.0.write_all(&frame(0x02, &part)).unwrap();
+    assert_eq!(bench.hear(), []);
+    third.0.write_all(&frame(0x00, &part)).unwrap();
+    assert_eq!(bench.hear(), [In::Broken { connection: second.1 }]);
+    assert_eq!(read(&mut second.0)[2..4], 1013_u16.to_be_bytes());
+    third.0.write_all(&frame(0x80, b"")).unwrap();
+    assert!(matches!(&bench.hear()[..], [In::Received { bytes, .. }] if bytes.len() == 200));
+}
+
+#[test]
 fn what_follows_the_request_at_once_is_heard() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
@@ -186,7 +286,9 @@ fn what_is_written_is_counted_by_messages() {
     assert_eq!(bench.hear(), []);
     let (mut got, mut counted) = (0, Vec::new());
     while counted.is_empty() {
-        got += read(&mut client).len();
+        let came = read(&mut client).len();
+        assert_ne!(came, 0, "it stopped at {got}");
+        got += came;
         counted = bench.hear();
     }
     got += read(&mut client).len();
