@@ -234,6 +234,27 @@ fn a_stream_that_is_cut_short_or_is_none_says_so() {
     talk.server(&gzip(b"a long word")[..15], 4);
     talk.server_ends();
     assert!(talk.is_closed(0) && talk.reasons().contains("cut short"));
+    // What follows a stream is not dropped in silence; another gzip member belongs to it.
+    for (name, format, goes_on) in
+        [("gzip", Format::Gzip, true), ("zlib", Format::Zlib, false), ("deflate", Format::Deflate, false)]
+    {
+        let (mut encoder, mut wire) = (Encoder::new(format, 6), Vec::new());
+        for word in [b"one", b"two"] {
+            encoder.write(word, &mut wire);
+            encoder.finish(&mut wire);
+            encoder.reset();
+        }
+        for piece in 1..=wire.len() {
+            let mut talk = Conversation::new(&format!("mode stream\nformat {name}"));
+            talk.server(&wire, piece);
+            assert_eq!(talk.take_client(), if goes_on { &b"onetwo"[..] } else { b"one" });
+            if goes_on {
+                assert!(!talk.is_closed(0));
+                talk.server(b"?", 1);
+            }
+            assert!(talk.is_closed(0) && talk.is_closed(1) && talk.reasons().contains("behind the end"));
+        }
+    }
     let mut talk = Conversation::new("mode stream");
     talk.server(b"HTTP/1.1 200 OK\r\n", 100);
     assert!(talk.is_closed(0) && talk.is_closed(1) && talk.reasons().contains("make no sense"));
