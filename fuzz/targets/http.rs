@@ -1,6 +1,10 @@
 //! HTTP as a client and a server may speak it, cut anywhere, through the cell `compress`: it ends or goes on, says nothing behind a
-//! close, and what it passes to the server is heads that it would pass again. The first byte says how, the next how long the pieces are.
+//! close, and what it passes to the server are requests that it would pass again as they are. The first byte says how, the next how
+//! long the pieces are.
 #![no_main]
+
+#[path = "../../cells/compress/tests/support/plain.rs"]
+mod plain;
 
 use compress::config::Config;
 use compress::http::Mediator;
@@ -53,6 +57,7 @@ fuzz_target!(|data: &[u8]| {
         Config::parse(&format!("requests {requests}\nmin_length 1\nlevel 1")).expect("a configuration");
     let turns: Vec<&[u8]> = data.split(|byte| *byte == TURN).take(20).collect();
     let (heard, is_refused) = converse(&config, &turns, usize::from(piece) + 1);
+    plain::assert_passes_again(&heard[1]);
     // However it is cut, it is as welcome, where the sides take the same turns.
     let (whole, was_refused) = converse(&config, &turns, usize::MAX);
     assert_eq!(is_refused, was_refused);

@@ -106,6 +106,8 @@ enum At {
     Start,
     Middle,
     End,
+    /// Behind the end came what is nothing.
+    Behind,
 }
 
 impl Decoder {
@@ -140,8 +142,14 @@ impl Decoder {
         self.at != At::Middle
     }
 
+    /// There was something behind the end that does not belong to it.
+    #[must_use]
+    pub fn is_overrun(&self) -> bool {
+        self.at == At::Behind
+    }
+
     /// Decodes some of the input, and appends at most `room` bytes. Returns how much of the input was taken: all of it, unless it
-    /// is full. Several gzip members in a row are one stream; what is behind the last and is no member is ignored.
+    /// is full. Several gzip members in a row are one stream; everything from what is none on is ignored.
     ///
     /// # Errors
     /// If the input is not of the format.
@@ -150,13 +158,17 @@ impl Decoder {
         self.is_full = false;
         loop {
             let rest = &input[took..];
-            if self.at == At::End {
-                if self.format != Format::Gzip || rest.first() != Some(&GZIP_MAGIC) {
-                    return Ok(input.len());
+            if self.at == At::End && !rest.is_empty() {
+                if self.format == Format::Gzip && rest[0] == GZIP_MAGIC {
+                    self.reset();
+                } else {
+                    self.at = At::Behind;
                 }
-                self.reset();
             }
-            if self.at == At::Start && rest.is_empty() {
+            if self.at == At::Behind {
+                return Ok(input.len());
+            }
+            if matches!(self.at, At::Start | At::End) && rest.is_empty() {
                 return Ok(took);
             }
             self.at = At::Middle;
@@ -248,11 +260,16 @@ mod tests {
             encoder.finish(&mut out);
             out
         };
-        let wire = [member(b"one"), member(b"two"), b"\0\0\0".to_vec()].concat();
-        for piece in [1, 3, wire.len()] {
+        // What begins like a member behind what is none is no member, wherever it is cut.
+        let members = [member(b"one"), member(b"two")].concat();
+        let wire = [&members[..], b"\0\0\x1fno\x1f"].concat();
+        for piece in 1..=wire.len() {
             let mut decoder = Decoder::new(Format::Gzip);
             let plain = wire.chunks(piece).flat_map(|piece| decode(&mut decoder, piece, 2).unwrap());
             assert_eq!(plain.collect::<Vec<u8>>(), b"onetwo");
+            assert!(decoder.is_whole() && decoder.is_overrun());
+            decoder.reset();
+            assert!(decode(&mut decoder, &members, 9).unwrap() == b"onetwo" && !decoder.is_overrun());
         }
     }
 

@@ -95,6 +95,10 @@ impl Pipe for Stream {
                 return false;
             }
         }
+        if self.decoder.is_overrun() {
+            self.fail(out, "something came behind the end of the compressed stream".to_owned());
+            return false;
+        }
         let is_more = self.decoder.is_full();
         if !is_more {
             self.finish_plain(out);

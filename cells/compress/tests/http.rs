@@ -236,6 +236,35 @@ fn an_upgrade_passes_and_what_is_said_behind_it_is_not_looked_at() {
         talk.server_ends();
         assert!(talk.is_closed(0) && talk.take_client() == b"bye");
     }
+    // Requests before it are answered first, and change nothing; nor does one of them switch protocols.
+    for head in [
+        ask.to_owned(),
+        ask.replacen("GET", "POST", 1).replace("\r\n\r\n", "\r\nContent-Length: 2\r\n\r\nhi"),
+    ] {
+        let first = "GET /1 HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n";
+        let no = "HTTP/1.1 204 No Content\r\n\r\n";
+        let mut talk = Conversation::new("");
+        // The answer comes when the upgrade's last byte has not.
+        let (most, last) = head.split_at(head.len() - 1);
+        talk.client(format!("{first}{most}").as_bytes(), 1000);
+        talk.server(no.as_bytes(), 5);
+        talk.client(format!("{last}\0early").as_bytes(), 1000);
+        assert_eq!(talk.server_heard(), format!("{first}{head}"));
+        talk.server(yes.as_bytes(), 5);
+        assert_eq!(talk.take_client(), format!("{no}{yes}").as_bytes());
+        assert_eq!((talk.server_heard(), talk.reasons()), ("\0early".to_owned(), String::new()));
+        // It comes when all of it has.
+        let mut talk = Conversation::new("");
+        talk.client(format!("{first}{head}\0early").as_bytes(), 7);
+        talk.server(format!("{no}{yes}").as_bytes(), 5);
+        assert_eq!(talk.take_client(), format!("{no}{yes}").as_bytes());
+        assert_eq!(talk.server_heard(), format!("{first}{head}\0early"));
+        // It is one that nobody asked for.
+        let mut talk = Conversation::new("");
+        talk.client(format!("{first}{head}\0early").as_bytes(), 7);
+        talk.server(yes.as_bytes(), 5);
+        assert!(talk.take_client().starts_with(b"HTTP/1.1 502 ") && talk.is_closed(1));
+    }
     // The server does not want to: what came behind it was a request.
     let mut talk = Conversation::new("");
     talk.client(format!("{ask}GET /next HTTP/1.1\r\nAccept-Encoding: gzip\r\n\r\n").as_bytes(), 7);

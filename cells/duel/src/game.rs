@@ -63,6 +63,8 @@ enum Stage {
 pub(crate) struct Game {
     words: Words,
     stage: Stage,
+    /// The other left while a move was on its way: before anything else, the server will refuse that move.
+    owes_refusal: bool,
 }
 
 fn rack_of(text: &str) -> Result<Rack, String> {
@@ -79,7 +81,7 @@ fn number<T: core::str::FromStr>(text: &str) -> Result<T, String> {
 
 impl Game {
     pub(crate) const fn new(words: Words) -> Self {
-        Self { words, stage: Stage::Idle }
+        Self { words, stage: Stage::Idle, owes_refusal: false }
     }
 
     /// A line of the player.
@@ -122,6 +124,12 @@ impl Game {
 
     fn told(&mut self, said: &[&str]) -> Result<String, String> {
         let text = match (said, &mut self.stage) {
+            // The player knows already why that move came to nothing.
+            (["refused", ..], _) if self.owes_refusal => {
+                self.owes_refusal = false;
+                String::new()
+            }
+            _ if self.owes_refusal => return Err("something else than the answer to a move".to_owned()),
             (["refused", why @ ..], stage) => {
                 match stage {
                     Stage::Sitting => *stage = Stage::Idle,
@@ -155,7 +163,8 @@ impl Game {
                 self.stage = Stage::Idle;
                 text
             }
-            (["left"], Stage::Playing(_)) => {
+            (["left"], Stage::Playing(round)) => {
+                self.owes_refusal = round.asked.is_some();
                 self.stage = Stage::Idle;
                 "over you win, the other has left\n".to_owned()
             }

@@ -262,6 +262,44 @@ fn a_server_that_says_what_cannot_be_ends_the_game_in_words() {
 }
 
 #[test]
+fn a_move_that_crosses_the_leaving_of_the_other_costs_nothing() {
+    for sits_at_once in [true, false] {
+        let mut player = playing(false, 1);
+        let mut hall = Hall::default();
+        hall.hear(0, "sit t", 1);
+        hall.hear(1, "sit t", 1);
+        // The hall hears of the leaving first, and the player speaks before it is told.
+        assert_eq!(hall.leave(1), [(0, "left".to_owned())]);
+        let mut asked = player.hear(Port::CLIENT, "play cat h8 across");
+        player.hear(Port::SERVER, "left");
+        assert_eq!(player.last(), "over you win, the other has left");
+        let sit = |player: &mut Player| player.hear(Port::CLIENT, "sit u");
+        if sits_at_once {
+            asked.extend(sit(&mut player));
+        }
+        let answers: Vec<String> =
+            asked.iter().flat_map(|line| hall.hear(0, line, 1)).map(|(_, line)| line).collect();
+        assert_eq!(answers[0], "refused sit down first");
+        for answer in answers {
+            player.hear(Port::SERVER, &answer);
+        }
+        if !sits_at_once {
+            assert_eq!(player.last(), "over you win, the other has left");
+            assert_eq!(sit(&mut player), ["sit u"]);
+            player.hear(Port::SERVER, "wait u");
+        }
+        assert_eq!(player.last(), "wait at u for another");
+        assert!(!player.is_closed && !player.told.iter().any(|line| line.starts_with("error")));
+    }
+    // One refusal is owed, and before anything else.
+    for lines in [&["left", "refused no", "refused no"][..], &["left", "wait t"]] {
+        let mut player = playing(true, 1);
+        lines.iter().for_each(|line| _ = player.hear(Port::SERVER, line));
+        assert!(player.is_closed, "{lines:?}");
+    }
+}
+
+#[test]
 fn a_server_that_goes_is_missed() {
     let mut player = playing(false, 2);
     let said = player.session.close(Port::SERVER);

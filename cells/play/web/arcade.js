@@ -52,7 +52,7 @@ const GAMES = {
   },
 };
 
-const name = ASK.get("game") in GAMES ? ASK.get("game") : "snake";
+const name = Object.hasOwn(GAMES, ASK.get("game")) ? ASK.get("game") : "snake";
 const game = GAMES[name];
 const canvas = $("field");
 const state = { world: null, tick: -1, isOn: false, over: null };

@@ -3,12 +3,15 @@
 // Where the gate is: `?gate=ws://HOST:PORT` in the page's address, else port 8081 of the host that the page came from.
 "use strict";
 
+// Lines that are kept at most; half of them go at a time.
+const TOLD_MAX = 8192;
+
 class Gate {
   // `online` is called with each line, `onstate` with "open" or with why it is closed.
   constructor(online, onstate) {
     this.online = online;
     this.onstate = onstate;
-    this.told = []; // Every line so far; tests compare them.
+    this.told = []; // The last lines; tests compare them.
     this.rest = "";
     this.connect();
   }
@@ -43,6 +46,7 @@ class Gate {
     const lines = (this.rest + text).split("\n");
     this.rest = lines.pop();
     for (const line of lines) {
+      if (this.told.length >= TOLD_MAX) this.told.splice(0, TOLD_MAX / 2);
       this.told.push(line);
       this.online(line);
     }

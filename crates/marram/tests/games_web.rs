@@ -1,5 +1,6 @@
-//! The games' pages in a real browser, which speaks WebSocket to an agent: somebody plays, the edge dies in mid-game, the game goes
-//! on, and every line and every pixel at its end is what it is without.
+//! The games' pages in a real browser, which speaks WebSocket to an agent. Somebody plays snake twice, and the edge dies in mid-game in
+//! one: every line and every pixel at its end is what it is in the other. In battleship and scrabble the edge dies too, the game goes
+//! on, and the page shows what was done. Pong is for keys and buttons.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

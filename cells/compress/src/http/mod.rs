@@ -289,7 +289,9 @@ impl Mediator {
         };
         let mut room = [httparse::EMPTY_HEADER; FIELDS_MAX];
         match Response::parse(&rest[..end], &mut room) {
-            Ok(response) if response.status == 101 && !matches!(self.asking, Asking::Held) => {
+            Ok(response)
+                if response.status == 101 && !(asked.upgrade && matches!(self.asking, Asking::Held)) =>
+            {
                 return self.bad_gateway(out, "it switches protocols unasked");
             }
             Ok(response) if response.status < 200 => {
@@ -308,9 +310,10 @@ impl Mediator {
                 let (wrap, ends) = wrap_of_response(framing, change, &asked);
                 write::response(&response, &asked, change, wrap, ends, &mut out.client);
                 self.queue.pop_front();
+                // Answers to what was asked before say nothing of the upgrade.
                 match &mut self.asking {
-                    Asking::Held => self.asking = Asking::Head,
-                    Asking::Body { then: then @ Then::Held, .. } => *then = Then::Head,
+                    Asking::Held if asked.upgrade => self.asking = Asking::Head,
+                    Asking::Body { then: then @ Then::Held, .. } if asked.upgrade => *then = Then::Head,
                     _ => {}
                 }
                 // The answer to HEAD is a head alone, whatever it says.

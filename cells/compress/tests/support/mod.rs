@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod plain;
+
 use compress::Compress;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;

@@ -143,6 +143,15 @@ impl Hall {
         players
     }
 
+    /// Whether it is for this player to say something, and not for another to move.
+    #[must_use]
+    pub fn is_due(&self, player: Player) -> bool {
+        match self.seated.get(&player).and_then(|name| self.tables.get(name)) {
+            Some(table) if table.game.is_some() => table.players()[table.turn] == Some(player),
+            _ => true,
+        }
+    }
+
     /// A player is gone: the other, if there is one, wins.
     pub fn leave(&mut self, player: Player) -> Vec<Said> {
         let others = self.clear(player).into_iter().filter(|other| *other != player);
@@ -192,7 +201,9 @@ mod tests {
         ] {
             assert_eq!(hear(&mut hall, player, line), [format!("{player} refused {why}")], "{line}");
         }
+        assert_eq!([1, 2, 3].map(|player| hall.is_due(player)), [true, false, true]);
         let passed = hear(&mut hall, 1, "pass");
+        assert_eq!([1, 2, 3].map(|player| hall.is_due(player)), [false, true, true]);
         assert!(passed[0].starts_with("1 yours ") && passed[1] == "2 other pass 86", "{passed:?}");
     }
 

@@ -6,7 +6,7 @@ mod hall;
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
-    io::{Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -18,13 +18,17 @@ use marram_play::Lines;
 
 /// Connections at a time; others are closed.
 const PLAYERS_MAX: usize = 2_048;
-/// Who does not take a line for so long is gone.
-const STUCK: Duration = Duration::from_secs(5);
+/// Who does not take a line within this is gone: the others wait for it.
+const STUCK: Duration = Duration::from_millis(10);
+/// Who says nothing for so long, twice, while it is its turn to say something is gone: it holds a place, a table or another player.
+const SILENCE: Duration = Duration::from_secs(15 * 60);
+/// After a failure to take a connection, such as one for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 struct Server {
     hall: Hall,
-    players: BTreeMap<Player, TcpStream>,
+    players: BTreeMap<Player, Arc<TcpStream>>,
     count: Player,
 }
 
@@ -32,8 +36,8 @@ impl Server {
     /// Says what there is to say. Whoever cannot be told finds out by its own connection.
     fn say(&mut self, said: Vec<Said>) {
         for (player, line) in said {
-            if let Some(stream) = self.players.get_mut(&player)
-                && stream.write_all(format!("{line}\n").as_bytes()).is_err()
+            if let Some(stream) = self.players.get(&player)
+                && (&**stream).write_all(format!("{line}\n").as_bytes()).is_err()
             {
                 let _ = stream.shutdown(std::net::Shutdown::Both);
             }
@@ -48,43 +52,75 @@ fn lock(server: &Shared) -> MutexGuard<'_, Server> {
     server.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves whoever connects, until the listener fails.
-pub fn serve(listener: &TcpListener) {
+/// Serves whoever connects, for ever.
+pub fn serve(listener: &TcpListener) -> ! {
+    admit(listener.incoming(), SILENCE);
+    unreachable!("a listener never says that nobody else will come")
+}
+
+fn admit(incoming: impl Iterator<Item = io::Result<TcpStream>>, silence: Duration) {
     let server = Shared::default();
-    for stream in listener.incoming().map_while(Result::ok) {
-        let Ok(player) = enter(&server, &stream) else { continue };
-        let server = server.clone();
-        thread::spawn(move || {
-            // A connection that breaks is one that has ended.
-            let _ = listen(&server, player, stream);
-            let mut server = lock(&server);
-            server.players.remove(&player);
-            let said = server.hall.leave(player);
-            server.say(said);
-        });
+    let mut was_taken = true;
+    for stream in incoming {
+        let taken = stream.and_then(|stream| take(&server, Arc::new(stream), silence));
+        if let Err(error) = &taken {
+            // One line, however long it lasts.
+            if was_taken {
+                eprintln!("cannot take a connection, and goes on: {error}");
+            }
+            thread::sleep(PAUSE);
+        }
+        was_taken = taken.is_ok();
     }
 }
 
-fn enter(server: &Shared, stream: &TcpStream) -> std::io::Result<Player> {
+/// Makes somebody a player, unless there are too many.
+fn take(server: &Shared, stream: Arc<TcpStream>, silence: Duration) -> io::Result<()> {
+    // Who is gone already need not be served.
+    let Ok(Some(player)) = enter(server, &stream, silence) else { return Ok(()) };
+    let shared = server.clone();
+    let serve = move || {
+        // A connection that breaks is one that has ended.
+        let _ = listen(&shared, player, &stream);
+        let mut server = lock(&shared);
+        server.players.remove(&player);
+        let said = server.hall.leave(player);
+        server.say(said);
+    };
+    let thread = thread::Builder::new().spawn(serve);
+    thread.map(drop).inspect_err(|_| _ = lock(server).players.remove(&player))
+}
+
+fn enter(server: &Shared, stream: &Arc<TcpStream>, silence: Duration) -> io::Result<Option<Player>> {
     stream.set_write_timeout(Some(STUCK))?;
+    stream.set_read_timeout(Some(silence))?;
     stream.set_nodelay(true)?;
     let mut server = lock(server);
     if server.players.len() >= PLAYERS_MAX {
-        return Err(std::io::Error::other("too many"));
+        return Ok(None);
     }
     server.count += 1;
     let player = server.count;
-    server.players.insert(player, stream.try_clone()?);
-    Ok(player)
+    server.players.insert(player, stream.clone());
+    Ok(Some(player))
 }
 
-fn listen(server: &Shared, player: Player, mut stream: TcpStream) -> std::io::Result<()> {
-    let (mut lines, mut buffer) = (Lines::default(), [0; 1_024]);
+fn listen(server: &Shared, player: Player, mut stream: &TcpStream) -> io::Result<()> {
+    let (mut lines, mut buffer, mut was_due) = (Lines::default(), [0; 1_024], false);
     loop {
-        let count = stream.read(&mut buffer)?;
-        if count == 0 {
-            return Ok(());
-        }
+        let count = match stream.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                // Its turn may just have come.
+                if std::mem::replace(&mut was_due, lock(server).hall.is_due(player)) && was_due {
+                    return Err(error);
+                }
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        was_due = false;
         for byte in &buffer[..count] {
             let Some(line) = lines.take(*byte) else { continue };
             let chance = RandomState::new().build_hasher().finish();
@@ -94,6 +130,44 @@ fn listen(server: &Shared, player: Player, mut stream: TcpStream) -> std::io::Re
                 Err(()) => vec![(player, "refused that line is too long".to_owned())],
             };
             server.say(said);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+
+    /// A connection, and the end that is served.
+    fn pair(listener: &TcpListener) -> (BufReader<TcpStream>, TcpStream) {
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        near.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        (BufReader::new(near), listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_taken_does_not_end_the_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (mut near, far) = pair(&listener);
+        admit([Err(io::Error::other("no descriptors")), Ok(far)].into_iter(), SILENCE);
+        near.get_mut().write_all(b"sit t\n").unwrap();
+        let mut line = String::new();
+        near.read_line(&mut line).unwrap();
+        assert_eq!(line, "wait t\n");
+    }
+
+    #[test]
+    fn who_sits_alone_and_says_nothing_makes_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (mut near, far) = pair(&listener);
+        let (mut idle, stranger) = pair(&listener);
+        near.get_mut().write_all(b"sit t\n").unwrap();
+        admit([Ok(far), Ok(stranger)].into_iter(), Duration::from_millis(20));
+        for (stream, said) in [(&mut near, "wait t\n"), (&mut idle, "")] {
+            let mut heard = String::new();
+            stream.read_to_string(&mut heard).unwrap();
+            assert_eq!(heard, said, "and then the end");
         }
     }
 }

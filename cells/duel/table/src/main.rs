@@ -9,10 +9,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match TcpListener::bind(address) {
-        Ok(listener) => {
-            scrabble_table::serve(&listener);
-            ExitCode::SUCCESS
-        }
+        Ok(listener) => scrabble_table::serve(&listener),
         Err(error) => {
             eprintln!("cannot listen on {address}: {error}");
             ExitCode::FAILURE
