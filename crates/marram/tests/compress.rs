@@ -5,9 +5,10 @@
 mod support;
 
 use marram::harness::{Event, Journal, Lab, Process, Side, free_address};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 use support::browser::Browser;
@@ -140,7 +141,7 @@ for n in range(30):
     body = bytes([n]) * (n * 5000)
     wanted = f'{len(body)} {hashlib.sha256(body).hexdigest()} {n % 2 == 1} gzip, deflate'
     data = (body[i:i + 7000] for i in range(0, len(body), 7000)) if n % 2 else body
-    answer = session.post(url, data=data, headers={'Accept-Encoding': 'gzip, deflate'})
+    answer = session.post(url, data=data, headers={'Accept-Encoding': 'gzip, deflate'}, timeout=60)
     assert answer.text.startswith(wanted) and answer.text.endswith('.\n'), (wanted, answer.text)
     assert answer.headers['Content-Encoding'] == 'gzip', answer.headers
     if n in (9, 19):
@@ -148,6 +149,25 @@ for n in range(30):
         sys.stdin.readline()
 print('all')
 ";
+
+/// A program that ends with the test, also with one that fails.
+struct Program(Child);
+
+impl Program {
+    /// What it prints, line by line, so that somebody can lose patience.
+    fn lines(&mut self) -> Receiver<String> {
+        let (lines, (said, heard)) = (BufReader::new(self.0.stdout.take().unwrap()).lines(), channel());
+        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| said.send(line)));
+        heard
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 #[test]
 fn uploads_reach_a_server_in_python_and_a_connection_is_kept_while_its_edge_dies() {
@@ -186,15 +206,16 @@ fn uploads_reach_a_server_in_python_and_a_connection_is_kept_while_its_edge_dies
     let program = place.write("client.py", PYTHON_CLIENT).unwrap();
     let mut command = Command::new(python);
     command.arg(program).arg(&url).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut client = command.spawn().unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(client.stdout.take().unwrap()));
+    let mut client = Program(command.spawn().unwrap());
+    let lines = client.lines();
+    let next = || lines.recv_timeout(2 * PATIENCE).expect("the client goes on");
     for n in ["9", "19"] {
-        assert_eq!(lines.next().unwrap().unwrap(), n);
+        assert_eq!(next(), n);
         kill_the_owner(&mut lab);
-        client.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        client.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
-    assert_eq!(lines.next().unwrap().unwrap(), "all");
-    assert!(client.wait().unwrap().success());
+    assert_eq!(next(), "all");
+    assert!(client.0.wait().unwrap().success());
 }
 
 /// Takes the first response off the bytes; its head and body.
@@ -291,8 +312,8 @@ fn a_download_goes_on_when_its_edge_dies_and_every_byte_is_right() {
         // Of what comes from the edge, which is what must wait.
         command.arg(if more.is_some() { "4M" } else { "20M" }).args(more);
         command.arg(format!("http://{address}/long.html")).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (mut pipe, mut at, mut buffer) = (child.stdout.take().unwrap(), 0, vec![0; 64 << 10]);
+        let mut client = Program(command.spawn().unwrap());
+        let (mut pipe, mut at, mut buffer) = (client.0.stdout.take().unwrap(), 0, vec![0; 64 << 10]);
         let mut read = |until: usize| {
             while at < until {
                 let len = pipe.read(&mut buffer).unwrap();
@@ -307,8 +328,9 @@ fn a_download_goes_on_when_its_edge_dies_and_every_byte_is_right() {
             kill_the_owner(&mut lab);
         }
         assert_eq!(read(text.len()), 0, "nothing comes behind the last byte");
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut errors = String::new();
+        client.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert!(client.0.wait().unwrap().success(), "{errors}");
     }
     for line in site.log("/long.html") {
         assert_eq!(line[0], "200");

@@ -96,7 +96,8 @@ impl Player {
     }
 }
 
-/// Plays one game. Kills the edge of the player whose turn it is in each of these turns, when the move is said and not answered.
+/// Plays one game, which has all of these turns. Kills the edge of the player whose turn it is in each of them, when the move is
+/// said and not answered.
 fn play(purpose: &'static str, kills: &[usize]) -> [Vec<String>; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
@@ -127,6 +128,7 @@ fn play(purpose: &'static str, kills: &[usize]) -> [Vec<String>; 2] {
     players[0].hear_until("wait ");
     players[1].say("sit dune");
     players.iter_mut().for_each(|player| _ = player.hear_until("score "));
+    let mut killed_count = 0;
     for turn in 0.. {
         let (who, other) = (turn % 2, 1 - turn % 2);
         let line = players[who].choose();
@@ -146,12 +148,14 @@ fn play(purpose: &'static str, kills: &[usize]) -> [Vec<String>; 2] {
             let recovered = |event: &Event| is_owned(event) && event.text("session") == sessions[who];
             assert!(lab.journal.wait(start, PATIENCE, recovered).is_some(), "{}", lab.journal.tail(30));
             lab.respawn(owner).unwrap();
+            killed_count += 1;
         }
         if over {
             break;
         }
         assert!(turn < 100, "{:?}", players[who].told);
     }
+    assert_eq!(killed_count, kills.len(), "the game was over before an edge was to die");
     players.map(|player| player.told)
 }
 
