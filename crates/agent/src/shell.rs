@@ -32,6 +32,8 @@ use tracing::info;
 /// Inputs taken before what they led to is written.
 const BATCH: usize = 256;
 const EVENTS: usize = 1024;
+/// Where inputs come from: local connections, wires, browsers, datagrams.
+const SOURCES: usize = 4;
 
 const LISTENER: u64 = 1;
 const WIRE: u64 = 2;
@@ -61,7 +63,7 @@ pub struct Shell {
     websockets: WebSockets,
     held: Held,
     routing: Routing,
-    /// Which source was asked first for the last input.
+    /// Which source is asked first for the next input.
     turn: usize,
     reports: Reports,
     accept_errors: Limiter,
@@ -276,14 +278,22 @@ impl Shell {
         if let Some(input) = self.inputs.pop_front() {
             return Some(input);
         }
-        // In turn, so that none waits for the others to have nothing to say.
-        self.turn = (self.turn + 1) % 4;
-        (0..4).find_map(|step| match (self.turn + step) % 4 {
-            0 => self.locals.next_input(),
-            1 => self.next_from_wires(),
-            2 => self.next_from_browsers(),
-            _ => self.next_datagram(),
-        })
+        // Who has said something is asked last next time, so that none waits for the others to have nothing to say, and none is
+        // heard more often for others having nothing.
+        for step in 0..SOURCES {
+            let source = (self.turn + step) % SOURCES;
+            let input = match source {
+                0 => self.locals.next_input(),
+                1 => self.next_from_wires(),
+                2 => self.next_from_browsers(),
+                _ => self.next_datagram(),
+            };
+            if input.is_some() {
+                self.turn = source + 1;
+                return input;
+            }
+        }
+        None
     }
 
     fn next_from_wires(&mut self) -> Option<In> {
