@@ -194,8 +194,8 @@ fn failures_are_told_apart_from_ends_with_reasons() {
     connection.abort();
     loop {
         // Until the write after the one that finds out.
-        match { &taken }.write(b"y") {
-            Ok(_) => thread::yield_now(),
+        match { &taken }.write_all(b"y") {
+            Ok(()) => thread::yield_now(),
             Err(error) => break assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
         }
     }

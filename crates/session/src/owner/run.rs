@@ -18,7 +18,7 @@ use marram_wire::{
     log::{Entry, Event, Read},
 };
 
-/// The cell rests while more than this waits for an end's credit: a full buffer stops reading, it never drops.
+/// What may be for an end rests while more than this waits for its credit: a full buffer stops reading, it never drops.
 const UNSENT_MAX: u64 = 256 << 10;
 /// It rests, too, while more than this waits for an end's acknowledgement: one that takes it in time never has as much.
 const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
@@ -77,6 +77,11 @@ impl Rates {
     }
 }
 
+/// The bit of a side by its place. Those far behind share one, and wait for each other.
+fn bit(index: usize) -> u64 {
+    1 << index.min(63)
+}
+
 impl Owner {
     /// Session time: the edge's monotonic clock plus an offset fixed at recovery; never behind the last logged time.
     fn session_ns(&self, now: Now) -> i64 {
@@ -91,7 +96,7 @@ impl Owner {
     }
 
     fn timer_due_ns(&self) -> Option<u64> {
-        if self.phase != Phase::Running || self.running.is_some() || self.clogged() {
+        if self.phase != Phase::Running || self.running.is_some() || self.log_is_full() || self.full() != 0 {
             return None;
         }
         let due_ns = self.timers.due_ns()?.saturating_sub(self.clock_offset_ns);
@@ -137,12 +142,12 @@ impl Owner {
         if self.phase != Phase::Running || self.running.is_some() || self.cell.is_none() {
             return;
         }
-        if self.clogged() {
+        if self.log_is_full() {
             return;
         }
-        let now_ns = self.session_ns(now);
+        let (now_ns, full) = (self.session_ns(now), self.full());
         let found = self.last.others_first().into_iter().find_map(|kind| {
-            let next = self.next_of(kind, now_ns)?;
+            let next = self.next_of(kind, now_ns, full)?;
             Some((kind, next))
         });
         let Some((kind, (event, message, input))) = found else { return };
@@ -152,25 +157,41 @@ impl Owner {
         self.run_next(out);
     }
 
-    /// The next input of a kind, if there is one.
-    fn next_of(&mut self, kind: Kind, now_ns: i64) -> Option<(Event, Option<Message>, Input)> {
+    /// The next input of a kind, if there is one. While an end is full, of messages alone, and of those that do not make it fuller.
+    fn next_of(&mut self, kind: Kind, now_ns: i64, full: u64) -> Option<(Event, Option<Message>, Input)> {
         Some(match kind {
+            Kind::Timer | Kind::Task if full != 0 => return None,
             Kind::Timer => {
                 self.timers.due_ns().filter(|due_ns| *due_ns <= now_ns)?;
                 (Event::Timer, None, self.timers.fire()?)
             }
             Kind::Task => (Event::Task, None, self.tasks.next()?),
             Kind::Message => {
-                let (port, message) = self.next_message()?;
+                let (port, message) = self.next_message(full)?;
                 (Event::Message(port), Some(message.clone()), input_of(port, message))
             }
         })
     }
 
-    /// Whether the cell rests until an end takes more: then not even timers fire.
-    fn clogged(&self) -> bool {
+    /// The sides whose ends have to take more before anything is done that may be for them: a bit for each, by their places.
+    ///
+    /// The cell does not rest altogether: a server that answers before it reads on takes nothing more until its answer is read.
+    fn full(&self) -> u64 {
         let full = |side: &super::Side| side.unsent_charge > UNSENT_MAX || side.outbox_charge > OUTBOX_MAX;
-        self.sides.iter().any(full) || self.log_is_full()
+        let bits = self.sides.iter().enumerate().map(|(index, side)| if full(side) { bit(index) } else { 0 });
+        bits.fold(0, |all, bit| all | bit)
+    }
+
+    /// Learns to whom a message of this port is answered.
+    fn learn(&mut self, port: Port, ran: &Ran) {
+        let place = |port: Port| self.sides.iter().position(|side| side.port == port);
+        let outputs = ran.outputs.iter().filter_map(|made| match made {
+            Made::Message { port, .. } | Made::Close { port } => place(*port),
+        });
+        let reaches = outputs.fold(0, |all, index| all | bit(index));
+        if let Some(index) = place(port) {
+            self.sides[index].reaches |= reaches;
+        }
     }
 
     /// Whether the next entry might be more than ends keep of the log: a checkpoint comes first.
@@ -178,11 +199,14 @@ impl Owner {
         (self.log.bytes.len() + ENTRY_SIZE_MAX) as u64 > LOG_SIZE_MAX
     }
 
-    /// Ports in turn.
-    fn next_message(&mut self) -> Option<(Port, Message)> {
+    /// Ports in turn, but for those whose messages were answered to one of the `full`.
+    fn next_message(&mut self, full: u64) -> Option<(Port, Message)> {
         let count = self.sides.len();
         for step in 0..count {
             let index = (self.turn + step) % count;
+            if self.sides[index].reaches & full != 0 {
+                continue;
+            }
             if let Some(message) = self.sides[index].take_input() {
                 self.turn = (index + 1) % count;
                 return Some((self.sides[index].port, message));
@@ -200,6 +224,9 @@ impl Owner {
         }
         running.clock_read |= ran.clock_read;
         let applied = self.apply(running.now_ns, &ran);
+        if let Event::Message(port) = running.event {
+            self.learn(port, &ran);
+        }
         self.totals.produced += ran.outputs.len() as u64;
         self.cover.spent(ran.cost_ns);
         if !running.rest.is_empty() {

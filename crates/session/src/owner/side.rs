@@ -37,6 +37,8 @@ pub(super) struct Side {
     /// Messages consumed.
     pub(super) took: u64,
     pub(super) input_closed: bool,
+    /// To which sides handlers of its inputs have sent something: a bit for each, by their places.
+    pub(super) reaches: u64,
     /// Messages from this one on were sent on credit, which consuming them gives back.
     pub(super) credited_from: u64,
     pub(super) credit_due: u64,
@@ -78,6 +80,7 @@ impl Side {
             next: 0,
             took: 0,
             input_closed: false,
+            reaches: 0,
             credited_from: 0,
             credit_due: 0,
             produced: 0,

@@ -106,6 +106,31 @@ fn a_full_buffer_stops_reading() {
     }
 }
 
+/// A server that answers before it reads on takes nothing more until its answer is read: nothing would ever go on.
+#[test]
+fn a_full_end_stops_only_what_is_answered_to_it() {
+    let mut bench = Bench::new(policy());
+    bench.kept[1].window = 0;
+    bench.open();
+    bench.hand_over();
+    bench.started();
+    bench.opened();
+    bench.say(CLIENT, "a");
+    bench.ran_with(|ran| ran.outputs = vec![message(SERVER, charged((256 << 10) + 1))]);
+    bench.say(CLIENT, "b");
+    bench.look();
+    assert!(bench.run.is_none(), "what the client says goes to the server");
+    bench.say(SERVER, "c");
+    assert_eq!(bench.look(), ["run c of server"]);
+    bench.ran_with(|ran| ran.outputs = vec![message(CLIENT, Bytes::from_static(b"C"))]);
+    bench.say(SERVER, "d");
+    assert!(bench.look().contains(&"run d of server".into()));
+    bench.ran_with(|ran| ran.outputs = vec![message(SERVER, Bytes::from_static(b"D"))]);
+    bench.say(SERVER, "e");
+    bench.look();
+    assert!(bench.run.is_none(), "what the server says goes to itself, too");
+}
+
 #[test]
 fn credit_comes_back_by_quarters_of_the_window() {
     let quarter = INPUT_WINDOW / 4;
