@@ -16,7 +16,7 @@ mod shell;
 pub mod websocket;
 
 pub use edges::parse as parse_edges;
-pub use program::{Asker, Backlog, Fate, Half, Program, STOPPED, State};
+pub use program::{ASKED_MAX, Asker, BACKLOG_MAX, Backlog, Fate, Half, Program, STOPPED, State};
 pub use reach::{Begun, Reach, Reacher};
 pub use reports::EdgeReports;
 pub use routing::{Counts, FLOWS_MAX, IDLE, Listener, NotReplaced, Routing};

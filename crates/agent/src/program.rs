@@ -21,7 +21,9 @@ use std::{
 };
 
 /// Connections that the program has asked for and the agent has not yet seen; more are refused.
-const ASKED_MAX: usize = 1024;
+pub const ASKED_MAX: usize = 1024;
+/// Sessions that the program was told of as their server and that it has not yet accepted; more are refused.
+pub const BACKLOG_MAX: usize = 1024;
 
 /// One side's half of a connection.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use crate::{Connection, Event, Settings};
 use marram_agent::{
-    Asker, Backlog, Options, Program, Routing,
+    Asker, BACKLOG_MAX, Backlog, Options, Program, Routing,
     net::{Stop, Stopper},
 };
 use marram_session::agent::Report;
@@ -16,9 +16,6 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-
-/// Sessions that a server was told of and that it has not yet accepted; more are refused.
-const BACKLOG: usize = 1024;
 
 /// The agent's thread. It is asked to stop when nobody needs it any more.
 #[derive(Debug)]
@@ -63,7 +60,7 @@ impl Running {
                 observer(event);
             }
         });
-        let accepted = server.map(|name| program.serve(name, BACKLOG));
+        let accepted = server.map(|name| program.serve(name, BACKLOG_MAX));
         let options = Options {
             routing: Routing::default(),
             edges: addresses,

@@ -107,6 +107,26 @@ fn at_an_end() -> Vec<Row> {
             "the oldest is closed",
         ),
         ("time for the close of a WebSocket", time(websocket::CLOSING), "the connection is dropped"),
+        (
+            "WebSockets at a time, of one agent or edge",
+            websocket::CONNECTIONS_MAX.to_string(),
+            "more wait to be accepted",
+        ),
+        (
+            "messages of WebSockets that have begun and not ended, of one agent or edge",
+            size(websocket::UNFINISHED_MAX),
+            "the connection with the oldest is closed with 1013",
+        ),
+        (
+            "connections that a program with its end inside has asked for and not got",
+            agent::ASKED_MAX.to_string(),
+            "`connect` fails",
+        ),
+        (
+            "sessions that a program with its end inside has not accepted",
+            agent::BACKLOG_MAX.to_string(),
+            "the session ends: the server takes no more",
+        ),
     ]
 }
 

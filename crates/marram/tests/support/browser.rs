@@ -1,6 +1,7 @@
 //! A real browser without a window, driven by WebDriver: pages are opened, asked by scripts, pressed keys at, and looked at.
 //! And a server of the files of a directory, for pages.
 
+use marram::harness::Place;
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -21,6 +22,7 @@ pub(crate) struct Browser {
     driver: Child,
     address: SocketAddr,
     session: String,
+    _place: Place,
 }
 
 impl Browser {
@@ -28,7 +30,10 @@ impl Browser {
     pub(crate) fn start(width: u32, height: u32) -> Option<Self> {
         let mut command = Command::new("chromedriver");
         // A group of its own: the browser's processes end with it.
+        // All that it leaves behind, and is no more when this is gone.
+        let place = Place::new("browser").unwrap();
         command
+            .env("TMPDIR", place.path())
             .arg("--port=0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -46,7 +51,7 @@ impl Browser {
         // What it says later is nothing to wait for, but has to be read.
         thread::spawn(move || said.for_each(drop));
         let address = SocketAddr::from(([127, 0, 0, 1], port.expect("chromedriver says its port")));
-        let mut browser = Self { driver, address, session: String::new() };
+        let mut browser = Self { driver, address, session: String::new(), _place: place };
         let size = format!("--window-size={width},{height}");
         let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &size];
         let options = json!({ "args": arguments });
