@@ -137,7 +137,7 @@ impl Taken {
 }
 
 /// Fields of each edge's configuration: all of them stand by for each other.
-fn stand_by(lab: &Lab) -> String {
+pub(super) fn stand_by(lab: &Lab) -> String {
     let edges: Vec<String> = lab.edge_addresses().iter().map(ToString::to_string).collect();
     format!("standby = {{ edges = {edges:?} }}")
 }

@@ -1,7 +1,7 @@
 //! The cell `background`: how long a camera's frame waits when the edge dies that has learned the scene.
 
 use super::super::report::{Bar, Report};
-use super::super::{Plan, progress, stats};
+use super::super::{Plan, progress, standby::stand_by, stats};
 use crate::admin::client::Client;
 use crate::harness::Lab;
 use anyhow::Context;
@@ -28,26 +28,37 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Adds what it found.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let kills = if plan.quick { 3 } else { 20 };
-    let (gaps, typical) = watch(plan, kills)?;
+    let (gaps, typical) = watch(plan, "protect = \"endpoints\"\n", None, kills)?;
     report.metric_with_bar("background_recover_gap_ms", stats::median(&gaps), Bar::Most(GAP_MS_MAX));
     report.metric("background_recover_gap_p99_ms", stats::percentile(&gaps, 99.0));
     report.metric("background_frame_p50_ms", stats::median(&typical));
+    let standby = "protect = \"standby\"\nstandby = \"warm\"\n";
+    let (gaps, _) = watch(plan, standby, Some("(warm, "), kills.div_ceil(2))?;
+    report.metric("background_standby_gap_ms", stats::median(&gaps));
     report.note(
         "background: from the kill of the edge to the frame that is sent at that moment, less what a frame takes otherwise; the state is at \
-         the ends alone",
+         the ends alone, or also at the other edge, which stands by warm",
     );
     report.baseline("CESSNA", "the paper's figure: 83 ms to restore 43 MB from a file on the same machine");
     Ok(())
 }
 
-/// Kills the edge again and again; the gaps, and what frames took in between, in milliseconds.
-fn watch(plan: &Plan, kills: usize) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
-    let rest = "server = \"viewer\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"96MiB\"\n[[files]]\npath = \"/etc/background\"\nsource = \"settings\"\n";
+/// Kills the edge again and again, each time when it is protected and listed with such a keeper; the gaps, and what frames took in between, in milliseconds.
+fn watch(
+    plan: &Plan,
+    protect: &str,
+    keeper: Option<&str>,
+    kills: usize,
+) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
+    let rest = format!(
+        "server = \"viewer\"\n{protect}[quotas]\nmemory = \"96MiB\"\n[[files]]\npath = \"/etc/background\"\nsource = \"settings\"\n"
+    );
     let mut lab = Lab::new(plan.layout("bench-apps-background", 2, ""), |place| {
         place.write("apps/background/settings", format!("frames = {FRAMES}\n"))?;
-        Ok(vec![plan.cells.manifest(place, "background", "background", rest)?])
+        Ok(vec![plan.cells.manifest(place, "background", "background", &rest)?])
     })?;
-    lab.start_edges("")?;
+    let extra = if keeper.is_some() { stand_by(&lab) } else { String::new() };
+    lab.start_edges(&extra)?;
     let edges = lab.edge_addresses();
     let (viewer, seen) = viewer()?;
     lab.start_server_agent(&edges, &[("viewer", viewer)])?;
@@ -60,7 +71,7 @@ fn watch(plan: &Plan, kills: usize) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     let (mut gaps, mut typical) = (Vec::new(), Vec::new());
     for kill in 0..kills {
         progress(&format!("apps: background, kill {} of {kills}", kill + 1));
-        wait_until_kept(&lab, &mut camera)?;
+        wait_until_kept(&lab, &mut camera, keeper)?;
         let mut usual = Vec::new();
         for _ in 0..BETWEEN {
             usual.push(camera.show(true)?);
@@ -74,20 +85,26 @@ fn watch(plan: &Plan, kills: usize) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
         gaps.push((waited - stats::median(&usual)).max(0.0));
         typical.extend(usual);
         lab.wait_for_owner(start)?;
-        lab.respawn(owner)?;
+        lab.respawn_with(owner, &extra)?;
     }
     Ok((gaps, typical))
 }
 
 /// Shows frames until the new owner's first checkpoint is where it is to be found.
-fn wait_until_kept(lab: &Lab, camera: &mut Camera) -> anyhow::Result<()> {
+fn wait_until_kept(lab: &Lab, camera: &mut Camera, keeper: Option<&str>) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         for _ in 0..3 {
             camera.show(true)?;
         }
         let session = session(&lab.edges[lab.owner()?].client()?)?;
-        if session["checkpoints"].as_u64().unwrap_or(0) > 1 {
+        let stored = session["checkpoints"].as_u64().unwrap_or(0) > 1;
+        let keepers = session["keepers"].as_array().cloned().unwrap_or_default();
+        let is_ready = |wanted: &str| {
+            let mut words = keepers.iter().filter_map(|keeper| keeper.as_str());
+            words.any(|words| words.contains(wanted) && words.contains(" B behind"))
+        };
+        if stored && keeper.is_none_or(is_ready) {
             return Ok(());
         }
         anyhow::ensure!(Instant::now() < deadline, "no checkpoint is kept: {session}");
