@@ -165,7 +165,7 @@ pub(super) fn wires(
 }
 
 /// The one session, as its owner's admin API shows it.
-fn session(client: &Client) -> anyhow::Result<serde_json::Value> {
+pub(super) fn session(client: &Client) -> anyhow::Result<serde_json::Value> {
     let list = client.json(Method::GET, "/v1/sessions")?;
     list["sessions"].get(0).cloned().context("the owner does not know its session")
 }

@@ -218,15 +218,19 @@ fn kill_while_asking(
     })
 }
 
+/// Whether somebody keeps a session in this way who could take over.
+pub(super) fn is_kept(session: &serde_json::Value, how: &str) -> bool {
+    let keepers = session["keepers"].as_array().into_iter().flatten().filter_map(|keeper| keeper.as_str());
+    keepers.into_iter().any(|keeper| keeper.contains(how) && keeper.contains(" B behind"))
+}
+
 /// Waits until whoever keeps the only session in this way could take over.
 fn wait_for_keeper(lab: &Lab, owner: usize, how: &str) -> anyhow::Result<()> {
     let client = lab.edges[owner].client()?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let list = client.json(Method::GET, "/v1/sessions")?;
-        let keepers = list["sessions"][0]["keepers"].as_array().cloned().unwrap_or_default();
-        let ready = |keeper: &str| keeper.contains(how) && keeper.contains(" B behind");
-        if keepers.iter().filter_map(|keeper| keeper.as_str()).any(ready) {
+        if is_kept(&list["sessions"][0], how) {
             return Ok(());
         }
         anyhow::ensure!(Instant::now() < deadline, "nobody stands by for the session: {list}");

@@ -1,11 +1,9 @@
 //! The cell `background`: how long a camera's frame waits when the edge dies that has learned the scene.
 
 use super::super::report::{Bar, Report};
-use super::super::{Plan, progress, standby::stand_by, stats};
-use crate::admin::client::Client;
+use super::super::{Plan, progress, recover, standby, stats};
 use crate::harness::Lab;
 use anyhow::Context;
-use hyper::Method;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
@@ -57,7 +55,7 @@ fn watch(
         place.write("apps/background/settings", format!("frames = {FRAMES}\n"))?;
         Ok(vec![plan.cells.manifest(place, "background", "background", &rest)?])
     })?;
-    let extra = if keeper.is_some() { stand_by(&lab) } else { String::new() };
+    let extra = if keeper.is_some() { standby::stand_by(&lab) } else { String::new() };
     lab.start_edges(&extra)?;
     let edges = lab.edge_addresses();
     let (viewer, seen) = viewer()?;
@@ -97,23 +95,13 @@ fn wait_until_kept(lab: &Lab, camera: &mut Camera, keeper: Option<&str>) -> anyh
         for _ in 0..3 {
             camera.show(true)?;
         }
-        let session = session(&lab.edges[lab.owner()?].client()?)?;
+        let session = recover::session(&lab.edges[lab.owner()?].client()?)?;
         let stored = session["checkpoints"].as_u64().unwrap_or(0) > 1;
-        let keepers = session["keepers"].as_array().cloned().unwrap_or_default();
-        let is_ready = |wanted: &str| {
-            let mut words = keepers.iter().filter_map(|keeper| keeper.as_str());
-            words.any(|words| words.contains(wanted) && words.contains(" B behind"))
-        };
-        if stored && keeper.is_none_or(is_ready) {
+        if stored && keeper.is_none_or(|how| standby::is_kept(&session, how)) {
             return Ok(());
         }
         anyhow::ensure!(Instant::now() < deadline, "no checkpoint is kept: {session}");
     }
-}
-
-fn session(client: &Client) -> anyhow::Result<serde_json::Value> {
-    let list = client.json(Method::GET, "/v1/sessions")?;
-    list["sessions"].get(0).cloned().context("the owner does not know its session")
 }
 
 /// A server that says how many bytes it has.

@@ -1,8 +1,9 @@
 //! The cell `compress`: what protection adds to a request through it, and how it stands to nginx, which compresses the same files at the
 //! same level as a proxy before the same server.
 
-use super::super::report::{Bar, Report};
+use super::super::report::Report;
 use super::super::{Plan, cpu, progress, stats};
+use super::added;
 use super::client::Client;
 use super::nginx::{self, Nginx};
 use crate::harness::{Lab, Place};
@@ -11,8 +12,6 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// What protection may add to the median.
-const ADDED_US_MAX: f64 = 50.0;
 /// The object that is asked for while that is measured.
 const SMALL: &str = "/small.html";
 const SMALL_BYTES: usize = 2_000;
@@ -107,29 +106,8 @@ fn added(extent: &Extent, bare: SocketAddr, guarded: SocketAddr, report: &mut Re
         anyhow::ensure!(is_gzip && clients[index].body.len() < SMALL_BYTES, "it came as it was");
         anyhow::Ok(begun.elapsed().as_secs_f64() * 1e6)
     };
-    for _ in 0..100 {
-        ask(0)?;
-        ask(1)?;
-    }
-    let (mut added, mut medians) = (Vec::new(), [Vec::new(), Vec::new()]);
-    for _ in 0..extent.repeats {
-        let mut times = [Vec::new(), Vec::new()];
-        for turn in 0..extent.requests {
-            for index in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
-                times[index].push(ask(index)?);
-            }
-        }
-        let [bare, guarded] = times.map(|times| stats::median(&times));
-        added.push(guarded - bare);
-        medians[0].push(bare);
-        medians[1].push(guarded);
-    }
-    let estimate = stats::estimate(&added);
-    report.metric_with_bar("compress_added_p50_us", estimate.middle, Bar::Most(ADDED_US_MAX));
-    report.metric("compress_added_p50_us_low", estimate.low);
-    report.metric("compress_added_p50_us_high", estimate.high);
-    report.metric("compress_none_p50_us", stats::median(&medians[0]));
-    report.metric("compress_endpoints_p50_us", stats::median(&medians[1]));
+    let [_, guarded] = added::measure("compress", (extent.repeats, extent.requests), &mut ask, report)?;
+    report.metric("compress_endpoints_p50_us", guarded);
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `marram bench apps`: what whole applications gain by an edge, and what protection adds to them. One file an application, each of which
 //! adds its keys to the report.
 
+mod added;
 mod background;
 mod client;
 mod compress;

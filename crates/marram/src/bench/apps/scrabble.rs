@@ -4,13 +4,12 @@
 
 use super::super::report::{Bar, Report};
 use super::super::{Plan, stats};
+use super::added;
 use super::talk::Player;
 use crate::harness::{Lab, Place, Relay};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What protection may add to the median.
-const ADDED_US_MAX: f64 = 50.0;
 /// What of the far server's time a move near by may take.
 const RATIO_MAX: f64 = 0.05;
 /// To the far server, one way.
@@ -36,28 +35,8 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let edge = lab.edge_addresses();
     let near = lab.start_client_agent(&edge, &["bare", "guarded"])?;
     let mut players = [player(near[0].address)?, player(near[1].address)?];
-    for _ in 0..100 {
-        players.iter_mut().try_for_each(|player| player.ask(MOVE, REFUSED).map(drop))?;
-    }
-    let (mut added, mut medians) = (Vec::new(), [Vec::new(), Vec::new()]);
-    for _ in 0..repeats {
-        let mut times = [Vec::new(), Vec::new()];
-        for turn in 0..moves {
-            for index in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
-                times[index].push(players[index].ask(MOVE, REFUSED)?);
-            }
-        }
-        let [bare, guarded] = times.map(|times| stats::median(&times));
-        added.push(guarded - bare);
-        medians[0].push(bare);
-        medians[1].push(guarded);
-    }
-    let estimate = stats::estimate(&added);
-    report.metric_with_bar("scrabble_added_p50_us", estimate.middle, Bar::Most(ADDED_US_MAX));
-    report.metric("scrabble_added_p50_us_low", estimate.low);
-    report.metric("scrabble_added_p50_us_high", estimate.high);
-    report.metric("scrabble_none_p50_us", stats::median(&medians[0]));
-    let edge_us = stats::median(&medians[1]);
+    let ask = |index: usize| players[index].ask(MOVE, REFUSED);
+    let [_, edge_us] = added::measure("scrabble", (repeats, moves), ask, report)?;
     report.metric("scrabble_edge_p50_us", edge_us);
 
     // The same cell where the server is: everything takes the long way.

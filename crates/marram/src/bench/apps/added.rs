@@ -1,0 +1,42 @@
+//! What protection adds to the time of one question to an app: the same app unprotected and protected, asked in turn.
+
+use super::super::report::{Bar, Report};
+use super::super::stats;
+
+/// What protection may add to the median.
+const ADDED_US_MAX: f64 = 50.0;
+/// Questions to each before the first that counts.
+const WARM_UP: usize = 100;
+
+/// Asks both, `questions` times in each of `repeats`, and reports what the second takes longer under the app's name. `ask` is given which
+/// of the two, and answers how many microseconds it took. The medians of both.
+pub(super) fn measure(
+    name: &str,
+    (repeats, questions): (usize, usize),
+    mut ask: impl FnMut(usize) -> anyhow::Result<f64>,
+    report: &mut Report,
+) -> anyhow::Result<[f64; 2]> {
+    for _ in 0..WARM_UP {
+        ask(0)?;
+        ask(1)?;
+    }
+    let (mut added, mut medians) = (Vec::new(), [Vec::new(), Vec::new()]);
+    for _ in 0..repeats {
+        let mut times = [Vec::new(), Vec::new()];
+        for turn in 0..questions {
+            for index in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
+                times[index].push(ask(index)?);
+            }
+        }
+        let [bare, guarded] = times.map(|times| stats::median(&times));
+        added.push(guarded - bare);
+        medians[0].push(bare);
+        medians[1].push(guarded);
+    }
+    let (estimate, medians) = (stats::estimate(&added), medians.map(|medians| stats::median(&medians)));
+    report.metric_with_bar(&format!("{name}_added_p50_us"), estimate.middle, Bar::Most(ADDED_US_MAX));
+    report.metric(&format!("{name}_added_p50_us_low"), estimate.low);
+    report.metric(&format!("{name}_added_p50_us_high"), estimate.high);
+    report.metric(&format!("{name}_none_p50_us"), medians[0]);
+    Ok(medians)
+}
