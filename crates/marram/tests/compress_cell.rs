@@ -4,13 +4,12 @@
 
 mod support;
 
-use marram_sandbox::{Cells, CellsConfig, Decoded, Image, ImageFile, Images, Progress, Quotas};
-use marram_session::cell::{Base, CellId, Input, Outcome, Output, PortKind, Run, Seed};
+use marram_sandbox::{Cells, CellsConfig, Decoded, Image, ImageFile, Images, Quotas};
+use marram_session::cell::{Base, Input, Output, PortKind, Seed};
 use marram_wire::id::Port;
 use std::sync::Arc;
+use support::machine::{CELL, run};
 use support::site::text;
-
-const CELL: CellId = CellId(1);
 
 fn image(config: &str) -> Arc<Image> {
     let module = std::fs::read(support::cells().module("compress")).unwrap();
@@ -81,19 +80,6 @@ impl Pair {
         let before = self.spent_ns;
         self.say(port, bytes, 64 << 10);
         ((self.spent_ns - before) as f64 / 1e3, std::mem::take(&mut self.heard[0]))
-    }
-}
-
-fn run(cells: &mut Cells, input: Input) -> (Vec<Output>, u64) {
-    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 1, logged: None });
-    loop {
-        match progress {
-            Progress::Done(ran) => {
-                assert_eq!(ran.outcome, Outcome::Idle);
-                return (ran.outputs, ran.cost_ns);
-            }
-            Progress::Pending => progress = cells.poll(CELL),
-        }
     }
 }
 

@@ -6,17 +6,18 @@
 #[path = "../../../cells/tls/tests/support/mod.rs"]
 mod tls_support;
 
+mod support;
+
 use marram::keys;
-use marram_sandbox::{Cells, CellsConfig, Decoded, Image, ImageFile, Images, Keyring, Progress, Quotas};
-use marram_session::cell::{Base, CellId, Input, Outcome, Output, PortKind, Run, Seed};
+use marram_sandbox::{Cells, CellsConfig, Decoded, Image, ImageFile, Images, Keyring, Quotas};
+use marram_session::cell::{Base, Input, Output, PortKind, Seed};
 use marram_wire::id::Port;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-
-const CELL: CellId = CellId(1);
+use support::machine::{CELL, run};
 
 /// An app's image and what a machine needs to run it.
 struct App {
@@ -60,19 +61,6 @@ impl App {
             .with_root_certificates(roots)
             .with_no_client_auth();
         ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap()
-    }
-}
-
-fn run(cells: &mut Cells, input: Input) -> (Vec<Output>, u64) {
-    let mut progress = cells.run(Run { cell: CELL, input, now_ns: 1, logged: None });
-    loop {
-        match progress {
-            Progress::Done(ran) => {
-                assert_eq!(ran.outcome, Outcome::Idle);
-                return (ran.outputs, ran.cost_ns);
-            }
-            Progress::Pending => progress = cells.poll(CELL),
-        }
     }
 }
 
