@@ -31,13 +31,10 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
         step(&format!("tests of {manifest}"), || run(&mut side_tests(manifest)))?;
     }
     step("tests of the workspace", || {
-        run(project::cargo("test").args([
-            "--release",
-            "--locked",
-            "--workspace",
-            "--features",
-            "marram-sim/wasm",
-        ]))
+        // All of them, also behind one that fails: a run takes long, and says what it can.
+        let flags =
+            ["--release", "--locked", "--workspace", "--no-fail-fast", "--features", "marram-sim/wasm"];
+        run(project::cargo("test").args(flags))
     })?;
     step("simulation", || programs::sim(&[]))?;
     step("named mutations of the protocol", || programs::sim(&["mutants".into()]))?;
