@@ -66,10 +66,14 @@ impl Edge {
         self.admin
     }
 
-    /// What it calls itself: its name and which life this is.
+    /// What it calls itself: its name and which life this is. No two lives have one name: of a process that is waited for, the
+    /// end of another must not be heard.
     #[must_use]
     pub fn who(&self) -> String {
-        format!("{}{}", self.name, "'".repeat(self.lives.saturating_sub(1).min(3) as usize))
+        match self.lives {
+            lives @ ..=4 => format!("{}{}", self.name, "'".repeat(lives.saturating_sub(1) as usize)),
+            lives => format!("{}'{lives}", self.name),
+        }
     }
 
     /// Its admin API.
