@@ -12,8 +12,7 @@ const LARGE: usize = 128 << 10;
 const SPARE_BYTES_MAX: usize = 64 << 20;
 
 /// An empty buffer with room for `len` bytes, in huge pages where it is large enough.
-#[must_use]
-pub fn roomy(len: usize) -> Vec<u8> {
+pub(crate) fn roomy(len: usize) -> Vec<u8> {
     let buffer = Vec::with_capacity(len);
     let start = (buffer.as_ptr() as usize).next_multiple_of(HUGE);
     let end = buffer.as_ptr() as usize + buffer.capacity();
@@ -25,26 +24,13 @@ pub fn roomy(len: usize) -> Vec<u8> {
     buffer
 }
 
-/// As [`roomy`], with memory under all of it: filling it takes no faults.
-#[must_use]
-pub fn warm(len: usize) -> Vec<u8> {
-    let mut buffer = roomy(len);
-    let Range { start, end } = buffer.spare_capacity_mut().as_mut_ptr_range();
-    populate_range(start.cast()..end.cast());
-    buffer
-}
-
-/// Makes the pages under `target`, which is about to be overwritten whole, present in one call.
+/// Makes the whole pages under `target`, which is about to be overwritten, present in one call.
 pub(crate) fn populate(target: &mut [u8]) {
-    populate_range(target.as_mut_ptr_range());
-}
-
-/// Of memory that the caller may write.
-fn populate_range(target: Range<*mut u8>) {
-    let start = (target.start as usize).next_multiple_of(PAGE);
-    let end = target.end as usize & !(PAGE - 1);
+    let Range { start, end } = target.as_mut_ptr_range();
+    let start = (start as usize).next_multiple_of(PAGE);
+    let end = end as usize & !(PAGE - 1);
     if end > start {
-        // SAFETY: the callers hold an exclusive borrow of the range, and the call only faults its pages in, as writing would.
+        // SAFETY: the range lies within an exclusive borrow, and the call only faults its pages in, as writing would.
         // It may fail (before Linux 5.14), and then writing faults them in.
         let _ = unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_POPULATE_WRITE) };
     }
@@ -116,20 +102,6 @@ mod tests {
         assert_eq!(spares.take(4 * sixteenth).capacity(), 5 * sixteenth);
         assert_eq!(spares.take(4 * sixteenth).capacity(), 4 * sixteenth);
         assert_eq!(spares.0.lock().unwrap().len(), 2);
-    }
-
-    #[test]
-    fn warm_memory_is_there_before_it_is_used() {
-        let len = 3 * HUGE;
-        let buffer = warm(len);
-        assert!(buffer.is_empty() && buffer.capacity() >= len);
-        let start = (buffer.as_ptr() as usize).next_multiple_of(PAGE);
-        let mut there = vec![0_u8; (len - PAGE) / PAGE];
-        // SAFETY: the range lies within the buffer, and the vector has a byte for each of its pages.
-        let told =
-            unsafe { libc::mincore(start as *mut libc::c_void, there.len() * PAGE, there.as_mut_ptr()) };
-        assert_eq!(told, 0);
-        assert!(there.iter().all(|page| page & 1 == 1));
     }
 
     #[test]

@@ -28,12 +28,11 @@ mod scheduling;
 mod watch;
 
 pub use app::ImageFile;
-pub use buffers::{roomy, warm};
 pub use cells::{
     Cells, CellsConfig, Progress, ReadyStats, Reset, ShelfStats, StageState, StartError, Tracking,
 };
 pub use chain::{Chain, Image};
-pub use checkpoint::{Decoded, RestoreError, Snapshot, SnapshotError};
+pub use checkpoint::{Decoded, Filling, Reading, RestoreError, Snapshot, SnapshotError};
 pub use debugging::DebugError;
 pub use deploy::DeployError;
 pub use host::{Level, Print, reads_cache};

@@ -3,8 +3,10 @@
 
 mod support;
 
+use bytes::Bytes;
 use marram_sandbox::{
-    Cells, CellsConfig, Decoded, Image, Quotas, RestoreError, Snapshot, SnapshotError, Tracking, limits::PAGE,
+    Cells, CellsConfig, Decoded, Image, Quotas, Reading, RestoreError, Snapshot, SnapshotError, Tracking,
+    limits::PAGE,
 };
 use marram_session::cell::{Base, CellId, Input};
 use std::sync::Arc;
@@ -69,6 +71,91 @@ fn a_restored_cell_continues_from_every_checkpoint_as_the_first_did() {
             }
         }
     }
+}
+
+/// As it is restored while its checkpoints arrive, in pieces of these sizes, of which what is there is taken when it is so much.
+fn restore_in_pieces(cells: &mut Cells, image: &Arc<Image>, chain: &[Vec<u8>], piece: usize, least: usize) {
+    let mut reading = Reading::opened();
+    cells.begin(CELL, image).unwrap();
+    for checkpoint in chain {
+        for bytes in checkpoint.chunks(piece) {
+            reading.push(Bytes::copy_from_slice(bytes)).unwrap();
+            if reading.ready() >= least {
+                reading.take().iter().for_each(|filling| cells.fill(CELL, filling).unwrap());
+                assert_eq!(reading.ready(), 0);
+            }
+        }
+        reading.end().unwrap();
+    }
+    cells.complete(CELL, image, &reading.finish().unwrap()).unwrap();
+}
+
+#[test]
+fn a_cell_that_is_filled_as_its_checkpoints_come_is_the_one_restored_at_once() {
+    let full_every = 9;
+    let history = record(Tracking::Auto, full_every);
+    for n in [0, 5, 8, 20] {
+        let chain = &history.checkpoints[n - n % full_every..=n];
+        for (piece, least) in [(1, 1), (100, 1), (4_097, 10_000), (1 << 20, 1), (70_000, usize::MAX)] {
+            let mut cells = cells_with(Tracking::Auto);
+            restore_in_pieces(&mut cells, &history.image, chain, piece, least);
+            assert_eq!(cells.state_hash(CELL), history.hashes[n], "{n}: pieces of {piece}, at least {least}");
+            assert_eq!(step(&mut cells, CELL, n + 1), history.outputs[n + 1]);
+            assert_eq!(cells.state_hash(CELL), history.hashes[n + 1]);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_a_cell_that_is_filled_leaves_nothing_of_it() {
+    let history = record(Tracking::Auto, 100);
+    let full = &history.checkpoints[0];
+    let read = |bytes: &[u8]| {
+        let mut reading = Reading::opened();
+        reading.push(Bytes::copy_from_slice(bytes)).map(|()| reading)
+    };
+    let gone = |cells: &mut Cells| {
+        assert_eq!(cells.state_hash(CELL), None);
+        start_in(cells, CELL, &history.image);
+        cells.remove(CELL);
+    };
+    let mut cells = cells_with(Tracking::Auto);
+    // Cut short, it gives out what there is, and no cell.
+    for len in [0, 31, 90, full.len() / 2, full.len() - 1] {
+        let mut reading = read(&full[..len]).unwrap();
+        cells.begin(CELL, &history.image).unwrap();
+        reading.take().iter().for_each(|filling| cells.fill(CELL, filling).unwrap());
+        assert!(matches!(reading.end(), Err(RestoreError::Corrupt(_))), "{len}");
+        assert!(reading.finish().is_err());
+        cells.remove(CELL);
+        gone(&mut cells);
+    }
+    assert!(matches!(read(&[&full[..], b"x"].concat()), Err(RestoreError::Corrupt(_))));
+    // Of another image, more than the quota, for a cell that has run, for one that is not there.
+    let whole = |bytes: &[u8]| {
+        let mut reading = read(bytes).unwrap();
+        let fillings = reading.take();
+        reading.end().unwrap();
+        (fillings, reading.finish().unwrap())
+    };
+    let (fillings, decoded) = whole(full);
+    let other = deploy(&echo());
+    cells.begin(CELL, &other).unwrap();
+    assert!(matches!(cells.complete(CELL, &other, &decoded), Err(RestoreError::Image { .. })));
+    gone(&mut cells);
+    // It has grown meanwhile.
+    let (grown, _) = whole(&record(Tracking::Auto, 5).checkpoints[5]);
+    let quotas = Quotas { memory_max: 40 * 65_536, ..Quotas::default() };
+    let small = deploy_with(&mixer(), &quotas, &[]);
+    cells.begin(CELL, &small).unwrap();
+    assert!(matches!(cells.fill(CELL, &grown[0]), Err(RestoreError::Misfit(_))));
+    gone(&mut cells);
+    start_in(&mut cells, CELL, &history.image);
+    step(&mut cells, CELL, 0);
+    assert!(matches!(cells.fill(CELL, &fillings[0]), Err(RestoreError::Misfit(_))));
+    gone(&mut cells);
+    assert!(matches!(cells.fill(CELL, &fillings[0]), Err(RestoreError::Misfit(_))));
+    assert!(matches!(cells.complete(CELL, &history.image, &decoded), Err(RestoreError::Misfit(_))));
 }
 
 #[test]

@@ -193,17 +193,30 @@ pub fn join(header: &Header, sections: &[u8]) -> Vec<u8> {
 /// # Errors
 /// If it is of another version, or the header is not one.
 pub fn split(checkpoint: Bytes) -> Result<(Header, Bytes), Error> {
+    front(checkpoint)?.ok_or(Error::Truncated)
+}
+
+/// As [`split`], of the front of a checkpoint: the header, and what is here of the rest. `None` if more is needed.
+///
+/// # Errors
+/// As above.
+pub fn front(checkpoint: Bytes) -> Result<Option<(Header, Bytes)>, Error> {
     let mut rest = checkpoint;
+    if rest.is_empty() {
+        return Ok(None);
+    }
     let version = u8::take(&mut rest)?;
     if !(VERSION_OLDEST..=VERSION).contains(&version) {
         return Err(Error::Unknown);
     }
-    let mut encoded = Bytes::take(&mut rest)?;
-    if version < 3 {
-        encoded = without_tasks(&encoded);
-    }
+    let mut encoded = match Bytes::take(&mut rest) {
+        Ok(encoded) if version < 3 => without_tasks(&encoded),
+        Ok(encoded) => encoded,
+        Err(Error::Truncated) => return Ok(None),
+        Err(error) => return Err(error),
+    };
     let header = Header::take(&mut encoded)?;
-    if encoded.is_empty() { Ok((header, rest)) } else { Err(Error::Trailing) }
+    if encoded.is_empty() { Ok(Some((header, rest))) } else { Err(Error::Trailing) }
 }
 
 /// A header from before there were tasks, as one of today's that has none: only two empty lists are missing at its end.
@@ -238,7 +251,14 @@ mod tests {
     #[test]
     fn tasks_and_locks_survive() {
         let joined = join(&header(), b"cell");
-        assert_eq!(split(joined.into()), Ok((header(), Bytes::from_static(b"cell"))));
+        let joined = Bytes::from(joined);
+        assert_eq!(split(joined.clone()), Ok((header(), Bytes::from_static(b"cell"))));
+        for end in 0..=joined.len() {
+            let needs_more = end < joined.len() - b"cell".len();
+            let rest = |end| joined.slice(joined.len() - b"cell".len()..end);
+            let expected = (!needs_more).then(|| (header(), rest(end)));
+            assert_eq!(front(joined.slice(..end)), Ok(expected), "{end}");
+        }
     }
 
     #[test]

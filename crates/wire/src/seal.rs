@@ -268,21 +268,23 @@ impl Seal {
     /// # Errors
     /// If one bit differs from what [`Self::seal_checkpoint`] made with this key and number.
     pub fn open_checkpoint(&self, number: u32, sealed: &[u8]) -> Result<Vec<u8>, Broken> {
-        let mut opener = self.opener(number, sealed.len() as u64, Vec::with_capacity(sealed.len()));
-        opener.push(sealed)?;
-        opener.finish()
+        let mut plain = Vec::with_capacity(sealed.len());
+        let mut opener = self.opener(number, sealed.len() as u64);
+        opener.push(sealed, |text| plain.extend_from_slice(&text))?;
+        opener.finish()?;
+        Ok(plain)
     }
 
-    /// Opens a sealed checkpoint of `size` bytes as it arrives, into a buffer that is empty and best has room for them.
+    /// Opens a sealed checkpoint of `size` bytes as it arrives.
     #[must_use]
-    pub fn opener(&self, number: u32, size: u64, buffer: Vec<u8>) -> Opener {
+    pub fn opener(&self, number: u32, size: u64) -> Opener {
         let cipher = Aes256Gcm::new(&self.checkpoint.into());
-        Opener { cipher, number, missing: size, chunk: 0, opened: buffer.len(), buffer }
+        Opener { cipher, number, missing: size, chunk: 0, buffer: Vec::new(), refused: false }
     }
 }
 
-/// A sealed checkpoint on its way. What has arrived is opened chunk by chunk, so that little is left to do when the last
-/// byte is here; the text is given out only then, whole.
+/// A sealed checkpoint on its way, opened chunk by chunk as it arrives. A chunk that is given out is one that was sealed for
+/// this checkpoint and this place in it; that none is missing behind it is known when [`Opener::finish`] says so.
 pub struct Opener {
     cipher: Aes256Gcm,
     number: u32,
@@ -290,10 +292,9 @@ pub struct Opener {
     missing: u64,
     /// Chunks opened.
     chunk: usize,
-    /// The text, and behind it what is here of the next chunk.
+    /// What is here of the next chunk.
     buffer: Vec<u8>,
-    /// Where the text ends.
-    opened: usize,
+    refused: bool,
 }
 
 impl fmt::Debug for Opener {
@@ -303,22 +304,30 @@ impl fmt::Debug for Opener {
 }
 
 impl Opener {
-    /// Takes the next bytes.
+    /// Takes the next bytes; `text` is given that of each chunk which is whole and unaltered, in order.
     ///
     /// # Errors
     /// If they are not what was sealed, or too many. Nothing can be made of the others then.
-    pub fn push(&mut self, mut sealed: &[u8]) -> Result<(), Broken> {
-        while !sealed.is_empty() {
-            let room = self.opened + SEAL_CHUNK + TAG - self.buffer.len();
+    pub fn push(&mut self, mut sealed: &[u8], mut text: impl FnMut(Vec<u8>)) -> Result<(), Broken> {
+        while !sealed.is_empty() && !self.refused {
+            let room = SEAL_CHUNK + TAG - self.buffer.len();
             let (now, later) = sealed.split_at(sealed.len().min(room));
-            self.missing = self.missing.checked_sub(now.len() as u64).ok_or(Broken)?;
+            // Refused until it is known to be right.
+            self.refused = true;
+            let missing = self.missing.checked_sub(now.len() as u64).ok_or(Broken)?;
+            if self.buffer.is_empty() {
+                let size = usize::try_from(self.missing).unwrap_or(usize::MAX).min(SEAL_CHUNK + TAG);
+                self.buffer.reserve_exact(size);
+            }
+            self.missing = missing;
             self.buffer.extend_from_slice(now);
             sealed = later;
-            if now.len() == room || self.missing == 0 {
-                self.open_chunk()?;
+            if now.len() == room || missing == 0 {
+                text(self.open_chunk()?);
             }
+            self.refused = false;
         }
-        Ok(())
+        if self.refused { Err(Broken) } else { Ok(()) }
     }
 
     /// Whether all bytes have arrived.
@@ -327,26 +336,23 @@ impl Opener {
         self.missing == 0
     }
 
-    /// Opens the chunk at the buffer's end, where it stays; only its tag goes.
-    fn open_chunk(&mut self) -> Result<(), Broken> {
+    fn open_chunk(&mut self) -> Result<Vec<u8>, Broken> {
         let nonce = Seal::nonce(self.number, self.chunk, self.missing == 0);
-        let (text, tag) = self.buffer[self.opened..].split_last_chunk_mut().ok_or(Broken)?;
-        let tag: Tag = (*tag).into();
-        let end = self.opened + text.len();
+        let mut chunk = core::mem::take(&mut self.buffer);
+        let (text, tag) = chunk.split_last_chunk_mut().ok_or(Broken)?;
+        let (tag, len): (Tag, _) = ((*tag).into(), text.len());
         self.cipher.decrypt_inout_detached(&nonce.into(), &[], text.into(), &tag).map_err(|_| Broken)?;
-        self.buffer.truncate(end);
-        self.opened = end;
+        chunk.truncate(len);
         self.chunk += 1;
-        Ok(())
+        Ok(chunk)
     }
 
-    /// The text.
+    /// Whether what was given out is the whole text.
     ///
     /// # Errors
     /// If a part of it was refused, or has not arrived.
-    pub fn finish(self) -> Result<Vec<u8>, Broken> {
-        let whole = self.missing == 0 && self.chunk > 0 && self.opened == self.buffer.len();
-        if whole { Ok(self.buffer) } else { Err(Broken) }
+    pub fn finish(self) -> Result<(), Broken> {
+        if self.missing == 0 && self.chunk > 0 && !self.refused { Ok(()) } else { Err(Broken) }
     }
 }
 
@@ -393,31 +399,39 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_is_opened_as_it_arrives_and_given_out_whole() {
+    fn a_checkpoint_is_opened_as_it_arrives() {
         let seal = keys().seal(Generation { count: 1, opener: 2 });
         let plain: Vec<u8> = (0..2 * SEAL_CHUNK + 100).map(|at| at.to_le_bytes()[0]).collect();
         let sealed = seal.seal_checkpoint(4, &plain);
-        let opener = || seal.opener(4, sealed.len() as u64, Vec::new());
+        let opener = || seal.opener(4, sealed.len() as u64);
         for piece in [1_000, TAG, SEAL_CHUNK, SEAL_CHUNK + TAG, sealed.len()] {
-            let mut whole = opener();
-            sealed.chunks(piece).for_each(|bytes| assert_eq!(whole.push(bytes), Ok(())));
-            assert_eq!(whole.finish().as_ref(), Ok(&plain), "pieces of {piece}");
+            let (mut whole, mut given) = (opener(), Vec::new());
+            for bytes in sealed.chunks(piece) {
+                assert_eq!(whole.push(bytes, |text| given.extend_from_slice(&text)), Ok(()));
+            }
+            assert_eq!((whole.finish(), &given), (Ok(()), &plain), "pieces of {piece}");
         }
         for len in [0, 1, SEAL_CHUNK + TAG, sealed.len() - 1] {
             let mut short = opener();
-            assert_eq!(short.push(&sealed[..len]), Ok(()));
+            assert_eq!(short.push(&sealed[..len], |_| ()), Ok(()));
             assert_eq!(short.finish(), Err(Broken), "only {len} bytes");
         }
-        // What was refused is not given out, whatever follows.
-        let mut altered = sealed.clone();
-        altered[SEAL_CHUNK] ^= 1;
-        let mut refused = opener();
-        assert_eq!(refused.push(&altered), Err(Broken));
-        let _ = refused.push(&altered[SEAL_CHUNK + TAG..]);
-        assert_eq!(refused.finish(), Err(Broken));
+        // What was refused is not given out, nor is what follows.
+        for at in [SEAL_CHUNK, SEAL_CHUNK + TAG, sealed.len() - 1] {
+            let mut altered = sealed.clone();
+            altered[at] ^= 1;
+            let (mut refused, mut given) = (opener(), Vec::new());
+            assert_eq!(refused.push(&altered, |text| given.extend_from_slice(&text)), Err(Broken));
+            let before = at / (SEAL_CHUNK + TAG) * SEAL_CHUNK;
+            assert_eq!(given, plain[..before]);
+            assert_eq!(refused.push(&[], |_| panic!("nothing is to be given out")), Err(Broken));
+            assert_eq!(refused.push(&sealed, |_| panic!("nothing is to be given out")), Err(Broken));
+            assert_eq!(refused.finish(), Err(Broken));
+        }
         let mut more = opener();
-        assert_eq!(more.push(&sealed), Ok(()));
-        assert_eq!(more.push(&[0]), Err(Broken));
+        assert_eq!(more.push(&sealed, |_| ()), Ok(()));
+        assert_eq!(more.push(&[0], |_| ()), Err(Broken));
+        assert_eq!(more.finish(), Err(Broken));
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! From sealed bytes that an end kept to sections that the sandbox can restore. An end may be a client's: nothing in here
-//! is believed before the seal has been checked, and nothing of another session, image or place afterwards.
+//! From sealed bytes that an end kept to what the sandbox can put into a cell. An end may be a client's: nothing in here is
+//! believed before the seal has been checked, and nothing of another session, image or place afterwards.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use marram_edge::api::CellError;
+use marram_sandbox::{Decoded, Filling, Reading, RestoreError, StartError};
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
@@ -11,53 +12,16 @@ use marram_wire::{
 };
 use std::collections::VecDeque;
 
-/// What is made room for at once, in bytes; an end can announce what it does not have.
-const ROOM_MAX: u64 = 64 << 20;
-/// Bytes of memory that wait for the next large checkpoint: a client waits for every page that has to be cleared first.
-const READY_ROOM: usize = 12 << 20;
-/// Checkpoints below this many bytes do without.
-const READY_ROOM_MIN: u64 = 1 << 20;
-
-/// Room for the next checkpoint that an end sends back.
-#[derive(Default)]
-pub(super) struct Room(Option<Vec<u8>>);
-
-impl std::fmt::Debug for Room {
-    /// Not what was in it.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Room").field(&self.0.as_ref().map(Vec::capacity)).finish()
-    }
-}
-
-impl Room {
-    /// Lays memory ready, if none is; takes milliseconds.
-    pub(super) fn prepare(&mut self) {
-        self.0.get_or_insert_with(|| marram_sandbox::warm(READY_ROOM));
-    }
-
-    /// Gives the memory back to the machine.
-    pub(super) fn give_up(&mut self) {
-        self.0 = None;
-    }
-
-    /// An empty buffer for `size` bytes, which may be more than there are.
-    fn take(&mut self, size: u64) -> Vec<u8> {
-        let fits = (READY_ROOM_MIN..=READY_ROOM as u64).contains(&size);
-        let ready = if fits { self.0.take() } else { None };
-        ready.unwrap_or_else(|| marram_sandbox::roomy(usize::try_from(size.min(ROOM_MAX)).unwrap_or(0)))
-    }
-}
-
-/// Opened checkpoints: the last one's header, and the sections of each, in order.
+/// Opened checkpoints.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct Restored {
     /// The session as the last one has it.
     pub(super) header: Box<Header>,
-    /// What the sandbox made of each cell.
-    pub(super) sections: Vec<Bytes>,
+    /// What the sandbox makes a cell of, but for what was taken before.
+    pub(super) decoded: Decoded,
 }
 
-/// A full checkpoint and its deltas on their way, or the next one of a cell that stands by, opened as they come.
+/// A full checkpoint and its deltas on their way, or the next one of a cell that stands by, opened and read as they come.
 #[derive(Debug)]
 pub(super) struct Arriving {
     session: SessionId,
@@ -67,9 +31,21 @@ pub(super) struct Arriving {
     /// Those that are not whole; the first one is being opened.
     expected: VecDeque<CheckpointMeta>,
     opener: Option<Opener>,
-    sections: Vec<Bytes>,
+    front: Front,
     /// What the next one builds on.
     last: Option<Header>,
+    reading: Reading,
+}
+
+/// The header of the checkpoint that is being opened.
+#[derive(Debug, Default)]
+enum Front {
+    /// What is here of it.
+    #[default]
+    Missing,
+    Part(BytesMut),
+    /// It is the one that belongs in its place.
+    Here(Header),
 }
 
 impl Arriving {
@@ -80,8 +56,8 @@ impl Arriving {
         keys: SessionKeys,
         expected: Vec<CheckpointMeta>,
     ) -> Self {
-        let (expected, sections) = (expected.into(), Vec::new());
-        Self { session, image, keys, expected, opener: None, sections, last: None }
+        let (expected, reading) = (expected.into(), Reading::opened());
+        Self { session, image, keys, expected, opener: None, front: Front::Missing, last: None, reading }
     }
 
     /// A delta on the checkpoint with this header; nothing has arrived.
@@ -94,34 +70,95 @@ impl Arriving {
         Self { last: Some(on), ..Self::new(session, image, keys, vec![meta]) }
     }
 
-    /// Takes the next bytes, all of them of one checkpoint, which may be put into `room`; gives the whole chain out when
-    /// nothing is missing.
+    /// Takes the next bytes, all of them of one checkpoint. True when nothing is missing.
     ///
     /// # Errors
     /// If a checkpoint was altered, or is not the one that belongs in its place. The rest is of no use then.
-    pub(super) fn push(&mut self, sealed: &[u8], room: &mut Room) -> Result<Option<Opened>, CellError> {
-        self.take(sealed, room).map_err(|reason| CellError { code: Code::Tampered, reason })?;
-        let header = self.last.take_if(|_| self.expected.is_empty());
-        let opened =
-            |header| Opened { header: Box::new(header), sections: std::mem::take(&mut self.sections) };
-        Ok(header.map(opened))
+    pub(super) fn push(&mut self, sealed: &[u8]) -> Result<bool, CellError> {
+        let Some(meta) = self.expected.front() else {
+            return Err(tampered("more arrives than was announced"));
+        };
+        let begin = || self.keys.seal(meta.generation).opener(meta.number, meta.size);
+        let mut opener = self.opener.take().unwrap_or_else(begin);
+        let mut texts = Vec::new();
+        opener.push(sealed, |text| texts.push(Bytes::from(text))).map_err(tampered)?;
+        texts.into_iter().try_for_each(|text| self.text(text))?;
+        if !opener.is_whole() {
+            self.opener = Some(opener);
+            return Ok(false);
+        }
+        opener.finish().map_err(tampered)?;
+        let Front::Here(header) = std::mem::take(&mut self.front) else {
+            return Err(tampered("it ends within its header"));
+        };
+        self.reading.end().map_err(|error| unrestorable(&error))?;
+        self.expected.pop_front();
+        self.last = Some(header);
+        Ok(self.expected.is_empty())
     }
 
-    fn take(&mut self, sealed: &[u8], room: &mut Room) -> Result<(), String> {
-        let Some(meta) = self.expected.front() else { return Err("more arrives than was announced".into()) };
-        let begin = || self.keys.seal(meta.generation).opener(meta.number, meta.size, room.take(meta.size));
-        let opener = self.opener.get_or_insert_with(begin);
-        opener.push(sealed).map_err(|error| error.to_string())?;
-        if opener.is_whole()
-            && let (Some(opener), Some(meta)) = (self.opener.take(), self.expected.pop_front())
-        {
-            let plain = opener.finish().map_err(|error| error.to_string())?;
-            let (header, body) = header::split(plain.into()).map_err(|error| error.to_string())?;
-            header.check(&meta, self.session, self.image, self.last.as_ref())?;
-            self.sections.push(body);
-            self.last = Some(header);
-        }
-        Ok(())
+    /// Takes what was opened.
+    fn text(&mut self, text: Bytes) -> Result<(), CellError> {
+        let text = match std::mem::take(&mut self.front) {
+            Front::Here(header) => {
+                self.front = Front::Here(header);
+                return self.reading.push(text).map_err(|error| unrestorable(&error));
+            }
+            Front::Missing => text,
+            Front::Part(mut part) => {
+                part.extend_from_slice(&text);
+                part.freeze()
+            }
+        };
+        let Some((header, body)) = header::front(text.clone()).map_err(tampered)? else {
+            self.front = Front::Part(text.into());
+            return Ok(());
+        };
+        let meta = self.expected.front().ok_or_else(|| tampered("more arrives than was announced"))?;
+        header.check(meta, self.session, self.image, self.last.as_ref()).map_err(tampered)?;
+        self.front = Front::Here(header);
+        self.reading.push(body).map_err(|error| unrestorable(&error))
+    }
+
+    /// What can be put into the cell's memory already, if it is as much as this, in bytes. Whoever takes it puts it there before
+    /// what comes later.
+    pub(super) fn take(&mut self, least: usize) -> Option<Vec<Filling>> {
+        (self.reading.ready() >= least).then(|| self.reading.take())
+    }
+
+    /// What was not taken, when nothing is missing.
+    ///
+    /// # Errors
+    /// If something is.
+    pub(super) fn finish(self) -> Result<Box<Restored>, CellError> {
+        let header = self.last.filter(|_| self.expected.is_empty());
+        let header = Box::new(header.ok_or_else(|| tampered("a checkpoint is missing"))?);
+        let decoded = self.reading.finish().map_err(|error| unrestorable(&error))?;
+        Ok(Box::new(Restored { header, decoded }))
+    }
+}
+
+fn tampered(reason: impl ToString) -> CellError {
+    CellError { code: Code::Tampered, reason: reason.to_string() }
+}
+
+/// Why a cell could not be started, for its session.
+pub(super) fn unstartable(error: &StartError) -> CellError {
+    let code = match error {
+        // Another edge may hold the key.
+        StartError::Image { .. } | StartError::Key { .. } => Code::UnknownImage,
+        StartError::Pool(_) | StartError::Taken(_) | StartError::Slot(_) => Code::Busy,
+    };
+    CellError { code, reason: error.to_string() }
+}
+
+/// The seal held, so what cannot be decoded was sealed so by an edge: of another build, or broken. Trying it again
+/// elsewhere is no use unless this machine was only full.
+pub(super) fn unrestorable(error: &RestoreError) -> CellError {
+    match error {
+        RestoreError::Start(error) => unstartable(error),
+        RestoreError::Lost(why) => CellError { code: unrestorable(why).code, reason: error.to_string() },
+        other => CellError { code: Code::Tampered, reason: other.to_string() },
     }
 }
 
@@ -138,6 +175,33 @@ mod tests {
 
     fn keys() -> SessionKeys {
         SessionKeys::derive(&DomainSecret::from_material(b"a domain"), SESSION)
+    }
+
+    /// A cell's state as the sandbox writes it: memory of one page of this number, and nothing else.
+    fn body(number: u32, base: u32) -> Vec<u8> {
+        let number = u8::try_from(number).expect("small");
+        let section = |kind: u8, payload: &[u8]| {
+            let (page_size, len) = (4096_u32.to_le_bytes(), (payload.len() as u64).to_le_bytes());
+            [&[kind][..], &[0; 8], &page_size, &len, payload].concat()
+        };
+        let count = |count: u32| count.to_le_bytes();
+        let page =
+            [&count(1)[..], &count(0), &count(1), &[1], &count(4096 | 1 << 31), &[number; 4096]].concat();
+        let is_delta = base > 0;
+        let base = if is_delta { [u8::try_from(base).expect("small"); 16] } else { [IMAGE.0[0]; 16] };
+        let body = [
+            &IMAGE.0[..],
+            &base,
+            &[number; 16],
+            &[u8::from(is_delta)],
+            &section(1, &65_536_u64.to_le_bytes()),
+            &section(2, &page),
+            &section(3, &count(0)),
+            &section(4, &count(0)),
+            &section(5, &[0; 40]),
+        ];
+        let body = body.concat();
+        [b"MRCK", &1_u32.to_le_bytes()[..], &(body.len() as u64).to_le_bytes(), &[0; 16], &body].concat()
     }
 
     /// A checkpoint as an edge makes it, after `change`.
@@ -164,7 +228,7 @@ mod tests {
         };
         let log_offset = header.log_offset;
         change(&mut header);
-        let plain = header::join(&header, &[u8::try_from(number).expect("small")]);
+        let plain = header::join(&header, &body(number, base.1));
         let bytes: Bytes = keys().seal(generation).seal_checkpoint(number, &plain).into();
         let full = base.0 == Generation::NONE;
         let size = bytes.len() as u64;
@@ -176,15 +240,16 @@ mod tests {
     }
 
     /// Hands over what was announced, in pieces.
-    fn open(checkpoints: Vec<SealedCheckpoint>, piece: usize) -> Result<Option<Opened>, CellError> {
+    fn open(checkpoints: Vec<SealedCheckpoint>, piece: usize) -> Result<Box<Restored>, CellError> {
         let metas = checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect();
         let mut arriving = Arriving::new(SESSION, IMAGE, keys(), metas);
-        let (mut opened, mut room) = (None, Room::default());
+        let mut whole = false;
         for bytes in checkpoints.iter().flat_map(|checkpoint| checkpoint.bytes.chunks(piece)) {
-            assert!(opened.is_none(), "given out before all of it is there");
-            opened = arriving.push(bytes, &mut room)?;
+            assert!(!whole, "said to be whole before all of it is there");
+            whole = arriving.push(bytes)?;
         }
-        Ok(opened)
+        assert!(whole, "all of it was handed over");
+        arriving.finish()
     }
 
     fn refusal(checkpoints: Vec<SealedCheckpoint>) -> String {
@@ -197,11 +262,10 @@ mod tests {
     fn a_chain_opens_across_generations() {
         let delta = sealed((FIRST, 2), (FIRST, 1), |_| {});
         let later = sealed((SECOND, 1), (FIRST, 2), |_| {});
-        for piece in [1, 50, 1_000] {
+        for piece in [1, 50, 100_000] {
             let opened = open(vec![full(), delta.clone(), later.clone()], piece).expect("untouched");
-            let opened = opened.expect("all of it was handed over");
-            assert_eq!(opened.sections, [&[1u8][..], &[2], &[1]]);
             assert_eq!((opened.header.generation, opened.header.number), (SECOND, 1));
+            assert_eq!(opened.decoded.image(), IMAGE);
         }
     }
 
@@ -236,18 +300,16 @@ mod tests {
 
     #[test]
     fn a_delta_opens_on_what_the_cell_has_and_on_nothing_else() {
-        let has =
-            |checkpoint: SealedCheckpoint| *open(vec![checkpoint], 50).expect("whole").expect("opens").header;
+        let has = |checkpoint: SealedCheckpoint| *open(vec![checkpoint], 50).expect("opens").header;
         let next = |on: &Header, delta: &SealedCheckpoint| {
             let mut arriving = Arriving::next(SESSION, IMAGE, keys(), (delta.meta.clone(), on.clone()));
-            let opened = arriving.push(&delta.bytes, &mut Room::default());
-            opened.map(|opened| opened.expect("all of it was handed over"))
+            assert!(arriving.push(&delta.bytes)?, "all of it was handed over");
+            arriving.finish()
         };
         let delta = sealed((FIRST, 2), (FIRST, 1), |_| {});
         let later = sealed((SECOND, 1), (FIRST, 2), |_| {});
         let first = has(full());
         let opened = next(&first, &delta).expect("it is the next one");
-        assert_eq!(opened.sections, [&[2u8][..]]);
         let second = *opened.header;
         assert_eq!(next(&second, &later).expect("it is the next one").header.generation, SECOND);
         for (on, delta, says) in [
@@ -261,15 +323,18 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_ready_is_for_large_checkpoints_that_fit() {
-        let mut room = Room::default();
-        room.prepare();
-        for size in [100, READY_ROOM as u64 + 1, u64::MAX] {
-            assert!(room.take(size).is_empty());
-            assert!(room.0.is_some(), "{size}");
-        }
-        assert!(room.take(READY_ROOM_MIN).capacity() >= READY_ROOM);
-        assert!(room.0.is_none());
-        assert!(room.take(READY_ROOM_MIN).capacity() < READY_ROOM);
+    fn what_is_given_out_early_is_what_the_seal_vouches_for() {
+        let list = [full(), sealed((FIRST, 2), (FIRST, 1), |_| {})];
+        let metas = list.iter().map(|one| one.meta.clone()).collect();
+        let mut arriving = Arriving::new(SESSION, IMAGE, keys(), metas);
+        assert!(arriving.take(1).is_none());
+        assert_eq!(arriving.push(&list[0].bytes), Ok(false));
+        assert_eq!(arriving.take(4097).map(|it| it.len()), None);
+        assert_eq!(arriving.take(4096).map(|it| it.len()), Some(1));
+        let (front, rest) = list[1].bytes.split_at(list[1].bytes.len() - 1);
+        assert_eq!(arriving.push(front), Ok(false));
+        assert!(arriving.take(1).is_none(), "a chunk that is not whole is not known to be unaltered");
+        assert_eq!(arriving.push(rest), Ok(true));
+        assert!(arriving.finish().is_ok());
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{
     caches::Caches,
-    checkpoints::{Arriving, Opened, Room},
+    checkpoints::{Arriving, Restored, unrestorable, unstartable},
     pressure,
     recordings::Recordings,
     setup::Setup,
@@ -21,8 +21,8 @@ use marram_edge::{
     turns::{Class, Tenant, Turns, WEIGHT},
 };
 use marram_sandbox::{
-    Cells, CellsConfig, Decoded, Image, Images, Level, LoadError, Progress, RestoreError, Snapshot,
-    SnapshotError, StartError, run_behind, run_long,
+    Cells, CellsConfig, Filling, Image, Images, Level, LoadError, Progress, RestoreError, Snapshot,
+    SnapshotError, run_behind, run_long,
 };
 use marram_session::{
     cell::{Base, CellId, Input, Output, Ran, Run, Seed},
@@ -67,6 +67,8 @@ mod cost {
 }
 /// Recordings of stopped handlers that may be written at a time: whoever is stopped often is not worth more.
 const STOPS_UNDERWAY_MAX: usize = 4;
+/// Bytes of memory of a cell that is being restored that are put into it at a time.
+const PART_BYTES: usize = if cfg!(test) { 1 } else { 256 << 10 };
 /// How often what is kept ahead of clients is looked at.
 const TEND_EVERY: Duration = Duration::from_secs(2);
 
@@ -74,14 +76,10 @@ const TEND_EVERY: Duration = Duration::from_secs(2);
 enum Beginning {
     /// The image alone.
     Seed(Seed),
-    /// Checkpoints on it.
+    /// A part of the memory that checkpoints on it leave, while the rest is on its way.
+    Part(Vec<Filling>),
+    /// Checkpoints on it, but for the parts that came before.
     Checkpoints(Box<Restored>),
-}
-
-/// Checkpoints that were opened and decoded.
-struct Restored {
-    header: Box<Header>,
-    decoded: Decoded,
 }
 
 enum Loaded {
@@ -97,7 +95,6 @@ struct Desk {
     recordings: Recordings,
     /// Checkpoints that are being opened, by the cells that they are for.
     arriving: BTreeMap<CellId, (Purpose, Arriving)>,
-    room: Room,
 }
 
 /// What arriving checkpoints are for.
@@ -112,6 +109,7 @@ enum Purpose {
 /// What the worker brings back.
 enum Answer {
     Image(ImageHash, Result<Arc<Image>, LoadError>),
+    Part { cell: CellId, image: ImageHash, fillings: Vec<Filling> },
     Opened { cell: CellId, image: ImageHash, result: Result<Box<Restored>, CellError> },
     Next(Next),
     Sealed { cell: CellId, number: u32, bytes: Bytes },
@@ -123,11 +121,6 @@ struct Next {
     cell: CellId,
     attempt: u64,
     result: Result<Box<Restored>, CellError>,
-}
-
-fn prepare_room(desk: &mut Desk) -> Option<Answer> {
-    desk.room.prepare();
-    None
 }
 
 /// What waits for its turn.
@@ -177,8 +170,9 @@ pub(super) struct Executor {
     seats: BTreeMap<CellId, Seat>,
     /// Tenants whose last turn was long.
     slow: BTreeSet<Tenant>,
-    /// Cells that are asked for and not there yet; one that is removed meanwhile must not come to life.
-    expected: BTreeSet<CellId>,
+    /// Cells that are asked for and not there yet, and whether they are being filled; one that is removed meanwhile must not come
+    /// to life.
+    expected: BTreeMap<CellId, bool>,
     /// Checkpoints to bring cells to, if they still stand where they stood.
     next: VecDeque<Next>,
     /// States that were copied and are still to be sealed, one a cell at the most.
@@ -195,8 +189,6 @@ pub(super) struct Executor {
     complaints: Limiter,
     /// Whether a cell may have to be started ahead of its client.
     stocking: bool,
-    /// Whether sessions may come here to be recovered: then there is memory ready for their checkpoints.
-    recovers: bool,
     /// When to look again at what is kept ahead, and at the machine's memory.
     tend_at: Instant,
     reclaims: u64,
@@ -214,8 +206,7 @@ impl Executor {
         // The compiler of what stands beside long-lived cells ran once, and will not again.
         crate::memory::give_back();
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
-        let (arriving, room, recordings) = (BTreeMap::new(), Room::default(), setup.recordings());
-        let desk = Desk { images, recordings, arriving, room };
+        let desk = Desk { images, recordings: setup.recordings(), arriving: BTreeMap::new() };
         let caches = Caches::new(u64::from(setup.shards), Arc::clone(&waker));
         let worker = Worker::start("worker", run_long, desk, Arc::clone(&waker))?;
         let sealer = Worker::start("sealer", run_behind, (), waker)?;
@@ -226,7 +217,7 @@ impl Executor {
             turns: Turns::default(),
             seats: BTreeMap::new(),
             slow: BTreeSet::new(),
-            expected: BTreeSet::new(),
+            expected: BTreeMap::new(),
             next: VecDeque::new(),
             copies: BTreeMap::new(),
             hashes: BTreeMap::new(),
@@ -237,7 +228,6 @@ impl Executor {
             prints: BTreeMap::new(),
             complaints: Limiter::new(Instant::now()),
             stocking: false,
-            recovers: false,
             tend_at: Instant::now() + TEND_EVERY,
             reclaims: 0,
         })
@@ -308,10 +298,6 @@ impl Executor {
         if pressure::is_short() {
             let (cells, slots) = self.cells.reclaim();
             let images = self.drop_idle_images();
-            self.worker.lazy(|desk| {
-                desk.room.give_up();
-                None
-            });
             self.reclaims += 1;
             self.stocking = false;
             if let Some(swallowed) = self.complaints.pass(now) {
@@ -320,9 +306,6 @@ impl Executor {
             }
         } else {
             self.cells.tend();
-            if self.recovers {
-                self.worker.lazy(prepare_room);
-            }
         }
     }
 
@@ -396,13 +379,6 @@ impl Executor {
         }
     }
 
-    /// Sessions may come to be recovered.
-    pub(super) fn expect_recoveries(&mut self) {
-        if !std::mem::replace(&mut self.recovers, true) {
-            self.worker.lazy(prepare_room);
-        }
-    }
-
     /// Loads an image ahead of its first cell.
     pub(super) fn prepare(&mut self, image: ImageHash) {
         if let Entry::Vacant(entry) = self.images.entry(image) {
@@ -419,12 +395,13 @@ impl Executor {
         seed: Seed,
         inputs: &mut VecDeque<In>,
     ) {
-        self.expected.insert(cell);
+        self.expected.insert(cell, false);
         self.stocking = true;
         self.begin(cell, image, Beginning::Seed(seed), inputs);
     }
 
-    /// Restores a cell from checkpoints whose bytes follow: the worker opens and decodes, this thread applies.
+    /// Restores a cell from checkpoints whose bytes follow: the worker opens and reads, this thread puts what there is into the
+    /// cell.
     pub(super) fn restore(
         &mut self,
         cell: CellId,
@@ -433,7 +410,7 @@ impl Executor {
         keys: SessionKeys,
         checkpoints: Vec<CheckpointMeta>,
     ) {
-        self.expected.insert(cell);
+        self.expected.insert(cell, false);
         self.prepare(image);
         self.worker.urgent(move |desk| {
             let arriving = Arriving::new(session, image, keys, checkpoints);
@@ -487,20 +464,24 @@ impl Executor {
         None
     }
 
-    /// Has the next bytes of a cell's checkpoints opened while others are still on their way. Nothing of them reaches the
-    /// cell before all of them are there and unaltered.
+    /// Has the next bytes of a cell's checkpoints opened while others are still on their way. What was sealed for its place goes
+    /// into the memory of a cell that is to be restored; that it runs takes all of them. One that stands by stays what it is
+    /// until all are there.
     pub(super) fn part(&self, cell: CellId, bytes: Bytes) {
         self.worker.urgent(move |desk| {
             let (purpose, arriving) = desk.arriving.get_mut(&cell)?;
             let (purpose, image) = (*purpose, arriving.image);
-            let mut none = Room::default();
-            let room = match purpose {
-                Purpose::Restore => &mut desk.room,
-                // What lies ready is for cells that a client waits for.
-                Purpose::Advance(_) => &mut none,
+            let result = match arriving.push(&bytes) {
+                Ok(false) if matches!(purpose, Purpose::Restore) => {
+                    let fillings = arriving.take(PART_BYTES)?;
+                    return Some(Answer::Part { cell, image, fillings });
+                }
+                Ok(false) => return None,
+                Ok(true) => Ok(()),
+                Err(error) => Err(error),
             };
-            let result = arriving.push(&bytes, room).transpose()?.and_then(decode);
-            desk.arriving.remove(&cell);
+            let (_, arriving) = desk.arriving.remove(&cell)?;
+            let result = result.and_then(|()| arriving.finish());
             Some(match purpose {
                 Purpose::Restore => Answer::Opened { cell, image, result },
                 Purpose::Advance(attempt) => Answer::Next(Next { cell, attempt, result }),
@@ -513,14 +494,19 @@ impl Executor {
         match self.images.get_mut(&image) {
             Some(Loaded::Underway(waiting)) => waiting.push((cell, beginning)),
             Some(Loaded::Here(image)) => {
-                if self.expected.remove(&cell) {
-                    let input = bring_to_life(&mut self.cells, cell, image, beginning);
-                    let standing = self.seats.get_mut(&cell).and_then(|seat| seat.standing.as_mut());
-                    if let (In::Restored { result: Ok(header), .. }, Some(standing)) = (&input, standing) {
-                        standing.has(header);
-                    }
-                    inputs.push_back(input);
+                let Some(begun) = self.expected.get_mut(&cell) else { return };
+                let Some(input) = bring_to_life(&mut self.cells, cell, image, beginning, begun) else {
+                    return;
+                };
+                self.expected.remove(&cell);
+                let standing = self.seats.get_mut(&cell).and_then(|seat| seat.standing.as_mut());
+                match (&input, standing) {
+                    (In::Restored { result: Ok(header), .. }, Some(standing)) => standing.has(header),
+                    // More of it may be on its way.
+                    (In::Restored { result: Err(_), .. }, _) => drop_arriving(&self.worker, cell),
+                    _ => {}
                 }
+                inputs.push_back(input);
             }
             None => unreachable!("it was prepared above"),
         }
@@ -741,7 +727,7 @@ impl Executor {
         self.charge_parting(cell, parting);
         let seat = self.seats.remove(&cell);
         let standing = seat.as_ref().and_then(|seat| seat.standing.as_ref());
-        if self.expected.remove(&cell) || standing.is_some_and(|standing| standing.is_underway()) {
+        if self.expected.remove(&cell).is_some() || standing.is_some_and(|standing| standing.is_underway()) {
             drop_arriving(&self.worker, cell);
         }
         self.copies.remove(&cell);
@@ -771,11 +757,17 @@ impl Executor {
                     inputs.push_back(In::Recorded { session, tag, result });
                 }
                 Answer::Next(next) => self.next.push_back(next),
+                Answer::Part { cell, image, fillings } => {
+                    self.begin(cell, image, Beginning::Part(fillings), inputs);
+                }
                 Answer::Opened { cell, image, result: Ok(restored) } => {
                     self.begin(cell, image, Beginning::Checkpoints(restored), inputs);
                 }
                 Answer::Opened { cell, result: Err(error), .. } => {
-                    if self.expected.remove(&cell) {
+                    if let Some(begun) = self.expected.remove(&cell) {
+                        if begun {
+                            self.cells.remove(cell);
+                        }
                         inputs.push_back(In::Restored { cell, result: Err(error) });
                     }
                 }
@@ -805,7 +797,8 @@ impl Executor {
                 }
                 let error = CellError { code: Code::UnknownImage, reason: error.to_string() };
                 for (cell, beginning) in waiting {
-                    if self.expected.remove(&cell) {
+                    if self.expected.remove(&cell).is_some() {
+                        drop_arriving(&self.worker, cell);
                         inputs.push_back(failed(cell, &beginning, error.clone()));
                     }
                 }
@@ -831,47 +824,50 @@ fn sending_ns(outputs: &[Output]) -> u64 {
     outputs.iter().map(|output| cost::OUTPUT_NS + size(output) / cost::BYTES_PER_NS).sum()
 }
 
-fn decode(opened: Opened) -> Result<Box<Restored>, CellError> {
-    let decoded = Decoded::decode_opened(&opened.sections).map_err(|error| unrestorable(&error))?;
-    Ok(Box::new(Restored { header: opened.header, decoded }))
+/// Puts what has come into a cell, which is begun with the first of it.
+fn fill(
+    cells: &mut Cells,
+    cell: CellId,
+    image: &Arc<Image>,
+    begun: &mut bool,
+    fillings: &[Filling],
+) -> Result<(), RestoreError> {
+    if !std::mem::replace(begun, true) {
+        cells.begin(cell, image)?;
+    }
+    fillings.iter().try_for_each(|filling| cells.fill(cell, filling))
 }
 
-fn bring_to_life(cells: &mut Cells, cell: CellId, image: &Arc<Image>, beginning: Beginning) -> In {
-    match beginning {
+/// The answer; nothing before all of the beginning is here.
+fn bring_to_life(
+    cells: &mut Cells,
+    cell: CellId,
+    image: &Arc<Image>,
+    beginning: Beginning,
+    begun: &mut bool,
+) -> Option<In> {
+    let restored = match beginning {
         Beginning::Seed(seed) => {
             let result = cells.start(cell, image, seed).map_err(|error| unstartable(&error));
-            In::Started { cell, result }
+            return Some(In::Started { cell, result });
         }
+        Beginning::Part(fillings) => match fill(cells, cell, image, begun, &fillings) {
+            Ok(()) => return None,
+            Err(error) => Err(error),
+        },
         Beginning::Checkpoints(restored) => {
-            let result = cells.restore(cell, image, &restored.decoded).map_err(|error| unrestorable(&error));
-            In::Restored { cell, result: result.map(|()| restored.header) }
+            let Restored { header, decoded } = *restored;
+            let restore = if *begun { Cells::complete } else { Cells::restore };
+            restore(cells, cell, image, &decoded).map(|()| header)
         }
-    }
+    };
+    Some(In::Restored { cell, result: restored.map_err(|error| unrestorable(&error)) })
 }
 
 fn failed(cell: CellId, beginning: &Beginning, error: CellError) -> In {
     match beginning {
         Beginning::Seed(_) => In::Started { cell, result: Err(error) },
-        Beginning::Checkpoints(_) => In::Restored { cell, result: Err(error) },
-    }
-}
-
-fn unstartable(error: &StartError) -> CellError {
-    let code = match error {
-        // Another edge may hold the key.
-        StartError::Image { .. } | StartError::Key { .. } => Code::UnknownImage,
-        StartError::Pool(_) | StartError::Taken(_) | StartError::Slot(_) => Code::Busy,
-    };
-    CellError { code, reason: error.to_string() }
-}
-
-/// The seal held, so what cannot be decoded was sealed so by an edge: of another build, or broken. Trying it again
-/// elsewhere is no use unless this machine was only full.
-fn unrestorable(error: &RestoreError) -> CellError {
-    match error {
-        RestoreError::Start(error) => unstartable(error),
-        RestoreError::Lost(why) => CellError { code: unrestorable(why).code, reason: error.to_string() },
-        other => CellError { code: Code::Tampered, reason: other.to_string() },
+        Beginning::Part(_) | Beginning::Checkpoints(_) => In::Restored { cell, result: Err(error) },
     }
 }
 

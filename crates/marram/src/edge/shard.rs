@@ -13,7 +13,7 @@ use marram_agent::net::{
 };
 use marram_agent::{Begun, Reach, Reacher, parse_edges};
 use marram_edge::{
-    api::{Counted, FromShard, In, Now, Out, Protect, Target, ToShard, WireId},
+    api::{Counted, FromShard, In, Now, Out, Target, ToShard, WireId},
     shard::Shard,
 };
 use marram_sandbox::run_soon;
@@ -306,11 +306,6 @@ impl Process {
             match (ToProcess::decode(body)?, descriptor) {
                 (ToProcess::Control(message), _) => {
                     let message = *message;
-                    if let ToShard::Deploy(app) | ToShard::Know(app) = &message
-                        && app.protect != Protect::None
-                    {
-                        self.executor.expect_recoveries();
-                    }
                     match &message {
                         ToShard::Deploy(app) => {
                             self.executor.cache(&app.name, app.cache.as_ref());

@@ -5,7 +5,8 @@ use super::{Cells, StartError};
 use crate::buffers::{Spares, populate};
 use crate::chain::Image;
 use crate::checkpoint::{
-    CheckpointId, Decoded, RestoreError, Snapshot, SnapshotError, StageDecoded, StageSnapshot, image_id,
+    CheckpointId, Decoded, Filling, RestoreError, Snapshot, SnapshotError, StageDecoded, StageSnapshot,
+    Write, image_id,
 };
 use crate::deploy::GlobalValue;
 use crate::files::{Files, Page};
@@ -13,7 +14,7 @@ use crate::generator::Generator;
 use crate::host::{Host, Hosts};
 use crate::image::StageImage;
 use crate::limits::{PAGE, WASM_PAGE};
-use marram_session::cell::{Base, CellId};
+use marram_session::cell::{Base, CellId, Seed};
 use marram_wire::id::ImageHash;
 use std::sync::Arc;
 use wasmtime::Store;
@@ -42,11 +43,59 @@ impl Cells {
     /// # Errors
     /// If they do not fit the image, or there is no room. Nothing is left of the cell then.
     pub fn restore(&mut self, cell: CellId, image: &Arc<Image>, from: &Decoded) -> Result<(), RestoreError> {
-        let new = image.stages.iter().map(|stage| Before::new(&stage.image));
-        let files = fit(image.hash, new.collect(), from)?;
+        let files = Self::fits_new(image, from)?;
         // What the generators are seeded with now is replaced, stage by stage.
         self.start(cell, image, from.stages[0].last().seed).map_err(RestoreError::Start)?;
         self.put(cell, from, files)
+    }
+
+    /// Begins what [`Self::restore`] does at once, of a cell whose checkpoints are still on their way: [`Self::fill`] it as they
+    /// come, then [`Self::complete`] it. It must not run before.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub fn begin(&mut self, cell: CellId, image: &Arc<Image>) -> Result<(), RestoreError> {
+        self.start(cell, image, Seed([0; 32])).map_err(RestoreError::Start)
+    }
+
+    /// Puts what has come into the memory of a cell that was begun.
+    ///
+    /// # Errors
+    /// If it does not fit. Nothing is left of the cell then.
+    pub fn fill(&mut self, cell: CellId, with: &Filling) -> Result<(), RestoreError> {
+        let filled = self.quiet(cell).map_or(Err(GONE), |stages| {
+            let Live { stages, store, .. } = &mut *stages.live().borrow_mut();
+            let stage = stages.get_mut(with.stage);
+            let stage = stage.ok_or(RestoreError::Misfit("it has another number of stages"))?;
+            if store.data().have_run() {
+                return Err(RestoreError::Misfit("the cell has run since it was begun"));
+            }
+            stage.fill(store, with)
+        });
+        if filled.is_err() {
+            self.remove(cell);
+        }
+        filled
+    }
+
+    /// Makes the rest of a cell that was begun what its checkpoints say; it can run then.
+    ///
+    /// # Errors
+    /// If they do not fit the image. Nothing is left of the cell then.
+    pub fn complete(&mut self, cell: CellId, image: &Arc<Image>, from: &Decoded) -> Result<(), RestoreError> {
+        match Self::fits_new(image, from) {
+            Ok(_) if self.quiet(cell).is_none() => Err(GONE),
+            Ok(files) => self.put(cell, from, files),
+            Err(error) => {
+                self.remove(cell);
+                Err(error)
+            }
+        }
+    }
+
+    fn fits_new(image: &Image, from: &Decoded) -> Result<Vec<Files>, RestoreError> {
+        let new = image.stages.iter().map(|stage| Before::new(&stage.image));
+        fit(image.hash, new.collect(), from)
     }
 
     /// Brings a cell that was restored and has not run since to its next checkpoint, or over several: deltas, of which the first
@@ -268,21 +317,8 @@ impl Stage {
         // Whose memory grows, for the quota.
         store.data_mut().act_for(at);
         let last = from.last();
-        let have = self.memory.data_size(&*store);
-        if last.memory_len > have {
-            let pages = ((last.memory_len - have) / WASM_PAGE) as u64;
-            self.memory
-                .grow(&mut *store, pages)
-                .map_err(|error| RestoreError::Start(StartError::Slot(error.to_string())))?;
-        }
-        let memory = self.memory.data_mut(&mut *store);
         for parsed in &from.chain {
-            // Decoding checked that runs end within this checkpoint's memory, and memory never shrinks along a chain.
-            parsed.memory.put(memory, |run| {
-                if run.len() >= POPULATED {
-                    populate(run);
-                }
-            });
+            self.write(store, parsed.memory_len, &parsed.writes)?;
         }
         for (global, value) in self.globals.iter().zip(&last.globals) {
             global
@@ -297,6 +333,46 @@ impl Stage {
         let memory = self.memory.data(&*store);
         let known = self.tracker.take(memory, &self.bound.image.memory, Base::Image).is_ok();
         self.checkpoint = known.then_some(last.id);
+        Ok(())
+    }
+
+    /// Puts what has come into memory.
+    fn fill(&mut self, store: &mut Store<Hosts>, with: &Filling) -> Result<(), RestoreError> {
+        if with.memory_len as u64 > self.bound.image.quotas.memory_max {
+            return Err(RestoreError::Misfit("its memory is larger than the quota"));
+        }
+        // Whose memory grows, for the quota.
+        store.data_mut().act_for(with.stage);
+        self.write(store, with.memory_len, &with.writes)
+    }
+
+    /// Writes to memory that is made as large as this. Reading checked that everything lies within.
+    fn write(
+        &mut self,
+        store: &mut Store<Hosts>,
+        memory_len: usize,
+        writes: &[Write],
+    ) -> Result<(), RestoreError> {
+        let have = self.memory.data_size(&*store);
+        if memory_len > have {
+            let pages = ((memory_len - have) / WASM_PAGE) as u64;
+            self.memory
+                .grow(&mut *store, pages)
+                .map_err(|error| RestoreError::Start(StartError::Slot(error.to_string())))?;
+        }
+        let memory = self.memory.data_mut(&mut *store);
+        for write in writes {
+            let target = &mut memory[write.range()];
+            match write {
+                Write::Zeros(_) => target.fill(0),
+                Write::Bytes(_, bytes) => {
+                    if bytes.len() >= POPULATED {
+                        populate(target);
+                    }
+                    target.copy_from_slice(bytes);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -345,5 +421,8 @@ fn name(host: &Host, snapshot: &StageSnapshot) -> CheckpointId {
     id
 }
 
-/// Bytes of a run from which on one call that makes its pages present pays.
-const POPULATED: usize = 16 * PAGE;
+/// Of a cell that was to be restored.
+const GONE: RestoreError = RestoreError::Misfit("the cell is gone or in the middle of a handler");
+
+/// Bytes that are written in a row from which on one call that makes their pages present pays.
+const POPULATED: usize = 4 * PAGE;

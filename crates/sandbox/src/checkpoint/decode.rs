@@ -1,14 +1,13 @@
-//! From bytes to what a stage is restored from. Whatever the bytes are, the answer is a value or an error.
+//! What a stage is restored from, and how the sections of its checkpoints are read. Whatever the bytes are, the answer is a
+//! value or an error.
 
 use super::pages::{self, Pages};
-use super::{CHECKSUM_BYTES, CheckpointId, HEADER_BYTES, Kind, MAGIC, RestoreError, VERSION, image_id};
+use super::stage::Write;
+use super::{CheckpointId, Kind, RestoreError, image_id};
 use crate::bytes_io::Reader;
 use crate::deploy::GlobalValue;
 use crate::host::Ports;
-use crate::limits::{
-    CHECKPOINT_BYTES_MAX, GENERATOR_BYTES_MAX, GLOBALS_MAX, MEMORY_MAX, PAGE, PORTS_MAX, SCRATCH_MAX,
-    WASM_PAGE,
-};
+use crate::limits::{GENERATOR_BYTES_MAX, GLOBALS_MAX, MEMORY_MAX, PAGE, PORTS_MAX, SCRATCH_MAX, WASM_PAGE};
 use bytes::Bytes;
 use marram_session::cell::Seed;
 use marram_wire::id::{ImageHash, Port};
@@ -27,7 +26,8 @@ pub(crate) struct StageDecoded {
 pub(crate) struct Parsed {
     pub(crate) id: CheckpointId,
     pub(crate) memory_len: usize,
-    pub(crate) memory: Pages,
+    /// What was not given out before.
+    pub(crate) writes: Vec<Write>,
     pub(crate) globals: Vec<GlobalValue>,
     pub(crate) ports: Ports,
     pub(crate) seed: Seed,
@@ -40,36 +40,28 @@ pub(crate) struct Parsed {
 impl std::fmt::Debug for Parsed {
     /// Sizes only: the contents are a session's secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parsed").field("bytes", &self.memory.size()).finish_non_exhaustive()
+        f.debug_struct("Parsed").field("memory_len", &self.memory_len).finish_non_exhaustive()
     }
 }
 
 impl StageDecoded {
-    /// Reads checkpoints of a stage, in order.
-    pub(super) fn read(checkpoints: &[Bytes], checksum: Checksum) -> Result<Self, RestoreError> {
-        let mut decoded: Option<Self> = None;
-        for (index, bytes) in checkpoints.iter().enumerate() {
-            let (image, base, full, parsed) = parse(bytes, checksum)?;
-            match &mut decoded {
-                None if full && base != image_id(image) => return Err(RestoreError::Chain { index }),
-                None => {
-                    let on = (!full).then_some(base);
-                    decoded = Some(Self { image, on, chain: vec![parsed] });
-                }
-                Some(decoded) => {
-                    let last = decoded.last();
-                    if full
-                        || image != decoded.image
-                        || base != last.id
-                        || parsed.memory_len < last.memory_len
-                    {
-                        return Err(RestoreError::Chain { index });
-                    }
-                    decoded.chain.push(parsed);
-                }
-            }
+    /// Beginning with this one.
+    pub(super) fn new((image, base, full, parsed): Envelope) -> Result<Self, RestoreError> {
+        if full && base != image_id(image) {
+            return Err(RestoreError::Chain { index: 0 });
         }
-        decoded.ok_or(RestoreError::Empty)
+        let on = (!full).then_some(base);
+        Ok(Self { image, on, chain: vec![parsed] })
+    }
+
+    /// Adds the next one.
+    pub(super) fn push(&mut self, (image, base, full, parsed): Envelope) -> Result<(), RestoreError> {
+        let last = self.last();
+        if full || image != self.image || base != last.id || parsed.memory_len < last.memory_len {
+            return Err(RestoreError::Chain { index: self.chain.len() });
+        }
+        self.chain.push(parsed);
+        Ok(())
     }
 
     pub(crate) fn first(&self) -> &Parsed {
@@ -81,70 +73,17 @@ impl StageDecoded {
     }
 }
 
-type Envelope = (ImageHash, CheckpointId, bool, Parsed);
-
-/// Whether the checksum has to show that bytes are undamaged, or something better has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Checksum {
-    Checked,
-    Vouched,
-}
-
-fn parse(bytes: &Bytes, checksum: Checksum) -> Result<Envelope, RestoreError> {
-    let cut = RestoreError::Corrupt("it is cut short");
-    if bytes.len() > CHECKPOINT_BYTES_MAX {
-        return Err(RestoreError::Corrupt("it is too large"));
-    }
-    let mut reader = Reader::new(bytes);
-    let mut header = Reader::new(reader.take(HEADER_BYTES).ok_or(cut)?);
-    if header.take(4) != Some(&MAGIC) {
-        return Err(RestoreError::Corrupt("it does not begin as a checkpoint"));
-    }
-    match header.u32() {
-        Some(VERSION) => {}
-        version => return Err(RestoreError::Version(version.unwrap_or(0))),
-    }
-    let body = reader.rest();
-    if header.u64() != Some(body.len() as u64) {
-        return Err(RestoreError::Corrupt("its length is wrong"));
-    }
-    if checksum == Checksum::Checked && header.rest() != &blake3::hash(body).as_bytes()[..CHECKSUM_BYTES] {
-        return Err(RestoreError::Corrupt("its checksum is wrong"));
-    }
-    parse_body(&bytes.slice_ref(body)).map_err(RestoreError::Corrupt)
-}
-
-fn parse_body(body: &Bytes) -> Result<Envelope, &'static str> {
-    let mut reader = Reader::new(body);
-    let cut = "its fields are cut short";
-    let image = ImageHash(reader.array().ok_or(cut)?);
-    let base: CheckpointId = reader.array().ok_or(cut)?;
-    let id: CheckpointId = reader.array().ok_or(cut)?;
-    let full = match reader.u8() {
-        Some(0) => true,
-        Some(1) => false,
-        _ => return Err("it is neither full nor a delta"),
-    };
-    let mut fields = Fields::default();
-    while !reader.is_empty() {
-        let kind = reader.u8().and_then(Kind::from_number).ok_or("it has a section of unknown kind")?;
-        let index = reader.u64().ok_or(cut)?;
-        if reader.u32() != u32::try_from(PAGE).ok() {
-            return Err("it has pages of another size");
-        }
-        let len = reader.u64().and_then(|len| usize::try_from(len).ok()).ok_or(cut)?;
-        let payload = reader.take(len).ok_or("a section is cut short")?;
-        fields.section(kind, index, &body.slice_ref(payload))?;
-    }
-    let parsed = fields.finish(id)?;
-    Ok((image, base, full, parsed))
-}
+/// A checkpoint of this image on that base, whether it is full, and what is in it.
+pub(super) type Envelope = (ImageHash, CheckpointId, bool, Parsed);
 
 /// Sections as they are read: each at most once, but for file pages, which come once a file.
 #[derive(Default)]
-struct Fields {
-    memory_len: Option<usize>,
-    memory: Option<Pages>,
+pub(super) struct Fields {
+    pub(super) memory_len: Option<usize>,
+    /// Whether there are any.
+    has_memory_pages: bool,
+    /// What they say, as far as it is here and was not given out.
+    pub(super) writes: Vec<Write>,
     globals: Option<Vec<GlobalValue>>,
     ports: Option<Ports>,
     generator: Option<(Seed, u64)>,
@@ -156,21 +95,33 @@ struct Fields {
 fn once<T>(field: &mut Option<T>, value: T) -> Result<(), &'static str> {
     match field.replace(value) {
         None => Ok(()),
-        Some(_) => Err("a section is there twice"),
+        Some(_) => Err(TWICE),
     }
 }
 
+const TWICE: &str = "a section is there twice";
+
+fn check_index(kind: Kind, index: u64) -> Result<(), &'static str> {
+    if kind != Kind::FilePages && index != 0 {
+        return Err("a section has an index that means nothing");
+    }
+    Ok(())
+}
+
 impl Fields {
-    fn section(&mut self, kind: Kind, index: u64, payload: &Bytes) -> Result<(), &'static str> {
-        if kind != Kind::FilePages && index != 0 {
-            return Err("a section has an index that means nothing");
-        }
+    /// Memory pages, which are read as they come, begin.
+    pub(super) fn memory_pages(&mut self, index: u64) -> Result<(), &'static str> {
+        check_index(Kind::MemoryPages, index)?;
+        self.memory_len.ok_or("memory pages come before the memory's size")?;
+        if std::mem::replace(&mut self.has_memory_pages, true) { Err(TWICE) } else { Ok(()) }
+    }
+
+    /// Any other section.
+    pub(super) fn section(&mut self, kind: Kind, index: u64, payload: &Bytes) -> Result<(), &'static str> {
+        check_index(kind, index)?;
         match kind {
             Kind::MemorySize => once(&mut self.memory_len, memory_len(payload)?),
-            Kind::MemoryPages => {
-                let len = self.memory_len.ok_or("memory pages come before the memory's size")?;
-                once(&mut self.memory, pages::read(payload, (len / PAGE) as u64)?)
-            }
+            Kind::MemoryPages => Err("memory pages are not read whole"),
             Kind::Globals => once(&mut self.globals, globals(payload)?),
             Kind::Ports => once(&mut self.ports, ports(payload)?),
             Kind::Generator => once(&mut self.generator, generator(payload)?),
@@ -186,13 +137,13 @@ impl Fields {
         }
     }
 
-    fn finish(self, id: CheckpointId) -> Result<Parsed, &'static str> {
+    pub(super) fn finish(self, id: CheckpointId) -> Result<Parsed, &'static str> {
         let missing = "a section is missing";
         let (seed, position) = self.generator.ok_or(missing)?;
         Ok(Parsed {
             id,
             memory_len: self.memory_len.ok_or(missing)?,
-            memory: self.memory.unwrap_or_default(),
+            writes: self.writes,
             globals: self.globals.ok_or(missing)?,
             ports: self.ports.ok_or(missing)?,
             seed,

@@ -6,10 +6,15 @@
 mod chain;
 mod decode;
 mod encode;
+mod input;
 mod pages;
+mod reading;
+mod stage;
 
 pub use chain::{Decoded, Snapshot};
 pub(crate) use decode::StageDecoded;
+pub use reading::{Filling, Reading};
+pub(crate) use stage::Write;
 
 use crate::buffers::Spares;
 use crate::deploy::GlobalValue;

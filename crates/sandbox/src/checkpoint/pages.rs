@@ -13,21 +13,18 @@ const RAW: u32 = 1 << 31;
 const ZERO: u8 = 0;
 const DATA: u8 = 1;
 
-/// Pages read back: which, and the contents of those that are not zero.
+/// Pages of a file read back: which, and the contents of those that are not zero.
 #[derive(Default, Debug)]
 pub(crate) struct Pages {
-    /// Runs in order, and whether they have contents.
-    pub(crate) runs: Vec<(Range<u32>, bool)>,
+    runs: Vec<Run>,
     /// Contents, one page after the other, some pages to a chunk. What was not compressed is where it was read.
-    pub(crate) chunks: Vec<Bytes>,
+    chunks: Vec<Bytes>,
 }
 
-impl Pages {
-    /// Bytes of contents.
-    pub(crate) fn size(&self) -> usize {
-        self.chunks.iter().map(Bytes::len).sum()
-    }
+/// Pages in a row, and whether they have contents.
+pub(super) type Run = (Range<u32>, bool);
 
+impl Pages {
     /// Every page with its contents; `None` for zero.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Option<&[u8]>)> {
         let mut contents = self.chunks.iter().flat_map(|chunk| chunk.chunks_exact(PAGE));
@@ -35,33 +32,6 @@ impl Pages {
             .iter()
             .flat_map(|(run, data)| run.clone().map(move |page| (page, *data)))
             .map(move |(page, data)| (page, if data { contents.next() } else { None }))
-    }
-
-    /// Copies all pages to where they belong in `memory`, whole runs and chunks at a time; `prepare` is told of each run
-    /// that is about to be written.
-    ///
-    /// # Panics
-    /// If a run lies beyond the end of `memory`.
-    pub(crate) fn put(&self, memory: &mut [u8], prepare: impl Fn(&mut [u8])) {
-        let mut chunks = self.chunks.iter();
-        let mut chunk: &[u8] = &[];
-        for (run, data) in &self.runs {
-            let mut target = &mut memory[run.start as usize * PAGE..run.end as usize * PAGE];
-            if !data {
-                target.fill(0);
-                continue;
-            }
-            prepare(target);
-            while !target.is_empty() {
-                if chunk.is_empty() {
-                    chunk = chunks.next().expect("reading checked that there are contents for every page");
-                }
-                let (now, later) = chunk.split_at(chunk.len().min(target.len()));
-                let (front, rest) = target.split_at_mut(now.len());
-                front.copy_from_slice(now);
-                (chunk, target) = (later, rest);
-            }
-        }
     }
 }
 
@@ -125,57 +95,87 @@ fn shrinks(page: &[u8], buffer: &mut [u8]) -> bool {
     lz4_flex::block::compress_into(page, buffer).is_ok_and(|len| len < PAGE - PAGE / 16)
 }
 
-/// Reads what [`Writer::write`] wrote, of pages below `end`.
-pub(super) fn read(section: &Bytes, end: u64) -> Result<Pages, &'static str> {
-    let cut = "a page section is cut short";
-    let mut reader = Reader::new(section);
-    let count = reader.u32().ok_or(cut)?;
-    let mut pages = Pages::default();
+/// Bytes of the number of runs.
+pub(super) const COUNT_BYTES: usize = 4;
+/// Bytes of a run.
+pub(super) const RUN_BYTES: usize = 4 + 4 + 1;
+/// Bytes before a chunk.
+pub(super) const CHUNK_HEADER_BYTES: usize = 4;
+
+/// Reads so many runs, of pages below `end`.
+pub(super) fn read_runs(mut reader: Reader<'_>, count: u32, end: u64) -> Result<Vec<Run>, &'static str> {
+    let mut runs = Vec::new();
     let mut next = 0;
-    let mut data_pages = 0_usize;
     for _ in 0..count {
-        let (first, len) = (reader.u32().ok_or(cut)?, reader.u32().ok_or(cut)?);
-        let kind = reader.u8().ok_or(cut)?;
+        let (Some(first), Some(len), Some(kind)) = (reader.u32(), reader.u32(), reader.u8()) else {
+            return Err("a page section is cut short");
+        };
         let last = first.checked_add(len).ok_or("a page number is too large")?;
         if first < next || len == 0 || u64::from(last) > end {
             return Err("page numbers are out of order or beyond the end");
         }
         next = last;
         match kind {
-            ZERO => pages.runs.push((first..last, false)),
-            DATA => {
-                data_pages += len as usize;
-                pages.runs.push((first..last, true));
-            }
+            ZERO => runs.push((first..last, false)),
+            DATA => runs.push((first..last, true)),
             _ => return Err("a run of pages is of unknown kind"),
         }
     }
-    let mut left = data_pages * PAGE;
-    while left > 0 {
-        let raw_len = left.min(CHUNK);
-        left -= raw_len;
-        pages.chunks.push(read_chunk(&mut reader, raw_len, section)?);
-    }
-    if !reader.is_empty() {
-        return Err("a page section is too long");
-    }
-    Ok(pages)
+    Ok(runs)
 }
 
-fn read_chunk(reader: &mut Reader<'_>, raw_len: usize, section: &Bytes) -> Result<Bytes, &'static str> {
-    let header = reader.u32().ok_or("a chunk of pages is cut short")?;
-    let stored = reader.take((header & !RAW) as usize).ok_or("a chunk of pages is cut short")?;
-    if header & RAW != 0 {
-        if stored.len() != raw_len {
+/// Bytes of contents that runs have.
+pub(super) fn data_bytes(runs: &[Run]) -> usize {
+    runs.iter().filter(|(_, data)| *data).map(|(run, _)| run.len() * PAGE).sum()
+}
+
+/// How a chunk is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Chunk {
+    /// Bytes that follow its header.
+    pub(super) stored: usize,
+    /// Bytes of pages that it holds.
+    pub(super) unpacked: usize,
+    pub(super) is_packed: bool,
+}
+
+impl Chunk {
+    /// Of which `left` bytes of contents are still to come.
+    pub(super) fn read(header: u32, left: usize) -> Result<Self, &'static str> {
+        let (stored, is_packed) = ((header & !RAW) as usize, header & RAW == 0);
+        let unpacked = left.min(CHUNK);
+        if !is_packed && stored != unpacked {
             return Err("a chunk of pages has a wrong length");
         }
-        return Ok(section.slice_ref(stored));
+        Ok(Self { stored, unpacked, is_packed })
     }
-    let mut chunk = vec![0; raw_len];
-    match lz4_flex::block::decompress_into(stored, &mut chunk) {
-        Ok(len) if len == raw_len => Ok(chunk.into()),
-        _ => Err("a chunk of pages does not decompress"),
+
+    /// The pages of one that is packed.
+    pub(super) fn unpack(self, stored: &[u8]) -> Result<Bytes, &'static str> {
+        let mut pages = vec![0; self.unpacked];
+        match lz4_flex::block::decompress_into(stored, &mut pages) {
+            Ok(len) if len == self.unpacked => Ok(pages.into()),
+            _ => Err("a chunk of pages does not decompress"),
+        }
     }
+}
+
+/// Reads what [`Writer::write`] wrote, of pages below `end`.
+pub(super) fn read(section: &Bytes, end: u64) -> Result<Pages, &'static str> {
+    let cut = "a page section is cut short";
+    let mut reader = Reader::new(section);
+    let count = reader.u32().ok_or(cut)?;
+    let runs = reader.take((count as usize).saturating_mul(RUN_BYTES)).ok_or(cut)?;
+    let runs = read_runs(Reader::new(runs), count, end)?;
+    let (mut left, mut chunks) = (data_bytes(&runs), Vec::new());
+    while left > 0 {
+        let cut = "a chunk of pages is cut short";
+        let chunk = Chunk::read(reader.u32().ok_or(cut)?, left)?;
+        let stored = reader.take(chunk.stored).ok_or(cut)?;
+        left -= chunk.unpacked;
+        chunks.push(if chunk.is_packed { chunk.unpack(stored)? } else { section.slice_ref(stored) });
+    }
+    if reader.is_empty() { Ok(Pages { runs, chunks }) } else { Err("a page section is too long") }
 }
 
 #[cfg(test)]
@@ -208,13 +208,6 @@ mod tests {
         let expected: Vec<_> =
             pages.iter().map(|(index, page)| (*index, page.filter(|page| *page != zero))).collect();
         assert_eq!(read.iter().collect::<Vec<_>>(), expected);
-        let mut memory = vec![9; 40 * PAGE];
-        read.put(&mut memory, |_| {});
-        for (index, contents) in (0..).zip(memory.chunks_exact(PAGE)) {
-            let page = expected.iter().find(|(page, _)| *page == index);
-            let page = page.map_or(&[9; PAGE][..], |(_, page)| page.unwrap_or(&zero));
-            assert!(contents == page, "page {index}");
-        }
         assert!(written(&[(0, Some(&text))]).len() < 100);
         assert!(written(&[(0, Some(&noise))]).len() < PAGE + 32);
     }

@@ -13,7 +13,7 @@ use mio::{Events, Poll, Token};
 use std::{
     env, fs,
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process,
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -98,9 +98,7 @@ impl Pair {
         there.start(CELL, &image, Seed([7; 32])).unwrap();
         finish(&mut there, Input::Open { port: Port::CLIENT, kind: PortKind::Client });
         finish(&mut there, message());
-        let poll = Poll::new().unwrap();
-        let waker = mio::Waker::new(poll.registry(), Token(0)).unwrap();
-        let here = Executor::start(&setup(&directory), Arc::new(waker)).unwrap();
+        let (here, poll) = executor(&directory);
         let (inputs, full) = (VecDeque::new(), sealed(&mut there, &image, 0));
         let mut pair = Self { there, image, number: 1, here, poll, inputs, fences: 100, full, directory };
         pair.restore(CELL);
@@ -110,13 +108,25 @@ impl Pair {
     }
 
     fn restore(&mut self, cell: CellId) {
-        let (meta, bytes) = self.full.clone();
+        self.expect(cell, &[&self.full.clone()]);
+        self.here.part(cell, self.full.1.clone());
+    }
+
+    /// A cell is to be restored from these, which follow.
+    fn expect(&mut self, cell: CellId, list: &[&Sealed]) {
         let image = self.image.hash();
         let place = Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
         self.here.place(cell, (String::new(), None), place);
         self.here.stand_by(cell, Standing::new(SESSION, image, keys()));
-        self.here.restore(cell, SESSION, image, keys(), vec![meta]);
-        self.here.part(cell, bytes);
+        let metas = list.iter().map(|(meta, _)| meta.clone()).collect();
+        self.here.restore(cell, SESSION, image, keys(), metas);
+    }
+
+    /// Waits until a part of what was sent is in a cell's memory, or waits for its image.
+    fn filled(&mut self, cell: CellId) {
+        while self.here.expected.get(&cell) == Some(&false) {
+            self.wait();
+        }
     }
 
     /// The one there handles a message; its next checkpoint.
@@ -183,6 +193,12 @@ impl Pair {
     fn stand_alike(&self) {
         assert_eq!(self.here.cells.state_hash(CELL), self.there.state_hash(CELL));
     }
+}
+
+fn executor(directory: &Path) -> (Executor, Poll) {
+    let poll = Poll::new().unwrap();
+    let waker = mio::Waker::new(poll.registry(), Token(0)).unwrap();
+    (Executor::start(&setup(directory), Arc::new(waker)).unwrap(), poll)
 }
 
 /// A checkpoint of the cell there, of which so many were taken.
@@ -294,4 +310,57 @@ fn what_is_refused_leaves_the_cell_where_it_was() {
         assert_eq!(pair.answer(), (CELL, Ok(number)));
     }
     pair.stand_alike();
+}
+
+#[test]
+fn a_cell_is_filled_while_its_checkpoints_arrive() {
+    const NEW: CellId = CellId(2);
+    let mut pair = Pair::new();
+    let (full, next, later) = (pair.full.clone(), pair.next(), pair.next());
+    let list = [&full, &next, &later];
+    for has_image in [true, false] {
+        if !has_image {
+            // What arrives first waits for it.
+            (pair.here, pair.poll) = executor(&pair.directory);
+        }
+        pair.expect(NEW, &list);
+        list.iter().for_each(|(_, bytes)| pair.here.part(NEW, bytes.clone()));
+        assert_eq!(pair.answer(), (NEW, Ok(3)));
+        assert_eq!(pair.here.cells.state_hash(NEW), pair.there.state_hash(CELL));
+        pair.here.remove(NEW);
+    }
+    assert_eq!(pair.here.cells.len(), 0);
+}
+
+#[test]
+fn nothing_is_left_of_a_cell_that_was_filled_in_vain() {
+    const NEW: CellId = CellId(2);
+    let mut pair = Pair::new();
+    let (full, next) = (pair.full.clone(), pair.next());
+    let mut altered = next.1.to_vec();
+    altered[100] ^= 1;
+    // The rest of it is not what it should be.
+    pair.expect(NEW, &[&full, &next]);
+    pair.here.part(NEW, full.1.clone());
+    pair.filled(NEW);
+    pair.here.part(NEW, altered.into());
+    let (cell, refused) = pair.answer();
+    assert_eq!((cell, refused.unwrap_err().code), (NEW, Code::Tampered));
+    assert_eq!((pair.here.cells.state_hash(NEW), pair.here.cells.len()), (None, 1));
+    // It is removed before the rest of it has come.
+    pair.expect(NEW, &[&full, &next]);
+    pair.here.part(NEW, full.1.clone());
+    pair.filled(NEW);
+    pair.here.remove(NEW);
+    pair.here.part(NEW, next.1);
+    pair.nothing_is_answered();
+    assert_eq!(pair.here.cells.state_hash(NEW), None);
+    // It does not fit.
+    pair.expect(NEW, &[&full, &full]);
+    pair.here.cells.begin(NEW, &pair.image).unwrap();
+    pair.here.part(NEW, full.1.clone());
+    let (cell, refused) = pair.answer();
+    assert_eq!((cell, refused.unwrap_err().code), (NEW, Code::Busy));
+    pair.here.part(NEW, full.1);
+    pair.nothing_is_answered();
 }

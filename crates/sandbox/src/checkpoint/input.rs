@@ -1,0 +1,95 @@
+//! Bytes as they come, in pieces, taken apart without being copied together first.
+
+use bytes::{Buf, Bytes, BytesMut};
+use std::collections::VecDeque;
+
+/// Bytes that have come and were not taken.
+#[derive(Default)]
+pub(super) struct Input {
+    pieces: VecDeque<Bytes>,
+    len: usize,
+}
+
+impl Input {
+    pub(super) fn push(&mut self, piece: Bytes) {
+        self.len += piece.len();
+        if !piece.is_empty() {
+            self.pieces.push_back(piece);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first bytes, without taking them; nothing if there are not so many.
+    pub(super) fn peek<const N: usize>(&self) -> Option<[u8; N]> {
+        let mut first = self.pieces.iter().flat_map(|piece| piece.iter().copied());
+        let mut bytes = [0; N];
+        for byte in &mut bytes {
+            *byte = first.next()?;
+        }
+        Some(bytes)
+    }
+
+    /// Exactly so many bytes in a row; nothing if there are not so many.
+    pub(super) fn take(&mut self, len: usize) -> Option<Bytes> {
+        if len > self.len {
+            return None;
+        }
+        if len == 0 || self.pieces.front().is_some_and(|piece| piece.len() >= len) {
+            return Some(self.some(len));
+        }
+        let mut whole = BytesMut::with_capacity(len);
+        while whole.len() < len {
+            whole.extend_from_slice(&self.some(len - whole.len()));
+        }
+        Some(whole.freeze())
+    }
+
+    /// Some bytes in a row, at most so many, where they lie; none only if none are asked for or there.
+    pub(super) fn some(&mut self, most: usize) -> Bytes {
+        let Some(front) = self.pieces.front_mut() else { return Bytes::new() };
+        let len = front.len().min(most);
+        let bytes = front.split_to(len);
+        if !front.has_remaining() {
+            self.pieces.pop_front();
+        }
+        self.len -= len;
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out_in_order_however_it_is_cut() {
+        let all: Vec<u8> = (0..100).collect();
+        for piece in [1, 3, 7, 100] {
+            let mut input = Input::default();
+            all.chunks(piece).for_each(|bytes| input.push(Bytes::copy_from_slice(bytes)));
+            input.push(Bytes::new());
+            assert_eq!((input.peek::<4>(), input.take(101)), (Some([0, 1, 2, 3]), None));
+            let (mut out, mut size) = (Vec::new(), 0);
+            while !input.is_empty() {
+                size = (size + 5) % 12;
+                if let Some(bytes) = input.take(size) {
+                    assert_eq!(bytes.len(), size);
+                    out.extend_from_slice(&bytes);
+                } else {
+                    let some = input.some(size);
+                    assert!(!some.is_empty() && some.len() <= size);
+                    out.extend_from_slice(&some);
+                }
+            }
+            assert_eq!(out, all);
+            assert_eq!(
+                (input.take(0), input.take(1), input.some(1)),
+                (Some(Bytes::new()), None, Bytes::new())
+            );
+            assert_eq!(input.peek::<1>(), None);
+        }
+    }
+}

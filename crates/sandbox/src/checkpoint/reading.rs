@@ -1,0 +1,249 @@
+//! The checkpoints of a whole cell, read as their bytes come. What of memory is here can be put into the cell while the rest is
+//! on its way: see [`crate::Cells::fill`].
+
+use super::RestoreError;
+use super::chain::{Decoded, LENGTH_BYTES, MAGIC, VERSION};
+use super::decode::StageDecoded;
+use super::input::Input;
+use super::stage::{StageReading, Write};
+use crate::bytes_io::Reader;
+use crate::limits::{DELTAS_MAX, STAGES_MAX};
+use bytes::Bytes;
+use marram_wire::id::ImageHash;
+use std::fmt;
+
+/// Bytes before a chain's stages: magic, version, count, image.
+const HEADER_BYTES: usize = 4 + 1 + 1 + 32;
+
+/// A part of a cell's memory that has been read, for one stage.
+pub struct Filling {
+    pub(crate) stage: usize,
+    /// Bytes of memory that the stage has then.
+    pub(crate) memory_len: usize,
+    pub(crate) writes: Vec<Write>,
+}
+
+impl fmt::Debug for Filling {
+    /// Sizes only: the contents are a session's secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes: usize = self.writes.iter().map(|write| write.range().len()).sum();
+        f.debug_struct("Filling").field("stage", &self.stage).field("bytes", &bytes).finish_non_exhaustive()
+    }
+}
+
+/// Checkpoints on their way, in order: each a delta on the one before it, and the first perhaps a full one.
+pub struct Reading {
+    is_checked: bool,
+    /// Those that have been read.
+    whole: Option<(ImageHash, Vec<StageDecoded>)>,
+    /// How many.
+    count: usize,
+    one: One,
+}
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reading").field("whole", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl Reading {
+    /// Of bytes that a seal vouches for: their checksums, which a seal is worth more than, are not looked at. Whoever holds the
+    /// keys can seal anything, so the rest is checked all the same.
+    #[must_use]
+    pub fn opened() -> Self {
+        Self::new(false)
+    }
+
+    /// Whether their checksums have to show that they are undamaged.
+    pub(super) fn new(is_checked: bool) -> Self {
+        Self { is_checked, whole: None, count: 0, one: One::default() }
+    }
+
+    /// Takes the next bytes of a checkpoint.
+    ///
+    /// # Errors
+    /// If they are damaged, or of another version. The rest is of no use then.
+    pub fn push(&mut self, bytes: Bytes) -> Result<(), RestoreError> {
+        self.one.push(bytes, self.is_checked)
+    }
+
+    /// The checkpoint is whole; what comes next belongs to the one that builds on it.
+    ///
+    /// # Errors
+    /// If it is not, or does not build on the one before it.
+    pub fn end(&mut self) -> Result<(), RestoreError> {
+        let index = self.count;
+        let (image, parts) = std::mem::take(&mut self.one).finish()?;
+        let Some((first, stages)) = &mut self.whole else {
+            let stages = parts.into_iter().map(StageDecoded::new).collect::<Result<Vec<_>, _>>()?;
+            let only = stages.first().map(|stage| stage.image);
+            self.count = 1;
+            self.whole = image.or(only).map(|image| (image, stages));
+            return Ok(());
+        };
+        let of = image.or(parts.first().map(|(image, ..)| *image));
+        if of != Some(*first) || parts.len() != stages.len() {
+            return Err(RestoreError::Chain { index });
+        }
+        if index >= DELTAS_MAX {
+            return Err(RestoreError::Corrupt("there are too many deltas"));
+        }
+        self.count += 1;
+        stages.iter_mut().zip(parts).try_for_each(|(stage, part)| stage.push(part))
+    }
+
+    /// Bytes of memory that [`Self::take`] would give.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        let size = |writes: &[Write]| writes.iter().map(|write| write.range().len()).sum::<usize>();
+        let whole = self.whole.iter().flat_map(|(_, stages)| stages).flat_map(|stage| &stage.chain);
+        let whole: usize = whole.map(|parsed| size(&parsed.writes)).sum();
+        whole + self.one.stages.iter().map(|stage| size(stage.writes())).sum::<usize>()
+    }
+
+    /// What is here of the cell's memory and was not taken before. It is to be put there before anything that is taken later; what
+    /// is not taken comes with the rest.
+    pub fn take(&mut self) -> Vec<Filling> {
+        let mut fillings = Vec::new();
+        let mut fill = |stage, memory_len, writes: Vec<Write>| {
+            if !writes.is_empty() {
+                fillings.push(Filling { stage, memory_len, writes });
+            }
+        };
+        let whole = self.whole.iter_mut().flat_map(|(_, stages)| stages.iter_mut().enumerate());
+        for (stage, decoded) in whole {
+            for parsed in &mut decoded.chain {
+                fill(stage, parsed.memory_len, std::mem::take(&mut parsed.writes));
+            }
+        }
+        for (stage, reading) in self.one.stages.iter_mut().enumerate() {
+            if let Some((memory_len, writes)) = reading.take_writes() {
+                fill(stage, memory_len, writes);
+            }
+        }
+        fillings
+    }
+
+    /// All that was read, but for what was taken.
+    ///
+    /// # Errors
+    /// If nothing was, or a checkpoint is not at its end.
+    pub fn finish(self) -> Result<Decoded, RestoreError> {
+        if !self.one.is_empty() {
+            return Err(RestoreError::Corrupt("it is cut short"));
+        }
+        let (image, stages) = self.whole.ok_or(RestoreError::Empty)?;
+        Ok(Decoded { image, stages })
+    }
+}
+
+/// One checkpoint of a cell.
+#[derive(Default)]
+struct One {
+    input: Input,
+    next: Next,
+    /// That of a chain.
+    image: Option<ImageHash>,
+    /// How many stages there will be.
+    count: usize,
+    stages: Vec<StageReading>,
+}
+
+/// What comes next.
+#[derive(Default, Clone, Copy)]
+enum Next {
+    #[default]
+    Kind,
+    ChainHeader,
+    Length,
+    /// A stage of so many bytes.
+    Stage(usize),
+    /// A cell's only stage.
+    Only,
+    Nothing,
+}
+
+impl One {
+    fn is_empty(&self) -> bool {
+        self.input.is_empty() && matches!(self.next, Next::Kind)
+    }
+
+    fn push(&mut self, bytes: Bytes, is_checked: bool) -> Result<(), RestoreError> {
+        self.input.push(bytes);
+        while self.step(is_checked)? {}
+        Ok(())
+    }
+
+    /// Makes one step. False if more has to come first.
+    fn step(&mut self, is_checked: bool) -> Result<bool, RestoreError> {
+        let cut = RestoreError::Corrupt("it is cut short");
+        self.next = match self.next {
+            Next::Kind => match self.input.peek() {
+                None => return Ok(false),
+                Some(MAGIC) => Next::ChainHeader,
+                Some(_) => {
+                    self.count = 1;
+                    self.stages.push(StageReading::new(is_checked));
+                    Next::Only
+                }
+            },
+            Next::ChainHeader => {
+                let Some(header) = self.input.take(HEADER_BYTES) else { return Ok(false) };
+                let mut header = Reader::new(&header[MAGIC.len()..]);
+                match header.u8().ok_or(cut.clone())? {
+                    VERSION => {}
+                    version => return Err(RestoreError::Version(version.into())),
+                }
+                self.count = usize::from(header.u8().ok_or(cut.clone())?);
+                if !(2..=STAGES_MAX).contains(&self.count) {
+                    return Err(RestoreError::Corrupt("it has an impossible number of stages"));
+                }
+                self.image = Some(ImageHash(header.array().ok_or(cut)?));
+                Next::Length
+            }
+            Next::Length => {
+                let Some(length) = self.input.take(LENGTH_BYTES) else { return Ok(false) };
+                let length = Reader::new(&length).u64().and_then(|length| usize::try_from(length).ok());
+                self.stages.push(StageReading::new(is_checked));
+                Next::Stage(length.ok_or(cut)?)
+            }
+            Next::Stage(0) if self.stages.len() < self.count => Next::Length,
+            Next::Stage(0) => Next::Nothing,
+            Next::Stage(missing) => {
+                let some = self.input.some(missing);
+                if some.is_empty() {
+                    return Ok(false);
+                }
+                let missing = missing - some.len();
+                self.stage(some)?;
+                Next::Stage(missing)
+            }
+            Next::Only => {
+                let some = self.input.some(usize::MAX);
+                if some.is_empty() {
+                    return Ok(false);
+                }
+                self.stage(some)?;
+                Next::Only
+            }
+            Next::Nothing if self.input.is_empty() => return Ok(false),
+            Next::Nothing => return Err(RestoreError::Corrupt("it is too long")),
+        };
+        Ok(true)
+    }
+
+    fn stage(&mut self, bytes: Bytes) -> Result<(), RestoreError> {
+        self.stages.last_mut().map_or(Ok(()), |stage| stage.push(bytes))
+    }
+
+    /// Its chain's image, if it is of one, and what was read of each stage.
+    fn finish(self) -> Result<(Option<ImageHash>, Vec<super::decode::Envelope>), RestoreError> {
+        let over = matches!(self.next, Next::Only | Next::Nothing) && self.stages.len() == self.count;
+        if !over {
+            return Err(RestoreError::Corrupt("it is cut short"));
+        }
+        let stages = self.stages.into_iter().map(StageReading::finish).collect::<Result<_, _>>()?;
+        Ok((self.image, stages))
+    }
+}

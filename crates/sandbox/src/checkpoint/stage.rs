@@ -1,0 +1,308 @@
+//! One stage's checkpoint, read as its bytes come: memory is given out while the rest is on its way.
+
+use super::decode::{Envelope, Fields};
+use super::input::Input;
+use super::pages::{self, CHUNK_HEADER_BYTES, COUNT_BYTES, Chunk, RUN_BYTES, Run};
+use super::{CHECKSUM_BYTES, CheckpointId, HEADER_BYTES, Kind, MAGIC, RestoreError, VERSION};
+use crate::bytes_io::Reader;
+use crate::limits::{CHECKPOINT_BYTES_MAX, PAGE};
+use bytes::Bytes;
+use marram_wire::id::ImageHash;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Bytes before the sections: image, base, name, and whether there is a base.
+const BODY_HEADER_BYTES: usize = 32 + 16 + 16 + 1;
+/// Bytes before a section's payload.
+const SECTION_HEADER_BYTES: usize = 1 + 8 + 4 + 8;
+
+/// What is to be put into a cell's memory.
+pub(crate) enum Write {
+    Zeros(Range<usize>),
+    /// From here on.
+    Bytes(usize, Bytes),
+}
+
+impl Write {
+    /// The bytes of memory that it changes.
+    pub(crate) fn range(&self) -> Range<usize> {
+        match self {
+            Self::Zeros(range) => range.clone(),
+            Self::Bytes(at, bytes) => *at..*at + bytes.len(),
+        }
+    }
+}
+
+/// What comes next.
+enum Next {
+    Header,
+    BodyHeader,
+    Section,
+    /// Of a section that is read whole.
+    Payload(Kind, u64),
+    RunCount,
+    Runs(u32),
+    ChunkHeader,
+    /// So many bytes of pages as they are.
+    Raw(usize),
+    Packed(Chunk),
+    Nothing,
+}
+
+/// A checkpoint of a stage on its way.
+pub(super) struct StageReading {
+    input: Input,
+    next: Next,
+    /// Bytes of the body that were not taken.
+    left: usize,
+    /// Bytes of the section that were not taken.
+    section: usize,
+    /// Finds damage, if a checksum is what is to find it, and what it has to be.
+    checksum: Option<(blake3::Hasher, [u8; CHECKSUM_BYTES])>,
+    envelope: Option<(ImageHash, CheckpointId, CheckpointId, bool)>,
+    fields: Fields,
+    /// Where in memory the contents belong that are still to come.
+    targets: VecDeque<Range<usize>>,
+    /// Bytes of them.
+    contents: usize,
+}
+
+impl StageReading {
+    /// Nothing has come. Whether damage is for a checksum to find; else something better has.
+    pub(super) fn new(is_checked: bool) -> Self {
+        Self {
+            input: Input::default(),
+            next: Next::Header,
+            left: 0,
+            section: 0,
+            checksum: is_checked.then(|| (blake3::Hasher::new(), [0; CHECKSUM_BYTES])),
+            envelope: None,
+            fields: Fields::default(),
+            targets: VecDeque::new(),
+            contents: 0,
+        }
+    }
+
+    /// Takes the next bytes.
+    pub(super) fn push(&mut self, bytes: Bytes) -> Result<(), RestoreError> {
+        self.input.push(bytes);
+        while self.step()? {}
+        Ok(())
+    }
+
+    /// What of memory is here and was not taken before; and how large memory is, once that is known.
+    pub(super) fn take_writes(&mut self) -> Option<(usize, Vec<Write>)> {
+        Some((self.fields.memory_len?, std::mem::take(&mut self.fields.writes)))
+    }
+
+    /// What [`Self::take_writes`] would give.
+    pub(super) fn writes(&self) -> &[Write] {
+        &self.fields.writes
+    }
+
+    /// All of it, if that is what has come.
+    pub(super) fn finish(self) -> Result<Envelope, RestoreError> {
+        if !matches!(self.next, Next::Nothing) {
+            return Err(RestoreError::Corrupt("it is cut short"));
+        }
+        if let Some((hasher, expected)) = self.checksum
+            && hasher.finalize().as_bytes()[..CHECKSUM_BYTES] != expected
+        {
+            return Err(RestoreError::Corrupt("its checksum is wrong"));
+        }
+        let (image, base, id, full) = self.envelope.ok_or(RestoreError::Corrupt("it is cut short"))?;
+        let parsed = self.fields.finish(id).map_err(RestoreError::Corrupt)?;
+        Ok((image, base, full, parsed))
+    }
+
+    /// Makes one step. False if more has to come first.
+    fn step(&mut self) -> Result<bool, RestoreError> {
+        match self.next {
+            Next::Header => {
+                let Some(header) = self.input.take(HEADER_BYTES) else { return Ok(false) };
+                self.header(&header)?;
+                self.next = Next::BodyHeader;
+                Ok(true)
+            }
+            Next::Nothing if self.input.is_empty() => Ok(false),
+            Next::Nothing => Err(RestoreError::Corrupt("its length is wrong")),
+            _ => self.body().map_err(RestoreError::Corrupt),
+        }
+    }
+
+    fn header(&mut self, header: &[u8]) -> Result<(), RestoreError> {
+        let mut header = Reader::new(header);
+        if header.take(4) != Some(&MAGIC) {
+            return Err(RestoreError::Corrupt("it does not begin as a checkpoint"));
+        }
+        match header.u32() {
+            Some(VERSION) => {}
+            version => return Err(RestoreError::Version(version.unwrap_or(0))),
+        }
+        let len = header.u64().and_then(|len| usize::try_from(len).ok()).unwrap_or(usize::MAX);
+        if len > CHECKPOINT_BYTES_MAX - HEADER_BYTES {
+            return Err(RestoreError::Corrupt("it is too large"));
+        }
+        self.left = len;
+        if let (Some((_, expected)), Some(found)) = (&mut self.checksum, header.array()) {
+            *expected = found;
+        }
+        Ok(())
+    }
+
+    /// Takes so many bytes of the body, once they are here.
+    fn take(&mut self, len: usize, cut: &'static str) -> Result<Option<Bytes>, &'static str> {
+        if len > self.left {
+            return Err(cut);
+        }
+        let taken = self.input.take(len);
+        Ok(taken.inspect(|bytes| self.took(bytes)))
+    }
+
+    fn took(&mut self, bytes: &[u8]) {
+        self.left -= bytes.len();
+        if let Some((hasher, _)) = &mut self.checksum {
+            hasher.update(bytes);
+        }
+    }
+
+    /// As [`Self::take`], of a section.
+    fn take_of_section(&mut self, len: usize, cut: &'static str) -> Result<Option<Bytes>, &'static str> {
+        if len > self.section {
+            return Err(cut);
+        }
+        let taken = self.take(len, "a section is cut short")?;
+        Ok(taken.inspect(|_| self.section -= len))
+    }
+
+    fn body(&mut self) -> Result<bool, &'static str> {
+        let cut = "its fields are cut short";
+        let pages_cut = "a page section is cut short";
+        let chunk_cut = "a chunk of pages is cut short";
+        self.next = match self.next {
+            Next::Header | Next::Nothing => return Ok(false),
+            Next::BodyHeader => {
+                let Some(header) = self.take(BODY_HEADER_BYTES, cut)? else { return Ok(false) };
+                let mut header = Reader::new(&header);
+                let image = ImageHash(header.array().ok_or(cut)?);
+                let (base, id) = (header.array().ok_or(cut)?, header.array().ok_or(cut)?);
+                let full = match header.u8() {
+                    Some(0) => true,
+                    Some(1) => false,
+                    _ => return Err("it is neither full nor a delta"),
+                };
+                self.envelope = Some((image, base, id, full));
+                self.behind_section()
+            }
+            Next::Section => {
+                let Some(header) = self.take(SECTION_HEADER_BYTES, cut)? else { return Ok(false) };
+                self.section(&mut Reader::new(&header))?
+            }
+            Next::Payload(kind, index) => {
+                let Some(payload) = self.take_of_section(self.section, "a section is cut short")? else {
+                    return Ok(false);
+                };
+                self.fields.section(kind, index, &payload)?;
+                self.behind_section()
+            }
+            Next::RunCount => {
+                let Some(count) = self.take_of_section(COUNT_BYTES, pages_cut)? else { return Ok(false) };
+                Next::Runs(Reader::new(&count).u32().ok_or(pages_cut)?)
+            }
+            Next::Runs(count) => {
+                let size = (count as usize).saturating_mul(RUN_BYTES);
+                let Some(runs) = self.take_of_section(size, pages_cut)? else { return Ok(false) };
+                let pages = self.fields.memory_len.unwrap_or(0) / PAGE;
+                let runs = pages::read_runs(Reader::new(&runs), count, pages as u64)?;
+                self.contents = pages::data_bytes(&runs);
+                self.place_runs(runs);
+                self.behind_chunk()?
+            }
+            Next::ChunkHeader => {
+                let Some(header) = self.take_of_section(CHUNK_HEADER_BYTES, chunk_cut)? else {
+                    return Ok(false);
+                };
+                let header = Reader::new(&header).u32().ok_or(chunk_cut)?;
+                let chunk = Chunk::read(header, self.contents)?;
+                if chunk.is_packed { Next::Packed(chunk) } else { Next::Raw(chunk.stored) }
+            }
+            Next::Packed(chunk) => {
+                let Some(stored) = self.take_of_section(chunk.stored, chunk_cut)? else { return Ok(false) };
+                self.place(chunk.unpack(&stored)?);
+                self.behind_chunk()?
+            }
+            Next::Raw(missing) => {
+                if missing > self.section || missing > self.left {
+                    return Err(chunk_cut);
+                }
+                // As it comes: pages need not be whole to be put where they belong.
+                let some = self.input.some(missing);
+                if some.is_empty() {
+                    return Ok(false);
+                }
+                let missing = missing - some.len();
+                self.section -= some.len();
+                self.took(&some);
+                self.place(some);
+                if missing > 0 { Next::Raw(missing) } else { self.behind_chunk()? }
+            }
+        };
+        Ok(true)
+    }
+
+    fn section(&mut self, header: &mut Reader<'_>) -> Result<Next, &'static str> {
+        let cut = "its fields are cut short";
+        let kind = header.u8().and_then(Kind::from_number).ok_or("it has a section of unknown kind")?;
+        let index = header.u64().ok_or(cut)?;
+        if header.u32() != u32::try_from(PAGE).ok() {
+            return Err("it has pages of another size");
+        }
+        let len = header.u64().and_then(|len| usize::try_from(len).ok()).ok_or(cut)?;
+        if len > self.left {
+            return Err("a section is cut short");
+        }
+        self.section = len;
+        if kind != Kind::MemoryPages {
+            return Ok(Next::Payload(kind, index));
+        }
+        self.fields.memory_pages(index)?;
+        Ok(Next::RunCount)
+    }
+
+    fn behind_section(&self) -> Next {
+        if self.left == 0 { Next::Nothing } else { Next::Section }
+    }
+
+    fn behind_chunk(&self) -> Result<Next, &'static str> {
+        match (self.contents, self.section) {
+            (0, 0) => Ok(self.behind_section()),
+            (0, _) => Err("a page section is too long"),
+            _ => Ok(Next::ChunkHeader),
+        }
+    }
+
+    fn place_runs(&mut self, runs: Vec<Run>) {
+        for (run, data) in runs {
+            let range = run.start as usize * PAGE..run.end as usize * PAGE;
+            if data {
+                self.targets.push_back(range);
+            } else {
+                self.fields.writes.push(Write::Zeros(range));
+            }
+        }
+    }
+
+    /// Has the next contents written where they belong. Chunks hold no more than runs need.
+    fn place(&mut self, mut bytes: Bytes) {
+        self.contents -= bytes.len();
+        while let Some(target) = self.targets.front_mut().filter(|_| !bytes.is_empty()) {
+            let now = bytes.split_to(bytes.len().min(target.len()));
+            let at = target.start;
+            target.start += now.len();
+            if target.start == target.end {
+                self.targets.pop_front();
+            }
+            self.fields.writes.push(Write::Bytes(at, now));
+        }
+    }
+}
