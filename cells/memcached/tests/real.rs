@@ -9,8 +9,10 @@ mod traffic;
 use std::{
     collections::BTreeMap,
     io::{ErrorKind, Read, Write},
-    net::{TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    path::PathBuf,
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -24,22 +26,27 @@ const FENCE: (&[u8], &[u8]) = (b"mn\r\n", b"MN\r\n");
 /// A memcached that ends with the test.
 struct Real {
     process: Child,
-    stream: TcpStream,
+    /// Not a port: one that nobody listens on yet can be given to the very connection that is tried, and then memcached has none.
+    socket: PathBuf,
+    stream: UnixStream,
 }
 
 impl Drop for Real {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        let _ = std::fs::remove_file(&self.socket);
     }
 }
 
 impl Real {
     /// `None` where it is not installed.
     fn start() -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let socket = std::env::temp_dir().join(format!("marram-memcached-{process}-{count}"));
         let mut command = Command::new("memcached");
-        command.args(["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p"]).arg(port.to_string());
+        command.args(["-u", "nobody", "-t", "1", "-s"]).arg(&socket);
         // Without the background threads: while one looks at an item, `decr` does not pad its value.
         command.args(["-o", "no_modern"]);
         let mut process = match command.stdin(Stdio::null()).spawn() {
@@ -47,19 +54,13 @@ impl Real {
             started => started.expect("memcached can be started"),
         };
         let stream = loop {
-            // A port that nobody listens on yet can be given to the very connection that is tried: then it talks to itself.
-            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port))
-                && stream.local_addr().unwrap().port() != port
-                && stream.write_all(b"version\r\n").is_ok()
-                && matches!(stream.read(&mut [0; 256]), Ok(1..))
-            {
+            if let Ok(stream) = UnixStream::connect(&socket) {
                 break stream;
             }
             assert_eq!(process.try_wait().unwrap(), None, "memcached ended");
             std::thread::yield_now();
         };
-        stream.set_nodelay(true).unwrap();
-        Some(Self { process, stream })
+        Some(Self { process, socket, stream })
     }
 
     fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {

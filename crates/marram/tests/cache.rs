@@ -211,7 +211,7 @@ fn many_who_wait_cause_one_request_and_one_that_waits_is_no_hurdle_for_others() 
 #[test]
 fn what_an_origin_does_wrong_is_told_to_the_cell_and_in_the_log() {
     let origin = Origin::start();
-    let rest = "timeout = \"500ms\"\nmax_bytes = \"64KiB\"\nstale = \"1h\"\n";
+    let rest = "timeout = \"3s\"\nmax_bytes = \"64KiB\"\nstale = \"1h\"\nnegative_ttl = \"1h\"\n";
     let mut lab = lab("cache-wrong", 1, &origin, rest);
     let address = connect(&mut lab);
     let mut client = Client::connect(address);
@@ -242,7 +242,7 @@ fn what_an_origin_does_wrong_is_told_to_the_cell_and_in_the_log() {
             "encoded",
         ),
         ("noise", raw("\x16\x03\x01 who are you?\r\n\r\n"), "away", ""),
-        ("mute", Thing::Silence, "away", "no whole answer in 500ms"),
+        ("mute", Thing::Silence, "away", "no whole answer in 3s"),
     ] {
         origin.put(key, thing);
         client.must_miss(key, what);

@@ -72,7 +72,7 @@ fn curl_gets_what_nginx_has_however_it_asks() {
     // It did not ask, and nginx sends a fraction over the way from there.
     let (head, body) = curl_with_head(&[&packed]);
     assert!(body == page && !says(&head, "content-encoding"), "{head}");
-    let line = site.log("/page.html").pop().unwrap();
+    let line = site.logged("/page.html", 1).pop().unwrap();
     assert_eq!(&line[..3], ["200", "gzip", "gzip"]);
     assert!(line[3].parse::<usize>().unwrap() < page.len() / 2, "{line:?}");
 
@@ -332,7 +332,7 @@ fn a_download_goes_on_when_its_edge_dies_and_every_byte_is_right() {
         client.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
         assert!(client.0.wait().unwrap().success(), "{errors}");
     }
-    for line in site.log("/long.html") {
+    for line in site.logged("/long.html", 2) {
         assert_eq!(line[0], "200");
     }
 }
@@ -418,13 +418,17 @@ fn a_browser_shows_the_same_pixels_while_edges_die() {
             site.live.go_on();
         }
         let picture = picture.join().unwrap();
-        let recovered =
-            |event: &Event| Lab::is_report(Side::Client, "owned", event) && event.number("gap_us") > 0;
-        assert!(lab.journal.count(start, recovered) >= count - 2, "{}", lab.journal.tail(40));
+        let mut recovered = 0;
+        let enough = |event: &Event| {
+            let owned = Lab::is_report(Side::Client, "owned", event);
+            recovered += usize::from(owned && event.number("gap_us") > 0);
+            recovered >= count - 2
+        };
+        assert!(lab.journal.wait(start, PATIENCE, enough).is_some(), "{}", lab.journal.tail(40));
         assert!(picture == straight, "{name}: {} and {} bytes", picture.len(), straight.len());
     }
     for (name, _) in &files {
-        let log = site.log(&format!("/{name}"));
+        let log = site.logged(&format!("/{name}"), 3);
         assert!(log.len() == 3 && log.iter().all(|line| line[0] == "200"), "{name}: {log:?}");
     }
 }

@@ -163,7 +163,7 @@ fn a_killed_edge_loses_and_repeats_no_datagram() {
 #[test]
 fn silence_ends_a_session_in_order_and_too_many_clients_are_refused() {
     let server = Echo::start();
-    let (lab, listen) = lab("datagrams-idle", 1, server.address, "idle = \"300ms\"\nflows = 2");
+    let (lab, listen) = lab("datagrams-idle", 1, server.address, "idle = \"3s\"\nflows = 2");
     let ask = |socket: &UdpSocket, what: &[u8]| {
         let mut buffer = [0; 100];
         socket.send_to(what, listen).unwrap();

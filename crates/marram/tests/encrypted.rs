@@ -150,7 +150,7 @@ fn a_session_over_wires_with_certificates_survives_its_edges_unread() {
     let tap = survive(support::lab_with("encrypted-ca", |layout| {
         (layout.edges, layout.encrypted) = (2, false);
         layout.edge_tables = security("127.0.0.1");
-        layout.agent_tables = security("agent");
+        layout.agent_tables += &security("agent");
     }));
     assert!(tap.handshakes() >= 8);
     assert!(!tap.saw(SECRET));

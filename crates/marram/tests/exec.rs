@@ -406,6 +406,15 @@ fn psql_keeps_its_transaction_when_an_edge_dies() {
     let mut command = as_nobody("postgres");
     let (_server, address) =
         serve(command.args(["-F", "-p", &port.to_string(), "-h", "127.0.0.1", "-k", &sockets]), port);
+    // It listens before it lets anybody in.
+    let until = Instant::now() + PATIENCE;
+    let is_ready = || {
+        let mut command = Command::new(programs.join("pg_isready"));
+        command.args(["-q", "-h", "127.0.0.1", "-p", &port.to_string()]).status().unwrap().success()
+    };
+    while !is_ready() {
+        assert!(Instant::now() < until, "PostgreSQL lets nobody in");
+    }
 
     let mut site = Site::new("exec-psql", 2, address);
     let psql = ["psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-h", FAR, "-U", "marram", "postgres"];

@@ -26,9 +26,9 @@ fn url(edge: &Edge) -> String {
     format!("http://{}", edge.admin())
 }
 
-/// Deploys the version of an app whose cells have so much room for files.
-fn deploy(lab: &Lab, scratch: &str, edges: &[&Edge]) {
-    let rest = format!("[quotas]\nscratch = \"{scratch}\"\n[keep]\nlinger = \"2s\"\n");
+/// Deploys the version of an app whose cells have so much room for files, and whose sessions are remembered for so long.
+fn deploy(lab: &Lab, [scratch, linger]: [&str; 2], edges: &[&Edge]) {
+    let rest = format!("[quotas]\nscratch = \"{scratch}\"\n[keep]\nlinger = \"{linger}\"\n");
     let manifest = support::cells().manifest(&lab.place, "moving", "counter", &rest).unwrap();
     let edges = edges.iter().map(|edge| format!("--edge={}", url(edge)));
     let output =
@@ -64,23 +64,26 @@ fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
     let keeper = empty("fetch-keeper", 1, &[]);
     let keeper_edge = &keeper.edges[0];
     let mut lab = empty("fetch", 2, &[NOBODY.into(), url(keeper_edge)]);
-    deploy(&lab, "1MiB", &[&lab.edges[0], keeper_edge]);
+    deploy(&lab, ["1MiB", "60s"], &[&lab.edges[0], keeper_edge]);
     let old = image(keeper_edge);
     let addresses = lab.edge_addresses();
     let address = lab.start_client_agent(&addresses, &["moving"]).unwrap()[0].address;
     let mut clients: Vec<_> = (0..4).map(|_| Client::connect(address)).collect();
     clients.iter_mut().for_each(|client| assert_eq!(client.count().unwrap(), "count=1"));
     // The other edge gets the app only now, in a version that these sessions do not run, and nobody runs theirs any more.
-    deploy(&lab, "2MiB", &[&lab.edges[0], &lab.edges[1], keeper_edge]);
+    deploy(&lab, ["2MiB", "60s"], &[&lab.edges[0], &lab.edges[1], keeper_edge]);
     let new = image(keeper_edge);
     assert_ne!(old, new);
     let start = lab.journal.end();
     lab.edges[0].kill();
     clients.iter_mut().for_each(|client| assert_eq!(client.count().unwrap(), "count=2"));
     let said = |words: &'static str| {
-        lab.journal.count(start, |event| {
-            event.text("message").contains(words) && event.text("message").contains(&old)
-        })
+        let says = |event: &Event| {
+            let message = event.text("message");
+            message.contains(words) && message.contains(&old)
+        };
+        lab.journal.wait(start, PATIENCE, says).expect(words);
+        lab.journal.count(start, says)
     };
     assert_eq!((said("asking the peers"), said("is fetched")), (1, 1), "once for all of them");
     assert_eq!(image(&lab.edges[1]), new, "new sessions run the version that is deployed");
@@ -95,7 +98,7 @@ fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
 fn where_nobody_has_the_image_the_session_ends_and_says_so() {
     let keeper = empty("fetch-none-keeper", 1, &[]);
     let mut lab = empty("fetch-none", 2, &[url(&keeper.edges[0])]);
-    deploy(&lab, "1MiB", &[&lab.edges[0]]);
+    deploy(&lab, ["1MiB", "2s"], &[&lab.edges[0]]);
     let addresses = lab.edge_addresses();
     let address = lab.start_client_agent(&addresses, &["moving"]).unwrap()[0].address;
     let mut client = Client::connect(address);

@@ -80,7 +80,8 @@ impl Player {
     }
 }
 
-/// A game by the clock: what is said at its beginning, and from which tick on what is said later, while the edge is killed.
+/// A game by the clock: what is said at its beginning, and from which tick on what is said later, while the edge is killed: long before
+/// the ticks that it is about, since the clock does not wait for whoever says it.
 struct Timed {
     game: &'static str,
     first: String,
@@ -131,7 +132,7 @@ fn snake_goes_on_when_its_edge_dies() {
     let snake = Timed {
         game: "snake",
         first: format!("start 8641\n{}", Timed::keys(&[(87, "down"), (93, "left")])),
-        tick: 60,
+        tick: 12,
         later: Timed::keys(&[(255, "down")]),
     };
     assert_eq!(snake.compare(["snake", "snake-killed"]), "over length 7, hit the wall");
@@ -159,7 +160,7 @@ fn pong_goes_on_when_its_edge_dies() {
     let pong = Timed {
         game: "pong",
         first: format!("start 966\n{}", Timed::keys(first)),
-        tick: 400,
+        tick: 120,
         later: Timed::keys(later),
     };
     assert_eq!(pong.compare(["pong", "pong-killed"]), "over left wins 5 : 1");

@@ -66,10 +66,10 @@ impl Table {
 fn snake_in_a_browser_goes_on_when_its_edge_dies() {
     let play = |purpose, is_killed: bool| {
         let mut table = Table::new(purpose, "snake", "arcade.html")?;
-        table.say("start 8641\nat 87 down\nat 93 left");
+        // All at once: the clock would not wait for a browser that is slow.
+        table.say("start 8641\nat 87 down\nat 93 left\nat 255 down");
         table.browser.wait("state.tick >= 60");
         let killed = is_killed.then(|| table.kill());
-        table.say("at 255 down");
         if let Some(start) = killed {
             table.lab.wait_for_owner(start).unwrap();
         }

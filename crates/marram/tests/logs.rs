@@ -10,11 +10,26 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn marram(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_marram")).args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// Asks until the answer is as wanted: a shard's lines reach its supervisor a little later than what it does.
+fn until(ask: impl Fn() -> String, wanted: impl Fn(&str) -> bool) -> String {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = ask();
+        if wanted(&said) {
+            return said;
+        }
+        assert!(Instant::now() < deadline, "{said}");
+    }
 }
 
 /// Edges of one shard with the app `counting`.
@@ -49,9 +64,16 @@ fn what_a_cell_prints_is_found_by_its_app_and_its_session() {
     let id = ids.trim();
     assert_eq!(id.len(), 32, "{ids}");
 
-    let (code, said, _) = marram(&["logs", "--json", "--session", id, "--app", "counting", both[0], both[1]]);
+    let said = until(
+        || {
+            let of_it = ["logs", "--json", "--session", id, "--app", "counting", both[0], both[1]];
+            let (code, said, _) = marram(&of_it);
+            assert_eq!(code, Some(0));
+            said
+        },
+        |said| !said.is_empty(),
+    );
     let line: Value = serde_json::from_str(said.trim()).unwrap();
-    assert_eq!(code, Some(0));
     let fields = ["edge", "shard", "target", "level", "app", "session"].map(|field| line[field].clone());
     // Either edge may have it: an agent takes the first one that answers.
     let names = lab.edges.iter().map(|edge| edge.who() + "-1").collect::<Vec<_>>();
@@ -65,13 +87,17 @@ fn what_a_cell_prints_is_found_by_its_app_and_its_session() {
     assert!(said.contains("INFO shard 0 cell: counter counter") && said.lines().count() == 1, "{said}");
 
     // Both edges, in the order of time; warnings only; the last one only.
-    let (_, said, _) = marram(&["logs", "--json", "-n", "1000", both[0], both[1]]);
-    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(lines.is_sorted_by_key(|line| line["at_us"].as_u64()), "{said}");
-    for of in &names {
-        let has = |message: &str| lines.iter().any(|line| line["edge"] == *of && line["message"] == message);
-        assert!(has("listening for operators") && has("room for cells"), "{of}: {said}");
-    }
+    let parse =
+        |said: &str| said.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
+    let all = |said: &str| {
+        let lines = parse(said);
+        let has = |of: &str, message: &str| {
+            lines.iter().any(|line| line["edge"] == *of && line["message"] == message)
+        };
+        names.iter().all(|of| has(of, "listening for operators") && has(of, "room for cells"))
+    };
+    let said = until(|| marram(&["logs", "--json", "-n", "1000", both[0], both[1]]).1, all);
+    assert!(parse(&said).is_sorted_by_key(|line| line["at_us"].as_u64()), "{said}");
     assert_eq!(marram(&["logs", "--level", "error", both[0]]).1, "");
     assert_eq!(marram(&["logs", "-n", "1", both[0], both[1]]).1.lines().count(), 1);
     assert_eq!(

@@ -8,10 +8,11 @@ use hyper::Method;
 use marram::harness::{Event, Lab, RECORDER};
 use rustix::process::Signal;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -35,10 +36,13 @@ struct World {
 }
 
 impl World {
-    fn new(purpose: &'static str, extra: &str, tables: &str) -> Self {
-        let mut lab = support::lab(purpose, 2, 1);
+    fn new(purpose: &'static str, extra: &str) -> Self {
+        let mut lab = support::lab_with(purpose, |layout| {
+            layout.edges = 2;
+            layout.edge_tables = support::PATIENT.into();
+        });
         lab.start_edges("").unwrap();
-        lab.start_recorder(extra, tables).unwrap();
+        lab.start_recorder(extra, support::PATIENT).unwrap();
         let edges = lab.edge_addresses();
         lab.start_server_agent(&edges, &[("peer", echo())]).unwrap();
         let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
@@ -86,6 +90,15 @@ impl World {
         listed["sessions"].as_array().unwrap().clone()
     }
 
+    /// Waits until a figure is so large: a recorder is fed while sessions go on.
+    fn until_figure(&self, name: &str, least: u64) {
+        let until = Instant::now() + PATIENCE;
+        while self.figure(name) < least {
+            assert!(Instant::now() < until, "{name} stays {}", self.figure(name));
+            thread::yield_now();
+        }
+    }
+
     fn figure(&self, name: &str) -> u64 {
         let client = self.lab.recorder.as_ref().unwrap().client().unwrap();
         let text = client.call(Method::GET, "/metrics", Bytes::new()).unwrap();
@@ -97,15 +110,15 @@ impl World {
 
 #[test]
 fn an_edge_that_recovers_a_session_takes_it_from_the_recorder() {
-    let mut world = World::new("recalled", "", "");
+    let mut world = World::new("recalled", "");
     world.talk(50);
-    assert!(world.figure("inputs_total") >= 50);
+    world.until_figure("inputs_total", 50);
     let start = world.kill_owner();
     assert!(world.wait("recalled", start).number("bytes") > 50_000);
     // The next owner feeds it as well.
     world.wait("kept", start);
     world.talk(50);
-    assert!(world.figure("recalls_total") >= 1);
+    world.until_figure("recalls_total", 1);
     // A session that is over is forgotten.
     let end = world.lab.journal.end();
     world.client.shutdown(std::net::Shutdown::Both).unwrap();
@@ -115,7 +128,7 @@ fn an_edge_that_recovers_a_session_takes_it_from_the_recorder() {
 
 #[test]
 fn a_recorder_that_is_killed_or_frozen_costs_nothing_but_time() {
-    let mut world = World::new("frozen", "", "");
+    let mut world = World::new("frozen", "");
     world.lab.recorder.as_mut().unwrap().process().signal(Signal::STOP);
     world.talk(20);
     world.kill_owner();
@@ -128,32 +141,34 @@ fn a_recorder_that_is_killed_or_frozen_costs_nothing_but_time() {
     world.talk(20);
     // Another one, which knows nothing, is fed at once.
     let start = world.lab.journal.end();
-    world.lab.start_recorder("", "").unwrap();
+    world.lab.start_recorder("", support::PATIENT).unwrap();
     world.wait("kept", start);
     world.talk(20);
 }
 
 #[test]
 fn what_lies_on_disk_is_read_back_and_damage_refused_by_name_and_place() {
-    let mut world = World::new("kept", "directory = \"kept\"", "");
+    let mut world = World::new("kept", "directory = \"kept\"");
     world.talk(50);
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    // All edges first, so that nobody feeds the next one.
-    let start = world.lab.journal.end();
-    for edge in &mut world.lab.edges {
-        edge.kill();
+    // All edges first, so that nobody feeds the next one; the owner last, so that nobody begins to recover the session.
+    let (owner, start) = (world.lab.owner().unwrap(), world.lab.journal.end());
+    for index in [1 - owner, owner] {
+        world.lab.edges[index].kill();
     }
-    let mut down = 0;
+    let mut down = BTreeSet::new();
     let both = |event: &Event| {
-        down += usize::from(*event.who == *RECORDER && event.name() == "edge_down");
-        down == 2
+        if *event.who == *RECORDER && event.name() == "edge_down" {
+            down.insert(event.text("edge").to_owned());
+        }
+        down.len() == 2
     };
     world.lab.journal.wait(start, PATIENCE, both).unwrap();
     let before = world.sessions();
     let start = world.lab.journal.end();
     world.lab.recorder.as_mut().unwrap().process().signal(Signal::TERM);
     assert!(world.lab.recorder.as_mut().unwrap().process().wait().unwrap().success());
-    world.lab.start_recorder("directory = \"kept\"", "").unwrap();
+    world.lab.start_recorder("directory = \"kept\"", support::PATIENT).unwrap();
     assert_eq!(world.wait("restored", start).number("sessions"), 1);
     let (before, after) = (&before[0], &world.sessions()[0]);
     assert_eq!(after["phase"], "unfed", "{after}");
@@ -167,7 +182,7 @@ fn what_lies_on_disk_is_read_back_and_damage_refused_by_name_and_place() {
     bytes[60] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     let start = world.lab.journal.end();
-    world.lab.start_recorder("directory = \"kept\"", "").unwrap();
+    world.lab.start_recorder("directory = \"kept\"", support::PATIENT).unwrap();
     assert_eq!(world.wait("restored", start).number("refused"), 1);
     let refused =
         world.lab.journal.wait(start, PATIENCE, |event| event.text("file").ends_with(".kept")).unwrap().1;

@@ -41,7 +41,8 @@ fn world(edges: usize, manifest: &str) -> (Lab, SocketAddr) {
         shards: 2,
         encrypted: true,
         edge_tables: String::new(),
-        agent_tables: String::new(),
+        // What dies here resets its connections; what is only slow is not to lose its sessions.
+        agent_tables: "[patience]\nsuspect_after = \"2s\"\n".into(),
         namespaces: false,
         admin: String::new(),
     };
@@ -92,6 +93,19 @@ fn shards(lab: &Lab, start: usize) -> BTreeMap<u64, Pid> {
     started.iter().map(|event| (event.number("shard"), pid(event))).collect()
 }
 
+/// Where so many sessions began. Their clients may have heard before it is read in the log.
+fn owned(lab: &Lab, count: usize) -> Vec<Event> {
+    let mut owned = Vec::new();
+    lab.journal.wait(0, PATIENCE, |event| {
+        if &*event.who == "client agent" && event.name() == "owned" {
+            owned.push(event.clone());
+        }
+        owned.len() == count
+    });
+    assert_eq!(owned.len(), count, "{}", lab.journal.tail(30));
+    owned
+}
+
 /// A handle on a process that tells when it has ended.
 fn watch(pid: Pid) -> OwnedFd {
     pidfd_open(pid, PidfdFlags::empty()).expect("it runs")
@@ -107,7 +121,7 @@ fn wait_for_end(process: &OwnedFd) {
 fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
     let (lab, address) = world(1, "protect = \"endpoints\"\n");
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
-    let owned = lab.journal.all(0, |event| &*event.who == "client agent" && event.name() == "owned");
+    let owned = owned(&lab, clients.len());
     let before = lab.journal.end();
     let victim = owned[0].number("shard");
     kill_process(shards(&lab, 0)[&victim], Signal::KILL).expect("it runs");
@@ -153,7 +167,7 @@ fn knock(lab: &Lab, shard: u64) -> TcpStream {
 fn a_shard_that_dies_in_the_middle_of_hand_overs_takes_nobody_else_with_it() {
     let (mut lab, address) = world(1, "protect = \"endpoints\"\n");
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
-    let owned = lab.journal.all(0, |event| &*event.who == "client agent" && event.name() == "owned");
+    let owned = owned(&lab, clients.len());
     let victim = owned[0].number("shard");
     let before = lab.journal.end();
     let process = shards(&lab, 0)[&victim];
@@ -209,12 +223,7 @@ fn an_edge_that_is_told_to_stop_moves_its_sessions_and_exits_in_order() {
         let status = lab.edges[index].process().expect("it ran").wait().expect("a status");
         assert_eq!(status.code(), Some(0));
         clients.iter_mut().for_each(Client::talk);
-        lab.start_edge(index, "").expect("it starts again");
-        let start = lab.journal.end();
-        let up = |event: &Event| &*event.who == "client agent" && event.name() == "edge_up";
-        if index == 0 && lab.journal.count(0, up) < 6 {
-            lab.journal.wait(start, PATIENCE, up).expect("the agent dials it again");
-        }
+        lab.respawn(index).expect("it starts again, and both agents dial it");
     }
     drop(watched);
     let ended = lab.journal.all(0, |event| event.name() == "ended");

@@ -5,7 +5,7 @@
 mod support;
 
 use hyper::Method;
-use marram::harness::{Lab, free_address};
+use marram::harness::{Lab, Layout, free_address};
 use serde_json::Value;
 use std::{
     io::{Read, Write},
@@ -46,6 +46,14 @@ fn manifest(protect: &str) -> String {
     format!("server = \"web\"\n{protect}\n[keep]\nrecovery_target = \"1ms\"\n")
 }
 
+/// Edges of two shards each, which are as patient as agents.
+fn layout(purpose: &'static str, edges: usize) -> Layout {
+    support::layout(purpose, |layout| {
+        (layout.edges, layout.shards) = (edges, 2);
+        layout.edge_tables = support::PATIENT.into();
+    })
+}
+
 const HOT: &str = "protect = \"standby\"\nstandby = \"hot\"";
 const WARM: &str = "protect = \"standby\"\nstandby = \"warm\"";
 
@@ -59,7 +67,7 @@ struct World {
 
 impl World {
     fn new(purpose: &'static str, edges: usize, protect: &str) -> Self {
-        let layout = support::layout(purpose, |layout| (layout.edges, layout.shards) = (edges, 2));
+        let layout = layout(purpose, edges);
         let mut lab = Lab::new(layout, |place| {
             Ok(vec![support::cells().manifest(place, "forward", "forward", &manifest(protect))?])
         })
@@ -75,7 +83,7 @@ impl World {
 
     /// As above, with one more edge, the last, that serves the coordinator's store and that no agent knows.
     fn with_coordinator(purpose: &'static str, edges: usize, protect: &str) -> Self {
-        let layout = support::layout(purpose, |layout| (layout.edges, layout.shards) = (edges + 1, 2));
+        let layout = layout(purpose, edges + 1);
         let mut lab = Lab::new(layout, |place| {
             Ok(vec![support::cells().manifest(place, "forward", "forward", &manifest(protect))?])
         })

@@ -54,9 +54,7 @@ fn with_the_server_down_a_connection_fails_in_words() {
 
 #[test]
 fn an_app_that_no_edge_has_fails_in_words() {
-    let mut lab = support::lab_with("no-app", |layout| {
-        layout.agent_tables = "[patience]\nno_edge = \"300ms\"\n".into()
-    });
+    let mut lab = support::lab("no-app", 1, 1);
     lab.start_edges("").unwrap();
     let edges = lab.edge_addresses();
     let address = lab.start_client_agent(&edges, &["nonsuch"]).unwrap()[0].address;

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Lab, Side, free_address};
+use marram::harness::{Event, Lab, Side, free_address};
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -105,9 +105,8 @@ fn listen(lab: &mut Lab, app: &str, tables: &str) -> SocketAddr {
 
 /// One edge with `counter`, unprotected, and an agent for browsers.
 fn counter(purpose: &'static str, tables: &str) -> (Lab, SocketAddr) {
-    let layout = support::layout(purpose, |layout| {
-        layout.agent_tables = "[patience]\nno_edge = \"500ms\"\nfirst_bytes = \"500ms\"\n".into()
-    });
+    let layout =
+        support::layout(purpose, |layout| layout.agent_tables = "[patience]\nfirst_bytes = \"2s\"\n".into());
     let mut lab = Lab::new(layout, |place| {
         Ok(vec![support::cells().manifest(place, "counter", "counter", "protect = \"endpoints\"\n")?])
     })
@@ -214,7 +213,7 @@ fn a_browser_that_does_not_read_holds_its_server_up() {
     assert_eq!((got, client.closed().0), (sent, 1000));
 }
 
-/// Numbered messages of many lengths, the empty one among them, few ahead of their echoes.
+/// Numbered messages of many lengths, the empty one among them, few ahead of their echoes. In the middle it waits to be told to go on.
 const TALK: &str = r#"
 import asyncio, sys, websockets
 
@@ -236,6 +235,8 @@ async def main(uri, count):
             raw = lambda m: m.encode() if isinstance(m, str) else m
             assert raw(got) == raw(want), (n, got[:40], want[:40])
             print(n, flush=True)
+            if n == 50:
+                sys.stdin.readline()
         await client.close(1000, "done")
         print("closed", client.close_code, flush=True)
 
@@ -294,19 +295,26 @@ fn messages_survive_the_edge_that_runs_the_cell_behind_a_gate_elsewhere() {
     lab.edges[0].run_no_apps();
     let servers = format!("[servers]\npeer = \"udp://{server}\"");
     lab.start_agent_with(Side::Server, &edges[1..], &servers).unwrap();
+    let start = lab.journal.end();
     lab.start_edge(0, &gates).unwrap();
+    // Gates come last.
+    let who = lab.edges[0].who();
+    let open = |event: &Event| *event.who == *who && event.text("message") == "listening for clients";
+    lab.journal.wait(start, PATIENCE, open).unwrap();
     let mut command = Command::new(python);
-    command.args(["-c", TALK, &format!("ws://{gate}/"), "200"]).stdout(Stdio::piped());
+    command.args(["-c", TALK, &format!("ws://{gate}/"), "200"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let said = BufReader::new(child.stdout.take().unwrap());
     let mut program = Program(child, said);
     program.hear_until("50");
     // The gate's edge does not say at this level who owns the session; the server's agent does.
-    let is_owned = |event: &marram::harness::Event| Lab::is_report(Side::Server, "owned", event);
+    let is_owned = |event: &Event| Lab::is_report(Side::Server, "owned", event);
+    lab.journal.wait(0, PATIENCE, is_owned).unwrap();
     let owned = lab.journal.last(is_owned).unwrap();
     let (owner, start) =
         (edges.iter().position(|edge| edge.to_string() == owned.text("edge")).unwrap(), lab.journal.end());
     lab.edges[owner].kill();
+    program.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     program.hear_until("60");
     lab.journal.wait(start, PATIENCE, is_owned).unwrap();
     program.hear_until("closed 1000");

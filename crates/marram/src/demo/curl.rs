@@ -25,6 +25,8 @@ struct Progress {
 struct State {
     bytes: u64,
     ended: bool,
+    /// Whether nobody reads what it writes.
+    held: bool,
 }
 
 /// A finished download.
@@ -54,7 +56,9 @@ impl Curl {
         let shared = Arc::clone(&progress);
         let reader = std::thread::spawn(move || {
             let (mut digest, mut buffer) = (Sha256::new(), vec![0; 256 << 10]);
-            while let Ok(len @ 1..) = pipe.read(&mut buffer) {
+            loop {
+                shared.wait_while_held();
+                let Ok(len @ 1..) = pipe.read(&mut buffer) else { break };
                 digest.update(&buffer[..len]);
                 shared.update(|state| state.bytes += len as u64);
             }
@@ -82,6 +86,16 @@ impl Curl {
         Ok(state.bytes)
     }
 
+    /// Reads no more of it for now: it, and whoever brings it more, has to wait when the pipes are full.
+    pub(super) fn hold(&self) {
+        self.progress.update(|state| state.held = true);
+    }
+
+    /// Reads on.
+    pub(super) fn go_on(&self) {
+        self.progress.update(|state| state.held = false);
+    }
+
     /// Bytes so far.
     pub(super) fn bytes(&self) -> u64 {
         self.progress.state.lock().unwrap_or_else(PoisonError::into_inner).bytes
@@ -94,6 +108,7 @@ impl Curl {
 
     /// Waits for the end.
     pub(super) fn finish(mut self) -> anyhow::Result<Download> {
+        self.go_on();
         let reader = self.reader.take().expect("it is there until the end");
         let sha256 = reader.join().map_err(|_| anyhow::anyhow!("reading from curl panicked"))?;
         let mut words = String::new();
@@ -113,6 +128,12 @@ impl Curl {
 }
 
 impl Progress {
+    fn wait_while_held(&self) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever panicked has left a plain value.
+        drop(self.changed.wait_while(state, |state| state.held).unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn update(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();

@@ -87,10 +87,13 @@ fn stop_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Re
         timeline
             .fault(&format!("SIGCONT to edge {who}: it does not know that it was replaced"), curl.bytes());
         lab.edges[index].wake();
+        // There is more to come if it has to be stopped again.
+        curl.hold();
         let refused = |event: &Event| event.name() == "zombie_refused";
         let heard = lab.journal.wait(start, ZOMBIE_PATIENCE, refused).is_some();
         // The next fault needs it as a place to recover to.
         lab.wait_until_usable(index)?;
+        curl.go_on();
         if heard {
             timeline.say(&format!("frames of edge {who} are refused: its generation is over"));
             return Ok(stops);
@@ -118,11 +121,20 @@ fn kill_within_a_recovery(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> an
         let orphaned = |event: &Event| event.name() == "orphaned";
         lab.journal.wait(start, PATIENCE, orphaned).context("no agent noticed that the edge is gone")?;
         lab.edges[other].kill();
+        // However long both take to come back, there is a session for the next attempt.
+        curl.hold();
         kills += 2;
         let recovered = lab.journal.count(start, |event| Lab::is_report(Side::Client, "owned", event));
         respawn_both(lab, index, other, timeline)?;
-        lab.wait_for_owner(start)?;
+        // One that it had before that kill is none that it has now.
+        let mut owners = 0;
+        let again = lab.journal.wait(start, PATIENCE, |event| {
+            owners += usize::from(Lab::is_report(Side::Client, "owned", event));
+            owners > recovered
+        });
+        again.context("no edge recovered the session when both were there again")?;
         if recovered == 0 {
+            curl.go_on();
             timeline.say(&format!("edge {next} was killed within the recovery that it had begun"));
             return Ok(kills);
         }

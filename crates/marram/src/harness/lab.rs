@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How long an agent may take to be ready.
-const START_PATIENCE: Duration = Duration::from_secs(30);
+const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a run consists of.
 #[derive(Clone, Debug)]

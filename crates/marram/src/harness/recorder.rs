@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How long a recorder may take to be ready.
-const START_PATIENCE: Duration = Duration::from_secs(30);
+const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Its name in the journal.
 pub const RECORDER: &str = "recorder";
 

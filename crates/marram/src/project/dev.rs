@@ -60,6 +60,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     let listen = format!("[[listen]]\naddress = \"{}\"\napp = {:?}\n", options.listen, project.name);
     lab.start_agent_with(Side::Client, &edges, &listen).with_context(|| errors(&lab))?;
+    // Before anything is said that somebody may wait for, to change something then.
+    let mut built = project.look();
     say(&format!(
         "{} is ready: clients connect to {}, as in `curl -sN telnet://{}`; operators: --edge http://{}",
         project.name,
@@ -71,7 +73,6 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut shown = lab.journal.end();
-    let mut built = project.look();
     // Whether the last build was for what the one before it had written.
     let mut own = false;
     loop {
@@ -96,11 +97,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         own = by_the_build;
         say(&format!("{} has changed", changed.display()));
         seen = now;
-        match again(&mut project, options, &lab) {
+        let done = again(&mut project, options, &lab);
+        // Before it is said: whoever waits for that may change something at once, which is no work of the build's.
+        built = project.look();
+        match done {
             Ok(()) => say("deployed: new sessions have it"),
             Err(error) => say(&format!("not deployed: {error:#}")),
         }
-        built = project.look();
     }
 }
 

@@ -14,6 +14,10 @@ pub(crate) mod traffic;
 use marram::harness::{Cells, Lab, Layout};
 use std::path::{Path, PathBuf};
 
+/// Of a configuration: who dies is noticed at once, since its connections are reset; who is only slow, as on a machine with other work,
+/// keeps its sessions where a test has left them.
+pub(crate) const PATIENT: &str = "[patience]\nsuspect_after = \"2s\"\n";
+
 /// How much to do: small by default, so that everybody runs these tests; the environment asks for more.
 pub(crate) fn amount(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("the variable holds a number"))
@@ -39,7 +43,7 @@ pub(crate) fn lab_with(purpose: &'static str, change: impl FnOnce(&mut Layout)) 
     .unwrap()
 }
 
-/// One edge of one shard, changed by `change`.
+/// One edge of one shard and patient agents, changed by `change`.
 pub(crate) fn layout(purpose: &'static str, change: impl FnOnce(&mut Layout)) -> Layout {
     let mut layout = Layout {
         purpose,
@@ -50,7 +54,7 @@ pub(crate) fn layout(purpose: &'static str, change: impl FnOnce(&mut Layout)) ->
         namespaces: false,
         admin: String::new(),
         edge_tables: String::new(),
-        agent_tables: String::new(),
+        agent_tables: PATIENT.into(),
     };
     change(&mut layout);
     layout

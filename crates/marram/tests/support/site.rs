@@ -79,6 +79,18 @@ impl Site {
         let of_path = |line: &&str| line.split([' ', '?']).nth(1) == Some(path);
         log.lines().filter(of_path).map(|line| line.split('|').skip(1).map(str::to_owned).collect()).collect()
     }
+
+    /// The same, once that many were logged: a line is written when the last byte of its answer has left.
+    pub(crate) fn logged(&self, path: &str, count: usize) -> Vec<Vec<String>> {
+        let begun = Instant::now();
+        loop {
+            let log = self.log(path);
+            if log.len() >= count || begun.elapsed() > PATIENCE {
+                return log;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// Waits until somebody listens there.

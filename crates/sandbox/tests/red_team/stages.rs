@@ -214,8 +214,12 @@ fn a_stage_preempted_in_the_middle_can_be_removed_and_killed() {
         )
     };
     let spinner = guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#);
-    let quotas = Quotas { handler_time_ns: 8_000_000, ..Quotas::default() };
-    let image = chain_with(true, &quotas, &[("a", relay()), ("spinner", spinner), ("b", relay())]);
+    let spinning = |handler_time_ns| {
+        let quotas = Quotas { handler_time_ns, ..Quotas::default() };
+        chain_with(true, &quotas, &[("a", relay()), ("spinner", spinner.clone()), ("b", relay())])
+    };
+    // On a machine with other work a slice may cost half of what kills it.
+    let (image, hurried) = (spinning(u64::MAX), spinning(8_000_000));
     twice(|| {
         let mut cells = Cells::new(CellsConfig { slots: 4, ..CellsConfig::default() }).unwrap();
         let mut witness = Witness::beside(&mut cells);
@@ -233,7 +237,7 @@ fn a_stage_preempted_in_the_middle_can_be_removed_and_killed() {
             }
             cells.remove(CELL);
         }
-        start_in(&mut cells, CELL, &image);
+        start_in(&mut cells, CELL, &hurried);
         let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
         assert_eq!(reason, "stage 1 (spinner): a handler ran longer than handler_time, 8 ms");
     });
