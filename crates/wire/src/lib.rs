@@ -6,6 +6,7 @@
 
 extern crate alloc;
 
+mod cipher;
 pub mod codec;
 pub mod frame;
 pub mod header;

@@ -13,11 +13,11 @@
 //!   generation; the chunk's number and the last chunk's mark are in the nonce.
 
 use crate::{
+    cipher::{Cipher, NONCE, TAG},
     id::{Generation, SessionId},
     limits::SEAL_CHUNK,
 };
 use aegis::aegis128x4::Aegis128X4Mac;
-use aes_gcm::{AeadInOut, Aes256Gcm, KeyInit, Tag};
 use alloc::vec::Vec;
 use chacha20::{
     ChaCha20,
@@ -25,7 +25,6 @@ use chacha20::{
 };
 use core::fmt;
 
-const TAG: usize = 16;
 /// Bytes from which on a payload goes into the running digest by its MAC.
 const LONG: usize = 256;
 /// Log offsets stay below what one keystream covers.
@@ -236,8 +235,8 @@ impl Seal {
         cipher.apply_keystream(bytes);
     }
 
-    fn nonce(number: u32, chunk: usize, last: bool) -> [u8; 12] {
-        let mut nonce = [0; 12];
+    fn nonce(number: u32, chunk: usize, last: bool) -> [u8; NONCE] {
+        let mut nonce = [0; NONCE];
         nonce[..4].copy_from_slice(&number.to_le_bytes());
         nonce[4..11].copy_from_slice(&(chunk as u64).to_le_bytes()[..7]);
         nonce[11] = u8::from(last);
@@ -247,7 +246,7 @@ impl Seal {
     /// Seals a checkpoint. `number` must be unique within the generation.
     #[must_use]
     pub fn seal_checkpoint(&self, number: u32, plain: &[u8]) -> Vec<u8> {
-        let cipher = Aes256Gcm::new(&self.checkpoint.into());
+        let cipher = Cipher::new(&self.checkpoint);
         let chunks = plain.len().div_ceil(SEAL_CHUNK).max(1);
         let mut out = Vec::with_capacity(plain.len() + chunks * TAG);
         for chunk in 0..chunks {
@@ -255,9 +254,7 @@ impl Seal {
             let start = out.len();
             out.extend_from_slice(&plain[from..plain.len().min(from + SEAL_CHUNK)]);
             let nonce = Self::nonce(number, chunk, chunk + 1 == chunks);
-            let tag = cipher
-                .encrypt_inout_detached(&nonce.into(), &[], (&mut out[start..]).into())
-                .expect("a chunk is far below the cipher's limit");
+            let tag = cipher.seal(nonce, &mut out[start..]);
             out.extend_from_slice(&tag);
         }
         out
@@ -278,7 +275,7 @@ impl Seal {
     /// Opens a sealed checkpoint of `size` bytes as it arrives.
     #[must_use]
     pub fn opener(&self, number: u32, size: u64) -> Opener {
-        let cipher = Aes256Gcm::new(&self.checkpoint.into());
+        let cipher = Cipher::new(&self.checkpoint);
         Opener { cipher, number, missing: size, chunk: 0, buffer: Vec::new(), refused: false }
     }
 }
@@ -286,7 +283,7 @@ impl Seal {
 /// A sealed checkpoint on its way, opened chunk by chunk as it arrives. A chunk that is given out is one that was sealed for
 /// this checkpoint and this place in it; that none is missing behind it is known when [`Opener::finish`] says so.
 pub struct Opener {
-    cipher: Aes256Gcm,
+    cipher: Cipher,
     number: u32,
     /// Sealed bytes that are still to come.
     missing: u64,
@@ -339,9 +336,7 @@ impl Opener {
     fn open_chunk(&mut self) -> Result<Vec<u8>, Broken> {
         let nonce = Seal::nonce(self.number, self.chunk, self.missing == 0);
         let mut chunk = core::mem::take(&mut self.buffer);
-        let (text, tag) = chunk.split_last_chunk_mut().ok_or(Broken)?;
-        let (tag, len): (Tag, _) = ((*tag).into(), text.len());
-        self.cipher.decrypt_inout_detached(&nonce.into(), &[], text.into(), &tag).map_err(|_| Broken)?;
+        let len = self.cipher.open(nonce, &mut chunk).ok_or(Broken)?;
         chunk.truncate(len);
         self.chunk += 1;
         Ok(chunk)
