@@ -75,7 +75,7 @@ mod portable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::{vec, vec::Vec};
+    use alloc::vec::Vec;
 
     fn sealed(text: &[u8], seal: impl FnOnce(&mut [u8]) -> [u8; TAG]) -> Vec<u8> {
         let mut sealed = text.to_vec();
@@ -106,7 +106,7 @@ mod tests {
                     altered[at] ^= 1;
                     assert_eq!(open(&mut altered), None, "{len}: {at}");
                 }
-                assert_eq!(open(&mut vec![0; TAG - 1]), None);
+                assert_eq!(open(&mut [0; TAG - 1]), None);
             }
         }
     }

@@ -33,7 +33,7 @@ pub(super) struct Arriving {
     opener: Option<Opener>,
     front: Front,
     /// What the next one builds on.
-    last: Option<Header>,
+    last: Option<Box<Header>>,
     reading: Reading,
 }
 
@@ -45,7 +45,7 @@ enum Front {
     Missing,
     Part(BytesMut),
     /// It is the one that belongs in its place.
-    Here(Header),
+    Here(Box<Header>),
 }
 
 impl Arriving {
@@ -67,7 +67,7 @@ impl Arriving {
         keys: SessionKeys,
         (meta, on): (CheckpointMeta, Header),
     ) -> Self {
-        Self { last: Some(on), ..Self::new(session, image, keys, vec![meta]) }
+        Self { last: Some(Box::new(on)), ..Self::new(session, image, keys, vec![meta]) }
     }
 
     /// Takes the next bytes, all of them of one checkpoint. True when nothing is missing.
@@ -115,8 +115,8 @@ impl Arriving {
             return Ok(());
         };
         let meta = self.expected.front().ok_or_else(|| tampered("more arrives than was announced"))?;
-        header.check(meta, self.session, self.image, self.last.as_ref()).map_err(tampered)?;
-        self.front = Front::Here(header);
+        header.check(meta, self.session, self.image, self.last.as_deref()).map_err(tampered)?;
+        self.front = Front::Here(Box::new(header));
         self.reading.push(body).map_err(|error| unrestorable(&error))
     }
 
@@ -132,7 +132,7 @@ impl Arriving {
     /// If something is.
     pub(super) fn finish(self) -> Result<Box<Restored>, CellError> {
         let header = self.last.filter(|_| self.expected.is_empty());
-        let header = Box::new(header.ok_or_else(|| tampered("a checkpoint is missing"))?);
+        let header = header.ok_or_else(|| tampered("a checkpoint is missing"))?;
         let decoded = self.reading.finish().map_err(|error| unrestorable(&error))?;
         Ok(Box::new(Restored { header, decoded }))
     }
