@@ -79,14 +79,11 @@ impl Arriving {
             return Err(tampered("more arrives than was announced"));
         };
         let begin = || self.keys.seal(meta.generation).opener(meta.number, meta.size);
-        let mut opener = self.opener.take().unwrap_or_else(begin);
+        let opener = self.opener.get_or_insert_with(begin);
         let mut texts = Vec::new();
         opener.push(sealed, |text| texts.push(Bytes::from(text))).map_err(tampered)?;
         texts.into_iter().try_for_each(|text| self.text(text))?;
-        if !opener.is_whole() {
-            self.opener = Some(opener);
-            return Ok(false);
-        }
+        let Some(opener) = self.opener.take_if(|opener| opener.is_whole()) else { return Ok(false) };
         opener.finish().map_err(tampered)?;
         let Front::Here(header) = std::mem::take(&mut self.front) else {
             return Err(tampered("it ends within its header"));

@@ -4,6 +4,7 @@
 //! sealer, which has what the others leave.
 
 use super::{
+    beginning::{Beginning, Expected, bring_to_life},
     caches::Caches,
     checkpoints::{Arriving, Restored, unrestorable, unstartable},
     pressure,
@@ -68,19 +69,15 @@ mod cost {
 /// Recordings of stopped handlers that may be written at a time: whoever is stopped often is not worth more.
 const STOPS_UNDERWAY_MAX: usize = 4;
 /// Bytes of memory of a cell that is being restored that are put into it at a time.
-const PART_BYTES: usize = if cfg!(test) { 1 } else { 256 << 10 };
+const PART_BYTES: usize = if cfg!(test) {
+    1 /* those of tests are small */
+} else {
+    256 << 10
+};
+/// So many of those, before whatever else there is to do has its turn.
+const PARTS_AT_ONCE: usize = 4;
 /// How often what is kept ahead of clients is looked at.
 const TEND_EVERY: Duration = Duration::from_secs(2);
-
-/// What a cell is to begin with.
-enum Beginning {
-    /// The image alone.
-    Seed(Seed),
-    /// A part of the memory that checkpoints on it leave, while the rest is on its way.
-    Part(Vec<Filling>),
-    /// Checkpoints on it, but for the parts that came before.
-    Checkpoints(Box<Restored>),
-}
 
 enum Loaded {
     /// The worker has it in hand.
@@ -170,9 +167,8 @@ pub(super) struct Executor {
     seats: BTreeMap<CellId, Seat>,
     /// Tenants whose last turn was long.
     slow: BTreeSet<Tenant>,
-    /// Cells that are asked for and not there yet, and whether they are being filled; one that is removed meanwhile must not come
-    /// to life.
-    expected: BTreeMap<CellId, bool>,
+    /// Cells that are asked for and not there yet; one that is removed meanwhile must not come to life.
+    expected: BTreeMap<CellId, Expected>,
     /// Checkpoints to bring cells to, if they still stand where they stood.
     next: VecDeque<Next>,
     /// States that were copied and are still to be sealed, one a cell at the most.
@@ -183,6 +179,8 @@ pub(super) struct Executor {
     recordings: usize,
     caches: Caches,
     worker: Worker<Desk, Answer>,
+    /// Whether the worker may have brought more than was taken.
+    is_behind: bool,
     sealer: Worker<(), Answer>,
     /// Of each app on its own: one that says much silences no other.
     prints: BTreeMap<String, Limiter>,
@@ -224,6 +222,7 @@ impl Executor {
             recordings: 0,
             caches,
             worker,
+            is_behind: false,
             sealer,
             prints: BTreeMap::new(),
             complaints: Limiter::new(Instant::now()),
@@ -233,9 +232,9 @@ impl Executor {
         })
     }
 
-    /// Whether a handler waits for its turn, or a cell to be brought forward.
+    /// Whether a handler waits for its turn, or a cell to be filled or brought forward.
     pub(super) fn is_busy(&self) -> bool {
-        !self.turns.is_empty() || !self.next.is_empty()
+        self.is_behind || !self.turns.is_empty() || !self.next.is_empty()
     }
 
     /// A cell's handlers will queue here.
@@ -395,7 +394,7 @@ impl Executor {
         seed: Seed,
         inputs: &mut VecDeque<In>,
     ) {
-        self.expected.insert(cell, false);
+        self.expected.insert(cell, Expected::Nothing);
         self.stocking = true;
         self.begin(cell, image, Beginning::Seed(seed), inputs);
     }
@@ -410,7 +409,7 @@ impl Executor {
         keys: SessionKeys,
         checkpoints: Vec<CheckpointMeta>,
     ) {
-        self.expected.insert(cell, false);
+        self.expected.insert(cell, Expected::Nothing);
         self.prepare(image);
         self.worker.urgent(move |desk| {
             let arriving = Arriving::new(session, image, keys, checkpoints);
@@ -490,26 +489,41 @@ impl Executor {
     }
 
     fn begin(&mut self, cell: CellId, image: ImageHash, beginning: Beginning, inputs: &mut VecDeque<In>) {
+        if !self.expected.contains_key(&cell) {
+            return;
+        }
         self.prepare(image);
         match self.images.get_mut(&image) {
             Some(Loaded::Underway(waiting)) => waiting.push((cell, beginning)),
             Some(Loaded::Here(image)) => {
-                let Some(begun) = self.expected.get_mut(&cell) else { return };
-                let Some(input) = bring_to_life(&mut self.cells, cell, image, beginning, begun) else {
-                    return;
-                };
+                let Some(expected) = self.expected.get_mut(&cell) else { return };
+                let began = beginning.is_large().then(Instant::now);
+                let parting = self.cells.parting_bytes();
+                let input = bring_to_life(&mut self.cells, cell, image, beginning, expected);
+                self.charge_since(cell, began);
+                let Some(input) = input else { return };
                 self.expected.remove(&cell);
                 let standing = self.seats.get_mut(&cell).and_then(|seat| seat.standing.as_mut());
                 match (&input, standing) {
                     (In::Restored { result: Ok(header), .. }, Some(standing)) => standing.has(header),
-                    // More of it may be on its way.
-                    (In::Restored { result: Err(_), .. }, _) => drop_arriving(&self.worker, cell),
+                    (In::Restored { result: Err(_), .. }, _) => {
+                        self.charge_parting(cell, parting);
+                        // More of it may be on its way.
+                        drop_arriving(&self.worker, cell);
+                    }
                     _ => {}
                 }
                 inputs.push_back(input);
             }
             None => unreachable!("it was prepared above"),
         }
+    }
+
+    /// Charges the tenant of a cell for the time from then on.
+    fn charge_since(&mut self, cell: CellId, began: Option<Instant>) {
+        let (Some(began), Some(seat)) = (began, self.seats.get(&cell)) else { return };
+        let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.turns.charge(seat.place.tenant, took_ns);
     }
 
     /// Copies a cell's state now.
@@ -741,11 +755,13 @@ impl Executor {
         self.turns.charge(tenant, cost::END_NS);
     }
 
-    /// Takes what the worker has brought back.
+    /// Takes what the worker has brought back; of what fills cells only some.
     pub(super) fn take_answers(&mut self, inputs: &mut VecDeque<In>) {
         while let Some(found) = self.caches.next_found() {
             self.go_on(found);
         }
+        let mut parts = 0;
+        self.is_behind = false;
         while let Some(answer) = self.worker.take().or_else(|| self.sealer.take()) {
             match answer {
                 Answer::Image(hash, result) => self.loaded(hash, result, inputs),
@@ -759,14 +775,21 @@ impl Executor {
                 Answer::Next(next) => self.next.push_back(next),
                 Answer::Part { cell, image, fillings } => {
                     self.begin(cell, image, Beginning::Part(fillings), inputs);
+                    parts += 1;
+                    if parts == PARTS_AT_ONCE {
+                        self.is_behind = true;
+                        return;
+                    }
                 }
                 Answer::Opened { cell, image, result: Ok(restored) } => {
                     self.begin(cell, image, Beginning::Checkpoints(restored), inputs);
                 }
                 Answer::Opened { cell, result: Err(error), .. } => {
-                    if let Some(begun) = self.expected.remove(&cell) {
-                        if begun {
+                    if let Some(expected) = self.expected.remove(&cell) {
+                        if expected == Expected::Rest {
+                            let parting = self.cells.parting_bytes();
                             self.cells.remove(cell);
+                            self.charge_parting(cell, parting);
                         }
                         inputs.push_back(In::Restored { cell, result: Err(error) });
                     }
@@ -799,7 +822,7 @@ impl Executor {
                 for (cell, beginning) in waiting {
                     if self.expected.remove(&cell).is_some() {
                         drop_arriving(&self.worker, cell);
-                        inputs.push_back(failed(cell, &beginning, error.clone()));
+                        inputs.push_back(beginning.failed(cell, error.clone()));
                     }
                 }
             }
@@ -822,53 +845,6 @@ fn sending_ns(outputs: &[Output]) -> u64 {
         Output::Close { .. } => 0,
     };
     outputs.iter().map(|output| cost::OUTPUT_NS + size(output) / cost::BYTES_PER_NS).sum()
-}
-
-/// Puts what has come into a cell, which is begun with the first of it.
-fn fill(
-    cells: &mut Cells,
-    cell: CellId,
-    image: &Arc<Image>,
-    begun: &mut bool,
-    fillings: &[Filling],
-) -> Result<(), RestoreError> {
-    if !std::mem::replace(begun, true) {
-        cells.begin(cell, image)?;
-    }
-    fillings.iter().try_for_each(|filling| cells.fill(cell, filling))
-}
-
-/// The answer; nothing before all of the beginning is here.
-fn bring_to_life(
-    cells: &mut Cells,
-    cell: CellId,
-    image: &Arc<Image>,
-    beginning: Beginning,
-    begun: &mut bool,
-) -> Option<In> {
-    let restored = match beginning {
-        Beginning::Seed(seed) => {
-            let result = cells.start(cell, image, seed).map_err(|error| unstartable(&error));
-            return Some(In::Started { cell, result });
-        }
-        Beginning::Part(fillings) => match fill(cells, cell, image, begun, &fillings) {
-            Ok(()) => return None,
-            Err(error) => Err(error),
-        },
-        Beginning::Checkpoints(restored) => {
-            let Restored { header, decoded } = *restored;
-            let restore = if *begun { Cells::complete } else { Cells::restore };
-            restore(cells, cell, image, &decoded).map(|()| header)
-        }
-    };
-    Some(In::Restored { cell, result: restored.map_err(|error| unrestorable(&error)) })
-}
-
-fn failed(cell: CellId, beginning: &Beginning, error: CellError) -> In {
-    match beginning {
-        Beginning::Seed(_) => In::Started { cell, result: Err(error) },
-        Beginning::Part(_) | Beginning::Checkpoints(_) => In::Restored { cell, result: Err(error) },
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! cells. What happens to sessions is decided by `marram_edge`; here are its sockets, processes and clocks.
 
 mod admin_channel;
+mod beginning;
 mod caches;
 mod checkpoints;
 mod executor;

@@ -68,7 +68,7 @@ impl Cells {
             let stage = stages.get_mut(with.stage);
             let stage = stage.ok_or(RestoreError::Misfit("it has another number of stages"))?;
             if store.data().have_run() {
-                return Err(RestoreError::Misfit("the cell has run since it was begun"));
+                return Err(HAS_RUN);
             }
             stage.fill(store, with)
         });
@@ -83,12 +83,13 @@ impl Cells {
     /// # Errors
     /// If they do not fit the image. Nothing is left of the cell then.
     pub fn complete(&mut self, cell: CellId, image: &Arc<Image>, from: &Decoded) -> Result<(), RestoreError> {
-        match Self::fits_new(image, from) {
-            Ok(_) if self.quiet(cell).is_none() => Err(GONE),
-            Ok(files) => self.put(cell, from, files),
-            Err(error) => {
+        let have_run = self.quiet(cell).map(|stages| stages.live().borrow().store.data().have_run());
+        match (have_run, Self::fits_new(image, from)) {
+            (Some(false), Ok(files)) => self.put(cell, from, files),
+            (have_run, fits) => {
                 self.remove(cell);
-                Err(error)
+                fits?;
+                Err(if have_run.is_some() { HAS_RUN } else { GONE })
             }
         }
     }
@@ -423,6 +424,7 @@ fn name(host: &Host, snapshot: &StageSnapshot) -> CheckpointId {
 
 /// Of a cell that was to be restored.
 const GONE: RestoreError = RestoreError::Misfit("the cell is gone or in the middle of a handler");
+const HAS_RUN: RestoreError = RestoreError::Misfit("the cell has run since it was begun");
 
 /// Bytes that are written in a row from which on one call that makes their pages present pays.
 const POPULATED: usize = 4 * PAGE;

@@ -167,7 +167,7 @@ impl Owner {
     }
 
     fn not_restored(&mut self, error: CellError, out: &mut Vec<Effect>) {
-        self.cell = None;
+        // That there is none does not end the books that were opened for it.
         if error.code.retry() {
             self.leave(error.code, error.reason, out);
         } else {

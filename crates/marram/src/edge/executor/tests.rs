@@ -124,7 +124,7 @@ impl Pair {
 
     /// Waits until a part of what was sent is in a cell's memory, or waits for its image.
     fn filled(&mut self, cell: CellId) {
-        while self.here.expected.get(&cell) == Some(&false) {
+        while self.here.expected.get(&cell) == Some(&Expected::Nothing) {
             self.wait();
         }
     }
@@ -167,7 +167,7 @@ impl Pair {
 
     fn wait(&mut self) {
         self.here.take_answers(&mut self.inputs);
-        if self.inputs.is_empty() && self.here.next.is_empty() {
+        if self.inputs.is_empty() && !self.here.is_busy() {
             self.poll.poll(&mut Events::with_capacity(8), None).unwrap();
             self.here.take_answers(&mut self.inputs);
         }

@@ -1,0 +1,72 @@
+//! How cells come to be: of an image alone, or of checkpoints, which fill them while they arrive.
+
+use super::checkpoints::{Restored, unrestorable, unstartable};
+use marram_edge::api::{CellError, In};
+use marram_sandbox::{Cells, Filling, Image};
+use marram_session::cell::{CellId, Seed};
+use std::sync::Arc;
+
+/// What a cell is to begin with.
+pub(super) enum Beginning {
+    /// The image alone.
+    Seed(Seed),
+    /// A part of the memory that checkpoints on it leave, while the rest is on its way.
+    Part(Vec<Filling>),
+    /// Checkpoints on it, but for the parts that came before.
+    Checkpoints(Box<Restored>),
+}
+
+/// What there is of a cell that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Expected {
+    /// Nothing yet.
+    Nothing,
+    /// Some of its memory; the rest is on its way.
+    Rest,
+}
+
+impl Beginning {
+    /// Whether it may take longer than to look at the clock.
+    pub(super) fn is_large(&self) -> bool {
+        !matches!(self, Self::Seed(_))
+    }
+
+    /// The answer if there is to be no cell.
+    pub(super) fn failed(&self, cell: CellId, error: CellError) -> In {
+        match self {
+            Self::Seed(_) => In::Started { cell, result: Err(error) },
+            Self::Part(_) | Self::Checkpoints(_) => In::Restored { cell, result: Err(error) },
+        }
+    }
+}
+
+/// Begins a cell, or goes on with one. The answer; nothing before all of the beginning is here.
+pub(super) fn bring_to_life(
+    cells: &mut Cells,
+    cell: CellId,
+    image: &Arc<Image>,
+    beginning: Beginning,
+    expected: &mut Expected,
+) -> Option<In> {
+    let restored = match beginning {
+        Beginning::Seed(seed) => {
+            let result = cells.start(cell, image, seed).map_err(|error| unstartable(&error));
+            return Some(In::Started { cell, result });
+        }
+        Beginning::Part(fillings) => {
+            let before = std::mem::replace(expected, Expected::Rest);
+            let begun = if before == Expected::Nothing { cells.begin(cell, image) } else { Ok(()) };
+            let mut fillings = fillings.iter();
+            match begun.and_then(|()| fillings.try_for_each(|filling| cells.fill(cell, filling))) {
+                Ok(()) => return None,
+                Err(error) => Err(error),
+            }
+        }
+        Beginning::Checkpoints(restored) => {
+            let Restored { header, decoded } = *restored;
+            let restore = if *expected == Expected::Rest { Cells::complete } else { Cells::restore };
+            restore(cells, cell, image, &decoded).map(|()| header)
+        }
+    };
+    Some(In::Restored { cell, result: restored.map_err(|error| unrestorable(&error)) })
+}
