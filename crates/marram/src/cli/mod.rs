@@ -67,7 +67,7 @@ enum Command {
     Exec(exec::Exec),
     /// Show whether edges' coordinator is there, and which edges it knows.
     Coordinator(operate::Edges),
-    /// Let edges move their sessions away and take nothing new.
+    /// Stop edges in order: they take nothing new, have their sessions moved away, and stop when none is left or after `limits.drain` (30s).
     Drain(operate::Edges),
     /// Choose the app that an edge's gates lead to, by rules.
     #[command(subcommand)]

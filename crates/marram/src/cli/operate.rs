@@ -332,7 +332,8 @@ pub(super) fn kill(arguments: &Kill) -> Result<(), Failure> {
 
 pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
     edges.ask_all((&Method::POST, "/v1/drain", &Bytes::new()), PATIENCE, |_| {
-        "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest\n"
+        "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest. The edge stops when none is \
+         left, or after its `limits.drain` (30s unless configured)\n"
             .to_owned()
     })
 }

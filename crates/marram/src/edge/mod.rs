@@ -4,6 +4,7 @@
 mod admin_channel;
 mod caches;
 mod checkpoints;
+mod drain;
 mod executor;
 mod fetcher;
 mod gate;
