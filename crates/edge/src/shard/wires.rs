@@ -120,6 +120,7 @@ impl Shard {
             draining: self.draining,
         };
         out.push(Out::Send { wire: id, frame: welcome.into() });
+        self.tell_shared_servers(id, out);
     }
 
     pub(super) fn goodbye(&mut self, id: WireId, reason: &str, out: &mut Vec<Out>) {
