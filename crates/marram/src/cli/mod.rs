@@ -49,6 +49,8 @@ enum Command {
     Dev(project::Dev),
     /// Send an app (manifest and module) to edges.
     Deploy(operate::Deploy),
+    /// Let edges begin no new sessions of an app; those that run go on.
+    Undeploy(operate::Undeploy),
     /// List the apps that edges have.
     Apps(operate::Edges),
     /// List sessions.
@@ -110,6 +112,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::New(arguments) => project::new(arguments),
         Command::Dev(arguments) => project::dev(arguments),
         Command::Deploy(arguments) => operate::deploy(arguments),
+        Command::Undeploy(arguments) => operate::undeploy(arguments),
         Command::Apps(edges) => operate::apps(edges),
         Command::Ps(arguments) => ps::run(arguments),
         Command::Logs(arguments) => logs::run(arguments),

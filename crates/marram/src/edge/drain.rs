@@ -64,7 +64,7 @@ impl Drain {
 
     /// What one of its own questions was answered.
     pub(super) fn answered(&mut self, tag: u64, answer: &Answer) {
-        let Answer::Sessions(rows) = answer else { return };
+        let Answer::Sessions(rows, _) = answer else { return };
         let sessions = match rows.len() {
             1 => "1 session".to_owned(),
             count => format!("{count} sessions"),
