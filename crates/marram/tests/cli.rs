@@ -147,6 +147,26 @@ fn inspect_shows_an_edge_with_its_shards_and_apps_and_a_session_with_its_stages(
 }
 
 #[test]
+fn an_edge_that_stops_says_what_it_waits_for_and_what_is_left() {
+    let layout =
+        support::layout("cli-drain", |layout| layout.edge_tables = "[limits]\ndrain = \"1s\"\n".into());
+    let apps = |place: &_| Ok(vec![support::cells().manifest(place, "counting", "counter", "")?]);
+    let mut lab = Lab::new(layout, apps).unwrap();
+    lab.start_edges("").unwrap();
+    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"f").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    let admin = lab.edges[0].admin().to_string();
+    check(&["drain", "--edge", &admin], 0, &["The edge stops when none is left", "`limits.drain`"]);
+    for words in ["1 session to move; waits 1s", "stops with 1 session left"] {
+        let says = |event: &Event| event.text("message").contains(words);
+        lab.journal.wait(0, PATIENCE, says).expect(words);
+    }
+    drop(client);
+}
+
+#[test]
 fn one_session_too_many_is_refused_and_the_reason_is_told() {
     let cells = support::cells();
     let apps =

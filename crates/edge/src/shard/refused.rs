@@ -152,7 +152,7 @@ impl Shard {
                 "another agent reaches {} already: new sessions go to the one that has been connected for longest",
                 shared.join(", ")
             );
-            self.note(1, None, text, out);
+            self.note(2, None, text, out);
         }
     }
 
@@ -165,7 +165,7 @@ impl Shard {
         let quoted: Vec<String> =
             names.iter().take(NAMES_MAX).map(|name| alloc::format!("`{name}`")).collect();
         let more = if names.len() > NAMES_MAX { " and others" } else { "" };
-        alloc::format!("; reached are {}{more}", quoted.join(", "))
+        alloc::format!("; those that are connected reach {}{more}", quoted.join(", "))
     }
 }
 
