@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut project = Project::open(options)?;
     // The agent would find out after the build.
     TcpListener::bind(options.listen).map_err(|error| {
-        anyhow!("{}; or `marram dev --listen ADDRESS`", cannot_listen(&options.listen, "for clients", &error))
+        anyhow!("{}; or `marram dev --listen ADDRESS`", cannot_listen(options.listen, "for clients", &error))
     })?;
     let mut seen = project.look();
     project.build()?;
