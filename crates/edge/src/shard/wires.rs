@@ -81,7 +81,7 @@ impl Shard {
         }
         if lost > 0 {
             let text = alloc::format!(
-                "an agent's connection is gone; sessions that had an end there: {lost}. They go on when it is back, here or elsewhere"
+                "an agent's connection is gone; sessions that had an end there: {lost}. They go on if it comes back, here or elsewhere"
             );
             self.note(2, None, text, out);
         }

@@ -70,7 +70,9 @@ impl Drain {
             count => format!("{count} sessions"),
         };
         if tag == Own::Left as u64 {
-            warn!("stops with {sessions} left: they go on elsewhere if their ends reach another edge");
+            warn!(
+                "stops with {sessions} left; what is left goes on elsewhere if its ends reach another edge"
+            );
             self.told = true;
         } else if !rows.is_empty() {
             let limit = self.limit;
