@@ -19,7 +19,9 @@ pub(crate) fn build() -> Result<()> {
     let names = names()?;
     build_as(&toolchain, "release", &names, &project::cell_modules())?;
     build_as(&toolchain, "debugger", &[DEBUGGED.to_owned()], &project::cell_modules().join("debugger"))?;
-    c::build()
+    c::build()?;
+    say(format!("{} cells are in {}", names.len(), project::cell_modules().display()));
+    Ok(())
 }
 
 fn build_as(toolchain: &Toolchain, profile: &str, names: &[String], modules: &Path) -> Result<()> {

@@ -221,7 +221,11 @@ impl Shell {
     fn stopping(&mut self) {
         let wishes = Stop::take(&mut self.stop, self.stops);
         if wishes > 0 && self.stops == 0 {
-            info!("stopping: taking no new connections, waiting for {} sessions", self.reports.sessions());
+            let (sessions, limit) = (self.reports.sessions(), self.drain_limit);
+            let s = if sessions == 1 { "" } else { "s" };
+            info!(
+                "stopping: taking no new connections, waiting for {sessions} session{s}, {limit:?} at most (`patience.drain`)"
+            );
             self.drain_deadline = Some(self.clock.now() + self.drain_limit);
             // What the program has asked for before it had enough.
             self.asked = true;

@@ -112,8 +112,8 @@ pub enum Answer {
     Apps(Vec<App>),
     /// Apps by image, and whether the edge drains.
     Images(Vec<App>, bool),
-    /// Sessions.
-    Sessions(Vec<Row>),
+    /// Sessions, and the counters that shards give with them.
+    Sessions(Vec<Row>, Vec<Figure>),
     /// One session and, in words, what it survives and why (DESIGN.md section 5.11).
     Session(Box<Row>, Vec<String>),
     /// The name of the file with the recording.
@@ -498,7 +498,7 @@ impl Control {
     fn answer(&mut self, tag: u64, out: &mut Vec<Out>) {
         let Some(mut question) = self.questions.remove(&tag) else { return };
         let answer = match question.request {
-            Request::Sessions => Answer::Sessions(question.rows),
+            Request::Sessions => Answer::Sessions(question.rows, question.figures),
             Request::Inspect(id) => match question.rows.into_iter().find(|row| row.session == id) {
                 Some(row) => {
                     let survives = self.survives(&row);

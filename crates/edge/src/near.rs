@@ -7,13 +7,19 @@ pub fn guess<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Str
     nearest(written, names).map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
-/// The name that is most like what was written, if one is like it at all.
+/// The name that is most like what was written, if one is like it at all: spelt almost so, or the same with another word to it.
 pub fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = written.to_ascii_lowercase();
+    let names: Vec<&str> = names.into_iter().collect();
+    let longer = names.iter().copied().find(|name| {
+        let rest = name.strip_prefix(&*written).filter(|_| !written.is_empty());
+        rest.is_some_and(|rest| rest.starts_with(['_', '-']))
+    });
     // One slip in three letters; names of other people are not guessed.
     let slips_max = written.chars().count().div_ceil(3).min(4);
     let slips = names.into_iter().map(|name| (distance(&written, &name.to_ascii_lowercase()), name));
-    slips.filter(|(slips, _)| *slips <= slips_max).min_by_key(|(slips, _)| *slips).map(|(_, name)| name)
+    let spelt = slips.filter(|(slips, _)| *slips <= slips_max).min_by_key(|(slips, _)| *slips);
+    spelt.map(|(_, name)| name).or(longer)
 }
 
 /// How many letters were left out, added, changed or swapped with their neighbour.
@@ -48,6 +54,7 @@ mod tests {
             ("SESSIONS", Some("sessions")),
             ("clels", Some("cells")),
             ("half-open", Some("half_open")),
+            ("half", Some("half_open")),
             ("memory", None),
             ("", None),
         ] {

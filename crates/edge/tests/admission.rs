@@ -246,8 +246,17 @@ fn a_server_that_nobody_reaches_is_named_with_those_that_somebody_does() {
         servers: vec!["orgin".into(), "db".into()],
     };
     world.step(In::WireUp { wire: WireId(2) });
-    world.step(In::Frame { wire: WireId(2), frame: greet.into() });
+    world.step(In::Frame { wire: WireId(2), frame: greet.clone().into() });
     let told = world.ask(2, &web, true);
     assert!(notes(&told)[0].1.contains("reach `db`, `orgin`"), "{told:?}");
     assert_eq!(world.counted("server_wires", &Label::server("orgin")), 1);
+    // Another agent for the same server is news; the same one over another wire is not.
+    for (wire, host, news) in [(3, 8, 0), (4, 9, 1)] {
+        let greet = Greet { host: HostId([host; 16]), servers: vec!["db".into()], ..greet.clone() };
+        let mut told = world.step(In::WireUp { wire: WireId(wire) });
+        told.extend(world.step(In::Frame { wire: WireId(wire), frame: greet.into() }));
+        let told = notes(&told);
+        assert_eq!(told.len(), news, "{told:?}");
+        assert!(told.iter().all(|(_, text)| text.contains("another agent reaches `db` already")), "{told:?}");
+    }
 }

@@ -71,7 +71,7 @@ impl Manifest {
     /// # Errors
     /// If a field is unknown, missing, of a wrong type, or promises what nobody could keep.
     pub fn parse(source: &Source) -> Result<Self, Problem> {
-        source.parse::<Written>()?.resolve(source)
+        source.parse::<Written>("manifest")?.resolve(source)
     }
 
     /// What the control is told.

@@ -83,7 +83,13 @@ fn an_app_comes_and_goes() {
     let unknown = "0".repeat(32);
     check(&["inspect", &unknown, "--edge", &admin], 3, &["no such app or session"]);
     check(&["kill", &unknown, "--edge", &admin], 3, &["no such app or session"]);
-    check(&["inspect", "xyz", "--edge", &admin], 3, &["32 hexadecimal digits"]);
+    check(&["inspect", "xyz", "--edge", &admin], 2, &["\"xyz\" is no session", "hexadecimal"]);
+    check(&["deploy", &manifest, "--edge", &admin], 0, &["again is unchanged", "build it first"]);
+    check(&["undeploy", "again", "--edge", &admin], 0, &["again takes no new sessions"]);
+    check(&["undeploy", "again", "--edge", &admin], 3, &["no such app", "marram ps"]);
+    check(&["logs", "--app", "forwrd", "--edge", &admin], 0, &["no line is about `forwrd`", "`forward`?"]);
+    let silent = "http://127.0.0.1:1";
+    check(&["apps", "--edge", &admin, "--edge", silent], 4, &["EDGE", "forward"]);
 }
 
 #[test]
@@ -138,6 +144,26 @@ fn inspect_shows_an_edge_with_its_shards_and_apps_and_a_session_with_its_stages(
         "ends with        the",
     ];
     check(&["inspect", session, "--edge", &admin], 0, &words);
+}
+
+#[test]
+fn an_edge_that_stops_says_what_it_waits_for_and_what_is_left() {
+    let layout =
+        support::layout("cli-drain", |layout| layout.edge_tables = "[limits]\ndrain = \"1s\"\n".into());
+    let apps = |place: &_| Ok(vec![support::cells().manifest(place, "counting", "counter", "")?]);
+    let mut lab = Lab::new(layout, apps).unwrap();
+    lab.start_edges("").unwrap();
+    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"f").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    let admin = lab.edges[0].admin().to_string();
+    check(&["drain", "--edge", &admin], 0, &["The edge stops when none is left", "`limits.drain`"]);
+    for words in ["1 session to move; waits 1s", "stops with 1 session left"] {
+        let says = |event: &Event| event.text("message").contains(words);
+        lab.journal.wait(0, PATIENCE, says).expect(words);
+    }
+    drop(client);
 }
 
 #[test]

@@ -181,6 +181,12 @@ fn an_edges_errors_name_line_field_and_fix() {
     for (text, words) in [
         ("listn = 1", &[":4", "listn", "expected one of", "`listen`"][..]),
         ("shards = 0", &[":4", "`shards`", "leave it out"]),
+        ("secret = \"secret\"", &[":4", "unknown field", "did you mean `secret_file`?"]),
+        ("suspect_after = \"1s\"", &[":4", "`suspect_after` belongs below `[patience]`"]),
+        ("[admin]\napps = [\"x\"]", &[":5", "`apps` belongs above the first table"]),
+        ("weight = 3", &[":4", "`weight` belongs below `[[tenant]]`"]),
+        ("apps = \"x\"", &[":4", "`apps`", "write a list: [\"x\"]"]),
+        ("apps = [\"x\"\nshards = 1", &[":5", "or a `]` is missing above"]),
         ("shards = \"two\"", &[":4", "`shards`", "invalid type"]),
         ("[admin]\nlisten = \"localhost:7401\"", &[":5", "`admin.listen`", "127.0.0.1:7400"]),
         ("[admin]\nlisten = \"0.0.0.0:7401\"", &[":5", "`admin.listen`", "not on loopback", "token_file"]),

@@ -85,7 +85,7 @@ const COMMANDS: &[Row] = &[
         "no secret at all",
         "config check edge @/empty.toml",
         2,
-        &["empty.toml", "missing field", "marram config sample"],
+        &["empty.toml", "missing field", "`marram config sample edge`"],
     ),
     (
         "a secret that can be guessed",
@@ -97,7 +97,7 @@ const COMMANDS: &[Row] = &[
         "a secret that is not there",
         "config check edge @/nosecret.toml",
         2,
-        &["`secret_file`", "gone", "cannot be read", "slip in the path"],
+        &["`secret_file`", "gone", "cannot be read", "slip in the path", "or make one", "openssl rand"],
     ),
     ("a certificate that is none", "config check edge @/pem.toml", 2, &["`security.certificate`", "PEM"]),
     (
@@ -166,12 +166,18 @@ const COMMANDS: &[Row] = &[
         2,
         &["the token file", "gone cannot be read", "slip in the path"],
     ),
-    ("no app where one is looked for", "deploy @", 2, &["marram.toml: cannot be read", "slip in the path"]),
+    (
+        "no app where one is looked for",
+        "deploy @",
+        2,
+        &["there is no marram.toml in", "such as cells/forward"],
+    ),
+    ("undeploying nothing", "undeploy", 2, &["required", "<APP>"]),
     (
         "a manifest without a name",
         "config check manifest @/nameless",
         2,
-        &["missing field `name`", "marram config sample"],
+        &["missing field `name`", "`marram config sample manifest`"],
     ),
     ("a slip in a manifest", "config check manifest @/modul", 2, &["`modul`", "did you mean `module`?"]),
     (
@@ -221,6 +227,14 @@ const COMMANDS: &[Row] = &[
         2,
         &["cannot name a crate", "begin with a letter"],
     ),
+    ("a project's name in capitals", "new Lives --directory @/9", 2, &["cannot name a crate", "capitals"]),
+    (
+        "working where the port is in use",
+        "dev @/counter --listen %",
+        1,
+        &["cannot listen on", "Address already in use", "marram dev --listen ADDRESS"],
+    ),
+    ("nothing to send to an agent", "exec -- true", 2, &["--redirect HOST:PORT=LISTENER", "--config"]),
     ("working where no project is", "dev @", 2, &["there is no", "marram.toml", "marram new"]),
     ("working on an app without its server", "dev @/server", 2, &["the server `db`", "--server HOST:PORT"]),
     (

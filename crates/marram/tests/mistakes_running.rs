@@ -4,13 +4,14 @@
 
 mod support;
 
-use marram::harness::{Lab, Place, free_address};
+use marram::harness::{Event, Lab, Place, free_address};
 use marram_agent::net::{Answer, Verdict};
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 fn marram() -> Command {
     Command::new(env!("CARGO_BIN_EXE_marram"))
@@ -136,7 +137,13 @@ fn commands_to_a_running_edge() {
             2,
             &["sessions begin with", "write more"],
         ),
-        ("no identifier", &["inspect", "it"], &token, 3, &["32 hexadecimal digits", "marram ps"]),
+        (
+            "no identifier",
+            &["inspect", "it"],
+            &token,
+            2,
+            &["\"it\" is no session", "hexadecimal", "marram ps"],
+        ),
         ("a server that no agent reaches", &["deploy", &unreached], &token, 0, &["`wbe`", "no agent"]),
         (
             "a rule for a listener that is none",
@@ -198,7 +205,11 @@ fn agents_that_no_edge_takes() {
     let (token, secret) = (file("token"), file("secret"));
     let version = answering(Answer::new(Verdict::Version).encode()).to_string();
     for (mistake, arguments, words) in [
-        ("no token", &["--edge", &edge][..], &["wants to see a token", "give this agent the edge's"][..]),
+        (
+            "no token",
+            &["--edge", &edge][..],
+            &["wants to see a token", "give this agent the edge's", "--token-file"][..],
+        ),
         ("another token", &["--edge", &edge, "--token-file", &secret], &["different tokens", "the same one"]),
         (
             "an admin's address",
@@ -217,6 +228,9 @@ fn agents_that_no_edge_takes() {
     agent.says(&["edge up"]);
     let _client = TcpStream::connect(address).unwrap();
     agent.says(&["no app `countng`", "marram deploy", "did you mean `counting`?"]);
+    let words = "it is refused, and over unless its agent knows an edge with that app";
+    let told = |event: &Event| event.text("message").contains(words);
+    lab.journal.wait(0, Duration::from_secs(60), told).expect("the edge tells it, too");
 }
 
 #[test]
@@ -294,5 +308,9 @@ fn edges_of_different_secrets() {
     second.says(&["an app is deployed"]);
     agent.says(&["edge=second"]);
     drop(first);
-    agent.says(&["this edge's secret is not the one that the session began under"]);
+    agent.says(&[
+        "the secret of edge `second` is not the one that the session began under",
+        "the same `secret_file`",
+    ]);
+    second.says(&["it is refused for good", "the same `secret_file`"]);
 }

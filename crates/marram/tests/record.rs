@@ -174,6 +174,8 @@ fn again_and_again(file: &str, whole: &Value, count: &str) {
     assert!(code == 5 && said.contains("ended before"), "{code} {said}");
     let dump = told(&["replay", file, "--dump", "state", "--dump", "0x0+32"]);
     assert!(dump.contains("random bytes drawn") && dump.contains("00000010  "), "{dump}");
+    let (code, said) = complaint(&["replay", file, "--dump", "0x99999999+4"]);
+    assert!(code == 2 && said.contains("no memory there"), "{code} {said}");
 }
 
 fn damaged(lab: &Lab, file: &str) {

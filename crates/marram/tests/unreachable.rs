@@ -80,7 +80,8 @@ fn a_server_that_no_agent_reaches_is_named_at_once() {
     let waits = |event: &Event| event.name() == "waiting";
     let waits = lab.journal.wait(0, PATIENCE, waits).expect("the client's agent says so").1;
     assert_eq!((waits.text("code"), waits.text("app")), ("NoServerAgent", "forward"), "{}", waits.fields);
-    assert!(waits.text("reason").contains("`peer`"), "{}", waits.fields);
+    let reason = waits.text("reason");
+    assert!(reason.contains("`peer`") && reason.contains("one that reaches `pear` is"), "{}", waits.fields);
     let told = |event: &Event| {
         let text = event.text("message");
         event.text("level") == "WARN" && text.contains("server `peer`") && text.contains("reach `pear`")

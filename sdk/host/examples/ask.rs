@@ -22,10 +22,10 @@ fn run() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let app =
         arguments.next().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "ask APP EDGE [EDGE ...]"))?;
-    let mut settings = Settings::new(arguments).observer(|event| {
-        if let Event::Owned { address, gap, .. } = event {
-            eprintln!("at {address} after {gap:?}");
-        }
+    let mut settings = Settings::new(arguments).observer(|event| match event {
+        Event::Owned { address, gap, .. } if gap.is_zero() => eprintln!("begun at {address}"),
+        Event::Owned { address, gap, .. } => eprintln!("at {address} after {gap:?} without an edge"),
+        _ => {}
     });
     if let Ok(token) = std::env::var("MARRAM_TOKEN") {
         settings = settings.token(&token);

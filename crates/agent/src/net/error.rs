@@ -58,7 +58,9 @@ impl fmt::Display for WireError {
             Self::Io(error) => write!(f, "{error}"),
             Self::Refused(answer) => write!(f, "{answer}"),
             Self::Tls(error) => tls(error, f),
-            Self::WrongToken => f.write_str("agent and edge have different tokens: give both the same one"),
+            Self::WrongToken => {
+                f.write_str("agent and edge have different tokens: give both the same one (`--token-file`, or `security.token_file`)")
+            },
             Self::Garbage(what) => write!(
                 f,
                 "the peer does not speak Marram's protocol: it sent {what}; compare the address with `listen` of the edge \

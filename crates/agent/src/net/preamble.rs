@@ -142,7 +142,7 @@ impl fmt::Display for Answer {
                 "the edge cannot encrypt: give it a certificate and key, or the token that this agent has",
             ),
             Verdict::TokenMissing => {
-                f.write_str("the edge wants to see a token: give this agent the edge's token")
+                f.write_str("the edge wants to see a token: give this agent the edge's token (`--token-file`, or `security.token_file`)")
             }
             Verdict::TokenUnknown => {
                 f.write_str("the edge has no token to compare this agent's with: give it one, or take this agent's away")

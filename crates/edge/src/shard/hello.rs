@@ -171,8 +171,11 @@ impl Shard {
             }
             Some(_) => refuse(
                 Code::WrongKey,
-                "the proof does not fit the session's key: it is another session's, or this edge's secret is not the one \
-                 that the session began under",
+                alloc::format!(
+                    "the proof does not fit the session's key: it is another session's, or the secret of edge `{}` is not the \
+                     one that the session began under; give all edges the same `secret_file`",
+                    self.config.edge
+                ),
             ),
             None if hello.fresh && !hello.server => Ok(false),
             None => refuse(Code::WrongKey, "resuming a session takes its key"),
@@ -223,7 +226,10 @@ impl Shard {
             Some(found) => Ok(Some(found)),
             None => refuse(
                 Code::NoServerAgent,
-                alloc::format!("no agent that reaches the server `{server}` is connected to this edge"),
+                alloc::format!(
+                    "no agent that reaches the server `{server}` is connected to this edge{}",
+                    self.reached_instead(server)
+                ),
             ),
         }
     }

@@ -2,7 +2,8 @@
 //! counted for as long as it goes on asking. Decides nothing.
 
 use super::Shard;
-use crate::api::{Now, Out};
+use crate::api::{Now, Out, WireId};
+use crate::near;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     string::{String, ToString},
@@ -70,7 +71,8 @@ impl Refused {
 
     /// How many still ask.
     pub(super) fn waiting(&self, now_ns: u64) -> usize {
-        self.sessions.values().filter(|(_, at_ns)| now_ns < *at_ns + FORGET_NS).count()
+        let waits = |(code, at_ns): &&(Code, u64)| code.retry() && now_ns < *at_ns + FORGET_NS;
+        self.sessions.values().filter(waits).count()
     }
 }
 
@@ -84,33 +86,81 @@ impl Shard {
         reason: &str,
         out: &mut Vec<Out>,
     ) {
-        // Every shard of the edge is asked in turn: one of them speaks for all.
-        if hello.session.0[0] % self.config.shards.max(1) != self.config.shard {
+        // Every shard of the edge is asked in turn, if not about what is final: one of them speaks for all.
+        let speaks = hello.session.0[0] % self.config.shards.max(1) == self.config.shard;
+        if code.retry() && !speaks {
             return;
         }
         let hint = match code {
+            // Who has no proof at all is no session of a domain.
+            Code::WrongKey if hello.proof.is_some() => String::new(),
             Code::UnknownImage if hello.image.is_some_and(|image| self.is_being_fetched(image)) => return,
             Code::UnknownImage | Code::UnknownApp => String::new(),
-            Code::NoServerAgent => self.reachable(),
+            Code::NoServerAgent => self.others_reached(),
             _ => return,
         };
         let Some(swallowed) = self.refused.tell(now.mono_ns, hello.session, code) else { return };
-        let until = if hello.fresh { "the agent's `patience.no_edge`" } else { "its app's `keep.linger`" };
+        let happens = match code {
+            Code::WrongKey => "it is refused for good",
+            Code::UnknownApp if hello.fresh => {
+                "it is refused, and over unless its agent knows an edge with that app"
+            }
+            _ if hello.fresh => {
+                "it waits, and asks again until the agent's `patience.no_edge` is over or another edge takes it"
+            }
+            _ => "it waits, and asks again until its app's `keep.linger` is over or another edge takes it",
+        };
         let others = match swallowed {
             0 => String::new(),
             count => alloc::format!(" (and {count} other sessions that were refused something)"),
         };
-        let text = alloc::format!(
-            "it waits, and asks again until {until} is over or another edge takes it: {reason}{hint}{others}"
-        );
+        let text = alloc::format!("{happens}: {reason}{hint}{others}");
         self.note(1, Some(hello.session), text, out);
     }
 
-    /// The servers that agents reach, in words.
-    fn reachable(&self) -> String {
-        let names: BTreeSet<&String> = self.wires.values().flat_map(|wire| &wire.servers).collect();
+    fn reached(&self) -> BTreeSet<&String> {
+        self.wires.values().flat_map(|wire| &wire.servers).collect()
+    }
+
+    /// For the agent of a session whose server no agent reaches. Clients may be shown it, so it names no server but one that is
+    /// spelt almost so.
+    pub(super) fn reached_instead(&self, server: &str) -> String {
+        let names = self.reached();
+        match near::nearest(server, names.iter().map(|name| name.as_str())) {
+            _ if names.is_empty() => "; none is that reaches any server: `marram agent server`".to_string(),
+            Some(name) => alloc::format!("; one that reaches `{name}` is"),
+            None => "; those that are reach others, which the edge's log names".to_string(),
+        }
+    }
+
+    /// An agent has come, and others may reach the same servers: says which one is used.
+    pub(super) fn tell_shared_servers(&self, id: WireId, out: &mut Vec<Out>) {
+        // An agent is connected to every shard: one of them speaks for all.
+        let Some(wire) = self.wires.get(&id).filter(|_| self.config.shard == 0) else { return };
+        let others = |server: &&String| {
+            self.wires.values().any(|other| other.host != wire.host && other.servers.contains(*server))
+        };
+        let shared: Vec<String> = wire
+            .servers
+            .iter()
+            .filter(others)
+            .take(NAMES_MAX)
+            .map(|name| alloc::format!("`{name}`"))
+            .collect();
+        if !shared.is_empty() {
+            let text = alloc::format!(
+                "another agent reaches {} already: new sessions go to the one that has been connected for longest",
+                shared.join(", ")
+            );
+            self.note(2, None, text, out);
+        }
+    }
+
+    /// The servers that agents reach, in words; nothing where there are none, which the reason says.
+    fn others_reached(&self) -> String {
+        let names = self.reached();
         if names.is_empty() {
-            return "; no agent is connected that reaches any server: `marram agent server`".to_string();
+            return String::new();
         }
         let quoted: Vec<String> =
             names.iter().take(NAMES_MAX).map(|name| alloc::format!("`{name}`")).collect();

@@ -67,15 +67,23 @@ impl Shard {
         if wire.role.is_some() {
             return self.keeper_down(now, id, out);
         }
+        let mut lost = 0_usize;
         for (channel, bound) in wire.channels {
             let Some(session) = self.sessions.get_mut(&bound.session) else { continue };
             let link = &mut session.links[index(bound.port)];
             if *link == Some((id, channel)) {
                 *link = None;
+                lost += 1;
                 self.with_owner(now, bound.session, out, |owner, effects| {
                     owner.unlinked(bound.port, effects)
                 });
             }
+        }
+        if lost > 0 {
+            let text = alloc::format!(
+                "an agent's connection is gone; sessions that had an end there: {lost}. They go on if it comes back, here or elsewhere"
+            );
+            self.note(2, None, text, out);
         }
     }
 
@@ -120,6 +128,7 @@ impl Shard {
             draining: self.draining,
         };
         out.push(Out::Send { wire: id, frame: welcome.into() });
+        self.tell_shared_servers(id, out);
     }
 
     pub(super) fn goodbye(&mut self, id: WireId, reason: &str, out: &mut Vec<Out>) {

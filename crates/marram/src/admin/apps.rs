@@ -26,7 +26,11 @@ pub(super) fn deploy(desk: &Desk, upload: &Upload) -> Result<Value, Refusal> {
     crate::memory::give_back();
     let image = image?;
     chains::keys_are_granted(desk, &images, &manifest.name, image)?;
-    announce(desk, &manifest, &upload.manifest, image)
+    let app = manifest.app(image);
+    let unchanged = matches!(ask(desk, Request::Apps)?, Answer::Apps(apps) if apps.contains(&app));
+    let mut deployed = announce(desk, &manifest, &upload.manifest, image)?;
+    deployed["unchanged"] = json!(unchanged);
+    Ok(deployed)
 }
 
 /// Deploys an image that is in the cache, because it was deployed here before.

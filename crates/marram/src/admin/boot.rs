@@ -64,10 +64,22 @@ pub fn check(path: &Path) -> Result<(), String> {
 /// # Errors
 /// In words, if the manifest is wrong or a file that it names cannot be read.
 pub fn load(path: &Path) -> Result<Upload, String> {
-    let path: PathBuf = if path.is_dir() { path.join(manifest::FILE_NAME) } else { path.into() };
+    let path: PathBuf = if path.is_dir() { manifest_in(path)? } else { path.into() };
     let source = Source::read(&path).map_err(|problem| problem.to_string())?;
     let manifest = Manifest::parse(&source).map_err(|problem| problem.to_string())?;
     let parts = manifest::read_parts(&source, &manifest.stages).map_err(|problem| problem.to_string())?;
     let parts = parts.into_iter().map(Into::into).collect();
     Ok(Upload { manifest: source.text().to_owned(), parts })
+}
+
+/// The manifest of the app in a directory.
+fn manifest_in(directory: &Path) -> Result<PathBuf, String> {
+    let path = directory.join(manifest::FILE_NAME);
+    if path.exists() {
+        return Ok(path);
+    }
+    let (name, shown) = (manifest::FILE_NAME, directory.display());
+    Err(format!(
+        "there is no {name} in {shown}: name an app's directory, such as cells/forward, or its manifest"
+    ))
 }

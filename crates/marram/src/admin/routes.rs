@@ -253,10 +253,14 @@ fn undeploy(desk: &Desk, name: &str) -> Result<Answer, Refusal> {
 }
 
 fn sessions(desk: &Desk) -> Result<Answer, Refusal> {
-    let control::Answer::Sessions(rows) = ask(desk, Request::Sessions)? else { return Err(unexpected()) };
+    let control::Answer::Sessions(rows, figures) = ask(desk, Request::Sessions)? else {
+        return Err(unexpected());
+    };
     let mut names = StageNames::new(desk);
     let rows: Vec<Value> = rows.iter().map(|row| session_row(&mut names, row)).collect();
-    Ok(Answer::json(&json!({ "edge": desk.edge, "sessions": rows })))
+    let waiting = figures.iter().filter(|figure| figure.counter.name == "sessions_waiting");
+    let waiting: u64 = waiting.map(|figure| figure.counter.value).sum();
+    Ok(Answer::json(&json!({ "edge": desk.edge, "sessions": rows, "waiting": waiting })))
 }
 
 /// A session with the stages that its messages go through.

@@ -32,6 +32,12 @@ pub(super) fn run(arguments: &Exec) -> Result<(), Failure> {
         Some(path) => Some(path.as_path()),
         None => redirects.is_empty().then_some(Path::new(CONFIG)),
     };
+    if arguments.config.is_none() && redirects.is_empty() && !Path::new(CONFIG).exists() {
+        return Err(Failure::Usage(anyhow::anyhow!(
+            "nothing says which connections go to an agent: write `--redirect HOST:PORT=LISTENER`, or name the agent's \
+             configuration with --config (there is no {CONFIG})"
+        )));
+    }
     if let Some(path) = config {
         let source = Source::read(path).map_err(|problem| Failure::Usage(problem.into()))?;
         redirects.extend(agent::redirects(&source).map_err(|problem| Failure::Usage(problem.into()))?);

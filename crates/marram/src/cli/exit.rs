@@ -1,5 +1,6 @@
 //! What the exit status means.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Shown under `marram --help`.
@@ -67,7 +68,9 @@ pub(super) fn code(result: Result<(), Failure>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let (code, error) = failure.parts();
-            eprintln!("marram: {error:#}");
+            // In one piece, since another process may say something at the same time. Nobody may read it.
+            let text = format!("marram: {error:#}\n");
+            let _ = std::io::stderr().write_all(text.as_bytes());
             ExitCode::from(code)
         }
     }

@@ -1,13 +1,16 @@
 //! `marram logs`: what edges and recorders logged lately, and what they log from now on, merged by time.
 
 use super::Failure;
-use super::operate::{Edges, failure};
+use super::operate::{Edges, can_be_session, failure};
 use crate::admin::HEARTBEAT;
 use crate::admin::client::{Client, ClientError};
 use crate::config::units::{Name, Time};
 use crate::logging::Level;
 use clap::Args;
+use marram_edge::near;
 use serde_json::Value;
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -123,11 +126,8 @@ struct Seen {
 
 pub(super) fn run(arguments: &Logs) -> Result<(), Failure> {
     let wanted = &arguments.wanted;
-    if let Some(session) = wanted.session.as_ref().filter(|id| !is_identifier(id)) {
-        let what = anyhow::anyhow!(
-            "{session:?} is no session: its identifier, or how it begins, is hexadecimal digits"
-        );
-        return Err(Failure::Usage(what));
+    if let Some(session) = &wanted.session {
+        can_be_session(session)?;
     }
     let (tell, told) = mpsc::sync_channel(WAITING_MAX);
     let mut seen = Vec::new();
@@ -139,16 +139,28 @@ pub(super) fn run(arguments: &Logs) -> Result<(), Failure> {
     }
     drop(tell);
     let (json, follow, several) = (arguments.edges.json, wanted.follow, seen.len() > 1);
-    let mut screen = Screen { json, follow, several, seen };
+    let mut screen = Screen { json, follow, several, seen, shown: Cell::new(false) };
     if screen.begin(&told, wanted.last()) {
         screen.go_on(&told);
+    }
+    if let Some(app) = wanted.app.as_ref().filter(|_| !screen.shown.get()) {
+        explain_nothing(&arguments.edges, app);
     }
     let failures = screen.seen.into_iter().filter_map(|seen| seen.failure).collect();
     Failure::all(failures).map_or(Ok(()), Err)
 }
 
-fn is_identifier(text: &str) -> bool {
-    (1..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// Says so where nothing was logged about an app that there is not.
+fn explain_nothing(edges: &Edges, app: &Name) {
+    // Which edges cannot be asked is said elsewhere.
+    let Ok((answers, _)) = edges.listed("/v1/apps") else { return };
+    let rows = answers.iter().filter_map(|answer| answer["apps"].as_array()).flatten();
+    let names: BTreeSet<&str> = rows.filter_map(|row| row["name"].as_str()).collect();
+    let app = &app.0;
+    if !names.contains(app.as_str()) {
+        let guess = near::guess(app, names);
+        eprintln!("marram: no line is about `{app}`, and no such app is deployed{guess}");
+    }
 }
 
 /// Reads one edge's lines until nobody wants them or it has no more.
@@ -206,6 +218,8 @@ struct Screen {
     follow: bool,
     several: bool,
     seen: Vec<Seen>,
+    /// Whether there was a line.
+    shown: Cell<bool>,
 }
 
 impl Screen {
@@ -216,12 +230,15 @@ impl Screen {
         while !self.seen.iter().all(|seen| seen.caught_up || seen.away || seen.over) {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok((place, news)) = told.recv_timeout(left) else { break };
-            lines.extend(self.take(place, news).map(|line| (line["at_us"].as_u64(), place, line)));
+            lines.extend(self.take(place, news).map(|line| (place, line)));
         }
-        lines.sort_by_key(|(at_us, ..)| *at_us);
+        // When they were said, which is not when the edge heard of it: its shards' lines take their time. In RFC 3339, so the
+        // texts are in the order of their times.
+        let said = |line: &Value| line["timestamp"].as_str().map(str::to_owned);
+        lines.sort_by_cached_key(|(_, line)| (said(line), line["at_us"].as_u64()));
         let more = lines.len().saturating_sub(last.unwrap_or(usize::MAX));
         lines.drain(..more);
-        lines.iter().all(|(_, place, line)| self.show(*place, line))
+        lines.iter().all(|(place, line)| self.show(*place, line))
     }
 
     /// Shows what comes.
@@ -283,6 +300,7 @@ impl Screen {
 
     /// False if nobody looks any more, as when `head` has seen enough.
     fn show(&self, place: usize, line: &Value) -> bool {
+        self.shown.set(true);
         let name = &self.seen[place].name;
         let shown = if self.json {
             let mut line = line.clone();

@@ -49,6 +49,8 @@ enum Command {
     Dev(project::Dev),
     /// Send an app (manifest and module) to edges.
     Deploy(operate::Deploy),
+    /// Let edges begin no new sessions of an app; those that run go on.
+    Undeploy(operate::Undeploy),
     /// List the apps that edges have.
     Apps(operate::Edges),
     /// List sessions.
@@ -67,7 +69,7 @@ enum Command {
     Exec(exec::Exec),
     /// Show whether edges' coordinator is there, and which edges it knows.
     Coordinator(operate::Edges),
-    /// Let edges move their sessions away and take nothing new.
+    /// Stop edges in order: they take nothing new, have their sessions moved away, and stop when none is left or after `limits.drain` (30s).
     Drain(operate::Edges),
     /// Choose the app that an edge's gates lead to, by rules.
     #[command(subcommand)]
@@ -110,6 +112,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::New(arguments) => project::new(arguments),
         Command::Dev(arguments) => project::dev(arguments),
         Command::Deploy(arguments) => operate::deploy(arguments),
+        Command::Undeploy(arguments) => operate::undeploy(arguments),
         Command::Apps(edges) => operate::apps(edges),
         Command::Ps(arguments) => ps::run(arguments),
         Command::Logs(arguments) => logs::run(arguments),

@@ -3,6 +3,7 @@
 use super::{Failure, table};
 use crate::admin::client::{Client, ClientError};
 use crate::config::source::unreadable;
+use crate::config::units::Name;
 use anyhow::anyhow;
 use bytes::Bytes;
 use clap::Args;
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 /// How long an edge may take to answer what it has at hand.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// Of a session's identifier.
+const SESSION_DIGITS: usize = 2 * size_of::<SessionId>();
 /// Sessions that are named where several begin alike.
 const NAMED_MAX: usize = 4;
 /// How long for what takes its time: it compiles a module, or asks distant ends for what they keep.
@@ -36,6 +39,11 @@ pub(super) struct Edges {
 }
 
 impl Edges {
+    /// Whether a line has to say of which edge it is.
+    pub(super) fn are_several(&self) -> bool {
+        self.edges.len() > 1
+    }
+
     /// Each of them alone.
     pub(super) fn each(&self) -> impl Iterator<Item = Self> {
         let one = |edge: &String| Self {
@@ -142,10 +150,10 @@ impl Edges {
         self.ask_all((&Method::GET, path, &Bytes::new()), PATIENCE, text)
     }
 
-    /// A session's whole identifier, for one that begins so. What cannot be one is given back: edges say what is wrong with it.
+    /// A session's whole identifier, for one that begins so.
     pub(super) fn whole(&self, session: &str) -> Result<String, Failure> {
-        let digits = !session.is_empty() && session.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if !digits || session.len() >= 2 * size_of::<SessionId>() {
+        can_be_session(session)?;
+        if session.len() == SESSION_DIGITS {
             return Ok(session.to_owned());
         }
         let begins = session.to_ascii_lowercase();
@@ -232,6 +240,16 @@ impl Edges {
     }
 }
 
+/// Whether a session's identifier can begin so.
+pub(super) fn can_be_session(text: &str) -> Result<(), Failure> {
+    if (1..=SESSION_DIGITS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(());
+    }
+    Err(Failure::Usage(anyhow!(
+        "{text:?} is no session: its identifier, or how it begins, is hexadecimal digits; look with `marram ps`"
+    )))
+}
+
 /// What one of the edges said.
 struct Asked {
     /// Which of those that were named.
@@ -286,13 +304,14 @@ pub(super) fn deploy(arguments: &Deploy) -> Result<(), Failure> {
     arguments.edges.ask_all((&Method::POST, "/v1/apps", &body), LONG, |answers| {
         let line = |answer: &Value| {
             let note = answer["note"].as_str().map_or_else(String::new, |note| format!("note: {note}\n"));
-            format!(
-                "{}: {} is deployed as image {}; its sessions survive {}\n{note}",
-                text(answer, "edge"),
-                text(answer, "name"),
-                short(&text(answer, "image")),
-                text(answer, "survives")
-            )
+            let (edge, name) = (text(answer, "edge"), text(answer, "name"));
+            let (image, survives) = (short(&text(answer, "image")), text(answer, "survives"));
+            if answer["unchanged"] == true {
+                return format!(
+                    "{edge}: {name} is unchanged: image {image} was deployed already (if you changed its source, build it first)\n{note}"
+                );
+            }
+            format!("{edge}: {name} is deployed as image {image}; its sessions survive {survives}\n{note}")
         };
         answers.iter().map(line).collect()
     })
@@ -302,8 +321,29 @@ pub(super) fn apps(edges: &Edges) -> Result<(), Failure> {
     edges.list("/v1/apps", |answers| {
         let fields = ["name", "image", "cell", "protect", "server", "keep", "stages"];
         let headings = ["APP", "IMAGE", "CELL", "PROTECT", "SERVER", "CHECKPOINTS AT", "STAGES"];
-        listing(answers, "apps", &fields, &headings)
+        listing(answers, edges.are_several(), "apps", &fields, &headings)
     })
+}
+
+/// `marram undeploy`
+#[derive(Args)]
+pub(super) struct Undeploy {
+    /// The app's name, as `marram apps` shows it.
+    app: Name,
+    #[command(flatten)]
+    edges: Edges,
+}
+
+pub(super) fn undeploy(arguments: &Undeploy) -> Result<(), Failure> {
+    let name = &arguments.app.0;
+    arguments.edges.ask_all(
+        (&Method::DELETE, &format!("/v1/apps/{name}"), &Bytes::new()),
+        PATIENCE,
+        |answers| {
+            let line = |_: &Value| format!("{name} takes no new sessions; those that run go on\n");
+            answers.first().map(line).unwrap_or_default()
+        },
+    )
 }
 
 /// `marram kill`
@@ -332,14 +372,20 @@ pub(super) fn kill(arguments: &Kill) -> Result<(), Failure> {
 
 pub(super) fn drain(edges: &Edges) -> Result<(), Failure> {
     edges.ask_all((&Method::POST, "/v1/drain", &Bytes::new()), PATIENCE, |_| {
-        "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest\n"
+        "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest. The edge stops when none is \
+         left, or after its `limits.drain` (30s unless configured)\n"
             .to_owned()
     })
 }
 
-/// A table of what each edge lists; says of which edge a line is where there are several.
-pub(super) fn listing(answers: &[Value], list: &str, fields: &[&str], headings: &[&str]) -> String {
-    let several = answers.len() > 1;
+/// A table of what each edge lists; says of which edge a line is where several were asked, whether or not they answered.
+pub(super) fn listing(
+    answers: &[Value],
+    several: bool,
+    list: &str,
+    fields: &[&str],
+    headings: &[&str],
+) -> String {
     let edge = |answer: &Value| several.then(|| text(answer, "edge"));
     let mut rows = Vec::new();
     let items = |answer: &Value| answer[list].as_array().is_some_and(|items| !items.is_empty());

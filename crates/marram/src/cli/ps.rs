@@ -1,8 +1,9 @@
 //! `marram ps`: sessions, all of them or those that are asked for, in the order that is asked for.
 
 use super::operate::{Edges, listing};
-use super::{Failure, emit, inspect};
+use super::{Failure, emit, inspect, table::counted};
 use crate::config::units::{Name, Time};
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
 use marram_edge::near;
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ struct Wanted {
     #[arg(long, value_enum)]
     protect: Option<Protect>,
     /// In this phase, as the list shows it.
-    #[arg(long, value_parser = PHASES)]
+    #[arg(long, value_parser = phases())]
     phase: Option<String>,
     /// Kept by this edge or recorder, or by "none".
     #[arg(long, value_name = "NAME")]
@@ -96,19 +97,23 @@ enum Order {
 }
 
 /// Those of sessions on edges, and those of what recorders keep.
-const PHASES: [&str; 11] = [
-    "running",
-    "standing by",
-    "asking",
-    "restoring",
-    "replaying",
-    "recording",
-    "finishing",
-    "adrift",
-    "arriving",
-    "kept",
-    "unfed",
+const PHASES: [(&str, &str); 11] = [
+    ("running", "its cell takes what its ends say"),
+    ("standing by", "another edge owns it; here is its standby"),
+    ("asking", "waits for its ends' promises and what they keep: it begins, or recovers"),
+    ("restoring", "its cell is started, or made from a checkpoint"),
+    ("replaying", "its cell is run to where it stood"),
+    ("recording", "its handler was stopped, and what its ends keep is recorded before they are told"),
+    ("finishing", "both sides are done; its ends are told"),
+    ("adrift", "its cell lives, and no end is connected to it here"),
+    ("arriving", "a recorder is being fed it"),
+    ("kept", "a recorder has it"),
+    ("unfed", "a recorder has it, and no edge feeds it"),
 ];
+
+fn phases() -> PossibleValuesParser {
+    PossibleValuesParser::new(PHASES.map(|(name, means)| PossibleValue::new(name).help(means)))
+}
 
 const FIELDS: [&str; 11] = [
     "session",
@@ -152,9 +157,25 @@ pub(super) fn run(arguments: &Ps) -> Result<(), Failure> {
     if arguments.quiet {
         emit(&identifiers(&answers));
     } else if !answers.is_empty() {
-        arguments.edges.show(&answers, || listing(&aged(&answers, now_ms), "sessions", &FIELDS, &HEADINGS));
+        let several = arguments.edges.are_several();
+        arguments.edges.show(&answers, || {
+            listing(&aged(&answers, now_ms), several, "sessions", &FIELDS, &HEADINGS) + &waiting(&answers)
+        });
     }
     failed.map_or(Ok(()), Err)
+}
+
+/// Of sessions that edges refuse for now, and so do not list.
+fn waiting(answers: &[Value]) -> String {
+    match answers.iter().filter_map(|answer| answer["waiting"].as_u64()).sum() {
+        0 => String::new(),
+        count => {
+            format!(
+                "{} to be let in; `marram logs` says what for\n",
+                counted(count, "session") + if count == 1 { " waits" } else { " wait" }
+            )
+        }
+    }
 }
 
 /// The apps whose sessions there are.

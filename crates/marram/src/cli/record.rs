@@ -39,6 +39,10 @@ pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
         let what = anyhow!("{} is there already: name another file with --output", output.display());
         return Err(Failure::Usage(what));
     }
+    if let Some(directory) = output.parent().filter(|path| !path.as_os_str().is_empty() && !path.is_dir()) {
+        let what = anyhow!("there is no directory {}: name another file with --output", directory.display());
+        return Err(Failure::Usage(what));
+    }
     let kind = if arguments.redact { "/redacted" } else { "" };
     let path = format!("/v1/sessions/{session}/record{kind}");
     let (client, file) = arguments.edges.call_first(&Method::POST, &path)?;

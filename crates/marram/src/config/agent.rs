@@ -119,7 +119,11 @@ impl Config {
     /// If a field is unknown, missing, of a wrong type, or does not fit the others or the side.
     pub fn parse(source: &Source, side: Side) -> Result<Self, Problem> {
         let source = &source.overridden::<Written>(environment::AGENT)?;
-        source.parse::<Written>()?.resolve(source, side)
+        let kind = match side {
+            Side::Client => "agent-client",
+            Side::Server => "agent-server",
+        };
+        source.parse::<Written>(kind)?.resolve(source, side)
     }
 }
 
@@ -129,7 +133,7 @@ impl Config {
 /// As [`Config::parse`], as far as listeners go.
 pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
     let mut redirects = Vec::new();
-    for written in source.parse::<Written>()?.listen {
+    for written in source.parse::<Written>("agent-client")?.listen {
         let (destinations, address) = (written.instead_of.clone(), written.address.span());
         let listener = written.resolve(source)?;
         let protocol = match listener.protocol {

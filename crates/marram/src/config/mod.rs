@@ -7,6 +7,7 @@ pub mod agent;
 mod coordinator;
 pub mod edge;
 pub mod environment;
+mod hints;
 mod keys;
 pub mod recorder;
 pub mod routes;

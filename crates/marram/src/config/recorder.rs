@@ -37,7 +37,7 @@ impl Config {
     /// If a field is unknown, missing, of a wrong type, or does not fit the others.
     pub fn parse(source: &Source) -> Result<Self, Problem> {
         let source = &source.overridden::<Written>(environment::RECORDER)?;
-        source.parse::<Written>()?.resolve(source)
+        source.parse::<Written>("recorder")?.resolve(source)
     }
 }
 

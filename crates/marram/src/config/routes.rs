@@ -199,7 +199,7 @@ pub fn reread(source: &Source) -> Result<Vec<Rule>, Problem> {
         #[serde(default)]
         route: Vec<Spanned<WrittenRoute>>,
     }
-    let outline: Outline = source.parse()?;
+    let outline: Outline = source.parse("edge")?;
     let rules = rules(source, &outline.route)?;
     match marram_session::agent::routes::Table::new(rules.clone()) {
         Ok(_) => Ok(rules),

@@ -101,7 +101,7 @@ impl WrittenSecurity {
 
 /// Reads a token: one line, without the white space around it.
 pub(super) fn token(source: &Source, path: &Spanned<String>) -> Result<String, Problem> {
-    let bytes = file(source, path)?;
+    let bytes = random_file(source, path)?;
     warn_if_shown(source, path);
     let text = std::str::from_utf8(&bytes)
         .map_err(|_| source.problem(&path.span(), "is no text; write one line"))?;
@@ -114,13 +114,26 @@ pub(super) fn token(source: &Source, path: &Spanned<String>) -> Result<String, P
 
 /// Reads a secret: the file's bytes, without white space at its end.
 pub(super) fn secret(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
-    let bytes = file(source, path)?;
+    let bytes = random_file(source, path)?;
     warn_if_shown(source, path);
     let secret = bytes.trim_ascii_end();
     if secret.len() < SECRET_BYTES_MIN {
         return Err(too_short(source, &path.span(), secret.len()));
     }
     Ok(secret.to_vec())
+}
+
+/// Reads a file that anybody can make.
+fn random_file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
+    let place = source.path(path.get_ref());
+    let gone = std::fs::metadata(&place).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    file(source, path).map_err(|mut problem| {
+        if gone {
+            problem.what +=
+                &format!(", or make one: `(umask 077; openssl rand -hex 32 > {})`", place.display());
+        }
+        problem
+    })
 }
 
 /// Warns of a file that holds a secret and that everybody can read.

@@ -2,6 +2,7 @@
 //! fix. Knows TOML's outline, not what the fields mean.
 
 use super::environment::Patch;
+use super::hints::hint;
 use marram_edge::near;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
@@ -142,17 +143,17 @@ impl Source {
         if self.directory.as_os_str().is_empty() { Path::new(".") } else { &self.directory }
     }
 
-    /// Parses the text.
+    /// Parses the text. `kind` is what `marram config sample` calls one.
     ///
     /// # Errors
     /// If it is no TOML, has a field that is not known, or one of another type.
-    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+    pub fn parse<T: DeserializeOwned>(&self, kind: &str) -> Result<T, Problem> {
         toml::from_str(&self.text).map_err(|error| {
-            let what = told(error.message());
+            let what = told(error.message()) + &hint::<T>(error.message());
             match error.span() {
                 // Of the whole text: no place is to blame.
                 Some(span) if span.start == 0 && what.starts_with("missing field") => {
-                    self.complaint(what + "; `marram config sample` shows every field")
+                    self.complaint(format!("{what}; `marram config sample {kind}` shows every field"))
                 }
                 Some(span) => self.problem(&span, what),
                 None => self.complaint(what),

@@ -5,6 +5,7 @@ mod admin_channel;
 mod beginning;
 mod caches;
 mod checkpoints;
+mod drain;
 mod executor;
 mod fetcher;
 mod gate;

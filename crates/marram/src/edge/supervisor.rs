@@ -4,6 +4,7 @@
 use super::{
     AdminChannel, Fetch, Options,
     admin_channel::Question,
+    drain::{ANSWER_TIME, Drain, FIRST_TAG, Own},
     fetcher::Fetcher,
     gate::Gate,
     lobby::{Introduced, Lobby, Outcome, Rejected},
@@ -43,18 +44,6 @@ const SHARD: u64 = 2;
 const GUEST: u64 = 3;
 /// Accepted before others have their turn.
 const ACCEPTS: usize = 64;
-/// How long the answer to a drain has to reach whoever asked for it.
-const ANSWER_TIME: Duration = Duration::from_millis(500);
-/// The supervisor's own question when it is told to stop; those of operators count from 1.
-const OWN_TAG: u64 = 0;
-
-/// When an edge that was told to stop does.
-struct Drain {
-    /// If no session is left.
-    earliest: Instant,
-    /// In any case.
-    latest: Instant,
-}
 
 /// Everything that the supervisor's thread holds.
 pub(super) struct Supervisor {
@@ -81,7 +70,6 @@ pub(super) struct Supervisor {
     stops: usize,
     drain_limit: Duration,
     drain: Option<Drain>,
-    drained: bool,
     now: Instant,
 }
 
@@ -148,7 +136,7 @@ impl Supervisor {
             witnesses,
             replies: BTreeMap::new(),
             overdue: VecDeque::new(),
-            next_tag: OWN_TAG + 1,
+            next_tag: FIRST_TAG,
             rejections: Limiter::new(now),
             accept_errors: Limiter::new(now),
             notes: [(); 3].map(|()| Limiter::new(now)),
@@ -156,7 +144,6 @@ impl Supervisor {
             stops: 0,
             drain_limit: options.limits.drain,
             drain: None,
-            drained: false,
             now,
             poll,
         };
@@ -192,14 +179,13 @@ impl Supervisor {
     }
 
     fn is_over(&self) -> bool {
-        let over = |drain: &Drain| self.now >= if self.drained { drain.earliest } else { drain.latest };
-        self.stops > 1 || self.drain.as_ref().is_some_and(over)
+        self.stops > 1 || self.drain.as_ref().is_some_and(|drain| drain.is_over(self.now))
     }
 
     fn timeout(&self) -> Option<Duration> {
         let due = self.processes.iter().filter_map(Process::due).min();
         let overdue = self.overdue.iter().map(|(deadline, _)| *deadline).min();
-        let drain = self.drain.as_ref().map(|drain| if self.drained { drain.earliest } else { drain.latest });
+        let drain = self.drain.as_ref().and_then(Drain::due);
         let next = [due, overdue, self.lobby.deadline(), drain].into_iter().flatten().min();
         next.map(|at| at.saturating_duration_since(Instant::now()))
     }
@@ -347,7 +333,7 @@ impl Supervisor {
         let wishes = Stop::take(&mut self.stop, self.stops);
         if wishes > 0 && self.stops == 0 {
             self.begin_drain(Duration::ZERO);
-            self.step(control::In::Request { tag: OWN_TAG, request: Request::Drain });
+            self.step(control::In::Request { tag: Own::Drain as u64, request: Request::Drain });
         }
         self.stops += wishes;
     }
@@ -356,12 +342,17 @@ impl Supervisor {
         if self.drain.is_some() {
             return;
         }
-        info!("stopping: agents are asked to move their sessions");
-        let (earliest, latest) = (self.now + at_least, self.now + self.drain_limit.max(at_least));
-        self.drain = Some(Drain { earliest, latest });
+        self.drain = Some(Drain::begin(self.now, at_least, self.drain_limit));
+        self.ask_sessions(Own::Begun);
         if let Some(gate) = &self.gate {
             gate.stop();
         }
+    }
+
+    fn ask_sessions(&mut self, own: Own) {
+        let tag = own as u64;
+        self.overdue.push_back((self.now + ANSWER_TIME, tag));
+        self.step(control::In::Request { tag, request: Request::Sessions });
     }
 
     fn expire(&mut self) {
@@ -373,6 +364,9 @@ impl Supervisor {
             if let Some((_, tag)) = self.overdue.remove(position) {
                 self.step(control::In::Overdue { tag });
             }
+        }
+        if self.drain.as_mut().is_some_and(|drain| drain.gives_up(now)) {
+            self.ask_sessions(Own::Left);
         }
     }
 
@@ -394,7 +388,9 @@ impl Supervisor {
             }
             control::Out::Answer { tag, answer } => {
                 self.overdue.retain(|(_, other)| *other != tag);
-                if let Some(reply) = self.replies.remove(&tag) {
+                if let Some(drain) = self.drain.as_mut().filter(|_| tag < FIRST_TAG) {
+                    drain.answered(tag, &answer);
+                } else if let Some(reply) = self.replies.remove(&tag) {
                     // Whoever asked may have given up.
                     let _ = reply.try_send(answer);
                 }
@@ -403,10 +399,8 @@ impl Supervisor {
             control::Out::AskWitness { shard, seek } => self.witnesses.ask(shard, seek),
             control::Out::TellWitness(saw) => self.witnesses.tell(saw),
             control::Out::Log(level, text) => self.log(level, &text),
-            control::Out::Drained => {
-                info!("drained: no session is left");
-                self.drained = true;
-            }
+            // A drain begins before the control hears of it.
+            control::Out::Drained => self.drain.iter_mut().for_each(Drain::drained),
         }
     }
 }

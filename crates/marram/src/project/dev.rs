@@ -8,7 +8,8 @@ use crate::harness::{Event, Lab, Layout, Side};
 use crate::manifest::Manifest;
 use anyhow::{Context, anyhow, bail};
 use hyper::Method;
-use std::net::SocketAddr;
+use marram_agent::net::cannot_listen;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -37,6 +38,10 @@ pub struct Options {
 /// If there is no project, the first build fails, or the edge cannot be run.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut project = Project::open(options)?;
+    // The agent would find out after the build.
+    TcpListener::bind(options.listen).map_err(|error| {
+        anyhow!("{}; or `marram dev --listen ADDRESS`", cannot_listen(options.listen, "for clients", &error))
+    })?;
     let mut seen = project.look();
     project.build()?;
     let upload = admin::load(&project.directory).map_err(|why| anyhow!(why))?;
@@ -215,7 +220,7 @@ fn deploy(lab: &Lab, upload: &Upload) -> anyhow::Result<()> {
 
 /// What processes wrote that is no log.
 fn errors(lab: &Lab) -> String {
-    format!("the edge on this machine does not run; the last lines:\n{}", lab.journal.tail(10))
+    format!("its edge or agent on this machine does not run; the last lines:\n{}", lab.journal.tail(10))
 }
 
 fn say(what: &str) {
@@ -224,6 +229,9 @@ fn say(what: &str) {
 
 /// A line that somebody logged, for people. What agents and edges say to each other at length is left out.
 fn show(event: &Event) {
+    if event.name() == "process_ended" {
+        return say(&format!("{} has ended", event.who));
+    }
     let level = event.text("level");
     if matches!(level, "DEBUG" | "TRACE") && event.text("target") != "guest" {
         return;

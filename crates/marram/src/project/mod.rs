@@ -67,8 +67,9 @@ pub fn create(name: &Name, language: Language, directory: &Path) -> anyhow::Resu
         Language::C => (&C, &C_SDK),
     };
     let starts_well = name.starts_with(|first: char| first.is_ascii_alphabetic());
-    if language == Language::Rust && (!starts_well || name.contains('.')) {
-        bail!("`{name}` cannot name a crate: begin with a letter, and leave out dots");
+    let is_crate = starts_well && !name.contains(|c: char| c == '.' || c.is_ascii_uppercase());
+    if language == Language::Rust && !is_crate {
+        bail!("`{name}` cannot name a crate: begin with a letter, and leave out dots and capitals");
     }
     if directory.exists() {
         bail!("{} is there already: choose another name, or --directory", directory.display());
@@ -108,7 +109,7 @@ mod tests {
             let again = create(&Name("my-cell".into()), language, &directory).unwrap_err();
             assert!(again.to_string().contains("there already"));
         }
-        for bad in ["1st", "a.b"] {
+        for bad in ["1st", "a.b", "A"] {
             assert!(create(&Name(bad.into()), Language::Rust, &base.join("never")).is_err());
         }
         fs::remove_dir_all(base).unwrap();

@@ -315,7 +315,7 @@ impl World {
             }
             self.watch.count_if(Rare::RecordingGivenUp, !unprotected);
         }
-        let Answer::Sessions(rows) = answer else { return };
+        let Answer::Sessions(rows, _) = answer else { return };
         if tag == SAMPLE_TAG && self.plan.records {
             for row in &rows {
                 let request = Request::Record(row.session, false);

@@ -337,7 +337,7 @@ fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -
             return Err(too_far(replayer, "--until one of at most that many"));
         }
         (Halt::End | Halt::Stopped(_), _) if wanted => "the recording ended before what was to be stopped at",
-        _ => return Ok(()),
+        _ => return arguments.dump.iter().try_for_each(|dump| there_is(replayer, dump)),
     };
     Err(Failure::Check(anyhow!(failed)))
 }
@@ -373,6 +373,20 @@ fn words(halt: &Halt, replayer: &Replayer, same: Option<bool>) -> String {
     }
 }
 
+fn memory(replayer: &Replayer, span: &Span) -> Option<Vec<u8>> {
+    replayer.memory(span.stage, span.range()).filter(|memory| !memory.is_empty())
+}
+
+/// Whether the cell has what was asked for; that it has not is among what was shown.
+fn there_is(replayer: &Replayer, dump: &Dump) -> Result<(), Failure> {
+    match dump {
+        Dump::Memory(span) if memory(replayer, span).is_none() => {
+            Err(Failure::Usage(anyhow!("--dump {span}: the cell has no memory there")))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn dumped(replayer: &Replayer, dump: &Dump) -> String {
     match dump {
         Dump::State => match replayer.look() {
@@ -382,13 +396,8 @@ fn dumped(replayer: &Replayer, dump: &Dump) -> String {
             }
             None => "the cell was stopped: nothing is left of it; stop before that with --until\n".to_owned(),
         },
-        Dump::Memory(span) => {
-            let memory = replayer.memory(span.stage, span.range()).filter(|memory| !memory.is_empty());
-            memory.map_or_else(
-                || format!("there is no memory at {span}\n"),
-                |memory| show::dump(span.at, &memory),
-            )
-        }
+        Dump::Memory(span) => memory(replayer, span)
+            .map_or_else(|| format!("there is no memory at {span}\n"), |memory| show::dump(span.at, &memory)),
     }
 }
 

@@ -1,0 +1,51 @@
+//! What somebody may have meant whose text is TOML and no configuration, or almost TOML. Learns what fields there are from the
+//! parser's own complaints, so it knows no configuration.
+
+use marram_edge::near;
+use serde::de::DeserializeOwned;
+
+/// A field that nothing has: what a parser says of it lists those that there are.
+const NONE: &str = "no-such-field";
+/// Tables that are named where a field is one of several's.
+const TABLES_MAX: usize = 3;
+
+/// What is to be added to a parser's complaint about a text of this type; nothing if there is nothing to guess.
+pub(super) fn hint<T: DeserializeOwned>(message: &str) -> String {
+    if let Some(found) = between(message, "invalid type: string \"", "\", expected a sequence") {
+        return format!("; write a list: [\"{found}\"]");
+    }
+    if let Some(field) = between(message, "unknown field `", "`, expected ") {
+        let beside = quoted(message.split_once(", expected ").map_or("", |(_, list)| list));
+        return if near::nearest(field, beside).is_some() { String::new() } else { home::<T>(field) };
+    }
+    // An array that is not closed is noticed where the next line begins.
+    if message.contains("array") { "; or a `]` is missing above".to_owned() } else { String::new() }
+}
+
+/// Where a field of this name is.
+fn home<T: DeserializeOwned>(field: &str) -> String {
+    let top = fields::<T>("");
+    if top.iter().any(|name| name == field) {
+        return format!("; `{field}` belongs above the first table");
+    }
+    let headers = top.iter().flat_map(|name| [format!("[{name}]"), format!("[[{name}]]")]);
+    let has = |header: &String| fields::<T>(header).iter().any(|name| name == field);
+    let homes: Vec<String> =
+        headers.filter(has).take(TABLES_MAX).map(|header| format!("`{header}`")).collect();
+    if homes.is_empty() { String::new() } else { format!("; `{field}` belongs below {}", homes.join(" or ")) }
+}
+
+/// The fields of a table; none if it is no table.
+fn fields<T: DeserializeOwned>(header: &str) -> Vec<String> {
+    let Err(error) = toml::from_str::<T>(&format!("{header}\n{NONE} = 1\n")) else { return Vec::new() };
+    let list = error.message().strip_prefix(&format!("unknown field `{NONE}`, expected "));
+    quoted(list.unwrap_or_default()).map(str::to_owned).collect()
+}
+
+fn between<'a>(text: &'a str, before: &str, behind: &str) -> Option<&'a str> {
+    Some(text.split_once(before)?.1.split_once(behind)?.0)
+}
+
+fn quoted(list: &str) -> impl Iterator<Item = &str> {
+    list.split('`').skip(1).step_by(2)
+}
