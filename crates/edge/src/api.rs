@@ -133,8 +133,9 @@ pub enum Out {
         place: Place,
     },
     /// Start a cell from an image and checkpoints, whose bytes follow: open each, split it, check that its header names this
-    /// session, image and its place in the list (`meta` and base), apply its sections in order. Answered by [`In::Restored`]
-    /// with the last header once every bit of all of them has been authenticated.
+    /// session, image and its place in the list (`meta` and base), apply its sections in order. What has been authenticated may be
+    /// applied before the rest is here; answered by [`In::Restored`] with the last header once every bit of all of them has been,
+    /// or with a refusal as soon as something is wrong.
     Restore {
         /// Its name from now on.
         cell: CellId,

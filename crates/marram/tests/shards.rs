@@ -97,7 +97,8 @@ fn shards(lab: &Lab, start: usize) -> BTreeMap<u64, Pid> {
 fn owned(lab: &Lab, count: usize) -> Vec<Event> {
     let mut owned = Vec::new();
     lab.journal.wait(0, PATIENCE, |event| {
-        if &*event.who == "client agent" && event.name() == "owned" {
+        let is_new = || owned.iter().all(|other: &Event| other.text("session") != event.text("session"));
+        if &*event.who == "client agent" && event.name() == "owned" && is_new() {
             owned.push(event.clone());
         }
         owned.len() == count

@@ -49,7 +49,7 @@ impl World {
         }
         let away = Namespace::new(index).unwrap();
         let mut lab = support::lab_with(purpose, |layout| {
-            layout.agent_tables = "[patience]\nvanished = \"2s\"\n".into();
+            layout.agent_tables += "vanished = \"2s\"\n";
         });
         lab.start_edges("").unwrap();
         let edges = lab.edge_addresses();

@@ -105,8 +105,7 @@ fn listen(lab: &mut Lab, app: &str, tables: &str) -> SocketAddr {
 
 /// One edge with `counter`, unprotected, and an agent for browsers.
 fn counter(purpose: &'static str, tables: &str) -> (Lab, SocketAddr) {
-    let layout =
-        support::layout(purpose, |layout| layout.agent_tables = "[patience]\nfirst_bytes = \"2s\"\n".into());
+    let layout = support::layout(purpose, |layout| layout.agent_tables += "first_bytes = \"2s\"\n");
     let mut lab = Lab::new(layout, |place| {
         Ok(vec![support::cells().manifest(place, "counter", "counter", "protect = \"endpoints\"\n")?])
     })

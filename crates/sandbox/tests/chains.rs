@@ -4,7 +4,7 @@
 mod support;
 
 use marram_sandbox::{
-    Cells, CellsConfig, Decoded, Image, Progress, Quotas, RestoreError, StartError, Tracking,
+    Cells, CellsConfig, Decoded, Image, Progress, Quotas, Reading, RestoreError, StartError, Tracking,
 };
 use marram_session::cell::{Base, CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TimerChange};
 use marram_wire::id::Port;
@@ -398,7 +398,7 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
     twice(|| {
         let image = deploy_chain(&[("a", worker()), ("b", worker()), ("c", relay('c'))]);
         for tracking in [Tracking::Auto, Tracking::Compare] {
-            let config = CellsConfig { slots: 8, tracking, ..CellsConfig::default() };
+            let config = CellsConfig { slots: 9, tracking, ..CellsConfig::default() };
             let mut cells = Cells::new(config).unwrap();
             start_in(&mut cells, CELL, &image);
             // At every boundary a delta on the first checkpoint and all that followed it.
@@ -415,6 +415,20 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
                 cells.restore(other, &image, &decoded).unwrap();
                 assert_eq!(cells.state_hash(other), cells.state_hash(CELL), "{tracking:?} {n}");
                 assert_eq!(cells.memory_bytes(other), cells.memory_bytes(CELL));
+                // Filled while it arrives, each stage is given its own.
+                let filled = CellId(4);
+                let mut reading = Reading::opened();
+                cells.begin(filled, &image).unwrap();
+                for checkpoint in &list {
+                    for piece in checkpoint.chunks(997) {
+                        reading.push(bytes::Bytes::copy_from_slice(piece)).unwrap();
+                        reading.take().iter().for_each(|filling| cells.fill(filled, filling).unwrap());
+                    }
+                    reading.end().unwrap();
+                }
+                cells.complete(filled, &image, &reading.finish().unwrap()).unwrap();
+                assert_eq!(cells.state_hash(filled), cells.state_hash(CELL), "{tracking:?} {n}");
+                cells.remove(filled);
                 follower.advance(CELL, &Decoded::decode(&list[list.len() - 1..]).unwrap()).unwrap();
                 assert_eq!(follower.state_hash(CELL), cells.state_hash(CELL), "{tracking:?} {n}");
                 // One input later they are still alike.

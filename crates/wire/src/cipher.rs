@@ -58,12 +58,12 @@ mod portable {
             Self(Aes256Gcm::new(&(*key).into()))
         }
 
-        /// As the other one's.
+        /// Enciphers a text where it is; its tag.
         pub(crate) fn seal(&self, nonce: [u8; NONCE], text: &mut [u8]) -> [u8; TAG] {
             self.0.encrypt_inout_detached(&nonce.into(), &[], text.into()).expect("it is short").into()
         }
 
-        /// As the other one's.
+        /// Deciphers a text where it is, with its tag behind it; how long it is. Nothing if anything was altered.
         pub(crate) fn open(&self, nonce: [u8; NONCE], sealed: &mut [u8]) -> Option<usize> {
             let (text, tag) = sealed.split_last_chunk_mut::<TAG>()?;
             let (tag, len) = ((*tag).into(), text.len());

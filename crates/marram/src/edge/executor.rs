@@ -6,7 +6,7 @@
 use super::{
     beginning::{Beginning, Expected, bring_to_life},
     caches::Caches,
-    checkpoints::{Arriving, Restored, unrestorable, unstartable},
+    checkpoints::{Arriving, Restored, unrestorable},
     pressure,
     recordings::Recordings,
     setup::Setup,
@@ -22,8 +22,8 @@ use marram_edge::{
     turns::{Class, Tenant, Turns, WEIGHT},
 };
 use marram_sandbox::{
-    Cells, CellsConfig, Filling, Image, Images, Level, LoadError, Progress, RestoreError, Snapshot,
-    SnapshotError, run_behind, run_long,
+    Cells, CellsConfig, Filling, Image, Images, Level, LoadError, Progress, Snapshot, SnapshotError,
+    run_behind, run_long,
 };
 use marram_session::{
     cell::{Base, CellId, Input, Output, Ran, Run, Seed},

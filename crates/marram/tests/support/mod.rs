@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Of a configuration: who dies is noticed at once, since its connections are reset; who is only slow, as on a machine with other work,
 /// keeps its sessions where a test has left them.
+/// The beginning of a table, to which more can be added.
 pub(crate) const PATIENT: &str = "[patience]\nsuspect_after = \"2s\"\n";
 
 /// How much to do: small by default, so that everybody runs these tests; the environment asks for more.

@@ -6,8 +6,8 @@
 mod chain;
 mod decode;
 mod encode;
-mod input;
 mod pages;
+mod pieces;
 mod reading;
 mod stage;
 

@@ -4,7 +4,7 @@
 use super::RestoreError;
 use super::chain::{Decoded, LENGTH_BYTES, MAGIC, VERSION};
 use super::decode::StageDecoded;
-use super::input::Input;
+use super::pieces::Pieces;
 use super::stage::{StageReading, Write};
 use crate::bytes_io::Reader;
 use crate::limits::{DELTAS_MAX, STAGES_MAX};
@@ -141,8 +141,8 @@ impl Reading {
 /// One checkpoint of a cell.
 #[derive(Default)]
 struct One {
-    input: Input,
-    next: Next,
+    come: Pieces,
+    awaited: Awaited,
     /// That of a chain.
     image: Option<ImageHash>,
     /// How many stages there will be.
@@ -152,7 +152,7 @@ struct One {
 
 /// What comes next.
 #[derive(Default, Clone, Copy)]
-enum Next {
+enum Awaited {
     #[default]
     Kind,
     ChainHeader,
@@ -166,11 +166,11 @@ enum Next {
 
 impl One {
     fn is_empty(&self) -> bool {
-        self.input.is_empty() && matches!(self.next, Next::Kind)
+        self.come.is_empty() && matches!(self.awaited, Awaited::Kind)
     }
 
     fn push(&mut self, bytes: Bytes, is_checked: bool) -> Result<(), RestoreError> {
-        self.input.push(bytes);
+        self.come.push(bytes);
         while self.step(is_checked)? {}
         Ok(())
     }
@@ -178,18 +178,18 @@ impl One {
     /// Makes one step. False if more has to come first.
     fn step(&mut self, is_checked: bool) -> Result<bool, RestoreError> {
         let cut = RestoreError::Corrupt("it is cut short");
-        self.next = match self.next {
-            Next::Kind => match self.input.peek() {
+        self.awaited = match self.awaited {
+            Awaited::Kind => match self.come.peek() {
                 None => return Ok(false),
-                Some(MAGIC) => Next::ChainHeader,
+                Some(MAGIC) => Awaited::ChainHeader,
                 Some(_) => {
                     self.count = 1;
                     self.stages.push(StageReading::new(is_checked));
-                    Next::Only
+                    Awaited::Only
                 }
             },
-            Next::ChainHeader => {
-                let Some(header) = self.input.take(HEADER_BYTES) else { return Ok(false) };
+            Awaited::ChainHeader => {
+                let Some(header) = self.come.take(HEADER_BYTES) else { return Ok(false) };
                 let mut header = Reader::new(&header[MAGIC.len()..]);
                 match header.u8().ok_or(cut.clone())? {
                     VERSION => {}
@@ -200,35 +200,35 @@ impl One {
                     return Err(RestoreError::Corrupt("it has an impossible number of stages"));
                 }
                 self.image = Some(ImageHash(header.array().ok_or(cut)?));
-                Next::Length
+                Awaited::Length
             }
-            Next::Length => {
-                let Some(length) = self.input.take(LENGTH_BYTES) else { return Ok(false) };
+            Awaited::Length => {
+                let Some(length) = self.come.take(LENGTH_BYTES) else { return Ok(false) };
                 let length = Reader::new(&length).u64().and_then(|length| usize::try_from(length).ok());
                 self.stages.push(StageReading::new(is_checked));
-                Next::Stage(length.ok_or(cut)?)
+                Awaited::Stage(length.ok_or(cut)?)
             }
-            Next::Stage(0) if self.stages.len() < self.count => Next::Length,
-            Next::Stage(0) => Next::Nothing,
-            Next::Stage(missing) => {
-                let some = self.input.some(missing);
+            Awaited::Stage(0) if self.stages.len() < self.count => Awaited::Length,
+            Awaited::Stage(0) => Awaited::Nothing,
+            Awaited::Stage(missing) => {
+                let some = self.come.some(missing);
                 if some.is_empty() {
                     return Ok(false);
                 }
                 let missing = missing - some.len();
                 self.stage(some)?;
-                Next::Stage(missing)
+                Awaited::Stage(missing)
             }
-            Next::Only => {
-                let some = self.input.some(usize::MAX);
+            Awaited::Only => {
+                let some = self.come.some(usize::MAX);
                 if some.is_empty() {
                     return Ok(false);
                 }
                 self.stage(some)?;
-                Next::Only
+                Awaited::Only
             }
-            Next::Nothing if self.input.is_empty() => return Ok(false),
-            Next::Nothing => return Err(RestoreError::Corrupt("it is too long")),
+            Awaited::Nothing if self.come.is_empty() => return Ok(false),
+            Awaited::Nothing => return Err(RestoreError::Corrupt("it is too long")),
         };
         Ok(true)
     }
@@ -239,7 +239,8 @@ impl One {
 
     /// Its chain's image, if it is of one, and what was read of each stage.
     fn finish(self) -> Result<(Option<ImageHash>, Vec<super::decode::Envelope>), RestoreError> {
-        let over = matches!(self.next, Next::Only | Next::Nothing) && self.stages.len() == self.count;
+        let over =
+            matches!(self.awaited, Awaited::Only | Awaited::Nothing) && self.stages.len() == self.count;
         if !over {
             return Err(RestoreError::Corrupt("it is cut short"));
         }

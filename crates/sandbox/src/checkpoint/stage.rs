@@ -1,8 +1,8 @@
 //! One stage's checkpoint, read as its bytes come: memory is given out while the rest is on its way.
 
 use super::decode::{Envelope, Fields};
-use super::input::Input;
 use super::pages::{self, CHUNK_HEADER_BYTES, COUNT_BYTES, Chunk, RUN_BYTES, Run};
+use super::pieces::Pieces;
 use super::{CHECKSUM_BYTES, CheckpointId, HEADER_BYTES, Kind, MAGIC, RestoreError, VERSION};
 use crate::bytes_io::Reader;
 use crate::limits::{CHECKPOINT_BYTES_MAX, PAGE};
@@ -34,7 +34,7 @@ impl Write {
 }
 
 /// What comes next.
-enum Next {
+enum Awaited {
     Header,
     BodyHeader,
     Section,
@@ -51,8 +51,8 @@ enum Next {
 
 /// A checkpoint of a stage on its way.
 pub(super) struct StageReading {
-    input: Input,
-    next: Next,
+    come: Pieces,
+    awaited: Awaited,
     /// Bytes of the body that were not taken.
     left: usize,
     /// Bytes of the section that were not taken.
@@ -71,8 +71,8 @@ impl StageReading {
     /// Nothing has come. Whether damage is for a checksum to find; else something better has.
     pub(super) fn new(is_checked: bool) -> Self {
         Self {
-            input: Input::default(),
-            next: Next::Header,
+            come: Pieces::default(),
+            awaited: Awaited::Header,
             left: 0,
             section: 0,
             checksum: is_checked.then(|| (blake3::Hasher::new(), [0; CHECKSUM_BYTES])),
@@ -85,7 +85,7 @@ impl StageReading {
 
     /// Takes the next bytes.
     pub(super) fn push(&mut self, bytes: Bytes) -> Result<(), RestoreError> {
-        self.input.push(bytes);
+        self.come.push(bytes);
         while self.step()? {}
         Ok(())
     }
@@ -102,7 +102,7 @@ impl StageReading {
 
     /// All of it, if that is what has come.
     pub(super) fn finish(self) -> Result<Envelope, RestoreError> {
-        if !matches!(self.next, Next::Nothing) {
+        if !matches!(self.awaited, Awaited::Nothing) {
             return Err(RestoreError::Corrupt("it is cut short"));
         }
         if let Some((hasher, expected)) = self.checksum
@@ -117,15 +117,15 @@ impl StageReading {
 
     /// Makes one step. False if more has to come first.
     fn step(&mut self) -> Result<bool, RestoreError> {
-        match self.next {
-            Next::Header => {
-                let Some(header) = self.input.take(HEADER_BYTES) else { return Ok(false) };
+        match self.awaited {
+            Awaited::Header => {
+                let Some(header) = self.come.take(HEADER_BYTES) else { return Ok(false) };
                 self.header(&header)?;
-                self.next = Next::BodyHeader;
+                self.awaited = Awaited::BodyHeader;
                 Ok(true)
             }
-            Next::Nothing if self.input.is_empty() => Ok(false),
-            Next::Nothing => Err(RestoreError::Corrupt("its length is wrong")),
+            Awaited::Nothing if self.come.is_empty() => Ok(false),
+            Awaited::Nothing => Err(RestoreError::Corrupt("its length is wrong")),
             _ => self.body().map_err(RestoreError::Corrupt),
         }
     }
@@ -155,7 +155,7 @@ impl StageReading {
         if len > self.left {
             return Err(cut);
         }
-        let taken = self.input.take(len);
+        let taken = self.come.take(len);
         Ok(taken.inspect(|bytes| self.took(bytes)))
     }
 
@@ -179,9 +179,9 @@ impl StageReading {
         let cut = "its fields are cut short";
         let pages_cut = "a page section is cut short";
         let chunk_cut = "a chunk of pages is cut short";
-        self.next = match self.next {
-            Next::Header | Next::Nothing => return Ok(false),
-            Next::BodyHeader => {
+        self.awaited = match self.awaited {
+            Awaited::Header | Awaited::Nothing => return Ok(false),
+            Awaited::BodyHeader => {
                 let Some(header) = self.take(BODY_HEADER_BYTES, cut)? else { return Ok(false) };
                 let mut header = Reader::new(&header);
                 let image = ImageHash(header.array().ok_or(cut)?);
@@ -194,22 +194,22 @@ impl StageReading {
                 self.envelope = Some((image, base, id, full));
                 self.behind_section()
             }
-            Next::Section => {
+            Awaited::Section => {
                 let Some(header) = self.take(SECTION_HEADER_BYTES, cut)? else { return Ok(false) };
                 self.section(&mut Reader::new(&header))?
             }
-            Next::Payload(kind, index) => {
+            Awaited::Payload(kind, index) => {
                 let Some(payload) = self.take_of_section(self.section, "a section is cut short")? else {
                     return Ok(false);
                 };
                 self.fields.section(kind, index, &payload)?;
                 self.behind_section()
             }
-            Next::RunCount => {
+            Awaited::RunCount => {
                 let Some(count) = self.take_of_section(COUNT_BYTES, pages_cut)? else { return Ok(false) };
-                Next::Runs(Reader::new(&count).u32().ok_or(pages_cut)?)
+                Awaited::Runs(Reader::new(&count).u32().ok_or(pages_cut)?)
             }
-            Next::Runs(count) => {
+            Awaited::Runs(count) => {
                 let size = (count as usize).saturating_mul(RUN_BYTES);
                 let Some(runs) = self.take_of_section(size, pages_cut)? else { return Ok(false) };
                 let pages = self.fields.memory_len.unwrap_or(0) / PAGE;
@@ -218,25 +218,25 @@ impl StageReading {
                 self.place_runs(runs);
                 self.behind_chunk()?
             }
-            Next::ChunkHeader => {
+            Awaited::ChunkHeader => {
                 let Some(header) = self.take_of_section(CHUNK_HEADER_BYTES, chunk_cut)? else {
                     return Ok(false);
                 };
                 let header = Reader::new(&header).u32().ok_or(chunk_cut)?;
                 let chunk = Chunk::read(header, self.contents)?;
-                if chunk.is_packed { Next::Packed(chunk) } else { Next::Raw(chunk.stored) }
+                if chunk.is_packed { Awaited::Packed(chunk) } else { Awaited::Raw(chunk.stored) }
             }
-            Next::Packed(chunk) => {
+            Awaited::Packed(chunk) => {
                 let Some(stored) = self.take_of_section(chunk.stored, chunk_cut)? else { return Ok(false) };
                 self.place(chunk.unpack(&stored)?);
                 self.behind_chunk()?
             }
-            Next::Raw(missing) => {
+            Awaited::Raw(missing) => {
                 if missing > self.section || missing > self.left {
                     return Err(chunk_cut);
                 }
                 // As it comes: pages need not be whole to be put where they belong.
-                let some = self.input.some(missing);
+                let some = self.come.some(missing);
                 if some.is_empty() {
                     return Ok(false);
                 }
@@ -244,13 +244,13 @@ impl StageReading {
                 self.section -= some.len();
                 self.took(&some);
                 self.place(some);
-                if missing > 0 { Next::Raw(missing) } else { self.behind_chunk()? }
+                if missing > 0 { Awaited::Raw(missing) } else { self.behind_chunk()? }
             }
         };
         Ok(true)
     }
 
-    fn section(&mut self, header: &mut Reader<'_>) -> Result<Next, &'static str> {
+    fn section(&mut self, header: &mut Reader<'_>) -> Result<Awaited, &'static str> {
         let cut = "its fields are cut short";
         let kind = header.u8().and_then(Kind::from_number).ok_or("it has a section of unknown kind")?;
         let index = header.u64().ok_or(cut)?;
@@ -263,21 +263,21 @@ impl StageReading {
         }
         self.section = len;
         if kind != Kind::MemoryPages {
-            return Ok(Next::Payload(kind, index));
+            return Ok(Awaited::Payload(kind, index));
         }
         self.fields.memory_pages(index)?;
-        Ok(Next::RunCount)
+        Ok(Awaited::RunCount)
     }
 
-    fn behind_section(&self) -> Next {
-        if self.left == 0 { Next::Nothing } else { Next::Section }
+    fn behind_section(&self) -> Awaited {
+        if self.left == 0 { Awaited::Nothing } else { Awaited::Section }
     }
 
-    fn behind_chunk(&self) -> Result<Next, &'static str> {
+    fn behind_chunk(&self) -> Result<Awaited, &'static str> {
         match (self.contents, self.section) {
             (0, 0) => Ok(self.behind_section()),
             (0, _) => Err("a page section is too long"),
-            _ => Ok(Next::ChunkHeader),
+            _ => Ok(Awaited::ChunkHeader),
         }
     }
 

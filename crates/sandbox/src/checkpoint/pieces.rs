@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 
 /// Bytes that have come and were not taken.
 #[derive(Default)]
-pub(super) struct Input {
+pub(super) struct Pieces {
     pieces: VecDeque<Bytes>,
     len: usize,
 }
 
-impl Input {
+impl Pieces {
     pub(super) fn push(&mut self, piece: Bytes) {
         self.len += piece.len();
         if !piece.is_empty() {
@@ -68,28 +68,25 @@ mod tests {
     fn what_goes_in_comes_out_in_order_however_it_is_cut() {
         let all: Vec<u8> = (0..100).collect();
         for piece in [1, 3, 7, 100] {
-            let mut input = Input::default();
-            all.chunks(piece).for_each(|bytes| input.push(Bytes::copy_from_slice(bytes)));
-            input.push(Bytes::new());
-            assert_eq!((input.peek::<4>(), input.take(101)), (Some([0, 1, 2, 3]), None));
+            let mut come = Pieces::default();
+            all.chunks(piece).for_each(|bytes| come.push(Bytes::copy_from_slice(bytes)));
+            come.push(Bytes::new());
+            assert_eq!((come.peek::<4>(), come.take(101)), (Some([0, 1, 2, 3]), None));
             let (mut out, mut size) = (Vec::new(), 0);
-            while !input.is_empty() {
+            while !come.is_empty() {
                 size = (size + 5) % 12;
-                if let Some(bytes) = input.take(size) {
+                if let Some(bytes) = come.take(size) {
                     assert_eq!(bytes.len(), size);
                     out.extend_from_slice(&bytes);
                 } else {
-                    let some = input.some(size);
+                    let some = come.some(size);
                     assert!(!some.is_empty() && some.len() <= size);
                     out.extend_from_slice(&some);
                 }
             }
             assert_eq!(out, all);
-            assert_eq!(
-                (input.take(0), input.take(1), input.some(1)),
-                (Some(Bytes::new()), None, Bytes::new())
-            );
-            assert_eq!(input.peek::<1>(), None);
+            assert_eq!((come.take(0), come.take(1), come.some(1)), (Some(Bytes::new()), None, Bytes::new()));
+            assert_eq!(come.peek::<1>(), None);
         }
     }
 }
