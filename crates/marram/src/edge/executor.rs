@@ -453,11 +453,10 @@ impl Executor {
                 let advanced = self.cells.advance(cell, &next.decoded);
                 advanced.map(|()| next.header).map_err(|error| unrestorable(&error))
             });
-            let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.turns.charge(seat.place.tenant, took_ns);
             if let Ok(header) = &result {
                 standing.has(header);
             }
+            self.charge_since(cell, Some(began));
             return Some(In::Restored { cell, result });
         }
         None
@@ -734,11 +733,16 @@ impl Executor {
         }
     }
 
-    /// Ends a cell.
-    pub(super) fn remove(&mut self, cell: CellId) {
+    /// Ends a cell, if there is one, at its tenant's expense.
+    fn part_with(&mut self, cell: CellId) {
         let parting = self.cells.parting_bytes();
         self.cells.remove(cell);
         self.charge_parting(cell, parting);
+    }
+
+    /// Ends a cell, and what is known of it.
+    pub(super) fn remove(&mut self, cell: CellId) {
+        self.part_with(cell);
         let seat = self.seats.remove(&cell);
         let standing = seat.as_ref().and_then(|seat| seat.standing.as_ref());
         if self.expected.remove(&cell).is_some() || standing.is_some_and(|standing| standing.is_underway()) {
@@ -787,9 +791,7 @@ impl Executor {
                 Answer::Opened { cell, result: Err(error), .. } => {
                     if let Some(expected) = self.expected.remove(&cell) {
                         if expected == Expected::Rest {
-                            let parting = self.cells.parting_bytes();
-                            self.cells.remove(cell);
-                            self.charge_parting(cell, parting);
+                            self.part_with(cell);
                         }
                         inputs.push_back(In::Restored { cell, result: Err(error) });
                     }

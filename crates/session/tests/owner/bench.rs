@@ -124,13 +124,18 @@ impl Bench {
         Owner::new(SESSION, IMAGE, keys(), policy, &HOSTS[..ends], SEED)
     }
 
+    /// Opens a generation in which the ends give what they keep, a cell starts, and the peers' ports open.
+    pub(crate) fn begin(&mut self) {
+        self.open();
+        self.hand_over();
+        self.started();
+        self.opened();
+    }
+
     /// A session that has begun: both peers' ports are open, nothing was said.
     pub(crate) fn begun(policy: Policy) -> Self {
         let mut bench = Self::new(policy);
-        bench.open();
-        bench.hand_over();
-        bench.started();
-        bench.opened();
+        bench.begin();
         bench.look();
         bench
     }

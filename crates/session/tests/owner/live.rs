@@ -157,10 +157,7 @@ fn an_owner_that_begins_again_lets_ends_forget_nothing_that_it_does_not_know_cov
     bench.kept = before;
     bench.open();
     bench.hand_over();
-    bench.open();
-    bench.hand_over();
-    bench.started();
-    bench.opened();
+    bench.begin();
     bench.look();
     bench.ran(&[(CLIENT, "A")]);
     assert_eq!(bench.look(), ["client: chosen 43..43 credit 1114112", "server: chosen 0..43 credit 1114112"]);

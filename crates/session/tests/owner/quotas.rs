@@ -80,10 +80,7 @@ fn a_shared_cell_does_not_wait_for_a_slow_client() {
     for (shared, more, over) in [(true, 0, false), (true, 1, true), (false, 1, false)] {
         let mut bench = Bench::new(Policy { keep: false, shared, ..policy() });
         bench.kept[0].window = 0;
-        bench.open();
-        bench.hand_over();
-        bench.started();
-        bench.opened();
+        bench.begin();
         bench.look();
         let outputs = vec![message(CLIENT, charged(1 << 20)); 3];
         bench.step(|owner, now, out| owner.deliver(now, outputs, out));

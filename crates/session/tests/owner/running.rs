@@ -59,10 +59,7 @@ fn an_output_waits_for_the_last_byte_of_its_credit() {
     for (window, goes) in [(charge(5) - 1, false), (charge(5), true)] {
         let mut bench = Bench::new(policy());
         bench.kept[0].window = window;
-        bench.open();
-        bench.hand_over();
-        bench.started();
-        bench.opened();
+        bench.begin();
         bench.look();
         bench.say(CLIENT, "a");
         bench.ran(&[(CLIENT, "hello"), (SERVER, "meanwhile")]);
@@ -86,10 +83,7 @@ fn a_full_buffer_stops_reading() {
     for (unsent, rests) in [(UNSENT_MAX, false), (UNSENT_MAX + 1, true)] {
         let mut bench = Bench::new(policy());
         bench.kept[1].window = 0;
-        bench.open();
-        bench.hand_over();
-        bench.started();
-        bench.opened();
+        bench.begin();
         bench.say(CLIENT, "a");
         bench.ran_with(|ran| {
             ran.outputs = vec![message(SERVER, charged(1_000)), message(SERVER, charged(unsent - 1_000))];
@@ -111,10 +105,7 @@ fn a_full_buffer_stops_reading() {
 fn a_full_end_stops_only_what_is_answered_to_it() {
     let mut bench = Bench::new(policy());
     bench.kept[1].window = 0;
-    bench.open();
-    bench.hand_over();
-    bench.started();
-    bench.opened();
+    bench.begin();
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| ran.outputs = vec![message(SERVER, charged((256 << 10) + 1))]);
     bench.say(CLIENT, "b");
@@ -153,10 +144,7 @@ fn what_an_end_sends_again_was_never_on_credit() {
     bench.say(CLIENT, charged(quarter));
     bench.say(CLIENT, charged(quarter));
     bench.fail_over();
-    bench.open();
-    bench.hand_over();
-    bench.started();
-    bench.opened();
+    bench.begin();
     bench.idle();
     assert!(!bench.look().iter().any(|line| line == &format!("client: credit {quarter}")));
     bench.consume(CLIENT, charged(quarter), 0);
@@ -189,10 +177,7 @@ fn acknowledged_outputs_are_forgotten() {
 fn what_was_not_sent_cannot_be_acknowledged() {
     let mut bench = Bench::new(policy());
     bench.kept[0].window = charge(1);
-    bench.open();
-    bench.hand_over();
-    bench.started();
-    bench.opened();
+    bench.begin();
     bench.say(CLIENT, "a");
     bench.ran(&[(CLIENT, "A"), (CLIENT, "B")]);
     bench.credit(CLIENT, 1, 0);

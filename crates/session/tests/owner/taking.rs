@@ -79,10 +79,7 @@ fn outputs_that_no_end_has_acknowledged_are_in_the_checkpoint() {
     let mut bench = Bench::begun(policy());
     bench.kept[0].window = 0;
     bench.fail_over();
-    bench.open();
-    bench.hand_over();
-    bench.started();
-    bench.opened();
+    bench.begin();
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| {
         ran.cost_ns = DEAR;
