@@ -24,8 +24,10 @@ pub fn keep_freed() {
 pub fn keep_freed() {}
 
 /// Has all threads share one stock of memory. To be called before there are other threads, by a process of which one thread
-/// is busy, and others now and then do work that takes much memory: [`give_back`] gives back all of one stock, but the free
-/// end of each further one stays with the process, and that is most of what such work leaves behind.
+/// is busy, and others now and then do work that takes much memory. [`give_back`] gives back all of one stock, but the free
+/// end of each further one stays with the process, and that is most of what such work leaves behind. And what one thread
+/// allocates and another frees is at hand for both: with stocks of their own, each buffer of a checkpoint that is opened
+/// beside a shard's thread is faulted in anew, a seventh of what a recovery with a large state takes.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn share_one_stock() {
     // SAFETY: as in `keep_freed`.

@@ -13,27 +13,40 @@ const SPARE_BYTES_MAX: usize = 64 << 20;
 
 /// An empty buffer with room for `len` bytes, in huge pages where it is large enough.
 pub(crate) fn roomy(len: usize) -> Vec<u8> {
-    let buffer = Vec::with_capacity(len);
-    let start = (buffer.as_ptr() as usize).next_multiple_of(HUGE);
-    let end = buffer.as_ptr() as usize + buffer.capacity();
-    if len >= 2 * HUGE && end > start {
-        // SAFETY: the range lies within the allocation that `buffer` owns, and this advice changes neither contents nor
-        // access. It may fail, and then pages are small; safe code would take 512 times the faults.
-        let _ = unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
+    let mut buffer = Vec::with_capacity(len);
+    if len >= 2 * HUGE {
+        prefer_huge_pages(buffer.spare_capacity_mut());
     }
     buffer
 }
 
+/// Has the kernel put huge pages under `target` where whole ones fit. For memory that all of is about to be written: a
+/// huge page is there as a whole from its first byte on.
+pub(crate) fn prefer_huge_pages<T>(target: &mut [T]) {
+    advise(target, HUGE, libc::MADV_HUGEPAGE);
+}
+
+/// Ends [`prefer_huge_pages`] for pages that are not there yet.
+pub(crate) fn prefer_small_pages(target: &mut [u8]) {
+    advise(target, PAGE, libc::MADV_NOHUGEPAGE);
+}
+
+/// Advises the kernel about the pages of this size that lie within `target`.
+fn advise<T>(target: &mut [T], page: usize, advice: libc::c_int) {
+    let Range { start, end } = target.as_mut_ptr_range();
+    let start = (start as usize).next_multiple_of(page);
+    let end = end as usize & !(page - 1);
+    if end > start {
+        // SAFETY: the range lies within an exclusive borrow, and the advice that is given here changes neither contents nor
+        // access. It may fail, and then only speed is lost; no safe wrapper is in the tree.
+        let _ = unsafe { libc::madvise(start as *mut libc::c_void, end - start, advice) };
+    }
+}
+
 /// Makes the whole pages under `target`, which is about to be overwritten, present in one call.
 pub(crate) fn populate(target: &mut [u8]) {
-    let Range { start, end } = target.as_mut_ptr_range();
-    let start = (start as usize).next_multiple_of(PAGE);
-    let end = end as usize & !(PAGE - 1);
-    if end > start {
-        // SAFETY: the range lies within an exclusive borrow, and the call only faults its pages in, as writing would.
-        // It may fail (before Linux 5.14), and then writing faults them in.
-        let _ = unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_POPULATE_WRITE) };
-    }
+    // It may fail (before Linux 5.14), and then writing faults them in.
+    advise(target, PAGE, libc::MADV_POPULATE_WRITE);
 }
 
 /// Gives the pages under a cell's `memory` back to the kernel: it has the image's contents again, and zeros.

@@ -88,6 +88,8 @@ pub(super) fn run() -> anyhow::Result<()> {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // What its helpers open for its one busy thread is freed by that thread.
+    crate::memory::share_one_stock();
     run_soon();
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let socket = std::os::unix::net::UnixStream::from(socket);

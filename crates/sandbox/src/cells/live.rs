@@ -4,7 +4,7 @@
 use super::bound::Bound;
 use super::driver::{self, Drive, Drivers};
 use super::reason;
-use crate::buffers::discard;
+use crate::buffers::{discard, prefer_small_pages};
 use crate::checkpoint::CheckpointId;
 use crate::dirty::{Method, Tracker};
 use crate::generator::{Generator, of_stage};
@@ -46,6 +46,8 @@ pub(crate) struct Stage {
     /// The checkpoint taken or restored last, that a delta builds on.
     pub(crate) checkpoint: Option<CheckpointId>,
     pub(crate) bound: Rc<Bound>,
+    /// Huge pages are preferred in some of its memory.
+    pub(crate) has_huge_pages: bool,
     handlers: Handlers,
 }
 
@@ -127,7 +129,15 @@ impl Live {
             .collect::<Option<_>>()
             .ok_or_else(|| wasmtime::Error::msg("the image does not export its globals"))?;
         let bound = Rc::clone(bound);
-        self.stages.push(Stage { tracker, memory, globals, checkpoint: None, bound, handlers });
+        self.stages.push(Stage {
+            tracker,
+            memory,
+            globals,
+            checkpoint: None,
+            bound,
+            has_huge_pages: false,
+            handlers,
+        });
         Ok(())
     }
 
@@ -138,9 +148,14 @@ impl Live {
         }
     }
 
-    /// Ends the tracking of all its memories. To be called before their slots are given back; dropping does it too.
+    /// Ends what was asked of the kernel for its memories. To be called before their slots are given back; dropping does it too.
     pub(super) fn disarm(&mut self) {
-        self.stages.iter_mut().for_each(|stage| stage.tracker.disarm());
+        for stage in &mut self.stages {
+            stage.tracker.disarm();
+            if std::mem::take(&mut stage.has_huge_pages) {
+                prefer_small_pages(stage.memory.data_mut(&mut self.store));
+            }
+        }
     }
 
     /// Gives the pages of its memories back to the kernel. It is nobody's.

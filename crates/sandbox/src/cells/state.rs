@@ -2,7 +2,7 @@
 
 use super::live::{Live, Stage};
 use super::{Cells, StartError};
-use crate::buffers::{Spares, populate};
+use crate::buffers::{Spares, populate, prefer_huge_pages};
 use crate::chain::Image;
 use crate::checkpoint::{
     CheckpointId, Decoded, Filling, RestoreError, Snapshot, SnapshotError, StageDecoded, StageSnapshot,
@@ -363,14 +363,18 @@ impl Stage {
         }
         let memory = self.memory.data_mut(&mut *store);
         for write in writes {
-            let target = &mut memory[write.range()];
             match write {
-                Write::Zeros(_) => target.fill(0),
-                Write::Bytes(_, bytes) => {
+                Write::Zeros(range) => memory[range.clone()].fill(0),
+                Write::Bytes(at, bytes) => {
+                    let target = &mut memory[*at..*at + bytes.len()];
                     if bytes.len() >= POPULATED {
                         populate(target);
                     }
                     target.copy_from_slice(bytes);
+                }
+                Write::Awaited(range) => {
+                    prefer_huge_pages(&mut memory[range.clone()]);
+                    self.has_huge_pages = true;
                 }
             }
         }

@@ -26,7 +26,7 @@ pub struct Filling {
 impl fmt::Debug for Filling {
     /// Sizes only: the contents are a session's secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes: usize = self.writes.iter().map(|write| write.range().len()).sum();
+        let bytes: usize = self.writes.iter().map(Write::len).sum();
         f.debug_struct("Filling").field("stage", &self.stage).field("bytes", &bytes).finish_non_exhaustive()
     }
 }
@@ -96,7 +96,7 @@ impl Reading {
     /// Bytes of memory that [`Self::take`] would give.
     #[must_use]
     pub fn ready(&self) -> usize {
-        let size = |writes: &[Write]| writes.iter().map(|write| write.range().len()).sum::<usize>();
+        let size = |writes: &[Write]| writes.iter().map(Write::len).sum::<usize>();
         let whole = self.whole.iter().flat_map(|(_, stages)| stages).flat_map(|stage| &stage.chain);
         let whole: usize = whole.map(|parsed| size(&parsed.writes)).sum();
         whole + self.one.stages.iter().map(|stage| size(stage.writes())).sum::<usize>()

@@ -16,19 +16,25 @@ const BODY_HEADER_BYTES: usize = 32 + 16 + 16 + 1;
 /// Bytes before a section's payload.
 const SECTION_HEADER_BYTES: usize = 1 + 8 + 4 + 8;
 
+/// Contents in a row that are announced from so many bytes on: whoever puts them somewhere can prepare for all of them.
+const LONG: usize = 4 << 20;
+
 /// What is to be put into a cell's memory.
 pub(crate) enum Write {
     Zeros(Range<usize>),
     /// From here on.
     Bytes(usize, Bytes),
+    /// Nothing yet: all of this comes later.
+    Awaited(Range<usize>),
 }
 
 impl Write {
-    /// The bytes of memory that it changes.
-    pub(crate) fn range(&self) -> Range<usize> {
+    /// How many bytes of memory it changes.
+    pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Zeros(range) => range.clone(),
-            Self::Bytes(at, bytes) => *at..*at + bytes.len(),
+            Self::Zeros(range) => range.len(),
+            Self::Bytes(_, bytes) => bytes.len(),
+            Self::Awaited(_) => 0,
         }
     }
 }
@@ -285,6 +291,9 @@ impl StageReading {
         for (run, data) in runs {
             let range = run.start as usize * PAGE..run.end as usize * PAGE;
             if data {
+                if range.len() >= LONG {
+                    self.fields.writes.push(Write::Awaited(range.clone()));
+                }
                 self.targets.push_back(range);
             } else {
                 self.fields.writes.push(Write::Zeros(range));
