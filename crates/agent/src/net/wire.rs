@@ -131,7 +131,7 @@ impl Wire {
         if matches!(self.stage, Stage::Connecting(_) | Stage::Answer { .. }) {
             return self.read_answer();
         }
-        self.reader.buffer.reserve(self.read_size);
+        self.reader.buffer.reserve(self.read_size.max(self.reader.missing()));
         let room = self.reader.buffer.capacity() - self.reader.buffer.len();
         let read = match &mut self.crypt {
             None => self.socket.read_into(&mut self.reader.buffer),
@@ -145,7 +145,11 @@ impl Wire {
             }
             Ok(count) => {
                 // A buffer that was filled was too small; one that was hardly used ties up memory for nothing.
-                self.read_size = if count >= self.read_size { READ_LARGE } else { READ_SMALL };
+                self.read_size = match count {
+                    ..READ_SMALL => READ_SMALL,
+                    _ if count >= self.read_size => READ_LARGE,
+                    _ => self.read_size,
+                };
                 let full = self.crypt.is_some() || count >= room;
                 if full { Read::More } else { Read::Drained }
             }

@@ -40,12 +40,20 @@ impl Reader {
     pub fn next_frame(&mut self) -> Result<Option<Frame>, ReadError> {
         let Some((len, prefix)) = length(&self.buffer)? else { return Ok(None) };
         if self.buffer.len() < prefix + len {
-            self.buffer.reserve(prefix + len - self.buffer.len());
             return Ok(None);
         }
         self.buffer.advance(prefix);
         let body = self.buffer.split_to(len).freeze();
         Frame::decode(body).map(Some).map_err(ReadError::Frame)
+    }
+
+    /// Bytes that the frame lacks of which the beginning is there: room for so many is worth having before reading on.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        match length(&self.buffer) {
+            Ok(Some((len, prefix))) => (prefix + len).saturating_sub(self.buffer.len()),
+            Ok(None) | Err(_) => 0,
+        }
     }
 }
 

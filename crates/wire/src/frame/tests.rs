@@ -76,6 +76,18 @@ fn frames_survive_in_any_cut() {
 }
 
 #[test]
+fn what_a_frame_lacks_is_known_from_its_length_on() {
+    for frame in samples() {
+        let bytes = frame.to_bytes();
+        let prefix = if bytes.len() > 128 { 2 } else { 1 };
+        for cut in 0..=bytes.len() {
+            let reader = Reader { buffer: BytesMut::from(&bytes[..cut]) };
+            assert_eq!(reader.missing(), if cut < prefix { 0 } else { bytes.len() - cut });
+        }
+    }
+}
+
+#[test]
 fn every_truncation_is_refused() {
     for frame in samples() {
         // A message's payload is whatever is left, so only the others can be found short.
