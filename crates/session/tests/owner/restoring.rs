@@ -321,8 +321,9 @@ fn a_chain_goes_on_counting_its_bytes() {
     // A full one, its delta, and what follows in the next generation.
     for (full, delta, next) in [
         (6, 200 << 10, "copy delta"),
-        (6, (1 << 20) + 1, "copy full"),
-        (2 << 20, (1 << 20) + 1, "copy delta"),
+        (6, (1 << 19) + 1, "copy full"),
+        (3 << 20, 1 << 20, "copy delta"),
+        (3 << 20, (1 << 20) + 1, "copy full"),
     ] {
         let mut bench = Bench::begun(policy());
         for size in [full, delta] {

@@ -185,9 +185,10 @@ fn deltas_name_what_they_build_on() {
 fn deltas_that_outgrow_the_full_one_end_with_a_full_one() {
     let half: &'static [u8] = Vec::leak(vec![0; 1 << 19]);
     for (full, deltas, next) in [
-        // Small ones may have a mebibyte of deltas.
-        (&b"sealed"[..], vec![half, half], "copy delta"),
-        (b"sealed", vec![half, half, b"+"], "copy full"),
+        // Small ones may have a mebibyte of deltas, and the next one is taken to be as large as the last.
+        (&b"sealed"[..], vec![half], "copy delta"),
+        (b"sealed", vec![half, half], "copy full"),
+        (b"sealed", vec![half, b"+"], "copy delta"),
     ] {
         let mut bench = Bench::begun(policy());
         bench.cover(full);
