@@ -79,8 +79,8 @@ fn frames_survive_in_any_cut() {
 fn what_a_frame_lacks_is_known_from_its_length_on() {
     for frame in samples() {
         let bytes = frame.to_bytes();
-        let prefix = if bytes.len() > 128 { 2 } else { 1 };
-        for cut in 0..=bytes.len() {
+        let prefix = 1 + bytes.iter().take_while(|byte| **byte & 0x80 != 0).count();
+        for cut in (0..=bytes.len()).filter(|cut| *cut < 300 || *cut + 300 > bytes.len()) {
             let reader = Reader { buffer: BytesMut::from(&bytes[..cut]) };
             assert_eq!(reader.missing(), if cut < prefix { 0 } else { bytes.len() - cut });
         }
