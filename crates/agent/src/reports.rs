@@ -60,7 +60,7 @@ impl EdgeReports {
 
 /// Writes reports to the log, and remembers which sessions are not over.
 pub(super) struct Reports {
-    /// What there is to report. A line costs about what a session's begin does, so clients' answers go first.
+    /// What there is to report. A line costs about what a session's begin does, so it waits for a lull.
     waiting: Vec<Report>,
     sessions: BTreeSet<SessionId>,
     edges: EdgeReports,
@@ -98,6 +98,11 @@ impl Reports {
     /// Takes a report, which [`Self::write`] will write.
     pub(super) fn add(&mut self, report: Report) {
         self.waiting.push(report);
+    }
+
+    /// Whether there is something to [`Self::write`].
+    pub(super) fn wait(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Writes the reports that wait.

@@ -15,7 +15,7 @@ use super::{
     routing::Routing,
     websocket::WebSockets,
 };
-use crate::net::{Clock, Happened, Limiter, Stop, Table, Wire, nanos, random, token};
+use crate::net::{Clock, Happened, Limiter, Lull, Stop, Table, Wire, nanos, random, token};
 use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report, Server, Target, WireId};
 use marram_wire::id::HostId;
 use mio::{
@@ -69,6 +69,7 @@ pub struct Shell {
     accept_errors: Limiter,
     refusals: Limiter,
     clock: Clock,
+    lull: Lull,
     wake_at: Option<u64>,
     stop: UnixStream,
     stops: usize,
@@ -120,6 +121,7 @@ impl Shell {
             accept_errors: Limiter::new(now),
             refusals: Limiter::new(now),
             clock: Clock::new(now),
+            lull: Lull::default(),
             wake_at: Some(0),
             stop,
             stops: 0,
@@ -150,8 +152,12 @@ impl Shell {
                 self.on_event(event);
             }
             self.accept();
-            self.work();
+            let is_quiet = !self.work() && events.is_empty();
+            if self.lull.is_now(self.reports.wait(), is_quiet, self.clock.now()) {
+                self.reports.write(self.clock.now());
+            }
         }
+        self.reports.write(self.clock.now());
         Ok(())
     }
 
@@ -197,7 +203,8 @@ impl Shell {
         .into_iter()
         .flatten()
         .min();
-        next.map(|at| at.saturating_duration_since(Instant::now()))
+        let next = next.map(|at| at.saturating_duration_since(Instant::now()));
+        [next, self.lull.timeout()].into_iter().flatten().min()
     }
 
     fn on_event(&mut self, event: &mio::event::Event) {
@@ -254,17 +261,20 @@ impl Shell {
         }
     }
 
-    /// Takes what there is, in batches: step, perform, then write it all at once.
-    fn work(&mut self) {
+    /// Takes what there is, in batches: step, perform, then write it all at once. Whether there was anything.
+    fn work(&mut self) -> bool {
+        let mut worked = false;
         for _ in 0..BATCH {
             let Some(input) = self.next_input() else { break };
             self.heard(input);
+            worked = true;
         }
         // After what has arrived, so that nobody is taken for silent whose word was only not read yet.
         self.expire();
         if self.wake_at.is_some_and(|at| at <= self.now_ns()) {
             self.wake_at = None;
             self.step(In::Wake);
+            worked = true;
         }
         // Writing to local sockets gives credit back, which then leaves with the rest.
         self.locals.flush(&mut self.inputs);
@@ -275,7 +285,7 @@ impl Shell {
         }
         self.routing.note_dropped(self.agent.datagrams_dropped());
         self.table.flush();
-        self.reports.write(self.clock.now());
+        worked
     }
 
     fn next_input(&mut self) -> Option<In> {

@@ -9,7 +9,7 @@ use super::{
 use crate::logging;
 use anyhow::{Context, bail};
 use marram_agent::net::{
-    AgentDoor, EdgeDoor, Happened, Limiter, Passage, Socket, Table, Wire, WireError, random, token,
+    AgentDoor, EdgeDoor, Happened, Limiter, Lull, Passage, Socket, Table, Wire, WireError, random, token,
 };
 use marram_agent::{Begun, Reach, Reacher, parse_edges};
 use marram_edge::{
@@ -74,6 +74,7 @@ struct Process {
     /// What handlers have run since the last flush.
     spent: Duration,
     wake_at: Option<u64>,
+    lull: Lull,
     failures: Limiter,
 }
 
@@ -154,6 +155,7 @@ impl Process {
             now: Now { mono_ns: 0, unix_ns: 0 },
             spent: Duration::ZERO,
             wake_at: None,
+            lull: Lull::default(),
             failures: Limiter::new(at),
             poll,
             passage,
@@ -180,10 +182,11 @@ impl Process {
             self.table.expire(self.at);
             self.take_resolved();
             self.executor.take_answers(&mut self.inputs);
-            self.work();
+            let worked = self.work();
             self.executor.tend(self.at);
             self.executor.part_with_memory();
-            if !self.is_busy() {
+            let is_quiet = !worked && events.is_empty();
+            if self.lull.is_now(self.executor.is_stocking(), is_quiet, self.at) && !self.is_busy() {
                 self.executor.stock_one();
             }
             self.passage.flush()?;
@@ -205,28 +208,35 @@ impl Process {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if self.is_busy() || self.executor.is_stocking() || self.executor.is_parting() {
+        if self.is_busy() || self.executor.is_parting() {
             return Some(Duration::ZERO);
         }
         let wake = self.wake_at.map(|at| self.started + Duration::from_nanos(at));
         let next = [wake, self.table.deadline()].into_iter().flatten().min();
-        next.map(|at| at.saturating_duration_since(Instant::now()))
+        let next = next.map(|at| at.saturating_duration_since(Instant::now()));
+        [next, self.lull.timeout()].into_iter().flatten().min()
     }
 
     /// Takes what there is: what earlier steps led to and what arrived first, so that turns are given with all known who
     /// want one; then handlers, in turn. Leaves off when they have run for a while, to see what has arrived meanwhile.
-    fn work(&mut self) {
-        while self.take_inputs() + self.give_turns() > 0
-            && self.spent < FLUSH_AFTER
-            && self.at.elapsed() < LOOK_AFTER
-        {}
+    /// Says whether there was anything.
+    fn work(&mut self) -> bool {
+        let mut worked = false;
+        while self.take_inputs() + self.give_turns() > 0 {
+            worked = true;
+            if self.spent >= FLUSH_AFTER || self.at.elapsed() >= LOOK_AFTER {
+                break;
+            }
+        }
         self.spent = Duration::ZERO;
         // After what has arrived, so that nobody is taken for silent whose word was only not read yet.
         if self.wake_at.is_some_and(|at| at <= self.now.mono_ns) {
             self.wake_at = None;
             self.step(In::Wake);
+            worked = true;
         }
         self.table.flush();
+        worked
     }
 
     /// Takes some inputs; says how many.

@@ -32,16 +32,24 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let rounds = if plan.quick { 200 } else { 5_000 };
     let place = Place::new("bench-start")?;
     let images = Images::open(place.path())?;
-    let activate = cached(&images, rounds, &mut report)?;
-    let crowded = crowd(&images, LIVING, rounds, &mut report)?;
-    report.metric_with_bar("at_2000_live_vs_alone", crowded / activate, Bar::Most(1.3));
-    crowd(&images, MANY, rounds, &mut report)?;
-    burst(&images, &mut report)?;
-    chain(&images, rounds / 5, &mut report)?;
-    processes(plan, &place, rounds / 10, activate, &mut report)?;
-    race(plan, &place, &mut report)?;
-    handover::run(plan, rounds / 5, &mut report)?;
-    ping::run(plan, &mut report)?;
+    if plan.wants("cells") {
+        let activate = cached(&images, rounds, &mut report)?;
+        let crowded = crowd(&images, LIVING, rounds, &mut report)?;
+        report.metric_with_bar("at_2000_live_vs_alone", crowded / activate, Bar::Most(1.3));
+        crowd(&images, MANY, rounds, &mut report)?;
+        burst(&images, &mut report)?;
+        chain(&images, rounds / 5, &mut report)?;
+        processes(plan, &place, rounds / 10, activate, &mut report)?;
+    }
+    if plan.wants("race") {
+        race(plan, &place, &mut report)?;
+    }
+    if plan.wants("handover") {
+        handover::run(plan, rounds / 5, &mut report)?;
+    }
+    if plan.wants("ping") {
+        ping::run(plan, &mut report)?;
+    }
     report.note(
         "activate: from nothing to the answer to a new client's first message, which writes eight pages",
     );

@@ -55,8 +55,10 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         } else {
             report.metric(&format!("jit_{name}_added_p90_us"), added);
         }
-        report.metric(&format!("jit_{name}_own_p90_us"), stats::percentile(&to_own, 90.0));
-        report.metric(&format!("jit_{name}_running_p90_us"), stats::percentile(&to_shared, 90.0));
+        for (who, times) in [("own", &to_own), ("running", &to_shared)] {
+            report.metric(&format!("jit_{name}_{who}_p50_us"), stats::median(times));
+            report.metric(&format!("jit_{name}_{who}_p90_us"), stats::percentile(times, 90.0));
+        }
         report.metric(&format!("process_{name}_p90_us"), stats::percentile(&to_forked, 90.0));
     }
     report.baseline(

@@ -1,0 +1,58 @@
+//! When a loop does what nobody waits for.
+
+use std::time::{Duration, Instant};
+
+/// A loop to which nothing has happened for so long has a lull.
+const QUIET: Duration = Duration::from_millis(1);
+/// What waits for a lull waits no longer than this.
+const LATEST: Duration = Duration::from_millis(5);
+
+/// Has what nobody waits for (lines for the log, cells ahead of their clients) done when nothing else has happened for a moment.
+///
+/// Right after a message has left is the worst time for it: whoever gets the message is woken on the core of its sender, since
+/// the kernel takes it that a sender goes to sleep, and stands in line there until that is so, even beside a core that idles.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Lull {
+    /// Since when there is something to do.
+    since: Option<Instant>,
+    is_now: bool,
+}
+
+impl Lull {
+    /// Whether the time has come. `waits` says whether there is something to do, `quiet` whether the poll found nothing.
+    pub fn is_now(&mut self, waits: bool, quiet: bool, now: Instant) -> bool {
+        if !waits {
+            *self = Self::default();
+            return false;
+        }
+        let since = *self.since.get_or_insert(now);
+        self.is_now = quiet || now.duration_since(since) >= LATEST;
+        self.is_now
+    }
+
+    /// How long to wait for something to happen; none if nothing waits for a lull.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.since.map(|_| if self.is_now { Duration::ZERO } else { QUIET })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_done_when_nothing_happens_or_late() {
+        let (start, mut lull) = (Instant::now(), Lull::default());
+        assert!(!lull.is_now(false, true, start) && lull.timeout().is_none());
+        assert!(!lull.is_now(true, false, start));
+        assert_eq!(lull.timeout(), Some(QUIET));
+        assert!(lull.is_now(true, true, start + QUIET));
+        assert_eq!(lull.timeout(), Some(Duration::ZERO), "there may be more to do");
+        assert!(!lull.is_now(true, false, start + 2 * QUIET), "something has happened");
+        assert_eq!(lull.timeout(), Some(QUIET));
+        assert!(lull.is_now(true, false, start + LATEST));
+        assert!(!lull.is_now(false, false, start + LATEST));
+        assert!(!lull.is_now(true, false, start + LATEST), "it waits anew");
+    }
+}
