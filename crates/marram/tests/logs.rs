@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use hyper::Method;
-use marram::harness::Lab;
+use marram::harness::{Lab, Side, free_address};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -156,13 +156,7 @@ impl Drop for Following {
 fn an_edge_that_goes_away_is_said_and_asked_again() {
     let mut lab = lab("logs-follow", 2, "");
     let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
-    let child = Command::new(env!("CARGO_BIN_EXE_marram"))
-        .args(["logs", "--follow", &urls[0], &urls[1]])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut following = Following(child);
+    let mut following = follow(&["logs", "--follow", &urls[0], &urls[1]]);
     let mut lines = BufReader::new(following.0.stdout.take().unwrap()).lines();
     let mut errors = BufReader::new(following.0.stderr.take().unwrap()).lines();
     let mut said = Following::until(&mut lines, "B-1: listening for operators");
@@ -175,6 +169,54 @@ fn an_edge_that_goes_away_is_said_and_asked_again() {
     assert_eq!(said.matches("A-1: listening for operators").count(), 1, "{said}");
     let _client = print(&mut lab);
     Following::until(&mut lines, "cell: counter counter");
+}
+
+/// A command whose lines are read as they come.
+fn follow(arguments: &[&str]) -> Following {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Following(command.spawn().unwrap())
+}
+
+#[test]
+fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
+    let mut lab = lab("logs-agent", 1, "");
+    let token = lab.place.write_private("admin-token", "0123456789abcdef0123456789abcdef").unwrap();
+    let token = token.display().to_string();
+    let (admin, address) = (free_address().unwrap(), free_address().unwrap());
+    let tables = format!(
+        "name = \"web-1\"\n[admin]\nlisten = \"{admin}\"\ntoken_file = {token:?}\n\
+         [[listen]]\naddress = \"{address}\"\napp = \"counting\"\n"
+    );
+    lab.start_agent_with(Side::Client, &lab.edge_addresses(), &tables).unwrap();
+    let (edge, agent) = (format!("--edge=http://{}", lab.edges[0].admin()), format!("--edge=http://{admin}"));
+    let (code, _, said) = marram(&["logs", &agent]);
+    assert!(code == Some(3) && said.contains("token is missing"), "{code:?} {said}");
+    let (code, _, said) = marram(&["ps", "--token-file", &token, &agent]);
+    assert!(code == Some(3) && said.contains("an agent has no GET /v1/sessions"), "{code:?} {said}");
+
+    let both = ["--level", "info", "--token-file", &token, &edge, &agent];
+    let mut following = follow(&[&["logs", "--follow"], &both[..]].concat());
+    let mut lines = BufReader::new(following.0.stdout.take().unwrap()).lines();
+    let said = Following::until(&mut lines, "edge up");
+    let of_it = said.lines().last().unwrap();
+    assert!(of_it.contains(" INFO web-1: edge up edge=A-1 ") && of_it.ends_with(" shard=0"), "{said}");
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"pf").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    let id = marram(&["ps", "-q", &edge]).1.trim().to_owned();
+    assert_eq!(marram(&["kill", &id, &edge]).0, Some(0));
+    let said = Following::until(&mut lines, "session ended before its time");
+    let of_it = said.lines().last().unwrap();
+    assert!(of_it.contains(" WARN web-1: ") && of_it.contains(&format!("session={id}")), "{said}");
+
+    // For programs: who said it, and of which edge.
+    let (_, said, _) = marram(&[&["logs", "--json"], &both[..]].concat());
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let has = |who: &str, message: &str| {
+        lines.iter().any(|line| line["who"] == who && line["edge"] == "A-1" && line["message"] == message)
+    };
+    assert!(has("web-1", "edge up") && has("A-1", "listening for operators"), "{said}");
 }
 
 #[test]

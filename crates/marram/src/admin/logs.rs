@@ -156,7 +156,7 @@ pub(super) fn answer(edge: &str, call: &Call) -> Result<Answer, Refusal> {
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let asked = Asked::read(&call.query, u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
-    let fix = "ask with `marram logs` of this edge's version";
+    let fix = "ask with `marram logs` of this version";
     let asked = asked.map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, fix))?;
     if asked.follow && FOLLOWERS.fetch_add(1, Relaxed) >= FOLLOWERS_MAX {
         FOLLOWERS.fetch_sub(1, Relaxed);
