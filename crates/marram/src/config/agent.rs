@@ -145,6 +145,7 @@ impl Config {
 /// # Errors
 /// As [`Config::parse`], as far as listeners go.
 pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
+    let source = &source.overridden::<Written>(environment::AGENT)?;
     let mut redirects = Vec::new();
     for written in source.parse::<Written>("agent-client")?.listen {
         let (destinations, address) = (written.instead_of.clone(), written.address.span());
