@@ -6,10 +6,12 @@ mod support;
 use bytes::Bytes;
 use hyper::Method;
 use marram::harness::{Lab, Side, free_address};
+use marram::logging;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -217,6 +219,31 @@ fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
         lines.iter().any(|line| line["who"] == who && line["edge"] == "A-1" && line["message"] == message)
     };
     assert!(has("web-1", "edge up") && has("A-1", "listening for operators"), "{said}");
+}
+
+#[test]
+fn a_panic_is_in_the_log_and_all_else_is_as_before() {
+    static SAID: AtomicUsize = AtomicUsize::new(0);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        SAID.fetch_add(1, Ordering::Relaxed);
+        before(panic);
+    }));
+    let options = logging::Options { kept: Some(logging::RING_BYTES), ..logging::Options::default() };
+    // The second one has no effect.
+    (0..2).for_each(|_| logging::start(&options).unwrap());
+    let long = format!("out of \"sugar\"\n{}", "\u{fc}".repeat(logging::LINE_BYTES_MAX));
+    let thread = std::thread::Builder::new().name("kitchen".into());
+    let cause = thread.spawn(move || panic!("{long}")).unwrap().join().unwrap_err();
+    assert!(cause.downcast_ref::<String>().unwrap().starts_with("out of"), "it unwinds as before");
+    assert_eq!(SAID.load(Ordering::Relaxed), 1);
+    let lines = logging::kept().unwrap().take(0, usize::MAX, None).lines;
+    let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(&line.text).unwrap()).collect();
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    let expected = ["ERROR", "panicked", "kitchen"];
+    assert_eq!(["level", "event", "thread"].map(|field| line[field].as_str().unwrap()), expected, "{line}");
+    assert!(line["message"].as_str().unwrap().starts_with("a thread panicked: out of \"sugar\"\n\u{fc}"));
+    assert!(line["place"].as_str().unwrap().contains("tests/logs.rs:"), "{line}");
 }
 
 #[test]
