@@ -222,6 +222,40 @@ fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
 }
 
 #[test]
+fn what_a_guest_printed_before_it_was_stopped_is_in_the_line_about_its_end() {
+    const SESSIONS: usize = 4;
+    let mut lab = lab("logs-words", 1, "");
+    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    for _ in 0..SESSIONS {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(b"p!").unwrap();
+        // Ended or reset: it is over.
+        let _ = client.read(&mut [0]);
+    }
+    let edge = format!("--edge=http://{}", lab.edges[0].admin());
+    let ends = |said: &str| -> Vec<String> {
+        said.lines().filter(|line| line.contains(": Guest: ")).map(str::to_owned).collect()
+    };
+    // Twice each: a session has a second attempt. Of so many cells' own lines some are swallowed.
+    let all = until(|| marram(&["logs", &edge]).1, |said| ends(said).len() >= 2 * SESSIONS);
+    for line in ends(&all) {
+        let words = "; it printed: thread '<unnamed>' (1) panicked at counter/src/lib.rs:";
+        assert!(
+            line.contains("unreachable") && line.contains(words) && line.ends_with(": told to panic"),
+            "{line}"
+        );
+    }
+    // Whoever is at its end is told why it was stopped, and not what it printed for operators.
+    let told = lab.journal.all(0, |event| Lab::is_report(Side::Client, "ended", event));
+    let reasons: Vec<&str> = told.iter().map(|event| event.text("reason")).collect();
+    assert!(
+        !reasons.is_empty() && reasons.iter().all(|reason| reason.contains("unreachable")),
+        "{reasons:?}"
+    );
+    assert!(reasons.iter().all(|reason| !reason.contains("told to panic")), "{reasons:?}");
+}
+
+#[test]
 fn a_panic_is_in_the_log_and_all_else_is_as_before() {
     static SAID: AtomicUsize = AtomicUsize::new(0);
     let before = std::panic::take_hook();
