@@ -710,6 +710,8 @@ record! {
         level: u8,
         /// What it is about.
         session: Option<SessionId>,
+        /// Whether the session is over for what its cell did.
+        guest: bool,
         /// For people.
         text: String,
     }

@@ -12,6 +12,7 @@ pub mod demo;
 pub mod edge;
 pub mod exec;
 pub mod harness;
+mod http;
 pub mod keys;
 pub mod logging;
 pub mod manifest;

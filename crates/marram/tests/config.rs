@@ -166,6 +166,7 @@ fn samples_show_the_defaults() {
     for file in ["edges-ca.pem", "agent.pem", "agent.key"] {
         std::fs::write(place.0.join(file), certificate).unwrap();
     }
+    std::fs::copy(place.0.join("token"), place.0.join("admin-token")).unwrap();
     let sample = all_settings(agent::SAMPLE).replace("/etc/marram/", "");
     assert_eq!(place.agent(&sample, Side::Client).unwrap().agent.patience, short.patience);
     let short = place.edge(EDGE).unwrap().edge;
@@ -259,6 +260,31 @@ fn an_agents_errors_name_line_field_and_fix() {
         for word in words {
             assert!(error.contains(word), "{text}: {error:?} does not say {word:?}");
         }
+    }
+}
+
+#[test]
+fn an_agent_answers_operators_and_keeps_lines_for_them_only_where_it_is_told_to() {
+    let place = Place::new("agent-admin");
+    let parse = |text: &str| {
+        let source = place.source(&format!("{AGENT}{text}"));
+        let read = agent::Config::parse(&source, Side::Client).map_err(|problem| problem.to_string());
+        (read, source.warnings())
+    };
+    let (read, warnings) = parse("[log]\nkeep = \"2MiB\"\n");
+    let read = read.unwrap();
+    assert!(read.admin.is_none() && read.log.kept.is_none());
+    assert!(warnings[0].to_string().contains("`log.keep`"), "{warnings:?}");
+    let (read, warnings) = parse("[admin]\nlisten = \"127.0.0.1:7403\"\n");
+    let read = read.unwrap();
+    assert_eq!((read.log.kept, warnings.len()), (Some(marram::logging::RING_BYTES), 0));
+    assert!(read.admin.unwrap().name.ends_with("-client-agent"));
+    for (text, words) in [
+        ("[admin]\nlisten = \"0.0.0.0:7403\"", &[":6", "`admin.listen`", "token_file"][..]),
+        ("[admin]\nlisten = \"127.0.0.1:7403\"\n[log]\nkeep = \"1KiB\"", &[":8", "`log.keep`", "64KiB"]),
+    ] {
+        let error = parse(text).0.map(|_| ()).unwrap_err();
+        assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
     }
 }
 

@@ -278,6 +278,36 @@ print(it.recv(100).decode())
 }
 
 #[test]
+fn the_environment_overrides_the_configuration_as_it_does_for_the_agent() {
+    let place = marram::harness::Place::new("exec-environment").unwrap();
+    let text = format!(
+        "edges = [\"127.0.0.1:1\"]\n[[listen]]\naddress = \"127.0.0.1:1\"\napp = \"x\"\ninstead_of = [\"{FAR}:1\"]\n"
+    );
+    let config = place.write("agent.toml", text).unwrap();
+    let exec = |name: &str, value: &str| {
+        // What the program is told of where its connections go.
+        let output = Command::new(env!("CARGO_BIN_EXE_marram"))
+            .args(["exec", "--config", config.to_str().unwrap(), "--", "sh", "-c", "echo $MARRAM_EXEC"])
+            .env(name, value)
+            .env("XDG_RUNTIME_DIR", place.path())
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (_, before, said) = exec("NOTHING", "");
+    assert!(before.contains("127.0.0.1:1") && before.contains(&format!("{FAR}:1")), "{before} {said}");
+    let (code, moved, _) = exec("MARRAM_AGENT__LISTEN__0__ADDRESS", "127.0.0.1:2");
+    assert_eq!((code, moved), (Some(0), before.replace("127.0.0.1:1", "127.0.0.1:2")));
+    let (code, others, _) = exec("MARRAM_AGENT__LISTEN__0__INSTEAD_OF", &format!("{FAR}:3,{FAR}:4"));
+    assert_eq!((code, others.matches(FAR).count()), (Some(0), 2), "{others}");
+    assert!(others.contains(&format!("{FAR}:4")), "{others}");
+    let (code, _, said) = exec("MARRAM_AGENT__LISTEN__0__ADRESS", "127.0.0.1:2");
+    let right = "did you mean MARRAM_AGENT__LISTEN__0__ADDRESS?";
+    assert!(code == Some(2) && said.contains(right), "{code:?} {said}");
+}
+
+#[test]
 fn what_cannot_be_redirected_is_explained() {
     let refused = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_marram")).arg("exec").args(arguments).output().unwrap();

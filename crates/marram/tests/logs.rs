@@ -5,11 +5,13 @@ mod support;
 
 use bytes::Bytes;
 use hyper::Method;
-use marram::harness::Lab;
+use marram::harness::{Lab, Side, free_address};
+use marram::logging;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -156,13 +158,7 @@ impl Drop for Following {
 fn an_edge_that_goes_away_is_said_and_asked_again() {
     let mut lab = lab("logs-follow", 2, "");
     let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
-    let child = Command::new(env!("CARGO_BIN_EXE_marram"))
-        .args(["logs", "--follow", &urls[0], &urls[1]])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut following = Following(child);
+    let mut following = follow(&["logs", "--follow", &urls[0], &urls[1]]);
     let mut lines = BufReader::new(following.0.stdout.take().unwrap()).lines();
     let mut errors = BufReader::new(following.0.stderr.take().unwrap()).lines();
     let mut said = Following::until(&mut lines, "B-1: listening for operators");
@@ -175,6 +171,113 @@ fn an_edge_that_goes_away_is_said_and_asked_again() {
     assert_eq!(said.matches("A-1: listening for operators").count(), 1, "{said}");
     let _client = print(&mut lab);
     Following::until(&mut lines, "cell: counter counter");
+}
+
+/// A command whose lines are read as they come.
+fn follow(arguments: &[&str]) -> Following {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Following(command.spawn().unwrap())
+}
+
+#[test]
+fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
+    let mut lab = lab("logs-agent", 1, "");
+    let token = lab.place.write_private("admin-token", "0123456789abcdef0123456789abcdef").unwrap();
+    let token = token.display().to_string();
+    let (admin, address) = (free_address().unwrap(), free_address().unwrap());
+    let tables = format!(
+        "name = \"web-1\"\n[admin]\nlisten = \"{admin}\"\ntoken_file = {token:?}\n\
+         [[listen]]\naddress = \"{address}\"\napp = \"counting\"\n"
+    );
+    lab.start_agent_with(Side::Client, &lab.edge_addresses(), &tables).unwrap();
+    let (edge, agent) = (format!("--edge=http://{}", lab.edges[0].admin()), format!("--edge=http://{admin}"));
+    let (code, _, said) = marram(&["logs", &agent]);
+    assert!(code == Some(3) && said.contains("token is missing"), "{code:?} {said}");
+    let (code, _, said) = marram(&["ps", "--token-file", &token, &agent]);
+    assert!(code == Some(3) && said.contains("an agent has no GET /v1/sessions"), "{code:?} {said}");
+
+    let both = ["--level", "info", "--token-file", &token, &edge, &agent];
+    let mut following = follow(&[&["logs", "--follow"], &both[..]].concat());
+    let mut lines = BufReader::new(following.0.stdout.take().unwrap()).lines();
+    let said = Following::until(&mut lines, "edge up");
+    let of_it = said.lines().last().unwrap();
+    assert!(of_it.contains(" INFO web-1: edge up edge=A-1 ") && of_it.ends_with(" shard=0"), "{said}");
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"pf").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    let id = marram(&["ps", "-q", &edge]).1.trim().to_owned();
+    assert_eq!(marram(&["kill", &id, &edge]).0, Some(0));
+    let said = Following::until(&mut lines, "session ended before its time");
+    let of_it = said.lines().last().unwrap();
+    assert!(of_it.contains(" WARN web-1: ") && of_it.contains(&format!("session={id}")), "{said}");
+
+    // For programs: who said it, and of which edge.
+    let (_, said, _) = marram(&[&["logs", "--json"], &both[..]].concat());
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let has = |who: &str, message: &str| {
+        lines.iter().any(|line| line["who"] == who && line["edge"] == "A-1" && line["message"] == message)
+    };
+    assert!(has("web-1", "edge up") && has("A-1", "listening for operators"), "{said}");
+}
+
+#[test]
+fn what_a_guest_printed_before_it_was_stopped_is_in_the_line_about_its_end() {
+    const SESSIONS: usize = 4;
+    let mut lab = lab("logs-words", 1, "");
+    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    for _ in 0..SESSIONS {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(b"p!").unwrap();
+        // Ended or reset: it is over.
+        let _ = client.read(&mut [0]);
+    }
+    let edge = format!("--edge=http://{}", lab.edges[0].admin());
+    let ends = |said: &str| -> Vec<String> {
+        said.lines().filter(|line| line.contains(": Guest: ")).map(str::to_owned).collect()
+    };
+    // Twice each: a session has a second attempt. Of so many cells' own lines some are swallowed.
+    let all = until(|| marram(&["logs", &edge]).1, |said| ends(said).len() >= 2 * SESSIONS);
+    for line in ends(&all) {
+        let words = "; it printed: thread '<unnamed>' (1) panicked at counter/src/lib.rs:";
+        assert!(
+            line.contains("unreachable") && line.contains(words) && line.ends_with(": told to panic"),
+            "{line}"
+        );
+    }
+    // Whoever is at its end is told why it was stopped, and not what it printed for operators.
+    let told = lab.journal.all(0, |event| Lab::is_report(Side::Client, "ended", event));
+    let reasons: Vec<&str> = told.iter().map(|event| event.text("reason")).collect();
+    assert!(
+        !reasons.is_empty() && reasons.iter().all(|reason| reason.contains("unreachable")),
+        "{reasons:?}"
+    );
+    assert!(reasons.iter().all(|reason| !reason.contains("told to panic")), "{reasons:?}");
+}
+
+#[test]
+fn a_panic_is_in_the_log_and_all_else_is_as_before() {
+    static SAID: AtomicUsize = AtomicUsize::new(0);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        SAID.fetch_add(1, Ordering::Relaxed);
+        before(panic);
+    }));
+    let options = logging::Options { kept: Some(logging::RING_BYTES), ..logging::Options::default() };
+    // The second one has no effect.
+    (0..2).for_each(|_| logging::start(&options).unwrap());
+    let long = format!("out of \"sugar\"\n{}", "\u{fc}".repeat(logging::LINE_BYTES_MAX));
+    let thread = std::thread::Builder::new().name("kitchen".into());
+    let cause = thread.spawn(move || panic!("{long}")).unwrap().join().unwrap_err();
+    assert!(cause.downcast_ref::<String>().unwrap().starts_with("out of"), "it unwinds as before");
+    assert_eq!(SAID.load(Ordering::Relaxed), 1);
+    let lines = logging::kept().unwrap().take(0, usize::MAX, None).lines;
+    let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(&line.text).unwrap()).collect();
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    let expected = ["ERROR", "panicked", "kitchen"];
+    assert_eq!(["level", "event", "thread"].map(|field| line[field].as_str().unwrap()), expected, "{line}");
+    assert!(line["message"].as_str().unwrap().starts_with("a thread panicked: out of \"sugar\"\n\u{fc}"));
+    assert!(line["place"].as_str().unwrap().contains("tests/logs.rs:"), "{line}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What owners want done, carried out over this shard's wires and executor.
 
 use super::{Shard, index};
-use crate::api::{Now, Out};
+use crate::api::{FromShard, Note, Now, Out};
 use alloc::{string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_session::{
@@ -213,6 +213,7 @@ impl Shard {
             Code::Finished => 3,
             _ => 2,
         };
-        self.note(level, Some(id), alloc::format!("{code:?}: {reason}"), out);
+        let (text, guest) = (alloc::format!("{code:?}: {reason}"), code == Code::Guest);
+        out.push(Out::Control(FromShard::Note(Note { level, session: Some(id), guest, text })));
     }
 }

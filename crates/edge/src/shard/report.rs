@@ -72,7 +72,7 @@ fn sum(a: Totals, b: Totals) -> Totals {
 
 impl Shard {
     pub(super) fn note(&self, level: u8, session: Option<SessionId>, text: String, out: &mut Vec<Out>) {
-        out.push(Out::Control(FromShard::Note(Note { level, session, text })));
+        out.push(Out::Control(FromShard::Note(Note { level, session, guest: false, text })));
     }
 
     /// Answers a listing.

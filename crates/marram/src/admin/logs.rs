@@ -11,12 +11,11 @@
 
 use super::routes::{Answer, Call, Refusal};
 use crate::config::units::Name;
+use crate::http::{Body, Tail};
 use crate::logging::{self, Kept, Level, Line};
 use bytes::{BufMut, Bytes, BytesMut};
-use hyper::body::{Body as HyperBody, Frame, SizeHint};
 use hyper::{Method, StatusCode};
 use serde_json::Value;
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -32,22 +31,8 @@ const BATCH: usize = 256;
 
 static FOLLOWERS: AtomicUsize = AtomicUsize::new(0);
 
-/// An answer's body: all of it, or lines for as long as somebody reads them.
-pub(super) enum Body {
-    /// All of it.
-    Whole(Option<Bytes>),
-    /// What there is first, then what comes.
-    Lines(Option<Bytes>, Box<Tail>),
-}
-
-impl From<Bytes> for Body {
-    fn from(bytes: Bytes) -> Self {
-        Self::Whole(Some(bytes))
-    }
-}
-
 /// Lines to come.
-pub(super) struct Tail {
+struct Follower {
     kept: &'static Kept,
     wanted: Wanted,
     /// The last one that was looked at.
@@ -55,14 +40,14 @@ pub(super) struct Tail {
     silence: Pin<Box<tokio::time::Sleep>>,
 }
 
-impl Drop for Tail {
+impl Drop for Follower {
     fn drop(&mut self) {
         FOLLOWERS.fetch_sub(1, Relaxed);
     }
 }
 
-impl Tail {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
+impl Tail for Follower {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             let taken = self.kept.take(self.after, BATCH, Some(context.waker()));
             let mut out = BytesMut::new();
@@ -77,42 +62,14 @@ impl Tail {
             }
             if !out.is_empty() {
                 self.silence.as_mut().reset(tokio::time::Instant::now() + HEARTBEAT);
-                return Poll::Ready(out.freeze());
+                return Poll::Ready(Some(out.freeze()));
             }
             if taken.lines.is_empty() {
                 return self.silence.as_mut().poll(context).map(|()| {
                     self.silence.as_mut().reset(tokio::time::Instant::now() + HEARTBEAT);
-                    Bytes::from_static(b"\n")
+                    Some(Bytes::from_static(b"\n"))
                 });
             }
-        }
-    }
-}
-
-impl HyperBody for Body {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let frame = |bytes| Some(Ok(Frame::data(bytes)));
-        match &mut *self {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().and_then(frame)),
-            Self::Lines(first @ Some(_), _) => Poll::Ready(first.take().and_then(frame)),
-            Self::Lines(None, tail) => tail.poll(context).map(frame),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Lines(..) => SizeHint::default(),
         }
     }
 }
@@ -199,7 +156,7 @@ pub(super) fn answer(edge: &str, call: &Call) -> Result<Answer, Refusal> {
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let asked = Asked::read(&call.query, u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
-    let fix = "ask with `marram logs` of this edge's version";
+    let fix = "ask with `marram logs` of this version";
     let asked = asked.map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, fix))?;
     if asked.follow && FOLLOWERS.fetch_add(1, Relaxed) >= FOLLOWERS_MAX {
         FOLLOWERS.fetch_sub(1, Relaxed);
@@ -210,7 +167,7 @@ pub(super) fn answer(edge: &str, call: &Call) -> Result<Answer, Refusal> {
     let (first, after) = beginning(edge, kept, &asked);
     let body = if asked.follow {
         let silence = Box::pin(tokio::time::sleep(HEARTBEAT));
-        Body::Lines(Some(first), Box::new(Tail { kept, wanted: asked.wanted, after, silence }))
+        Body::Lines(Some(first), Box::new(Follower { kept, wanted: asked.wanted, after, silence }))
     } else {
         first.into()
     };

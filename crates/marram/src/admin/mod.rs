@@ -20,10 +20,11 @@
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
 //! | `GET /v1/images/HASH/app` | | what its app promises, deployed now or once, for another edge |
 //!
-//! A recorder answers `/healthz`, `/metrics`, `/v1/sessions` and `/v1/logs` in the same way.
+//! A recorder answers `/healthz`, `/metrics`, `/v1/sessions` and `/v1/logs` in the same way, an agent `/healthz` and `/v1/logs`.
 //!
 //! Answers are JSON where nothing else is said. A refusal is `{"error": what happened, "fix": who can do what}`.
 
+mod agent;
 mod apps;
 pub mod body;
 mod boot;
@@ -40,6 +41,7 @@ mod routing;
 mod server;
 mod view;
 
+pub use agent::AgentDesk;
 pub use boot::{check, load};
 pub use client::ANSWER_BYTES_MAX;
 pub use desk::Desk;

@@ -39,7 +39,8 @@ pub(super) fn run(arguments: &Exec) -> Result<(), Failure> {
         )));
     }
     if let Some(path) = config {
-        let source = Source::read(path).map_err(|problem| Failure::Usage(problem.into()))?;
+        let source =
+            Source::read(path).map_err(|problem| Failure::Usage(problem.into()))?.with_own_environment();
         redirects.extend(agent::redirects(&source).map_err(|problem| Failure::Usage(problem.into()))?);
     }
     let (program, rest) = arguments.command.split_first().expect("at least one is required");

@@ -1,4 +1,4 @@
-//! `marram logs`: what edges and recorders logged lately, and what they log from now on, merged by time.
+//! `marram logs`: what edges, recorders and agents logged lately, and what they log from now on, merged by time.
 
 use super::Failure;
 use super::operate::{Edges, can_be_session, failure};
@@ -154,6 +154,10 @@ pub(super) fn run(arguments: &Logs) -> Result<(), Failure> {
 fn explain_nothing(edges: &Edges, app: &Name) {
     // Which edges cannot be asked is said elsewhere.
     let Ok((answers, _)) = edges.listed("/v1/apps") else { return };
+    // Agents and recorders do not know either.
+    if answers.is_empty() {
+        return;
+    }
     let rows = answers.iter().filter_map(|answer| answer["apps"].as_array()).flatten();
     let names: BTreeSet<&str> = rows.filter_map(|row| row["name"].as_str()).collect();
     let app = &app.0;
@@ -304,7 +308,11 @@ impl Screen {
         let name = &self.seen[place].name;
         let shown = if self.json {
             let mut line = line.clone();
-            line["edge"] = name.as_str().into();
+            line["who"] = name.as_str().into();
+            // An agent's line may be about an edge.
+            if line["edge"].is_null() {
+                line["edge"] = name.as_str().into();
+            }
             format!("{line}\n")
         } else {
             text(self.several.then_some(name), line)
@@ -318,7 +326,9 @@ impl Screen {
 fn text(edge: Option<&String>, line: &Value) -> String {
     let field = |name: &str| line[name].as_str().unwrap_or_default();
     let mut out = format!("{} {:>5} ", field("timestamp"), field("level"));
-    let shard = line["shard"].as_u64().map(|shard| format!("shard {shard}"));
+    // An agent has none: its lines name those of the edges that they are about.
+    let of_another = field("target").starts_with("marram_agent");
+    let shard = line["shard"].as_u64().filter(|_| !of_another).map(|shard| format!("shard {shard}"));
     let cell = (field("target") == "guest").then(|| "cell".to_owned());
     let whose: Vec<String> = edge.cloned().into_iter().chain(shard).chain(cell).collect();
     if !whose.is_empty() {
@@ -326,8 +336,8 @@ fn text(edge: Option<&String>, line: &Value) -> String {
     }
     out += field("message");
     for (name, value) in line.as_object().into_iter().flatten() {
-        let shown = ["timestamp", "level", "target", "message", "number", "at_us", "shard"];
-        if !shown.contains(&name.as_str()) {
+        let shown = ["timestamp", "level", "target", "message", "number", "at_us"];
+        if !shown.contains(&name.as_str()) && (name != "shard" || of_another) {
             let _ = match value {
                 Value::String(text) => write!(out, " {name}={text}"),
                 other => write!(out, " {name}={other}"),
@@ -355,5 +365,9 @@ mod tests {
             text(None, &json!({ "level": "INFO", "timestamp": "T", "message": "up" })),
             "T  INFO up\n"
         );
+        let of_an_edge = json!({
+            "timestamp": "T", "level": "INFO", "target": "marram_agent::reports", "message": "edge up", "edge": "A", "shard": 1
+        });
+        assert_eq!(text(Some(&"web-1".into()), &of_an_edge), "T  INFO web-1: edge up edge=A shard=1\n");
     }
 }

@@ -55,7 +55,7 @@ enum Command {
     Apps(operate::Edges),
     /// List sessions.
     Ps(ps::Ps),
-    /// Show what edges and recorders log.
+    /// Show what edges, recorders and agents log.
     Logs(logs::Logs),
     /// Show an edge with its shards and apps; or one session, and what it survives.
     Inspect(inspect::Inspect),

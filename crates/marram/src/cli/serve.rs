@@ -1,7 +1,7 @@
 //! The programs that stay: `marram edge`, `marram agent`, `marram recorder`, and the hidden `marram shard`.
 
 use super::Failure;
-use crate::admin::{self, Desk};
+use crate::admin::{self, AgentDesk, Desk};
 use crate::config::agent::{Flags, Side};
 use crate::config::source::Source;
 use crate::config::units::{Address, Name, Peer, Socket};
@@ -120,6 +120,11 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     if let Some(path) = &arguments.config {
         reload_on_hangup(path.clone(), side, config.agent.routing.clone())
             .context("SIGHUP cannot be caught")?;
+    }
+    if let Some(config::agent::Admin { name, listen, token }) = config.admin {
+        let listener = listen_for_operators(listen)?;
+        admin::serve(listener, Arc::new(AgentDesk { name, token })).context("the admin API cannot start")?;
+        tracing::info!(target: "marram::admin", address = %listen, "listening for operators");
     }
     run_soon();
     Ok(marram_agent::run(&config.agent, stop)?)

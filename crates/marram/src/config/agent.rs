@@ -1,9 +1,8 @@
 //! An agent's configuration: as typed, from a file or from flags, and as the agent takes it.
 
-use super::edge::socket;
 use super::environment;
 use super::routes::{self, WrittenListener, WrittenRoute};
-use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity};
+use super::shared::{self, WrittenAdmin, WrittenLog, WrittenPatience, WrittenSecurity, own_name, socket};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Peer, Socket, Time};
 use crate::exec::Redirect;
@@ -14,6 +13,7 @@ use marram_preload::rules as preload;
 use marram_session::agent::routes::Protocol;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use toml::Spanned;
 
@@ -66,8 +66,21 @@ pub struct Flags {
 pub struct Config {
     /// For the agent.
     pub agent: marram_agent::Options,
+    /// For its admin API, if it has one.
+    pub admin: Option<Admin>,
     /// For its logs.
     pub log: logging::Options,
+}
+
+/// What an agent's admin API needs to know.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    /// What the agent is called.
+    pub name: String,
+    /// Where operators connect.
+    pub listen: SocketAddr,
+    /// What they must show; always there where `listen` is not on loopback.
+    pub token: Option<String>,
 }
 
 impl Config {
@@ -109,7 +122,7 @@ impl Config {
         };
         match missing {
             Some(what) => Err(source.complaint(what)),
-            None => Ok(Self { agent, log: logging::Options::default() }),
+            None => Ok(Self { agent, admin: None, log: logging::Options::default() }),
         }
     }
 
@@ -132,6 +145,7 @@ impl Config {
 /// # Errors
 /// As [`Config::parse`], as far as listeners go.
 pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
+    let source = &source.overridden::<Written>(environment::AGENT)?;
     let mut redirects = Vec::new();
     for written in source.parse::<Written>("agent-client")?.listen {
         let (destinations, address) = (written.instead_of.clone(), written.address.span());
@@ -155,6 +169,7 @@ pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
+    name: Option<Name>,
     edges: Vec<Address>,
     #[serde(default)]
     servers: BTreeMap<Name, Peer>,
@@ -164,6 +179,8 @@ struct Written {
     route: Vec<Spanned<WrittenRoute>>,
     #[serde(default)]
     security: WrittenSecurity,
+    #[serde(default)]
+    admin: WrittenAdmin,
     #[serde(default)]
     patience: WrittenPatience,
     #[serde(default)]
@@ -224,6 +241,17 @@ impl Written {
             patience: self.patience.resolve(source)?,
             host: None,
         };
-        Ok(Config { agent, log: self.log.resolve() })
+        let (listen, token) = self.admin.resolve(source, "read what this agent logs")?;
+        let kind = match side {
+            Side::Client => "client-agent",
+            Side::Server => "server-agent",
+        };
+        let name = self.name.unwrap_or_else(|| own_name(kind)).0;
+        let admin = listen.map(|listen| Admin { name, listen, token });
+        let log = match admin {
+            Some(_) => self.log.resolve(source)?,
+            None => self.log.resolve_unasked(source)?,
+        };
+        Ok(Config { agent, admin, log })
     }
 }

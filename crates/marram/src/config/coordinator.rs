@@ -1,7 +1,6 @@
 //! The `[coordinator]` table of an edge: the store that it serves, or where the store is.
 
-use super::edge::socket;
-use super::shared;
+use super::shared::{self, socket};
 use super::source::{Problem, Source};
 use super::units::{Address, Time};
 use crate::coordinator::{Credentials, Options, Serve};

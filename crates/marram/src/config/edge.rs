@@ -4,7 +4,7 @@ use super::coordinator::{Around, WrittenCoordinator};
 use super::environment;
 use super::keys::{self, WrittenKey};
 use super::routes::{self, WrittenListener, WrittenRoute};
-use super::shared::{self, WrittenKeptLog, WrittenPatience, WrittenSecurity};
+use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity, host_name, socket};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Peer, Size, Time};
 use crate::{coordinator, edge, logging};
@@ -100,7 +100,7 @@ struct Written {
     #[serde(default)]
     patience: WrittenPatience,
     #[serde(default)]
-    log: WrittenKeptLog,
+    log: WrittenLog,
     /// For `marram demo --sabotage`: flips one bit of the n-th output of a shard.
     #[serde(default)]
     sabotage: u64,
@@ -251,19 +251,14 @@ impl WrittenAdmin {
         apps: Vec<PathBuf>,
         chain: WrittenChain,
     ) -> Result<Admin, Problem> {
-        let listen = match &self.listen {
-            Some(text) => socket(source, text)?,
-            None => SocketAddr::from(([127, 0, 0, 1], 7401)),
-        };
-        let token = self.token_file.as_ref().map(|path| shared::token(source, path)).transpose()?;
-        if let Some(text) = self.listen.filter(|_| token.is_none() && !listen.ip().is_loopback()) {
-            let what = "is not on loopback, and whoever reaches it can deploy and kill; name a token with `token_file`";
-            return Err(source.problem(&text.span(), what));
-        }
-        if let Some(peer) = self.peers.iter().find(|peer| !peer.get_ref().starts_with("http://")) {
+        let Self { listen, token_file, peers } = self;
+        let (listen, token) =
+            shared::WrittenAdmin { listen, token_file }.resolve(source, "deploy and kill")?;
+        let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7401)));
+        if let Some(peer) = peers.iter().find(|peer| !peer.get_ref().starts_with("http://")) {
             return Err(source.problem(&peer.span(), "a peer is written \"http://HOST:PORT\""));
         }
-        let peers = self.peers.into_iter().map(Spanned::into_inner).collect();
+        let peers = peers.into_iter().map(Spanned::into_inner).collect();
         let names = |names: Vec<Name>| names.into_iter().map(|name| name.0).collect();
         let (first, last) = (names(chain.first), names(chain.last));
         Ok(Admin { listen, token, peers, state, apps, first, last })
@@ -317,17 +312,4 @@ impl WrittenLimits {
             grants,
         }
     }
-}
-
-/// An address to listen on: numbers, since a name could mean several.
-pub(super) fn socket(source: &Source, text: &Spanned<String>) -> Result<SocketAddr, Problem> {
-    text.get_ref().parse().map_err(|_| {
-        let what = "is no address to listen on; write numbers, such as \"127.0.0.1:7400\" or \"[::]:7400\"";
-        source.problem(&text.span(), what)
-    })
-}
-
-pub(super) fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().parse::<Name>().map_or_else(|_| "edge".into(), |name| name.0)
 }

@@ -1,8 +1,7 @@
 //! A recorder's configuration: as typed, and as the recorder takes it.
 
-use super::edge::{host_name, socket};
 use super::environment;
-use super::shared::{self, WrittenKeptLog, WrittenPatience, WrittenSecurity};
+use super::shared::{self, WrittenAdmin, WrittenLog, WrittenPatience, WrittenSecurity, own_name};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Size, Time};
 use crate::{logging, recorder};
@@ -57,7 +56,7 @@ struct Written {
     #[serde(default)]
     patience: WrittenWaits,
     #[serde(default)]
-    log: WrittenKeptLog,
+    log: WrittenLog,
 }
 
 #[derive(Deserialize, Default)]
@@ -65,13 +64,6 @@ struct Written {
 struct WrittenLimits {
     memory: Option<Spanned<Size>>,
     sessions: Option<u32>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct WrittenAdmin {
-    listen: Option<Spanned<String>>,
-    token_file: Option<Spanned<String>>,
 }
 
 /// Those of an agent's that a recorder has a use for.
@@ -108,7 +100,7 @@ impl Written {
         };
         let patience = patience.resolve(source)?;
         let recorder = recorder::Options {
-            name: self.name.map_or_else(own_name, |name| name.0),
+            name: self.name.unwrap_or_else(|| own_name("recorder")).0,
             edges: self.edges.into_iter().map(|edge| edge.0).collect(),
             key: KeeperKey::derive(&secret),
             security: self.security.resolve(source)?,
@@ -118,16 +110,10 @@ impl Written {
             sessions,
             directory: self.directory.map(|directory| source.path(&directory)),
         };
-        let (listen, token) = self.admin.resolve(source)?;
+        let (listen, token) = self.admin.resolve(source, "list sessions")?;
+        let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7402)));
         Ok(Config { recorder, listen, token, log: self.log.resolve(source)? })
     }
-}
-
-/// Not that of an edge on the same machine.
-fn own_name() -> String {
-    let mut name = host_name();
-    name.truncate(48);
-    name + "-recorder"
 }
 
 impl WrittenLimits {
@@ -138,20 +124,5 @@ impl WrittenLimits {
         }
         let memory = self.memory.as_ref().map_or(recorder::MEMORY, |memory| memory.get_ref().0);
         Ok((memory, self.sessions.map_or(recorder::SESSIONS, |count| count as usize)))
-    }
-}
-
-impl WrittenAdmin {
-    fn resolve(self, source: &Source) -> Result<(SocketAddr, Option<String>), Problem> {
-        let listen = match &self.listen {
-            Some(text) => socket(source, text)?,
-            None => SocketAddr::from(([127, 0, 0, 1], 7402)),
-        };
-        let token = self.token_file.as_ref().map(|path| shared::token(source, path)).transpose()?;
-        if let Some(text) = self.listen.filter(|_| token.is_none() && !listen.ip().is_loopback()) {
-            let what = "is not on loopback, and whoever reaches it can list sessions; name a token with `token_file`";
-            return Err(source.problem(&text.span(), what));
-        }
-        Ok((listen, token))
     }
 }

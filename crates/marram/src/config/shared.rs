@@ -1,11 +1,12 @@
-//! The tables that edges and agents share: `[security]`, `[patience]`, `[log]`; and files that hold secrets.
+//! The tables that edges and agents share: `[security]`, `[patience]`, `[admin]`, `[log]`; and files that hold secrets.
 
 use super::source::{Problem, Source, unreadable};
-use super::units::{Size, Time};
+use super::units::{Name, Size, Time};
 use crate::logging;
 use marram_agent::Patience;
 use marram_agent::net::{Identity, Security};
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -24,28 +25,11 @@ const SECRET_BYTES_MIN: usize = 16;
 pub(super) struct WrittenLog {
     format: Option<logging::Format>,
     level: Option<logging::Levels>,
-}
-
-impl WrittenLog {
-    pub(super) fn resolve(self) -> logging::Options {
-        logging::Options {
-            format: self.format.unwrap_or_default(),
-            levels: self.level.unwrap_or_default(),
-            kept: None,
-        }
-    }
-}
-
-/// That of programs that operators can ask for their last lines.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenKeptLog {
-    format: Option<logging::Format>,
-    level: Option<logging::Levels>,
     keep: Option<Spanned<Size>>,
 }
 
-impl WrittenKeptLog {
+impl WrittenLog {
+    /// Of a program that operators can ask for its last lines.
     pub(super) fn resolve(self, source: &Source) -> Result<logging::Options, Problem> {
         let kept = match &self.keep {
             None => logging::RING_BYTES,
@@ -58,9 +42,72 @@ impl WrittenKeptLog {
             );
             return Err(source.problem(&size.span(), what));
         }
-        let log = WrittenLog { format: self.format, level: self.level }.resolve();
-        Ok(logging::Options { kept: Some(kept), ..log })
+        Ok(logging::Options {
+            format: self.format.unwrap_or_default(),
+            levels: self.level.unwrap_or_default(),
+            kept: Some(kept),
+        })
     }
+
+    /// Of one that nobody can ask: it keeps nothing.
+    pub(super) fn resolve_unasked(self, source: &Source) -> Result<logging::Options, Problem> {
+        if let Some(size) = &self.keep {
+            source.warn(
+                &size.span(),
+                "keeps nothing, since nobody can ask for it; name an address with `admin.listen`",
+            );
+        }
+        Ok(logging::Options { kept: None, ..self.resolve(source)? })
+    }
+}
+
+/// Where operators ask, and what they must show.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenAdmin {
+    pub(super) listen: Option<Spanned<String>>,
+    pub(super) token_file: Option<Spanned<String>>,
+}
+
+impl WrittenAdmin {
+    /// The address, if one is named, and the token. `can` is what whoever reaches it can do.
+    pub(super) fn resolve(
+        &self,
+        source: &Source,
+        can: &str,
+    ) -> Result<(Option<SocketAddr>, Option<String>), Problem> {
+        let listen = self.listen.as_ref().map(|text| socket(source, text)).transpose()?;
+        let token = self.token_file.as_ref().map(|path| token(source, path)).transpose()?;
+        if let (Some(text), Some(address), None) = (&self.listen, listen, &token)
+            && !address.ip().is_loopback()
+        {
+            let what = format!(
+                "is not on loopback, and whoever reaches it can {can}; name a token with `token_file`"
+            );
+            return Err(source.problem(&text.span(), what));
+        }
+        Ok((listen, token))
+    }
+}
+
+/// An address to listen on: numbers, since a name could mean several.
+pub(super) fn socket(source: &Source, text: &Spanned<String>) -> Result<SocketAddr, Problem> {
+    text.get_ref().parse().map_err(|_| {
+        let what = "is no address to listen on; write numbers, such as \"127.0.0.1:7400\" or \"[::]:7400\"";
+        source.problem(&text.span(), what)
+    })
+}
+
+/// What a program is called that has no name of its own: not as an edge on the same machine.
+pub(super) fn own_name(kind: &str) -> Name {
+    let mut name = host_name();
+    name.truncate(Name::BYTES_MAX - kind.len() - 1);
+    Name(format!("{name}-{kind}"))
+}
+
+pub(super) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().parse::<Name>().map_or_else(|_| "edge".into(), |name| name.0)
 }
 
 #[derive(Deserialize, Default)]

@@ -40,8 +40,10 @@ pub struct Socket {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Name(pub String);
 
-/// Longest name, in bytes.
-const NAME_BYTES_MAX: usize = 64;
+impl Name {
+    /// Longest one.
+    pub const BYTES_MAX: usize = 64;
+}
 
 /// A type that is written as one string.
 trait Written: Sized {
@@ -120,7 +122,7 @@ impl Written for Name {
     fn read(text: &str) -> Option<Self> {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let fine =
-            (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(legal) && !text.starts_with('.');
+            (1..=Name::BYTES_MAX).contains(&text.len()) && text.bytes().all(legal) && !text.starts_with('.');
         fine.then(|| Self(text.into()))
     }
 }

@@ -3,6 +3,9 @@
 //! Handlers run on the calling thread. Loading images and opening checkpoints happen on the worker, and sealing them on the
 //! sealer, which has what the others leave.
 
+mod prints;
+
+use self::prints::Prints;
 use super::{
     beginning::{Beginning, Expected, bring_to_life},
     caches::Caches,
@@ -22,11 +25,11 @@ use marram_edge::{
     turns::{Class, Tenant, Turns, WEIGHT},
 };
 use marram_sandbox::{
-    Cells, CellsConfig, Filling, Image, Images, Level, LoadError, Progress, Snapshot, SnapshotError,
-    run_behind, run_long,
+    Cells, CellsConfig, Filling, Image, Images, LoadError, Progress, Snapshot, SnapshotError, run_behind,
+    run_long,
 };
 use marram_session::{
-    cell::{Base, CellId, Input, Output, Ran, Run, Seed},
+    cell::{Base, CellId, Input, Outcome, Output, Ran, Run, Seed},
     replay::Gathered,
 };
 use marram_wire::{
@@ -41,7 +44,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tracing::{debug, error, info, warn};
+use tracing::{info, warn};
 
 /// What a handler is charged that used up its slice.
 const SLICE_NS: u64 = 1_000_000;
@@ -152,9 +155,6 @@ struct Seat {
     standing: Option<Box<Standing>>,
 }
 
-/// Apps whose prints are counted at a time.
-const PRINTERS_MAX: usize = 1_024;
-
 /// The cells of one shard.
 pub(super) struct Executor {
     cells: Cells,
@@ -182,8 +182,7 @@ pub(super) struct Executor {
     /// Whether the worker may have brought more than was taken.
     is_behind: bool,
     sealer: Worker<(), Answer>,
-    /// Of each app on its own: one that says much silences no other.
-    prints: BTreeMap<String, Limiter>,
+    prints: Prints,
     complaints: Limiter,
     /// Whether a cell may have to be started ahead of its client.
     stocking: bool,
@@ -224,7 +223,7 @@ impl Executor {
             worker,
             is_behind: false,
             sealer,
-            prints: BTreeMap::new(),
+            prints: Prints::default(),
             complaints: Limiter::new(Instant::now()),
             stocking: false,
             tend_at: Instant::now() + TEND_EVERY,
@@ -659,7 +658,7 @@ impl Executor {
             }
             Progress::Pending => (None, SLICE_NS),
             Progress::Done(ran) => {
-                self.print(cell);
+                self.print(cell, matches!(ran.outcome, Outcome::Stopped(_)));
                 let cost_ns = ran.cost_ns;
                 (Some(ran), cost_ns)
             }
@@ -704,33 +703,22 @@ impl Executor {
         }
     }
 
-    /// Writes what a guest printed to the log; of one that just stopped too, since that often says why.
-    fn print(&mut self, CellId(cell): CellId) {
-        let prints = self.cells.take_prints(CellId(cell));
-        if prints.is_empty() {
-            return;
+    /// Writes what a guest printed to the log; of one that was just stopped too, since that often says why.
+    fn print(&mut self, cell: CellId, stopped: bool) {
+        let prints = self.cells.take_prints(cell);
+        let seat = self.seats.get(&cell);
+        let (app, session) = (seat.map(|seat| seat.app.as_str()), seat.and_then(|seat| seat.session));
+        if let Some(session) = session.filter(|_| stopped) {
+            self.prints.stopped(session, &prints);
         }
-        let seat = self.seats.get(&CellId(cell));
-        let app = seat.map(|seat| seat.app.as_str());
-        let session = seat.and_then(|seat| seat.session).map(tracing::field::display);
-        let (now, whose) = (Instant::now(), app.unwrap_or_default());
-        if !self.prints.contains_key(whose) {
-            if self.prints.len() >= PRINTERS_MAX {
-                self.prints.clear();
-            }
-            self.prints.insert(whose.to_owned(), Limiter::new(now));
+        if !prints.is_empty() {
+            self.prints.write(app, session, prints);
         }
-        let Some(limiter) = self.prints.get_mut(whose) else { return };
-        for print in prints {
-            let Some(swallowed) = limiter.pass(now) else { continue };
-            let (stage, text) = (print.stage, print.text);
-            match print.level {
-                Level::Error => error!(target: "guest", app, session, stage, swallowed, "{text}"),
-                Level::Warning => warn!(target: "guest", app, session, stage, swallowed, "{text}"),
-                Level::Information => info!(target: "guest", app, session, stage, swallowed, "{text}"),
-                Level::Debug => debug!(target: "guest", app, session, stage, swallowed, "{text}"),
-            }
-        }
+    }
+
+    /// What the cell of a session printed before it was stopped, if that was lately.
+    pub(super) fn last_words(&self, session: SessionId) -> Option<&str> {
+        self.prints.last_words(session)
     }
 
     /// Ends a cell, if there is one, at its tenant's expense.

@@ -449,6 +449,13 @@ impl Process {
                     self.passage.send(&message.to_bytes(), None);
                 }
             }
+            Out::Control(FromShard::Note(mut note)) => {
+                let session = note.session.filter(|_| note.guest);
+                if let Some(words) = session.and_then(|session| self.executor.last_words(session)) {
+                    note.text += &format!("; it printed: {words}");
+                }
+                self.passage.send(&FromShard::Note(note).to_bytes(), None);
+            }
             Out::Control(message) => self.passage.send(&message.to_bytes(), None),
         }
     }

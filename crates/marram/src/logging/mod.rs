@@ -3,6 +3,7 @@
 
 mod kept;
 mod levels;
+mod panics;
 
 pub use kept::{Kept, LINE_BYTES_MAX, Line, RING_BYTES, RING_BYTES_MIN, Receiver, Taken};
 pub use levels::{Level, Levels};
@@ -88,6 +89,7 @@ fn install(format: Format, levels: Levels, keeps: bool) {
     }
     // Fails only if a test program has a subscriber of its own: then its lines go there.
     let _ = tracing_subscriber::registry().with(filter).with(layers).try_init();
+    panics::log();
 }
 
 /// Writes lines to wherever they are kept.

@@ -1,0 +1,124 @@
+//! What guests print: lines of the log, limited app by app, and the last words of those that were stopped, for the line that says
+//! that their session is over. Those are for operators: an end is told why a handler was stopped, never what it printed.
+
+use marram_agent::net::Limiter;
+use marram_sandbox::{Level, Print};
+use marram_wire::id::SessionId;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+use tracing::{debug, error, info, warn};
+
+/// Apps whose prints are limited on their own.
+const PRINTERS_MAX: usize = 1_024;
+/// Sessions whose cells were stopped last. Theirs end in the same step, or when their ends have given what a recording needs.
+const STOPPED_MAX: usize = 64;
+/// Bytes of last words.
+const WORDS_BYTES_MAX: usize = 1_024;
+/// What Rust's library says behind each panic, and is of no use here.
+const NO_WORDS: &str = "note: run with `RUST_BACKTRACE";
+
+/// What is known of prints.
+#[derive(Default)]
+pub(super) struct Prints {
+    /// Of each app on its own: one that says much silences no other.
+    limiters: BTreeMap<String, Limiter>,
+    stopped: VecDeque<(SessionId, String)>,
+}
+
+impl Prints {
+    /// Writes what a cell printed to the log.
+    pub(super) fn write(&mut self, app: Option<&str>, session: Option<SessionId>, prints: Vec<Print>) {
+        let session = session.map(tracing::field::display);
+        let (now, whose) = (Instant::now(), app.unwrap_or_default());
+        if !self.limiters.contains_key(whose) {
+            if self.limiters.len() >= PRINTERS_MAX {
+                self.limiters.clear();
+            }
+            self.limiters.insert(whose.to_owned(), Limiter::new(now));
+        }
+        let Some(limiter) = self.limiters.get_mut(whose) else { return };
+        for print in prints {
+            let Some(swallowed) = limiter.pass(now) else { continue };
+            let (stage, text) = (print.stage, print.text);
+            match print.level {
+                Level::Error => error!(target: "guest", app, session, stage, swallowed, "{text}"),
+                Level::Warning => warn!(target: "guest", app, session, stage, swallowed, "{text}"),
+                Level::Information => info!(target: "guest", app, session, stage, swallowed, "{text}"),
+                Level::Debug => debug!(target: "guest", app, session, stage, swallowed, "{text}"),
+            }
+        }
+    }
+
+    /// Remembers what the cell of a session printed in the handler in which it was stopped, whether or not it will be written.
+    pub(super) fn stopped(&mut self, session: SessionId, prints: &[Print]) {
+        self.stopped.retain(|(other, _)| *other != session);
+        let Some(words) = last_words(prints) else { return };
+        self.stopped.truncate(STOPPED_MAX - 1);
+        self.stopped.push_front((session, words));
+    }
+
+    /// What the cell of a session printed before it was stopped, if that was lately.
+    pub(super) fn last_words(&self, session: SessionId) -> Option<&str> {
+        self.stopped.iter().find(|(other, _)| *other == session).map(|(_, words)| words.as_str())
+    }
+}
+
+/// The errors among them, the last ones if there are many; nothing if there are none.
+fn last_words(prints: &[Print]) -> Option<String> {
+    let is_word = |print: &&Print| print.level == Level::Error && !print.text.starts_with(NO_WORDS);
+    let mut words: Vec<&str> = Vec::new();
+    let mut left = WORDS_BYTES_MAX;
+    for print in prints.iter().rev().filter(is_word) {
+        let text = print.text.trim();
+        words.push(&text[..text.floor_char_boundary(left)]);
+        left = left.saturating_sub(text.len());
+        if left == 0 {
+            break;
+        }
+    }
+    words.reverse();
+    (!words.is_empty()).then(|| words.join(" "))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+
+    fn print(level: Level, text: &str) -> Print {
+        Print { stage: 0, level, text: text.into() }
+    }
+
+    #[test]
+    fn last_words_are_the_last_errors_and_no_more_than_can_be_read() {
+        let panicked = [
+            print(Level::Information, "all is well"),
+            print(Level::Error, "thread '<unnamed>' (1) panicked at lib.rs:1:2:"),
+            print(Level::Error, "out of sugar"),
+            print(
+                Level::Error,
+                "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace",
+            ),
+        ];
+        let words = "thread '<unnamed>' (1) panicked at lib.rs:1:2: out of sugar";
+        assert_eq!(last_words(&panicked).as_deref(), Some(words));
+        assert_eq!(last_words(&panicked[..1]), None);
+        let many: Vec<Print> =
+            (0..999).map(|count| print(Level::Error, &format!("{count} \u{fc}"))).collect();
+        let words = last_words(&many).unwrap();
+        assert!(words.ends_with("997 \u{fc} 998 \u{fc}") && words.len() < 2 * WORDS_BYTES_MAX, "{words}");
+    }
+
+    #[test]
+    fn those_who_were_stopped_lately_are_remembered_and_no_others() {
+        let mut prints = Prints::default();
+        let session = |of: usize| SessionId([u8::try_from(of).unwrap(); 16]);
+        for of in 0..=STOPPED_MAX {
+            prints.stopped(session(of), &[print(Level::Error, &of.to_string())]);
+        }
+        assert_eq!((prints.last_words(session(0)), prints.last_words(session(1))), (None, Some("1")));
+        // Stopped again, and without a word.
+        prints.stopped(session(1), &[]);
+        assert_eq!(prints.last_words(session(1)), None);
+    }
+}
