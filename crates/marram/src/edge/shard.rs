@@ -17,7 +17,6 @@ use marram_edge::{
     shard::Shard,
 };
 use marram_sandbox::run_soon;
-use marram_session::cell::Ran;
 use marram_wire::seal::DomainSecret;
 use mio::{
     Events, Interest, Poll, Waker,
@@ -73,6 +72,8 @@ struct Process {
     now: Now,
     /// What handlers have run since the last flush.
     spent: Duration,
+    /// A handler that may be long waits for the poll.
+    looks: bool,
     wake_at: Option<u64>,
     lull: Lull,
     failures: Limiter,
@@ -154,6 +155,7 @@ impl Process {
             at,
             now: Now { mono_ns: 0, unix_ns: 0 },
             spent: Duration::ZERO,
+            looks: false,
             wake_at: None,
             lull: Lull::default(),
             failures: Limiter::new(at),
@@ -224,7 +226,7 @@ impl Process {
         let mut worked = false;
         while self.take_inputs() + self.give_turns() > 0 {
             worked = true;
-            if self.spent >= FLUSH_AFTER || self.at.elapsed() >= LOOK_AFTER {
+            if self.spent >= FLUSH_AFTER || self.looks || self.at.elapsed() >= LOOK_AFTER {
                 break;
             }
         }
@@ -251,7 +253,16 @@ impl Process {
     /// Gives some turns; says how many.
     fn give_turns(&mut self) -> usize {
         for given in 0..TURNS_BETWEEN_INPUTS {
-            let Some((ran, spent)) = self.next_turn() else { return given };
+            if self.executor.next_may_be_long() {
+                // What is ready does not wait for it.
+                self.table.flush();
+                // Nor does what has arrived while others were heard: once, or a flood would keep it from running.
+                self.looks = !self.looks && self.at.elapsed() >= FLUSH_AFTER;
+                if self.looks {
+                    return given;
+                }
+            }
+            let Some((ran, spent)) = self.executor.next_turn() else { return given };
             if let Some(ran) = ran {
                 self.step(In::Ran(ran));
             }
@@ -261,14 +272,6 @@ impl Process {
             }
         }
         TURNS_BETWEEN_INPUTS
-    }
-
-    fn next_turn(&mut self) -> Option<(Option<Ran>, Duration)> {
-        if self.executor.next_may_be_long() {
-            // What is ready does not wait for it.
-            self.table.flush();
-        }
-        self.executor.next_turn()
     }
 
     fn next_input(&mut self) -> Option<In> {
