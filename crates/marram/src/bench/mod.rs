@@ -76,8 +76,8 @@ pub struct Options {
     /// Measure little: to see that it works, not what it costs.
     #[arg(long)]
     pub quick: bool,
-    /// Of `apps`, `forward`, `recover`, `standby` and `faults`, only the parts whose name contains this, as compress, throughput,
-    /// state_10mib or sigkill.mid-message.
+    /// Of `apps`, `classify`, `density`, `faults`, `forward`, `recover`, `standby` and `start`, only the parts whose name contains
+    /// this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib or ping.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
     /// Of `faults`, print only the table for the README.

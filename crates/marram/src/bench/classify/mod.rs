@@ -39,7 +39,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let module = plan.cells.module("classify").display().to_string();
     let mut server = start::start(plan, &["classify".into(), module, images])?;
     let processes: SocketAddr = server.line()?.trim().parse()?;
-    for count in CLIENTS {
+    for count in CLIENTS.into_iter().filter(|count| plan.wants(&format!("c{count}"))) {
         compare(plan, count, cells, processes, &mut report)?;
     }
     report.baseline(

@@ -37,7 +37,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     };
     let counts = if plan.quick { &TENANTS[..3] } else { &TENANTS[..] };
     let mut capacities = Vec::new();
-    for count in counts {
+    for count in counts.iter().filter(|count| plan.wants(&format!("n{count}"))) {
         capacities.push((*count, compare(plan, *count, &extent, &mut report)?));
     }
     let of = |count| capacities.iter().find(|(of, _)| *of == count).map(|(_, capacity)| *capacity);
