@@ -6,6 +6,7 @@ mod events;
 mod held;
 mod local;
 mod locals;
+pub mod messages;
 pub mod net;
 mod program;
 mod reach;
@@ -16,7 +17,7 @@ mod shell;
 pub mod websocket;
 
 pub use edges::parse as parse_edges;
-pub use program::{ASKED_MAX, Asker, BACKLOG_MAX, Backlog, Fate, Half, Program, STOPPED, State};
+pub use program::{ASKED_MAX, Asker, BACKLOG_MAX, Backlog, Fate, Half, Kind, Program, STOPPED, State};
 pub use reach::{Begun, Reach, Reacher};
 pub use reports::EdgeReports;
 pub use routing::{Counts, FLOWS_MAX, IDLE, Listener, NotReplaced, Routing};

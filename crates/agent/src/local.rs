@@ -1,8 +1,13 @@
 //! One local connection: what a client or server that knows nothing of Marram speaks to.
 //!
-//! Bytes and the ways in which a TCP connection ends, passed on faithfully; knows no session.
+//! Bytes and the ways in which a TCP connection ends, passed on faithfully; knows no session. The program that the agent runs in may
+//! speak in messages instead.
 
-use crate::{net::Socket, program::Fate};
+use crate::{
+    messages::{self, Pieces},
+    net::Socket,
+    program::Fate,
+};
 use bytes::{Buf, Bytes, BytesMut};
 use marram_session::agent::{ConnectionId, Failure, In};
 use marram_wire::limits::STREAM_CUT;
@@ -17,6 +22,13 @@ const SLICES: usize = 32;
 /// A read that fills at least so much of its buffer keeps it; a shorter one is copied, so that what is retained does not
 /// hold much more memory than it has bytes.
 const KEEP: usize = STREAM_CUT / 4 * 3;
+
+/// Bytes that wait to be written.
+struct Part {
+    bytes: Bytes,
+    /// What stands before a message is not of the session.
+    is_head: bool,
+}
 
 /// One local connection.
 pub(super) struct Local {
@@ -34,7 +46,7 @@ pub(super) struct Local {
     peer_closed: bool,
     /// Nothing more will be read.
     input_ended: bool,
-    waiting: VecDeque<Bytes>,
+    waiting: VecDeque<Part>,
     /// After what waits, say that no more will come.
     shutdown: bool,
     /// After what waits, close.
@@ -43,12 +55,16 @@ pub(super) struct Local {
     fate: Option<Arc<Fate>>,
     /// Whether that program reads no more; what it has written may still be there.
     deaf: bool,
+    /// What that program said and nobody has heard yet, if it speaks in messages.
+    pieces: Option<Pieces>,
 }
 
 impl Local {
     /// A connection that is there, or that is being made.
     pub(super) fn new(id: ConnectionId, socket: Socket, connecting: bool, fate: Option<Arc<Fate>>) -> Self {
+        let keeps_messages = fate.as_ref().is_some_and(|fate| fate.kind().keeps_messages());
         Self {
+            pieces: keeps_messages.then(Pieces::default),
             id,
             socket,
             connecting,
@@ -83,7 +99,8 @@ impl Local {
 
     /// Whether [`Self::read`] may bring something.
     pub(super) fn wants_read(&self) -> bool {
-        self.readable && self.reading && !self.connecting && !self.input_ended && !self.closing
+        let has_more = self.readable || self.pieces.as_ref().is_some_and(Pieces::has_next);
+        has_more && self.reading && !self.connecting && !self.input_ended && !self.closing
     }
 
     /// Stops or resumes reading.
@@ -91,10 +108,14 @@ impl Local {
         self.reading = on;
     }
 
-    /// Adds bytes to what will be written.
+    /// Adds bytes to what will be written: a message, where messages are kept apart.
     pub(super) fn push(&mut self, bytes: Bytes) {
+        if self.pieces.is_some() {
+            let head = Bytes::copy_from_slice(&messages::head(bytes.len()));
+            self.waiting.push_back(Part { bytes: head, is_head: true });
+        }
         if !bytes.is_empty() {
-            self.waiting.push_back(bytes);
+            self.waiting.push_back(Part { bytes, is_head: false });
         }
     }
 
@@ -113,21 +134,31 @@ impl Local {
         self.closing && self.waiting.is_empty()
     }
 
-    /// Reads once, at most one cut of the stream, into `buffer`, which is empty before and after.
+    /// Reads once at most, and at most one cut of the stream, into `buffer`, which is empty before and after.
     pub(super) fn read(&mut self, buffer: &mut BytesMut) -> Option<In> {
         debug_assert!(buffer.is_empty(), "each read is taken out");
         let connection = self.id;
+        if self.pieces.as_ref().is_some_and(Pieces::has_next) {
+            return self.next_message();
+        }
         if buffer.capacity() != STREAM_CUT {
             *buffer = BytesMut::with_capacity(STREAM_CUT);
         }
         match self.socket.read_into(buffer) {
             Ok(0) if self.fate.as_ref().is_some_and(|fate| fate.is_aborted()) => Some(self.broken()),
+            // It has left in the middle of a message, of which nothing is heard then.
+            Ok(0) if self.pieces.as_ref().is_some_and(|pieces| !pieces.is_empty()) => Some(self.broken()),
             Ok(0) => {
                 self.input_ended = true;
                 Some(In::EndOfInput { connection })
             }
             Ok(count) => {
                 self.readable = count == STREAM_CUT || self.peer_closed;
+                if let Some(pieces) = &mut self.pieces {
+                    pieces.add(buffer);
+                    buffer.clear();
+                    return self.next_message();
+                }
                 let bytes = if count >= KEEP {
                     std::mem::take(buffer).freeze()
                 } else {
@@ -141,6 +172,14 @@ impl Local {
                 self.readable = false;
                 None
             }
+            Err(_) => Some(self.broken()),
+        }
+    }
+
+    /// The next message in what was read, if one is whole.
+    fn next_message(&mut self) -> Option<In> {
+        match self.pieces.as_mut()?.next() {
+            Ok(message) => message.map(|bytes| In::Received { connection: self.id, bytes }),
             Err(_) => Some(self.broken()),
         }
     }
@@ -166,20 +205,20 @@ impl Local {
         }
     }
 
-    /// Writes what waits, as far as the socket takes it; how many bytes it took.
-    pub(super) fn flush(&mut self) -> io::Result<u64> {
-        let mut total = 0;
+    /// Writes what waits, as far as the socket takes it; how many bytes it took of what the session said, if it took any at all.
+    pub(super) fn flush(&mut self) -> io::Result<Option<u64>> {
+        let mut total = None;
         if self.connecting {
             return Ok(total);
         }
         while !self.waiting.is_empty() {
             if self.deaf && !self.input_ended {
-                total += self.waiting.drain(..).map(|part| part.len() as u64).sum::<u64>();
+                let said = self.waiting.drain(..).filter(|part| !part.is_head);
+                *total.get_or_insert(0) += said.map(|part| part.bytes.len() as u64).sum::<u64>();
                 break;
             }
             match self.write_once() {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => total += count as u64,
+                Ok(count) => *total.get_or_insert(0) += count as u64,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(total),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The kernel keeps for the agent what the program wrote before it closed.
@@ -204,18 +243,22 @@ impl Local {
 
     fn write_once(&mut self) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); SLICES];
-        let count =
-            slices.iter_mut().zip(&self.waiting).map(|(slice, part)| *slice = IoSlice::new(part)).count();
-        let written = self.socket.write_vectored(&slices[..count])?;
-        let mut left = written;
+        let parts = slices.iter_mut().zip(&self.waiting);
+        let count = parts.map(|(slice, part)| *slice = IoSlice::new(&part.bytes)).count();
+        let (mut left, mut said) = match self.socket.write_vectored(&slices[..count])? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => (written, 0),
+        };
         while let Some(part) = self.waiting.front_mut() {
-            if left < part.len() {
-                part.advance(left);
+            let len = left.min(part.bytes.len());
+            said += if part.is_head { 0 } else { len };
+            left -= len;
+            part.bytes.advance(len);
+            if !part.bytes.is_empty() {
                 break;
             }
-            left -= part.len();
             self.waiting.pop_front();
         }
-        Ok(written)
+        Ok(said)
     }
 }

@@ -244,10 +244,8 @@ impl Locals {
         for connection in std::mem::take(&mut self.dirty) {
             let Some(local) = self.all.get_mut(&connection) else { continue };
             let over = match local.flush() {
-                Ok(bytes) => {
-                    if bytes > 0 {
-                        inputs.push_back(In::Written { connection, bytes });
-                    }
+                Ok(written) => {
+                    inputs.extend(written.map(|bytes| In::Written { connection, bytes }));
                     local.is_over()
                 }
                 Err(_) => {

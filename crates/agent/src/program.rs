@@ -25,10 +25,30 @@ pub const ASKED_MAX: usize = 1024;
 /// Sessions that the program was told of as their server and that it has not yet accepted; more are refused.
 pub const BACKLOG_MAX: usize = 1024;
 
+/// How the program speaks in a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Kind {
+    /// In a stream, which is cut into messages anywhere, and which messages of the other side follow each other in.
+    #[default]
+    Stream,
+    /// In messages, empty ones too: none is cut, merged or lost. To the cell this is a stream whose cuts are the messages.
+    Messages,
+    /// In datagrams: each is one message, and one for which there is no place is dropped before it has a number. The cell is told.
+    Datagrams,
+}
+
+impl Kind {
+    /// Whether what it says comes in messages, none of which is cut.
+    #[must_use]
+    pub fn keeps_messages(self) -> bool {
+        self != Self::Stream
+    }
+}
+
 /// One side's half of a connection.
 #[derive(Debug)]
 pub struct Half {
-    /// Its bytes.
+    /// Its bytes; messages as [`crate::messages`] says.
     pub stream: UnixStream,
     /// What else is to be known of it; both halves have the same.
     pub fate: Arc<Fate>,
@@ -46,9 +66,11 @@ pub enum State {
     Failed(Failure),
 }
 
-/// What the two halves of a connection tell each other beside its bytes.
+/// What the two halves of a connection know and tell each other beside its bytes.
 #[derive(Debug, Default)]
 pub struct Fate {
+    kind: Kind,
+    server: Option<Arc<str>>,
     state: Mutex<State>,
     aborted: AtomicBool,
 }
@@ -57,6 +79,18 @@ impl Fate {
     fn lock(&self) -> MutexGuard<'_, State> {
         // It is replaced whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the program speaks.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// As which server the program was given it, if it did not ask for it.
+    #[must_use]
+    pub fn server(&self) -> Option<&str> {
+        self.server.as_deref()
     }
 
     /// How far the connection has come.
@@ -89,10 +123,10 @@ impl Fate {
 }
 
 /// Both halves of a connection, the agent's, which does not block, first.
-pub(super) fn pair() -> io::Result<(Half, Half)> {
+pub(super) fn pair(kind: Kind, server: Option<Arc<str>>) -> io::Result<(Half, Half)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
-    let fate = Arc::new(Fate::default());
+    let fate = Arc::new(Fate { kind, server, ..Fate::default() });
     Ok((Half { stream: ours, fate: Arc::clone(&fate) }, Half { stream: theirs, fate }))
 }
 
@@ -125,8 +159,8 @@ impl Backlog {
     }
 
     /// Hands a new connection to the program; the agent's half of it.
-    pub(super) fn hand(&self) -> anyhow::Result<Half> {
-        let (ours, theirs) = pair()?;
+    fn hand(&self, kind: Kind, server: Arc<str>) -> anyhow::Result<Half> {
+        let (ours, theirs) = pair(kind, Some(server))?;
         let mut waiting = self.lock();
         ensure!(waiting.halves.len() < self.max, "too many connections wait for the program to accept them");
         waiting.halves.push_back(theirs);
@@ -165,13 +199,24 @@ impl Backlog {
     }
 }
 
-/// The agent's side of a [`Backlog`], which ends with it.
+/// The agent's side of a [`Backlog`], which ends with it, for the sessions of one server.
 #[derive(Debug)]
-pub(super) struct Handing(pub(super) Arc<Backlog>);
+pub(super) struct Handing {
+    backlog: Arc<Backlog>,
+    name: Arc<str>,
+    pub(super) kind: Kind,
+}
+
+impl Handing {
+    /// Hands a new connection to the program; the agent's half of it.
+    pub(super) fn hand(&self) -> anyhow::Result<Half> {
+        self.backlog.hand(self.kind, Arc::clone(&self.name))
+    }
+}
 
 impl Drop for Handing {
     fn drop(&mut self) {
-        self.0.end();
+        self.backlog.end();
     }
 }
 
@@ -206,11 +251,14 @@ impl Program {
         Self { asks, asker, servers: BTreeMap::new(), observe: Box::new(observe) }
     }
 
-    /// Is a server of this name: sessions that have it as their server come out of what is returned. Of those that nobody has
-    /// taken there are at most `max`; more are refused.
-    pub fn serve(&mut self, name: &str, max: usize) -> Arc<Backlog> {
+    /// Is the servers of these names: sessions that have one of them as their server come out of what is returned. Of those that
+    /// nobody has taken there are at most `max`; more are refused.
+    pub fn serve(&mut self, servers: &[(&str, Kind)], max: usize) -> Arc<Backlog> {
         let backlog = Arc::new(Backlog { waiting: Mutex::default(), changed: Condvar::new(), max });
-        self.servers.insert(name.to_owned(), Handing(Arc::clone(&backlog)));
+        for &(name, kind) in servers {
+            let handing = Handing { backlog: Arc::clone(&backlog), name: name.into(), kind };
+            self.servers.insert(name.to_owned(), handing);
+        }
         backlog
     }
 
@@ -237,8 +285,8 @@ impl Asker {
     ///
     /// # Errors
     /// If the agent is gone, if it has more to do than it can, or if the process has no descriptor left.
-    pub fn connect(&self, app: &str) -> io::Result<Half> {
-        let (half, theirs) = pair()?;
+    pub fn connect(&self, app: &str, kind: Kind) -> io::Result<Half> {
+        let (half, theirs) = pair(kind, None)?;
         self.sender.try_send(Ask { app: app.to_owned(), half }).map_err(|error| match error {
             TrySendError::Full(_) => {
                 io::Error::new(io::ErrorKind::WouldBlock, "too many connections wait for the agent")

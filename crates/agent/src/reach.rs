@@ -101,7 +101,7 @@ impl Reacher {
     /// Begins a connection to a server; `None` while its name is being resolved.
     pub(super) fn server(&self, connection: ConnectionId, server: &str) -> anyhow::Result<Option<Begin>> {
         if let Some(own) = self.own.get(server) {
-            return own.0.hand().map(Begin::Program).map(Some);
+            return own.hand().map(Begin::Program).map(Some);
         }
         let server =
             self.servers.get(server).with_context(|| format!("this agent has no server called {server}"))?;

@@ -9,7 +9,7 @@ use super::{
     held::Held,
     local::Local,
     locals::{ACCEPTED, CONNECTED, Locals},
-    program::{Asker, Program},
+    program::{Asker, Kind, Program},
     reach::{Begin, Begun, Reach, Reacher},
     reports::Reports,
     routing::Routing,
@@ -98,12 +98,12 @@ impl Shell {
         let now = Instant::now();
         let mut reacher = Reacher::new(reach, &options.servers, Arc::clone(&waker))?;
         let own = program.as_mut().map(|program| std::mem::take(&mut program.servers)).unwrap_or_default();
-        let own_names: Vec<String> = own.keys().cloned().collect();
+        let own_servers: Vec<Server> = own.iter().map(|(name, own)| own_server(name, own.kind)).collect();
         reacher.add(own);
         let edges = reacher.edges();
         let host = options.host.map_or_else(|| random().map(HostId), Ok)?;
         let mut config = config(options, host, u16::try_from(edges.len().max(1))?);
-        config.servers.extend(own_names.into_iter().map(|name| Server { name, datagrams: false }));
+        config.servers.extend(own_servers);
         Ok(Self {
             agent: Agent::new(config, random()?),
             outs: Vec::new(),
@@ -446,7 +446,12 @@ impl Shell {
 }
 
 fn server(server: &super::Server) -> Server {
-    Server { name: server.name.clone(), datagrams: server.datagrams }
+    Server { name: server.name.clone(), datagrams: server.datagrams, messages: false }
+}
+
+/// One that is the program that the agent runs in.
+fn own_server(name: &str, kind: Kind) -> Server {
+    Server { name: name.to_owned(), datagrams: kind == Kind::Datagrams, messages: kind.keeps_messages() }
 }
 
 fn config(options: &Options, host: HostId, edges: u16) -> Config {

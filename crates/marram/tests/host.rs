@@ -1,6 +1,8 @@
 //! Programs that embed their end of a session, against real edges that die.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "host/messages.rs"]
+mod messages;
 mod support;
 
 use marram::harness::{Lab, free_address};

@@ -33,6 +33,47 @@
 //! # }
 //! ```
 //!
+//! Where what is said has bounds, messages keep them; datagrams, of which one may be dropped before it has a number and none after,
+//! do not wait. The same calls carry both:
+//!
+//! ```no_run
+//! use marram_host::{Client, Kind, Settings};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! # let settings = Settings::new(["edge-a.example:7400"]);
+//! let client = Client::start(settings)?;
+//! let game = client.connect_as("pong", Kind::Datagrams)?;
+//! game.send(b"up")?; // does not wait for an edge
+//! while let Some(message) = game.recv()? {
+//!     println!("{} bytes", message.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A server may be several, each of its kind:
+//!
+//! ```no_run
+//! use marram_host::{Kind, Server, Settings};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! # let settings = Settings::new(["edge-a.example:7400"]);
+//! let server = Server::start_as(settings, &[("bank", Kind::Stream), ("dns", Kind::Datagrams)])?;
+//! for connection in server.incoming() {
+//!     match connection.kind() {
+//!         Kind::Stream => drop(std::thread::spawn(move || std::io::copy(&mut &connection, &mut &connection))),
+//!         Kind::Messages | Kind::Datagrams => drop(std::thread::spawn(move || {
+//!             while let Some(question) = connection.recv()? {
+//!                 connection.send(&question)?;
+//!             }
+//!             std::io::Result::Ok(())
+//!         })),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! An end lives as long as its program: when the program's process dies its sessions are over, as a client's are whose machine
 //! dies. Where they should outlive the program's *edge* only, this is what it takes; there is nothing to install or to start but
 //! edges. Every start is one thread, which does what an agent's process does; connections are sockets that any runtime can wait for.
@@ -41,12 +82,13 @@
 
 mod connection;
 mod event;
+mod messages;
 mod running;
 
 pub use connection::Connection;
 pub use event::Event;
 pub use marram_agent::{
-    Patience,
+    Kind, Patience,
     net::{Identity, Security},
 };
 pub use running::{Client, Incoming, Server};

@@ -2,7 +2,7 @@
 
 use crate::{Connection, Event, Settings};
 use marram_agent::{
-    Asker, BACKLOG_MAX, Backlog, Options, Program, Routing,
+    Asker, BACKLOG_MAX, Backlog, Kind, Options, Program, Routing,
     net::{Stop, Stopper},
 };
 use marram_session::agent::Report;
@@ -22,6 +22,8 @@ use std::{
 pub(crate) struct Running {
     asker: Asker,
     edges: Arc<Edges>,
+    /// For what it counts.
+    routing: Routing,
     // Dropping it is a wish to stop.
     stopper: Stopper,
     stopping: AtomicBool,
@@ -49,8 +51,8 @@ impl Edges {
 }
 
 impl Running {
-    /// Starts it; `server` is the name under which this program is one, if it is.
-    fn start(settings: Settings, server: Option<&str>) -> io::Result<(Arc<Self>, Option<Arc<Backlog>>)> {
+    /// Starts it; `servers` are those that this program is.
+    fn start(settings: Settings, servers: &[(&str, Kind)]) -> io::Result<(Arc<Self>, Arc<Backlog>)> {
         let Settings { edges: addresses, security, patience, observer } = settings;
         let edges = Arc::new(Edges::default());
         let heard = Arc::clone(&edges);
@@ -60,9 +62,10 @@ impl Running {
                 observer(event);
             }
         });
-        let accepted = server.map(|name| program.serve(name, BACKLOG_MAX));
+        let accepted = program.serve(servers, BACKLOG_MAX);
+        let routing = Routing::default();
         let options = Options {
-            routing: Routing::default(),
+            routing: routing.clone(),
             edges: addresses,
             servers: Vec::new(),
             security,
@@ -80,6 +83,7 @@ impl Running {
             Arc::new(Self {
                 asker,
                 edges,
+                routing,
                 stopper,
                 stopping: AtomicBool::new(false),
                 thread: Mutex::new(Some(thread)),
@@ -137,7 +141,7 @@ impl Client {
     /// # Errors
     /// If the settings are wrong, with what to change, or if the process has no descriptor or thread left.
     pub fn start(settings: Settings) -> io::Result<Self> {
-        Running::start(settings, None).map(|(running, _)| Self(running))
+        Running::start(settings, &[]).map(|(running, _)| Self(running))
     }
 
     /// A connection to a new cell of `app`, or to the one that its clients share. Returns at once: what is written waits until an edge
@@ -146,7 +150,21 @@ impl Client {
     /// # Errors
     /// If the client was closed, if it has more to do than it can, or if the process has no descriptor left.
     pub fn connect(&self, app: &str) -> io::Result<Connection> {
-        Ok(Connection::new(self.0.asker.connect(app)?, &self.0))
+        self.connect_as(app, Kind::Stream)
+    }
+
+    /// As [`Self::connect`], with a connection of this kind: in messages, or in datagrams.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_as(&self, app: &str, kind: Kind) -> io::Result<Connection> {
+        Ok(Connection::new(self.0.asker.connect(app, kind)?, &self.0))
+    }
+
+    /// Datagrams that were sent on its connections and dropped, for there was no place for them. It is counted a moment later.
+    #[must_use]
+    pub fn datagrams_dropped(&self) -> u64 {
+        self.0.routing.datagrams_dropped()
     }
 
     /// Waits until an edge answers.
@@ -176,20 +194,36 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one under the name that manifests use.
+    /// Starts one under the name that manifests use. It speaks in streams.
     ///
     /// # Errors
     /// If the settings are wrong, with what to change, or if the process has no descriptor or thread left.
     pub fn start(settings: Settings, name: &str) -> io::Result<Self> {
-        if name.is_empty() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a server has a name: the manifest's `server`",
-            ));
+        Self::start_as(settings, &[(name, Kind::Stream)])
+    }
+
+    /// Starts one that is several servers, by the names that manifests use, each of which speaks in its way: each connection says of
+    /// what kind it is ([`Connection::kind`]) and for which server ([`Connection::server`]). How their clients speak is their own choice.
+    ///
+    /// # Errors
+    /// As [`Self::start`]; if there is no name, or one of two kinds.
+    pub fn start_as(settings: Settings, servers: &[(&str, Kind)]) -> io::Result<Self> {
+        let wrong = |words: String| Err(io::Error::new(io::ErrorKind::InvalidInput, words));
+        if servers.is_empty() || servers.iter().any(|(name, _)| name.is_empty()) {
+            return wrong("a server has a name: the manifest's `server`".to_owned());
         }
-        let (running, accepted) = Running::start(settings, Some(name))?;
-        let accepted = accepted.ok_or_else(|| io::Error::other("a server without sessions"))?;
+        let mut names = BTreeSet::new();
+        if let Some((name, _)) = servers.iter().find(|(name, _)| !names.insert(name)) {
+            return wrong(format!("`{name}` is named twice: a server is of one kind"));
+        }
+        let (running, accepted) = Running::start(settings, servers)?;
         Ok(Self { running, accepted })
+    }
+
+    /// As [`Client::datagrams_dropped`].
+    #[must_use]
+    pub fn datagrams_dropped(&self) -> u64 {
+        self.running.routing.datagrams_dropped()
     }
 
     /// Waits for the next session's connection.

@@ -4,7 +4,7 @@ use super::{LISTENER, Shell};
 use crate::{
     datagrams::Came,
     net::{Socket, cannot_listen, token},
-    program,
+    program::{self, Kind},
     routing::{Route, Routing},
 };
 use marram_session::agent::{
@@ -50,9 +50,10 @@ impl Shell {
             }
             let program::Ask { app, half } = ask;
             let (socket, fate) = half.into_socket();
+            let (datagrams, messages) = (fate.kind() == Kind::Datagrams, fate.kind().keeps_messages());
             // Fails if the system is out of memory; the program sees its connection close.
             if let Ok(connection) = self.locals.accept(self.poll.registry(), socket, Some(fate)) {
-                self.step(In::Accepted { connection, app, datagrams: false, messages: false });
+                self.step(In::Accepted { connection, app, datagrams, messages });
             }
         }
     }

@@ -209,7 +209,7 @@ impl Connection {
     fn say(&mut self) -> Option<Step> {
         while self.fed && self.reading && !self.heard_close {
             let Stage::Talking(talk) = &mut self.stage else { break };
-            match talk.next() {
+            match talk.hear() {
                 Ok(None) => self.fed = false,
                 Ok(Some(Heard::Message(bytes))) => return Some(Step::Received(bytes)),
                 Ok(Some(Heard::Ping(bytes))) => self.answer_ping(bytes),
@@ -244,7 +244,7 @@ impl Connection {
     /// Answers a request that is right: from now on it has a session.
     pub(super) fn grant(&mut self) {
         if let Stage::Asked(answer, behind) = std::mem::replace(&mut self.stage, Stage::Leaving) {
-            let mut talk = Talk::new();
+            let mut talk = Talk::default();
             talk.feed(behind);
             (self.fed, self.known) = (true, true);
             self.waiting.push_back(Part { bytes: answer, ends: None });

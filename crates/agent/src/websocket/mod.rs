@@ -5,8 +5,8 @@
 //! sent before the client's close is answered, within [`CLOSING`].
 
 mod connection;
-mod request;
-mod talk;
+pub mod request;
+pub mod talk;
 mod unfinished;
 
 pub(super) use request::Refusal;

@@ -15,13 +15,13 @@ use tungstenite::{
 /// Bytes of a request: as many as a route can be asked about.
 pub const HEAD_MAX: usize = HELD_MAX;
 /// How a request ends.
-pub(crate) const END: &[u8] = b"\r\n\r\n";
+pub const END: &[u8] = b"\r\n\r\n";
 /// Allows every page.
 const ANY: &str = "*";
 
 /// Why a request is not granted, as HTTP says it and in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Refusal {
+pub struct Refusal {
     status: &'static str,
     words: String,
 }
@@ -32,22 +32,22 @@ impl Refusal {
     }
 
     /// A rule of the routes does not let it in.
-    pub(crate) fn by_rule(reason: &str) -> Self {
+    pub fn by_rule(reason: &str) -> Self {
         Self::new("403 Forbidden", reason)
     }
 
     /// It did not come in time.
-    pub(crate) fn late() -> Self {
+    pub fn late() -> Self {
         Self::new("408 Request Timeout", "no request came in time")
     }
 
     /// Nobody is let in any more.
-    pub(crate) fn stopping() -> Self {
+    pub fn stopping() -> Self {
         Self::new("503 Service Unavailable", "this gate is about to stop; try another, or later")
     }
 
     /// The whole answer.
-    pub(crate) fn answer(&self) -> Bytes {
+    pub fn answer(&self) -> Bytes {
         let Self { status, words } = self;
         let upgrade = if status.starts_with("426") {
             "Upgrade: websocket\r\nConnection: Upgrade, close\r\nSec-WebSocket-Version: 13\r\n"
@@ -65,7 +65,7 @@ impl Refusal {
 /// How many of the first bytes are the request, and the answer that grants it; `None` while it is not whole. It does not end
 /// before `from`, as was seen before. `origins` are the pages that may ask; without any, those that come from where the request
 /// goes.
-pub(crate) fn read(head: &[u8], from: usize, origins: &[String]) -> Option<Result<(usize, Bytes), Refusal>> {
+pub fn read(head: &[u8], from: usize, origins: &[String]) -> Option<Result<(usize, Bytes), Refusal>> {
     if head.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
         return Some(Err(Refusal::new(
             "400 Bad Request",

@@ -27,7 +27,7 @@ const REASON_MAX: usize = 123;
 
 /// What a client said.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Heard {
+pub enum Heard {
     /// A whole message.
     Message(Bytes),
     /// It wants this back.
@@ -38,25 +38,25 @@ pub(crate) enum Heard {
 
 /// How a conversation ends: a code of RFC 6455, and words.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Closing {
+pub struct Closing {
     code: u16,
     words: String,
 }
 
 impl Closing {
     /// All is said.
-    pub(crate) fn done() -> Self {
+    pub fn done() -> Self {
         Self { code: 1000, words: String::new() }
     }
 
     /// The session is over before all is said.
-    pub(crate) fn session(code: Code, reason: &str) -> Self {
+    pub fn session(code: Code, reason: &str) -> Self {
         let later = code.retry() || matches!(code, Code::NoEdge | Code::ServerDown);
         Self { code: if later { 1013 } else { 1011 }, words: reason.into() }
     }
 
     /// Too many messages are not whole yet, and this client's for longest.
-    pub(crate) fn crowded() -> Self {
+    pub fn crowded() -> Self {
         Self { code: 1013, words: "too many messages are on their way here; send it again later".into() }
     }
 
@@ -71,7 +71,7 @@ impl Closing {
     }
 
     /// The frame that says so.
-    pub(crate) fn frame(&self) -> Bytes {
+    pub fn frame(&self) -> Bytes {
         let mut end = self.words.len().min(REASON_MAX);
         while !self.words.is_char_boundary(end) {
             end -= 1;
@@ -83,7 +83,8 @@ impl Closing {
 }
 
 /// One WebSocket.
-pub(crate) struct Talk {
+#[derive(Debug)]
+pub struct Talk {
     machine: WebSocket<Memory>,
     /// Whether the client's last message was no text.
     binary: bool,
@@ -91,9 +92,9 @@ pub(crate) struct Talk {
     behind: usize,
 }
 
-impl Talk {
+impl Default for Talk {
     /// One whose client was just let in.
-    pub(crate) fn new() -> Self {
+    fn default() -> Self {
         let config = WebSocketConfig::default()
             .read_buffer_size(READ)
             .write_buffer_size(0)
@@ -102,9 +103,11 @@ impl Talk {
         let machine = WebSocket::from_raw_socket(Memory(Bytes::new()), Role::Server, Some(config));
         Self { machine, binary: false, behind: 0 }
     }
+}
 
-    /// What the client sent next: at most one read, after what came before was taken ([`Self::next`]).
-    pub(crate) fn feed(&mut self, bytes: Bytes) {
+impl Talk {
+    /// What the client sent next: at most one read, after what came before was taken ([`Self::hear`]).
+    pub fn feed(&mut self, bytes: Bytes) {
         self.behind += bytes.len();
         let memory = &mut self.machine.get_mut().0;
         if memory.is_empty() {
@@ -118,7 +121,7 @@ impl Talk {
     ///
     /// # Errors
     /// How to close a connection whose client breaks the protocol.
-    pub(crate) fn next(&mut self) -> Result<Option<Heard>, Closing> {
+    pub fn hear(&mut self) -> Result<Option<Heard>, Closing> {
         loop {
             let heard = match self.machine.read() {
                 Ok(Message::Text(text)) => {
@@ -154,12 +157,12 @@ impl Talk {
     }
 
     /// How much is held of a message that is not whole yet, but for what was begun in a read that brought another to its end.
-    pub(crate) fn unfinished(&self) -> usize {
+    pub fn unfinished(&self) -> usize {
         self.behind.saturating_sub(self.machine.get_ref().0.len())
     }
 
     /// What stands before a message to the client. It is text if the client's last one was, or it has sent none, and it can be.
-    pub(crate) fn header(&self, message: &Bytes) -> Bytes {
+    pub fn header(&self, message: &Bytes) -> Bytes {
         let text = !self.binary && std::str::from_utf8(message).is_ok();
         let data = if text { Data::Text } else { Data::Binary };
         let mut bytes = Vec::new();
@@ -171,7 +174,7 @@ impl Talk {
 }
 
 /// The answer to a ping.
-pub(crate) fn pong(bytes: Bytes) -> Bytes {
+pub fn pong(bytes: Bytes) -> Bytes {
     let mut frame = Frame::pong(bytes);
     debug_assert_eq!(frame.header().opcode, OpCode::Control(Control::Pong));
     frame.header_mut().is_final = true;
@@ -186,6 +189,7 @@ fn encode(frame: &Frame) -> Bytes {
 }
 
 /// Where the machine reads, and what takes its own answers, which nobody gets.
+#[derive(Debug)]
 struct Memory(Bytes);
 
 impl Read for Memory {
@@ -209,7 +213,7 @@ impl Write for Memory {
 }
 
 /// What the next read of a socket goes to.
-pub(crate) fn reader() -> BytesMut {
+pub fn reader() -> BytesMut {
     BytesMut::with_capacity(STREAM_CUT)
 }
 

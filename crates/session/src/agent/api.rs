@@ -31,6 +31,8 @@ pub struct Server {
     pub name: String,
     /// Whether it speaks in datagrams.
     pub datagrams: bool,
+    /// Whether its connections keep messages apart, as [`In::Accepted`] says.
+    pub messages: bool,
 }
 
 /// What an agent is and how patient it is. All times in nanoseconds.
@@ -95,9 +97,9 @@ pub enum In {
         connection: ConnectionId,
         /// The app that its route leads to.
         app: String,
-        /// Whether it is no connection but the datagrams between one address and a listener.
+        /// Whether it speaks in datagrams: without `messages`, it is no connection but those between one address and a listener.
         datagrams: bool,
-        /// Whether it is a connection that keeps messages apart: even an empty one is written then.
+        /// Whether it is a connection that keeps messages apart: even an empty one is written then, and it can say that it is done.
         messages: bool,
     },
     /// A connection asked for by [`Out::Connect`] is there.
@@ -180,7 +182,7 @@ pub enum Out {
         /// What.
         bytes: Bytes,
     },
-    /// After what was written, say that no more will come (half-close). Where it speaks in datagrams, nobody can be told, and
+    /// After what was written, say that no more will come (half-close). Where it is no connection, nobody can be told, and
     /// what comes from the same address now belongs to another conversation.
     Shutdown {
         /// Which.

@@ -20,8 +20,8 @@ pub(super) fn oversize(bytes: &Bytes) -> Option<String> {
 }
 
 /// Why a session whose program is gone cannot go on.
-pub(super) fn broken(datagrams: bool) -> &'static str {
-    if datagrams {
+pub(super) fn broken(flow: bool) -> &'static str {
+    if flow {
         "its peer cannot be reached, or was silent and the cell did not end the session in the same time again"
     } else {
         "the program reset its connection"

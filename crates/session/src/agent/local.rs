@@ -26,7 +26,7 @@ pub(super) struct Local {
     pub(super) open: bool,
     /// Whether the program speaks in datagrams.
     pub(super) datagrams: bool,
-    /// Whether even an empty message is one for it.
+    /// Whether it is a connection that keeps messages apart.
     pub(super) messages: bool,
     /// What the program is to be told once the connection is open.
     waiting: Vec<Option<Bytes>>,
@@ -40,7 +40,12 @@ pub(super) struct Local {
 
 impl Local {
     pub(super) fn new(datagrams: bool) -> Self {
-        Self { datagrams, messages: datagrams, ..Self::default() }
+        Self { datagrams, ..Self::default() }
+    }
+
+    /// Whether it is no connection: its program cannot say that it is done.
+    pub(super) fn is_flow(&self) -> bool {
+        self.datagrams && !self.messages
     }
 
     /// The charge of outputs that the socket has now taken whole.
@@ -58,7 +63,7 @@ impl Local {
     fn deliver(&mut self, bytes: Option<Bytes>, out: &mut Vec<Out>) -> u64 {
         match (self.id.filter(|_| self.broken.is_none()), bytes) {
             (Some(connection), Some(bytes)) if self.open => {
-                if bytes.is_empty() && !self.messages {
+                if bytes.is_empty() && !self.messages && !self.datagrams {
                     return charge(0);
                 }
                 self.writing.push_back(bytes.len());
@@ -129,7 +134,7 @@ impl Agent {
         session.connect_by_ns = None;
         session.local.open = true;
         let waiting = core::mem::take(&mut session.local.waiting);
-        let answered = session.local.datagrams && waiting.contains(&None);
+        let answered = session.local.is_flow() && waiting.contains(&None);
         let taken = waiting.into_iter().map(|bytes| session.local.deliver(bytes, out)).sum();
         self.taken(now_ns, id, taken, out);
         if answered {
@@ -180,7 +185,7 @@ impl Agent {
 
     pub(super) fn local_broken(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<Out>) {
         if let Some((id, session)) = self.by_connection(connection) {
-            let (complete, reason) = (session.end.complete(), broken(session.local.datagrams));
+            let (complete, reason) = (session.end.complete(), broken(session.local.is_flow()));
             self.connections.remove(&connection);
             if complete {
                 // Both directions were done; the program only closed its socket.
@@ -231,7 +236,7 @@ impl Agent {
     /// Does what an end wants done.
     pub(super) fn perform(&mut self, now_ns: u64, id: EndId, mut effects: Vec<Effect>, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let datagrams = session.local.datagrams;
+        let (datagrams, flow) = (session.local.datagrams, session.local.is_flow());
         let (mut taken, mut answered, mut overflow) = (0, false, None);
         for effect in effects.drain(..) {
             match effect {
@@ -249,7 +254,7 @@ impl Agent {
                 Effect::DeliverClose => {
                     session.local.deliver(None, out);
                     // What waits for the connection is still to be given to it.
-                    answered = datagrams && session.local.open;
+                    answered = flow && session.local.open;
                 }
             }
         }

@@ -176,6 +176,7 @@ impl Agent {
         if let Some(server) = server.filter(|_| new && ask.fresh) {
             let end = End::new(id.session, true, ask.app.clone()).with_datagrams(server.datagrams);
             let mut session = Session::new(end, now_ns);
+            session.local.messages |= server.messages;
             session.server.clone_from(&ask.server);
             self.sessions.insert(id, session);
         }

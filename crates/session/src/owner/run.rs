@@ -12,8 +12,8 @@ use marram_wire::{
     frame::{Code, Credit, Finish, Increment, LogOnly, Output},
     id::Port,
     limits::{
-        ENTRY_SIZE_MAX, INPUT_WINDOW, LOG_AHEAD, LOG_SIZE_MAX, OUTPUT_WINDOW, OUTPUTS_MAX, READS_MAX,
-        READS_SIZE_MAX, UNSENT_SHARED_MAX,
+        ENTRY_SIZE_MAX, INPUT_WINDOW, LOG_AHEAD, LOG_SIZE_MAX, MESSAGE_SIZE_MAX, OUTPUT_WINDOW, OUTPUTS_MAX,
+        READS_MAX, READS_SIZE_MAX, UNSENT_SHARED_MAX, charge,
     },
     log::{Entry, Event, Read},
 };
@@ -22,8 +22,9 @@ use marram_wire::{
 const UNSENT_MAX: u64 = 256 << 10;
 /// It rests, too, while more than this waits for an end's acknowledgement: one that takes it in time never has as much.
 const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
-/// Credit goes back when this much was consumed.
-const CREDIT_EVERY: u64 = INPUT_WINDOW / 4;
+/// Credit goes back when this much was consumed: once all is, there is room for the largest message whatever was not given back, or
+/// its end would wait for ever.
+const CREDIT_EVERY: u64 = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
 
 /// The entry that runs.
 #[derive(Debug)]

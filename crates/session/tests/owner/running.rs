@@ -5,7 +5,7 @@ use bytes::Bytes;
 use marram_session::cell::{Outcome, Output, Stop, TimerChange};
 use marram_session::owner::{Now, Phase};
 use marram_wire::id::Port;
-use marram_wire::limits::{INPUT_WINDOW, charge};
+use marram_wire::limits::{INPUT_WINDOW, MESSAGE_SIZE_MAX, charge};
 
 #[test]
 fn one_input_at_a_time_and_the_ports_in_turn() {
@@ -123,18 +123,37 @@ fn a_full_end_stops_only_what_is_answered_to_it() {
 }
 
 #[test]
-fn credit_comes_back_by_quarters_of_the_window() {
-    let quarter = INPUT_WINDOW / 4;
+fn credit_comes_back_in_pieces_of_the_window() {
+    let piece = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
     let mut bench = Bench::begun(policy());
-    bench.consume(CLIENT, charged(quarter - charge(0)), 0);
+    bench.consume(CLIENT, charged(piece - charge(0)), 0);
     assert!(!bench.look().iter().any(|line| line.contains("credit")));
     bench.consume(CLIENT, "", 0);
-    assert_eq!(bench.look(), ["run  of client".to_string(), format!("client: credit {quarter}")]);
-    bench.consume(CLIENT, charged(quarter + 1), 0);
-    assert_eq!(bench.look().last(), Some(&format!("client: credit {}", quarter + 1)));
-    bench.consume(CLIENT, charged(quarter - 1), 0);
-    bench.consume(SERVER, charged(quarter), 0);
-    assert_eq!(bench.look()[2..], [format!("server: credit {quarter}")], "each end for itself");
+    assert_eq!(bench.look(), ["run  of client".to_string(), format!("client: credit {piece}")]);
+    bench.consume(CLIENT, charged(piece + 1), 0);
+    assert_eq!(bench.look().last(), Some(&format!("client: credit {}", piece + 1)));
+    bench.consume(CLIENT, charged(piece - 1), 0);
+    bench.consume(SERVER, charged(piece), 0);
+    assert_eq!(bench.look()[2..], [format!("server: credit {piece}")], "each end for itself");
+}
+
+#[test]
+fn an_end_whose_messages_are_all_consumed_has_room_for_the_largest() {
+    let most = charge(MESSAGE_SIZE_MAX);
+    for size in [charge(0), 1_000, 200_000, most - 1, most] {
+        let mut bench = Bench::begun(policy());
+        let mut room = INPUT_WINDOW;
+        for _ in 0..INPUT_WINDOW / size.max(10_000) + 2 {
+            room -= size;
+            bench.consume(CLIENT, charged(size), 0);
+            for line in bench.look() {
+                let given =
+                    line.strip_prefix("client: credit ").map(|bytes| bytes.parse::<u64>().expect("bytes"));
+                room += given.unwrap_or(0);
+            }
+            assert!((most..=INPUT_WINDOW).contains(&room), "{room} after messages of {size}");
+        }
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl AgentNode {
         let config = Config {
             host: super::host(chance),
             servers: serves
-                .then(|| Server { name: SERVER.into(), datagrams: plan.datagrams[1] })
+                .then(|| Server { name: SERVER.into(), datagrams: plan.datagrams[1], messages: false })
                 .into_iter()
                 .collect(),
             edges: u16::try_from(plan.shards.len()).expect("a few edges"),

@@ -32,11 +32,11 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
 
 /// What these bytes say, given so many at a time; how the connection is closed for them, if it is.
 fn hear(bytes: &[u8], at_a_time: usize) -> (Vec<Heard>, Option<u16>) {
-    let (mut talk, mut heard) = (Talk::new(), Vec::new());
+    let (mut talk, mut heard) = (Talk::default(), Vec::new());
     for bytes in bytes.chunks(at_a_time) {
         talk.feed(Bytes::copy_from_slice(bytes));
         loop {
-            match talk.next() {
+            match talk.hear() {
                 Ok(None) => break,
                 Ok(Some(Heard::Close)) => {
                     heard.push(Heard::Close);
@@ -86,11 +86,11 @@ fn messages_keep_their_boundaries_wherever_the_bytes_are_cut() {
     }
     // Two pieces, cut at every byte of the short ones.
     for cut in 1..parts[..7].concat().len() {
-        let mut talk = Talk::new();
+        let mut talk = Talk::default();
         let mut heard = Vec::new();
         for bytes in [&bytes[..cut], &bytes[cut..]] {
             talk.feed(Bytes::copy_from_slice(bytes));
-            while let Some(more) = talk.next().unwrap() {
+            while let Some(more) = talk.hear().unwrap() {
                 heard.push(more);
                 if heard.last() == Some(&Heard::Close) {
                     break;
@@ -136,15 +136,15 @@ fn who_breaks_the_protocol_is_told_how() {
 
 #[test]
 fn an_answer_is_of_the_kind_that_the_client_spoke_last_if_it_can_be() {
-    let mut talk = Talk::new();
+    let mut talk = Talk::default();
     let (text, other) = (Bytes::from_static(b"yes"), Bytes::from_static(b"\xff"));
     assert_eq!(talk.header(&text)[..], [FIN | TEXT, 3]);
     assert_eq!(talk.header(&other)[..], [FIN | BINARY, 1]);
     talk.feed(frame(FIN | BINARY, b"x").into());
-    talk.next().unwrap();
+    talk.hear().unwrap();
     assert_eq!(talk.header(&text)[..], [FIN | BINARY, 3]);
     talk.feed(frame(FIN | TEXT, b"x").into());
-    talk.next().unwrap();
+    talk.hear().unwrap();
     assert_eq!(talk.header(&text)[..], [FIN | TEXT, 3]);
     assert_eq!(talk.header(&Bytes::new())[..], [FIN | TEXT, 0]);
     assert_eq!(talk.header(&vec![b'x'; 126].into())[..], [FIN | TEXT, 126, 0, 126]);

@@ -31,10 +31,10 @@ fn owned() -> Stage {
 }
 
 /// A server's agent with a session on channel 1 of wire 1 whose server is about to be connection `q1`.
-fn connecting() -> Stage {
-    let mut stage = Stage::new(config(1, &["udp-db"]), 1);
+fn connecting(server: &str) -> Stage {
+    let mut stage = Stage::new(config(1, &[server]), 1);
     stage.edge(1, 0);
-    stage.frame(1, Promise { server: "udp-db".to_string(), ..promise(SERVED, 1, 1) });
+    stage.frame(1, Promise { server: server.to_string(), ..promise(SERVED, 1, 1) });
     stage.frame(1, chosen(1));
     stage
 }
@@ -64,6 +64,33 @@ fn a_connection_that_keeps_messages_apart_is_given_empty_ones_too() {
 }
 
 #[test]
+fn a_server_that_keeps_messages_apart_is_given_empty_ones_too() {
+    let given = |server: &str| {
+        let mut stage = connecting(server);
+        assert_eq!(stage.output(1, 1, ""), [""; 0]);
+        let mut lines = stage.step(In::Connected { connection: asked(1) });
+        lines.extend(stage.output(1, 1, "x"));
+        lines.extend(stage.output(1, 1, ""));
+        lines
+    };
+    assert_eq!(only(given("web-db"), "given"), ["q1 is given ''", "q1 is given 'x'", "q1 is given ''"]);
+    assert_eq!(only(given("db"), "given"), ["q1 is given 'x'"], "a stream has nothing to say it with");
+}
+
+#[test]
+fn a_connection_that_speaks_in_datagrams_says_itself_when_it_is_done() {
+    let mut stage = Stage::client(1);
+    let app = "app".to_string();
+    stage.step(In::Accepted { connection: ConnectionId(1), app, datagrams: true, messages: true });
+    stage.own(1, 2, 1);
+    assert_eq!(stage.output_close(1, 2), ["p1 will be given no more"]);
+    assert_eq!(stage.hear(1, ""), ["w1 input c2 '' ack 1"], "it has not said its last");
+    assert_eq!(stage.step(In::EndOfInput { connection: ConnectionId(1) }), ["w1 input c2 close"]);
+    assert_eq!(stage.hear(1, "late"), [""; 0]);
+    assert_eq!(stage.agent.datagrams_dropped(), 1);
+}
+
+#[test]
 fn the_last_output_ends_the_conversation() {
     let mut stage = owned();
     assert_eq!(stage.output_close(1, 2)[..2], ["p1 will be given no more", "w1 input c2 close ack 1"]);
@@ -75,7 +102,7 @@ fn the_last_output_ends_the_conversation() {
 
 #[test]
 fn a_server_is_given_what_came_before_it_was_there_before_its_conversation_ends() {
-    let mut stage = connecting();
+    let mut stage = connecting("udp-db");
     for text in ["one", "", "two"] {
         assert_eq!(stage.output(1, 1, text), [""; 0]);
     }

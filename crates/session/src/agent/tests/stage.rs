@@ -43,9 +43,10 @@ pub(super) fn milliseconds(ns: u64) -> String {
     }
 }
 
-/// A server by its name: one of datagrams if that begins with `udp-`.
+/// A server by its name: one of datagrams if that begins with `udp-`, one whose connections keep messages apart if with `web-`.
 fn server(name: &str) -> Server {
-    Server { name: name.to_string(), datagrams: name.starts_with("udp-") }
+    let (datagrams, messages) = (name.starts_with("udp-"), name.starts_with("web-"));
+    Server { name: name.to_string(), datagrams, messages }
 }
 
 pub(super) fn config(edges: u16, servers: &[&str]) -> Config {

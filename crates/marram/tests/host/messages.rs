@@ -1,0 +1,316 @@
+//! Ends in programs that speak in messages and in datagrams.
+
+use super::{PATIENCE, Stops, accepted, lab, patient, settings, support, watched};
+use marram::harness::{Lab, free_address};
+use marram_host::{Client, Connection, Kind, Server};
+use std::collections::BTreeSet;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The n-th message: its number, and as many bytes as follow from it; none is as long as the next.
+fn message(number: u32) -> Vec<u8> {
+    let len = usize::try_from(number.wrapping_mul(7_919) % 3_000).unwrap();
+    [&number.to_le_bytes()[..], &vec![number.to_le_bytes()[0]; len]].concat()
+}
+
+/// Says back each message of each client, until the server is stopped.
+fn serve(server: &Server) {
+    for connection in server.incoming() {
+        // Ends with its client.
+        thread::spawn(move || {
+            while let Some(message) = connection.recv()? {
+                connection.send(&message)?;
+            }
+            std::io::Result::Ok(())
+        });
+    }
+}
+
+/// Two ends of one session behind `forward`, of these kinds.
+fn ends(client: &Client, server: &Server, kind: Kind) -> (Connection, Connection) {
+    let near = patient(client.connect_as("forward", kind).unwrap());
+    match kind {
+        Kind::Stream => { &near }.write_all(b"first").unwrap(),
+        Kind::Messages | Kind::Datagrams => near.send(b"first").unwrap(),
+    }
+    let far = accepted(server);
+    match far.kind() {
+        Kind::Stream => { &far }.read_exact(&mut [0; 5]).unwrap(),
+        Kind::Messages | Kind::Datagrams => assert_eq!(far.recv().unwrap().unwrap(), b"first"),
+    }
+    (near, far)
+}
+
+/// Waits until so many datagrams were dropped.
+fn dropped(client: &Client, count: u64) {
+    let until = Instant::now() + PATIENCE;
+    while client.datagrams_dropped() < count && Instant::now() < until {
+        thread::yield_now();
+    }
+    assert_eq!(client.datagrams_dropped(), count);
+}
+
+fn killed_edges_lose_and_repeat_nothing(purpose: &'static str, kind: Kind) {
+    let mut lab = lab(purpose, 2);
+    let server = Server::start_as(settings(&lab), &[("peer", kind)]).unwrap();
+    server.wait_ready(PATIENCE).unwrap();
+    let (settings, moves) = watched(settings(&lab));
+    thread::scope(|scope| {
+        scope.spawn(|| serve(&server));
+        let _stops = Stops(&server);
+        let client = Client::start(settings).unwrap();
+        client.wait_ready(PATIENCE).unwrap();
+        let connection = patient(client.connect_as("forward", kind).unwrap());
+        // Few are ahead of their answers, so that none is without a place.
+        let talk = |numbers: std::ops::Range<u32>| {
+            let mut ahead = numbers.clone();
+            for number in numbers {
+                while ahead.start < ahead.end && ahead.start < number + 16 {
+                    connection.send(&message(ahead.start)).unwrap();
+                    ahead.start += 1;
+                }
+                assert_eq!(connection.recv().unwrap().unwrap(), message(number), "{number}");
+            }
+        };
+        talk(0..500);
+        let (mut owner, moved) = moves.recv_timeout(PATIENCE).unwrap();
+        assert!(!moved, "it is new");
+        for round in 1..4 {
+            let index = lab.edges.iter().position(|edge| edge.address().to_string() == owner).unwrap();
+            thread::scope(|scope| {
+                // In the midst of it: the answers of some that were sent before come after.
+                let talking = scope.spawn(|| talk(round * 5_000..round * 5_000 + 4_000));
+                lab.edges[index].kill();
+                talking.join().unwrap();
+            });
+            let (next, moved) = moves.recv_timeout(PATIENCE).unwrap();
+            assert!(moved && next != owner, "{owner} is dead, and it is at {next}");
+            owner = next;
+            lab.start_edge(index, "").unwrap();
+        }
+        connection.send(b"last words").unwrap();
+        connection.shutdown_write().unwrap();
+        assert_eq!(connection.recv().unwrap().unwrap(), b"last words");
+        assert_eq!(connection.recv().unwrap(), None, "the end, in order");
+        assert_eq!((connection.failure(), client.datagrams_dropped()), (None, 0));
+        drop(connection);
+        client.close().unwrap();
+    });
+    assert_eq!(server.datagrams_dropped(), 0);
+}
+
+#[test]
+fn a_killed_edge_loses_and_repeats_no_message() {
+    killed_edges_lose_and_repeat_nothing("host-messages", Kind::Messages);
+}
+
+#[test]
+fn a_killed_edge_loses_and_repeats_no_datagram() {
+    killed_edges_lose_and_repeat_nothing("host-datagrams", Kind::Datagrams);
+}
+
+#[test]
+fn messages_of_every_size_are_kept_apart_and_delivered_before_a_client_is_closed() {
+    let lab = lab("host-sizes", 1);
+    let server = Server::start_as(settings(&lab), &[("peer", Kind::Messages)]).unwrap();
+    let client = Client::start(settings(&lab)).unwrap();
+    let (near, far) = ends(&client, &server, Kind::Messages);
+    assert_eq!((near.kind(), near.server()), (Kind::Messages, None));
+    assert_eq!((far.kind(), far.server()), (Kind::Messages, Some("peer")));
+    let sizes = [0, 1, 0, 65_507, 65_536, 65_537, 1 << 20, 0, 3];
+    let expected: Vec<_> = (1..).zip(sizes).map(|(byte, size)| vec![byte; size]).collect();
+    for (from, to) in [(&near, &far), (&far, &near)] {
+        thread::scope(|scope| {
+            scope.spawn(|| expected.iter().for_each(|message| from.send(message).unwrap()));
+            for message in &expected {
+                let heard = to.recv().unwrap_or_else(|error| panic!("{} bytes: {error}", message.len()));
+                assert!(heard.as_ref() == Some(message), "{} bytes", message.len());
+            }
+        });
+    }
+    // Whoever does not wait has taken the whole or nothing; what it wrote is delivered when it is gone.
+    near.set_nonblocking(true).unwrap();
+    let mut taken = 0;
+    let refused = loop {
+        match near.send(&vec![7; 1 << 20]) {
+            Ok(()) => taken += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    assert_eq!(near.recv().unwrap_err().kind(), ErrorKind::WouldBlock);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..taken {
+                assert_eq!(far.recv().unwrap().unwrap().len(), 1 << 20);
+            }
+            assert_eq!(far.recv().unwrap(), None);
+            far.shutdown_write().unwrap();
+        });
+        near.set_nonblocking(false).unwrap();
+        { &near }.flush().unwrap();
+        drop(near);
+        client.close().unwrap();
+    });
+}
+
+#[test]
+fn who_leaves_in_the_middle_of_a_message_has_broken() {
+    let lab = lab("host-middle", 1);
+    let server = Server::start_as(settings(&lab), &[("peer", Kind::Messages)]).unwrap();
+    let client = Client::start(settings(&lab)).unwrap();
+    let (near, far) = ends(&client, &server, Kind::Messages);
+    near.send(b"whole").unwrap();
+    // What the socket had not taken of a message when its program went.
+    let mut descriptor = UnixStream::from(near.as_fd().try_clone_to_owned().unwrap());
+    descriptor.write_all(&[5, 0, 0, 0, b'h', b'a', b'l', b'f']).unwrap();
+    drop((near, descriptor));
+    let error = loop {
+        match far.recv() {
+            Ok(message) => assert_eq!(message.unwrap(), b"whole"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+}
+
+#[test]
+fn a_server_of_streams_and_datagrams_is_told_which() {
+    let mut lab = Lab::new(support::layout("host-kinds", |_| {}), |place| {
+        let manifests = [("forward", "peer"), ("other", "lines"), ("third", "whole")];
+        let manifest = |(app, server): (&str, &str)| {
+            support::cells().manifest(place, app, "forward", &format!("server = \"{server}\"\n"))
+        };
+        manifests.into_iter().map(manifest).collect()
+    })
+    .unwrap();
+    lab.start_edges("").unwrap();
+    let kinds = [("peer", Kind::Datagrams), ("lines", Kind::Stream), ("whole", Kind::Messages)];
+    let server = Server::start_as(settings(&lab), &kinds).unwrap();
+    let client = Client::start(settings(&lab)).unwrap();
+    let mut told = BTreeSet::new();
+    for (app, name, kind) in [
+        ("forward", "peer", Kind::Datagrams),
+        ("other", "lines", Kind::Stream),
+        ("third", "whole", Kind::Messages),
+    ] {
+        // The client speaks as it likes.
+        let mut near = patient(client.connect(app).unwrap());
+        near.write_all(app.as_bytes()).unwrap();
+        let far = accepted(&server);
+        assert_eq!((far.server(), far.kind()), (Some(name), kind));
+        match kind {
+            Kind::Stream => {
+                let mut heard = vec![0; app.len()];
+                { &far }.read_exact(&mut heard).unwrap();
+                assert_eq!(heard, app.as_bytes());
+                assert_eq!(far.recv().unwrap_err().kind(), ErrorKind::InvalidInput);
+                assert_eq!(far.send(b"x").unwrap_err().kind(), ErrorKind::InvalidInput);
+            }
+            Kind::Messages | Kind::Datagrams => {
+                assert_eq!(far.recv().unwrap().unwrap(), app.as_bytes());
+                assert_eq!({ &far }.read(&mut [0]).unwrap_err().kind(), ErrorKind::InvalidInput);
+                assert_eq!({ &far }.write(b"x").unwrap_err().kind(), ErrorKind::InvalidInput);
+            }
+        }
+        told.insert(far.server().map(str::to_owned));
+        near.shutdown_write().unwrap();
+    }
+    assert_eq!(told.len(), 3);
+    for (servers, says) in [
+        (&[][..], "has a name"),
+        (&[("", Kind::Datagrams)], "has a name"),
+        (&[("a", Kind::Stream), ("a", Kind::Datagrams)], "`a` is named twice"),
+    ] {
+        let error = Server::start_as(settings(&lab), servers).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn datagrams_without_a_place_are_dropped_before_they_have_a_number() {
+    let lab = lab("host-drops", 1);
+    // Each costs 1,000 bytes of what is kept for a session that has not begun.
+    const PLACES: u32 = (256 << 10) / 1_000;
+    let client = Client::start(settings(&lab)).unwrap();
+    let connection = patient(client.connect_as("forward", Kind::Datagrams).unwrap());
+    let numbered = |number: u32| [&number.to_le_bytes()[..], &[0; 932]].concat();
+    for number in 0..1_000 {
+        connection.send(&numbered(number)).unwrap();
+    }
+    dropped(&client, 1_000 - u64::from(PLACES));
+    let too_long = connection.send(&[0; 65_508]).unwrap_err();
+    assert_eq!(too_long.kind(), ErrorKind::InvalidInput, "{too_long}");
+    // Without its server it cannot begin.
+    let server = Server::start_as(settings(&lab), &[("peer", Kind::Datagrams)]).unwrap();
+    let far = accepted(&server);
+    for number in 0..PLACES {
+        assert_eq!(far.recv().unwrap().unwrap(), numbered(number));
+    }
+    // The session has begun, and there is place for more.
+    connection.send(&numbered(PLACES)).unwrap();
+    connection.shutdown_write().unwrap();
+    assert_eq!(far.recv().unwrap().unwrap(), numbered(PLACES));
+    assert_eq!(far.recv().unwrap(), None);
+    far.send(b"").unwrap();
+    far.shutdown_write().unwrap();
+    assert_eq!(connection.recv().unwrap().unwrap(), b"", "it was done itself, and hears what there is still");
+    assert_eq!(connection.recv().unwrap(), None);
+    assert_eq!(connection.failure(), None);
+}
+
+#[test]
+fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
+    let lab = lab("host-messages-fail", 1);
+    let server = Server::start_as(settings(&lab), &[("peer", Kind::Datagrams)]).unwrap();
+    let mut impatient = settings(&lab);
+    impatient.patience.drain = Duration::from_millis(300);
+    let client = Client::start(impatient).unwrap();
+    for kind in [Kind::Messages, Kind::Datagrams] {
+        let connection = patient(client.connect_as("nonesuch", kind).unwrap());
+        let error = connection.recv().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        assert!(error.to_string().contains("nonesuch") && error.to_string().contains("session "), "{error}");
+        // The client breaks off; the server's program learns that it is no end.
+        let (near, far) = ends(&client, &server, kind);
+        near.abort();
+        let error = far.recv().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        assert!(far.failure().is_some());
+        // The server does, even when it had nothing more to say.
+        let (near, far) = ends(&client, &server, kind);
+        far.shutdown_write().unwrap();
+        assert_eq!(near.recv().unwrap(), None);
+        far.abort();
+        loop {
+            match near.send(b"y") {
+                Ok(()) => thread::yield_now(),
+                Err(error) => break assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
+            }
+        }
+    }
+    // What no datagram holds ends the session, with the reason.
+    let (near, far) = ends(&client, &server, Kind::Messages);
+    near.send(&[0; 65_508]).unwrap();
+    for end in [&near, &far] {
+        let error = end.recv().unwrap_err();
+        assert!(error.to_string().contains("hold at most 65507"), "{error}");
+    }
+    // Without an edge.
+    let mut elsewhere = settings(&lab);
+    elsewhere.edges = vec![free_address().unwrap().to_string()];
+    elsewhere.patience.no_edge = Duration::from_millis(300);
+    let lost = Client::start(elsewhere).unwrap().connect_as("forward", Kind::Datagrams).unwrap();
+    lost.send(b"x").unwrap();
+    let error = patient(lost).recv().unwrap_err();
+    assert!(error.to_string().starts_with("session "), "{error}");
+    // The agent in this program is stopped with a session that goes on.
+    let (near, _far) = ends(&client, &server, Kind::Datagrams);
+    assert_eq!(client.clone().close().unwrap_err().kind(), ErrorKind::TimedOut);
+    let error = near.recv().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotConnected, "{error}");
+    assert_eq!(client.connect_as("forward", Kind::Messages).unwrap_err().kind(), ErrorKind::NotConnected);
+}
