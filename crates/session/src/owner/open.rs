@@ -96,7 +96,8 @@ impl Owner {
         }
         let has_past = promised.log_end > 0 || !promised.checkpoints.is_empty();
         side.next = promised.sent_start;
-        side.credited_from = promised.sent_end;
+        // What was consumed before, of an earlier channel or as a standby, was not sent on the credit that this one begins with.
+        (side.credited_from, side.credit_due) = (promised.sent_end, 0);
         side.promised = Some(promised);
         if has_past {
             self.need_witness(out);

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use marram_session::owner::{Attempt, Now, Phase, Policy};
 use marram_wire::frame::{Credit, Finished};
 use marram_wire::id::{Generation, HostId};
-use marram_wire::limits::{COVER_BYTES, INPUT_WINDOW, charge};
+use marram_wire::limits::{COVER_BYTES, INPUT_WINDOW, MESSAGE_SIZE_MAX, charge};
 
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
@@ -56,6 +56,20 @@ fn a_live_cell_goes_on_where_it_was() {
     let totals = bench.owner.totals();
     assert_eq!((totals.generations, totals.replayed, totals.consumed), (2, 0, 3));
     assert_eq!(bench.owner.held_bytes(), 44 + charge(1));
+}
+
+#[test]
+fn credit_of_the_channel_before_is_not_given_on_the_next() {
+    let piece = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
+    let mut bench = Bench::begun(policy());
+    bench.consume(CLIENT, charged(piece - charge(0)), 0);
+    break_links(&mut bench);
+    ask_live(&mut bench, [1, 0]);
+    bench.look();
+    bench.consume(CLIENT, charged(piece - charge(0)), 0);
+    assert!(!bench.look().iter().any(|line| line.contains("credit")));
+    bench.consume(CLIENT, "", 0);
+    assert_eq!(bench.look().last(), Some(&format!("client: credit {piece}")));
 }
 
 #[test]
