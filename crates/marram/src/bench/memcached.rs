@@ -2,6 +2,7 @@
 
 use super::memory;
 use crate::harness::{Journal, Place, Process};
+use rustix::process::Signal;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
@@ -62,6 +63,11 @@ impl Processes {
             }
         }
         Ok(Self { all, addresses, _place: place })
+    }
+
+    /// Has them stand still, or go on.
+    pub(super) fn rest(&self, rests: bool) {
+        self.all.signal(if rests { Signal::STOP } else { Signal::CONT });
     }
 
     /// Of all of them.

@@ -20,6 +20,9 @@ const CLIENTS_MIN: usize = 64;
 /// What the open loop asks of both sides, in per cent of what the processes can do. The bars are for the last.
 const LOADS: [u32; 3] = [25, 50, 75];
 
+/// Whoever goes on after a rest first does what came due meanwhile.
+const SETTLE: Duration = Duration::from_millis(100);
+
 /// How much is measured.
 struct Extent {
     blocks: usize,
@@ -55,6 +58,9 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     report.note(
         "capacity: 64 clients, or one a tenant, of which each asks when it has its answer; latency: open loop at 75 % of the \
          processes' capacity unless said, from when a request was due; drops: answers that took more than a second",
+    );
+    report.note(
+        "the side that is not measured stands still (SIGSTOP): three hundred memcached have a thousand threads that wake by themselves",
     );
     report.note("clients_busy: near 1, capacity is the clients' and not the side's");
     report.note("memory: proportional set size of all processes of a side, after everything");
@@ -106,18 +112,29 @@ fn measure(cells: &Cells, processes: &Processes, extent: &Extent) -> anyhow::Res
     let connect = |addresses: &[SocketAddr]| Load::connect(addresses, CLIENTS_MIN.div_ceil(addresses.len()));
     let (mut to_cells, mut to_processes) = (connect(&cells.addresses)?, connect(&processes.addresses)?);
     let (mut of_cells, mut of_processes) = (Found::default(), Found::default());
+    let turn = |of_cells: bool| {
+        cells.rest(!of_cells);
+        processes.rest(of_cells);
+        std::thread::sleep(SETTLE);
+    };
     for _ in 0..extent.blocks {
+        turn(false);
         of_processes.add_capacity(&to_processes.capacity(extent.capacity)?);
+        turn(true);
         of_cells.add_capacity(&to_cells.capacity(extent.capacity)?);
     }
     let capacity = stats::median(&of_processes.capacity);
     for (load, percent) in LOADS.into_iter().enumerate() {
         let rate = capacity * f64::from(percent) / 100.0;
         for _ in 0..extent.blocks {
+            turn(false);
             of_processes.add(load, &to_processes.open_loop(rate, extent.open)?);
+            turn(true);
             of_cells.add(load, &to_cells.open_loop(rate, extent.open)?);
         }
     }
+    cells.rest(false);
+    processes.rest(false);
     Ok((of_cells, of_processes))
 }
 

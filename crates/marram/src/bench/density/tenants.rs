@@ -42,6 +42,12 @@ impl Cells {
         Ok(())
     }
 
+    /// Has the edge stand still, or go on.
+    pub(super) fn rest(&self, rests: bool) {
+        let edge = &self.lab.edges[0];
+        if rests { edge.stop() } else { edge.wake() }
+    }
+
     /// The last lines of the edge's log.
     pub(super) fn said(&self) -> String {
         let errors = std::fs::read_to_string(self.lab.place.path().join("A-1.stderr")).unwrap_or_default();
