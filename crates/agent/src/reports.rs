@@ -97,6 +97,11 @@ impl Reports {
 
     /// Takes a report, which [`Self::write`] will write.
     pub(super) fn add(&mut self, report: Report) {
+        match &report {
+            Report::Owned { session, .. } => _ = self.sessions.insert(*session),
+            Report::Ended { session, .. } => _ = self.sessions.remove(session),
+            _ => {}
+        }
         self.waiting.push(report);
     }
 
@@ -129,7 +134,6 @@ impl Reports {
                 self.edges.down(*target, reason, *suspected, now);
             }
             Report::Owned { session, app, generation, target, gap_ns } => {
-                self.sessions.insert(*session);
                 self.owned(*session, app, *generation, *target, *gap_ns, now);
             }
             Report::Waiting { session, app, target, code, reason, left_ns } => {
@@ -149,7 +153,6 @@ impl Reports {
                 }
             }
             Report::Ended { session, code, reason, lingered } => {
-                self.sessions.remove(session);
                 self.ended(*session, *code, reason, *lingered, now);
             }
         }

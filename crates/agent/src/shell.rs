@@ -145,7 +145,11 @@ impl Shell {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             let timeout = self.timeout();
-            if !self.clock.wait(&mut self.poll, &mut events, timeout)? {
+            let waited = self.clock.wait(&mut self.poll, &mut events, timeout);
+            if waited.is_err() {
+                self.reports.write(self.clock.now());
+            }
+            if !waited? {
                 continue;
             }
             for event in &events {

@@ -23,30 +23,39 @@ pub(crate) fn roomy(len: usize) -> Vec<u8> {
 /// Has the kernel put huge pages under `target` where whole ones fit. For memory that all of is about to be written: a
 /// huge page is there as a whole from its first byte on.
 pub(crate) fn prefer_huge_pages<T>(target: &mut [T]) {
-    advise(target, HUGE, libc::MADV_HUGEPAGE);
+    advise(target, HUGE, Advice::HugePages);
 }
 
-/// Ends [`prefer_huge_pages`] for pages that are not there yet.
+/// Has small pages put under `target` from now on, also where [`prefer_huge_pages`] asked for others. Pages that are there stay.
 pub(crate) fn prefer_small_pages(target: &mut [u8]) {
-    advise(target, PAGE, libc::MADV_NOHUGEPAGE);
+    advise(target, PAGE, Advice::SmallPages);
+}
+
+/// What changes neither contents nor access.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+enum Advice {
+    HugePages = libc::MADV_HUGEPAGE,
+    SmallPages = libc::MADV_NOHUGEPAGE,
+    Populate = libc::MADV_POPULATE_WRITE,
 }
 
 /// Advises the kernel about the pages of this size that lie within `target`.
-fn advise<T>(target: &mut [T], page: usize, advice: libc::c_int) {
+fn advise<T>(target: &mut [T], page: usize, advice: Advice) {
     let Range { start, end } = target.as_mut_ptr_range();
     let start = (start as usize).next_multiple_of(page);
     let end = end as usize & !(page - 1);
     if end > start {
-        // SAFETY: the range lies within an exclusive borrow, and the advice that is given here changes neither contents nor
-        // access. It may fail, and then only speed is lost; no safe wrapper is in the tree.
-        let _ = unsafe { libc::madvise(start as *mut libc::c_void, end - start, advice) };
+        // SAFETY: the range lies within an exclusive borrow, and no `Advice` changes contents or access. It may fail, and then
+        // only speed is lost; no safe wrapper is in the tree.
+        let _ = unsafe { libc::madvise(start as *mut libc::c_void, end - start, advice as libc::c_int) };
     }
 }
 
 /// Makes the whole pages under `target`, which is about to be overwritten, present in one call.
 pub(crate) fn populate(target: &mut [u8]) {
     // It may fail (before Linux 5.14), and then writing faults them in.
-    advise(target, PAGE, libc::MADV_POPULATE_WRITE);
+    advise(target, PAGE, Advice::Populate);
 }
 
 /// Gives the pages under a cell's `memory` back to the kernel: it has the image's contents again, and zeros.

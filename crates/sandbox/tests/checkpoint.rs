@@ -90,6 +90,65 @@ fn restore_in_pieces(cells: &mut Cells, image: &Arc<Image>, chain: &[Vec<u8>], p
     cells.complete(CELL, image, &reading.finish().unwrap()).unwrap();
 }
 
+/// Writes 10 MiB for a message of one byte, and on two pages of them for any other.
+fn ledger() -> Arc<Image> {
+    let module = wat::parse_str(
+        r#"(module (memory (export "memory") 1)
+             (func (export "marram_alloc") (param i32) (result i32) (i32.const 0))
+             (func (export "marram_recv") (param i32 i32 i32)
+               (if (i32.eq (local.get 2) (i32.const 1))
+                 (then
+                   (drop (memory.grow (i32.const 255)))
+                   (memory.fill (i32.const 70000) (i32.const 7) (i32.const 10485760)))
+                 (else
+                   (i32.store (i32.const 4000000) (i32.add (i32.load (i32.const 4000000)) (i32.const 1)))
+                   (i32.store (i32.const 9000000) (i32.add (i32.load (i32.const 9000000)) (i32.const 3)))))))"#,
+    );
+    deploy(&module.unwrap())
+}
+
+#[test]
+fn memory_in_huge_pages_is_as_before_and_what_is_written_later_is_found_by_pages() {
+    let image = ledger();
+    for tracking in [Tracking::Auto, Tracking::Compare] {
+        let mut cells = Cells::new(CellsConfig { slots: 1, tracking, ..CellsConfig::default() }).unwrap();
+        start_in(&mut cells, CELL, &image);
+        let fresh = cells.state_hash(CELL);
+        ask_at(&mut cells, CELL, b"f", 0);
+        let mut chain = vec![cells.snapshot(CELL, Base::Image).unwrap().encode()];
+        let mut hashes = vec![cells.state_hash(CELL)];
+        for n in 1..3 {
+            ask_at(&mut cells, CELL, b"ww", n);
+            chain.push(cells.snapshot(CELL, Base::Previous).unwrap().encode());
+            hashes.push(cells.state_hash(CELL));
+        }
+        ask_at(&mut cells, CELL, b"ww", 3);
+        let later = cells.state_hash(CELL);
+        cells.remove(CELL);
+        for (n, hash) in hashes.iter().enumerate() {
+            let chain = &chain[..=n];
+            for piece in [None, Some(50_000)] {
+                match piece {
+                    Some(piece) => restore_in_pieces(&mut cells, &image, chain, piece, 1 << 18),
+                    None => cells.restore(CELL, &image, &Decoded::decode(chain).unwrap()).unwrap(),
+                }
+                assert_eq!(cells.state_hash(CELL), *hash, "{tracking:?} {n} {piece:?}");
+                for now in n..3 {
+                    ask_at(&mut cells, CELL, b"ww", now as i64 + 1);
+                    let delta = cells.snapshot(CELL, Base::Previous).unwrap().encode();
+                    assert!(delta.len() < 4 * PAGE, "{tracking:?} {n} {piece:?}: {} bytes", delta.len());
+                }
+                assert_eq!(cells.state_hash(CELL), later, "{tracking:?} {n} {piece:?}");
+                cells.remove(CELL);
+                // The only slot.
+                start_in(&mut cells, CELL, &image);
+                assert_eq!(cells.state_hash(CELL), fresh, "{tracking:?} {n} {piece:?}");
+                cells.remove(CELL);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_cell_that_is_filled_as_its_checkpoints_come_is_the_one_restored_at_once() {
     let full_every = 9;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// A loop to which nothing has happened for so long has a lull.
 const QUIET: Duration = Duration::from_millis(1);
-/// What waits for a lull waits no longer than this.
+/// Something of what waits for a lull is done so often even where there is none.
 const LATEST: Duration = Duration::from_millis(5);
 
 /// Has what nobody waits for (lines for the log, cells ahead of their clients) done when nothing else has happened for a moment.
@@ -13,27 +13,33 @@ const LATEST: Duration = Duration::from_millis(5);
 /// the kernel takes it that a sender goes to sleep, and stands in line there until that is so, even beside a core that idles.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Lull {
-    /// Since when there is something to do.
+    /// Since when there is something to do that was not done.
     since: Option<Instant>,
-    is_now: bool,
+    /// It is quiet, and there may be more to do.
+    goes_on: bool,
 }
 
 impl Lull {
-    /// Whether the time has come. `waits` says whether there is something to do, `quiet` whether the poll found nothing.
+    /// Whether the time has come. `waits` says whether there is something to do, `quiet` whether the poll, with
+    /// [`Self::timeout`], found nothing.
     pub fn is_now(&mut self, waits: bool, quiet: bool, now: Instant) -> bool {
         if !waits {
             *self = Self::default();
             return false;
         }
         let since = *self.since.get_or_insert(now);
-        self.is_now = quiet || now.duration_since(since) >= LATEST;
-        self.is_now
+        self.goes_on = quiet;
+        let is_now = quiet || now.duration_since(since) >= LATEST;
+        if is_now {
+            self.since = Some(now);
+        }
+        is_now
     }
 
     /// How long to wait for something to happen; none if nothing waits for a lull.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
-        self.since.map(|_| if self.is_now { Duration::ZERO } else { QUIET })
+        self.since.map(|_| if self.goes_on { Duration::ZERO } else { QUIET })
     }
 }
 
@@ -51,8 +57,10 @@ mod tests {
         assert_eq!(lull.timeout(), Some(Duration::ZERO), "there may be more to do");
         assert!(!lull.is_now(true, false, start + 2 * QUIET), "something has happened");
         assert_eq!(lull.timeout(), Some(QUIET));
-        assert!(lull.is_now(true, false, start + LATEST));
-        assert!(!lull.is_now(false, false, start + LATEST));
-        assert!(!lull.is_now(true, false, start + LATEST), "it waits anew");
+        assert!(lull.is_now(true, false, start + QUIET + LATEST));
+        assert_eq!(lull.timeout(), Some(QUIET));
+        assert!(!lull.is_now(true, false, start + QUIET + LATEST), "what has come since waits as long");
+        assert!(lull.is_now(true, false, start + QUIET + 2 * LATEST));
+        assert!(!lull.is_now(false, false, start + 3 * LATEST) && lull.timeout().is_none());
     }
 }

@@ -131,7 +131,8 @@ impl Wire {
         if matches!(self.stage, Stage::Connecting(_) | Stage::Answer { .. }) {
             return self.read_answer();
         }
-        self.reader.buffer.reserve(self.read_size.max(self.reader.missing()));
+        let missing = if self.is_up() { self.reader.missing() } else { 0 };
+        self.reader.buffer.reserve(self.read_size.max(missing));
         let room = self.reader.buffer.capacity() - self.reader.buffer.len();
         let read = match &mut self.crypt {
             None => self.socket.read_into(&mut self.reader.buffer),
@@ -146,8 +147,8 @@ impl Wire {
             Ok(count) => {
                 // A buffer that was filled was too small; one that was hardly used ties up memory for nothing.
                 self.read_size = match count {
-                    ..READ_SMALL => READ_SMALL,
                     _ if count >= self.read_size => READ_LARGE,
+                    _ if count < self.read_size / 4 => READ_SMALL,
                     _ => self.read_size,
                 };
                 let full = self.crypt.is_some() || count >= room;

@@ -187,7 +187,7 @@ impl Process {
             let worked = self.work();
             self.executor.tend(self.at);
             self.executor.part_with_memory();
-            let is_quiet = !worked && events.is_empty();
+            let is_quiet = !worked && events.is_empty() && !self.executor.is_parting();
             if self.lull.is_now(self.executor.is_stocking(), is_quiet, self.at) && !self.is_busy() {
                 self.executor.stock_one();
             }
@@ -224,7 +224,8 @@ impl Process {
     /// Says whether there was anything.
     fn work(&mut self) -> bool {
         let mut worked = false;
-        while self.take_inputs() + self.give_turns() > 0 {
+        let looked = std::mem::take(&mut self.looks);
+        while self.take_inputs() + self.give_turns(looked) > 0 {
             worked = true;
             if self.spent >= FLUSH_AFTER || self.looks || self.at.elapsed() >= LOOK_AFTER {
                 break;
@@ -250,14 +251,14 @@ impl Process {
         INPUTS_BETWEEN_TURNS
     }
 
-    /// Gives some turns; says how many.
-    fn give_turns(&mut self) -> usize {
+    /// Gives some turns; says how many. `looked` if the poll was asked for the sake of the next one.
+    fn give_turns(&mut self, looked: bool) -> usize {
         for given in 0..TURNS_BETWEEN_INPUTS {
             if self.executor.next_may_be_long() {
                 // What is ready does not wait for it.
                 self.table.flush();
                 // Nor does what has arrived while others were heard: once, or a flood would keep it from running.
-                self.looks = !self.looks && self.at.elapsed() >= FLUSH_AFTER;
+                self.looks = !looked && self.at.elapsed() >= FLUSH_AFTER;
                 if self.looks {
                     return given;
                 }

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -76,6 +76,15 @@ impl Kept {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The ring, unless somebody has it.
+    fn free_ring(&self) -> Option<MutexGuard<'_, Ring>> {
+        match self.ring.try_lock() {
+            Ok(ring) => Some(ring),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// What tells this life of the process from others.
     #[must_use]
     pub fn run(&self) -> u64 {
@@ -102,8 +111,10 @@ impl Kept {
     }
 
     fn push(&self, shard: Option<u8>, text: Box<str>) {
+        // Of a thread that panics nobody knows what it holds, perhaps this very ring: it does not wait for it.
+        let ring = if std::thread::panicking() { self.free_ring() } else { Some(self.ring()) };
+        let Some(mut ring) = ring else { return };
         let waiting = {
-            let mut ring = self.ring();
             ring.number += 1;
             ring.bytes += text.len() + LINE_COST;
             let line = Line { number: ring.number, at_us: now_us(), shard, text };
@@ -114,15 +125,17 @@ impl Kept {
             }
             std::mem::take(&mut ring.waiting)
         };
+        drop(ring);
         waiting.into_iter().for_each(Waker::wake);
     }
 
     /// At most `max` lines behind the one with that number. Where there is none, `waker` is woken when there is.
     pub fn take(&self, after: u64, max: usize, waker: Option<&Waker>) -> Taken {
+        let next = after.saturating_add(1);
         let mut ring = self.ring();
         let first = ring.lines.front().map_or(ring.number + 1, |line| line.number);
-        let gone = first.saturating_sub(after + 1);
-        let skipped = usize::try_from((after + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let gone = first.saturating_sub(next);
+        let skipped = usize::try_from(next.saturating_sub(first)).unwrap_or(usize::MAX);
         let lines: Vec<Line> = ring.lines.iter().skip(skipped).take(max).cloned().collect();
         if let Some(waker) = waker.filter(|_| lines.is_empty())
             && !ring.waiting.iter().any(|known| known.will_wake(waker))
@@ -226,6 +239,37 @@ mod tests {
         let next = kept.take(3, 1, None);
         assert_eq!((texts(&next), next.gone), (vec![(4, "{\"a\":4}")], 0));
         assert!(kept.take(5, 9, None).lines.is_empty());
+    }
+
+    #[test]
+    fn a_number_that_no_line_has_yet_is_waited_for() {
+        let kept = Kept::new(RING_BYTES);
+        kept.add(None, b"{}");
+        for after in [1, u64::MAX - 1, u64::MAX] {
+            let taken = kept.take(after, 9, None);
+            assert!(taken.lines.is_empty() && taken.gone == 0, "{taken:?}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_panics_holding_the_lines_does_not_wait_for_them() {
+        struct Last(Arc<Kept>);
+        impl Drop for Last {
+            fn drop(&mut self) {
+                self.0.add(None, b"{\"last\":1}");
+            }
+        }
+        let kept = Arc::new(Kept::new(RING_BYTES));
+        let theirs = Arc::clone(&kept);
+        let panicked = std::thread::spawn(move || {
+            let same = Arc::clone(&theirs);
+            let _ring = same.ring();
+            let _first = Last(theirs);
+            panic!("with the lines in hand");
+        });
+        assert!(panicked.join().is_err());
+        kept.add(None, b"{}");
+        assert_eq!(texts(&kept.take(0, 9, None)), [(1, "{}")]);
     }
 
     #[test]

@@ -15,7 +15,8 @@ pub(super) fn log() {
     }));
 }
 
-/// Nothing in here may panic, since that would end the process: the log's writers give up where they cannot write.
+/// Nothing in here may panic, since that would end the process, nor wait for what this thread may hold: the log's writers give up
+/// where they cannot write, and the lines that are kept go without this one if somebody holds them.
 fn line(panic: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let thread = thread.name().unwrap_or("without a name");
