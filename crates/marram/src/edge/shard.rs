@@ -224,8 +224,7 @@ impl Process {
     /// Says whether there was anything.
     fn work(&mut self) -> bool {
         let mut worked = false;
-        let looked = std::mem::take(&mut self.looks);
-        while self.take_inputs() + self.give_turns(looked) > 0 {
+        while self.take_inputs() + self.give_turns() > 0 {
             worked = true;
             if self.spent >= FLUSH_AFTER || self.looks || self.at.elapsed() >= LOOK_AFTER {
                 break;
@@ -238,6 +237,7 @@ impl Process {
             self.step(In::Wake);
             worked = true;
         }
+        self.looks &= self.executor.is_busy();
         self.table.flush();
         worked
     }
@@ -251,14 +251,15 @@ impl Process {
         INPUTS_BETWEEN_TURNS
     }
 
-    /// Gives some turns; says how many. `looked` if the poll was asked for the sake of the next one.
-    fn give_turns(&mut self, looked: bool) -> usize {
+    /// Gives some turns; says how many.
+    fn give_turns(&mut self) -> usize {
         for given in 0..TURNS_BETWEEN_INPUTS {
             if self.executor.next_may_be_long() {
                 // What is ready does not wait for it.
                 self.table.flush();
-                // Nor does what has arrived while others were heard: once, or a flood would keep it from running.
-                self.looks = !looked && self.at.elapsed() >= FLUSH_AFTER;
+                // Nor does what has arrived while others were heard, for every other one: before each, floods would be heard
+                // twice as often as handlers run.
+                self.looks = !self.looks && self.at.elapsed() >= FLUSH_AFTER;
                 if self.looks {
                     return given;
                 }
