@@ -146,10 +146,7 @@ impl Shell {
         while !self.is_over() {
             let timeout = self.timeout();
             let waited = self.clock.wait(&mut self.poll, &mut events, timeout);
-            if waited.is_err() {
-                self.reports.write(self.clock.now());
-            }
-            if !waited? {
+            if !waited.inspect_err(|_| self.reports.write(self.clock.now()))? {
                 continue;
             }
             for event in &events {

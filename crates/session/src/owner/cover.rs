@@ -127,8 +127,8 @@ impl Cover {
     }
 
     /// Whether the next checkpoint can be a delta. Whoever recovers fetches the deltas too: as far as the size of the last one
-    /// tells that of the next, they are to be no more than two thirds of the full one, unless all of it is small. A larger share would save traffic at the expense of recoveries: at
-    /// the whole, a fifth of the one for an eighth of the other.
+    /// tells that of the next, they are to be no more than two thirds of the full one, unless all of it is small. A larger share
+    /// would save traffic at the expense of recoveries: at the whole, a fifth of the one for an eighth of the other.
     fn delta_fits(&self) -> bool {
         self.copied.is_some()
             && self.copied == self.held
