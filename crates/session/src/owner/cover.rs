@@ -378,6 +378,12 @@ impl Owner {
         self.cover.covered = Some(Covered { log_offset, tag, took });
     }
 
+    /// Whether no end holds a checkpoint that leads to where this owner's log begins: its cell is one that stood by, and had
+    /// been given a checkpoint that the ends were still to be given.
+    pub(super) fn is_ahead_of_ends(&self) -> bool {
+        self.log.floor > self.cover.covered.as_ref().map_or(0, |covered| covered.log_offset)
+    }
+
     /// An end that was away while the log was cut may have too much in front for what it lacks of the chosen log to fit: it
     /// forgets what is covered first. All that is kept of the log fits behind that.
     pub(super) fn make_room(&self, out: &mut Vec<Effect>) {

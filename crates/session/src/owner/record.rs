@@ -92,6 +92,8 @@ impl Owner {
             "the session is being recorded already; try again when that is done"
         } else if self.phase != Phase::Running || self.incomplete() {
             "the session is being recovered, is ending, or lacks an end; try again when it runs (`marram ps`)"
+        } else if self.is_ahead_of_ends() {
+            "the session was taken over just now, and its first checkpoint is on its way; try again in a moment"
         } else {
             let until_ns = now.mono_ns.saturating_add(RECORD_NS);
             self.record = Some(Record { wish, until_ns, gathered: None, stopped: None });
@@ -153,8 +155,8 @@ impl Owner {
             Event::Task => 5,
         };
         self.give_up_record("the cell was stopped meanwhile", out);
-        if !self.policy.record_stops || !self.policy.keep || self.phase != Phase::Running || self.incomplete()
-        {
+        let able = self.phase == Phase::Running && !self.incomplete() && !self.is_ahead_of_ends();
+        if !self.policy.record_stops || !self.policy.keep || !able {
             return self.failed(input, reason, out);
         }
         let mut entry = BytesMut::new();
