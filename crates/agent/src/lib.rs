@@ -72,6 +72,8 @@ pub struct Patience {
     pub backoff_max: Duration,
     /// How long a session that cannot be resumed is remembered when its edge did not say.
     pub linger: Duration,
+    /// How long a shard that failed has to be well before sessions that belong there go back to it; doubles each time.
+    pub home_after: Duration,
     /// How long a wire may take from the first packet to the last proof.
     pub dial: Duration,
     /// How long connecting to a server may take.
@@ -93,6 +95,7 @@ impl Default for Patience {
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(2),
             linger: Duration::from_secs(600),
+            home_after: Duration::from_secs(2),
             dial: Duration::from_secs(3),
             connect: Duration::from_secs(5),
             first_bytes: Duration::from_secs(3),
@@ -115,6 +118,7 @@ impl Patience {
             ("backoff_min", self.backoff_min),
             ("backoff_max", self.backoff_max),
             ("linger", self.linger),
+            ("home_after", self.home_after),
             ("dial", self.dial),
             ("connect", self.connect),
             ("first_bytes", self.first_bytes),

@@ -124,7 +124,8 @@ impl Reports {
             Report::EdgeUp { target, .. }
             | Report::EdgeDown { target, .. }
             | Report::Owned { target, .. }
-            | Report::Waiting { target, .. } => self.name(*target),
+            | Report::Waiting { target, .. }
+            | Report::GoesHome { target, .. } => self.name(*target),
             Report::Orphaned { .. } | Report::ZombieRefused { .. } | Report::Ended { .. } => "",
         };
         events::write(report, about);
@@ -141,6 +142,10 @@ impl Reports {
                     let (address, left_s) = (self.name(*target), left_ns / 1_000_000_000);
                     warn!(%session, %app, edge = %address, ?code, %reason, swallowed, "session waits, for {left_s} s more at the most");
                 }
+            }
+            Report::GoesHome { session, target } => {
+                let (address, shard) = (self.name(*target), target.shard);
+                debug!(%session, %address, shard, "session goes back to the shard where it belongs");
             }
             Report::Orphaned { session, reason } => {
                 if let Some(swallowed) = self.moves.pass(now) {

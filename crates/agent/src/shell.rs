@@ -467,6 +467,7 @@ fn config(options: &Options, host: HostId, edges: u16) -> Config {
         backoff_min_ns: nanos(patience.backoff_min),
         backoff_max_ns: nanos(patience.backoff_max),
         linger_ns: nanos(patience.linger),
+        home_after_ns: nanos(patience.home_after),
         connect_timeout_ns: nanos(patience.connect),
     }
 }

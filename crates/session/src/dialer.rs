@@ -1,12 +1,14 @@
-//! Wires that a keeper keeps to every shard of every edge: dialled with back-off, asked whether they live, suspected when they
-//! do not answer. Pure: says what is to be done, knows no frame but by name.
+//! Wires to every shard of every edge, as an agent, a recorder and a standby keep them: dialled with back-off, asked whether
+//! they live, suspected when they do not answer. Pure: says what is to be done, knows no frame but by name.
 
 use crate::agent::Target;
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use marram_wire::random::Random;
 
 /// A suspected wire is given up after so many heartbeat timeouts of silence.
 const GIVE_UP: u64 = 40;
+/// For so many heartbeat timeouts it counts that this process had its turn late.
+const LATE_COUNTS: u64 = 10;
 
 /// Whom to dial and how patient to be. All times in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,9 +33,19 @@ pub enum Act {
     /// Ask the edge on this wire whether it is there.
     Ping(u64),
     /// It has not answered in time. The wire stays: the edge may only be slow.
-    Suspect(u64),
+    Suspect {
+        /// The edge's wire.
+        wire: u64,
+        /// For how long nothing came on it.
+        silent_ns: u64,
+    },
     /// It has been silent for so long that the wire is of no use: close it, and say [`Dialer::down`].
-    Close(u64),
+    Close {
+        /// The edge's wire.
+        wire: u64,
+        /// For how long nothing came on it.
+        silent_ns: u64,
+    },
 }
 
 /// Where a target stands.
@@ -54,10 +66,34 @@ struct Wire {
     pinged_ns: u64,
 }
 
+/// How late this process had its turn lately, at the worst. Where it waits for a processor, others that share the machine
+/// wait as well, and what they said may be unread; so others are given as much more time, there and back, as it lacked
+/// itself (Dadgar, Phillips, Currey: Lifeguard, 2018, section IV.A).
+#[derive(Debug, Default)]
+struct Lateness {
+    late_ns: u64,
+    until_ns: u64,
+}
+
+impl Lateness {
+    /// It has its turn now, and should have had it at `due_ns`.
+    fn note(&mut self, now_ns: u64, due_ns: u64, counts_ns: u64) {
+        let late_ns = now_ns.saturating_sub(due_ns);
+        if late_ns >= self.late_ns || self.until_ns <= now_ns {
+            *self = Self { late_ns, until_ns: now_ns.saturating_add(counts_ns) };
+        }
+    }
+
+    fn grace_ns(&self) -> u64 {
+        self.late_ns.saturating_mul(2)
+    }
+}
+
 /// The wires. Names of wires are the caller's, never reused.
 #[derive(Debug)]
 pub struct Dialer {
     config: Config,
+    lateness: Lateness,
     dials: BTreeMap<Target, Dial>,
     wires: BTreeMap<u64, Wire>,
 }
@@ -67,7 +103,8 @@ impl Dialer {
     #[must_use]
     pub fn new(config: Config, now_ns: u64) -> Self {
         let first = |edge| (Target { edge, shard: 0 }, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
-        Self { dials: (0..config.edges).map(first).collect(), config, wires: BTreeMap::new() }
+        let lateness = Lateness::default();
+        Self { dials: (0..config.edges).map(first).collect(), config, lateness, wires: BTreeMap::new() }
     }
 
     /// A wire is there.
@@ -144,8 +181,11 @@ impl Dialer {
         self.wires.get(&wire).is_some_and(|wire| wire.suspected)
     }
 
-    /// Time has passed.
+    /// Time has passed, or something has happened.
     pub fn due(&mut self, now_ns: u64, out: &mut Vec<Act>) {
+        let Some(due_ns) = self.wake_ns().filter(|due_ns| *due_ns <= now_ns) else { return };
+        self.lateness.note(now_ns, due_ns, self.config.heartbeat_timeout_ns * LATE_COUNTS);
+        let grace_ns = self.lateness.grace_ns();
         for (target, dial) in &mut self.dials {
             if let Dial::Waiting { at_ns, backoff_ns } = *dial
                 && at_ns <= now_ns
@@ -160,11 +200,12 @@ impl Dialer {
                 out.push(Act::Ping(*id));
             }
             let silent_ns = now_ns.saturating_sub(wire.heard_ns);
-            if silent_ns >= self.config.heartbeat_timeout_ns * GIVE_UP {
-                out.push(Act::Close(*id));
-            } else if !wire.suspected && silent_ns >= self.config.heartbeat_timeout_ns {
+            let patience_ns = self.config.heartbeat_timeout_ns;
+            if silent_ns >= (patience_ns * GIVE_UP).saturating_add(grace_ns) {
+                out.push(Act::Close { wire: *id, silent_ns });
+            } else if !wire.suspected && silent_ns >= patience_ns.saturating_add(grace_ns) {
                 wire.suspected = true;
-                out.push(Act::Suspect(*id));
+                out.push(Act::Suspect { wire: *id, silent_ns });
             }
         }
     }
@@ -176,13 +217,20 @@ impl Dialer {
             Dial::Waiting { at_ns, .. } => Some(*at_ns),
             _ => None,
         });
+        let grace_ns = self.lateness.grace_ns();
         let wires = self.wires.values().map(|wire| {
-            let patience = if wire.suspected { GIVE_UP } else { 1 };
-            let silent_ns = wire.heard_ns + self.config.heartbeat_timeout_ns * patience;
-            silent_ns.min(wire.pinged_ns + self.config.heartbeat_interval_ns)
+            let timeouts = if wire.suspected { GIVE_UP } else { 1 };
+            let patience_ns = (self.config.heartbeat_timeout_ns * timeouts).saturating_add(grace_ns);
+            let ping_ns = wire.pinged_ns + self.config.heartbeat_interval_ns;
+            wire.heard_ns.saturating_add(patience_ns).min(ping_ns)
         });
         dials.chain(wires).min()
     }
+}
+
+/// What people are told of an edge that does not answer.
+pub(crate) fn silence(silent_ns: u64) -> String {
+    format!("no word from the edge for {} ms", silent_ns / 1_000_000)
 }
 
 #[cfg(test)]
@@ -208,6 +256,18 @@ mod tests {
         let mut out = Vec::new();
         dialer.due(now_ns, &mut out);
         out
+    }
+
+    /// What is done until then by one who always has its turn in time.
+    fn until(dialer: &mut Dialer, end_ns: u64) -> Vec<Act> {
+        let mut acts = Vec::new();
+        while let Some(now_ns) = dialer.wake_ns().filter(|now_ns| *now_ns <= end_ns) {
+            dialer.due(now_ns, &mut acts);
+            if matches!(acts.last(), Some(Act::Close { .. })) {
+                break;
+            }
+        }
+        acts
     }
 
     #[test]
@@ -258,10 +318,44 @@ mod tests {
         dialer.up(0, 7, FIRST);
         assert_eq!(due(&mut dialer, 50 * MS), [Act::Ping(7)]);
         assert!(!dialer.heard(60 * MS, 7));
-        assert_eq!(due(&mut dialer, 260 * MS), [Act::Ping(7), Act::Suspect(7)]);
+        let acts = until(&mut dialer, 260 * MS);
+        assert_eq!(acts.last(), Some(&Act::Suspect { wire: 7, silent_ns: 200 * MS }));
         assert!(dialer.is_suspected(7));
         assert!(dialer.heard(270 * MS, 7) && !dialer.heard(270 * MS, 7), "once");
         let dead_ns = 270 * MS + 200 * MS * GIVE_UP;
-        assert_eq!(due(&mut dialer, dead_ns), [Act::Ping(7), Act::Close(7)]);
+        let acts = until(&mut dialer, dead_ns);
+        assert_eq!(acts.last(), Some(&Act::Close { wire: 7, silent_ns: 200 * MS * GIVE_UP }));
+    }
+
+    #[test]
+    fn silence_in_which_this_process_had_no_turn_itself_says_nothing() {
+        let mut dialer = dialer();
+        due(&mut dialer, 0);
+        dialer.up(0, 7, FIRST);
+        // It should have asked after 50 ms, and has its turn after 300.
+        assert_eq!(due(&mut dialer, 300 * MS), [Act::Ping(7)]);
+        let acts = until(&mut dialer, 699 * MS);
+        assert!(!dialer.is_suspected(7), "{acts:?}");
+        until(&mut dialer, 700 * MS);
+        assert!(dialer.is_suspected(7), "a timeout, and twice what it was late");
+    }
+
+    #[test]
+    fn lateness_is_forgotten_in_time() {
+        let mut dialer = dialer();
+        due(&mut dialer, 0);
+        dialer.up(0, 7, FIRST);
+        due(&mut dialer, 300 * MS);
+        let long_after_ns = 300 * MS + 200 * MS * LATE_COUNTS;
+        while dialer.wake_ns().is_some_and(|wake_ns| wake_ns <= long_after_ns) {
+            let now_ns = dialer.wake_ns().expect("it is due");
+            dialer.heard(now_ns, 7);
+            due(&mut dialer, now_ns);
+        }
+        dialer.heard(long_after_ns, 7);
+        until(&mut dialer, long_after_ns + 199 * MS);
+        assert!(!dialer.is_suspected(7));
+        until(&mut dialer, long_after_ns + 200 * MS);
+        assert!(dialer.is_suspected(7));
     }
 }

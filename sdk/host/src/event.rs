@@ -68,7 +68,7 @@ impl<'a> Event<'a> {
                 left: Duration::from_nanos(*left_ns),
             },
             Report::Ended { session, reason, .. } => Self::Ended { session: session.to_string(), reason },
-            Report::Orphaned { .. } | Report::ZombieRefused { .. } => return None,
+            Report::Orphaned { .. } | Report::ZombieRefused { .. } | Report::GoesHome { .. } => return None,
         })
     }
 }

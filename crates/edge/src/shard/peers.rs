@@ -159,8 +159,8 @@ impl Shard {
                 Act::Ping(wire) => {
                     out.push(Out::Send { wire: WireId(wire), frame: Ping { stamp: now.mono_ns }.into() });
                 }
-                Act::Suspect(wire) => self.suspect_peer(now, WireId(wire), out),
-                Act::Close(wire) => {
+                Act::Suspect { wire, .. } => self.suspect_peer(now, WireId(wire), out),
+                Act::Close { wire, .. } => {
                     out.push(Out::CloseWire { wire: WireId(wire) });
                     self.peer_down(now, WireId(wire), out);
                 }

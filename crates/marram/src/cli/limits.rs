@@ -356,6 +356,11 @@ fn waiting() -> Vec<Row> {
         ),
         ("before an edge is dialled again (c)", time(patience.backoff_min), "doubles with each failure"),
         ("before an edge is dialled again, at most (c)", time(patience.backoff_max), ""),
+        (
+            "a shard that failed is well again (c)",
+            time(patience.home_after),
+            "sessions that belong there go back to it, one a heartbeat; doubles with each failure",
+        ),
         ("making a wire (c)", time(patience.dial), "another edge is tried"),
         ("connecting to a server (c)", time(patience.connect), "the session ends with the reason"),
         (

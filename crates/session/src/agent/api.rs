@@ -58,6 +58,8 @@ pub struct Config {
     pub linger_ns: u64,
     /// How long connecting to the server may take.
     pub connect_timeout_ns: u64,
+    /// How long a shard that failed has to be well before the sessions that belong there go back to it. Doubles each time.
+    pub home_after_ns: u64,
 }
 
 /// Something happened.
@@ -275,6 +277,13 @@ pub enum Report {
         session: SessionId,
         /// For people.
         reason: String,
+    },
+    /// A session asks the shard where it belongs for a generation; until it has one there, it stays where it is.
+    GoesHome {
+        /// Which.
+        session: SessionId,
+        /// Where to.
+        target: Target,
     },
     /// A frame of an older generation was refused.
     ZombieRefused {

@@ -290,6 +290,7 @@ impl Agent {
         reason: String,
         out: &mut Vec<Out>,
     ) {
+        self.forget_home(id);
         let Some(session) = self.sessions.remove(&id) else { return };
         if id.server {
             let linger_ms = session.end.terms().map_or(0, |terms| u64::from(terms.linger_ms));

@@ -5,6 +5,7 @@
 
 mod api;
 mod datagrams;
+mod homes;
 mod local;
 pub mod routes;
 mod sessions;
@@ -14,15 +15,19 @@ mod wires;
 
 pub use api::{Config, ConnectionId, Failure, In, Out, Report, Server, Target, WireId};
 
-use crate::end::Effect;
+use crate::{
+    dialer::{self, Act, Dialer},
+    end::Effect,
+};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     vec::Vec,
 };
+use homes::Homes;
 use local::Local;
 use marram_wire::{id::SessionId, random::Random};
 use sessions::Session;
-use wires::{Dial, Wire};
+use wires::Wire;
 
 /// Acknowledgements wait at most this long for a message to travel with.
 const ACK_DELAY_NS: u64 = 5_000_000;
@@ -44,8 +49,10 @@ pub struct Agent {
     random: Random,
     started: bool,
     draining: bool,
-    dials: BTreeMap<Target, Dial>,
+    dialer: Dialer,
     wires: BTreeMap<WireId, Wire>,
+    /// Which sessions are not where they belong.
+    homes: Homes,
     sessions: BTreeMap<EndId, Session>,
     connections: BTreeMap<ConnectionId, EndId>,
     connections_made: u64,
@@ -60,6 +67,8 @@ pub struct Agent {
     wake_ns: Option<u64>,
     /// Empty between steps; kept so that a message allocates no list of effects.
     effects: Vec<Effect>,
+    /// Likewise.
+    acts: Vec<Act>,
 }
 
 impl Agent {
@@ -67,11 +76,12 @@ impl Agent {
     #[must_use]
     pub fn new(config: Config, entropy: [u8; 32]) -> Self {
         Self {
+            dialer: Dialer::new(dialer(&config), 0),
+            homes: Homes::new(config.home_after_ns),
             config,
             random: Random::new(entropy),
             started: false,
             draining: false,
-            dials: BTreeMap::new(),
             wires: BTreeMap::new(),
             sessions: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -83,14 +93,16 @@ impl Agent {
             datagrams_dropped: 0,
             wake_ns: None,
             effects: Vec::new(),
+            acts: Vec::new(),
         }
     }
 
     /// Takes one event at `now_ns` (monotonic) and appends what is to be done. The first event should be [`In::Wake`].
     pub fn step(&mut self, now_ns: u64, input: In, out: &mut Vec<Out>) {
+        self.wake_ns = self.wake_ns.filter(|wake_ns| *wake_ns > now_ns);
         if !self.started {
             self.started = true;
-            self.dial_all(now_ns);
+            self.dialer = Dialer::new(dialer(&self.config), now_ns);
         }
         match input {
             In::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),
@@ -113,6 +125,7 @@ impl Agent {
         }
         self.wires_due(now_ns, out);
         self.sessions_due(now_ns, out);
+        self.come_home(now_ns, out);
         self.forget_buried(now_ns);
         self.ask_to_wake(out);
     }
@@ -184,10 +197,20 @@ impl Agent {
 
     fn ask_to_wake(&mut self, out: &mut Vec<Out>) {
         let sessions = self.timers.first().map(|(due_ns, _)| *due_ns);
-        let due_ns = [sessions, self.wires_wake_ns()].into_iter().flatten().min();
+        let due_ns = [sessions, self.dialer.wake_ns(), self.homes.wake_ns()].into_iter().flatten().min();
         if let Some(now_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(now_ns);
             out.push(Out::WakeAt { now_ns });
         }
+    }
+}
+
+fn dialer(config: &Config) -> dialer::Config {
+    dialer::Config {
+        edges: config.edges,
+        heartbeat_interval_ns: config.heartbeat_interval_ns,
+        heartbeat_timeout_ns: config.heartbeat_timeout_ns,
+        backoff_min_ns: config.backoff_min_ns,
+        backoff_max_ns: config.backoff_max_ns,
     }
 }

@@ -41,6 +41,8 @@ pub(super) struct Session {
     had_owner: bool,
     /// Since when nobody owns it.
     orphaned_ns: Option<u64>,
+    /// Where it belongs, if it is somewhere else.
+    pub(super) home: Option<Target>,
     /// When to ask for a generation (again).
     lead_ns: Option<u64>,
     retry_ns: u64,
@@ -68,6 +70,7 @@ impl Session {
             stale: Vec::new(),
             had_owner: false,
             orphaned_ns: Some(now_ns),
+            home: None,
             lead_ns: None,
             retry_ns: RETRY_MIN_NS,
             rejected: Vec::new(),
@@ -88,7 +91,7 @@ impl Session {
 impl Agent {
     /// Asks the best edge for a generation of this session.
     pub(super) fn lead(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
-        let candidates = self.candidates(id);
+        let (candidates, settled) = (self.candidates(id), self.is_settled(id));
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.lead_ns = None;
         let asked = session.asking.take();
@@ -97,6 +100,10 @@ impl Agent {
             session.rejected.push((wire.target, Code::Waiting));
         }
         unbind(&mut self.wires, asked);
+        if settled {
+            // Home did not answer.
+            return session.rejected.clear();
+        }
         let open = |wire: &&WireId| {
             self.wires
                 .get(wire)
@@ -111,6 +118,12 @@ impl Agent {
             // A wire that becomes usable will lead.
             return self.arm_deadline(now_ns, id);
         };
+        self.ask(now_ns, id, wire_id, out);
+    }
+
+    /// Asks this edge for a generation.
+    pub(super) fn ask(&mut self, now_ns: u64, id: EndId, wire_id: WireId, out: &mut Vec<Out>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(wire) = self.wires.get_mut(&wire_id) else { return };
         let Some(welcome) = &wire.welcome else { return };
         let challenge = welcome.challenge;
@@ -302,14 +315,19 @@ impl Agent {
         session.told.clear();
         let app = session.end.app().to_string();
         out.push(Out::Report(Report::Owned { session: id.session, app, generation, target, gap_ns }));
+        self.note_home(now_ns, id, wire);
     }
 
     /// An edge will not open a generation.
     fn rejected(&mut self, now_ns: u64, id: EndId, wire: WireId, reject: &Reject, out: &mut Vec<Out>) {
-        let usable = self.candidates(id).len();
+        let (usable, settled) = (self.candidates(id).len(), self.is_settled(id));
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
         let Some(session) = self.sessions.get_mut(&id) else { return };
         unbind(&mut self.wires, session.asking.take());
+        if settled {
+            // Home will not have it: it stays where it is.
+            return self.forget_home(id);
+        }
         if session.attached.is_some() {
             // It has an owner; nothing is lost. But that one is about to go, so another has to be asked in time.
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);

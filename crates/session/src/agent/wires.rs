@@ -1,6 +1,7 @@
-//! Wires to edges: dialling with back-off, heartbeats, suspicion, and which edge is nearest.
+//! Wires to edges: greetings, heartbeats, what is lost with one, and which edge is nearest.
 
 use super::{Agent, EndId, Out, Report, Target, WireId};
+use crate::dialer::{self, Act};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
@@ -8,25 +9,12 @@ use alloc::{
 };
 use marram_wire::{
     frame::{Channel, Frame, Goodbye, Greet, Ping, Pong, Welcome},
-    id::Generation,
+    id::{Generation, SessionId},
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
 };
 
 /// Round trips that differ by less count as equally near.
 const NEAR_NS: u64 = 2_000_000;
-/// A suspected wire is given up after so many heartbeat timeouts of silence.
-const GIVE_UP: u64 = 40;
-
-/// Where a target stands.
-#[derive(Debug)]
-pub(super) enum Dial {
-    /// To be dialled at this time.
-    Waiting { at_ns: u64, backoff_ns: u64 },
-    /// Being dialled.
-    Dialling { backoff_ns: u64 },
-    /// Connected.
-    Up(WireId),
-}
 
 /// Which attempt a channel belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -42,9 +30,6 @@ pub(super) struct Wire {
     pub(super) target: Target,
     pub(super) welcome: Option<Welcome>,
     pub(super) draining: bool,
-    pub(super) suspected: bool,
-    heard_ns: u64,
-    pinged_ns: u64,
     rtt_ns: u64,
     pub(super) channels: BTreeMap<Channel, Bound>,
     next_channel: Channel,
@@ -57,8 +42,9 @@ impl Wire {
         self.next_channel
     }
 
-    fn usable(&self) -> bool {
-        self.welcome.is_some() && !self.suspected && !self.draining
+    /// How many shards its edge has.
+    pub(super) fn shards(&self) -> u8 {
+        self.welcome.as_ref().map_or(1, |welcome| welcome.shards.max(1))
     }
 }
 
@@ -77,29 +63,17 @@ pub(super) fn is_bound(wires: &BTreeMap<WireId, Wire>, (wire, channel): (WireId,
 }
 
 impl Agent {
-    /// The first shard of each edge is to be dialled; its welcome tells of the others.
-    pub(super) fn dial_all(&mut self, now_ns: u64) {
-        for edge in 0..self.config.edges {
-            self.dials.insert(Target { edge, shard: 0 }, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
-        }
-    }
-
     pub(super) fn wire_up(&mut self, now_ns: u64, id: WireId, target: Target, out: &mut Vec<Out>) {
-        self.dials.insert(target, Dial::Up(id));
-        self.wires.insert(
-            id,
-            Wire {
-                target,
-                welcome: None,
-                draining: false,
-                suspected: false,
-                heard_ns: now_ns,
-                pinged_ns: now_ns,
-                rtt_ns: 0,
-                channels: BTreeMap::new(),
-                next_channel: 0,
-            },
-        );
+        self.dialer.up(now_ns, id.0, target);
+        let wire = Wire {
+            target,
+            welcome: None,
+            draining: false,
+            rtt_ns: 0,
+            channels: BTreeMap::new(),
+            next_channel: 0,
+        };
+        self.wires.insert(id, wire);
         let greet = Greet {
             version_oldest: WIRE_VERSION_OLDEST,
             version_newest: WIRE_VERSION,
@@ -111,29 +85,14 @@ impl Agent {
     }
 
     pub(super) fn dial_failed(&mut self, now_ns: u64, target: Target, reason: String, out: &mut Vec<Out>) {
-        let backoff_ns = match self.dials.get(&target) {
-            Some(Dial::Dialling { backoff_ns } | Dial::Waiting { backoff_ns, .. }) => *backoff_ns,
-            _ => 0,
-        };
-        self.back_off(now_ns, target, backoff_ns);
+        self.dialer.failed(now_ns, target, &mut self.random);
         out.push(Out::Report(Report::EdgeDown { target, reason, suspected: false }));
-    }
-
-    /// Doubles the wait, with jitter so that a thousand agents do not come back as one.
-    fn back_off(&mut self, now_ns: u64, target: Target, backoff_ns: u64) {
-        let longest = self.config.backoff_max_ns;
-        let wait_ns =
-            (backoff_ns * 2).clamp(self.config.backoff_min_ns, longest.max(self.config.backoff_min_ns));
-        let jitter_ns = self.random.below(wait_ns / 2 + 1);
-        self.dials
-            .insert(target, Dial::Waiting { at_ns: now_ns + wait_ns / 2 + jitter_ns, backoff_ns: wait_ns });
     }
 
     pub(super) fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<Out>) {
         let Some(wire) = self.wires.remove(&id) else { return };
-        if matches!(self.dials.get(&wire.target), Some(Dial::Up(up)) if *up == id) {
-            self.back_off(now_ns, wire.target, 0);
-        }
+        self.dialer.down(now_ns, id.0, &mut self.random);
+        self.homes.failed(now_ns, wire.target, &mut self.random);
         let (target, suspected) = (wire.target, false);
         out.push(Out::Report(Report::EdgeDown { target, reason: reason.clone(), suspected }));
         for bound in wire.channels.values() {
@@ -142,10 +101,9 @@ impl Agent {
     }
 
     pub(super) fn frame(&mut self, now_ns: u64, id: WireId, frame: Frame, out: &mut Vec<Out>) {
-        let Some(wire) = self.wires.get_mut(&id) else { return };
-        wire.heard_ns = now_ns;
-        if wire.suspected {
-            wire.suspected = false;
+        let Some(wire) = self.wires.get(&id) else { return };
+        if self.dialer.heard(now_ns, id.0) {
+            self.homes.back(now_ns, wire.target);
             let name = wire.welcome.as_ref().map_or_else(String::new, |welcome| welcome.edge.clone());
             out.push(Out::Report(Report::EdgeUp { target: wire.target, name }));
             self.wire_usable(now_ns, out);
@@ -168,7 +126,6 @@ impl Agent {
 
     fn welcome(&mut self, now_ns: u64, id: WireId, welcome: Welcome, out: &mut Vec<Out>) {
         let Some(wire) = self.wires.get_mut(&id) else { return };
-        let edge = wire.target.edge;
         if !(WIRE_VERSION_OLDEST..=WIRE_VERSION).contains(&welcome.version) || welcome.shards == 0 {
             let reason = "the edge speaks another version; update the older of the two".to_string();
             out.push(Out::Send { wire: id, frame: Goodbye { reason: reason.clone() }.into() });
@@ -176,11 +133,9 @@ impl Agent {
             return self.wire_down(now_ns, id, reason, out);
         }
         wire.draining = welcome.draining;
+        self.dialer.welcomed(now_ns, id.0, welcome.shards);
+        self.homes.back(now_ns, wire.target);
         out.push(Out::Report(Report::EdgeUp { target: wire.target, name: welcome.edge.clone() }));
-        for shard in 0..welcome.shards {
-            let target = Target { edge, shard };
-            self.dials.entry(target).or_insert(Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
-        }
         wire.welcome = Some(welcome);
         self.wire_usable(now_ns, out);
     }
@@ -207,37 +162,30 @@ impl Agent {
 
     /// Dials what is due, asks silent wires whether they live, suspects those that do not answer.
     pub(super) fn wires_due(&mut self, now_ns: u64, out: &mut Vec<Out>) {
-        for (target, dial) in &mut self.dials {
-            if let Dial::Waiting { at_ns, backoff_ns } = *dial
-                && at_ns <= now_ns
-            {
-                *dial = Dial::Dialling { backoff_ns };
-                out.push(Out::Dial { target: *target });
+        let mut acts = core::mem::take(&mut self.acts);
+        self.dialer.due(now_ns, &mut acts);
+        let mut next = 0;
+        while let Some(act) = acts.get(next).copied() {
+            next += 1;
+            match act {
+                Act::Dial(target) => out.push(Out::Dial { target }),
+                Act::Ping(wire) => {
+                    out.push(Out::Send { wire: WireId(wire), frame: Ping { stamp: now_ns }.into() });
+                }
+                Act::Suspect { wire, silent_ns } => {
+                    self.suspect(now_ns, WireId(wire), &dialer::silence(silent_ns), out);
+                }
+                Act::Close { wire, silent_ns } => {
+                    let reason = dialer::silence(silent_ns);
+                    out.push(Out::CloseWire { wire: WireId(wire), reason: reason.clone() });
+                    self.wire_down(now_ns, WireId(wire), reason, out);
+                    // It is dialled again at once.
+                    self.dialer.due(now_ns, &mut acts);
+                }
             }
         }
-        let mut silent = Vec::new();
-        for (id, wire) in &mut self.wires {
-            if wire.pinged_ns + self.config.heartbeat_interval_ns <= now_ns {
-                wire.pinged_ns = now_ns;
-                out.push(Out::Send { wire: *id, frame: Ping { stamp: now_ns }.into() });
-            }
-            let silent_ns = now_ns.saturating_sub(wire.heard_ns);
-            let dead = silent_ns >= self.config.heartbeat_timeout_ns * GIVE_UP;
-            if dead || (!wire.suspected && silent_ns >= self.config.heartbeat_timeout_ns) {
-                wire.suspected = true;
-                silent.push((*id, wire.target, dead, silent_ns));
-            }
-        }
-        for (id, target, dead, silent_ns) in silent {
-            let reason = alloc::format!("no word from the edge for {} ms", silent_ns / 1_000_000);
-            if dead {
-                out.push(Out::CloseWire { wire: id, reason: reason.clone() });
-                self.wire_down(now_ns, id, reason, out);
-            } else {
-                out.push(Out::Report(Report::EdgeDown { target, reason: reason.clone(), suspected: true }));
-                self.suspect(now_ns, id, &reason, out);
-            }
-        }
+        acts.clear();
+        self.acts = acts;
     }
 
     /// The wire stays, so that a host that was only slow is heard again and a stale owner is told so. Sessions that nobody
@@ -245,6 +193,9 @@ impl Agent {
     /// that was only slow.
     fn suspect(&mut self, now_ns: u64, id: WireId, reason: &str, out: &mut Vec<Out>) {
         let Some(wire) = self.wires.get(&id) else { return };
+        let target = wire.target;
+        self.homes.failed(now_ns, target, &mut self.random);
+        out.push(Out::Report(Report::EdgeDown { target, reason: reason.to_string(), suspected: true }));
         let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
         for session in sessions {
             if !self.is_lost_with_its_owner(session) {
@@ -253,37 +204,30 @@ impl Agent {
         }
     }
 
-    pub(super) fn wires_wake_ns(&self) -> Option<u64> {
-        let dials = self.dials.values().filter_map(|dial| match dial {
-            Dial::Waiting { at_ns, .. } => Some(*at_ns),
-            _ => None,
-        });
-        let wires = self.wires.values().map(|wire| {
-            let ping_ns = wire.pinged_ns + self.config.heartbeat_interval_ns;
-            let patience = if wire.suspected { GIVE_UP } else { 1 };
-            ping_ns.min(wire.heard_ns + self.config.heartbeat_timeout_ns * patience)
-        });
-        dials.chain(wires).min()
+    /// Whether a session can be led there.
+    pub(super) fn is_usable(&self, id: WireId) -> bool {
+        let wire = self.wires.get(&id);
+        wire.is_some_and(|wire| wire.welcome.is_some() && !wire.draining) && !self.dialer.is_suspected(id.0)
     }
 
     /// Usable wires for a session, best first: whoever stands by for it, the nearest edge, then the shard that the session's id
     /// points to.
     pub(super) fn candidates(&self, id: EndId) -> Vec<WireId> {
         let mut rtt_ns: BTreeMap<u16, u64> = BTreeMap::new();
-        for wire in self.wires.values().filter(|wire| wire.usable()) {
+        for (_, wire) in self.wires.iter().filter(|(id, _)| self.is_usable(**id)) {
             let best = rtt_ns.entry(wire.target.edge).or_insert(u64::MAX);
             *best = (*best).min(wire.rtt_ns);
         }
-        let hint = u64::from(id.session.0[0]);
+        let session = id.session;
         let standby = self.sessions.get(&id).and_then(|session| session.end.standby());
         let stands_by = |welcome: &Welcome| standby == Some((&welcome.edge[..], welcome.shard));
         let mut ranked: Vec<_> = self
             .wires
             .iter()
-            .filter(|(_, wire)| wire.usable())
+            .filter(|(id, _)| self.is_usable(**id))
             .map(|(id, wire)| {
-                let shards = wire.welcome.as_ref().map_or(1, |welcome| u64::from(welcome.shards.max(1)));
-                let turn = (u64::from(wire.target.shard) + shards - hint % shards) % shards;
+                let (shards, home) = (u16::from(wire.shards()), u16::from(home(session, wire.shards())));
+                let turn = (u16::from(wire.target.shard) + shards - home) % shards;
                 (
                     !wire.welcome.as_ref().is_some_and(stands_by),
                     rtt_ns.get(&wire.target.edge).map_or(0, |rtt_ns| rtt_ns / NEAR_NS),
@@ -296,4 +240,9 @@ impl Agent {
         ranked.sort_unstable();
         ranked.into_iter().map(|(.., id)| id).collect()
     }
+}
+
+/// The shard that a session asks first, of so many (at least one).
+pub(super) fn home(session: SessionId, shards: u8) -> u8 {
+    session.0[0] % shards
 }

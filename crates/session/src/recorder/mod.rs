@@ -16,7 +16,7 @@ pub use api::{Config, Counts, In, Out, Report, Row, Store};
 
 use crate::{
     agent::{Target, WireId},
-    dialer::{Act, Dialer},
+    dialer::{self, Act, Dialer},
 };
 use alloc::{
     boxed::Box,
@@ -259,14 +259,14 @@ impl Recorder {
                 Act::Ping(wire) => {
                     out.push(Out::Send { wire: WireId(wire), frame: Ping { stamp: now_ns }.into() });
                 }
-                Act::Suspect(wire) => {
+                Act::Suspect { wire, silent_ns } => {
                     if let Some(target) = self.dialer.target(wire) {
-                        let reason = "no word from the edge".to_string();
+                        let reason = dialer::silence(silent_ns);
                         out.push(Out::Report(Report::EdgeDown { target, reason, suspected: true }));
                     }
                 }
-                Act::Close(wire) => {
-                    let reason = "no word from the edge for long".to_string();
+                Act::Close { wire, silent_ns } => {
+                    let reason = dialer::silence(silent_ns);
                     out.push(Out::CloseWire { wire: WireId(wire), reason: reason.clone() });
                     self.wire_down(now_ns, WireId(wire), reason, out);
                 }

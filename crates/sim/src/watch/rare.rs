@@ -92,11 +92,13 @@ pub enum Rare {
     WitnessVouched,
     /// A recovery asked the witness in vain.
     WitnessAway,
+    /// A session asked the shard that it had been lost to a failure of.
+    WentHome,
 }
 
 impl Rare {
     /// All of them, in order.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 45] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -141,6 +143,7 @@ impl Rare {
         Self::RecorderLied,
         Self::WitnessVouched,
         Self::WitnessAway,
+        Self::WentHome,
     ];
 }
 

@@ -53,6 +53,7 @@ impl AgentNode {
             backoff_min_ns: 10 * MS,
             backoff_max_ns: 500 * MS,
             linger_ns: 20 * S,
+            home_after_ns: 400 * MS,
             // Longer than any process stands still.
             connect_timeout_ns: 10 * S,
         };
@@ -224,6 +225,7 @@ impl World {
                     self.violations.push(text);
                 }
             }
+            Report::GoesHome { .. } => self.watch.count_if(Rare::WentHome, true),
             Report::EdgeUp { .. } | Report::EdgeDown { .. } | Report::Waiting { .. } => {}
         }
     }

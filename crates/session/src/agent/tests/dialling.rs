@@ -58,17 +58,30 @@ fn an_edge_that_cannot_be_reached_is_dialled_ever_later() {
 }
 
 #[test]
-fn a_wire_that_breaks_is_dialled_again_as_if_it_were_the_first_time() {
+fn a_wire_that_breaks_is_dialled_again_at_once_and_then_as_if_it_were_the_first_time() {
     let mut stage = started(1);
     for _ in 0..4 {
         dial_failed(&mut stage);
         stage.wait_for("dial 0.0", 5_000);
     }
     up(&mut stage, 1);
-    assert_eq!(stage.wire_down(1), ["edge 0.0 down: it broke"]);
+    stage.frame(1, welcome(1));
+    assert_eq!(stage.wire_down(1), ["edge 0.0 down: it broke", "dial 0.0"]);
+    assert_eq!(stage.wire_down(1), [""; 0], "it is known already");
+    dial_failed(&mut stage);
     let waited_ns = stage.wait_for("dial 0.0", 5_000);
     assert!((50 * MS..=100 * MS).contains(&waited_ns), "{waited_ns}");
-    assert_eq!(stage.wire_down(1), [""; 0], "it is known already");
+}
+
+#[test]
+fn an_edge_that_closes_wires_before_it_answers_is_dialled_ever_later() {
+    let mut stage = started(1);
+    for wait_ms in [100, 200, 400, 800, 1_000, 1_000] {
+        up(&mut stage, 1);
+        assert_eq!(stage.wire_down(1), ["edge 0.0 down: it broke"]);
+        let waited_ns = stage.wait_for("dial 0.0", 5_000);
+        assert!((wait_ms * MS / 2..=wait_ms * MS).contains(&waited_ns), "{waited_ns} of {wait_ms} ms");
+    }
 }
 
 #[test]
@@ -124,8 +137,8 @@ fn an_edge_says_goodbye_and_is_dialled_again() {
     up(&mut stage, 1);
     stage.frame(1, welcome(1));
     let goodbye = Goodbye { reason: "updating".to_string() };
-    assert_eq!(stage.frame(1, goodbye), ["w1 closes: updating", "edge 0.0 down: updating"]);
-    stage.wait_for("dial 0.0", 100);
+    let expected = ["w1 closes: updating", "edge 0.0 down: updating", "dial 0.0"];
+    assert_eq!(stage.frame(1, goodbye), expected);
 }
 
 #[test]

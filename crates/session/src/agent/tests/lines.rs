@@ -88,6 +88,9 @@ fn reported(report: &Report, name: &mut impl FnMut(SessionId) -> String) -> Stri
             let (session, left) = (name(*session), super::stage::milliseconds(*left_ns));
             format!("{session} waits at {}.{}, {code:?}: {reason}, {left} ms left", target.edge, target.shard)
         }
+        Report::GoesHome { session, target } => {
+            format!("{} goes home to {}.{}", name(*session), target.edge, target.shard)
+        }
         Report::Orphaned { session, reason } => format!("{} orphaned: {reason}", name(*session)),
         Report::ZombieRefused { session, generation } => {
             format!("{} refused g{}", name(*session), generation.count)

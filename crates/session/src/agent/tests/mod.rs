@@ -6,6 +6,7 @@ mod dialling;
 mod draining;
 mod forgetting;
 mod heartbeat;
+mod homes;
 mod kept;
 mod leading;
 mod lines;

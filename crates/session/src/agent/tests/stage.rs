@@ -29,6 +29,7 @@ pub(super) const TIMEOUT: u64 = 2_000;
 pub(super) const PATIENCE: u64 = 10_000;
 pub(super) const LINGER: u64 = 20_000;
 pub(super) const CONNECT: u64 = 3_000;
+pub(super) const HOME_AFTER: u64 = 5_000;
 /// The session's own, as promises tell it.
 pub(super) const SESSION_LINGER: u64 = 30_000;
 
@@ -61,6 +62,7 @@ pub(super) fn config(edges: u16, servers: &[&str]) -> Config {
         backoff_max_ns: 1_000 * MS,
         linger_ns: LINGER * MS,
         connect_timeout_ns: CONNECT * MS,
+        home_after_ns: HOME_AFTER * MS,
     }
 }
 
@@ -181,10 +183,15 @@ impl Stage {
 
     /// Lets time pass until the agent says this, at most `ms`; returns after how many nanoseconds it did.
     pub(super) fn wait_for(&mut self, what: &str, ms: u64) -> u64 {
+        self.wait_to(what, ms).0
+    }
+
+    /// As above; also everything that it says with it.
+    pub(super) fn wait_to(&mut self, what: &str, ms: u64) -> (u64, Vec<String>) {
         let since_ns = self.now_ns;
         while let Some(lines) = self.advance(since_ns + ms * MS) {
             if lines.iter().any(|line| line.contains(what)) {
-                return self.now_ns - since_ns;
+                return (self.now_ns - since_ns, lines);
             }
         }
         panic!("the agent did not say `{what}`")

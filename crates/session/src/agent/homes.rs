@@ -1,0 +1,148 @@
+//! Sessions that are not where they belong come home. The shard that a session asks first is its home: if each of an edge's
+//! shards has those whose home it is, all have as many. What died or fell silent for a while has lost its sessions to
+//! another shard, which would have twice as many until they end, however idle the first one is since.
+//!
+//! A session goes home as it leaves an edge that drains: home is asked for a generation, and until that one asks for the
+//! promise the session stays where it is. Sessions go one at a time, and only to a shard that has been well for a while.
+
+use super::{Agent, EndId, Out, Report, Target, WireId};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+use marram_wire::random::Random;
+
+/// So often a session is sent home, in heartbeat intervals.
+const PACE: u64 = 1;
+/// A shard that fails again has to be well for twice as long as before, and for so many times as long as at first at the most.
+const WARY_MAX: u64 = 64;
+/// A shard that was well for so many times as long as it had to be is trusted as if it had never failed.
+const FORGIVEN: u64 = 16;
+
+/// How far a shard that failed can be trusted.
+#[derive(Debug)]
+struct Failed {
+    /// Since when it is well, or when it failed last.
+    since_ns: u64,
+    /// How long it has to be well.
+    wary_ns: u64,
+}
+
+/// Who is away from home, and where home can be trusted.
+#[derive(Debug)]
+pub(super) struct Homes {
+    after_ns: u64,
+    /// By their home.
+    away: BTreeMap<Target, BTreeSet<EndId>>,
+    failed: BTreeMap<Target, Failed>,
+    /// When to look whether one can go home.
+    look_ns: u64,
+}
+
+impl Homes {
+    /// Sessions go to a shard that has been well for `after_ns`.
+    pub(super) fn new(after_ns: u64) -> Self {
+        Self { after_ns, away: BTreeMap::new(), failed: BTreeMap::new(), look_ns: 0 }
+    }
+
+    /// A shard died or fell silent.
+    pub(super) fn failed(&mut self, now_ns: u64, target: Target, random: &mut Random) {
+        let after_ns = self.after_ns;
+        let known = self.failed.get(&target);
+        let again = known.filter(|known| now_ns < known.since_ns + known.wary_ns * FORGIVEN);
+        let longest_ns = after_ns.saturating_mul(WARY_MAX);
+        let wary_ns = again.map_or(after_ns, |known| known.wary_ns.saturating_mul(2).min(longest_ns));
+        // So that the sessions of a thousand agents do not come home as one.
+        let jitter_ns = random.below(after_ns / 4 + 1);
+        self.failed.insert(target, Failed { since_ns: now_ns, wary_ns: wary_ns.saturating_add(jitter_ns) });
+    }
+
+    /// It is back.
+    pub(super) fn back(&mut self, now_ns: u64, target: Target) {
+        if let Some(failed) = self.failed.get_mut(&target) {
+            failed.since_ns = now_ns;
+        }
+    }
+
+    fn is_trusted(&self, now_ns: u64, target: Target) -> bool {
+        self.failed.get(&target).is_none_or(|failed| failed.since_ns.saturating_add(failed.wary_ns) <= now_ns)
+    }
+
+    /// A session is away from its home.
+    fn add(&mut self, now_ns: u64, home: Target, id: EndId) {
+        if self.away.is_empty() {
+            self.look_ns = now_ns;
+        }
+        self.away.entry(home).or_default().insert(id);
+    }
+
+    /// It is there, or will not go there.
+    fn remove(&mut self, home: Target, id: EndId) {
+        if let Some(ids) = self.away.get_mut(&home) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.away.remove(&home);
+            }
+        }
+    }
+
+    /// When to look again, if anybody is away.
+    pub(super) fn wake_ns(&self) -> Option<u64> {
+        (!self.away.is_empty()).then_some(self.look_ns)
+    }
+}
+
+impl Agent {
+    /// Notes whether a session that has an owner now is where it belongs.
+    pub(super) fn note_home(&mut self, now_ns: u64, id: EndId, wire: WireId) {
+        self.forget_home(id);
+        let keeps = !self.is_lost_with_its_owner(id);
+        let Some(wire) = self.wires.get(&wire).filter(|_| keeps && !id.server) else { return };
+        let home = Target { edge: wire.target.edge, shard: super::wires::home(id.session, wire.shards()) };
+        if home != wire.target
+            && let Some(session) = self.sessions.get_mut(&id)
+        {
+            session.home = Some(home);
+            self.homes.add(now_ns, home, id);
+        }
+    }
+
+    /// A session that is away is no more, or does not go home.
+    pub(super) fn forget_home(&mut self, id: EndId) {
+        if let Some(home) = self.sessions.get_mut(&id).and_then(|session| session.home.take()) {
+            self.homes.remove(home, id);
+        }
+    }
+
+    /// Whether a session has an owner that can go on with it, so that none has to be looked for.
+    pub(super) fn is_settled(&self, id: EndId) -> bool {
+        let attached = self.sessions.get(&id).and_then(|session| session.attached);
+        attached.is_some_and(|(wire, _)| self.is_usable(wire))
+    }
+
+    /// Sends one session home, if it is time and there is one.
+    pub(super) fn come_home(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+        if self.homes.wake_ns().is_none_or(|look_ns| look_ns > now_ns) {
+            return;
+        }
+        self.homes.look_ns = now_ns + self.config.heartbeat_interval_ns * PACE;
+        if self.draining {
+            return;
+        }
+        let ready = self
+            .wires
+            .iter()
+            .filter(|(id, wire)| self.is_usable(**id) && self.homes.is_trusted(now_ns, wire.target));
+        let found = ready.into_iter().find_map(|(wire, at)| {
+            let away = self.homes.away.get(&at.target)?;
+            let free = |id: &&EndId| {
+                self.is_settled(**id) && self.sessions.get(id).is_some_and(|session| session.asking.is_none())
+            };
+            away.iter().find(free).map(|id| (*id, *wire, at.target))
+        });
+        if let Some((id, wire, target)) = found {
+            out.push(Out::Report(Report::GoesHome { session: id.session, target }));
+            self.ask(now_ns, id, wire, out);
+        }
+    }
+}

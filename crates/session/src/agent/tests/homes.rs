@@ -1,0 +1,157 @@
+//! When a session goes back to the shard where it belongs.
+
+use super::{
+    super::{In, Target, WireId},
+    Stage, chosen, promise,
+    stage::{HOME_AFTER, INTERVAL, MS, TIMEOUT, config, only},
+};
+use alloc::{format, string::String, vec::Vec};
+use marram_wire::frame::{Code, Promise};
+
+/// An agent with a wire to each shard of an edge with two: wire 1 to the shard where the session of connection 1 belongs, wire
+/// 2 to the other. The session is owned by g1 where it belongs.
+fn at_home() -> Stage {
+    let mut stage = Stage::new(config(1, &[]), 1);
+    let home = (0..2).find(|turn| {
+        stage = Stage::new(config(1, &[]), *turn);
+        stage.shard(1, 0, 0, 2);
+        stage.shard(2, 0, 1, 2);
+        only(stage.accept(1), "hello")[0].starts_with("w1")
+    });
+    assert!(home.is_some());
+    stage.own(1, 2, 1);
+    stage
+}
+
+/// As above; but shard 0 broke, came back as wire 3, and the session is owned by g2 at the other shard meanwhile.
+fn away() -> Stage {
+    let mut stage = at_home();
+    assert_eq!(only(stage.wire_down(1), "hello"), ["w2 hello c2 s1 after g1"]);
+    stage.own(2, 2, 2);
+    stage.shard(3, 0, 0, 2);
+    stage
+}
+
+/// How long until it goes home, and what it says then.
+fn goes(stage: &mut Stage) -> (u64, Vec<String>) {
+    let (waited_ns, lines) = stage.wait_to("goes home", 100 * HOME_AFTER);
+    (waited_ns / MS, lines)
+}
+
+#[test]
+fn a_session_goes_home_when_its_shard_has_been_well_for_a_while() {
+    let mut stage = away();
+    let (waited_ms, lines) = goes(&mut stage);
+    assert_eq!(lines, ["s1 goes home to 0.0", "w3 hello c2 s1 after g2"]);
+    assert!((HOME_AFTER..=HOME_AFTER * 5 / 4 + INTERVAL).contains(&waited_ms), "{waited_ms}");
+    assert_eq!(stage.output(2, 2, "meanwhile"), ["p1 is given 'meanwhile'"]);
+    let lines = stage.frame(3, promise(stage.session(1), 2, 3));
+    assert_eq!(only(lines, "superseded"), ["w2 superseded c2 by g3"]);
+    assert_eq!(only(stage.frame(3, chosen(2)), "owned").len(), 1);
+    assert_eq!(only(stage.wait(100 * HOME_AFTER), "home"), [""; 0], "it is there");
+}
+
+#[test]
+fn sessions_go_one_after_the_other() {
+    let mut stage = at_home();
+    for number in 2..=9 {
+        let hello = only(stage.accept(number), "hello");
+        let wire = if hello[0].starts_with("w1") { 1 } else { 2 };
+        let channel = u32::try_from(2 * number.div_ceil(2)).unwrap();
+        stage.frame(wire, promise(stage.session(number as usize), channel, 1));
+        stage.frame(wire, chosen(channel));
+    }
+    let lost = only(stage.wire_down(1), "hello").len();
+    for number in 1..=9 {
+        let id = stage.session(number);
+        if id.0[0] % 2 == stage.session(1).0[0] % 2 {
+            let channel = 10 + 2 * u32::try_from(number.div_ceil(2) - 1).unwrap();
+            stage.frame(2, promise(id, channel, 2));
+            stage.frame(2, chosen(channel));
+        }
+    }
+    stage.shard(3, 0, 0, 2);
+    let mut times = Vec::new();
+    for _ in 0..lost {
+        let (_, lines) = goes(&mut stage);
+        assert_eq!(only(lines, "hello").len(), 1);
+        times.push(stage.now_ns / MS);
+    }
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= INTERVAL), "{times:?}");
+    assert_eq!(times.len(), 5);
+}
+
+#[test]
+fn a_shard_that_fails_again_is_trusted_later() {
+    let mut stage = away();
+    let (first_ms, _) = goes(&mut stage);
+    stage.own(3, 2, 3);
+    let hello = only(stage.wire_down(3), "hello");
+    assert_eq!(hello, ["w2 hello c4 s1 after g3"]);
+    stage.own(2, 4, 4);
+    stage.shard(4, 0, 0, 2);
+    let (second_ms, _) = goes(&mut stage);
+    assert!(second_ms >= 2 * HOME_AFTER && second_ms > first_ms, "{first_ms}, {second_ms}");
+}
+
+#[test]
+fn a_shard_that_is_suspected_again_has_to_be_well_from_then_on() {
+    let mut stage = away();
+    stage.wait(HOME_AFTER / 2);
+    stage.silence(3);
+    stage.wait(TIMEOUT);
+    stage.answering.insert(WireId(3), MS);
+    let (waited_ms, _) = goes(&mut stage);
+    assert!(waited_ms >= 2 * HOME_AFTER, "{waited_ms}");
+}
+
+#[test]
+fn a_session_that_home_will_not_have_stays_where_it_is() {
+    let mut stage = away();
+    goes(&mut stage);
+    assert_eq!(stage.reject(3, 2, Code::Guest), [""; 0]);
+    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+    assert_eq!(stage.output(2, 2, "on"), ["p1 is given 'on'"]);
+}
+
+#[test]
+fn a_home_that_does_not_answer_is_asked_again_later() {
+    let mut stage = away();
+    goes(&mut stage);
+    let (waited_ms, lines) = goes(&mut stage);
+    assert!(waited_ms >= HOME_AFTER, "{waited_ms}");
+    assert_eq!(only(lines, "hello"), ["w3 hello c4 s1 after g2"]);
+}
+
+#[test]
+fn a_session_whose_owner_dies_on_its_way_home_goes_on() {
+    let mut stage = away();
+    goes(&mut stage);
+    stage.wire_down(2);
+    let lines = stage.own(3, 2, 3);
+    assert_eq!(only(lines, "owned").len(), 1);
+}
+
+#[test]
+fn a_session_stays_that_nobody_keeps_or_whose_agent_drains() {
+    let mut stage = at_home();
+    stage.wire_down(1);
+    stage.frame(2, Promise { keep: false, ..promise(stage.session(1), 2, 2) });
+    stage.frame(2, chosen(2));
+    stage.shard(3, 0, 0, 2);
+    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+    let mut stage = away();
+    stage.step(In::Drain);
+    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+}
+
+#[test]
+fn a_session_is_at_home_at_any_shard_of_an_edge_with_one() {
+    let mut stage = Stage::owned(2);
+    stage.wire_down(1);
+    stage.own(2, 2, 2);
+    stage.edge(3, 0);
+    let other = Target { edge: 0, shard: 0 };
+    let home = format!("home to {}.{}", other.edge, other.shard);
+    assert_eq!(only(stage.wait(100 * HOME_AFTER), &home), [""; 0]);
+}
