@@ -20,6 +20,8 @@ pub const CONNECTIONS_MAX: usize = 64;
 pub const HEAD_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a request's body may take.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(120);
+/// How long an operator may take nothing of an answer. Who follows a log and was away for longer asks again.
+pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whoever has an admin API.
 pub trait Site: Send + Sync + 'static {
@@ -51,6 +53,7 @@ pub fn serve(listener: TcpListener, site: Arc<dyn Site>) -> io::Result<()> {
         what: "the admin API",
         connections_max: CONNECTIONS_MAX,
         head_patience: HEAD_PATIENCE,
+        write_patience: WRITE_PATIENCE,
     };
     server.start(listener, move |request| respond(Arc::clone(&site), request))
 }
