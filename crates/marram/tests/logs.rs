@@ -309,7 +309,8 @@ fn a_panic_is_in_the_log_and_all_else_is_as_before() {
     }
     assert_eq!(told[0]["message"], "a thread panicked: no 0");
     let swallowed = told.last().and_then(|line| line["swallowed"].as_u64()).unwrap();
-    assert_eq!((told.len() as u64 + swallowed, SAID.load(Ordering::Relaxed)), (panics, panics as usize + 1));
+    let said = SAID.load(Ordering::Relaxed) as u64;
+    assert_eq!((told.len() as u64 + swallowed, said), (panics, panics + 1));
 }
 
 #[test]
