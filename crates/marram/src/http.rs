@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::{HeaderMap, Request, Response, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use marram_agent::net::Limiter;
@@ -15,7 +16,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio::time::Sleep;
 
 /// Threads of a server for answers that block; answering may compute.
 const BLOCKING_MAX: usize = 8;
@@ -67,6 +70,68 @@ impl hyper::body::Body for Body {
     }
 }
 
+/// A connection that breaks when its peer takes nothing of what waits to be written for so long.
+struct Impatient {
+    io: TokioIo<TcpStream>,
+    patience: Duration,
+    /// Until then, while something waits.
+    waits: Option<Pin<Box<Sleep>>>,
+}
+
+impl Impatient {
+    fn written<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waits = None;
+            return written;
+        }
+        let waits = self.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.patience)));
+        waits.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Read for Impatient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, into)
+    }
+}
+
+impl Write for Impatient {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.written(written, context)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A socket has nothing to flush.
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(context, bytes);
+        self.written(written, context)
+    }
+}
+
 /// A server, and what it allows.
 pub(crate) struct Server {
     /// What its thread is called.
@@ -77,6 +142,8 @@ pub(crate) struct Server {
     pub(crate) connections_max: usize,
     /// How long a request's head may take.
     pub(crate) head_patience: Duration,
+    /// How long a peer may take nothing of an answer that waits for it.
+    pub(crate) write_patience: Duration,
 }
 
 impl Server {
@@ -111,7 +178,7 @@ impl Server {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let places = Arc::new(Semaphore::new(self.connections_max));
         let mut complaints = Limiter::new(Instant::now());
-        let head_patience = self.head_patience;
+        let (head_patience, patience) = (self.head_patience, self.write_patience);
         loop {
             let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
             let stream = match listener.accept().await {
@@ -133,11 +200,12 @@ impl Server {
                     let answered = answer(request);
                     async move { Ok::<_, Infallible>(answered.await) }
                 });
+                let io = Impatient { io: TokioIo::new(stream), patience, waits: None };
                 // Who hangs up early is no news.
                 let _ = hyper::server::conn::http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(head_patience)
-                    .serve_connection(TokioIo::new(stream), service)
+                    .serve_connection(io, service)
                     .await;
                 drop(place);
             });
@@ -151,4 +219,58 @@ pub(crate) fn shows(headers: &HeaderMap, token: Option<&str>) -> bool {
     let shown = shown.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
     // Digests compare in a time that says nothing about where the two differ.
     token.is_none_or(|token| blake3::hash(shown) == blake3::hash(token.as_bytes()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+
+    /// More than sockets hold.
+    const SIZE: usize = 64 << 20;
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Comes for ever.
+    struct Endless;
+
+    impl Tail for Endless {
+        fn poll(&mut self, _: &mut Context<'_>) -> Poll<Option<Bytes>> {
+            Poll::Ready(Some(vec![b'\n'; 1 << 16].into()))
+        }
+    }
+
+    #[test]
+    fn who_does_not_read_an_answer_keeps_no_place() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = Server {
+            thread: "test",
+            what: "the server",
+            connections_max: 1,
+            head_patience: PATIENCE,
+            write_patience: Duration::from_secs(1),
+        };
+        let answer = |request: Request<Incoming>| async move {
+            Response::new(match request.uri().path() {
+                "/endless" => Body::Lines(None, Box::new(Endless)),
+                _ => Bytes::from(vec![b'x'; SIZE]).into(),
+            })
+        };
+        server.start(listener, answer).unwrap();
+        let ask = |path: &str| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+            stream
+        };
+        // Each waits for the only place, which the one before has.
+        let [_whole, _endless] = ["/whole", "/endless"].map(ask);
+        let mut heard = Vec::new();
+        ask("/whole").read_to_end(&mut heard).unwrap();
+        assert!(
+            heard.starts_with(b"HTTP/1.1 200 ") && heard[heard.len() - SIZE..].iter().all(|it| *it == b'x')
+        );
+    }
 }

@@ -6,7 +6,7 @@ mod messages;
 mod support;
 
 use marram::harness::{Lab, free_address};
-use marram_host::{Client, Connection, Event, Patience, Server, Settings};
+use marram_host::{Client, Connection, Event, Kind, Patience, Server, Settings};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::{Receiver, channel};
@@ -24,16 +24,62 @@ fn settings(lab: &Lab) -> Settings {
     settings
 }
 
-/// Where sessions are, one entry each time one begins or moves: its edge, and whether it had another before.
-fn watched(settings: Settings) -> (Settings, Receiver<(String, bool)>) {
-    let (sender, moves) = channel();
-    let settings = settings.observer(move |event| {
-        if let Event::Owned { address, gap, .. } = event {
-            // The test may be over.
-            let _ = sender.send((address.to_owned(), !gap.is_zero()));
-        }
+/// Where the only session is, told each time it begins or moves: its edge, and whether it had another before.
+struct Moves {
+    told: Receiver<(String, bool)>,
+    owner: String,
+}
+
+impl Moves {
+    /// These settings, with an ear for moves.
+    fn of(settings: Settings) -> (Settings, Self) {
+        let (sender, told) = channel();
+        let settings = settings.observer(move |event| {
+            if let Event::Owned { address, gap, .. } = event {
+                // The test may be over.
+                let _ = sender.send((address.to_owned(), !gap.is_zero()));
+            }
+        });
+        (settings, Self { told, owner: String::new() })
+    }
+
+    /// Which edge has it, now that it has begun.
+    fn begun(&mut self, lab: &Lab) -> usize {
+        let (owner, moved) = self.told.recv_timeout(PATIENCE).unwrap();
+        assert!(!moved, "it is new");
+        self.owner = owner;
+        self.edge(lab)
+    }
+
+    /// Which edge has it, now that the one before is dead.
+    fn moved(&mut self, lab: &Lab) -> usize {
+        let (owner, moved) = self.told.recv_timeout(PATIENCE).unwrap();
+        assert!(moved && owner != self.owner, "{} is dead, and it is at {owner}", self.owner);
+        self.owner = owner;
+        self.edge(lab)
+    }
+
+    fn edge(&self, lab: &Lab) -> usize {
+        lab.edges.iter().position(|edge| edge.address().to_string() == self.owner).unwrap()
+    }
+}
+
+/// A server of this kind whose sessions `serve` answers, and a client that is ready and closed when `test` is through. Neither drops
+/// anything.
+fn between_ends(settings: Settings, kind: Kind, serve: fn(&Server), test: impl FnOnce(&Client, Moves)) {
+    let server = Server::start_as(settings.clone(), &[("peer", kind)]).unwrap();
+    server.wait_ready(PATIENCE).unwrap();
+    let (settings, moves) = Moves::of(settings);
+    thread::scope(|scope| {
+        scope.spawn(|| serve(&server));
+        let _stops = Stops(&server);
+        let client = Client::start(settings).unwrap();
+        client.wait_ready(PATIENCE).unwrap();
+        test(&client, moves);
+        assert_eq!(client.datagrams_dropped(), 0);
+        client.close().unwrap();
     });
-    (settings, moves)
+    assert_eq!(server.datagrams_dropped(), 0);
 }
 
 fn lab(purpose: &'static str, edges: usize) -> Lab {
@@ -80,14 +126,7 @@ fn serve(server: &Server) {
 #[test]
 fn both_ends_in_programs_and_every_byte_is_right_while_edges_die() {
     let mut lab = lab("host", 2);
-    let server = Server::start(settings(&lab), "peer").unwrap();
-    server.wait_ready(PATIENCE).unwrap();
-    let (settings, moves) = watched(settings(&lab));
-    thread::scope(|scope| {
-        scope.spawn(|| serve(&server));
-        let _stops = Stops(&server);
-        let client = Client::start(settings).unwrap();
-        client.wait_ready(PATIENCE).unwrap();
+    between_ends(settings(&lab), Kind::Stream, serve, |client, mut moves| {
         let connection = patient(client.connect("forward").unwrap());
         let mut random = Random(7);
         let mut talk = |connection: &Connection, size: usize| {
@@ -100,16 +139,12 @@ fn both_ends_in_programs_and_every_byte_is_right_while_edges_die() {
             });
         };
         talk(&connection, 100_000);
-        let (mut owner, moved) = moves.recv_timeout(PATIENCE).unwrap();
-        assert!(!moved, "it is new");
+        let mut owner = moves.begun(&lab);
         for _ in 0..3 {
-            let index = lab.edges.iter().position(|edge| edge.address().to_string() == owner).unwrap();
-            lab.edges[index].kill();
+            lab.edges[owner].kill();
             talk(&connection, 300_000);
-            let (next, moved) = moves.recv_timeout(PATIENCE).unwrap();
-            assert!(moved && next != owner, "{owner} is dead, and it is at {next}");
-            owner = next;
-            lab.start_edge(index, "").unwrap();
+            let dead = std::mem::replace(&mut owner, moves.moved(&lab));
+            lab.start_edge(dead, "").unwrap();
         }
         // Half-closed, and what was on its way comes still; then the end, in order.
         { &connection }.write_all(b"last words").unwrap();
@@ -117,8 +152,6 @@ fn both_ends_in_programs_and_every_byte_is_right_while_edges_die() {
         let mut rest = String::new();
         { &connection }.read_to_string(&mut rest).unwrap();
         assert_eq!((rest.as_str(), connection.failure()), ("last words", None));
-        drop(connection);
-        client.close().unwrap();
     });
 }
 

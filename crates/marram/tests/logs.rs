@@ -255,30 +255,62 @@ fn what_a_guest_printed_before_it_was_stopped_is_in_the_line_about_its_end() {
     assert!(reasons.iter().all(|reason| !reason.contains("told to panic")), "{reasons:?}");
 }
 
+/// Lines that are kept here and that nobody has seen yet.
+fn unseen(after: &mut u64) -> Vec<Value> {
+    let mut lines = Vec::new();
+    loop {
+        let taken = logging::kept().unwrap().take(*after, None).lines;
+        let Some(last) = taken.last() else { return lines };
+        *after = last.number;
+        lines.extend(taken.iter().map(|line| serde_json::from_str::<Value>(&line.text).unwrap()));
+    }
+}
+
 #[test]
 fn a_panic_is_in_the_log_and_all_else_is_as_before() {
     static SAID: AtomicUsize = AtomicUsize::new(0);
     let before = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        SAID.fetch_add(usize::from(std::thread::current().name() == Some("kitchen")), Ordering::Relaxed);
-        before(panic);
+    std::panic::set_hook(Box::new(move |panic| match std::thread::current().name() {
+        Some("kitchen") => {
+            SAID.fetch_add(1, Ordering::Relaxed);
+        }
+        _ => before(panic),
     }));
     let options = logging::Options { kept: Some(logging::RING_BYTES), ..logging::Options::default() };
     // The second one has no effect.
     (0..2).for_each(|_| logging::start(&options).unwrap());
+    let in_kitchen = |panics: Box<dyn Fn() + Send>| {
+        let thread = std::thread::Builder::new().name("kitchen".into());
+        thread.spawn(panics).unwrap().join()
+    };
+    let mut after = 0;
+    let of_it = |lines: Vec<Value>| -> Vec<Value> {
+        lines.into_iter().filter(|line| line["thread"] == "kitchen").collect()
+    };
+
     let long = format!("out of \"sugar\"\n{}", "\u{fc}".repeat(logging::LINE_BYTES_MAX));
-    let thread = std::thread::Builder::new().name("kitchen".into());
-    let cause = thread.spawn(move || panic!("{long}")).unwrap().join().unwrap_err();
+    let cause = in_kitchen(Box::new(move || panic!("{long}"))).unwrap_err();
     assert!(cause.downcast_ref::<String>().unwrap().starts_with("out of"), "it unwinds as before");
     assert_eq!(SAID.load(Ordering::Relaxed), 1);
-    let lines = logging::kept().unwrap().take(0, usize::MAX, None).lines;
-    let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(&line.text).unwrap()).collect();
-    let ours: Vec<&Value> = lines.iter().filter(|line| line["thread"] == "kitchen").collect();
-    let [line] = ours[..] else { panic!("{lines:?}") };
+    let lines = of_it(unseen(&mut after));
+    let [line] = &lines[..] else { panic!("{lines:?}") };
     let expected = ["ERROR", "panicked", "kitchen"];
     assert_eq!(["level", "event", "thread"].map(|field| line[field].as_str().unwrap()), expected, "{line}");
     assert!(line["message"].as_str().unwrap().starts_with("a thread panicked: out of \"sugar\"\n\u{fc}"));
     assert!(line["place"].as_str().unwrap().contains("tests/logs.rs:"), "{line}");
+
+    // One after the other, until a line says that others were left out: the first is told, and none is forgotten.
+    let (mut panics, mut told) = (0, Vec::new());
+    while told.last().is_none_or(|line: &Value| line["swallowed"].is_null()) {
+        let number = panics;
+        in_kitchen(Box::new(move || panic!("no {number}"))).unwrap_err();
+        panics += 1;
+        told.extend(of_it(unseen(&mut after)));
+    }
+    assert_eq!(told[0]["message"], "a thread panicked: no 0");
+    let swallowed = told.last().and_then(|line| line["swallowed"].as_u64()).unwrap();
+    let said = SAID.load(Ordering::Relaxed) as u64;
+    assert_eq!((told.len() as u64 + swallowed, said), (panics, panics + 1));
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub struct Desk {
     pub keys: Vec<Key>,
     /// For what sessions bring about that nobody here asked for.
     pub complaints: Mutex<Limiter>,
-    /// What must be shown as `Authorization: Bearer ...`, if anything.
+    /// What operators must show, and what this edge shows its peers, if anything.
     pub token: Option<String>,
 }
 

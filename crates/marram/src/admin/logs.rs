@@ -16,6 +16,7 @@ use crate::logging::{self, Kept, Level, Line};
 use bytes::{BufMut, Bytes, BytesMut};
 use hyper::{Method, StatusCode};
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -26,8 +27,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub const FOLLOWERS_MAX: usize = 16;
 /// A silence that is this long is broken by an empty line.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Lines that are looked at before others have their turn.
-const BATCH: usize = 256;
 
 static FOLLOWERS: AtomicUsize = AtomicUsize::new(0);
 
@@ -49,7 +48,7 @@ impl Drop for Follower {
 impl Tail for Follower {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
-            let taken = self.kept.take(self.after, BATCH, Some(context.waker()));
+            let taken = self.kept.take(self.after, Some(context.waker()));
             let mut out = BytesMut::new();
             if taken.gone > 0 && !taken.lines.is_empty() {
                 out.put_slice(format!("{{\"gone\":{}}}\n", taken.gone).as_bytes());
@@ -176,23 +175,41 @@ pub(super) fn answer(edge: &str, call: &Call) -> Result<Answer, Refusal> {
 
 /// What there is now, and the number of the last line that was looked at.
 fn beginning(edge: &str, kept: &Kept, asked: &Asked) -> (Bytes, u64) {
-    let after = if asked.run == Some(kept.run()) { asked.after } else { 0 };
-    let taken = kept.take(after, usize::MAX, None);
-    let end = taken.lines.last().map_or(after, |line| line.number);
-    let oldest_us = taken.lines.first().map_or(0, |line| line.at_us);
-    let mut fit: Vec<&Line> = taken.lines.iter().filter(|line| asked.wanted.fits(line)).collect();
+    let mut after = if asked.run == Some(kept.run()) { asked.after } else { 0 };
     let last = asked.last.unwrap_or(usize::MAX);
+    let (mut fit, mut end) = (VecDeque::new(), None);
+    // Of those that have gone, and of what was found behind the last of them: some may go while others are taken.
+    let (mut gone, mut found, mut oldest_us) = (0, 0, 0);
+    loop {
+        let taken = kept.take(after, None);
+        // What is logged from now on is no part of it, or there might be no end.
+        let end = *end.get_or_insert(taken.last);
+        if taken.gone > 0 {
+            gone += taken.gone;
+            (found, oldest_us) = (0, taken.lines.first().map_or(0, |line| line.at_us));
+        }
+        let Some(looked_at) = taken.lines.last() else { break };
+        after = looked_at.number;
+        for line in taken.lines.into_iter().filter(|line| asked.wanted.fits(line)) {
+            found += 1;
+            fit.push_back(line);
+            if fit.len() > last {
+                fit.pop_front();
+            }
+        }
+        if after >= end {
+            break;
+        }
+    }
     // Of those that have gone none is wanted if enough are left, or if they were too old.
-    let enough = fit.len() >= last || oldest_us < asked.wanted.since_us;
-    let missing = if enough { 0 } else { taken.gone };
-    let more = fit.len().saturating_sub(last);
+    let enough = found >= last || oldest_us < asked.wanted.since_us;
+    let missing = if enough { 0 } else { gone };
     let mut out = BytesMut::new();
     let head = serde_json::json!({ "edge": edge, "run": kept.run(), "missing": missing });
     out.put_slice(format!("{head}\n").as_bytes());
-    fit.drain(..more);
-    fit.into_iter().for_each(|line| put(line, &mut out));
+    fit.iter().for_each(|line| put(line, &mut out));
     out.put_slice(b"{\"caught_up\":true}\n");
-    (out.freeze(), end)
+    (out.freeze(), after)
 }
 
 /// A line with where and when it came from.
@@ -270,6 +287,30 @@ mod tests {
         // Of the last microsecond: nothing that has gone was as young.
         let asked = Asked { wanted: Wanted { since_us: u64::MAX, ..Wanted::default() }, ..Asked::default() };
         assert_eq!(lines(&beginning("A", &kept, &asked).0)[0]["missing"], 0);
+    }
+
+    #[test]
+    fn all_lines_are_shown_or_missed_while_others_are_logged() {
+        const COUNT: u64 = 20_000;
+        let kept = Kept::new(logging::RING_BYTES);
+        let add = |count: u64| (0..count).for_each(|_| kept.add(None, b"{\"message\":\"\"}"));
+        add(COUNT / 2);
+        let check = |all_there: bool| {
+            let (bytes, end) = beginning("A", &kept, &Asked::default());
+            let all = lines(&bytes);
+            let numbers: Vec<u64> = all.iter().filter_map(|line| line["number"].as_u64()).collect();
+            let missing = all[0]["missing"].as_u64().unwrap();
+            assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
+            assert_eq!((numbers.len() as u64 + missing, numbers.last()), (end, Some(&end)));
+            assert!(!all_there || end == COUNT && missing > 0, "{end} {missing}");
+        };
+        std::thread::scope(|scope| {
+            let adding = scope.spawn(|| add(COUNT / 2));
+            while !adding.is_finished() {
+                check(false);
+            }
+        });
+        check(true);
     }
 
     #[test]

@@ -51,4 +51,4 @@ pub use peers::fetch;
 pub use recorder::RecorderDesk;
 pub use routes::{Answer, Call, Refusal};
 pub use routing::Replacement;
-pub use server::{BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, Site, serve, start};
+pub use server::{BODY_PATIENCE, CONNECTIONS_MAX, HEAD_PATIENCE, Site, WRITE_PATIENCE, serve, start};

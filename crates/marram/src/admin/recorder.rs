@@ -14,22 +14,10 @@ use std::fmt::Write;
 pub struct RecorderDesk {
     /// Asks its loop.
     pub client: Client,
-    /// Its name.
-    pub name: String,
-    /// What must be shown as `Authorization: Bearer ...`, if anything.
-    pub token: Option<String>,
 }
 
 impl Site for RecorderDesk {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn token(&self) -> Option<&str> {
-        self.token.as_deref()
-    }
-
-    fn answer(&self, call: &Call) -> Result<Answer, Refusal> {
+    fn answer(&self, name: &str, call: &Call) -> Result<Answer, Refusal> {
         let away = |error: crate::recorder::Unanswered| {
             let fix = "try again in a moment";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), fix)
@@ -38,17 +26,17 @@ impl Site for RecorderDesk {
             match call.path.trim_matches('/') {
                 "healthz" => {
                     self.client.figures().map_err(away)?;
-                    return Ok(Answer::json(&json!({ "recorder": self.name })));
+                    return Ok(Answer::json(&json!({ "recorder": name })));
                 }
                 "metrics" => {
                     let figures = self.client.figures().map_err(away)?;
-                    return Ok(Answer::text(prometheus(&self.name, &figures)));
+                    return Ok(Answer::text(prometheus(name, &figures)));
                 }
                 "v1/sessions" => {
                     let rows = self.client.sessions().map_err(away)?;
                     let rows: Vec<Value> = rows.iter().map(row).collect();
                     // Under the name that `marram ps` shows where several are asked.
-                    return Ok(Answer::json(&json!({ "edge": self.name, "sessions": rows })));
+                    return Ok(Answer::json(&json!({ "edge": name, "sessions": rows })));
                 }
                 _ => {}
             }

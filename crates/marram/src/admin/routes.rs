@@ -101,15 +101,7 @@ fn line(value: &Value) -> Bytes {
 }
 
 impl Site for Desk {
-    fn name(&self) -> &str {
-        &self.edge
-    }
-
-    fn token(&self) -> Option<&str> {
-        self.token.as_deref()
-    }
-
-    fn answer(&self, call: &Call) -> Result<Answer, Refusal> {
+    fn answer(&self, _: &str, call: &Call) -> Result<Answer, Refusal> {
         answer(self, call)
     }
 }

@@ -20,15 +20,20 @@ pub const CONNECTIONS_MAX: usize = 64;
 pub const HEAD_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a request's body may take.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(120);
+/// How long an operator may take nothing of an answer. Who follows a log and was away for longer asks again.
+pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whoever has an admin API.
 pub trait Site: Send + Sync + 'static {
-    /// What it is called.
-    fn name(&self) -> &str;
-    /// What must be shown, if anything.
-    fn token(&self) -> Option<&str>;
-    /// Does what is asked. May block.
-    fn answer(&self, call: &Call) -> Result<Answer, Refusal>;
+    /// Does what is asked, under the name that it is served by. May block.
+    fn answer(&self, name: &str, call: &Call) -> Result<Answer, Refusal>;
+}
+
+/// One that is served.
+struct Served {
+    name: String,
+    token: Option<String>,
+    site: Arc<dyn Site>,
 }
 
 /// Starts an edge's API, and a thread that deploys what is to be deployed at start.
@@ -38,27 +43,34 @@ pub trait Site: Send + Sync + 'static {
 pub fn start(listener: TcpListener, desk: Arc<Desk>) -> io::Result<()> {
     let booting = Arc::clone(&desk);
     thread::Builder::new().name("admin-boot".into()).spawn(move || boot::deploy_all(&booting))?;
-    serve(listener, desk)
+    serve(listener, desk.edge.clone(), desk.token.clone(), desk)
 }
 
-/// Starts an API's thread.
+/// Starts the thread of an API that is called so, and where that must be shown as `Authorization: Bearer ...`, if anything.
 ///
 /// # Errors
 /// If the operating system has no thread or descriptor left.
-pub fn serve(listener: TcpListener, site: Arc<dyn Site>) -> io::Result<()> {
+pub fn serve(
+    listener: TcpListener,
+    name: String,
+    token: Option<String>,
+    site: Arc<dyn Site>,
+) -> io::Result<()> {
+    let served = Arc::new(Served { name, token, site });
     let server = Server {
         thread: "admin",
         what: "the admin API",
         connections_max: CONNECTIONS_MAX,
         head_patience: HEAD_PATIENCE,
+        write_patience: WRITE_PATIENCE,
     };
-    server.start(listener, move |request| respond(Arc::clone(&site), request))
+    server.start(listener, move |request| respond(Arc::clone(&served), request))
 }
 
-async fn respond(site: Arc<dyn Site>, request: Request<Incoming>) -> Response<Body> {
-    let answer = match read(&*site, request).await {
-        Ok(call) if logs::is_asked_for(&call) => logs::answer(site.name(), &call),
-        Ok(call) => tokio::task::spawn_blocking(move || site.answer(&call))
+async fn respond(served: Arc<Served>, request: Request<Incoming>) -> Response<Body> {
+    let answer = match read(served.token.as_deref(), request).await {
+        Ok(call) if logs::is_asked_for(&call) => logs::answer(&served.name, &call),
+        Ok(call) => tokio::task::spawn_blocking(move || served.site.answer(&served.name, &call))
             .await
             .unwrap_or_else(|_| Err(Refusal::bug("answering panicked"))),
         Err(refusal) => Err(refusal),
@@ -67,9 +79,9 @@ async fn respond(site: Arc<dyn Site>, request: Request<Incoming>) -> Response<Bo
 }
 
 /// Whether the asker may ask, and then all of what is asked.
-async fn read(site: &dyn Site, request: Request<Incoming>) -> Result<Call, Refusal> {
+async fn read(token: Option<&str>, request: Request<Incoming>) -> Result<Call, Refusal> {
     // `/healthz` is for load balancers, which have no token.
-    if request.uri().path() != "/healthz" && !http::shows(request.headers(), site.token()) {
+    if request.uri().path() != "/healthz" && !http::shows(request.headers(), token) {
         let what = match request.headers().get(header::AUTHORIZATION) {
             None => "the admin token is missing",
             Some(_) => "the admin token is wrong: another one was shown than the edge has",

@@ -1,7 +1,8 @@
 //! `marram inspect`: an edge at a glance, or one session.
 
 use super::operate::{Edges, short, text};
-use super::{Failure, table, table::counted};
+use super::{Failure, table};
+use crate::config::units::counted;
 use clap::Args;
 use hyper::Method;
 use serde_json::Value;

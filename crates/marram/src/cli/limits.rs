@@ -337,6 +337,11 @@ fn of_the_coordinator() -> Vec<Row> {
         ("connections to an embedded store", coordinator::CONNECTIONS_MAX.to_string(), "further ones wait"),
         ("request to an embedded store", size(coordinator::REQUEST_BYTES_MAX), "refused"),
         ("a request's way to an embedded store", time(coordinator::REQUEST_PATIENCE), "refused"),
+        (
+            "whoever takes nothing of an embedded store's answer or watch",
+            time(coordinator::ANSWER_PATIENCE),
+            "the connection is closed",
+        ),
     ]
 }
 
@@ -428,5 +433,10 @@ fn for_operators() -> Vec<Row> {
         ("body of a request", size(admin::body::SIZE_MAX), "refused"),
         ("an operator's request head", time(admin::HEAD_PATIENCE), "the connection is closed"),
         ("an operator's request body", time(admin::BODY_PATIENCE), "refused"),
+        (
+            "an operator who takes nothing of an answer",
+            time(admin::WRITE_PATIENCE),
+            "the connection is closed",
+        ),
     ]
 }

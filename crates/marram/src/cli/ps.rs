@@ -1,8 +1,8 @@
 //! `marram ps`: sessions, all of them or those that are asked for, in the order that is asked for.
 
 use super::operate::{Edges, listing};
-use super::{Failure, emit, inspect, table::counted};
-use crate::config::units::{Name, Time};
+use super::{Failure, emit, inspect};
+use crate::config::units::{Name, Time, counted};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
 use marram_edge::near;

@@ -1,7 +1,7 @@
 //! The programs that stay: `marram edge`, `marram agent`, `marram recorder`, and the hidden `marram shard`.
 
 use super::Failure;
-use crate::admin::{self, AgentDesk, Desk};
+use crate::admin::{self, AgentDesk, Desk, RecorderDesk};
 use crate::config::agent::{Flags, Side};
 use crate::config::source::Source;
 use crate::config::units::{Address, Name, Peer, Socket};
@@ -123,7 +123,7 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     }
     if let Some(config::agent::Admin { name, listen, token }) = config.admin {
         let listener = listen_for_operators(listen)?;
-        admin::serve(listener, Arc::new(AgentDesk { name, token })).context("the admin API cannot start")?;
+        admin::serve(listener, name, token, Arc::new(AgentDesk)).context("the admin API cannot start")?;
         tracing::info!(target: "marram::admin", address = %listen, "listening for operators");
     }
     run_soon();
@@ -192,8 +192,9 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     let stop = Stop::on_signals().context("signals cannot be caught")?;
     let (client, questions) = recorder::questions();
     let listener = listen_for_operators(config.listen)?;
-    let desk = admin::RecorderDesk { client, name: config.recorder.name.clone(), token: config.token };
-    admin::serve(listener, Arc::new(desk)).context("the admin API cannot start")?;
+    let desk = Arc::new(RecorderDesk { client });
+    admin::serve(listener, config.recorder.name.clone(), config.token, desk)
+        .context("the admin API cannot start")?;
     tracing::info!(target: "marram::admin", address = %config.listen, "listening for operators");
     Ok(recorder::run(&config.recorder, questions, stop)?)
 }

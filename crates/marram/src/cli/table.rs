@@ -20,13 +20,6 @@ pub fn format(headings: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// So many of something, as people write it.
-#[must_use]
-pub fn counted(count: u64, what: &str) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{s}")
-}
-
 #[cfg(test)]
 mod tests {
     #[test]

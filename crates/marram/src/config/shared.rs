@@ -100,9 +100,13 @@ pub(super) fn socket(source: &Source, text: &Spanned<String>) -> Result<SocketAd
 
 /// What a program is called that has no name of its own: not as an edge on the same machine.
 pub(super) fn own_name(kind: &str) -> Name {
-    let mut name = host_name();
-    name.truncate(Name::BYTES_MAX - kind.len() - 1);
-    Name(format!("{name}-{kind}"))
+    name_on(host_name(), kind)
+}
+
+/// With as much of the host's name as there is room for: hosts are told apart by its beginning.
+fn name_on(mut host: String, kind: &str) -> Name {
+    host.truncate(Name::BYTES_MAX - kind.len() - 1);
+    Name(format!("{host}-{kind}"))
 }
 
 pub(super) fn host_name() -> String {
@@ -288,5 +292,26 @@ impl WrittenPatience {
             );
         }
         Ok(patience)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_has_a_name_however_long_its_hosts_is() {
+        for kind in ["recorder", "client-agent", "server-agent"] {
+            assert_eq!(name_on("web-1".into(), kind).0, format!("web-1-{kind}"));
+            for len in 1..=Name::BYTES_MAX {
+                let Name(name) = name_on("h".repeat(len), kind);
+                let host = name.strip_suffix(&format!("-{kind}"));
+                assert!(
+                    host.is_some_and(|host| host.len() == len || name.len() == Name::BYTES_MAX),
+                    "{name}"
+                );
+                assert_eq!(name.parse(), Ok(Name(name.clone())));
+            }
+        }
     }
 }

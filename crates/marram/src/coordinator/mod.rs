@@ -13,7 +13,7 @@ mod server;
 pub use http::PATIENCE;
 pub use keeping::WATCHES_MAX;
 pub use link::{LOAD_INTERVAL, NEWS_INTERVAL};
-pub use server::{CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_PATIENCE};
+pub use server::{ANSWER_PATIENCE, CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_PATIENCE};
 
 use crate::edge::{AdminClient, Answered};
 use anyhow::Context;

@@ -22,6 +22,8 @@ pub const CONNECTIONS_MAX: usize = 1_024;
 pub const REQUEST_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX;
 /// How long a request may take to arrive.
 pub const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
+/// How long whoever asked may take nothing of an answer or a watch.
+pub const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// News for as long as there are any.
 impl Tail for mpsc::Receiver<News> {
@@ -42,6 +44,7 @@ pub(super) fn start(listener: TcpListener, keeping: Keeping, token: Option<Strin
         what: "the coordinator's store",
         connections_max: CONNECTIONS_MAX,
         head_patience: REQUEST_PATIENCE,
+        write_patience: ANSWER_PATIENCE,
     };
     let token: Option<Arc<str>> = token.map(Into::into);
     server.start(listener, move |request| respond(keeping.clone(), token.clone(), request))

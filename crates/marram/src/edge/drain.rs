@@ -1,5 +1,6 @@
 //! When an edge that was told to stop does, and what its log says meanwhile. Knows neither sessions nor sockets.
 
+use crate::config::units::counted;
 use marram_edge::control::Answer;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -65,10 +66,7 @@ impl Drain {
     /// What one of its own questions was answered.
     pub(super) fn answered(&mut self, tag: u64, answer: &Answer) {
         let Answer::Sessions(rows, _) = answer else { return };
-        let sessions = match rows.len() {
-            1 => "1 session".to_owned(),
-            count => format!("{count} sessions"),
-        };
+        let sessions = counted(rows.len() as u64, "session");
         if tag == Own::Left as u64 {
             warn!(
                 "stops with {sessions} left; what is left goes on elsewhere if its ends reach another edge"

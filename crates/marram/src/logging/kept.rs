@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,6 +21,8 @@ pub const RING_BYTES: usize = 1 << 20;
 pub const RING_BYTES_MIN: usize = 64 << 10;
 /// Longest line that is kept; what is longer is counted as lost.
 pub const LINE_BYTES_MAX: usize = 32 << 10;
+/// Lines that are taken at once: whoever logs waits for no more than that.
+const TAKE_LINES_MAX: usize = 256;
 /// What a line takes besides its text, about.
 const LINE_COST: usize = 64;
 const HEAD: usize = 9;
@@ -34,8 +36,8 @@ pub struct Line {
     pub at_us: u64,
     /// The shard that it is of; none for the process itself.
     pub shard: Option<u8>,
-    /// The object.
-    pub text: Box<str>,
+    /// The object. Taken without a copy.
+    pub text: Arc<str>,
 }
 
 /// What was there for somebody who had seen everything up to some number.
@@ -45,6 +47,8 @@ pub struct Taken {
     pub lines: Vec<Line>,
     /// How many had gone before they were taken.
     pub gone: u64,
+    /// The number of the last one that there was, taken or not.
+    pub last: u64,
 }
 
 /// A process's last lines.
@@ -110,7 +114,7 @@ impl Kept {
         self.push(shard, text.into());
     }
 
-    fn push(&self, shard: Option<u8>, text: Box<str>) {
+    fn push(&self, shard: Option<u8>, text: Arc<str>) {
         // Of a thread that panics nobody knows what it holds, perhaps this very ring: it does not wait for it.
         let ring = if std::thread::panicking() { self.free_ring() } else { Some(self.ring()) };
         let Some(mut ring) = ring else { return };
@@ -129,20 +133,23 @@ impl Kept {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// At most `max` lines behind the one with that number. Where there is none, `waker` is woken when there is.
-    pub fn take(&self, after: u64, max: usize, waker: Option<&Waker>) -> Taken {
+    /// The lines behind the one with that number, at most `TAKE_LINES_MAX`: who wants more asks again from where these stop.
+    /// Where there is none, `waker` is woken when there is.
+    pub fn take(&self, after: u64, waker: Option<&Waker>) -> Taken {
         let next = after.saturating_add(1);
         let mut ring = self.ring();
-        let first = ring.lines.front().map_or(ring.number + 1, |line| line.number);
+        let last = ring.number;
+        let first = ring.lines.front().map_or(last + 1, |line| line.number);
         let gone = first.saturating_sub(next);
         let skipped = usize::try_from(next.saturating_sub(first)).unwrap_or(usize::MAX);
-        let lines: Vec<Line> = ring.lines.iter().skip(skipped).take(max).cloned().collect();
+        let left = ring.lines.range(skipped.min(ring.lines.len())..);
+        let lines: Vec<Line> = left.take(TAKE_LINES_MAX).cloned().collect();
         if let Some(waker) = waker.filter(|_| lines.is_empty())
             && !ring.waiting.iter().any(|known| known.will_wake(waker))
         {
             ring.waiting.push(waker.clone());
         }
-        Taken { lines, gone }
+        Taken { lines, gone, last }
     }
 }
 
@@ -220,7 +227,6 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
@@ -234,11 +240,26 @@ mod tests {
         for digit in 1..=5 {
             kept.add(None, format!("{{\"a\":{digit}}}\n").as_bytes());
         }
-        let all = kept.take(0, 9, None);
+        let all = kept.take(0, None);
         assert_eq!((texts(&all), all.gone), (vec![(3, "{\"a\":3}"), (4, "{\"a\":4}"), (5, "{\"a\":5}")], 2));
-        let next = kept.take(3, 1, None);
-        assert_eq!((texts(&next), next.gone), (vec![(4, "{\"a\":4}")], 0));
-        assert!(kept.take(5, 9, None).lines.is_empty());
+        let next = kept.take(4, None);
+        assert_eq!((texts(&next), next.gone, next.last), (vec![(5, "{\"a\":5}")], 0, 5));
+        assert!(kept.take(5, None).lines.is_empty());
+    }
+
+    #[test]
+    fn who_wants_all_takes_them_by_and_by() {
+        let kept = Kept::new(RING_BYTES);
+        (0..2 * TAKE_LINES_MAX + 1).for_each(|_| kept.add(None, b"{}"));
+        let (mut after, mut sizes) = (0, Vec::new());
+        loop {
+            let taken = kept.take(after, None);
+            let Some(line) = taken.lines.last() else { break };
+            assert_eq!((taken.gone, taken.lines[0].number, taken.last), (0, after + 1, 513));
+            after = line.number;
+            sizes.push(taken.lines.len());
+        }
+        assert_eq!(sizes, [TAKE_LINES_MAX, TAKE_LINES_MAX, 1]);
     }
 
     #[test]
@@ -246,7 +267,7 @@ mod tests {
         let kept = Kept::new(RING_BYTES);
         kept.add(None, b"{}");
         for after in [1, u64::MAX - 1, u64::MAX] {
-            let taken = kept.take(after, 9, None);
+            let taken = kept.take(after, None);
             assert!(taken.lines.is_empty() && taken.gone == 0, "{taken:?}");
         }
     }
@@ -269,7 +290,7 @@ mod tests {
         });
         assert!(panicked.join().is_err());
         kept.add(None, b"{}");
-        assert_eq!(texts(&kept.take(0, 9, None)), [(1, "{}")]);
+        assert_eq!(texts(&kept.take(0, None)), [(1, "{}")]);
     }
 
     #[test]
@@ -277,7 +298,7 @@ mod tests {
         let kept = Kept::new(RING_BYTES);
         kept.add(Some(3), b"panicked");
         kept.add(None, format!("{{{}}}", " ".repeat(LINE_BYTES_MAX)).as_bytes());
-        let taken = kept.take(0, 9, None);
+        let taken = kept.take(0, None);
         assert!(taken.lines.iter().all(|line| line.text.contains("1 lines were lost")), "{taken:?}");
         assert_eq!(taken.lines.iter().map(|line| line.shard).collect::<Vec<_>>(), [Some(3), None]);
     }
@@ -292,7 +313,7 @@ mod tests {
         }
         let (kept, count) = (Kept::new(RING_BYTES), Arc::new(Count(AtomicUsize::new(0))));
         let waker = Waker::from(Arc::clone(&count));
-        assert!(kept.take(0, 1, Some(&waker)).lines.is_empty());
+        assert!(kept.take(0, Some(&waker)).lines.is_empty());
         kept.add(None, b"{}");
         kept.add(None, b"{}");
         assert_eq!(count.0.load(Relaxed), 1);
@@ -314,7 +335,7 @@ mod tests {
         sender.send(b"{\"a\":1}");
         let size = ours.recv(&mut datagram).unwrap();
         receive(&kept, &datagram[..size]);
-        let taken = kept.take(0, 9, None);
+        let taken = kept.take(0, None);
         assert!(taken.lines[0].text.contains("1 lines were lost"), "{taken:?}");
         assert_eq!((&*taken.lines[1].text, taken.lines[1].shard), ("{\"a\":1}", Some(7)));
     }

@@ -1,6 +1,6 @@
 //! Ends in programs that speak in messages and in datagrams.
 
-use super::{PATIENCE, Stops, accepted, lab, patient, settings, support, watched};
+use super::{PATIENCE, accepted, between_ends, lab, patient, settings, support};
 use marram::harness::{Lab, free_address};
 use marram_host::{Client, Connection, Kind, Server};
 use std::collections::BTreeSet;
@@ -55,14 +55,7 @@ fn dropped(client: &Client, count: u64) {
 
 fn killed_edges_lose_and_repeat_nothing(purpose: &'static str, kind: Kind) {
     let mut lab = lab(purpose, 2);
-    let server = Server::start_as(settings(&lab), &[("peer", kind)]).unwrap();
-    server.wait_ready(PATIENCE).unwrap();
-    let (settings, moves) = watched(settings(&lab));
-    thread::scope(|scope| {
-        scope.spawn(|| serve(&server));
-        let _stops = Stops(&server);
-        let client = Client::start(settings).unwrap();
-        client.wait_ready(PATIENCE).unwrap();
+    between_ends(settings(&lab), kind, serve, |client, mut moves| {
         let connection = patient(client.connect_as("forward", kind).unwrap());
         // Few are ahead of their answers, so that none is without a place.
         let talk = |numbers: std::ops::Range<u32>| {
@@ -76,30 +69,23 @@ fn killed_edges_lose_and_repeat_nothing(purpose: &'static str, kind: Kind) {
             }
         };
         talk(0..500);
-        let (mut owner, moved) = moves.recv_timeout(PATIENCE).unwrap();
-        assert!(!moved, "it is new");
+        let mut owner = moves.begun(&lab);
         for round in 1..4 {
-            let index = lab.edges.iter().position(|edge| edge.address().to_string() == owner).unwrap();
             thread::scope(|scope| {
                 // In the midst of it: the answers of some that were sent before come after.
                 let talking = scope.spawn(|| talk(round * 5_000..round * 5_000 + 4_000));
-                lab.edges[index].kill();
+                lab.edges[owner].kill();
                 talking.join().unwrap();
             });
-            let (next, moved) = moves.recv_timeout(PATIENCE).unwrap();
-            assert!(moved && next != owner, "{owner} is dead, and it is at {next}");
-            owner = next;
-            lab.start_edge(index, "").unwrap();
+            let dead = std::mem::replace(&mut owner, moves.moved(&lab));
+            lab.start_edge(dead, "").unwrap();
         }
         connection.send(b"last words").unwrap();
         connection.shutdown_write().unwrap();
         assert_eq!(connection.recv().unwrap().unwrap(), b"last words");
         assert_eq!(connection.recv().unwrap(), None, "the end, in order");
-        assert_eq!((connection.failure(), client.datagrams_dropped()), (None, 0));
-        drop(connection);
-        client.close().unwrap();
+        assert_eq!(connection.failure(), None);
     });
-    assert_eq!(server.datagrams_dropped(), 0);
 }
 
 #[test]

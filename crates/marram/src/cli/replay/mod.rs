@@ -2,9 +2,10 @@
 
 mod debugger;
 
-use super::{Failure, emit, record, table::counted};
+use super::{Failure, emit, record};
 use crate::admin::client::Client;
 use crate::config::source::unreadable;
+use crate::config::units::counted;
 use crate::keys;
 use crate::replay::{self, Breaks, Halt, show, span::Span};
 use anyhow::{Context, anyhow};
@@ -201,14 +202,10 @@ fn debugged(
 }
 
 fn too_far(replayer: &Replayer, instead: &str) -> Failure {
-    Failure::Usage(anyhow!("the recording ends after {}: give {instead}", counted_entries(replayer)))
-}
-
-fn counted_entries(replayer: &Replayer) -> String {
-    match replayer.entries() {
-        1 => "1 entry".to_owned(),
-        count => format!("{count} entries"),
-    }
+    Failure::Usage(anyhow!(
+        "the recording ends after {}: give {instead}",
+        counted(replayer.entries(), "entry")
+    ))
 }
 
 fn failure(error: ReplayError) -> Failure {
@@ -343,7 +340,7 @@ fn tell(arguments: &Replay, breaks: &Breaks, replayer: &Replayer, halt: &Halt) -
 }
 
 fn words(halt: &Halt, replayer: &Replayer, same: Option<bool>) -> String {
-    let entries = counted_entries(replayer);
+    let entries = counted(replayer.entries(), "entry");
     let state =
         replayer.state_hash().map_or_else(String::new, |hash| format!("state {}\n", show::hex(&hash)));
     let proof = match same {
