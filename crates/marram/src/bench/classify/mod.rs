@@ -28,7 +28,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     // As many cores as the processes have.
     layout.shards = 2;
     let mut lab = Lab::new(layout, |place| {
-        let quotas = "protect = \"endpoints\"\n[quotas]\nmemory = \"16MiB\"\nnan = \"native\"\n";
+        let quotas = "protect = \"endpoints\"\n[keep]\nrecovery_target = \"25ms\"\n[quotas]\nmemory = \"16MiB\"\nnan = \"native\"\n";
         Ok(vec![plan.cells.manifest(place, APP, "classify", quotas)?])
     })?;
     lab.start_edges("")?;
@@ -48,7 +48,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
          is protected",
     );
     report.note(
-        "cells: through an agent and an edge with two shards, protected by endpoints; clients, agent and edge share the cores",
+        "cells: through an agent and an edge with two shards, protected by endpoints, with a recovery target of 25 ms; clients, agent and edge share the cores",
     );
     report.note(
         "p99: open loop at 75 % and at 90 % of the processes' throughput, from when an image was due to its answer, \

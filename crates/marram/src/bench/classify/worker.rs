@@ -1,6 +1,7 @@
 //! The server that `marram bench classify` compares with: forks a process for each client, which runs the cell's module with
 //! nothing around it.
 
+use crate::bench::start;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use marram_sandbox::{Cells, CellsConfig, Image, Images, Progress, Quotas};
@@ -41,11 +42,12 @@ fn serve(module: &Path, place: &Path) -> anyhow::Result<()> {
     let image = images.load(images.deploy(&std::fs::read(module)?, &[], &quotas)?.hash)?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
     println!("{}", listener.local_addr()?);
+    start::end_with_benchmark();
     // SAFETY: sets how this process treats children that end: they leave nothing to wait for.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     for stream in listener.incoming() {
         let stream = stream?;
-        // SAFETY: other threads of this process are those that compiled the module; they are idle, hold no lock, and the
+        // SAFETY: other threads of this process wait for its input, or compiled the module; they are idle, hold no lock, and the
         // child compiles nothing. It serves its connection and ends. There is no safe interface to a fork without an exec.
         if unsafe { libc::fork() } == 0 {
             let failed = client(stream, &image)

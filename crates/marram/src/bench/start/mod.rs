@@ -5,7 +5,7 @@ mod ping;
 mod tiny;
 mod worker;
 
-pub(super) use worker::Worker;
+pub(super) use worker::{Worker, end_with_benchmark};
 
 use super::report::{Bar, Report};
 use super::{Plan, progress, stats};

@@ -78,15 +78,24 @@ fn forks(rounds: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// From now on this process ends when the benchmark that started it does, however that ended.
+pub(in super::super) fn end_with_benchmark() {
+    std::thread::spawn(|| {
+        // Nothing is ever said to it.
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0)
+    });
+}
+
 fn serve() -> anyhow::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port for a server")?;
     println!("{}", listener.local_addr()?);
-    // SAFETY: sets how this process, which has one thread and starts nothing else, treats children that end: they leave
-    // nothing to wait for.
+    end_with_benchmark();
+    // SAFETY: sets how this process, which starts nothing else, treats children that end: they leave nothing to wait for.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     for stream in listener.incoming() {
         let mut stream = stream?;
-        // SAFETY: as in `forks`: one thread, and the child only serves its connection and ends.
+        // SAFETY: the other thread waits for its input and holds no lock; the child only serves its connection and ends.
         if unsafe { libc::fork() } == 0 {
             let mut buffer = [0; 256];
             while let Ok(len) = stream.read(&mut buffer)
