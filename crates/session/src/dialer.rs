@@ -7,6 +7,10 @@ use marram_wire::random::Random;
 
 /// A suspected wire is given up after so many heartbeat timeouts of silence.
 const GIVE_UP: u64 = 40;
+/// A wire that broke sooner after its welcome did not last.
+const LASTS_NS: u64 = 5_000_000_000;
+/// More of them in a row count as so many.
+const HASTY_MAX: u8 = 16;
 /// For so many heartbeat timeouts it counts that this process had its turn late.
 const LATE_COUNTS: u64 = 10;
 
@@ -59,8 +63,9 @@ enum Dial {
 #[derive(Debug)]
 struct Wire {
     target: Target,
-    /// Until it is welcomed, how long was waited for it last: who takes wires and closes them is not dialled in a circle.
-    backoff_ns: Option<u64>,
+    /// How long was waited for it last.
+    backoff_ns: u64,
+    welcomed_ns: Option<u64>,
     suspected: bool,
     heard_ns: u64,
     pinged_ns: u64,
@@ -96,6 +101,8 @@ pub struct Dialer {
     lateness: Lateness,
     dials: BTreeMap<Target, Dial>,
     wires: BTreeMap<u64, Wire>,
+    /// How often in a row a wire there was welcomed and did not last.
+    hasty: BTreeMap<Target, u8>,
 }
 
 impl Dialer {
@@ -104,7 +111,8 @@ impl Dialer {
     pub fn new(config: Config, now_ns: u64) -> Self {
         let first = |edge| (Target { edge, shard: 0 }, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
         let lateness = Lateness::default();
-        Self { dials: (0..config.edges).map(first).collect(), config, lateness, wires: BTreeMap::new() }
+        let dials = (0..config.edges).map(first).collect();
+        Self { config, lateness, dials, wires: BTreeMap::new(), hasty: BTreeMap::new() }
     }
 
     /// A wire is there.
@@ -113,9 +121,11 @@ impl Dialer {
             Some(Dial::Dialling { backoff_ns }) => backoff_ns,
             _ => 0,
         };
-        let backoff_ns = Some(backoff_ns);
-        self.wires
-            .insert(wire, Wire { target, backoff_ns, suspected: false, heard_ns: now_ns, pinged_ns: now_ns });
+        let (heard_ns, pinged_ns) = (now_ns, now_ns);
+        self.wires.insert(
+            wire,
+            Wire { target, backoff_ns, welcomed_ns: None, suspected: false, heard_ns, pinged_ns },
+        );
     }
 
     /// A wire could not be made.
@@ -136,16 +146,24 @@ impl Dialer {
         self.dials.insert(target, Dial::Waiting { at_ns, backoff_ns: wait_ns });
     }
 
-    /// A wire broke; where it led. One that had been welcomed is dialled again at once: only a second failure waits.
+    /// A wire broke; where it led. One that had been welcomed is dialled again at once: only a second failure waits. Whoever takes
+    /// wires and closes them, or welcomes them and refuses what comes then, is not dialled in a circle but ever less often.
     pub fn down(&mut self, now_ns: u64, wire: u64, random: &mut Random) -> Option<Target> {
-        let Wire { target, backoff_ns, .. } = self.wires.remove(&wire)?;
-        if matches!(self.dials.get(&target), Some(Dial::Up(up)) if *up == wire) {
-            match backoff_ns {
-                Some(backoff_ns) => self.back_off(now_ns, target, backoff_ns, random),
-                None => {
-                    self.dials.insert(target, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
-                }
-            }
+        let Wire { target, backoff_ns, welcomed_ns, .. } = self.wires.remove(&wire)?;
+        if !matches!(self.dials.get(&target), Some(Dial::Up(up)) if *up == wire) {
+            return Some(target);
+        }
+        let Some(welcomed_ns) = welcomed_ns else {
+            self.back_off(now_ns, target, backoff_ns, random);
+            return Some(target);
+        };
+        let hasty = self.hasty.entry(target).or_default();
+        let lasted = now_ns.saturating_sub(welcomed_ns) >= LASTS_NS;
+        *hasty = if lasted { 0 } else { hasty.saturating_add(1).min(HASTY_MAX) };
+        let again = hasty.saturating_sub(1);
+        self.dials.insert(target, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
+        for _ in 0..again {
+            self.failed(now_ns, target, random);
         }
         Some(target)
     }
@@ -160,7 +178,7 @@ impl Dialer {
     /// An edge has said how many shards it has: the others are dialled too.
     pub fn welcomed(&mut self, now_ns: u64, wire: u64, shards: u8) {
         let Some(wire) = self.wires.get_mut(&wire) else { return };
-        wire.backoff_ns = None;
+        wire.welcomed_ns.get_or_insert(now_ns);
         let edge = wire.target.edge;
         for shard in 0..shards {
             self.dials
@@ -312,6 +330,30 @@ mod tests {
     }
 
     #[test]
+    fn who_welcomes_wires_and_closes_them_is_dialled_at_once_only_the_first_time() {
+        let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
+        let mut now_ns = 0;
+        let mut waits = Vec::new();
+        for wire in 0..8 {
+            assert_eq!(due(&mut dialer, now_ns), [Act::Dial(FIRST)]);
+            dialer.up(now_ns, wire, FIRST);
+            dialer.welcomed(now_ns, wire, 1);
+            dialer.down(now_ns, wire, &mut random);
+            let wake_ns = dialer.wake_ns().expect("it is tried again");
+            waits.push(wake_ns - now_ns);
+            now_ns = wake_ns;
+        }
+        assert_eq!(waits[0], 0);
+        assert!((5 * MS..=10 * MS).contains(&waits[1]) && waits[7] >= 40 * MS, "{waits:?}");
+        due(&mut dialer, now_ns);
+        dialer.up(now_ns, 9, FIRST);
+        dialer.welcomed(now_ns, 9, 1);
+        let broke_ns = now_ns + LASTS_NS;
+        dialer.down(broke_ns, 9, &mut random);
+        assert_eq!(dialer.wake_ns(), Some(broke_ns), "it lasted");
+    }
+
+    #[test]
     fn the_silent_are_suspected_and_given_up_much_later() {
         let mut dialer = dialer();
         due(&mut dialer, 0);
@@ -338,6 +380,18 @@ mod tests {
         assert!(!dialer.is_suspected(7), "{acts:?}");
         until(&mut dialer, 700 * MS);
         assert!(dialer.is_suspected(7), "a timeout, and twice what it was late");
+    }
+
+    #[test]
+    fn who_stood_still_for_long_suspects_again_soon() {
+        let mut dialer = dialer();
+        due(&mut dialer, 0);
+        dialer.up(0, 7, FIRST);
+        let woke_ns = 5_000 * MS;
+        due(&mut dialer, woke_ns);
+        assert!(!dialer.is_suspected(7));
+        until(&mut dialer, woke_ns + 200 * MS * LATE_COUNTS + 50 * MS);
+        assert!(dialer.is_suspected(7));
     }
 
     #[test]

@@ -24,6 +24,8 @@ const FORGIVEN: u64 = 16;
 struct Failed {
     /// Since when it is well, or when it failed last.
     since_ns: u64,
+    /// Whether it has been back since.
+    well: bool,
     /// How long it has to be well.
     wary_ns: u64,
 }
@@ -48,20 +50,33 @@ impl Homes {
     /// A shard died or fell silent.
     pub(super) fn failed(&mut self, now_ns: u64, target: Target, random: &mut Random) {
         let after_ns = self.after_ns;
-        let known = self.failed.get(&target);
-        let again = known.filter(|known| now_ns < known.since_ns + known.wary_ns * FORGIVEN);
+        if let Some(known) = self.failed.get_mut(&target).filter(|known| !known.well) {
+            // Of one failure that is seen in several ways.
+            known.since_ns = now_ns;
+            return;
+        }
+        let forgiven_ns =
+            |known: &Failed| known.since_ns.saturating_add(known.wary_ns.saturating_mul(FORGIVEN));
+        let again = self.failed.get(&target).filter(|known| now_ns < forgiven_ns(known));
         let longest_ns = after_ns.saturating_mul(WARY_MAX);
         let wary_ns = again.map_or(after_ns, |known| known.wary_ns.saturating_mul(2).min(longest_ns));
         // So that the sessions of a thousand agents do not come home as one.
         let jitter_ns = random.below(after_ns / 4 + 1);
-        self.failed.insert(target, Failed { since_ns: now_ns, wary_ns: wary_ns.saturating_add(jitter_ns) });
+        let wary_ns = wary_ns.saturating_add(jitter_ns);
+        self.failed.insert(target, Failed { since_ns: now_ns, well: false, wary_ns });
     }
 
     /// It is back.
     pub(super) fn back(&mut self, now_ns: u64, target: Target) {
         if let Some(failed) = self.failed.get_mut(&target) {
-            failed.since_ns = now_ns;
+            (failed.since_ns, failed.well) = (now_ns, true);
         }
+    }
+
+    /// It would not have a session now, or said nothing to that: others wait as well.
+    pub(super) fn refused(&mut self, now_ns: u64, target: Target) {
+        let known = Failed { since_ns: now_ns, well: true, wary_ns: self.after_ns };
+        self.failed.entry(target).or_insert(known).since_ns = now_ns;
     }
 
     fn is_trusted(&self, now_ns: u64, target: Target) -> bool {
@@ -71,7 +86,7 @@ impl Homes {
     /// A session is away from its home.
     fn add(&mut self, now_ns: u64, home: Target, id: EndId) {
         if self.away.is_empty() {
-            self.look_ns = now_ns;
+            self.look_ns = now_ns.saturating_add(self.after_ns);
         }
         self.away.entry(home).or_default().insert(id);
     }
@@ -99,7 +114,9 @@ impl Agent {
         let keeps = !self.is_lost_with_its_owner(id);
         let Some(wire) = self.wires.get(&wire).filter(|_| keeps && !id.server) else { return };
         let home = Target { edge: wire.target.edge, shard: super::wires::home(id.session, wire.shards()) };
-        if home != wire.target
+        // An edge with fewer shards than it had takes the wires of those that it lost to others.
+        let shard = wire.welcome.as_ref().map_or(wire.target.shard, |welcome| welcome.shard);
+        if home.shard != shard
             && let Some(session) = self.sessions.get_mut(&id)
         {
             session.home = Some(home);
@@ -136,7 +153,8 @@ impl Agent {
         let found = ready.into_iter().find_map(|(wire, at)| {
             let away = self.homes.away.get(&at.target)?;
             let free = |id: &&EndId| {
-                self.is_settled(**id) && self.sessions.get(id).is_some_and(|session| session.asking.is_none())
+                let session = self.sessions.get(id);
+                self.is_settled(**id) && session.is_some_and(|session| session.asking.is_none())
             };
             away.iter().find(free).map(|id| (*id, *wire, at.target))
         });
@@ -144,5 +162,17 @@ impl Agent {
             out.push(Out::Report(Report::GoesHome { session: id.session, target }));
             self.ask(now_ns, id, wire, out);
         }
+    }
+}
+
+#[cfg(test)]
+impl Homes {
+    /// Who is away, and where home is.
+    pub(super) fn all(&self) -> BTreeSet<(Target, EndId)> {
+        assert!(
+            self.away.values().all(|ids| !ids.is_empty()),
+            "a home that nobody is away from is forgotten"
+        );
+        self.away.iter().flat_map(|(home, ids)| ids.iter().map(|id| (*home, *id))).collect()
     }
 }

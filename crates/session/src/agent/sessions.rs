@@ -102,7 +102,11 @@ impl Agent {
         unbind(&mut self.wires, asked);
         if settled {
             // Home did not answer.
-            return session.rejected.clear();
+            session.rejected.clear();
+            if let Some(home) = session.home {
+                self.homes.refused(now_ns, home);
+            }
+            return;
         }
         let open = |wire: &&WireId| {
             self.wires
@@ -220,6 +224,8 @@ impl Agent {
             wire.channels.insert(ask.channel, Bound { session: id, generation: ask.generation });
         }
         let broken = session.local.broken.clone();
+        // Whether it is away is known again when it has an owner.
+        self.forget_home(id);
         self.perform(now_ns, id, effects, out);
         if let Some((code, reason)) = broken {
             self.give_up(now_ns, id, code, reason, out);
@@ -325,8 +331,11 @@ impl Agent {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         unbind(&mut self.wires, session.asking.take());
         if settled {
-            // Home will not have it: it stays where it is.
-            return self.forget_home(id);
+            // Home will not have it, or not now: it stays where it is.
+            return match (session.home, reject.code.retry() && reject.code != Code::Elsewhere) {
+                (Some(home), true) => self.homes.refused(now_ns, home),
+                _ => self.forget_home(id),
+            };
         }
         if session.attached.is_some() {
             // It has an owner; nothing is lost. But that one is about to go, so another has to be asked in time.

@@ -164,9 +164,16 @@ impl Agent {
     pub(super) fn wires_due(&mut self, now_ns: u64, out: &mut Vec<Out>) {
         let mut acts = core::mem::take(&mut self.acts);
         self.dialer.due(now_ns, &mut acts);
-        let mut next = 0;
-        while let Some(act) = acts.get(next).copied() {
-            next += 1;
+        while !acts.is_empty() {
+            self.act(now_ns, &mut acts, out);
+            // What broke is dialled again at once.
+            self.dialer.due(now_ns, &mut acts);
+        }
+        self.acts = acts;
+    }
+
+    fn act(&mut self, now_ns: u64, acts: &mut Vec<Act>, out: &mut Vec<Out>) {
+        for act in acts.drain(..) {
             match act {
                 Act::Dial(target) => out.push(Out::Dial { target }),
                 Act::Ping(wire) => {
@@ -179,13 +186,9 @@ impl Agent {
                     let reason = dialer::silence(silent_ns);
                     out.push(Out::CloseWire { wire: WireId(wire), reason: reason.clone() });
                     self.wire_down(now_ns, WireId(wire), reason, out);
-                    // It is dialled again at once.
-                    self.dialer.due(now_ns, &mut acts);
                 }
             }
         }
-        acts.clear();
-        self.acts = acts;
     }
 
     /// The wire stays, so that a host that was only slow is heard again and a stale owner is told so. Sessions that nobody

@@ -38,11 +38,6 @@ use marram_wire::{
 /// How long a session is kept whose owner gave it up and which somebody may be recalling.
 pub const GRACE_NS: u64 = 10_000_000_000;
 
-/// A wire that broke sooner did not last.
-const HASTY_NS: u64 = 5_000_000_000;
-/// More of them in a row count as so many.
-const HASTY_MAX: u8 = 16;
-
 /// A wire to one shard of one edge.
 #[derive(Debug)]
 struct Wire {
@@ -50,7 +45,6 @@ struct Wire {
     /// As the edge calls itself, once it has answered.
     edge: Option<String>,
     channels: BTreeMap<Channel, SessionId>,
-    up_ns: u64,
 }
 
 /// One session.
@@ -85,8 +79,6 @@ pub struct Recorder {
     dialer: Dialer,
     random: Random,
     wires: BTreeMap<WireId, Wire>,
-    /// How often in a row a wire there did not last.
-    hasty: BTreeMap<Target, u8>,
     sessions: BTreeMap<SessionId, Entry>,
     /// What all sessions cost.
     cost: u64,
@@ -110,7 +102,6 @@ impl Recorder {
             config,
             random: Random::new(entropy),
             wires: BTreeMap::new(),
-            hasty: BTreeMap::new(),
             sessions: BTreeMap::new(),
             cost: 0,
             silent: BTreeSet::new(),
@@ -158,6 +149,7 @@ impl Recorder {
 
     /// Takes one event at `now_ns` (monotonic) and appends what is to be done.
     pub fn step(&mut self, now_ns: u64, input: In, out: &mut Vec<Out>) {
+        self.wake_ns = self.wake_ns.filter(|wake_ns| *wake_ns > now_ns);
         match input {
             In::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),
             In::DialFailed { target, reason } => {
@@ -278,7 +270,7 @@ impl Recorder {
     fn wire_up(&mut self, now_ns: u64, id: WireId, target: Target, out: &mut Vec<Out>) {
         self.dialer.up(now_ns, id.0, target);
         self.dial_ns = now_ns;
-        self.wires.insert(id, Wire { target, edge: None, channels: BTreeMap::new(), up_ns: now_ns });
+        self.wires.insert(id, Wire { target, edge: None, channels: BTreeMap::new() });
         let greet = Greet {
             version_oldest: WIRE_VERSION_OLDEST,
             version_newest: WIRE_VERSION,
@@ -289,18 +281,7 @@ impl Recorder {
     }
 
     fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<Out>) {
-        if let Some(target) = self.dialer.down(now_ns, id.0, &mut self.random) {
-            let wire = self.wires.get(&id);
-            let hasty = self.hasty.entry(target).or_default();
-            *hasty = match wire.is_some_and(|wire| wire.edge.is_some() && now_ns - wire.up_ns < HASTY_NS) {
-                true => hasty.saturating_add(1).min(HASTY_MAX),
-                false => 0,
-            };
-            // Whoever answers and then refuses what the recorder shows is asked ever less often, as if it could not be reached.
-            for _ in 0..*hasty {
-                self.dialer.failed(now_ns, target, &mut self.random);
-            }
-        }
+        self.dialer.down(now_ns, id.0, &mut self.random);
         self.dial_ns = now_ns;
         let Some(wire) = self.wires.remove(&id) else { return };
         out.push(Out::Report(Report::EdgeDown { target: wire.target, reason, suspected: false }));

@@ -92,7 +92,7 @@ pub enum Rare {
     WitnessVouched,
     /// A recovery asked the witness in vain.
     WitnessAway,
-    /// A session asked the shard that it had been lost to a failure of.
+    /// A session went back to the shard where it belongs.
     WentHome,
 }
 

@@ -9,7 +9,7 @@ use crate::{
 };
 use bytes::Bytes;
 use marram_chain_algo::Record;
-use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report, Server};
+use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report, Server, Target};
 use marram_wire::{frame::Code, id::SessionId};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,6 +33,8 @@ pub(crate) struct AgentNode {
     accepted: u64,
     /// Sessions that it told of and has not ended, and whether they have an owner.
     sessions: BTreeMap<SessionId, bool>,
+    /// Those that asked the shard where they belong, and which that is.
+    homeward: BTreeMap<SessionId, Target>,
     name: String,
     visits: usize,
 }
@@ -69,6 +71,7 @@ impl AgentNode {
             connections: BTreeMap::new(),
             accepted: 0,
             sessions: BTreeMap::new(),
+            homeward: BTreeMap::new(),
             name: format!("A{agent}"),
             visits: plan.visits.iter().filter(|visit| visit.agent == agent).count(),
         }
@@ -209,8 +212,10 @@ impl World {
         self.trace.say(self.queue.now_ns(), || format!("A{agent} reports {report:?}"));
         let sessions = &mut self.agents[agent].sessions;
         match report {
-            Report::Owned { session, .. } => {
+            Report::Owned { session, target, .. } => {
                 sessions.insert(*session, true);
+                let home = self.agents[agent].homeward.remove(session);
+                self.watch.count_if(Rare::WentHome, home == Some(*target));
             }
             Report::Orphaned { session, .. } => {
                 sessions.insert(*session, false);
@@ -225,7 +230,9 @@ impl World {
                     self.violations.push(text);
                 }
             }
-            Report::GoesHome { .. } => self.watch.count_if(Rare::WentHome, true),
+            Report::GoesHome { session, target } => {
+                self.agents[agent].homeward.insert(*session, *target);
+            }
             Report::EdgeUp { .. } | Report::EdgeDown { .. } | Report::Waiting { .. } => {}
         }
     }

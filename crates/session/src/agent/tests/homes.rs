@@ -3,10 +3,10 @@
 use super::{
     super::{In, Target, WireId},
     Stage, chosen, promise,
-    stage::{HOME_AFTER, INTERVAL, MS, TIMEOUT, config, only},
+    stage::{HOME_AFTER, INTERVAL, MS, TIMEOUT, config, only, welcome},
 };
 use alloc::{format, string::String, vec::Vec};
-use marram_wire::frame::{Code, Promise};
+use marram_wire::frame::{Code, Promise, Welcome};
 
 /// An agent with a wire to each shard of an edge with two: wire 1 to the shard where the session of connection 1 belongs, wire
 /// 2 to the other. The session is owned by g1 where it belongs.
@@ -112,6 +112,73 @@ fn a_session_that_home_will_not_have_stays_where_it_is() {
     assert_eq!(stage.reject(3, 2, Code::Guest), [""; 0]);
     assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
     assert_eq!(stage.output(2, 2, "on"), ["p1 is given 'on'"]);
+}
+
+#[test]
+fn a_session_that_home_cannot_have_now_asks_again_later() {
+    let mut stage = away();
+    goes(&mut stage);
+    assert_eq!(stage.reject(3, 2, Code::Waiting), [""; 0]);
+    let (waited_ms, lines) = goes(&mut stage);
+    assert!(waited_ms >= HOME_AFTER, "{waited_ms}");
+    assert_eq!(only(lines, "hello"), ["w3 hello c4 s1 after g2"]);
+}
+
+#[test]
+fn a_session_that_home_takes_long_to_restore_is_not_sent_there_again() {
+    let mut stage = away();
+    goes(&mut stage);
+    stage.frame(3, promise(stage.session(1), 2, 3));
+    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+    // Likewise if it was led there, since its owner died.
+    let mut stage = away();
+    assert_eq!(only(stage.wire_down(2), "hello"), ["w3 hello c2 s1 after g2"]);
+    stage.frame(3, promise(stage.session(1), 2, 3));
+    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+}
+
+#[test]
+fn one_failure_that_is_seen_in_two_ways_counts_once() {
+    let mut stage = at_home();
+    stage.silence(1);
+    assert_eq!(only(stage.wait(TIMEOUT), "hello").len(), 1);
+    stage.own(2, 2, 2);
+    stage.wire_down(1);
+    stage.shard(3, 0, 0, 2);
+    let (waited_ms, _) = goes(&mut stage);
+    assert!(waited_ms < 2 * HOME_AFTER, "{waited_ms}");
+}
+
+#[test]
+fn a_session_that_begins_before_its_home_is_there_goes_there_after_a_while() {
+    let mut stage = Stage::new(config(1, &[]), 1);
+    stage.shard(1, 0, 0, 2);
+    stage.accept(1);
+    stage.accept(2);
+    for (number, channel) in [(1, 2), (2, 4)] {
+        stage.frame(1, promise(stage.session(number), channel, 1));
+        stage.frame(1, chosen(channel));
+    }
+    stage.shard(2, 0, 1, 2);
+    let (waited_ms, lines) = goes(&mut stage);
+    assert!(waited_ms >= HOME_AFTER && only(lines, "w2 hello").len() == 1, "{waited_ms}");
+}
+
+#[test]
+fn an_edge_that_has_fewer_shards_now_has_its_sessions_where_they_are() {
+    let mut stage = Stage::new(config(1, &[]), 1);
+    // The wire to what was the third shard leads to the first.
+    stage.step(In::WireUp { wire: WireId(1), target: Target { edge: 0, shard: 2 } });
+    stage.answering.insert(WireId(1), MS);
+    stage.frame(1, Welcome { shard: 0, ..welcome(2) });
+    stage.accept(1);
+    stage.accept(2);
+    for (number, channel) in [(1, 2), (2, 4)] {
+        stage.frame(1, promise(stage.session(number), channel, 1));
+        stage.frame(1, chosen(channel));
+    }
+    stage.shard(2, 0, 0, 2);
+    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
 }
 
 #[test]

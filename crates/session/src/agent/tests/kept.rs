@@ -18,6 +18,9 @@ pub(super) fn check(agent: &Agent) {
     );
     let buried = agent.buried.iter().map(|(_, session)| *session);
     assert_eq!(agent.buried_ids, buried.collect(), "what is buried is on the list");
+    let away = sessions.iter().filter_map(|(id, session)| Some((session.home?, *id)));
+    assert_eq!(agent.homes.all(), away.collect(), "who is away is a session, and knows it");
+    assert!(agent.homes.all().iter().all(|(_, id)| !id.server), "a server's end leads nowhere");
     channels(agent);
 }
 
