@@ -109,6 +109,7 @@ impl World {
             backoff_max_ns: 1,
             linger_ns: 1 << 50,
             connect_timeout_ns: 1,
+            home_after_ns: 1 << 50,
         };
         let mut world = Self {
             agent: Agent::new(config, [1; 32]),

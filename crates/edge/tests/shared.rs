@@ -81,6 +81,7 @@ impl World {
             backoff_max_ns: 1,
             linger_ns: 1 << 50,
             connect_timeout_ns: 1,
+            home_after_ns: 1 << 50,
         };
         let secret = || DomainSecret::from_material(b"the domain's");
         let mut world = Self {

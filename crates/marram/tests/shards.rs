@@ -6,7 +6,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
@@ -148,6 +148,17 @@ fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
         assert!(clients.len() < 200, "no session begins on the new shard");
         clients.push(Client::connect(address));
     }
+    // And those that were lost go back there.
+    let here = |event: &&Event| event.number("shard") == victim;
+    let mut away: BTreeSet<String> =
+        owned.iter().filter(here).map(|event| event.text("session").to_owned()).collect();
+    let back = lab.journal.wait(before, PATIENCE, |event| {
+        if begun(event) {
+            away.remove(event.text("session"));
+        }
+        away.is_empty()
+    });
+    assert!(back.is_some(), "{away:?} are still at the other shard");
     clients.iter_mut().for_each(Client::talk);
 }
 

@@ -58,7 +58,7 @@ fn sessions_go_one_after_the_other() {
         let hello = only(stage.accept(number), "hello");
         let wire = if hello[0].starts_with("w1") { 1 } else { 2 };
         let channel = u32::try_from(2 * number.div_ceil(2)).unwrap();
-        stage.frame(wire, promise(stage.session(number as usize), channel, 1));
+        stage.frame(wire, promise(stage.session(usize::try_from(number).unwrap()), channel, 1));
         stage.frame(wire, chosen(channel));
     }
     let lost = only(stage.wire_down(1), "hello").len();
