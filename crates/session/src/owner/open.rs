@@ -189,7 +189,8 @@ impl Owner {
     pub(super) fn input(&mut self, now: Now, index: usize, input: Input, out: &mut Vec<Effect>) {
         let asking = self.phase == Phase::Asking;
         let side = &mut self.sides[index];
-        let bound = RETAINED_MAX + INPUT_WINDOW + charge(0);
+        let others = if side.fed { 2 * RETAINED_MAX } else { 0 };
+        let bound = others + RETAINED_MAX + INPUT_WINDOW + charge(0);
         // Until a log is chosen, an end sends what it announced and no more.
         let announced = side.promised.as_ref().is_some_and(|it| !asking || side.next < it.sent_end);
         if side.inputs_charge + charge(input.payload.len()) > bound || !announced {

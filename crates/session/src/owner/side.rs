@@ -32,6 +32,8 @@ pub(super) struct Side {
     /// Messages that the cell has not consumed; the first has sequence number `took`, unless a replay consumes them.
     pub(super) inputs: VecDeque<Message>,
     pub(super) inputs_charge: u64,
+    /// Whether messages were here before the end was asked: a feeder's or a recorder's, also such as the end has forgotten since.
+    pub(super) fed: bool,
     /// Sequence number of the message that arrives next.
     pub(super) next: u64,
     /// Messages consumed.
@@ -77,6 +79,7 @@ impl Side {
             got_parts: Vec::new(),
             inputs: VecDeque::new(),
             inputs_charge: 0,
+            fed: false,
             next: 0,
             took: 0,
             input_closed: false,
@@ -106,6 +109,7 @@ impl Side {
         self.got_checkpoints = 0;
         self.got_size = 0;
         self.got_parts.clear();
+        self.fed = fed;
         if !fed {
             self.inputs.clear();
             self.inputs_charge = 0;
