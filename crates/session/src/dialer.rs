@@ -7,8 +7,9 @@ use marram_wire::random::Random;
 
 /// A suspected wire is given up after so many heartbeat timeouts of silence.
 const GIVE_UP: u64 = 40;
-/// A wire that broke sooner after its welcome did not last.
-const LASTS_NS: u64 = 5_000_000_000;
+/// A wire that broke sooner after its welcome did not last: a refusal comes within a round trip, and an edge that dies again and
+/// again is to be found as soon as it is back.
+const LASTS_NS: u64 = 250_000_000;
 /// More of them in a row count as so many.
 const HASTY_MAX: u8 = 16;
 /// For so many heartbeat timeouts it counts that this process had its turn late.
