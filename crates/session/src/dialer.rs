@@ -289,6 +289,20 @@ mod tests {
         acts
     }
 
+    /// The one edge is dialled eight times, which comes to nothing in this way: how long each time until it is dialled again.
+    fn waits(mut fail: impl FnMut(&mut Dialer, &mut Random, u64, u64)) -> (Vec<u64>, Dialer) {
+        let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
+        let (mut now_ns, mut waits) = (0, Vec::new());
+        for wire in 0..8 {
+            assert_eq!(due(&mut dialer, now_ns), [Act::Dial(FIRST)]);
+            fail(&mut dialer, &mut random, now_ns, wire);
+            let wake_ns = dialer.wake_ns().expect("it is tried again");
+            waits.push(wake_ns - now_ns);
+            now_ns = wake_ns;
+        }
+        (waits, dialer)
+    }
+
     #[test]
     fn every_shard_is_dialled_once_and_again_when_its_wire_breaks() {
         let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
@@ -304,53 +318,35 @@ mod tests {
 
     #[test]
     fn who_cannot_be_reached_is_tried_ever_less_often() {
-        let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
-        let mut now_ns = 0;
-        let mut waits = Vec::new();
-        for _ in 0..8 {
-            assert_eq!(due(&mut dialer, now_ns), [Act::Dial(FIRST)]);
-            dialer.failed(now_ns, FIRST, &mut random);
-            let wake_ns = dialer.wake_ns().expect("it is tried again");
-            waits.push(wake_ns - now_ns);
-            now_ns = wake_ns;
-        }
+        let (waits, _) = waits(|dialer, random, now_ns, _| dialer.failed(now_ns, FIRST, random));
         assert!(waits[0] <= 10 * MS && waits[7] >= 40 * MS && waits[7] <= 80 * MS, "{waits:?}");
     }
 
     #[test]
     fn who_takes_wires_and_closes_them_is_not_dialled_in_a_circle() {
-        let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
-        let mut now_ns = 0;
-        for wire in 0..8 {
-            assert_eq!(due(&mut dialer, now_ns), [Act::Dial(FIRST)]);
+        let (waits, _) = waits(|dialer, random, now_ns, wire| {
             dialer.up(now_ns, wire, FIRST);
-            dialer.down(now_ns, wire, &mut random);
-            now_ns = dialer.wake_ns().expect("it is tried again");
-        }
+            dialer.down(now_ns, wire, random);
+        });
+        let now_ns: u64 = waits.iter().sum();
         assert!(now_ns > 100 * MS, "{now_ns}");
     }
 
     #[test]
     fn who_welcomes_wires_and_closes_them_is_dialled_at_once_only_the_first_time() {
-        let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
-        let mut now_ns = 0;
-        let mut waits = Vec::new();
-        for wire in 0..8 {
-            assert_eq!(due(&mut dialer, now_ns), [Act::Dial(FIRST)]);
+        let (waits, mut dialer) = waits(|dialer, random, now_ns, wire| {
             dialer.up(now_ns, wire, FIRST);
             dialer.welcomed(now_ns, wire, 1);
-            dialer.down(now_ns, wire, &mut random);
-            let wake_ns = dialer.wake_ns().expect("it is tried again");
-            waits.push(wake_ns - now_ns);
-            now_ns = wake_ns;
-        }
+            dialer.down(now_ns, wire, random);
+        });
         assert_eq!(waits[0], 0);
         assert!((5 * MS..=10 * MS).contains(&waits[1]) && waits[7] >= 40 * MS, "{waits:?}");
+        let now_ns = waits.iter().sum();
         due(&mut dialer, now_ns);
         dialer.up(now_ns, 9, FIRST);
         dialer.welcomed(now_ns, 9, 1);
         let broke_ns = now_ns + LASTS_NS;
-        dialer.down(broke_ns, 9, &mut random);
+        dialer.down(broke_ns, 9, &mut Random::new([1; 32]));
         assert_eq!(dialer.wake_ns(), Some(broke_ns), "it lasted");
     }
 

@@ -12,8 +12,6 @@ use alloc::{
 };
 use marram_wire::random::Random;
 
-/// So often a session is sent home, in heartbeat intervals.
-const PACE: u64 = 1;
 /// A shard that fails again has to be well for twice as long as before, and for so many times as long as at first at the most.
 const WARY_MAX: u64 = 64;
 /// A shard that was well for so many times as long as it had to be is trusted as if it had never failed.
@@ -113,7 +111,7 @@ impl Agent {
         self.forget_home(id);
         let keeps = !self.is_lost_with_its_owner(id);
         let Some(wire) = self.wires.get(&wire).filter(|_| keeps && !id.server) else { return };
-        let home = Target { edge: wire.target.edge, shard: super::wires::home(id.session, wire.shards()) };
+        let home = Target { edge: wire.target.edge, shard: wire.home(id.session) };
         // An edge with fewer shards than it had takes the wires of those that it lost to others.
         let shard = wire.welcome.as_ref().map_or(wire.target.shard, |welcome| welcome.shard);
         if home.shard != shard
@@ -137,20 +135,20 @@ impl Agent {
         attached.is_some_and(|(wire, _)| self.is_usable(wire))
     }
 
-    /// Sends one session home, if it is time and there is one.
+    /// Sends one session home, if it is time and there is one: one a heartbeat.
     pub(super) fn come_home(&mut self, now_ns: u64, out: &mut Vec<Out>) {
         if self.homes.wake_ns().is_none_or(|look_ns| look_ns > now_ns) {
             return;
         }
-        self.homes.look_ns = now_ns + self.config.heartbeat_interval_ns * PACE;
+        self.homes.look_ns = now_ns + self.config.heartbeat_interval_ns;
         if self.draining {
             return;
         }
-        let ready = self
+        let mut ready = self
             .wires
             .iter()
             .filter(|(id, wire)| self.is_usable(**id) && self.homes.is_trusted(now_ns, wire.target));
-        let found = ready.into_iter().find_map(|(wire, at)| {
+        let found = ready.find_map(|(wire, at)| {
             let away = self.homes.away.get(&at.target)?;
             let free = |id: &&EndId| {
                 let session = self.sessions.get(id);

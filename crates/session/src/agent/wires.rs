@@ -43,8 +43,13 @@ impl Wire {
     }
 
     /// How many shards its edge has.
-    pub(super) fn shards(&self) -> u8 {
+    fn shards(&self) -> u8 {
         self.welcome.as_ref().map_or(1, |welcome| welcome.shards.max(1))
+    }
+
+    /// Which of them a session asks first.
+    pub(super) fn home(&self, session: SessionId) -> u8 {
+        session.0[0] % self.shards()
     }
 }
 
@@ -229,7 +234,7 @@ impl Agent {
             .iter()
             .filter(|(id, _)| self.is_usable(**id))
             .map(|(id, wire)| {
-                let (shards, home) = (u16::from(wire.shards()), u16::from(home(session, wire.shards())));
+                let (shards, home) = (u16::from(wire.shards()), u16::from(wire.home(session)));
                 let turn = (u16::from(wire.target.shard) + shards - home) % shards;
                 (
                     !wire.welcome.as_ref().is_some_and(stands_by),
@@ -243,9 +248,4 @@ impl Agent {
         ranked.sort_unstable();
         ranked.into_iter().map(|(.., id)| id).collect()
     }
-}
-
-/// The shard that a session asks first, of so many (at least one).
-pub(super) fn home(session: SessionId, shards: u8) -> u8 {
-    session.0[0] % shards
 }

@@ -32,6 +32,16 @@ fn away() -> Stage {
     stage
 }
 
+/// Two sessions begin over wire 1: one belongs to each of two shards.
+fn two_begin(stage: &mut Stage) {
+    for (connection, channel) in [(1, 2), (2, 4)] {
+        stage.accept(connection);
+        let id = stage.session(usize::try_from(connection).unwrap());
+        stage.frame(1, promise(id, channel, 1));
+        stage.frame(1, chosen(channel));
+    }
+}
+
 /// How long until it goes home, and what it says then.
 fn goes(stage: &mut Stage) -> (u64, Vec<String>) {
     let (waited_ns, lines) = stage.wait_to("goes home", 100 * HOME_AFTER);
@@ -153,12 +163,7 @@ fn one_failure_that_is_seen_in_two_ways_counts_once() {
 fn a_session_that_begins_before_its_home_is_there_goes_there_after_a_while() {
     let mut stage = Stage::new(config(1, &[]), 1);
     stage.shard(1, 0, 0, 2);
-    stage.accept(1);
-    stage.accept(2);
-    for (number, channel) in [(1, 2), (2, 4)] {
-        stage.frame(1, promise(stage.session(number), channel, 1));
-        stage.frame(1, chosen(channel));
-    }
+    two_begin(&mut stage);
     stage.shard(2, 0, 1, 2);
     let (waited_ms, lines) = goes(&mut stage);
     assert!(waited_ms >= HOME_AFTER && only(lines, "w2 hello").len() == 1, "{waited_ms}");
@@ -171,12 +176,7 @@ fn an_edge_that_has_fewer_shards_now_has_its_sessions_where_they_are() {
     stage.step(In::WireUp { wire: WireId(1), target: Target { edge: 0, shard: 2 } });
     stage.answering.insert(WireId(1), MS);
     stage.frame(1, Welcome { shard: 0, ..welcome(2) });
-    stage.accept(1);
-    stage.accept(2);
-    for (number, channel) in [(1, 2), (2, 4)] {
-        stage.frame(1, promise(stage.session(number), channel, 1));
-        stage.frame(1, chosen(channel));
-    }
+    two_begin(&mut stage);
     stage.shard(2, 0, 0, 2);
     assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
 }
