@@ -105,9 +105,16 @@ impl Journal {
     /// The last lines, for a report of what went wrong.
     #[must_use]
     pub fn tail(&self, count: usize) -> String {
+        self.tail_of(count, |_| true)
+    }
+
+    /// The last lines that `wanted` accepts.
+    #[must_use]
+    pub fn tail_of(&self, count: usize, mut wanted: impl FnMut(&Event) -> bool) -> String {
         let events = self.events();
-        let from = events.len().saturating_sub(count);
-        events[from..].iter().map(|event| format!("{}: {}\n", event.who, event.fields)).collect()
+        let mut last: Vec<&Event> = events.iter().rev().filter(|event| wanted(event)).take(count).collect();
+        last.reverse();
+        last.iter().map(|event| format!("{}: {}\n", event.who, event.fields)).collect()
     }
 }
 

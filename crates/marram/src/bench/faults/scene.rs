@@ -211,13 +211,19 @@ impl Scene {
             && event.text("session") == session.id
     }
 
-    /// The edge that owns a session.
-    pub(super) fn owner(&self, session: &Session) -> anyhow::Result<usize> {
+    /// The edge that owns a session: the newest of those that say so, if its client's agent or gate has said so as well.
+    fn owner(&self, session: &Session) -> anyhow::Result<Option<usize>> {
         let owned = self.lab.journal.last(|event| self.is_about(session, "owned", event));
         let owned = owned.context("the session has an owner")?;
-        let address = owned.text("edge");
-        let place = self.cell_edges().iter().position(|edge| edge.to_string() == address);
-        place.with_context(|| format!("an owner at {address}, where no edge is"))
+        let mut newest = None;
+        for (index, edge) in self.lab.edges[..EDGES].iter().enumerate() {
+            let list = sessions_of(&edge.client()?)?;
+            if let Some(row) = row_of(&list, session).filter(|row| row["phase"] == "running") {
+                newest = newest.max(Some((generation(row), index)));
+            }
+        }
+        let address = |index: usize| self.lab.edges[index].address().to_string();
+        Ok(newest.map(|(_, index)| index).filter(|index| address(*index) == owned.text("edge")))
     }
 
     /// Waits until the session is reported to have no owner; or another one, if whoever stands by was quicker than that report.
@@ -267,49 +273,48 @@ impl Scene {
     /// ends. Returns its owner.
     pub(super) fn wait_until_protected(&self, session: &Session) -> anyhow::Result<usize> {
         self.wait_for_wires()?;
-        let owner = self.owner(session)?;
-        if let Some(how) = self.policy.keeper() {
-            let edge = self.lab.edges[owner].client()?;
-            let ready = |keeper: &Value| {
-                keeper.as_str().is_some_and(|it| it.contains(how) && it.contains(" B behind"))
-            };
-            self.poll("nobody stands by", &edge, session, |row| {
-                row["keepers"].as_array().is_some_and(|all| all.iter().any(ready))
-            })?;
-        }
-        if self.policy == Policy::Recorder {
-            let recorder = self.lab.recorder.as_ref().context("a recorder was started")?.client()?;
-            let address = self.lab.edges[owner].address().to_string();
-            self.poll("the recorder does not keep it", &recorder, session, |row| {
-                row["phase"] == "kept" && row["edge"] == address
-            })?;
-        }
-        Ok(owner)
-    }
-
-    /// Asks an edge or a recorder until its row about a session is as wanted.
-    fn poll(
-        &self,
-        why: &str,
-        client: &Admin,
-        session: &Session,
-        wanted: impl Fn(&Value) -> bool,
-    ) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let list = client.json(Method::GET, "/v1/sessions")?;
-            let rows = list["sessions"].as_array().map_or(&[][..], Vec::as_slice);
-            if rows.iter().any(|row| row["session"] == session.id && wanted(row)) {
-                return Ok(());
-            }
+            // It may still move: what was true of one owner is asked again of the next.
+            let (what, list) = match self.owner(session)? {
+                None => ("its ends and the edges do not agree on its owner", Value::Null),
+                Some(owner) => match self.missing(session, owner)? {
+                    None => return Ok(owner),
+                    Some(missing) => missing,
+                },
+            };
             anyhow::ensure!(
                 Instant::now() < deadline,
-                "{why}: {}\n{list}; the last lines:\n{}",
+                "{what}: {}\n{list}; what was said of it last:\n{}",
                 session.id,
-                self.lab.journal.tail(20)
+                self.lab.journal.tail_of(20, |event| event.text("session") == session.id)
             );
             std::thread::yield_now();
         }
+    }
+
+    /// Who does not keep a session of this owner yet, and the list that shows it.
+    fn missing(&self, session: &Session, owner: usize) -> anyhow::Result<Option<(&'static str, Value)>> {
+        if let Some(how) = self.policy.keeper() {
+            let list = sessions_of(&self.lab.edges[owner].client()?)?;
+            let ready = |keeper: &Value| {
+                keeper.as_str().is_some_and(|it| it.contains(how) && it.contains(" B behind"))
+            };
+            let kept = |row: &Value| row["keepers"].as_array().is_some_and(|all| all.iter().any(ready));
+            if !row_of(&list, session).is_some_and(kept) {
+                return Ok(Some(("nobody stands by", list)));
+            }
+        }
+        if self.policy == Policy::Recorder {
+            let recorder = self.lab.recorder.as_ref().context("a recorder was started")?;
+            let list = sessions_of(&recorder.client()?)?;
+            let address = self.lab.edges[owner].address().to_string();
+            let kept = |row: &Value| row["phase"] == "kept" && row["edge"] == address;
+            if !row_of(&list, session).is_some_and(kept) {
+                return Ok(Some(("the recorder does not keep it", list)));
+            }
+        }
+        Ok(None)
     }
 
     /// The edge that would go on with the session if its owner died: the one that stands by; else one of the others, in turn.
@@ -317,13 +322,26 @@ impl Scene {
         let others: Vec<usize> = (0..EDGES).filter(|edge| *edge != owner).collect();
         if self.policy.keeper().is_some() {
             for edge in &others {
-                let list = self.lab.edges[*edge].client()?.json(Method::GET, "/v1/sessions")?;
-                let rows = list["sessions"].as_array().map_or(&[][..], Vec::as_slice);
-                if rows.iter().any(|row| row["session"] == session.id && row["phase"] == "standing by") {
+                let list = sessions_of(&self.lab.edges[*edge].client()?)?;
+                if row_of(&list, session).is_some_and(|row| row["phase"] == "standing by") {
                     return Ok(*edge);
                 }
             }
         }
         Ok(others[round % others.len()])
     }
+}
+
+/// What an edge or a recorder says of its sessions.
+fn sessions_of(client: &Admin) -> anyhow::Result<Value> {
+    Ok(client.json(Method::GET, "/v1/sessions")?)
+}
+
+fn row_of<'a>(list: &'a Value, session: &Session) -> Option<&'a Value> {
+    list["sessions"].as_array()?.iter().find(|row| row["session"] == session.id)
+}
+
+/// How often it has moved.
+fn generation(row: &Value) -> Option<u64> {
+    row["generation"].as_str()?.split('.').next()?.parse().ok()
 }
