@@ -126,8 +126,6 @@ struct Cell {
     saved: Option<Vec<u8>>,
     /// Sections of the last copy, until they are sealed.
     copied: Option<Vec<u8>>,
-    /// Of the state when that was asked for last.
-    hashed: Option<[u8; 32]>,
 }
 
 /// A cell whose checkpoints arrive.
@@ -173,6 +171,8 @@ pub(crate) struct Cells {
     restoring: BTreeMap<CellId, Restoring>,
     /// Those that were restored and have not run since: they may stand by.
     restored: BTreeMap<CellId, Restoring>,
+    /// Of cells' states when that was asked for last: a handler that fails meanwhile does not take it along.
+    hashes: BTreeMap<CellId, [u8; 32]>,
     habits: Habits,
 }
 
@@ -180,7 +180,8 @@ impl Cells {
     /// None yet.
     #[must_use]
     pub(crate) fn new(habits: Habits) -> Self {
-        Self { cells: BTreeMap::new(), restoring: BTreeMap::new(), restored: BTreeMap::new(), habits }
+        let (cells, restoring, restored) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { cells, restoring, restored, hashes: BTreeMap::new(), habits }
     }
 
     /// Starts a cell.
@@ -368,6 +369,7 @@ impl Cells {
         let cell = self.cells.remove(&id);
         self.restoring.remove(&id);
         self.restored.remove(&id);
+        self.hashes.remove(&id);
         #[cfg(feature = "wasm")]
         if let (Some(twins), Some(twin)) = (&mut past.twins, cell.and_then(|cell| cell.twin)) {
             twins.remove(twin);
@@ -441,7 +443,6 @@ impl Cell {
             twin: None,
             saved: None,
             copied: None,
-            hashed: None,
         }
     }
 
@@ -509,7 +510,6 @@ impl Cell {
             twin: None,
             saved: Some(bytes),
             copied: None,
-            hashed: None,
         })
     }
 }

@@ -22,14 +22,14 @@ pub(crate) struct Played {
 impl Cells {
     /// Hashes a cell's state, for the recording that follows.
     pub(crate) fn hash(&mut self, id: CellId) {
-        if let Some(cell) = self.cells.get_mut(&id) {
-            cell.hashed = Some(cell.state());
+        if let Some(cell) = self.cells.get(&id) {
+            self.hashes.insert(id, cell.state());
         }
     }
 
-    /// What [`Self::hash`] gave last.
-    pub(crate) fn hashed(&self, id: CellId) -> Option<[u8; 32]> {
-        self.cells.get(&id)?.hashed
+    /// What [`Self::hash`] gave last, once.
+    pub(crate) fn hashed(&mut self, id: CellId) -> Option<[u8; 32]> {
+        self.hashes.remove(&id)
     }
 }
 
