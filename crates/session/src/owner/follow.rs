@@ -9,6 +9,8 @@
 //! what it gave must lead to the running digest that the ends have before any of it runs.
 
 mod takeover;
+#[cfg(test)]
+mod tests;
 
 use super::{Effect, Now, Owner, Phase, Policy, side::Message};
 use crate::{

@@ -1,0 +1,475 @@
+//! Taking over, one history at a time: what a standby was fed, what the ends have, and what becomes of the session. The cell
+//! echoes.
+
+use super::*;
+use crate::{
+    cell::{Input, Outcome, Output, Ran},
+    owner::{Attempt, Holder},
+};
+use alloc::{vec, vec::Vec};
+use bytes::BytesMut;
+use core::ops::Range;
+use marram_wire::{
+    frame::{Base, CheckpointPart, Chosen, LogPart, Promised},
+    header::{Many, PortState},
+    id::{HostId, ImageHash, Port, SessionId},
+    limits::INPUT_WINDOW,
+    log::{Entry, Peers, Reads},
+    seal::DomainSecret,
+};
+
+const SESSION: SessionId = SessionId([5; 16]);
+const IMAGE: ImageHash = ImageHash([6; 32]);
+const HOSTS: [HostId; 2] = [HostId([1; 16]), HostId([2; 16])];
+/// Whoever fed the standby.
+const OLD: Generation = Generation { count: 3, opener: 7 };
+/// What the standby opens.
+const NEW: Generation = Generation { count: 4, opener: 8 };
+const CELL: CellId = CellId(1);
+const NOW: Now = Now { mono_ns: 1_000, unix_ns: 2_000 };
+const SAID: [&str; 5] = ["one", "two", "three", "four", "five"];
+
+fn keys() -> SessionKeys {
+    SessionKeys::derive(&DomainSecret::from_material(b"a secret for tests"), SESSION)
+}
+
+fn policy() -> Policy {
+    Policy {
+        app: "echo".into(),
+        server: Some("nobody".into()),
+        keep: true,
+        holder: Holder::Both,
+        recovery_target_ns: u64::MAX,
+        linger_ms: 1_000,
+        messages_per_s: 0,
+        log_bytes_per_s: 0,
+        record_stops: false,
+        shared: false,
+        witness: None,
+    }
+}
+
+/// A session as it went: its start, and then what the client said, an entry each.
+struct History {
+    log: Bytes,
+    /// Where each entry begins, and where the last one ends.
+    offsets: Vec<usize>,
+    /// The running digest at each of them.
+    digests: Vec<Digest>,
+}
+
+impl History {
+    fn new(said: &[&str]) -> Self {
+        let (mut log, mut cursor, mut digest) = (BytesMut::new(), Cursor::default(), Digest::start(SESSION));
+        let (mut offsets, mut digests) = (vec![0], vec![digest]);
+        let start = Event::Start { seed: [3; 32], peers: Peers { server: true, ..Peers::default() } };
+        let messages = said.iter().map(|text| (Event::Message(Port::CLIENT), Some(*text)));
+        for (event, text) in core::iter::once((start, None)).chain(messages) {
+            let now_ns = text.is_none().then_some(0);
+            cursor.put(&Entry { event, now_ns, reads: Reads::default() }, &mut log);
+            let entry = &log[offsets[offsets.len() - 1]..];
+            digest.absorb(&keys(), entry, text.map(|text| (false, text.as_bytes())));
+            offsets.push(log.len());
+            digests.push(digest);
+        }
+        Self { log: log.freeze(), offsets, digests }
+    }
+
+    fn offset(&self, entry: usize) -> u64 {
+        self.offsets[entry] as u64
+    }
+
+    /// These entries as one generation seals them.
+    fn sealed(&self, entries: Range<usize>) -> Bytes {
+        let mut bytes = BytesMut::from(&self.log[self.offsets[entries.start]..self.offsets[entries.end]]);
+        keys().seal(OLD).log(self.offset(entries.start), &mut bytes);
+        bytes.freeze()
+    }
+
+    /// An entry, as it is fed to who stands by.
+    fn fed(&self, entry: usize) -> Frame {
+        let payload = Bytes::from_static(entry.checked_sub(1).map_or("", |at| SAID[at]).as_bytes());
+        let (from, tag) = (if entry == 0 { 2 } else { 0 }, self.digests[entry + 1].tag());
+        Fed { channel: 9, entry: self.sealed(entry..entry + 1), tag, from, close: false, payload }.into()
+    }
+
+    /// A checkpoint in front of an entry other than the first.
+    fn header(&self, entry: usize) -> Header {
+        let took = entry as u64 - 1;
+        let port = |port, took| PortState {
+            port,
+            took,
+            input_closed: false,
+            produced: took,
+            output_closed: false,
+            outbox: Many::default(),
+        };
+        Header {
+            session: SESSION,
+            image: IMAGE,
+            generation: OLD,
+            number: 1,
+            base_generation: Generation::NONE,
+            base_number: 0,
+            log_offset: self.offset(entry),
+            head: self.digests[entry].0,
+            last_ns: 0,
+            timers_set: 0,
+            timers: Many::default(),
+            ports: vec![port(Port::CLIENT, took), port(Port::SERVER, 0)],
+            tasks: Many::default(),
+            locks: Many::default(),
+        }
+    }
+
+    fn meta(&self, entry: usize) -> CheckpointMeta {
+        CheckpointMeta { generation: OLD, number: 1, full: true, log_offset: self.offset(entry), size: 8 }
+    }
+}
+
+/// What an end says when it is asked.
+#[derive(Clone)]
+struct Says {
+    live: bool,
+    /// The entries that it has and the standby lacks.
+    log: Range<usize>,
+    /// Where its log ends, if the digest is to be that of another entry.
+    tag_of: usize,
+    /// The messages that it has and the standby lacks.
+    sent: Range<usize>,
+    received: u64,
+}
+
+/// An end that has what the standby has, entries and messages, and no more.
+fn level(entries: usize, received: u64) -> Says {
+    let messages = entries.saturating_sub(1);
+    Says { live: true, log: entries..entries, tag_of: entries, sent: messages..messages, received }
+}
+
+/// A standby, and what it wants done.
+struct Standby {
+    history: History,
+    owner: Owner,
+    out: Vec<Effect>,
+    /// How much of that was done.
+    done: usize,
+    /// The entry in front of which the checkpoint on its way stands.
+    restoring: Option<usize>,
+    /// What the cell was given.
+    consumed: Vec<Input>,
+}
+
+impl Standby {
+    /// Fed from an entry on; hot or warm.
+    fn new(first: usize, hot: bool) -> Self {
+        let history = History::new(&SAID);
+        let keep = Keep {
+            channel: 9,
+            session: SESSION,
+            generation: OLD,
+            app: "echo".into(),
+            image: IMAGE,
+            hosts: HOSTS.to_vec(),
+            hot,
+            log_offset: history.offset(first),
+            head: history.digests[first].0,
+            last_ns: 0,
+            took: vec![first.saturating_sub(1) as u64, 0],
+        };
+        let owner = Owner::standby(keys(), policy(), &keep, Seed([4; 32])).expect("it makes sense");
+        let mut standby =
+            Self { history, owner, out: Vec::new(), done: 0, restoring: None, consumed: Vec::new() };
+        if first > 0 {
+            standby.base(first);
+        }
+        standby
+    }
+
+    /// Was fed these entries.
+    fn fed(mut self, entries: Range<usize>) -> Self {
+        for entry in entries {
+            let frame = self.history.fed(entry);
+            self.feed(frame);
+        }
+        self
+    }
+
+    fn feed(&mut self, frame: Frame) {
+        self.owner.fed(NOW, frame, &mut self.out);
+        self.settle();
+    }
+
+    /// A full checkpoint in front of an entry arrives.
+    fn base(&mut self, entry: usize) {
+        let meta = self.history.meta(entry);
+        self.feed(Base { channel: 9, meta, took: Vec::new() }.into());
+        self.feed(CheckpointPart { channel: 9, bytes: Bytes::from_static(&[0; 8]) }.into());
+    }
+
+    /// The ends' checkpoint in front of an entry covers what came before.
+    fn truncate(&mut self, entry: usize) {
+        let (log_offset, tag) = (self.history.offset(entry), self.history.digests[entry].tag());
+        self.feed(Truncate { channel: 9, log_offset, tag, sent: 0 }.into());
+    }
+
+    /// Does what is wanted, until nothing is.
+    fn settle(&mut self) {
+        while let Some(effect) = self.out.get(self.done).cloned() {
+            self.done += 1;
+            match effect {
+                Effect::Start(..) => {
+                    self.owner.name_cell(CELL);
+                    self.owner.started(NOW, CELL, Ok(()), &mut self.out);
+                }
+                Effect::Restore(_, chain) => {
+                    self.owner.name_cell(CELL);
+                    let stands = |entry: &usize| self.history.offset(*entry) == chain[0].log_offset;
+                    self.restoring = (1..=SAID.len()).find(stands);
+                }
+                Effect::Part(_) => {
+                    let header = self.history.header(self.restoring.expect("a checkpoint was announced"));
+                    self.owner.restored(NOW, CELL, Ok(Box::new(header)), &mut self.out);
+                }
+                Effect::Run(run) => {
+                    let outputs = match &run.input {
+                        Input::Message { port, payload } => {
+                            vec![Output::Message { port: *port, payload: payload.clone() }]
+                        }
+                        _ => Vec::new(),
+                    };
+                    self.consumed.push(run.input);
+                    let ran = Ran {
+                        cell: run.cell,
+                        outcome: Outcome::Idle,
+                        clock_read: false,
+                        outputs,
+                        timers: Vec::new(),
+                        tasks: Vec::new(),
+                        reads: Vec::new(),
+                        cost_ns: 0,
+                    };
+                    self.owner.ran(NOW, ran, &mut self.out);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The owner is gone: this one asks the ends, which say this.
+    fn opens(&mut self, client: &Says, server: &Says) {
+        (self.out, self.done) = (Vec::new(), 0);
+        let (channels, fresh, proven) = (&[1, 2][..], false, true);
+        let attempt = Attempt { generation: NEW, channels, hosts: &HOSTS, fresh, proven };
+        self.owner.open(&attempt, &mut self.out);
+        self.settle();
+        for (port, says) in [(Port::CLIENT, client), (Port::SERVER, server)] {
+            let channel = port.0 + 1;
+            let (log_start, log_end) =
+                (self.history.offset(says.log.start), self.history.offset(says.log.end));
+            let promised = Promised {
+                channel,
+                previous: OLD,
+                live: says.live,
+                log_start,
+                log_end,
+                tag: self.history.digests[says.tag_of].tag(),
+                received: says.received,
+                window: INPUT_WINDOW,
+                sent_start: says.sent.start as u64,
+                sent_end: says.sent.end as u64,
+                checkpoints: Vec::new(),
+                failed: None,
+                datagrams: false,
+            };
+            self.say(port, promised);
+            if log_start < log_end {
+                let bytes = self.history.sealed(says.log.clone());
+                self.say(port, LogPart { channel, generation: OLD, offset: log_start, bytes });
+            }
+            for text in &SAID[says.sent.clone()] {
+                let payload = Bytes::from_static(text.as_bytes());
+                self.say(port, marram_wire::frame::Input { channel, ack: 0, close: false, payload });
+            }
+        }
+    }
+
+    fn say(&mut self, port: Port, frame: impl Into<Frame>) {
+        self.owner.receive(NOW, port, frame.into(), &mut self.out);
+        self.settle();
+    }
+
+    /// What the ends are sent since they were asked.
+    fn sent(&self, to: Port) -> impl Iterator<Item = &Frame> {
+        self.out.iter().filter_map(move |effect| match effect {
+            Effect::Send(port, frame) if *port == to => Some(frame),
+            _ => None,
+        })
+    }
+
+    fn chosen(&self, port: Port) -> &Chosen {
+        let chosen = self.sent(port).find_map(|frame| match frame {
+            Frame::Chosen(chosen) => Some(chosen),
+            _ => None,
+        });
+        chosen.expect("a log was chosen")
+    }
+
+    /// The echoes that the client is sent.
+    fn echoes(&self) -> Vec<&str> {
+        let payload = |frame| match frame {
+            &Frame::Output(ref output) => core::str::from_utf8(&output.payload).ok(),
+            _ => None,
+        };
+        self.sent(Port::CLIENT).filter_map(payload).collect()
+    }
+
+    /// What the cell was told since it was there.
+    fn heard(&self) -> Vec<&str> {
+        let text = |input| match input {
+            &Input::Message { ref payload, .. } => core::str::from_utf8(payload).ok(),
+            _ => None,
+        };
+        self.consumed.iter().filter_map(text).collect()
+    }
+
+    /// Nothing of what was fed counts: the ends are asked again, for all that they keep.
+    fn begins_anew(&self) -> bool {
+        let again =
+            self.out.iter().any(|effect| matches!(effect, Effect::Again(count) if *count == NEW.count));
+        again && self.owner.standing_by().is_none() && self.owner.log_bytes() == (0, 0)
+    }
+
+    fn goes_on(&self) -> bool {
+        self.owner.phase() == Phase::Running
+    }
+}
+
+#[test]
+fn who_was_fed_everything_goes_on_and_says_what_the_client_lacks() {
+    for hot in [false, true] {
+        let mut standby = Standby::new(0, hot).fed(0..4);
+        assert_eq!(standby.heard(), if hot { &SAID[..3] } else { &[] }, "only who is hot runs ahead");
+        standby.opens(&level(4, 1), &level(4, 0));
+        assert!(standby.goes_on(), "{:?}", standby.out);
+        assert_eq!(standby.heard(), SAID[..3], "each once");
+        let opens = standby.consumed.iter().filter(|input| matches!(input, Input::Open { .. }));
+        assert_eq!(opens.count(), 2, "the session had begun");
+        assert_eq!(standby.echoes(), SAID[1..3], "one had arrived");
+        let chosen = standby.chosen(Port::CLIENT);
+        assert_eq!((chosen.log_offset, &chosen.log[..]), (standby.history.offset(4), &[][..]));
+        assert_eq!(chosen.tag, standby.history.digests[4].tag());
+    }
+}
+
+#[test]
+fn what_only_ends_have_is_taken_in_and_what_they_lack_is_given() {
+    for hot in [false, true] {
+        let mut standby = Standby::new(0, hot).fed(0..3);
+        // The client has two entries more, and their messages; the server has one less.
+        let client = Says { log: 3..5, tag_of: 5, sent: 2..4, ..level(3, 4) };
+        standby.opens(&client, &Says { log: 2..2, tag_of: 2, ..level(2, 0) });
+        assert!(standby.goes_on(), "{:?}", standby.out);
+        assert_eq!((standby.heard(), standby.echoes()), (SAID[..4].to_vec(), Vec::new()));
+        assert_eq!(standby.chosen(Port::CLIENT).log, Bytes::new());
+        let chosen = standby.chosen(Port::SERVER);
+        let mut log = chosen.log.to_vec();
+        keys().seal(NEW).log(chosen.log_offset, &mut log);
+        let history = &standby.history;
+        assert_eq!((chosen.log_offset, chosen.tag), (history.offset(2), history.digests[5].tag()));
+        assert_eq!(log, history.log[history.offsets[2]..history.offsets[5]], "the same log, sealed anew");
+    }
+}
+
+#[test]
+fn a_message_that_nobody_consumed_is_consumed_behind_the_log() {
+    let mut standby = Standby::new(0, false).fed(0..2);
+    standby.opens(&Says { sent: 1..3, ..level(2, 1) }, &level(2, 0));
+    assert!(standby.goes_on(), "{:?}", standby.out);
+    assert_eq!((standby.heard(), standby.echoes()), (SAID[..3].to_vec(), SAID[1..3].to_vec()));
+}
+
+#[test]
+fn who_promised_another_since_makes_it_begin_anew() {
+    for other in [Port::CLIENT, Port::SERVER] {
+        let mut standby = Standby::new(0, true).fed(0..3);
+        let says = |port| Says { live: port != other, ..level(3, 2) };
+        standby.opens(&says(Port::CLIENT), &says(Port::SERVER));
+        assert!(standby.begins_anew(), "{:?}", standby.out);
+        assert_eq!(standby.echoes(), [""; 0]);
+    }
+}
+
+#[test]
+fn log_that_is_not_the_ends_own_makes_it_begin_anew() {
+    let fed = || Standby::new(0, true).fed(0..3);
+    let cases = [
+        ("the digest of another log", Says { tag_of: 2, ..level(3, 2) }),
+        ("what came behind is of another log", Says { log: 3..4, tag_of: 5, sent: 2..3, ..level(3, 2) }),
+        ("a hole between both", Says { log: 4..5, tag_of: 5, sent: 2..4, ..level(3, 2) }),
+        ("a message is missing", Says { log: 3..4, tag_of: 4, ..level(3, 2) }),
+    ];
+    for (what, says) in cases {
+        let mut standby = fed();
+        standby.opens(&says, &level(3, 0));
+        assert!(standby.begins_anew(), "{what}: {:?}", standby.out);
+    }
+}
+
+/// A standby that was fed from a checkpoint on.
+fn fed_from_the_middle() -> Standby {
+    Standby::new(3, false).fed(3..5)
+}
+
+#[test]
+fn who_was_fed_from_a_checkpoint_on_goes_on_from_there() {
+    let mut standby = fed_from_the_middle();
+    standby.opens(&level(5, 3), &Says { log: 3..3, tag_of: 3, ..level(5, 0) });
+    assert!(standby.goes_on(), "{:?}", standby.out);
+    assert_eq!((standby.heard(), standby.echoes()), (SAID[2..4].to_vec(), vec![SAID[3]]));
+}
+
+#[test]
+fn an_end_that_lacks_log_from_before_that_checkpoint_makes_it_begin_anew() {
+    let lacks = Says { log: 2..2, tag_of: 2, ..level(5, 0) };
+    let mut standby = fed_from_the_middle();
+    standby.opens(&level(5, 3), &lacks);
+    assert!(standby.begins_anew(), "the log between cannot be given to it: {:?}", standby.out);
+    // Unless an end holds a checkpoint that covers it.
+    let mut standby = fed_from_the_middle();
+    standby.truncate(3);
+    standby.opens(&level(5, 3), &lacks);
+    assert!(standby.goes_on(), "{:?}", standby.out);
+    assert_eq!(standby.chosen(Port::SERVER).log_offset, standby.history.offset(3));
+    let covered =
+        |frame: &Frame| matches!(frame, Frame::Truncate(it) if it.log_offset == standby.history.offset(3));
+    assert!(standby.sent(Port::SERVER).any(covered), "it may forget what lies before: {:?}", standby.out);
+}
+
+#[test]
+fn half_a_checkpoint_leaves_the_cell_where_it_stood() {
+    let mut standby = fed_from_the_middle();
+    let meta = CheckpointMeta { size: 16, number: 2, ..standby.history.meta(4) };
+    standby.owner.fed(NOW, Base { channel: 9, meta, took: Vec::new() }.into(), &mut standby.out);
+    standby.owner.name_cell(CellId(2));
+    let half = CheckpointPart { channel: 9, bytes: Bytes::from_static(&[0; 8]) };
+    standby.owner.fed(NOW, half.into(), &mut standby.out);
+    standby.out.clear();
+    standby.owner.unfed(&mut standby.out);
+    assert!(matches!(&standby.out[..], [Effect::Remove(CellId(2))]), "{:?}", standby.out);
+    standby.opens(&level(5, 4), &Says { log: 5..5, ..level(5, 0) });
+    assert!(standby.goes_on(), "{:?}", standby.out);
+    assert_eq!(standby.owner.cell(), Some(CELL));
+    assert_eq!((standby.heard(), standby.echoes()), (SAID[2..4].to_vec(), Vec::new()));
+}
+
+#[test]
+fn who_was_fed_nothing_yet_asks_for_all_that_ends_keep() {
+    let mut standby = Standby::new(0, true);
+    standby.opens(&Says { live: false, ..level(0, 0) }, &Says { live: false, ..level(0, 0) });
+    let promise = standby.sent(Port::CLIENT).find_map(|frame| match frame {
+        Frame::Promise(promise) => Some(promise.live.is_some()),
+        _ => None,
+    });
+    assert_eq!(promise, Some(false));
+    assert!(standby.goes_on() && standby.owner.standing_by().is_none(), "{:?}", standby.out);
+}
