@@ -10,6 +10,9 @@ pub(super) fn write(report: &Report, address: &str) {
         Report::EdgeUp { target, name } => {
             debug!(event = "edge_up", edge = address, shard = target.shard, name, "report");
         }
+        Report::OtherDomain { target, name, other } => {
+            debug!(event = "other_domain", edge = address, shard = target.shard, name, other, "report");
+        }
         Report::EdgeDown { target, reason, suspected } => {
             debug!(event = "edge_down", edge = address, shard = target.shard, reason, suspected, "report");
         }

@@ -46,6 +46,18 @@ impl EdgeReports {
         }
     }
 
+    /// An edge has another domain secret than others: whoever runs them thinks that sessions survive, and they do not.
+    fn other_domain(&mut self, target: Target, name: &str, other: &str, now: Instant) {
+        if let Some(swallowed) = self.limiter.pass(now) {
+            let address = self.name(target);
+            warn!(
+                edge = %name, %address, swallowed,
+                "its domain secret is not that of edge `{other}`: neither can go on with the other's sessions; give both the \
+                 same `secret_file`"
+            );
+        }
+    }
+
     /// An edge is gone or suspected. Each failed attempt is reported; what changes is worth a line.
     pub fn down(&mut self, target: Target, reason: &str, suspected: bool, now: Instant) {
         if self.down.insert(target, reason.to_owned()).as_deref() == Some(reason) {
@@ -122,6 +134,7 @@ impl Reports {
     fn write_one(&mut self, report: &Report, now: Instant) {
         let about = match report {
             Report::EdgeUp { target, .. }
+            | Report::OtherDomain { target, .. }
             | Report::EdgeDown { target, .. }
             | Report::Owned { target, .. }
             | Report::Waiting { target, .. }
@@ -131,6 +144,7 @@ impl Reports {
         events::write(report, about);
         match report {
             Report::EdgeUp { target, name } => self.edges.up(*target, name, now),
+            Report::OtherDomain { target, name, other } => self.edges.other_domain(*target, name, other, now),
             Report::EdgeDown { target, reason, suspected } => {
                 self.edges.down(*target, reason, *suspected, now);
             }

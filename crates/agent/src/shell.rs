@@ -425,6 +425,7 @@ impl Shell {
         if let Some(program) = &mut self.program {
             let edge = match &report {
                 Report::EdgeUp { target, .. }
+                | Report::OtherDomain { target, .. }
                 | Report::EdgeDown { target, .. }
                 | Report::Owned { target, .. }
                 | Report::Waiting { target, .. } => self.reports.name(*target),

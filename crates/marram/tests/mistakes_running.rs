@@ -306,7 +306,13 @@ fn edges_of_different_secrets() {
     // The session is at the first, since only now there is a second.
     let mut second = edge_at(&place, "second", second_address, &"b".repeat(32), &apps);
     second.says(&["an app is deployed"]);
-    agent.says(&["edge=second"]);
+    // It is told before it matters, and again when it does.
+    agent.says(&[
+        "its domain secret is not that of edge `first`",
+        "neither can go on with the other's sessions",
+        "the same `secret_file`",
+        "edge=second",
+    ]);
     drop(first);
     agent.says(&[
         "the secret of edge `second` is not the one that the session began under",

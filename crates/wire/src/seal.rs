@@ -40,6 +40,13 @@ impl DomainSecret {
     pub fn from_material(material: &[u8]) -> Self {
         Self(blake3::derive_key("marram 2026 domain secret", material))
     }
+
+    /// Names the domain without telling its secret: edges that say the same share it.
+    #[must_use]
+    pub fn name(&self) -> [u8; 8] {
+        let hash = blake3::derive_key("marram 2026 domain name", &self.0);
+        core::array::from_fn(|index| hash[index])
+    }
 }
 
 impl fmt::Debug for DomainSecret {
@@ -358,6 +365,15 @@ mod tests {
 
     fn keys() -> SessionKeys {
         SessionKeys::derive(&DomainSecret::from_material(b"test"), SessionId([1; 16]))
+    }
+
+    #[test]
+    fn a_domain_is_named_by_its_secret_alone() {
+        let name = |material: &[u8]| DomainSecret::from_material(material).name();
+        assert_eq!(name(b"one"), name(b"one"));
+        assert_ne!(name(b"one"), name(b"two"));
+        let secret = DomainSecret::from_material(b"one");
+        assert_ne!(secret.name()[..], secret.0[..8], "the name does not tell of the secret");
     }
 
     #[test]

@@ -14,6 +14,15 @@ pub enum Event<'a> {
         /// What it calls itself.
         name: &'a str,
     },
+    /// Two edges do not share a domain secret: neither can go on with the other's sessions. Told once, of the one that came later.
+    OtherDomain {
+        /// `host:port`, as in the settings.
+        address: &'a str,
+        /// What it calls itself.
+        name: &'a str,
+        /// What the other one calls itself.
+        other: &'a str,
+    },
     /// An edge is gone, or silent for so long that it is taken for gone.
     EdgeDown {
         /// `host:port`, as in the settings.
@@ -57,6 +66,7 @@ impl<'a> Event<'a> {
     pub(crate) fn of(address: &'a str, report: &'a Report) -> Option<Self> {
         Some(match report {
             Report::EdgeUp { name, .. } => Self::EdgeUp { address, name },
+            Report::OtherDomain { name, other, .. } => Self::OtherDomain { address, name, other },
             Report::EdgeDown { reason, .. } => Self::EdgeDown { address, reason },
             Report::Owned { session, app, gap_ns, .. } => {
                 Self::Owned { session: session.to_string(), app, address, gap: Duration::from_nanos(*gap_ns) }

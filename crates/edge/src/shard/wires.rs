@@ -126,6 +126,7 @@ impl Shard {
             shards: self.config.shards,
             challenge: wire.challenge,
             draining: self.draining,
+            domain: self.secret.name(),
         };
         out.push(Out::Send { wire: id, frame: welcome.into() });
         self.tell_shared_servers(id, out);

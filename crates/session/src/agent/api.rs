@@ -234,6 +234,15 @@ pub enum Report {
         /// What it calls itself.
         name: String,
     },
+    /// Two edges do not share a domain secret: neither can go on with the other's sessions. Told once, of the one that came later.
+    OtherDomain {
+        /// Which.
+        target: Target,
+        /// What it calls itself.
+        name: String,
+        /// What the other one calls itself.
+        other: String,
+    },
     /// An edge is gone or suspected.
     EdgeDown {
         /// Which.

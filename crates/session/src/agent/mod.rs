@@ -51,6 +51,8 @@ pub struct Agent {
     draining: bool,
     dialer: Dialer,
     wires: BTreeMap<WireId, Wire>,
+    /// Edges of which was told that they are of another domain than others.
+    strangers: BTreeSet<u16>,
     /// Which sessions are not where they belong.
     homes: Homes,
     sessions: BTreeMap<EndId, Session>,
@@ -83,6 +85,7 @@ impl Agent {
             started: false,
             draining: false,
             wires: BTreeMap::new(),
+            strangers: BTreeSet::new(),
             sessions: BTreeMap::new(),
             connections: BTreeMap::new(),
             connections_made: 0,

@@ -39,6 +39,8 @@ pub(super) struct Session {
     pub(super) stale: Vec<(WireId, Channel)>,
     /// Whether anybody ever did own it.
     had_owner: bool,
+    /// The domain of whoever owned it last: only edges of that one can go on with it.
+    pub(super) domain: Option<[u8; 8]>,
     /// Since when nobody owns it.
     orphaned_ns: Option<u64>,
     /// Where it belongs, if it is somewhere else.
@@ -69,6 +71,7 @@ impl Session {
             silent: None,
             stale: Vec::new(),
             had_owner: false,
+            domain: None,
             orphaned_ns: Some(now_ns),
             home: None,
             lead_ns: None,
@@ -310,7 +313,9 @@ impl Agent {
 
     fn owned(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
+        let Some(at) = self.wires.get(&wire) else { return };
+        let target = at.target;
+        session.domain = at.welcome.as_ref().map(|welcome| welcome.domain);
         let generation = session.end.promised();
         let since_ns = session.orphaned_ns.take().filter(|_| session.had_owner);
         let gap_ns = since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));

@@ -141,8 +141,27 @@ impl Agent {
         self.dialer.welcomed(now_ns, id.0, welcome.shards);
         self.homes.back(now_ns, wire.target);
         out.push(Out::Report(Report::EdgeUp { target: wire.target, name: welcome.edge.clone() }));
+        let target = wire.target;
         wire.welcome = Some(welcome);
+        self.compare_domains(id, target, out);
         self.wire_usable(now_ns, out);
+    }
+
+    /// Tells once of an edge that cannot go on with another one's sessions, before one of them has to.
+    fn compare_domains(&mut self, id: WireId, target: Target, out: &mut Vec<Out>) {
+        let welcomes =
+            || self.wires.values().filter_map(|wire| Some((wire.target.edge, wire.welcome.as_ref()?)));
+        let Some(welcome) = self.wires.get(&id).and_then(|wire| wire.welcome.as_ref()) else { return };
+        let other = welcomes().find(|(edge, other)| *edge != target.edge && other.domain != welcome.domain);
+        let Some((_, other)) = other else {
+            self.strangers.remove(&target.edge);
+            return;
+        };
+        if !self.strangers.contains(&target.edge) {
+            let (name, other) = (welcome.edge.clone(), other.edge.clone());
+            self.strangers.insert(target.edge);
+            out.push(Out::Report(Report::OtherDomain { target, name, other }));
+        }
     }
 
     fn pong(&mut self, now_ns: u64, id: WireId, stamp: u64) {
@@ -218,8 +237,8 @@ impl Agent {
         wire.is_some_and(|wire| wire.welcome.is_some() && !wire.draining) && !self.dialer.is_suspected(id.0)
     }
 
-    /// Usable wires for a session, best first: whoever stands by for it, the nearest edge, then the shard that the session's id
-    /// points to.
+    /// Usable wires for a session, best first: whoever can open what is kept of it, whoever stands by for it, the nearest edge,
+    /// then the shard that the session's id points to.
     pub(super) fn candidates(&self, id: EndId) -> Vec<WireId> {
         let mut rtt_ns: BTreeMap<u16, u64> = BTreeMap::new();
         for (_, wire) in self.wires.iter().filter(|(id, _)| self.is_usable(**id)) {
@@ -227,7 +246,10 @@ impl Agent {
             *best = (*best).min(wire.rtt_ns);
         }
         let session = id.session;
-        let standby = self.sessions.get(&id).and_then(|session| session.end.standby());
+        let known = self.sessions.get(&id);
+        let standby = known.and_then(|session| session.end.standby());
+        let domain = known.and_then(|session| session.domain);
+        let is_other = |welcome: &Welcome| domain.is_some_and(|domain| domain != welcome.domain);
         let stands_by = |welcome: &Welcome| standby == Some((&welcome.edge[..], welcome.shard));
         let mut ranked: Vec<_> = self
             .wires
@@ -237,6 +259,7 @@ impl Agent {
                 let (shards, home) = (u16::from(wire.shards()), u16::from(wire.home(session)));
                 let turn = (u16::from(wire.target.shard) + shards - home) % shards;
                 (
+                    wire.welcome.as_ref().is_some_and(is_other),
                     !wire.welcome.as_ref().is_some_and(stands_by),
                     rtt_ns.get(&wire.target.edge).map_or(0, |rtt_ns| rtt_ns / NEAR_NS),
                     wire.target.edge,

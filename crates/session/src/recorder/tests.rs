@@ -91,7 +91,8 @@ impl World {
         let wire = WireId(self.wires);
         self.step(In::WireUp { wire, target: Target { edge: 0, shard: 0 } });
         let (version, challenge) = (WIRE_VERSION, [9; 16]);
-        let welcome = Welcome { version, edge: "e".into(), shard: 0, shards: 1, challenge, draining: false };
+        let (edge, domain) = ("e".into(), [4; 8]);
+        let welcome = Welcome { version, edge, shard: 0, shards: 1, challenge, draining: false, domain };
         self.hear(wire, welcome);
         wire
     }

@@ -233,6 +233,9 @@ impl World {
             Report::GoesHome { session, target } => {
                 self.agents[agent].homeward.insert(*session, *target);
             }
+            Report::OtherDomain { .. } => {
+                self.violations.push(format!("{report:?}, and all edges have the same secret"));
+            }
             Report::EdgeUp { .. } | Report::EdgeDown { .. } | Report::Waiting { .. } => {}
         }
     }

@@ -104,6 +104,9 @@ frames! {
         challenge: [u8; 16],
         /// Whether the edge takes no new sessions.
         draining: bool,
+        /// Names the edge's domain ([`DomainSecret::name`](crate::seal::DomainSecret::name)): an edge that says another one cannot
+        /// go on with this one's sessions.
+        domain: [u8; 8],
     }
     /// Either way: the wire closes, and why.
     3 Goodbye {

@@ -75,6 +75,9 @@ fn sent(frame: &Frame, name: &mut impl FnMut(SessionId) -> String) -> String {
 fn reported(report: &Report, name: &mut impl FnMut(SessionId) -> String) -> String {
     match report {
         Report::EdgeUp { target, name } => format!("edge {}.{} is {name}", target.edge, target.shard),
+        Report::OtherDomain { target, name, other } => {
+            format!("edge {}.{} {name} is of another domain than {other}", target.edge, target.shard)
+        }
         Report::EdgeDown { target, reason, suspected } => {
             let how = if *suspected { "suspected" } else { "down" };
             format!("edge {}.{} {how}: {reason}", target.edge, target.shard)

@@ -3,6 +3,7 @@
 mod choice;
 mod datagrams;
 mod dialling;
+mod domains;
 mod draining;
 mod forgetting;
 mod heartbeat;

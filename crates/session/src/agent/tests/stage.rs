@@ -321,7 +321,7 @@ pub(super) fn generation(count: u64) -> Generation {
 
 pub(super) fn welcome(shards: u8) -> Welcome {
     let edge = "north".to_string();
-    Welcome { version: 1, edge, shard: 0, shards, challenge: [3; 16], draining: false }
+    Welcome { version: 1, edge, shard: 0, shards, challenge: [3; 16], draining: false, domain: [4; 8] }
 }
 
 /// What an edge asks a client's end for, having been shown the session's key.

@@ -316,20 +316,20 @@ impl Standby {
 
     /// The echoes that the client is sent.
     fn echoes(&self) -> Vec<&str> {
-        let payload = |frame| match frame {
-            &Frame::Output(ref output) => core::str::from_utf8(&output.payload).ok(),
+        let echoes = self.sent(Port::CLIENT).filter_map(|frame| match frame {
+            Frame::Output(output) => Some(text(&output.payload)),
             _ => None,
-        };
-        self.sent(Port::CLIENT).filter_map(payload).collect()
+        });
+        echoes.collect()
     }
 
     /// What the cell was told since it was there.
     fn heard(&self) -> Vec<&str> {
-        let text = |input| match input {
-            &Input::Message { ref payload, .. } => core::str::from_utf8(payload).ok(),
+        let heard = self.consumed.iter().filter_map(|input| match input {
+            Input::Message { payload, .. } => Some(text(payload)),
             _ => None,
-        };
-        self.consumed.iter().filter_map(text).collect()
+        });
+        heard.collect()
     }
 
     /// Nothing of what was fed counts: the ends are asked again, for all that they keep.
@@ -342,6 +342,10 @@ impl Standby {
     fn goes_on(&self) -> bool {
         self.owner.phase() == Phase::Running
     }
+}
+
+fn text(payload: &Bytes) -> &str {
+    core::str::from_utf8(payload).expect("they are words")
 }
 
 #[test]
