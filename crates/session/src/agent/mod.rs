@@ -51,6 +51,8 @@ pub struct Agent {
     draining: bool,
     dialer: Dialer,
     wires: BTreeMap<WireId, Wire>,
+    /// When an edge was there last, of those that are not; from the start on, of those that never were.
+    gone_ns: BTreeMap<u16, u64>,
     /// Edges of which was told that they are of another domain than others.
     strangers: BTreeSet<u16>,
     /// Which sessions are not where they belong.
@@ -85,6 +87,7 @@ impl Agent {
             started: false,
             draining: false,
             wires: BTreeMap::new(),
+            gone_ns: BTreeMap::new(),
             strangers: BTreeSet::new(),
             sessions: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -106,6 +109,7 @@ impl Agent {
         if !self.started {
             self.started = true;
             self.dialer = Dialer::new(dialer(&self.config), now_ns);
+            self.gone_ns = (0..self.config.edges).map(|edge| (edge, now_ns)).collect();
         }
         match input {
             In::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),

@@ -332,6 +332,7 @@ impl Agent {
     /// An edge will not open a generation.
     fn rejected(&mut self, now_ns: u64, id: EndId, wire: WireId, reject: &Reject, out: &mut Vec<Out>) {
         let (usable, settled) = (self.candidates(id).len(), self.is_settled(id));
+        let misses = self.misses_an_edge(now_ns);
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
         let Some(session) = self.sessions.get_mut(&id) else { return };
         unbind(&mut self.wires, session.asking.take());
@@ -352,7 +353,9 @@ impl Agent {
         session.refusal = Some((reject.code, reject.reason.clone()));
         let everywhere = session.rejected.len() >= usable;
         let unknown = session.rejected.iter().all(|(_, code)| *code == Code::UnknownApp);
-        if !reject.code.retry() || (everywhere && unknown && !session.end.begun()) {
+        // An edge that was there lately may have the app. Of one that was restarted without it, its operators deploy it soon.
+        let nowhere = everywhere && unknown && !misses;
+        if !reject.code.retry() || (nowhere && !session.end.begun()) {
             return self.end_session(now_ns, id, reject.code, reject.reason.clone(), out);
         }
         if everywhere {

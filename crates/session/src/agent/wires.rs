@@ -95,8 +95,10 @@ impl Agent {
     }
 
     pub(super) fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<Out>) {
+        let usable = self.is_usable(id);
         let Some(wire) = self.wires.remove(&id) else { return };
         self.dialer.down(now_ns, id.0, &mut self.random);
+        self.gone_ns.extend(usable.then_some((wire.target.edge, now_ns)));
         self.homes.failed(now_ns, wire.target, &mut self.random);
         let (target, suspected) = (wire.target, false);
         out.push(Out::Report(Report::EdgeDown { target, reason: reason.clone(), suspected }));
@@ -173,6 +175,7 @@ impl Agent {
 
     fn drain_edge(&mut self, now_ns: u64, id: WireId, out: &mut Vec<Out>) {
         let Some(edge) = self.wires.get(&id).map(|wire| wire.target.edge) else { return };
+        self.gone_ns.insert(edge, now_ns);
         // It is the edge that goes, so none of its other shards is a place to go to.
         let mut sessions = Vec::new();
         for (id, wire) in self.wires.iter_mut().filter(|(_, wire)| wire.target.edge == edge) {
@@ -221,6 +224,7 @@ impl Agent {
     fn suspect(&mut self, now_ns: u64, id: WireId, reason: &str, out: &mut Vec<Out>) {
         let Some(wire) = self.wires.get(&id) else { return };
         let target = wire.target;
+        self.gone_ns.insert(target.edge, now_ns);
         self.homes.failed(now_ns, target, &mut self.random);
         out.push(Out::Report(Report::EdgeDown { target, reason: reason.to_string(), suspected: true }));
         let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
@@ -235,6 +239,17 @@ impl Agent {
     pub(super) fn is_usable(&self, id: WireId) -> bool {
         let wire = self.wires.get(&id);
         wire.is_some_and(|wire| wire.welcome.is_some() && !wire.draining) && !self.dialer.is_suspected(id.0)
+    }
+
+    /// Whether there is an edge that cannot be asked now and may be back before a client has waited for too long.
+    pub(super) fn misses_an_edge(&self, now_ns: u64) -> bool {
+        let there =
+            |edge| self.wires.iter().any(|(id, wire)| wire.target.edge == edge && self.is_usable(*id));
+        let mut lately = self
+            .gone_ns
+            .iter()
+            .filter(|(_, gone_ns)| gone_ns.saturating_add(self.config.patience_ns) > now_ns);
+        lately.any(|(edge, _)| !there(*edge))
     }
 
     /// Usable wires for a session, best first: whoever can open what is kept of it, whoever stands by for it, the nearest edge,

@@ -2,7 +2,7 @@
 
 use super::{
     Stage, promise,
-    stage::{MS, config, only},
+    stage::{MS, PATIENCE, TIMEOUT, config, only},
 };
 use alloc::{collections::BTreeSet, vec::Vec};
 use marram_wire::frame::Code;
@@ -167,5 +167,40 @@ fn an_edge_that_let_a_promise_down_is_asked_again_ever_later() {
         assert_eq!(stage.reject(1, channel, Code::Busy), [""; 0]);
         channel += 2;
         assert_eq!(stage.wait_for("hello", 1_000), waited_ms * MS, "after promise {count}");
+    }
+}
+
+#[test]
+fn an_edge_that_was_there_lately_may_have_the_app() {
+    let over: &[&str] = &["p2 is reset", "s2 over, UnknownApp: no"];
+    // It broke, it fell silent, it never was there since the start.
+    let lost: [fn() -> Stage; 3] = [
+        || {
+            let mut stage = Stage::client(2);
+            stage.wire_down(2);
+            stage
+        },
+        || {
+            let mut stage = Stage::client(2);
+            stage.silence(2);
+            stage.wait(TIMEOUT);
+            stage
+        },
+        || {
+            let mut stage = Stage::new(config(2, &[]), 1);
+            stage.edge(1, 0);
+            stage
+        },
+    ];
+    for (case, lost) in lost.into_iter().enumerate() {
+        let mut stage = lost();
+        stage.accept(1);
+        let lines = stage.reject(1, 2, Code::UnknownApp);
+        assert_eq!(lines, ["s1 waits at 0.0, UnknownApp: no, 10000 ms left"], "case {case}");
+        // It is not waited for for ever.
+        stage.wait(PATIENCE);
+        let asks = stage.accept(2).concat();
+        let channel = asks.split(['c', ' ']).nth(3).unwrap().parse().unwrap();
+        assert_eq!(stage.reject(1, channel, Code::UnknownApp), over, "case {case}: {asks}");
     }
 }
