@@ -21,6 +21,8 @@ pub struct EdgeReports {
     down: BTreeMap<Target, String>,
     /// Of each on its own: of many there are many lines, and none of them is lost for another's coming and going.
     ups: BTreeMap<Target, Limiter>,
+    /// What is told but once is not lost for that.
+    domains: Limiter,
     limiter: Limiter,
 }
 
@@ -28,7 +30,8 @@ impl EdgeReports {
     /// Nothing reported yet.
     pub fn new(edges: &[Edge], now: Instant) -> Self {
         let names = edges.iter().map(|edge| edge.name.clone()).collect();
-        Self { names, down: BTreeMap::new(), ups: BTreeMap::new(), limiter: Limiter::new(now) }
+        let (domains, limiter) = (Limiter::new(now), Limiter::new(now));
+        Self { names, down: BTreeMap::new(), ups: BTreeMap::new(), domains, limiter }
     }
 
     /// How an edge was configured.
@@ -48,7 +51,7 @@ impl EdgeReports {
 
     /// An edge has another domain secret than others: whoever runs them thinks that sessions survive, and they do not.
     fn other_domain(&mut self, target: Target, name: &str, other: &str, now: Instant) {
-        if let Some(swallowed) = self.limiter.pass(now) {
+        if let Some(swallowed) = self.domains.pass(now) {
             let address = self.name(target);
             warn!(
                 edge = %name, %address, swallowed,

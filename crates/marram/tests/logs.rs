@@ -99,7 +99,7 @@ fn what_a_cell_prints_is_found_by_its_app_and_its_session() {
         names.iter().all(|of| has(of, "listening for operators") && has(of, "room for cells"))
     };
     let said = until(|| marram(&["logs", "--json", "-n", "1000", both[0], both[1]]).1, all);
-    let spoken = |line: &Value| line["timestamp"].as_str().map(str::to_owned);
+    let spoken = |line: &Value| line["timestamp"].as_str().unwrap().to_owned();
     assert!(parse(&said).is_sorted_by_key(spoken), "{said}");
     assert_eq!(marram(&["logs", "--level", "error", both[0]]).1, "");
     assert_eq!(marram(&["logs", "-n", "1", both[0], both[1]]).1.lines().count(), 1);

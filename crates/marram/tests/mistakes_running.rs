@@ -228,7 +228,7 @@ fn agents_that_no_edge_takes() {
     agent.says(&["edge up"]);
     let _client = TcpStream::connect(address).unwrap();
     agent.says(&["no app `countng`", "marram deploy", "did you mean `counting`?"]);
-    let words = "it is refused, and over unless its agent knows an edge with that app";
+    let words = "it is refused, and over unless its agent knows an edge with that app or misses one";
     let told = |event: &Event| event.text("message").contains(words);
     lab.journal.wait(0, Duration::from_secs(60), told).expect("the edge tells it, too");
 }

@@ -14,7 +14,7 @@ pub enum Event<'a> {
         /// What it calls itself.
         name: &'a str,
     },
-    /// Two edges do not share a domain secret: neither can go on with the other's sessions. Told once, of the one that came later.
+    /// Two edges do not share a domain secret: neither can go on with the other's sessions. Told once for any two secrets.
     OtherDomain {
         /// `host:port`, as in the settings.
         address: &'a str,

@@ -103,7 +103,7 @@ impl Shard {
         let happens = match code {
             Code::WrongKey => "it is refused for good",
             Code::UnknownApp if hello.fresh => {
-                "it is refused, and over unless its agent knows an edge with that app"
+                "it is refused, and over unless its agent knows an edge with that app or misses one"
             }
             _ if hello.fresh => {
                 "it waits, and asks again until the agent's `patience.no_edge` is over or another edge takes it"

@@ -234,7 +234,7 @@ pub enum Report {
         /// What it calls itself.
         name: String,
     },
-    /// Two edges do not share a domain secret: neither can go on with the other's sessions. Told once, of the one that came later.
+    /// Two edges do not share a domain secret: neither can go on with the other's sessions. Told once for any two secrets.
     OtherDomain {
         /// Which.
         target: Target,

@@ -27,7 +27,7 @@ use homes::Homes;
 use local::Local;
 use marram_wire::{id::SessionId, random::Random};
 use sessions::Session;
-use wires::Wire;
+use wires::{Gone, Wire};
 
 /// Acknowledgements wait at most this long for a message to travel with.
 const ACK_DELAY_NS: u64 = 5_000_000;
@@ -51,10 +51,10 @@ pub struct Agent {
     draining: bool,
     dialer: Dialer,
     wires: BTreeMap<WireId, Wire>,
-    /// When an edge was there last, of those that are not; from the start on, of those that never were.
-    gone_ns: BTreeMap<u16, u64>,
-    /// Edges of which was told that they are of another domain than others.
-    strangers: BTreeSet<u16>,
+    /// When an edge, or a shard of it, was lost last; from the start on, of those that never were there.
+    gone: BTreeMap<u16, Gone>,
+    /// Domains of which was told that they are not one, two at a time.
+    strangers: BTreeSet<([u8; 8], [u8; 8])>,
     /// Which sessions are not where they belong.
     homes: Homes,
     sessions: BTreeMap<EndId, Session>,
@@ -87,7 +87,7 @@ impl Agent {
             started: false,
             draining: false,
             wires: BTreeMap::new(),
-            gone_ns: BTreeMap::new(),
+            gone: BTreeMap::new(),
             strangers: BTreeSet::new(),
             sessions: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -109,7 +109,8 @@ impl Agent {
         if !self.started {
             self.started = true;
             self.dialer = Dialer::new(dialer(&self.config), now_ns);
-            self.gone_ns = (0..self.config.edges).map(|edge| (edge, now_ns)).collect();
+            let never = Gone { at_ns: now_ns, back_ns: None, known: false };
+            self.gone = (0..self.config.edges).map(|edge| (edge, never)).collect();
         }
         match input {
             In::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),

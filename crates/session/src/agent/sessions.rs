@@ -39,7 +39,7 @@ pub(super) struct Session {
     pub(super) stale: Vec<(WireId, Channel)>,
     /// Whether anybody ever did own it.
     had_owner: bool,
-    /// The domain of whoever owned it last: only edges of that one can go on with it.
+    /// The domain of the edge that it promised itself to last: only edges of that one can go on with it.
     pub(super) domain: Option<[u8; 8]>,
     /// Since when nobody owns it.
     orphaned_ns: Option<u64>,
@@ -224,6 +224,7 @@ impl Agent {
         session.orphaned_ns.get_or_insert(now_ns);
         session.lead_ns = None;
         if let Some(wire) = self.wires.get_mut(&wire_id) {
+            session.domain = wire.welcome.as_ref().map(|welcome| welcome.domain);
             wire.channels.insert(ask.channel, Bound { session: id, generation: ask.generation });
         }
         let broken = session.local.broken.clone();
@@ -313,9 +314,7 @@ impl Agent {
 
     fn owned(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let Some(at) = self.wires.get(&wire) else { return };
-        let target = at.target;
-        session.domain = at.welcome.as_ref().map(|welcome| welcome.domain);
+        let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
         let generation = session.end.promised();
         let since_ns = session.orphaned_ns.take().filter(|_| session.had_owner);
         let gap_ns = since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
@@ -353,7 +352,7 @@ impl Agent {
         session.refusal = Some((reject.code, reject.reason.clone()));
         let everywhere = session.rejected.len() >= usable;
         let unknown = session.rejected.iter().all(|(_, code)| *code == Code::UnknownApp);
-        // An edge that was there lately may have the app. Of one that was restarted without it, its operators deploy it soon.
+        // An edge that was there lately may have the app, and one that is just back may get it.
         let nowhere = everywhere && unknown && !misses;
         if !reject.code.retry() || (nowhere && !session.end.begun()) {
             return self.end_session(now_ns, id, reject.code, reject.reason.clone(), out);

@@ -16,6 +16,22 @@ use marram_wire::{
 /// Round trips that differ by less count as equally near.
 const NEAR_NS: u64 = 2_000_000;
 
+/// So many pairs of domains are told of.
+const STRANGERS_MAX: usize = 16;
+/// An edge that is back has its apps after so long, if it has them.
+const DEPLOYS_NS: u64 = 5_000_000_000;
+
+/// An edge that could not be asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gone {
+    /// Since when, the last time.
+    pub(super) at_ns: u64,
+    /// Since when it is back; none if it is not, or never was gone since it answered first.
+    pub(super) back_ns: Option<u64>,
+    /// Whether it ever was there.
+    pub(super) known: bool,
+}
+
 /// Which attempt a channel belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound {
@@ -98,7 +114,9 @@ impl Agent {
         let usable = self.is_usable(id);
         let Some(wire) = self.wires.remove(&id) else { return };
         self.dialer.down(now_ns, id.0, &mut self.random);
-        self.gone_ns.extend(usable.then_some((wire.target.edge, now_ns)));
+        if usable {
+            self.is_gone(now_ns, wire.target.edge);
+        }
         self.homes.failed(now_ns, wire.target, &mut self.random);
         let (target, suspected) = (wire.target, false);
         out.push(Out::Report(Report::EdgeDown { target, reason: reason.clone(), suspected }));
@@ -145,23 +163,23 @@ impl Agent {
         out.push(Out::Report(Report::EdgeUp { target: wire.target, name: welcome.edge.clone() }));
         let target = wire.target;
         wire.welcome = Some(welcome);
+        self.is_back(now_ns, target.edge);
         self.compare_domains(id, target, out);
         self.wire_usable(now_ns, out);
     }
 
-    /// Tells once of an edge that cannot go on with another one's sessions, before one of them has to.
+    /// Tells once of two secrets among the edges: who has one cannot go on with the other's sessions.
     fn compare_domains(&mut self, id: WireId, target: Target, out: &mut Vec<Out>) {
         let welcomes =
             || self.wires.values().filter_map(|wire| Some((wire.target.edge, wire.welcome.as_ref()?)));
         let Some(welcome) = self.wires.get(&id).and_then(|wire| wire.welcome.as_ref()) else { return };
-        let other = welcomes().find(|(edge, other)| *edge != target.edge && other.domain != welcome.domain);
-        let Some((_, other)) = other else {
-            self.strangers.remove(&target.edge);
-            return;
-        };
-        if !self.strangers.contains(&target.edge) {
-            let (name, other) = (welcome.edge.clone(), other.edge.clone());
-            self.strangers.insert(target.edge);
+        let pair = |other: &Welcome| (welcome.domain.min(other.domain), welcome.domain.max(other.domain));
+        let other = welcomes().find(|(edge, other)| {
+            *edge != target.edge && other.domain != welcome.domain && !self.strangers.contains(&pair(other))
+        });
+        if let Some((_, other)) = other.filter(|_| self.strangers.len() < STRANGERS_MAX) {
+            let (pair, name, other) = (pair(other), welcome.edge.clone(), other.edge.clone());
+            self.strangers.insert(pair);
             out.push(Out::Report(Report::OtherDomain { target, name, other }));
         }
     }
@@ -174,8 +192,11 @@ impl Agent {
     }
 
     fn drain_edge(&mut self, now_ns: u64, id: WireId, out: &mut Vec<Out>) {
-        let Some(edge) = self.wires.get(&id).map(|wire| wire.target.edge) else { return };
-        self.gone_ns.insert(edge, now_ns);
+        let Some(wire) = self.wires.get(&id) else { return };
+        let (edge, new) = (wire.target.edge, !wire.draining);
+        if new {
+            self.is_gone(now_ns, edge);
+        }
         // It is the edge that goes, so none of its other shards is a place to go to.
         let mut sessions = Vec::new();
         for (id, wire) in self.wires.iter_mut().filter(|(_, wire)| wire.target.edge == edge) {
@@ -223,11 +244,13 @@ impl Agent {
     /// that was only slow.
     fn suspect(&mut self, now_ns: u64, id: WireId, reason: &str, out: &mut Vec<Out>) {
         let Some(wire) = self.wires.get(&id) else { return };
-        let target = wire.target;
-        self.gone_ns.insert(target.edge, now_ns);
+        let (target, was_there) = (wire.target, wire.welcome.is_some() && !wire.draining);
+        let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
+        if was_there {
+            self.is_gone(now_ns, target.edge);
+        }
         self.homes.failed(now_ns, target, &mut self.random);
         out.push(Out::Report(Report::EdgeDown { target, reason: reason.to_string(), suspected: true }));
-        let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
         for session in sessions {
             if !self.is_lost_with_its_owner(session) {
                 self.lost_wire(now_ns, session, id, reason, out);
@@ -241,15 +264,28 @@ impl Agent {
         wire.is_some_and(|wire| wire.welcome.is_some() && !wire.draining) && !self.dialer.is_suspected(id.0)
     }
 
-    /// Whether there is an edge that cannot be asked now and may be back before a client has waited for too long.
+    fn is_gone(&mut self, now_ns: u64, edge: u16) {
+        self.gone.insert(edge, Gone { at_ns: now_ns, back_ns: None, known: true });
+    }
+
+    fn is_back(&mut self, now_ns: u64, edge: u16) {
+        if let Some(gone) = self.gone.get_mut(&edge) {
+            let back_ns = gone.known.then_some(now_ns);
+            gone.back_ns = gone.back_ns.or(back_ns);
+        }
+    }
+
+    /// Whether there is an edge that cannot be asked now, or that was not given its apps again yet, and that a client may wait
+    /// for.
     pub(super) fn misses_an_edge(&self, now_ns: u64) -> bool {
         let there =
             |edge| self.wires.iter().any(|(id, wire)| wire.target.edge == edge && self.is_usable(*id));
-        let mut lately = self
-            .gone_ns
-            .iter()
-            .filter(|(_, gone_ns)| gone_ns.saturating_add(self.config.patience_ns) > now_ns);
-        lately.any(|(edge, _)| !there(*edge))
+        self.gone.iter().any(|(edge, gone)| {
+            // Of one that never answered nothing says that it ever will.
+            let patience_ns = if gone.known { u64::MAX } else { DEPLOYS_NS }.min(self.config.patience_ns);
+            let deploys = gone.back_ns.is_some_and(|back_ns| now_ns < back_ns.saturating_add(DEPLOYS_NS));
+            deploys || (now_ns < gone.at_ns.saturating_add(patience_ns) && !there(*edge))
+        })
     }
 
     /// Usable wires for a session, best first: whoever can open what is kept of it, whoever stands by for it, the nearest edge,
@@ -284,6 +320,9 @@ impl Agent {
             })
             .collect();
         ranked.sort_unstable();
+        // Who cannot open what is kept of it is asked where there is nobody else: it says why.
+        let others = ranked.iter().position(|(is_other, ..)| *is_other).filter(|own| *own > 0);
+        ranked.truncate(others.unwrap_or(usize::MAX));
         ranked.into_iter().map(|(.., id)| id).collect()
     }
 }

@@ -24,6 +24,8 @@ pub(super) const EDGES: usize = 3;
 const GATE: usize = EDGES;
 /// How long any one thing between faults may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two questions, so that whoever is asked has time for its sessions.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// What this machine allows beyond network namespaces.
 #[derive(Clone, Copy, Debug)]
@@ -217,7 +219,8 @@ impl Scene {
         let owned = owned.context("the session has an owner")?;
         let mut newest = None;
         for (index, edge) in self.lab.edges[..EDGES].iter().enumerate() {
-            let list = sessions_of(&edge.client()?)?;
+            // One that does not answer now is asked again.
+            let list = sessions_of(&edge.client()?).unwrap_or_default();
             if let Some(row) = row_of(&list, session).filter(|row| row["phase"] == "running") {
                 newest = newest.max(Some((generation(row), index)));
             }
@@ -289,7 +292,7 @@ impl Scene {
                 session.id,
                 self.lab.journal.tail_of(20, |event| event.text("session") == session.id)
             );
-            std::thread::yield_now();
+            std::thread::sleep(PAUSE);
         }
     }
 

@@ -197,6 +197,16 @@ fn an_edge_that_was_there_lately_may_have_the_app() {
         stage.accept(1);
         let lines = stage.reject(1, 2, Code::UnknownApp);
         assert_eq!(lines, ["s1 waits at 0.0, UnknownApp: no, 10000 ms left"], "case {case}");
+        // It is back, and is given its apps in a while.
+        if case < 2 {
+            let mut stage = lost();
+            stage.wire_down(2);
+            stage.edge(3, 1);
+            stage.accept(1);
+            stage.reject(1, 2, Code::UnknownApp);
+            let waits = ["s1 waits at 1.0, UnknownApp: no, 10000 ms left"];
+            assert_eq!(stage.reject(3, 2, Code::UnknownApp), waits, "case {case}");
+        }
         // It is not waited for for ever.
         stage.wait(PATIENCE);
         let asks = stage.accept(2).concat();
