@@ -115,7 +115,7 @@ impl Agent {
         let Some(wire) = self.wires.remove(&id) else { return };
         self.dialer.down(now_ns, id.0, &mut self.random);
         if usable {
-            self.is_gone(now_ns, wire.target.edge);
+            self.note_gone(now_ns, wire.target.edge);
         }
         self.homes.failed(now_ns, wire.target, &mut self.random);
         let (target, suspected) = (wire.target, false);
@@ -163,7 +163,7 @@ impl Agent {
         out.push(Out::Report(Report::EdgeUp { target: wire.target, name: welcome.edge.clone() }));
         let target = wire.target;
         wire.welcome = Some(welcome);
-        self.is_back(now_ns, target.edge);
+        self.note_back(now_ns, target.edge);
         self.compare_domains(id, target, out);
         self.wire_usable(now_ns, out);
     }
@@ -195,7 +195,7 @@ impl Agent {
         let Some(wire) = self.wires.get(&id) else { return };
         let (edge, new) = (wire.target.edge, !wire.draining);
         if new {
-            self.is_gone(now_ns, edge);
+            self.note_gone(now_ns, edge);
         }
         // It is the edge that goes, so none of its other shards is a place to go to.
         let mut sessions = Vec::new();
@@ -247,7 +247,7 @@ impl Agent {
         let (target, was_there) = (wire.target, wire.welcome.is_some() && !wire.draining);
         let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
         if was_there {
-            self.is_gone(now_ns, target.edge);
+            self.note_gone(now_ns, target.edge);
         }
         self.homes.failed(now_ns, target, &mut self.random);
         out.push(Out::Report(Report::EdgeDown { target, reason: reason.to_string(), suspected: true }));
@@ -264,11 +264,11 @@ impl Agent {
         wire.is_some_and(|wire| wire.welcome.is_some() && !wire.draining) && !self.dialer.is_suspected(id.0)
     }
 
-    fn is_gone(&mut self, now_ns: u64, edge: u16) {
+    fn note_gone(&mut self, now_ns: u64, edge: u16) {
         self.gone.insert(edge, Gone { at_ns: now_ns, back_ns: None, known: true });
     }
 
-    fn is_back(&mut self, now_ns: u64, edge: u16) {
+    fn note_back(&mut self, now_ns: u64, edge: u16) {
         if let Some(gone) = self.gone.get_mut(&edge) {
             let back_ns = gone.known.then_some(now_ns);
             gone.back_ns = gone.back_ns.or(back_ns);
