@@ -14,8 +14,8 @@ use crate::{
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
 
-/// 2: timers name their stage. 3: tasks and locks.
-const VERSION: u8 = 3;
+/// 2: timers name their stage. 3: tasks and locks. 4: paused ports.
+const VERSION: u8 = 4;
 /// The oldest that is read: an edge takes sessions over from those that run the release before its own.
 const VERSION_OLDEST: u8 = 2;
 
@@ -110,6 +110,16 @@ record! {
 }
 
 record! {
+    /// A port that the cell has paused: its end is granted no credit.
+    Paused {
+        /// The stage of the chain that paused it.
+        stage: u8,
+        /// The port, as that stage knows it.
+        port: Port,
+    }
+}
+
+record! {
     /// The session at the checkpoint's position.
     Header {
         /// Which session.
@@ -140,6 +150,8 @@ record! {
         tasks: Many<Task>,
         /// Locks that are held.
         locks: Many<Lock>,
+        /// Ports that are paused, each once.
+        paused: Many<Paused>,
     }
 }
 
@@ -210,7 +222,8 @@ pub fn front(checkpoint: Bytes) -> Result<Option<(Header, Bytes)>, Error> {
         return Err(Error::Unknown);
     }
     let mut encoded = match Bytes::take(&mut rest) {
-        Ok(encoded) if version < 3 => without_tasks(&encoded),
+        Ok(encoded) if version < 3 => with_empty_lists(&encoded, 3),
+        Ok(encoded) if version < 4 => with_empty_lists(&encoded, 1),
         Ok(encoded) => encoded,
         Err(Error::Truncated) => return Ok(None),
         Err(error) => return Err(error),
@@ -219,9 +232,10 @@ pub fn front(checkpoint: Bytes) -> Result<Option<(Header, Bytes)>, Error> {
     if encoded.is_empty() { Ok(Some((header, rest))) } else { Err(Error::Trailing) }
 }
 
-/// A header from before there were tasks, as one of today's that has none: only two empty lists are missing at its end.
-pub(crate) fn without_tasks(encoded: &[u8]) -> Bytes {
-    [encoded, &[0, 0]].concat().into()
+/// A header of an older version, as one of today's: so many lists are missing at its end, and they are empty. The lists of tasks
+/// and locks came with version 3, that of paused ports with version 4.
+pub(crate) fn with_empty_lists(encoded: &[u8], count: usize) -> Bytes {
+    [encoded, &[0, 0, 0][..count.min(3)]].concat().into()
 }
 
 #[cfg(test)]
@@ -245,11 +259,15 @@ mod tests {
             ports: Vec::new(),
             tasks: Many(vec![Task { stage: 1, token: 9 }, Task { stage: 0, token: u64::MAX }]),
             locks: Many(vec![Lock { stage: 1, id: 3, holder: 9, waiting: Many(vec![8, 7]) }]),
+            paused: Many(vec![
+                Paused { stage: 0, port: Port::CLIENT },
+                Paused { stage: 2, port: Port::SERVER },
+            ]),
         }
     }
 
     #[test]
-    fn tasks_and_locks_survive() {
+    fn tasks_locks_and_pauses_survive() {
         let joined = join(&header(), b"cell");
         let joined = Bytes::from(joined);
         assert_eq!(split(joined.clone()), Ok((header(), Bytes::from_static(b"cell"))));
@@ -262,19 +280,22 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_from_before_there_were_tasks_has_none() {
-        let without = Header { tasks: Many::default(), locks: Many::default(), ..header() };
-        let mut encoded = BytesMut::new();
-        without.put(&mut encoded);
-        encoded.truncate(encoded.len() - 2);
-        let mut old = BytesMut::new();
-        2u8.put(&mut old);
-        encoded.freeze().put(&mut old);
-        old.extend_from_slice(b"cell");
-        assert_eq!(split(old.clone().freeze()), Ok((without, Bytes::from_static(b"cell"))));
-        for version in [0, 1, 3, 4] {
-            old[0] = version;
-            assert!(split(old.clone().freeze()).is_err(), "version {version}");
+    fn what_an_older_checkpoint_does_not_know_is_empty() {
+        let before_pauses = Header { paused: Many::default(), ..header() };
+        let before_tasks = Header { tasks: Many::default(), locks: Many::default(), ..before_pauses.clone() };
+        for (version, lists, expected) in [(3_u8, 1, before_pauses), (2, 3, before_tasks)] {
+            let mut encoded = BytesMut::new();
+            expected.put(&mut encoded);
+            encoded.truncate(encoded.len() - lists);
+            let mut old = BytesMut::new();
+            version.put(&mut old);
+            encoded.freeze().put(&mut old);
+            old.extend_from_slice(b"cell");
+            assert_eq!(split(old.clone().freeze()), Ok((expected, Bytes::from_static(b"cell"))));
+            for other in (0..=5).filter(|other| *other != version) {
+                old[0] = other;
+                assert!(split(old.clone().freeze()).is_err(), "{version} as {other}");
+            }
         }
     }
 }

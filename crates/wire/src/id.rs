@@ -15,7 +15,7 @@ pub struct SessionId(pub [u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ImageHash(pub [u8; 32]);
 
-/// Names one running agent process, so that an edge can find the wire of a session's other end.
+/// Names one agent, so that an edge can find the wire of a session's other end: a digest of the agent's public key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HostId(pub [u8; 16]);
 
@@ -26,6 +26,17 @@ pub struct Generation {
     pub count: u64,
     /// Random bits that the opener drew for this attempt alone.
     pub opener: u64,
+}
+
+impl HostId {
+    /// The id of the agent that holds the private half of this Ed25519 key.
+    #[must_use]
+    pub fn of_key(public: &[u8; 32]) -> Self {
+        let digest = blake3::derive_key("marram 2026 agent id", public);
+        let mut id = [0; 16];
+        id.copy_from_slice(&digest[..16]);
+        Self(id)
+    }
 }
 
 impl Generation {

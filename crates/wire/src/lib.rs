@@ -13,6 +13,8 @@ pub mod header;
 pub mod id;
 pub mod limits;
 pub mod log;
+pub mod peer;
 pub mod random;
 pub mod recording;
+pub mod rights;
 pub mod seal;

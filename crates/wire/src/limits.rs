@@ -42,6 +42,12 @@ pub const CHECKPOINT_WINDOW: u64 = 256 << 10;
 pub const RETAINED_MAX: u64 = 16 << 20;
 /// A keeper that has not acknowledged so many bytes of what a session consumed is dropped, and begins again later.
 pub const FEED_WINDOW: u64 = 8 << 20;
+/// Entries by which a hot standby may fall behind its owner: by more, taking over would take long, and it is dropped.
+pub const REPLAY_LAG_MAX: u64 = 4_096;
+/// A hot standby tells its owner what it has replayed after so many entries.
+pub const REPLAYED_EVERY: u64 = 64;
+const _: () =
+    assert!(2 * REPLAYED_EVERY < REPLAY_LAG_MAX, "one that keeps up has said so before it would be dropped");
 /// Bytes of consumed but not yet covered messages at which an edge takes a checkpoint.
 pub const COVER_BYTES: u64 = 4 << 20;
 /// Bytes of outputs that may wait for one client of a cell that others share: they are not to be held up.

@@ -2,8 +2,8 @@
 //! cache, and nothing else.
 //!
 //! ```text
-//! entry := kind (bits 0-2) | has time (bit 3) | has reads (bit 4)  [| seed (32) | peers (1)]  [| time]  [| reads]
-//! peers := has server (bit 0) | client by datagrams (bit 1) | server by datagrams (bit 2)
+//! entry := kind (bits 0-2) | has time (bit 3) | has reads (bit 4)  [| seed (32) | peers]  [| time]  [| reads]
+//! peers := has server (bit 0) | client by datagrams (bit 1) | server by datagrams (bit 2) | client is known (bit 3)  [| peer]
 //! time  := nanoseconds since the last logged time (LEB128); in a start entry absolute (8 bytes, little endian)
 //! reads := forgets (bit 0) | number of reads << 1 (LEB128) | reads, each
 //!          0 | key's digest (8) | 0 none | 1 away | 2 refused | 3, size (LEB128), bytes
@@ -20,7 +20,9 @@ pub use reads::{Found, Known, Logged, Read, Reads};
 use crate::{
     codec::{Error, Field},
     id::Port,
+    peer::Peer,
 };
+use alloc::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 const TIMED: u8 = 8;
@@ -28,9 +30,10 @@ const READ: u8 = 16;
 const SERVER: u8 = 1;
 const CLIENT_DATAGRAMS: u8 = 2;
 const SERVER_DATAGRAMS: u8 = 4;
+const CLIENT_KNOWN: u8 = 8;
 
 /// Whom a session's cell talks to, and how they speak: what opens its ports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Peers {
     /// Whether there is a server.
     pub server: bool,
@@ -38,6 +41,8 @@ pub struct Peers {
     pub client_datagrams: bool,
     /// Whether the server does.
     pub server_datagrams: bool,
+    /// What is known of the client.
+    pub client: Option<Arc<Peer>>,
 }
 
 impl Field for Peers {
@@ -45,23 +50,29 @@ impl Field for Peers {
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
         let bits = bit(self.server, SERVER)
             | bit(self.client_datagrams, CLIENT_DATAGRAMS)
-            | bit(self.server_datagrams, SERVER_DATAGRAMS);
+            | bit(self.server_datagrams, SERVER_DATAGRAMS)
+            | bit(self.client.is_some(), CLIENT_KNOWN);
         bits.put(out);
+        if let Some(client) = &self.client {
+            client.put(out);
+        }
     }
     fn take(from: &mut Bytes) -> Result<Self, Error> {
         let bits = u8::take(from)?;
         let server = bits & SERVER != 0;
-        let known = bits & !(SERVER | CLIENT_DATAGRAMS | SERVER_DATAGRAMS) == 0;
+        let known = bits & !(SERVER | CLIENT_DATAGRAMS | SERVER_DATAGRAMS | CLIENT_KNOWN) == 0;
         let server_datagrams = bits & SERVER_DATAGRAMS != 0;
         if !known || (server_datagrams && !server) {
             return Err(Error::Unknown);
         }
-        Ok(Self { server, client_datagrams: bits & CLIENT_DATAGRAMS != 0, server_datagrams })
+        let client_datagrams = bits & CLIENT_DATAGRAMS != 0;
+        let client = (bits & CLIENT_KNOWN != 0).then(|| Peer::take(from).map(Arc::new)).transpose()?;
+        Ok(Self { server, client_datagrams, server_datagrams, client })
     }
 }
 
 /// One input event that a cell consumed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The next message, or the close, of this port.
     Message(Port),
@@ -99,8 +110,8 @@ pub struct Cursor {
 impl Cursor {
     /// Appends an entry. A time before the last one is written as the last one: session time never runs backwards.
     pub fn put(&mut self, entry: &Entry, out: &mut BytesMut) {
-        let kind = match entry.event {
-            Event::Message(Port::CLIENT) => 0,
+        let kind = match &entry.event {
+            Event::Message(port) if *port == Port::CLIENT => 0,
             Event::Message(_) => 1,
             Event::Timer => 2,
             Event::Task => 4,
@@ -109,7 +120,7 @@ impl Cursor {
         let timed = if entry.now_ns.is_some() { TIMED } else { 0 };
         let read = if entry.reads.list.is_empty() { 0 } else { READ };
         (kind | timed | read).put(out);
-        if let Event::Start { seed, peers } = entry.event {
+        if let Event::Start { seed, peers } = &entry.event {
             seed.put(out);
             peers.put(out);
         }
@@ -170,7 +181,7 @@ mod tests {
             cursor.put(&Entry { event, now_ns: Some(at), reads: Reads::default() }, &mut out);
         }
         let (mut cursor, mut bytes) = (Cursor::default(), out.freeze());
-        let times = entries.map(|_| cursor.take(&mut bytes).ok().and_then(|entry| entry.now_ns));
+        let times = [0, 1].map(|_| cursor.take(&mut bytes).ok().and_then(|entry| entry.now_ns));
         assert_eq!(times, [Some(i64::MIN), Some(i64::MAX)]);
     }
 
@@ -207,13 +218,22 @@ mod tests {
 
     #[test]
     fn every_pair_of_peers_has_a_byte_of_its_own_and_no_other_byte_has_a_meaning() {
-        let meanings = (0..=255).filter_map(|byte| Peers::take(&mut Bytes::copy_from_slice(&[byte])).ok());
+        // A client that is known follows.
+        let peer = Peer::new(None, Some("web-1"));
+        let mut known = BytesMut::new();
+        peer.as_ref().unwrap().put(&mut known);
+        let meanings = (0..=255).filter_map(|byte| {
+            let after = if byte & CLIENT_KNOWN == 0 { &[] } else { &known[..] };
+            let mut bytes = Bytes::from([&[byte], after].concat());
+            Peers::take(&mut bytes).ok().filter(|_| bytes.is_empty())
+        });
         let bytes = meanings.map(|peers| {
+            assert!(peers.client.is_none() || peers.client.as_deref() == peer.as_ref());
             let mut out = BytesMut::new();
             peers.put(&mut out);
             out[0]
         });
-        assert_eq!(bytes.collect::<alloc::vec::Vec<u8>>(), [0, 1, 2, 3, 5, 7]);
+        assert_eq!(bytes.collect::<alloc::vec::Vec<u8>>(), [0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 15]);
     }
 
     #[test]

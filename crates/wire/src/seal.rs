@@ -18,7 +18,7 @@ use crate::{
     limits::SEAL_CHUNK,
 };
 use aegis::aegis128x4::Aegis128X4Mac;
-use alloc::vec::Vec;
+use alloc::{string::String, vec::Vec};
 use chacha20::{
     ChaCha20,
     cipher::{KeyIvInit, StreamCipher, StreamCipherSeek},
@@ -81,6 +81,30 @@ impl KeeperKey {
 impl fmt::Debug for KeeperKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeeperKey")
+    }
+}
+
+/// What an edge shows another of its domain, to be given apps and images: nothing else follows from it.
+#[derive(Clone)]
+pub struct EdgeKey([u8; 32]);
+
+impl EdgeKey {
+    /// The domain's.
+    #[must_use]
+    pub fn derive(secret: &DomainSecret) -> Self {
+        Self(blake3::derive_key("marram 2026 edge reads", &secret.0))
+    }
+
+    /// As it is shown in a request.
+    #[must_use]
+    pub fn bearer(&self) -> String {
+        blake3::Hash::from_bytes(self.0).to_hex().as_str().into()
+    }
+}
+
+impl fmt::Debug for EdgeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EdgeKey")
     }
 }
 
@@ -374,6 +398,15 @@ mod tests {
         assert_ne!(name(b"one"), name(b"two"));
         let secret = DomainSecret::from_material(b"one");
         assert_ne!(secret.name()[..], secret.0[..8], "the name does not tell of the secret");
+    }
+
+    #[test]
+    fn what_edges_show_each_other_is_their_domains_and_not_its_keepers() {
+        let [one, two] = [b"one", b"two"].map(|material| DomainSecret::from_material(material));
+        let bearer = EdgeKey::derive(&one).bearer();
+        assert_eq!((bearer.len(), EdgeKey::derive(&one).bearer()), (64, bearer.clone()));
+        assert_ne!(bearer, EdgeKey::derive(&two).bearer());
+        assert_ne!(EdgeKey::derive(&one).0, KeeperKey::derive(&one).0);
     }
 
     #[test]

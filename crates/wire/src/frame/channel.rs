@@ -32,6 +32,7 @@ impl Frame {
             Self::Promised(frame) => (Some(Speaker::End), frame.channel),
             Self::Input(frame) => (Some(Speaker::End), frame.channel),
             Self::Stored(frame) => (Some(Speaker::End), frame.channel),
+            Self::Replayed(frame) => (Some(Speaker::End), frame.channel),
             Self::Superseded(frame) => (Some(Speaker::End), frame.channel),
             Self::Finished(frame) => (Some(Speaker::End), frame.channel),
             Self::Kept(frame) => (Some(Speaker::End), frame.channel),

@@ -24,6 +24,7 @@ pub use reader::{ReadError, Reader};
 use crate::{
     codec::{Error, Field},
     id::{Generation, HostId, ImageHash, SessionId},
+    peer::Origin,
     record,
 };
 use alloc::{string::String, vec::Vec};
@@ -79,14 +80,12 @@ macro_rules! frames {
 
 frames! {
     // The wire itself.
-    /// Agent to edge, first on a wire.
+    /// Agent to edge, first on a wire. The agent's id is not in it: the handshake has proved that already.
     1 Greet {
         /// Oldest version that the agent speaks.
         version_oldest: u8,
         /// Newest version that the agent speaks.
         version_newest: u8,
-        /// The agent process.
-        host: HostId,
         /// Servers that this agent can reach, by the names that manifests use.
         servers: Vec<String>,
     }
@@ -160,6 +159,8 @@ frames! {
         proof: Option<[u8; 16]>,
         /// Of the session's other end, where known: whom to invite.
         peer: Option<HostId>,
+        /// Where the client came in, for the server's end; absent unless fresh.
+        origin: Option<Origin>,
     }
     /// Edge to end: promise me this generation. Opens the channel at the end that did not say [`Hello`].
     17 Promise {
@@ -191,6 +192,8 @@ frames! {
         /// this end's messages it consumed. If the end promised nothing else since, it sends no checkpoint, and log and
         /// messages from there on.
         live: Option<Live>,
+        /// Where the client came in, as its agent says, for a server's end that begins now.
+        origin: Option<Origin>,
     }
     /// End to edge: promised. Followed on the channel by checkpoints, log and messages as announced here.
     18 Promised {
@@ -220,6 +223,8 @@ frames! {
         failed: Option<Failure>,
         /// Whether the program at this end speaks in datagrams. Says how its port opens, if the session begins now.
         datagrams: bool,
+        /// Where the client came in; only from the client's end, and only if the session has not begun.
+        origin: Option<Origin>,
     }
     /// End to edge, or in [`Chosen`]'s wake: a part of the log as one generation sealed it.
     19 LogPart {
@@ -393,6 +398,13 @@ frames! {
         /// The new one.
         generation: Generation,
     }
+    /// Hot standby to owner: so many more of the entries that it was fed have run through its cell.
+    84 Replayed {
+        /// The channel.
+        channel: Channel,
+        /// Since it last said so.
+        entries: u64,
+    }
     /// Edge to recorder: what do you keep of this session? Opens the channel.
     77 Recall {
         /// New on this wire, odd.
@@ -555,6 +567,8 @@ pub enum Code {
     Reset = 16,
     /// The cell that the session is to share is on another shard of this edge: try those.
     Elsewhere = 17,
+    /// The agent's credential does not allow it: final.
+    Forbidden = 18,
 }
 
 impl Code {
@@ -599,6 +613,7 @@ impl Field for Code {
             Waiting,
             Reset,
             Elsewhere,
+            Forbidden,
         ];
         all.get(usize::from(u8::take(from)?)).copied().ok_or(Error::Unknown)
     }

@@ -8,8 +8,7 @@ fn samples() -> Vec<Frame> {
     let meta = CheckpointMeta { generation, number: 9, full: false, log_offset: 77, size: 1 << 33 };
     let failure = Failure { log_offset: 5, input: 1, reason: "unreachable".to_string() };
     vec![
-        Greet { version_oldest: 1, version_newest: 2, host: HostId([7; 16]), servers: vec!["web".into()] }
-            .into(),
+        Greet { version_oldest: 1, version_newest: 2, servers: vec!["web".into()] }.into(),
         Drain {}.into(),
         Hello {
             channel: 300,
@@ -21,6 +20,7 @@ fn samples() -> Vec<Frame> {
             image: Some(ImageHash([3; 32])),
             proof: Some([1; 16]),
             peer: None,
+            origin: None,
         }
         .into(),
         Promised {
@@ -37,6 +37,11 @@ fn samples() -> Vec<Frame> {
             checkpoints: vec![meta.clone(), meta.clone()],
             failed: Some(failure),
             datagrams: true,
+            origin: Some(Origin {
+                client: Some(([192, 0, 2, 1], 40_000).into()),
+                local: Some(([1, 0, 0, 0, 0, 0, 0, 2], 443).into()),
+                listener: "web".into(),
+            }),
         }
         .into(),
         Fetch { channel: 1 }.into(),

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     codec::{Error, Field},
-    header::{Header, without_tasks},
+    header::{Header, with_empty_lists},
     id::{ImageHash, Port},
     limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, LOG_SIZE_MAX},
     log::{Cursor, Event},
@@ -61,8 +61,10 @@ impl Recording {
         let about: About = section.read()?;
         let mut header = None;
         if let Some(mut section) = next(kind::HEADER) {
-            if version < 2 {
-                section.payload = without_tasks(&section.payload);
+            match version {
+                ..2 => section.payload = with_empty_lists(&section.payload, 3),
+                2 => section.payload = with_empty_lists(&section.payload, 1),
+                _ => {}
             }
             let read: Header = section.read()?;
             let same = read.session == about.session && read.image == about.image;

@@ -27,8 +27,8 @@ use core::fmt;
 
 /// Begins every record file.
 pub const MAGIC: [u8; 4] = *b"MRRC";
-/// The version of the layout that this build writes. 2: a header has tasks and locks.
-pub const VERSION: u32 = 2;
+/// The version of the layout that this build writes. 2: a header has tasks and locks. 3: and paused ports.
+pub const VERSION: u32 = 3;
 /// The oldest version that it reads.
 pub const VERSION_OLDEST: u32 = 1;
 /// Largest record file, in bytes: the largest chain of checkpoints, both ends' messages, and the apps to run them.
@@ -265,13 +265,14 @@ fn checksum(kind: u8, payload: &[u8]) -> [u8; CHECKSUM] {
     checksum
 }
 
-/// A log without what seeds the cell, which tells what it drew, and keys may be made of that; and without what it read from
-/// the cache, but for how long that was.
+/// A log without what seeds the cell, which tells what it drew, and keys may be made of that; without what it knew of its
+/// client; and without what it read from the cache, but for how long that was.
 fn without_secrets(log: &Bytes, cursor: &mut Cursor) -> Bytes {
     let (mut rest, mut out, mut put) = (log.clone(), BytesMut::new(), *cursor);
     while let Some(mut entry) = (!rest.is_empty()).then(|| cursor.take(&mut rest)).and_then(Result::ok) {
-        if let Event::Start { seed, .. } = &mut entry.event {
+        if let Event::Start { seed, peers } = &mut entry.event {
             *seed = [0; 32];
+            peers.client = None;
         }
         for logged in &mut entry.reads.list {
             if let Logged::New(Read { key, found }) = logged {
