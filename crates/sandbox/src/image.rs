@@ -6,6 +6,7 @@ use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
 use crate::deploy::GlobalValue;
 use crate::files::Files;
 use crate::host::Print;
+use crate::image_key::ImageKey;
 use crate::keys::KeyId;
 use crate::limits::{GLOBALS_MAX, IMAGE_SPAN_MAX, PAGE, WASM_PAGE};
 use crate::quotas::{QUOTAS_BYTES, Quotas};
@@ -140,6 +141,7 @@ impl StageImage {
             globals: self.globals.len(),
             keys: self.keys.clone(),
             prints: self.prints.clone(),
+            rebuilt: self.rebuilt.clone(),
         }
     }
 }
@@ -161,6 +163,8 @@ pub struct ImageInfo {
     pub keys: Vec<KeyId>,
     /// What initialisation printed, if it ran just now.
     pub prints: Vec<Print>,
+    /// Why the compiled code that was there could not be used, if there was some.
+    pub rebuilt: Option<ImageFault>,
 }
 
 /// Why an image file cannot be used. It is then made again from the app.
@@ -172,6 +176,8 @@ pub enum ImageFault {
     Unreadable(String),
     /// It is not what was written: cut short, or changed.
     Corrupt(&'static str),
+    /// It was not written here, by who has this machine's key, or was changed since.
+    NotAuthentic,
     /// It was written by another version of this program, or on another kind of machine.
     Foreign,
 }
@@ -182,6 +188,10 @@ impl fmt::Display for ImageFault {
             Self::Missing => f.write_str("there is no compiled image"),
             Self::Unreadable(why) => write!(f, "the compiled image cannot be read: {why}"),
             Self::Corrupt(why) => write!(f, "the compiled image is damaged ({why}); check the disk"),
+            Self::NotAuthentic => f.write_str(
+                "the compiled image does not authenticate: it was changed, or brought here from elsewhere; find out who can \
+                 write there, and check the disk",
+            ),
             Self::Foreign => f.write_str(
                 "the compiled image was made by another version of the engine or for another processor",
             ),
@@ -192,18 +202,18 @@ impl fmt::Display for ImageFault {
 /// Begins every image file.
 const MAGIC: [u8; 4] = *b"MRIM";
 /// Version of the layout below, and of what deployment puts into code.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// An image file:
 ///
 /// ```text
-/// | magic 4 | version 4 | body length 8 | BLAKE3 of the body 32 | body |
+/// | magic 4 | version 4 | body length 8 | BLAKE3 of version and body 32, keyed by the directory's key | body |
 /// body: | compatibility 8 | image hash 32 | quotas 39 | key count 1 | (key 32)* |
 ///       | memory length 8 | run count 4 | (offset 4 | length 4 | pages)* |
 ///       | global count 4 | (type 1 | bits 16)* | files, as in `files/codec.rs` | code: the rest |
 /// ```
 impl StageImage {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self, key: &ImageKey) -> Vec<u8> {
         let mut body = Vec::with_capacity(self.memory.bytes() + self.code.len() + 256);
         put_u64(&mut body, self.compatibility);
         body.extend_from_slice(&self.hash.0);
@@ -221,14 +231,19 @@ impl StageImage {
         out.extend_from_slice(&MAGIC);
         put_u32(&mut out, VERSION);
         put_u64(&mut out, body.len() as u64);
-        out.extend_from_slice(blake3::hash(&body).as_bytes());
+        out.extend_from_slice(key.mac(VERSION, &body).as_bytes());
         out.extend_from_slice(&body);
         out
     }
 
-    /// Reads an image file. What comes back has passed the checksum and was written for exactly this engine, so its
-    /// code is what this program's compiler produced.
-    pub(crate) fn decode(bytes: &[u8], hash: ImageHash, compatibility: u64) -> Result<Self, ImageFault> {
+    /// Reads an image file. What comes back was written by who has the key, for exactly this engine, so its code is what this
+    /// program's compiler produced.
+    pub(crate) fn decode(
+        bytes: &[u8],
+        hash: ImageHash,
+        compatibility: u64,
+        key: &ImageKey,
+    ) -> Result<Self, ImageFault> {
         let mut reader = Reader::new(bytes);
         if reader.take(4) != Some(&MAGIC) {
             return Err(ImageFault::Corrupt("it does not begin as an image"));
@@ -237,13 +252,14 @@ impl StageImage {
             return Err(ImageFault::Foreign);
         }
         let len = reader.u64().ok_or(ImageFault::Corrupt("it is cut short"))?;
-        let checksum: [u8; 32] = reader.array().ok_or(ImageFault::Corrupt("it is cut short"))?;
+        let mac: [u8; 32] = reader.array().ok_or(ImageFault::Corrupt("it is cut short"))?;
         let body = reader.rest();
         if body.len() as u64 != len {
             return Err(ImageFault::Corrupt("its length is wrong"));
         }
-        if *blake3::hash(body).as_bytes() != checksum {
-            return Err(ImageFault::Corrupt("its checksum is wrong"));
+        // Compares in a time that says nothing about where the two differ.
+        if key.mac(VERSION, body) != mac {
+            return Err(ImageFault::NotAuthentic);
         }
         let mut reader = Reader::new(body);
         if reader.u64() != Some(compatibility) {

@@ -5,6 +5,7 @@ use crate::app::{App, ImageFile, hash_of};
 use crate::chain::{self, Chain, Image, Stage};
 use crate::deploy::{self, DeployError};
 use crate::image::{ImageFault, ImageInfo, StageImage};
+use crate::image_key::{self, ImageKey};
 use crate::keys::KeyId;
 use crate::limits::INITIALISE_MS_MAX;
 use crate::quotas::Quotas;
@@ -24,19 +25,22 @@ pub struct Images {
     initialise_ms_max: u64,
     /// The engine version and settings that loadable code must have.
     compatibility: u64,
+    /// By which compiled code is known that was made here.
+    key: ImageKey,
 }
 
 impl Images {
-    /// Uses `dir`, and makes it if it is missing. Nobody but this program may be able to write there: compiled code
-    /// is run from it.
+    /// Uses `dir`, and makes it if it is missing. Nobody else may look into it from then on, and compiled code in it is run only
+    /// if it was written with the key that lies there.
     ///
     /// # Errors
-    /// If the directory cannot be made, or the machine cannot run the engine.
+    /// If the directory cannot be made, is another user's, or the machine cannot run the engine.
     pub fn open(dir: &Path) -> Result<Self, DeployError> {
-        fs::create_dir_all(dir).map_err(|error| DeployError::Store(StoreError::new(dir, &error)))?;
+        let key = image_key::private(dir).and_then(|()| ImageKey::of(dir));
+        let key = key.map_err(|error| DeployError::Store(StoreError::new(dir, &error)))?;
         let compatibility = deploy::base_compatibility()?;
         sweep(dir);
-        Ok(Self { dir: dir.into(), initialise_ms_max: INITIALISE_MS_MAX, compatibility })
+        Ok(Self { dir: dir.into(), initialise_ms_max: INITIALISE_MS_MAX, compatibility, key })
     }
 
     /// Bounds initialisation to `ms` milliseconds instead of [`INITIALISE_MS_MAX`].
@@ -74,16 +78,21 @@ impl Images {
         let app = App::new(module, files, keys, quotas).map_err(DeployError::Files)?;
         let encoded = app.encode();
         let hash = hash_of(&encoded);
-        if let Ok(image) = self.read_image(hash) {
-            // Other machines fetch the app from here, whatever became of its file.
-            if self.app(hash).is_err() {
-                self.write(&app_name(hash), &encoded).map_err(DeployError::Store)?;
+        let fault = match self.read_image(hash) {
+            Ok(image) => {
+                // Other machines fetch the app from here, whatever became of its file.
+                if self.app(hash).is_err() {
+                    self.write(&app_name(hash), &encoded).map_err(DeployError::Store)?;
+                }
+                return Ok(image.info());
             }
-            return Ok(image.info());
-        }
-        let image = deploy::build(&app, self.initialise_ms_max)?;
+            Err(fault) => fault,
+        };
+        let mut image = deploy::build(&app, self.initialise_ms_max)?;
         self.write(&app_name(hash), &encoded).map_err(DeployError::Store)?;
-        self.write(&image_name(hash), &image.encode()).map_err(DeployError::Store)?;
+        self.write(&image_name(hash), &image.encode(&self.key)).map_err(DeployError::Store)?;
+        // There is none yet when an app is new.
+        image.rebuilt = Some(fault).filter(|fault| *fault != ImageFault::Missing);
         Ok(image.info())
     }
 
@@ -138,7 +147,7 @@ impl Images {
         let app = App::decode(&app).map_err(|why| LoadError::App { hash, why })?;
         let mut image = deploy::build(&app, self.initialise_ms_max).map_err(LoadError::Build)?;
         // An image that cannot be kept can still be used; the next load pays again.
-        let kept = self.write(&image_name(hash), &image.encode());
+        let kept = self.write(&image_name(hash), &image.encode(&self.key));
         image.rebuilt = Some(match kept {
             Ok(()) => fault,
             Err(error) => ImageFault::Unreadable(format!("{fault}; and it could not be kept: {error}")),
@@ -203,7 +212,7 @@ impl Images {
         let decoded = App::decode(app).map_err(|why| LoadError::App { hash, why })?;
         let image = deploy::build(&decoded, self.initialise_ms_max).map_err(LoadError::Build)?;
         self.write(&app_name(hash), app).map_err(|error| LoadError::Build(DeployError::Store(error)))?;
-        self.write(&image_name(hash), &image.encode())
+        self.write(&image_name(hash), &image.encode(&self.key))
             .map_err(|error| LoadError::Build(DeployError::Store(error)))?;
         Ok(Arc::new(Image::single(image)))
     }
@@ -265,7 +274,7 @@ impl Images {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ImageFault::Missing),
             Err(error) => return Err(ImageFault::Unreadable(error.to_string())),
         };
-        StageImage::decode(&bytes, hash, self.compatibility)
+        StageImage::decode(&bytes, hash, self.compatibility, &self.key)
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {

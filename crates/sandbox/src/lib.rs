@@ -18,6 +18,7 @@ mod files;
 mod generator;
 mod host;
 mod image;
+mod image_key;
 mod images;
 mod keys;
 pub mod limits;

@@ -192,6 +192,7 @@ impl Replayer {
                 open.retain(|other| other != port);
                 heard
             }
+            Output::Pause { .. } | Output::Resume { .. } => true,
         });
         let Ran { outputs, timers, tasks, cost_ns, .. } = ran;
         Ok(Some(Step { entry, input, now_ns, came, outputs, timers, tasks, prints, cost_ns }))

@@ -166,7 +166,12 @@ fn a_cell_that_waits_can_be_removed_and_stages_of_a_chain_read_too() {
     let mut cells = support::cells();
     for _ in 0..3 {
         cells.start(CELL, &image, support::SEED).unwrap();
-        support::run(&mut cells, CELL, Input::Open { port: Port::CLIENT, kind: PortKind::Client }, 0);
+        support::run(
+            &mut cells,
+            CELL,
+            Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None },
+            0,
+        );
         let ran = run(&mut cells, b"\x01k", None, |_| object(b"few"));
         assert_eq!(answer(&ran), (3, room(b"few")));
         let mut progress = cells.run(Run { cell: CELL, input: message(b"\x01k"), now_ns: 0, logged: None });

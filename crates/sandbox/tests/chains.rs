@@ -34,8 +34,30 @@ fn words(ran: &Ran) -> Vec<String> {
     let word = |output: &Output| match output {
         Output::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
         Output::Close { port } => format!("{} ends", side(*port)),
+        Output::Pause { stage, port } => format!("stage {stage} pauses {}", side(*port)),
+        Output::Resume { stage, port } => format!("stage {stage} resumes {}", side(*port)),
     };
     ran.outputs.iter().map(word).collect()
+}
+
+/// Pauses its neighbours on both sides for each message that it passes on to the server.
+fn brake() -> Vec<u8> {
+    guest(
+        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (call $pause (i32.const 0))
+             (call $pause (i32.const 1))
+             (call $resume (i32.const 0))
+             (call $send (i32.const 1) (local.get $ptr) (local.get $len)))"#,
+    )
+}
+
+#[test]
+fn a_stage_pauses_by_its_own_number_and_what_is_on_its_way_arrives() {
+    twice(|| {
+        let mut cells = start(&deploy_chain(&[("a", relay('a')), ("b", brake()), ("c", relay('c'))]));
+        let expected = ["stage 1 pauses c", "stage 1 pauses s", "stage 1 resumes c", "s:xac"];
+        assert_eq!(words(&run(&mut cells, CELL, message(b"x"), 0)), expected);
+    });
 }
 
 fn from_server(payload: &'static [u8]) -> Input {
@@ -156,7 +178,7 @@ fn herald(letter: char) -> Vec<u8> {
 #[test]
 fn every_stage_has_its_ports_before_its_first_message() {
     let stages = [("a", herald('a')), ("b", herald('b'))];
-    let open = |port, kind| Input::Open { port, kind };
+    let open = |port, kind| Input::Open { port, kind, peer: None };
     let (client, server) = (open(Port::CLIENT, PortKind::Client), open(Port::SERVER, PortKind::Server));
     let mut cells = cells();
     cells.start(CELL, &chain_with(true, &Quotas::default(), &stages), SEED).unwrap();

@@ -103,6 +103,8 @@ fn initialisation_may_not_touch_what_differs_between_sessions() {
     let calls = [
         ("send", "(call $send (i32.const 0) (i32.const 0) (i32.const 0))"),
         ("close", "(call $close (i32.const 0))"),
+        ("pause", "(call $pause (i32.const 0))"),
+        ("resume", "(call $resume (i32.const 0))"),
         ("now", "(drop (call $now))"),
         ("random", "(call $random (i32.const 0) (i32.const 8))"),
         ("timer", "(call $timer (i64.const 0) (i64.const 0))"),

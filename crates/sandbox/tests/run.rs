@@ -70,6 +70,36 @@ fn handlers_see_time_timers_and_ports_and_say_what_they_did() {
 }
 
 #[test]
+fn pauses_come_in_call_order_with_what_is_sent_whatever_the_cell_has_closed() {
+    let image = deploy(&guest(
+        r#"(func (export "marram_recv") (param $port i32) (param $ptr i32) (param $len i32)
+             (call $pause (i32.const 1))
+             (call $close (i32.const 1))
+             (call $send (i32.const 0) (local.get $ptr) (local.get $len))
+             (call $resume (i32.const 1))
+             (call $pause (i32.const 0)))
+           (func (export "marram_timer") (param i64) (call $pause (i32.const 7)))
+           (func (export "marram_close") (param i32) (call $resume (i32.const 2)))"#,
+    ));
+    let mut cells = start(&image);
+    let (client, server) = (Port::CLIENT, Port::SERVER);
+    let pauses = |port| Output::Pause { stage: 0, port };
+    let answer = Output::Message { port: client, payload: b"x".as_slice().into() };
+    let resumes = Output::Resume { stage: 0, port: server };
+    let first =
+        [pauses(server), Output::Close { port: server }, answer.clone(), resumes.clone(), pauses(client)];
+    assert_eq!(run(&mut cells, CELL, message(b"x"), 0).outputs, first);
+    let again = [pauses(server), answer, resumes, pauses(client)];
+    assert_eq!(run(&mut cells, CELL, message(b"x"), 0).outputs, again, "the other direction is still open");
+    let Stop::Trap(reason) = stop(&mut cells, Input::Timer { stage: 0, token: 1 }) else { panic!("a trap") };
+    assert!(reason.contains("pause: port 7 was never opened"), "{reason:?}");
+    let Stop::Trap(reason) = stop(&mut start(&image), Input::Close { port: client }) else {
+        panic!("a trap")
+    };
+    assert!(reason.contains("resume: port 2 was never opened"), "{reason:?}");
+}
+
+#[test]
 fn optional_handlers_may_be_missing() {
     let mut cells = start(&deploy(&echo()));
     for input in [Input::Timer { stage: 0, token: 1 }, Input::Close { port: Port::CLIENT }] {
@@ -171,7 +201,7 @@ fn equal_inputs_make_equal_cells_whatever_happens_between() {
     start_in(&mut cells, plain, &image);
     start_in(&mut cells, paused, &image);
     cells.start(other, &image, marram_session::cell::Seed([1; 32])).unwrap();
-    run(&mut cells, other, Input::Open { port: Port::CLIENT, kind: PortKind::Client }, 0);
+    run(&mut cells, other, Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None }, 0);
     for (now, input) in (0..).zip(inputs) {
         let expected = ask_at(&mut cells, plain, input, now);
         // The same between slices of another cell's work, and with checkpoints and hashes taken all the time.

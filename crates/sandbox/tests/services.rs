@@ -25,7 +25,7 @@ fn image(name: &str, quotas: &Quotas) -> Arc<Image> {
 fn started(name: &str, quotas: &Quotas) -> Cells {
     let mut cells = cells();
     cells.start(CELL, &image(name, quotas), support::SEED).expect("a fresh cell starts");
-    let open = Input::Open { port: Port::CLIENT, kind: PortKind::Client };
+    let open = Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None };
     assert_eq!(run(&mut cells, CELL, open, 0).outcome, Outcome::Idle);
     cells
 }

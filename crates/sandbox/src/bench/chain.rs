@@ -37,7 +37,7 @@ impl Line {
         for (port, kind) in [(Port::CLIENT, PortKind::Client), (Port::SERVER, PortKind::Server)] {
             finish(
                 &mut cells,
-                Run { cell: CELL, input: Input::Open { port, kind }, now_ns: 0, logged: None },
+                Run { cell: CELL, input: Input::Open { port, kind, peer: None }, now_ns: 0, logged: None },
             )?;
         }
         cells.snapshot(CELL, Base::Image).map_err(|error| failed(&error))?;

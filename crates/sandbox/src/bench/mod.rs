@@ -167,7 +167,7 @@ impl Echo {
 
     fn start(&mut self) -> Result<(), BenchError> {
         self.cells.start(CELL, &self.image, Seed([2; 32])).map_err(|error| BenchError(error.to_string()))?;
-        self.handle(Input::Open { port: Port::CLIENT, kind: PortKind::Client })
+        self.handle(Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None })
     }
 
     fn message(&mut self) -> Result<(), BenchError> {

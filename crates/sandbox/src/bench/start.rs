@@ -57,7 +57,7 @@ impl Nursery {
         let cell = CellId(self.next);
         let seed = Seed([2; 32]);
         self.cells.start(cell, &self.images[app], seed).map_err(|error| BenchError(error.to_string()))?;
-        self.handle(cell, Input::Open { port: Port::CLIENT, kind: PortKind::Client })?;
+        self.handle(cell, Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None })?;
         self.handle(cell, Input::Message { port: Port::CLIENT, payload: self.message.clone() })?;
         Ok((cell, nanoseconds(begun)))
     }

@@ -36,6 +36,9 @@ pub struct CellsConfig {
     pub keep_resident: usize,
     /// Whether a debugger is told where code lies and what it comes from: for images that were made for one, and those alone.
     pub debugged: bool,
+    /// Whether handlers are stopped after a slice, so that others have their turn. Without it, a handler runs to its end, however long
+    /// that is, and no thread wakes every millisecond: for a program that trusts its only cell.
+    pub slices: bool,
 }
 
 impl Default for CellsConfig {
@@ -46,6 +49,7 @@ impl Default for CellsConfig {
             reset: Reset::Rewrite,
             keep_resident: 256 << 10,
             debugged: false,
+            slices: true,
         }
     }
 }

@@ -227,8 +227,8 @@ impl Live {
                 handlers.recv.call_async(&mut *store, (port, ptr, len)).await
             }
             Order::Open { port, kind } => {
-                let ports = store.data_mut().ports();
-                ports
+                let hosts = store.data_mut();
+                hosts
                     .open(Port(port))
                     .map_err(|_| wasmtime::Error::msg("the cell has had too many ports"))?;
                 match &handlers.open {

@@ -86,7 +86,10 @@ impl Cells {
         let engine = Engine::new(&settings).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let linker = linker(&engine, true).map_err(|error| StartError::Pool(format!("{error:#}")))?;
         let drivers = Drivers::new(&engine).map_err(|error| StartError::Pool(format!("{error:#}")))?;
-        let ticker = Ticker::start(engine.clone()).map_err(|error| StartError::Pool(error.to_string()))?;
+        let ticker = match config.slices {
+            true => Ticker::start(engine.clone()).map_err(|error| StartError::Pool(error.to_string()))?,
+            false => Ticker::still(),
+        };
         let method = Method::choose(config.tracking);
         Ok(Self {
             cells: HashMap::new(),
@@ -470,7 +473,10 @@ mod tests {
         for messages in [0, driver::AFTER] {
             cells.start(CellId(3), &chain, Seed([0; 32])).unwrap();
             let mut run = |input| run(&mut cells, CellId(3), input);
-            assert_eq!(run(Input::Open { port: Port::CLIENT, kind: PortKind::Client }), Outcome::Idle);
+            assert_eq!(
+                run(Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None }),
+                Outcome::Idle
+            );
             (0..messages).for_each(|_| assert_eq!(run(message(b"")), Outcome::Idle));
             let Outcome::Stopped(Stop::Kill(reason)) = run(message(b"x")) else { panic!("a kill") };
             assert!(reason.starts_with("stage 1 (bad): ") && reason.contains("planted"), "{reason:?}");

@@ -393,6 +393,12 @@ impl Stage {
             hasher.update(&port.0.to_le_bytes());
             hasher.update(&[u8::from(*open)]);
         }
+        for (port, peer) in host.ports.peers() {
+            let mut encoded = bytes::BytesMut::new();
+            marram_wire::codec::Field::put(peer, &mut encoded);
+            hasher.update(&port.0.to_le_bytes());
+            hasher.update(&encoded);
+        }
         hasher.update(&host.generator.seed().0);
         hasher.update(&host.generator.position().to_le_bytes());
         host.files.hash(&mut hasher);

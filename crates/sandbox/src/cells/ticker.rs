@@ -29,17 +29,23 @@ struct Shared {
 impl Ticker {
     /// Starts the thread for one engine.
     pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
-            activity: AtomicU32::new(0),
-            asleep: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-        });
-        let watch = Watch::default();
-        let theirs = (Arc::clone(&shared), watch.clone());
+        let mut ticker = Self::still();
+        let theirs = (Arc::clone(&ticker.shared), ticker.watch.clone());
         let thread = thread::Builder::new()
             .name("marram-epochs".into())
             .spawn(move || tick(&engine, &theirs.0, &theirs.1))?;
-        Ok(Self { shared, watch, thread: Some(thread) })
+        ticker.thread = Some(thread);
+        Ok(ticker)
+    }
+
+    /// One that never advances the epoch: guests are not stopped.
+    pub(crate) fn still() -> Self {
+        let shared = Shared {
+            activity: AtomicU32::new(0),
+            asleep: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        };
+        Self { shared: Arc::new(shared), watch: Watch::default(), thread: None }
     }
 
     /// The clock that counts the slices.

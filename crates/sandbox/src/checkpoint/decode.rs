@@ -10,7 +10,11 @@ use crate::host::Ports;
 use crate::limits::{GENERATOR_BYTES_MAX, GLOBALS_MAX, MEMORY_MAX, PAGE, PORTS_MAX, SCRATCH_MAX, WASM_PAGE};
 use bytes::Bytes;
 use marram_session::cell::Seed;
-use marram_wire::id::{ImageHash, Port};
+use marram_wire::{
+    codec::Field,
+    id::{ImageHash, Port},
+    peer::Peer,
+};
 
 /// Checkpoints of one stage read, checked and decompressed: a full one and the deltas on it, or deltas alone.
 #[derive(Debug)]
@@ -86,6 +90,7 @@ pub(super) struct Fields {
     pub(super) writes: Vec<Write>,
     globals: Option<Vec<GlobalValue>>,
     ports: Option<Ports>,
+    peers: Option<Vec<(Port, Peer)>>,
     generator: Option<(Seed, u64)>,
     directory: Option<Vec<u8>>,
     descriptors: Option<Vec<u8>>,
@@ -125,6 +130,7 @@ impl Fields {
             Kind::MemoryPages => unreachable!("memory pages are not read whole"),
             Kind::Globals => once(&mut self.globals, globals(payload)?),
             Kind::Ports => once(&mut self.ports, ports(payload)?),
+            Kind::Peers => once(&mut self.peers, peers(payload)?),
             Kind::Generator => once(&mut self.generator, generator(payload)?),
             Kind::Directory => once(&mut self.directory, payload.to_vec()),
             Kind::Descriptors => once(&mut self.descriptors, payload.to_vec()),
@@ -141,12 +147,13 @@ impl Fields {
     pub(super) fn finish(self, id: CheckpointId) -> Result<Parsed, &'static str> {
         let missing = "a section is missing";
         let (seed, position) = self.generator.ok_or(missing)?;
+        let ports = self.ports.ok_or(missing)?.with_peers(self.peers.unwrap_or_default());
         Ok(Parsed {
             id,
             memory_len: self.memory_len.ok_or(missing)?,
             writes: self.writes,
             globals: self.globals.ok_or(missing)?,
-            ports: self.ports.ok_or(missing)?,
+            ports: ports.ok_or("peers are out of order, or have no port")?,
             seed,
             position,
             directory: self.directory,
@@ -187,6 +194,20 @@ fn ports(payload: &[u8]) -> Result<Ports, &'static str> {
         return Err(wrong);
     }
     Ports::from_list(list).ok_or(wrong)
+}
+
+/// What is known of clients; the section is missing where nothing is.
+fn peers(payload: &Bytes) -> Result<Vec<(Port, Peer)>, &'static str> {
+    let wrong = "the peers are damaged";
+    let count = payload.first_chunk().map(|count| u32::from_le_bytes(*count) as usize);
+    let count = count.filter(|count| (1..=PORTS_MAX).contains(count)).ok_or(wrong)?;
+    let mut rest = payload.slice(4..);
+    let mut peers = Vec::new();
+    for _ in 0..count {
+        let port = <[u8; 4]>::take(&mut rest).map_err(|_| wrong)?;
+        peers.push((Port(u32::from_le_bytes(port)), Peer::take(&mut rest).map_err(|_| wrong)?));
+    }
+    if rest.is_empty() { Ok(peers) } else { Err(wrong) }
 }
 
 fn generator(payload: &[u8]) -> Result<(Seed, u64), &'static str> {

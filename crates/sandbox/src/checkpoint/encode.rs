@@ -5,6 +5,8 @@ use super::{CHECKSUM_BYTES, HEADER_BYTES, Kind, MAGIC, StageSnapshot, VERSION, i
 use crate::buffers::roomy;
 use crate::bytes_io::{put_u32, put_u64};
 use crate::limits::PAGE;
+use bytes::BytesMut;
+use marram_wire::codec::Field;
 
 impl StageSnapshot {
     /// Writes the stage's part of a checkpoint.
@@ -45,6 +47,18 @@ impl StageSnapshot {
                 out.push(u8::from(*open));
             }
         });
+        let peers = self.ports.peers();
+        if peers.len() > 0 {
+            section(out, Kind::Peers, 0, |out| {
+                put_u32(out, u32::try_from(peers.len()).expect("at most PORTS_MAX"));
+                for (port, peer) in peers {
+                    put_u32(out, port.0);
+                    let mut encoded = BytesMut::new();
+                    peer.put(&mut encoded);
+                    out.extend_from_slice(&encoded);
+                }
+            });
+        }
         section(out, Kind::Generator, 0, |out| {
             out.extend_from_slice(&self.seed.0);
             put_u64(out, self.position);

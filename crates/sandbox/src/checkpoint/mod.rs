@@ -51,6 +51,7 @@ enum Kind {
     Directory = 6,
     Descriptors = 7,
     FilePages = 8,
+    Peers = 9,
 }
 
 impl Kind {
@@ -64,6 +65,7 @@ impl Kind {
             6 => Self::Directory,
             7 => Self::Descriptors,
             8 => Self::FilePages,
+            9 => Self::Peers,
             _ => return None,
         })
     }

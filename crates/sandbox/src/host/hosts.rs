@@ -6,7 +6,7 @@
 //! entering and leaving the engine; but an import acts on the stage that runs, and on the memory of that one alone.
 
 use super::cache::{Reading, Window};
-use super::{Host, Ports, guest_error};
+use super::{Host, Ports, guest_error, ports::TooManyPorts};
 use crate::limits::{
     BETWEEN_STAGES_BYTES_MAX, BUFFER_BYTES_KEPT, BUFFERS_KEPT, HANDLERS_PER_INPUT_MAX, MESSAGE_BYTES_MAX,
     OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, TASK_CHANGES_PER_HANDLER_MAX,
@@ -15,8 +15,8 @@ use crate::limits::{
 use crate::watch::Watch;
 use bytes::Bytes;
 use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Stop, TaskChange, TimerChange};
-use marram_wire::{id::Port, limits::charge, log::Read};
-use std::collections::VecDeque;
+use marram_wire::{id::Port, limits::charge, log::Read, peer::Peer};
+use std::{collections::VecDeque, sync::Arc};
 use wasmtime::{ResourceLimiter, UpdateDeadline};
 
 /// The host's side of a cell.
@@ -34,6 +34,10 @@ pub(crate) struct Hosts {
     server: bool,
     /// How the client and the server speak.
     kinds: [PortKind; 2],
+    /// What is known of the client, which every stage may ask for.
+    client: Option<Arc<Peer>>,
+    /// What is known of the peer behind the port that is to be opened.
+    opening: Option<Arc<Peer>>,
     /// First in, first out: what stages wait to be given.
     waiting: VecDeque<(usize, Waiting)>,
     /// What that costs memory, in bytes.
@@ -67,7 +71,7 @@ struct Made {
 /// An input that waits for its stage.
 enum Waiting {
     Message { port: Port, payload: Payload },
-    Open { port: Port, kind: PortKind },
+    Open { port: Port, kind: PortKind, peer: Option<Arc<Peer>> },
     Close { port: Port },
     Gone { port: Port },
     Timer { token: u64 },
@@ -120,6 +124,8 @@ impl Hosts {
             failed: None,
             server,
             kinds: [PortKind::Client, PortKind::Server],
+            client: None,
+            opening: None,
             waiting: VecDeque::new(),
             waiting_charge: 0,
             arriving: Payload::Between(Vec::new()),
@@ -218,22 +224,28 @@ impl Hosts {
         last.ports.list().iter().any(|(port, _)| *port == Port::CLIENT)
     }
 
-    /// Remembers how the peers speak, until the stages meet: that is within the session's first entry.
+    /// Remembers how the peers speak and what is known of the client, until the stages meet: that is within the session's first
+    /// entry.
     fn note(&mut self, input: &Input) {
-        if let Input::Open { kind, .. } = input {
+        if let Input::Open { kind, peer, .. } = input {
             let [client, server] = &mut self.kinds;
             *(if kind.is_client() { client } else { server }) = *kind;
+            if kind.is_client() && self.list.len() > 1 {
+                self.client.clone_from(peer);
+            }
         }
     }
 
     /// Opens the ports between stages, stage after stage from the client on, before any of them is sent a message. A
-    /// neighbour speaks as the peer on its side does, for all that the host knows.
+    /// neighbour speaks as the peer on its side does, for all that the host knows, and what is known of the client is known to all.
     fn introduce(&mut self) {
         let [client, server] = self.kinds;
         for at in 1..self.list.len() {
-            self.wait(at - 1, Waiting::Open { port: Port::SERVER, kind: server });
-            self.wait(at, Waiting::Open { port: Port::CLIENT, kind: client });
+            let peer = self.client.clone();
+            self.wait(at - 1, Waiting::Open { port: Port::SERVER, kind: server, peer: None });
+            self.wait(at, Waiting::Open { port: Port::CLIENT, kind: client, peer });
         }
+        self.client = None;
     }
 
     /// A turn begins between two handlers.
@@ -284,7 +296,10 @@ impl Hosts {
                 self.arriving = payload;
                 Order::Message { port: port.0, len: u32::try_from(len).unwrap_or(u32::MAX) }
             }
-            Waiting::Open { port, kind } => Order::Open { port: port.0, kind: kind as u32 },
+            Waiting::Open { port, kind, peer } => {
+                self.opening = peer;
+                Order::Open { port: port.0, kind: kind as u32 }
+            }
             Waiting::Close { port } => Order::Close { port: port.0 },
             Waiting::Gone { port } => Order::Gone { port: port.0 },
             Waiting::Timer { token } => Order::Timer { token },
@@ -433,6 +448,11 @@ impl Hosts {
         }
     }
 
+    /// Pauses or resumes a port of the stage that runs: the session's business, also where a neighbour is behind it.
+    pub(crate) fn change_flow(&mut self, change: Output) {
+        self.made.outputs.push(change);
+    }
+
     /// The stage behind a port of the stage that runs, and the port by which it knows that one.
     fn neighbour(&self, port: Port) -> Option<(usize, Port)> {
         match port {
@@ -465,6 +485,12 @@ impl Hosts {
             self.buffers.push(buffer);
         }
         Ok(())
+    }
+
+    /// Opens the port that the stage that runs was ordered to.
+    pub(crate) fn open(&mut self, port: Port) -> Result<(), TooManyPorts> {
+        let peer = self.opening.take();
+        self.running().ports.open(port, peer)
     }
 
     /// The ports of the stage that runs.
@@ -512,7 +538,7 @@ impl From<Input> for Waiting {
     fn from(input: Input) -> Self {
         match input {
             Input::Message { port, payload } => Self::Message { port, payload: Payload::Outside(payload) },
-            Input::Open { port, kind } => Self::Open { port, kind },
+            Input::Open { port, kind, peer } => Self::Open { port, kind, peer },
             Input::Close { port } => Self::Close { port },
             Input::Gone { port } => Self::Gone { port },
             Input::Timer { token, .. } => Self::Timer { token },

@@ -7,8 +7,9 @@ use crate::limits::{
     MESSAGE_BYTES_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, RANDOM_BYTES_MAX,
     SIGNATURES_PER_HANDLER_MAX, TASK_CHANGES_PER_HANDLER_MAX, TIMER_CHANGES_PER_HANDLER_MAX,
 };
-use marram_session::cell::{TaskChange, TimerChange};
+use marram_session::cell::{Output, TaskChange, TimerChange};
 use marram_wire::id::Port;
+use std::borrow::Cow;
 use wasmparser::ValType::{self, I32, I64};
 use wasmtime::{Caller, Linker, Result};
 
@@ -16,6 +17,9 @@ use wasmtime::{Caller, Linker, Result};
 pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
     ("send", &[I32, I32, I32], &[]),
     ("close", &[I32], &[]),
+    ("pause", &[I32], &[]),
+    ("resume", &[I32], &[]),
+    ("peer", &[I32, I32, I32, I32], &[I32]),
     ("now", &[], &[I64]),
     ("random", &[I32, I32], &[]),
     ("sign", &[I32, I32, I32, I32, I32], &[I32]),
@@ -32,6 +36,9 @@ pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
 pub(super) fn link(linker: &mut Linker<Hosts>) -> Result<()> {
     linker.func_wrap(ABI_MODULE, "send", send)?;
     linker.func_wrap(ABI_MODULE, "close", close)?;
+    linker.func_wrap(ABI_MODULE, "pause", pause)?;
+    linker.func_wrap(ABI_MODULE, "resume", resume)?;
+    linker.func_wrap(ABI_MODULE, "peer", peer)?;
     linker.func_wrap(ABI_MODULE, "now", now)?;
     linker.func_wrap(ABI_MODULE, "random", random)?;
     linker.func_wrap(ABI_MODULE, "sign", sign)?;
@@ -58,19 +65,21 @@ fn send(mut caller: Caller<'_, Hosts>, port: u32, ptr: u32, len: u32) -> Result<
         return Err(guest_error(format!("send: a message of {len} bytes; the most is {MESSAGE_BYTES_MAX}")));
     }
     let range = range(memory, ptr, len, "send")?;
-    make_room(host, range.len())?;
+    make_room(host, "send", range.len())?;
     hosts.send(Port(port), &memory[range]);
     Ok(())
 }
 
 /// Counts another output of so many bytes. One handler's outputs stay in memory until it ends, so there is a most.
-fn make_room(host: &mut Host, len: usize) -> Result<()> {
+fn make_room(host: &mut Host, call: &str, len: usize) -> Result<()> {
     if host.sent >= OUTPUTS_PER_HANDLER_MAX {
-        return Err(guest_error(format!("send: more than {OUTPUTS_PER_HANDLER_MAX} outputs in one handler")));
+        return Err(guest_error(format!(
+            "{call}: more than {OUTPUTS_PER_HANDLER_MAX} outputs in one handler"
+        )));
     }
     if host.sent_bytes + len > OUTPUT_BYTES_PER_HANDLER_MAX {
         return Err(guest_error(format!(
-            "send: more than {OUTPUT_BYTES_PER_HANDLER_MAX} bytes in one handler"
+            "{call}: more than {OUTPUT_BYTES_PER_HANDLER_MAX} bytes in one handler"
         )));
     }
     host.sent += 1;
@@ -84,13 +93,63 @@ fn close(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
     host.only_when_running("close")?;
     match host.ports.close(Port(port)) {
         PortState::Open => {
-            make_room(host, 0)?;
+            make_room(host, "close", 0)?;
             hosts.close(Port(port));
             Ok(())
         }
         PortState::Closed | PortState::Gone => Ok(()),
         PortState::Unknown => Err(guest_error(format!("close: port {port} was never opened"))),
     }
+}
+
+fn pause(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
+    change_flow(caller.data_mut(), "pause", Port(port), |stage, port| Output::Pause { stage, port })
+}
+
+fn resume(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
+    change_flow(caller.data_mut(), "resume", Port(port), |stage, port| Output::Resume { stage, port })
+}
+
+/// Pauses or resumes what comes from a port, which is another direction than the one that the cell may have closed.
+fn change_flow(
+    hosts: &mut Hosts,
+    call: &'static str,
+    port: Port,
+    change: fn(u8, Port) -> Output,
+) -> Result<()> {
+    let host = hosts.running();
+    host.only_when_running(call)?;
+    match host.ports.state(port) {
+        PortState::Open | PortState::Closed => {
+            make_room(host, call, 0)?;
+            let change = change(host.stage, port);
+            hosts.change_flow(change);
+            Ok(())
+        }
+        PortState::Gone => Ok(()),
+        PortState::Unknown => Err(guest_error(format!("{call}: port {} was never opened", port.0))),
+    }
+}
+
+/// What `peer` answers where there is nothing to answer.
+const UNKNOWN: i32 = -1;
+
+/// Writes what it knows only if there is room for all of it, and says how long it is either way.
+fn peer(mut caller: Caller<'_, Hosts>, port: u32, field: u32, buf: u32, room: u32) -> Result<i32> {
+    let (memory, host) = split(&mut caller)?;
+    host.only_when_running("peer")?;
+    let place = range(memory, buf, room, "peer")?;
+    let value = host.ports.peer(Port(port)).and_then(|peer| match field {
+        0 => peer.address.map(|address| Cow::Owned(address.to_string())),
+        1 => Some(Cow::Borrowed(&peer.listener[..])).filter(|name| !name.is_empty()),
+        2 => peer.identity.as_deref().map(Cow::Borrowed),
+        _ => None,
+    });
+    let Some(value) = value else { return Ok(UNKNOWN) };
+    if let Some(place) = memory[place].get_mut(..value.len()) {
+        place.copy_from_slice(value.as_bytes());
+    }
+    Ok(i32::try_from(value.len()).expect("a text of a log entry is short"))
 }
 
 fn now(mut caller: Caller<'_, Hosts>) -> Result<i64> {

@@ -1,13 +1,17 @@
-//! Which ports a cell has, and which of them it has closed: part of its state, since it decides what `send` does.
+//! Which ports a cell has, which of them it has closed, and what is known of who is behind them: part of its state, since it decides
+//! what `send` does and what `peer` answers.
 
 use crate::limits::PORTS_MAX;
-use marram_wire::id::Port;
+use marram_wire::{id::Port, peer::Peer};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// A cell's ports, in the order of their numbers.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Ports {
     /// Number, and whether the cell may still send there. Sorted by number; seldom more than two.
     list: Vec<(Port, bool)>,
+    /// What is known of clients.
+    peers: BTreeMap<Port, Arc<Peer>>,
     /// Of the ports with lower numbers at least one is gone.
     past: u32,
 }
@@ -27,12 +31,13 @@ pub(crate) enum PortState {
 
 impl Ports {
     /// Records that a peer is there. A port that is open already stays as it is.
-    pub(crate) fn open(&mut self, port: Port) -> Result<(), TooManyPorts> {
+    pub(crate) fn open(&mut self, port: Port, peer: Option<Arc<Peer>>) -> Result<(), TooManyPorts> {
         if let Err(at) = self.find(port) {
             if self.list.len() >= PORTS_MAX {
                 return Err(TooManyPorts);
             }
             self.list.insert(at, (port, true));
+            self.peers.extend(peer.map(|peer| (port, peer)));
         }
         Ok(())
     }
@@ -50,6 +55,7 @@ impl Ports {
     pub(crate) fn forget(&mut self, port: Port) {
         if let Ok(at) = self.find(port) {
             self.list.remove(at);
+            self.peers.remove(&port);
             self.past = self.past.max(port.0.saturating_add(1));
         }
     }
@@ -68,10 +74,29 @@ impl Ports {
         &self.list
     }
 
+    /// What is known of the client behind a port, until that is gone.
+    pub(crate) fn peer(&self, port: Port) -> Option<&Peer> {
+        self.peers.get(&port).map(|peer| &**peer)
+    }
+
+    /// What is known of clients, in the order of their ports.
+    pub(crate) fn peers(&self) -> impl ExactSizeIterator<Item = (Port, &Peer)> {
+        self.peers.iter().map(|(port, peer)| (*port, &**peer))
+    }
+
     /// From what [`Ports::list`] gave; refuses disorder.
     pub(crate) fn from_list(list: Vec<(Port, bool)>) -> Option<Self> {
         let ordered = list.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        (ordered && list.len() <= PORTS_MAX).then_some(Self { list, past: 0 })
+        let ports = Self { list, past: 0, peers: BTreeMap::new() };
+        (ordered && ports.list.len() <= PORTS_MAX).then_some(ports)
+    }
+
+    /// Adds what [`Ports::peers`] gave; refuses disorder, and what is said of a port that is not there.
+    pub(crate) fn with_peers(mut self, peers: Vec<(Port, Peer)>) -> Option<Self> {
+        let ordered = peers.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let known = peers.iter().all(|(port, _)| self.find(*port).is_ok());
+        self.peers = peers.into_iter().map(|(port, peer)| (port, Arc::new(peer))).collect();
+        (ordered && known).then_some(self)
     }
 
     fn find(&self, port: Port) -> Result<usize, usize> {
@@ -93,19 +118,42 @@ mod tests {
         assert_eq!(ports.state(Port::CLIENT), PortState::Unknown);
         assert_eq!(ports.close(Port::CLIENT), PortState::Unknown);
         for port in [Port::SERVER, Port::CLIENT] {
-            assert_eq!(ports.open(port), Ok(()));
+            assert_eq!(ports.open(port, None), Ok(()));
             assert_eq!(ports.state(port), PortState::Open);
         }
         assert_eq!(ports.close(Port::CLIENT), PortState::Open);
         assert_eq!(ports.close(Port::CLIENT), PortState::Closed);
-        assert_eq!(ports.open(Port::CLIENT), Ok(()));
+        assert_eq!(ports.open(Port::CLIENT, None), Ok(()));
         assert_eq!(ports.state(Port::CLIENT), PortState::Closed);
         assert_eq!(Ports::from_list(ports.list().to_vec()).as_ref(), Some(&ports));
         ports.forget(Port::CLIENT);
         assert_eq!(ports.state(Port::CLIENT), PortState::Gone);
-        assert_eq!(ports.open(Port::CLIENT), Ok(()));
+        assert_eq!(ports.open(Port::CLIENT, None), Ok(()));
         assert_eq!(ports.state(Port::CLIENT), PortState::Open);
         assert_eq!(ports.state(Port(2)), PortState::Unknown);
         assert_eq!(Ports::from_list(vec![(Port(1), true), (Port(1), true)]), None);
+    }
+
+    #[test]
+    fn what_is_known_of_a_client_goes_with_its_port() {
+        let peer = |name: &str| Peer::new(None, Some(name)).unwrap();
+        let mut ports = Ports::default();
+        assert_eq!(ports.open(Port(4), Some(peer("a").into())), Ok(()));
+        assert_eq!(ports.open(Port::CLIENT, None), Ok(()));
+        // One that is open stays as it is.
+        assert_eq!(ports.open(Port(4), Some(peer("b").into())), Ok(()));
+        ports.close(Port(4));
+        assert_eq!((ports.peer(Port(4)), ports.peer(Port::CLIENT)), (Some(&peer("a")), None));
+        let peers: Vec<_> = ports.peers().map(|(port, peer)| (port, peer.clone())).collect();
+        let again = Ports::from_list(ports.list().to_vec()).and_then(|again| again.with_peers(peers));
+        assert_eq!(again.as_ref(), Some(&ports));
+        for wrong in [&[5][..], &[4, 4], &[4, 0]] {
+            let peers = wrong.iter().map(|port| (Port(*port), peer("a"))).collect();
+            assert_eq!(ports.clone().with_peers(peers), None, "{wrong:?}");
+        }
+        ports.forget(Port(4));
+        assert_eq!(ports.peer(Port(4)), None);
+        assert_eq!(ports.open(Port(4), None), Ok(()));
+        assert_eq!(ports.peer(Port(4)), None);
     }
 }

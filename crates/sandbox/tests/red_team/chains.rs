@@ -19,6 +19,8 @@ fn words(ran: &Ran) -> Vec<String> {
     let word = |output: &Output| match output {
         Output::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
         Output::Close { port } => format!("{} ends", side(*port)),
+        Output::Pause { stage, port } => format!("stage {stage} pauses {}", side(*port)),
+        Output::Resume { stage, port } => format!("stage {stage} resumes {}", side(*port)),
     };
     ran.outputs.iter().map(word).collect()
 }

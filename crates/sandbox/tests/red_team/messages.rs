@@ -20,6 +20,10 @@ fn every_misuse_of_an_import_is_a_trap_with_its_reason() {
             "port 4294967295 was never opened",
         ),
         ("(call $close (i32.const 2))".into(), "port 2 was never opened"),
+        ("(call $pause (i32.const 2))".into(), "pause: port 2 was never opened"),
+        ("(call $resume (i32.const -1))".into(), "resume: port 4294967295 was never opened"),
+        (looped("(call $pause (i32.const 0))"), "pause: more than 16384 outputs"),
+        (looped("(call $resume (i32.const 0))"), "resume: more than 16384 outputs"),
         ("(call $send (i32.const 0) (i32.const -1) (i32.const 2))".into(), "outside memory"),
         ("(call $send (i32.const 0) (i32.const 0x27ffff) (i32.const 2))".into(), "outside memory"),
         ("(call $send (i32.const 0) (i32.const 0x280001) (i32.const 0))".into(), "outside memory"),
@@ -103,7 +107,7 @@ fn messages_to_ports_that_are_not_open_are_a_trap() {
         let mut cells = start(&image);
         // Another cell has this port: that opens it to nobody else.
         start_in(&mut cells, CellId(2), &image);
-        run(&mut cells, CellId(2), Input::Open { port: Port(port), kind: PortKind::Client }, 0);
+        run(&mut cells, CellId(2), Input::Open { port: Port(port), kind: PortKind::Client, peer: None }, 0);
         let Stop::Trap(reason) = stop(&mut cells, message(&port.to_le_bytes())) else { panic!("a trap") };
         assert!(reason.contains(&format!("port {port} was never opened")), "{reason}");
     }

@@ -142,8 +142,9 @@ fn altered_native_code_is_refused_and_made_again() {
         (whole[..whole.len() / 2].to_vec(), "length"),
         (vec![], "begin"),
         (flipped(0), "begin"),
-        (flipped(20), "checksum"),
-        (flipped(whole.len() - 1), "checksum"),
+        (flipped(20), "does not authenticate"),
+        (flipped(whole.len() / 2), "does not authenticate"),
+        (flipped(whole.len() - 1), "does not authenticate"),
         (flipped(4), "another version"),
     ];
     for (bytes, word) in cases {
@@ -158,6 +159,43 @@ fn altered_native_code_is_refused_and_made_again() {
     }
     std::fs::remove_file(&path).unwrap();
     assert_eq!(images.load(hash).unwrap().rebuilt(), Some(&ImageFault::Missing));
+}
+
+/// Well formed in every way, made by this very program of this very app, and yet not here.
+#[test]
+fn native_code_that_was_planted_is_refused_and_made_again() {
+    let (dir, elsewhere) = (Dir::new(), super::support::Dir::new());
+    let (images, others) = (Images::open(&dir.0).unwrap(), Images::open(&elsewhere.0).unwrap());
+    let hash = images.deploy(&echo(), &[], &Quotas::default()).unwrap().hash;
+    assert_eq!(others.deploy(&echo(), &[], &Quotas::default()).unwrap().hash, hash);
+    let planted = std::fs::read(others.image_path(hash)).unwrap();
+    std::fs::write(images.image_path(hash), &planted).unwrap();
+    let image = images.load(hash).unwrap();
+    assert_eq!(image.rebuilt(), Some(&ImageFault::NotAuthentic));
+    assert_ne!(std::fs::read(images.image_path(hash)).unwrap(), planted, "it is made again");
+    let mut cells = cells();
+    start_in(&mut cells, CELL, &image);
+    assert_eq!(ask(&mut cells, b"hello"), [b"hello"]);
+    // A deployment looks at it too, and says so.
+    std::fs::write(images.image_path(hash), &planted).unwrap();
+    let info = images.deploy(&echo(), &[], &Quotas::default()).unwrap();
+    assert_eq!(info.rebuilt, Some(ImageFault::NotAuthentic));
+    assert_eq!(images.load(hash).unwrap().rebuilt(), None);
+    // Without its key the machine knows nothing of what lies there.
+    std::fs::remove_file(dir.0.join("key")).unwrap();
+    assert_eq!(Images::open(&dir.0).unwrap().load(hash).unwrap().rebuilt(), Some(&ImageFault::NotAuthentic));
+}
+
+#[test]
+fn nobody_else_looks_into_the_image_directory() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = Dir::new();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let deeper = dir.0.join("deeper");
+    std::fs::create_dir_all(&deeper).unwrap();
+    std::fs::set_permissions(&deeper, PermissionsExt::from_mode(0o777)).unwrap();
+    Images::open(&deeper).unwrap();
+    assert_eq!((mode(&deeper), mode(&deeper.join("key"))), (0o700, 0o600));
 }
 
 /// Whatever was uploaded: it is refused, or it is a cell that runs or traps.

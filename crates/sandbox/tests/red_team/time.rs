@@ -99,7 +99,7 @@ fn an_endless_loop_in_any_handler_is_killed_and_what_it_sent_is_not() {
         message(b"x"),
         Input::Timer { stage: 0, token: 1 },
         Input::Close { port: Port::CLIENT },
-        Input::Open { port: Port(2), kind: PortKind::Client },
+        Input::Open { port: Port(2), kind: PortKind::Client, peer: None },
     ] {
         let mut cells = start(&image);
         let what = format!("{input:?}");

@@ -1,0 +1,133 @@
+//! The key by which a machine knows the compiled code that it has made itself, and the directory that holds both. Compiled code is
+//! run as it is, so code from anywhere else must never be loaded, however well formed: not another machine's, not a restored
+//! backup's, not what somebody left there while the directory was open to others.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a key.
+pub(crate) const KEY_BYTES: usize = 32;
+/// The key's file. Not like the name of an image.
+const NAME: &str = "key";
+
+/// Authenticates image files.
+#[derive(Clone)]
+pub(crate) struct ImageKey([u8; KEY_BYTES]);
+
+impl std::fmt::Debug for ImageKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ImageKey")
+    }
+}
+
+impl ImageKey {
+    /// The directory's, made if it has none, or one that others may have read. The directory is [`private`].
+    pub(crate) fn of(dir: &Path) -> io::Result<Self> {
+        let path = dir.join(NAME);
+        match read(&path)? {
+            Found::Key(key) => return Ok(Self(key)),
+            Found::Nothing => {}
+            Found::Unfit => fs::remove_file(&path)?,
+        }
+        make(dir, &path)?;
+        // Another process may have been first.
+        match read(&path)? {
+            Found::Key(key) => Ok(Self(key)),
+            Found::Nothing | Found::Unfit => Err(io::Error::other("its key was changed while it was made")),
+        }
+    }
+
+    /// What authenticates these bytes.
+    pub(crate) fn mac(&self, version: u32, body: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&version.to_le_bytes()).update(body);
+        hasher.finalize()
+    }
+}
+
+/// What there is where a key should be.
+enum Found {
+    Key([u8; KEY_BYTES]),
+    Nothing,
+    /// No key, or one that others could read.
+    Unfit,
+}
+
+fn read(path: &Path) -> io::Result<Found> {
+    let about = match fs::symlink_metadata(path) {
+        Ok(about) => about,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) => return Err(error),
+    };
+    if !about.is_file() || about.mode() & 0o077 != 0 || about.len() != KEY_BYTES as u64 {
+        return Ok(Found::Unfit);
+    }
+    let mut key = [0; KEY_BYTES];
+    File::open(path)?.read_exact(&mut key)?;
+    Ok(Found::Key(key))
+}
+
+/// Makes a key that is whole under its name at once. One that is there stays.
+fn make(dir: &Path, path: &Path) -> io::Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut key = [0; KEY_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    // As images are written aside: what a process leaves that dies is swept.
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let aside = dir.join(format!(".{NAME}.{}.{count}", std::process::id()));
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&aside)
+        .and_then(|mut file| file.write_all(&key).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::hard_link(&aside, path));
+    // It has its name, or is of no use.
+    let _ = fs::remove_file(&aside);
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        written => written,
+    }
+}
+
+/// Makes a directory that nobody else may look into, or takes from others the right to.
+pub(crate) fn private(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    let about = fs::metadata(dir)?;
+    if about.mode() & 0o077 != 0 {
+        // Refused where it is another user's, who could put there what they like.
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_once_and_again_where_others_could_read_it() {
+        let dir = std::env::temp_dir().join(format!("marram-image-key-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        private(&dir).unwrap();
+        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+        let keys: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| ImageKey::of(&dir).unwrap().0)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(keys.iter().all(|key| *key == keys[0]), "all have the same one");
+        let path = dir.join(NAME);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let next = ImageKey::of(&dir).unwrap().0;
+        assert_ne!(next, keys[0]);
+        fs::write(&path, b"short").unwrap();
+        assert_ne!(ImageKey::of(&dir).unwrap().0, next);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing is left beside it");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
