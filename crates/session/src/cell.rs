@@ -7,12 +7,13 @@
 //! input. Only its outside is seen here, and nothing but a timer or a task names a stage: stage 0 is next to the client, and the
 //! only one of a cell that is no chain.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{string::String, sync::Arc, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     id::{ImageHash, Port},
     log::Read,
+    peer::Peer,
 };
 
 /// Names a cell within one shard. Never reused while the shard lives.
@@ -72,6 +73,8 @@ pub enum Input {
         port: Port,
         /// What it is.
         kind: PortKind,
+        /// What is known of it, if it is a client.
+        peer: Option<Arc<Peer>>,
     },
     /// A message from a peer: `marram_alloc` for its bytes, then `marram_recv(port, ptr, len)`.
     Message {
@@ -121,7 +124,7 @@ pub struct Run {
     pub logged: Option<Vec<Read>>,
 }
 
-/// One output, in the order in which the handler produced them.
+/// What a handler does to its ports, in call order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// `send(port, ptr, len)`.
@@ -136,6 +139,28 @@ pub enum Output {
         /// To whom.
         port: Port,
     },
+    /// `pause(port)`: the peer is granted no more credit until the stage resumes it.
+    Pause {
+        /// Whose pause it is.
+        stage: u8,
+        /// The port, as that stage knows it.
+        port: Port,
+    },
+    /// `resume(port)`.
+    Resume {
+        /// Whose pause ends.
+        stage: u8,
+        /// The port, as that stage knows it.
+        port: Port,
+    },
+}
+
+impl Output {
+    /// How many of these are messages or closes, which an end receives and acknowledges.
+    #[must_use]
+    pub fn count_sent(outputs: &[Self]) -> usize {
+        outputs.iter().filter(|output| matches!(output, Self::Message { .. } | Self::Close { .. })).count()
+    }
 }
 
 /// A change to the cell's timers, in call order. There is one timer a stage and token: setting it again replaces it.

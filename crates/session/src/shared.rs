@@ -51,6 +51,8 @@ pub struct Shared {
     running: Option<Turn>,
     timers: Timers,
     tasks: Tasks,
+    /// Ports between the stages of a chain that a stage has paused: they pause every client.
+    paused: BTreeSet<(u8, Port)>,
     /// Whose the last handler was: what others wait for goes first.
     last: Kind,
     /// Session time minus monotonic time, in nanoseconds.
@@ -84,6 +86,7 @@ impl Shared {
             running: None,
             timers: Timers::default(),
             tasks: Tasks::default(),
+            paused: BTreeSet::new(),
             last: Kind::Message,
             clock_offset_ns: now.unix_ns.saturating_sub(mono_ns),
             last_ns: 0,
@@ -114,7 +117,16 @@ impl Shared {
         self.by_port.insert(port, member);
         self.members.insert(member, Seat { port, opened: false, closed: false });
         if self.ready {
-            out.push(Effect::Started(member));
+            self.welcome(member, out);
+        }
+    }
+
+    /// The cell is there for a member, which is paused where all are.
+    fn welcome(&self, member: CellId, out: &mut Vec<Effect>) {
+        out.push(Effect::Started(member));
+        let pauses = self.paused.iter().map(|(stage, port)| Output::Pause { stage: *stage, port: *port });
+        if !self.paused.is_empty() {
+            out.push(Effect::Deliver(member, pauses.collect()));
         }
     }
 
@@ -132,7 +144,7 @@ impl Shared {
     /// The cell has started.
     pub fn started(&mut self, now: Now, out: &mut Vec<Effect>) {
         self.ready = true;
-        out.extend(self.members.keys().copied().map(Effect::Started));
+        self.members.keys().for_each(|member| self.welcome(*member, out));
         self.pump(now, out);
     }
 
@@ -194,7 +206,14 @@ impl Shared {
         let mut answer = Vec::new();
         let mut others: Vec<(CellId, Vec<Output>)> = Vec::new();
         for output in ran.outputs {
-            let (Output::Message { port, .. } | Output::Close { port }) = &output;
+            if self.concerns_all(&output) {
+                others.extend(self.members.keys().map(|member| (*member, alloc::vec![output.clone()])));
+                continue;
+            }
+            let port = match &output {
+                Output::Message { port, .. } | Output::Close { port } => port,
+                Output::Pause { port, .. } | Output::Resume { port, .. } => port,
+            };
             let Some(to) = self.by_port.get(port).copied() else { continue };
             let output = to_client(output);
             if Some(to) == member {
@@ -215,6 +234,22 @@ impl Shared {
             }));
         }
         out.extend(others.into_iter().map(|(to, outputs)| Effect::Deliver(to, outputs)));
+    }
+
+    /// Whether it pauses or resumes what lies between stages, and with it every client; remembers it for those that come later.
+    fn concerns_all(&mut self, output: &Output) -> bool {
+        let inner = |stage: u8, port: Port| stage > 0 || port == Port::SERVER;
+        match *output {
+            Output::Pause { stage, port } if inner(stage, port) => {
+                self.paused.insert((stage, port));
+                true
+            }
+            Output::Resume { stage, port } if inner(stage, port) => {
+                self.paused.remove(&(stage, port));
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Time has passed.
@@ -262,7 +297,7 @@ impl Shared {
 /// A member knows one port, its client's; the cell knows it by another.
 fn at_port(input: Input, port: Port) -> Input {
     match input {
-        Input::Open { kind, .. } => Input::Open { port, kind },
+        Input::Open { kind, peer, .. } => Input::Open { port, kind, peer },
         Input::Message { payload, .. } => Input::Message { port, payload },
         Input::Close { .. } => Input::Close { port },
         other @ (Input::Gone { .. } | Input::Timer { .. } | Input::Task { .. }) => other,
@@ -273,5 +308,7 @@ fn to_client(output: Output) -> Output {
     match output {
         Output::Message { payload, .. } => Output::Message { port: Port::CLIENT, payload },
         Output::Close { .. } => Output::Close { port: Port::CLIENT },
+        Output::Pause { stage, .. } => Output::Pause { stage, port: Port::CLIENT },
+        Output::Resume { stage, .. } => Output::Resume { stage, port: Port::CLIENT },
     }
 }

@@ -73,7 +73,7 @@ impl Bench {
 }
 
 fn open() -> Input {
-    Input::Open { port: Port::CLIENT, kind: PortKind::Client }
+    Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None }
 }
 
 fn message(port: Port, text: &'static str) -> Input {
@@ -117,13 +117,14 @@ fn each_member_has_a_port_of_its_own_and_none_is_the_server_s() {
         bench.ask(member, open());
         bench.answer(&[]);
     }
-    let ports: Vec<_> = bench
-        .inputs()
-        .into_iter()
-        .map(
-            |input| if let Input::Open { port, kind } = input { (port.0, kind) } else { panic!("{input:?}") },
-        )
-        .collect();
+    let ports: Vec<_> =
+        bench
+            .inputs()
+            .into_iter()
+            .map(|input| {
+                if let Input::Open { port, kind, .. } = input { (port.0, kind) } else { panic!("{input:?}") }
+            })
+            .collect();
     assert_eq!(ports, [(0, PortKind::Client), (2, PortKind::Client), (3, PortKind::Client)]);
 }
 
@@ -166,11 +167,11 @@ fn a_member_that_leaves_is_announced_and_its_port_is_free_after_that() {
     assert_eq!(bench.inputs(), [Input::Gone { port: Port(0) }]);
     bench.answer(&[]);
     bench.ask(CORA, open());
-    assert_eq!(bench.inputs(), [Input::Open { port: Port(3), kind: PortKind::Client }]);
+    assert_eq!(bench.inputs(), [Input::Open { port: Port(3), kind: PortKind::Client, peer: None }]);
     bench.answer(&[]);
     bench.shared.join(ANNA, &mut bench.out);
     bench.ask(ANNA, open());
-    assert_eq!(bench.inputs(), [Input::Open { port: Port(0), kind: PortKind::Client }]);
+    assert_eq!(bench.inputs(), [Input::Open { port: Port(0), kind: PortKind::Client, peer: None }]);
 }
 
 #[test]
@@ -258,4 +259,39 @@ fn tasks_of_a_shared_cell_run_in_turn_with_its_members() {
     answer(&mut bench, &[TaskChange::Unlock { stage: 0, id: 2, token: 7 }]);
     let stopped = bench.seen().into_iter().find(|effect| matches!(effect, Effect::Stopped(..)));
     assert_eq!(stopped, Some(Effect::Stopped(vec![ANNA], "unlock: task 7 does not hold lock 2".into())));
+}
+
+fn pause(stage: u8, port: Port) -> Output {
+    Output::Pause { stage, port }
+}
+
+fn resume(stage: u8, port: Port) -> Output {
+    Output::Resume { stage, port }
+}
+
+#[test]
+fn a_pause_holds_for_the_client_whose_port_it_is() {
+    let mut bench = Bench::of(&[ANNA, BELA]);
+    bench.say(ANNA, "a");
+    bench.answer(&[pause(0, Port(2)), pause(0, Port::CLIENT), resume(0, Port::CLIENT)]);
+    let seen = bench.seen();
+    let Effect::Ran(ran) = &seen[1] else { panic!("{seen:?}") };
+    assert_eq!(ran.outputs, [pause(0, Port::CLIENT), resume(0, Port::CLIENT)]);
+    assert_eq!(seen[2..], [Effect::Deliver(BELA, vec![pause(0, Port::CLIENT)])]);
+}
+
+#[test]
+fn what_a_chain_pauses_between_its_stages_pauses_all_clients_and_those_that_come_later() {
+    let mut bench = Bench::of(&[ANNA, BELA]);
+    let inner = [pause(0, Port::SERVER), pause(1, Port::CLIENT)];
+    bench.say(ANNA, "a");
+    bench.answer(&inner);
+    let to = |member: CellId, output: &Output| Effect::Deliver(member, vec![output.clone()]);
+    let each = inner.iter().flat_map(|output| [to(ANNA, output), to(BELA, output)]);
+    assert_eq!(bench.seen()[2..], each.collect::<Vec<_>>());
+    bench.say(BELA, "b");
+    bench.answer(&[resume(0, Port::SERVER)]);
+    bench.seen();
+    bench.shared.join(CORA, &mut bench.out);
+    assert_eq!(bench.seen(), [Effect::Started(CORA), Effect::Deliver(CORA, vec![pause(1, Port::CLIENT)])]);
 }

@@ -4,7 +4,8 @@ use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{Code, Frame},
-    id::{Generation, HostId, SessionId},
+    id::{Generation, SessionId},
+    peer::Origin,
 };
 
 /// A wire to one shard of one edge; named by the shell, never reused.
@@ -38,8 +39,6 @@ pub struct Server {
 /// What an agent is and how patient it is. All times in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// This agent process; random.
-    pub host: HostId,
     /// Servers that this agent can reach; empty for a client's agent.
     pub servers: Vec<Server>,
     /// How many edges there are to choose from.
@@ -103,6 +102,8 @@ pub enum In {
         datagrams: bool,
         /// Whether it is a connection that keeps messages apart: even an empty one is written then, and it can say that it is done.
         messages: bool,
+        /// Where it came in, if it came from outside this process.
+        origin: Option<Origin>,
     },
     /// A connection asked for by [`Out::Connect`] is there.
     Connected {
@@ -175,6 +176,8 @@ pub enum Out {
         connection: ConnectionId,
         /// Which server.
         server: String,
+        /// Where the client came in, as its agent says.
+        origin: Option<Origin>,
     },
     /// Write to a local connection; acknowledged by [`In::Written`] as the socket takes it. Where it speaks in datagrams or keeps
     /// messages apart, these bytes are exactly one, perhaps an empty one.

@@ -17,6 +17,7 @@ use marram_wire::{
     frame::{Code, Ended},
     id::SessionId,
     limits::charge,
+    peer::Origin,
 };
 
 /// A session's connection to the program at this end.
@@ -89,7 +90,7 @@ impl Agent {
         &mut self,
         now_ns: u64,
         connection: ConnectionId,
-        app: String,
+        (app, origin): (String, Option<Origin>),
         local: Local,
         out: &mut Vec<Out>,
     ) {
@@ -97,7 +98,7 @@ impl Agent {
             return out.push(reset(connection, None, Code::NoEdge, "the agent is stopping"));
         }
         let id = EndId { session: self.new_session(), server: false };
-        let end = End::new(id.session, false, app).with_datagrams(local.datagrams);
+        let end = End::new(id.session, false, app).with_datagrams(local.datagrams).with_origin(origin);
         let mut session = Session::new(end, now_ns);
         session.local = Local { id: Some(connection), open: true, ..local };
         self.connections.insert(connection, id);
@@ -122,7 +123,8 @@ impl Agent {
         session.local.id = Some(connection);
         let by_ns = now_ns + self.config.connect_timeout_ns;
         session.connect_by_ns = Some(by_ns);
-        out.push(Out::Connect { connection, server: session.server.clone() });
+        let (server, origin) = (session.server.clone(), session.end.origin().cloned());
+        out.push(Out::Connect { connection, server, origin });
         self.connections.insert(connection, id);
         self.arm(id, by_ns);
     }

@@ -7,6 +7,7 @@ mod api;
 mod datagrams;
 mod homes;
 mod local;
+pub mod proxy;
 pub mod routes;
 mod sessions;
 #[cfg(test)]
@@ -117,10 +118,10 @@ impl Agent {
             In::DialFailed { target, reason } => self.dial_failed(now_ns, target, reason, out),
             In::WireDown { wire, reason } => self.wire_down(now_ns, wire, reason, out),
             In::Frame { wire, frame } => self.frame(now_ns, wire, frame, out),
-            In::Accepted { connection, app, datagrams, messages } => {
+            In::Accepted { connection, app, datagrams, messages, origin } => {
                 let mut local = Local::new(datagrams);
                 local.messages |= messages;
-                self.accepted(now_ns, connection, app, local, out);
+                self.accepted(now_ns, connection, (app, origin), local, out);
             }
             In::Connected { connection } => self.connected(now_ns, connection, out),
             In::ConnectFailed { connection, reason } => self.connect_failed(now_ns, connection, reason, out),

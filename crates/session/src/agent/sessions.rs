@@ -194,7 +194,8 @@ impl Agent {
         let new = !self.sessions.contains_key(&id) && !self.buried_ids.contains(&id.session);
         let server = self.config.servers.iter().find(|server| server.name == ask.server);
         if let Some(server) = server.filter(|_| new && ask.fresh) {
-            let end = End::new(id.session, true, ask.app.clone()).with_datagrams(server.datagrams);
+            let end = End::new(id.session, true, ask.app.clone());
+            let end = end.with_datagrams(server.datagrams).with_origin(ask.origin.clone());
             let mut session = Session::new(end, now_ns);
             session.local.messages |= server.messages;
             session.server.clone_from(&ask.server);

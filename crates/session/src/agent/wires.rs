@@ -98,7 +98,6 @@ impl Agent {
         let greet = Greet {
             version_oldest: WIRE_VERSION_OLDEST,
             version_newest: WIRE_VERSION,
-            host: self.config.host,
             servers: self.config.servers.iter().map(|server| server.name.clone()).collect(),
         };
         out.push(Out::Send { wire: id, frame: greet.into() });

@@ -66,11 +66,17 @@ impl Sent {
         self.next = from;
     }
 
-    /// The next message to send, if it is within the credit.
+    /// Whether all is on the channel, and a message of this charge would be within the credit.
+    pub(crate) fn fits(&self, charge: u64, credit: u64) -> bool {
+        self.next == self.end() && charge <= credit
+    }
+
+    /// The next message to send, if it is within the credit. The mark that nothing follows needs none.
     pub(crate) fn next(&mut self, credit: Option<u64>) -> Option<Message> {
         let index = usize::try_from(self.next.checked_sub(self.start)?).ok()?;
         let message = self.messages.get(index)?;
-        if credit.is_some_and(|credit| charge(message.payload.len()) > credit) {
+        let is_within = |credit| message.close || charge(message.payload.len()) <= credit;
+        if !credit.is_none_or(is_within) {
             return None;
         }
         self.next += 1;
@@ -324,7 +330,9 @@ mod tests {
         sent.push(true, Bytes::new());
         assert_eq!(sent.next(Some(10)), None);
         assert!(sent.next(Some(100)).is_some_and(|message| !message.close));
-        assert!(sent.next(None).is_some_and(|message| message.close));
+        assert!(!sent.fits(10, 100));
+        assert!(sent.next(Some(0)).is_some_and(|message| message.close));
+        assert!(sent.fits(10, 10) && !sent.fits(10, 9));
         assert_eq!(sent.next(None), None);
         sent.rewind(0);
         assert!(sent.next(None).is_some());

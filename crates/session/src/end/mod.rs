@@ -8,7 +8,7 @@ pub(crate) mod keep;
 mod receive;
 
 use crate::end::keep::{Checkpoints, Log, Sent};
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{
@@ -17,11 +17,13 @@ use marram_wire::{
     },
     id::{Generation, HostId, ImageHash, SessionId},
     limits::{DATAGRAMS_WAITING_MAX, OUTPUT_WINDOW, PART_SIZE, RETAINED_MAX, charge},
+    peer::Origin,
     seal,
 };
 
 /// What an end wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub enum Effect {
     /// Send this to the owner.
     Send(Frame),
@@ -82,6 +84,8 @@ pub struct End {
     session: SessionId,
     server: bool,
     datagrams: bool,
+    /// Where the client came in: what the client's end says, or what the server's end was told.
+    origin: Option<Box<Origin>>,
     app: String,
     terms: Option<Terms>,
     promised: Generation,
@@ -124,6 +128,7 @@ impl End {
             session,
             server,
             datagrams: false,
+            origin: None,
             app,
             terms: None,
             promised: Generation::NONE,
@@ -151,6 +156,18 @@ impl End {
     #[must_use]
     pub fn with_datagrams(self, datagrams: bool) -> Self {
         Self { datagrams, ..self }
+    }
+
+    /// Says where the client came in. Before the first promise.
+    #[must_use]
+    pub fn with_origin(self, origin: Option<Origin>) -> Self {
+        Self { origin: origin.map(Box::new), ..self }
+    }
+
+    /// Where the client came in, as far as this end knows.
+    #[must_use]
+    pub fn origin(&self) -> Option<&Origin> {
+        self.origin.as_deref()
     }
 
     /// Whether the program at this end speaks in datagrams.
@@ -220,11 +237,13 @@ impl End {
     }
 
     /// Whether a datagram of this length has a place: one that has none is dropped before it is numbered. A session that has
-    /// not begun keeps few, since anybody can send a first one.
+    /// not begun keeps few, since anybody can send a first one. An owner that withholds credit wants none, and one that kept it
+    /// waiting would be given it late.
     #[must_use]
     pub fn has_place(&self, len: usize) -> bool {
         let bound = if self.begun { RETAINED_MAX } else { DATAGRAMS_WAITING_MAX };
-        !self.sent.closed() && self.sent.charge() + charge(len) <= bound
+        let is_wanted = self.phase != Phase::Owned || self.sent.fits(charge(len), self.credit);
+        !self.sent.closed() && self.sent.charge() + charge(len) <= bound && is_wanted
     }
 
     /// Bytes kept for the session: messages, log, checkpoints.
@@ -252,6 +271,7 @@ impl End {
             image: terms.map(|terms| terms.image),
             proof: terms.map(|terms| seal::proof(&terms.key, challenge, self.session)),
             peer: terms.and_then(|terms| terms.peer),
+            origin: self.said_origin(),
         }
     }
 
@@ -317,6 +337,7 @@ impl End {
             checkpoints: self.checkpoints.metas(),
             failed: self.failed.clone(),
             datagrams: self.datagrams,
+            origin: self.said_origin(),
         })));
         if live.is_none() {
             self.hand_over_checkpoints(out);
@@ -327,6 +348,12 @@ impl End {
             self.send_input(message, out);
         }
         Ok(())
+    }
+
+    /// What the client's end says of its client: while it has no log, since the log's first entry says it then. An owner may have
+    /// died after its promise and before that entry reached any end.
+    fn said_origin(&self) -> Option<Origin> {
+        self.origin.as_deref().filter(|_| self.log.end() == 0 && !self.server).cloned()
     }
 
     /// Sends again what an owner needs to make a recording, behind everything else: checkpoints, and the messages that it was
@@ -420,7 +447,8 @@ impl End {
             return;
         }
         while let Some(message) = self.sent.next(Some(self.credit)) {
-            self.credit -= charge(message.payload.len());
+            // The mark that nothing follows needs none: it takes no room, and else a paused cell would not hear of it.
+            self.credit = self.credit.saturating_sub(charge(message.payload.len()));
             self.send_input(message, out);
         }
         if self.terms.as_ref().is_some_and(|terms| !terms.keep) {

@@ -6,14 +6,15 @@
 use super::{Effect, Now, Owner, Phase, side::Message, witness::Astray};
 use crate::cell::{CellError, CellId, Input, Outcome, Ran, Run, Seed, Stop};
 use crate::replay::{Course, Handler, Lost, opens};
-use alloc::{boxed::Box, string::ToString, vec::Vec};
+use alloc::{boxed::Box, string::ToString, sync::Arc, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{Chosen, Code, LogPart},
     header::Header,
     id::Port,
-    limits::{INPUT_WINDOW, PART_SIZE},
+    limits::PART_SIZE,
     log::{Cursor, Entry, Event, Peers},
+    peer::Peer,
     seal::Digest,
 };
 
@@ -55,6 +56,7 @@ impl Owner {
         self.digest = Digest::start(self.session);
         self.timers = super::Timers::default();
         self.tasks = super::Tasks::default();
+        self.pauses = super::Pauses::default();
         self.sides.iter_mut().for_each(super::Side::reset);
         self.phase = Phase::Restoring;
         let agreed = !checkpoints.is_empty() && self.holders_agree(&checkpoints);
@@ -159,6 +161,7 @@ impl Owner {
         self.log.cursor = Cursor { last_ns: header.last_ns };
         self.timers = super::Timers::restore(header.timers_set, &header.timers);
         self.tasks = super::Tasks::restore(&header.tasks, &header.locks);
+        self.pauses = super::Pauses::restore(&header.paused);
         for (side, state) in self.sides.iter_mut().zip(header.ports) {
             side.restore(state);
         }
@@ -256,25 +259,28 @@ impl Owner {
             }
             Event::Timer => alloc::vec![self.timers.fire()?],
             Event::Task => alloc::vec![self.tasks.next()?],
-            Event::Start { peers, .. } => self.opens(peers),
+            Event::Start { peers, .. } => self.opens(&peers),
         })
     }
 
     /// Who the ends of a session that begins now said they speak for.
     pub(super) fn peers(&self) -> Peers {
-        let datagrams = |port: Port| {
+        let promised = |port: Port| {
             let side = self.sides.iter().find(|side| side.port == port);
-            side.and_then(|side| side.promised.as_ref()).is_some_and(|promised| promised.datagrams)
+            side.and_then(|side| side.promised.as_ref())
         };
+        let datagrams = |port: Port| promised(port).is_some_and(|promised| promised.datagrams);
+        let origin = promised(Port::CLIENT).and_then(|promised| promised.origin.as_ref());
         Peers {
             server: self.sides.len() > 1,
             client_datagrams: datagrams(Port::CLIENT),
             server_datagrams: datagrams(Port::SERVER),
+            client: Peer::new(origin, self.client_identity.as_deref()).map(Arc::new),
         }
     }
 
     /// The ports open, client first; the list is taken from its end.
-    pub(super) fn opens(&self, peers: Peers) -> Vec<Input> {
+    pub(super) fn opens(&self, peers: &Peers) -> Vec<Input> {
         opens(self.sides.iter().map(|side| side.port), peers)
     }
 
@@ -315,7 +321,8 @@ impl Owner {
         self.cover.spent(ran.cost_ns);
         if whole {
             self.totals.replayed += 1;
-            self.close_if_spent();
+            self.end_entry();
+            self.entry_replayed(out);
         }
         self.replay_next(now, out);
     }
@@ -343,8 +350,10 @@ impl Owner {
     fn tell_chosen(&mut self, now: Now, out: &mut Vec<Effect>) {
         let end = self.log.end();
         self.make_room(out);
+        let has_server = self.sides.len() > 1;
         for side in &mut self.sides {
             let Some(channel) = side.channel else { continue };
+            let credit = side.begin_credit(self.pauses.stops(side.port, has_server));
             let has = side.promised.as_ref().map_or(0, |promised| promised.log_end);
             let mut offset = has.max(self.log.floor);
             let missing = self.log.since(offset);
@@ -361,13 +370,7 @@ impl Owner {
                 offset += PART_SIZE as u64;
                 out.push(Effect::Send(side.port, part.into()));
             }
-            let chosen = Chosen {
-                channel,
-                log_offset: offset,
-                log: tail,
-                tag: self.digest.tag(),
-                credit: INPUT_WINDOW,
-            };
+            let chosen = Chosen { channel, log_offset: offset, log: tail, tag: self.digest.tag(), credit };
             out.push(Effect::Send(side.port, chosen.into()));
             (side.known, side.known_tag) = (end, self.digest.tag());
             side.got_log = bytes::BytesMut::new();

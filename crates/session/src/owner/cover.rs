@@ -205,6 +205,7 @@ impl Owner {
             ports: self.sides.iter().map(super::Side::to_header).collect(),
             tasks,
             locks,
+            paused: self.pauses.to_header(),
         };
         self.cover.taken = Some(Taken {
             number,

@@ -7,6 +7,7 @@
 use super::{Effect, Owner, Phase, side::Message};
 use alloc::{
     collections::VecDeque,
+    format,
     string::{String, ToString},
     vec::Vec,
 };
@@ -17,7 +18,7 @@ use marram_wire::{
         Standby, Truncate,
     },
     id::Port,
-    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, PART_SIZE, charge},
+    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, PART_SIZE, REPLAY_LAG_MAX, charge},
     log::Event,
 };
 
@@ -39,6 +40,8 @@ pub struct Fill {
     pub ready: bool,
     /// Bytes that it has not acknowledged.
     pub behind: u64,
+    /// Entries that it has not replayed, if it replays as it goes: as far as it has said.
+    pub unreplayed: Option<u64>,
 }
 
 /// A checkpoint on its way.
@@ -68,6 +71,33 @@ struct Feed {
     flying: u64,
     /// Bytes of entries and messages that it has not acknowledged.
     behind: u64,
+    /// Of one that replays: entries that it was fed and has not replayed, and the fewest that there were since it was ready. It
+    /// begins with all that came while its checkpoint was on its way.
+    unreplayed: u64,
+    unreplayed_min: u64,
+}
+
+impl Feed {
+    /// It has what it begins with.
+    fn is_ready(&mut self) {
+        if !self.ready {
+            self.ready = true;
+            self.unreplayed_min = self.unreplayed;
+        }
+    }
+
+    /// It has replayed so many more. False if that is more than it was fed.
+    fn replayed(&mut self, entries: u64) -> bool {
+        let Some(left) = self.unreplayed.checked_sub(entries).filter(|_| self.hot) else { return false };
+        self.unreplayed = left;
+        self.unreplayed_min = self.unreplayed_min.min(left);
+        true
+    }
+
+    /// By how many entries it has fallen behind since it was ready.
+    fn fell_behind(&self) -> u64 {
+        if self.ready { self.unreplayed - self.unreplayed_min } else { 0 }
+    }
 }
 
 /// The keepers of one owner.
@@ -93,12 +123,16 @@ impl Owner {
             parcels: VecDeque::new(),
             flying: 0,
             behind: 0,
+            unreplayed: 0,
+            unreplayed_min: 0,
         });
         if !self.opened && self.log.end() == 0 {
             let keep = self.keep_frame();
             self.begin_feeds(None, &keep, out);
             for feed in &mut self.keeping.feeds {
-                feed.ready |= feed.begun && feed.base.is_none();
+                if feed.begun && feed.base.is_none() {
+                    feed.is_ready();
+                }
             }
         } else if self.phase == Phase::Running {
             self.cover_if_due(out);
@@ -148,6 +182,7 @@ impl Owner {
             keeper: feed.keeper,
             ready: feed.ready,
             behind: feed.behind + feed.flying,
+            unreplayed: feed.hot.then_some(feed.unreplayed),
         })
     }
 
@@ -159,8 +194,15 @@ impl Owner {
             Frame::Credit(credit) => feed.behind = feed.behind.saturating_sub(credit.bytes),
             Frame::Stored(stored) => {
                 feed.flying = feed.flying.saturating_sub(stored.bytes);
-                feed.ready |= stored.complete.is_some();
+                if stored.complete.is_some() {
+                    feed.is_ready();
+                }
                 send_parts(feed, out);
+            }
+            Frame::Replayed(replayed) => {
+                if !feed.replayed(replayed.entries) {
+                    self.lose(at, Code::Protocol, "it replayed what it was not fed".into(), out);
+                }
             }
             Frame::Reject(reject) => self.lose(at, reject.code, reject.reason, out),
             Frame::Superseded(_) => self.lose(at, Code::Superseded, "it keeps another owner's".into(), out),
@@ -276,6 +318,13 @@ impl Owner {
             feed.behind += cost;
             if feed.behind > FEED_WINDOW {
                 self.lose(at, Code::Busy, "it lags behind".to_string(), out);
+                continue;
+            }
+            feed.unreplayed += u64::from(feed.hot);
+            if feed.fell_behind() > REPLAY_LAG_MAX {
+                let reason = format!("it replays too slowly: {} entries behind", feed.unreplayed);
+                out.push(Effect::StandbySlow(feed.keeper));
+                self.lose(at, Code::Busy, reason, out);
                 continue;
             }
             let (channel, entry, payload) = (feed.channel, entry.clone(), payload.clone());

@@ -8,6 +8,7 @@
 //! An owner that a recorder helps goes the same way: what the recorder kept is fed to it at once. A recorder is not believed:
 //! what it gave must lead to the running digest that the ends have before any of it runs.
 
+mod recall;
 mod takeover;
 #[cfg(test)]
 mod tests;
@@ -25,14 +26,16 @@ use alloc::{
 use bytes::Bytes;
 use marram_wire::{
     frame::{
-        Acknowledged, CheckpointMeta, Code, Credit, Fed, Frame, Keep, Recalled, Reject, Stored, Truncate,
+        Acknowledged, CheckpointMeta, Code, Credit, Fed, Frame, Keep, Reject, Replayed, Stored, Truncate,
     },
     header::Header,
     id::Generation,
-    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, LOG_SIZE_MAX, RETAINED_MAX, charge},
+    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, LOG_SIZE_MAX, REPLAYED_EVERY, RETAINED_MAX, charge},
     log::{Cursor, Event},
     seal::{Digest, LOG_OFFSET_MAX, SessionKeys},
 };
+
+use recall::Recall;
 
 /// Entries are acknowledged after so many bytes.
 const ACK_EVERY: u64 = FEED_WINDOW / 16;
@@ -67,9 +70,13 @@ pub(super) struct Follow {
     received: Vec<u64>,
     /// Entries and bytes taken and not acknowledged.
     unacknowledged: (u64, u64),
+    /// Entries replayed and not reported.
+    replayed: u64,
     stored: u64,
-    /// Of a recorder's answer: what has not arrived.
-    recalled: Option<Box<Recalled>>,
+    /// Whether a recorder feeds it, and no owner.
+    recorder: bool,
+    /// The recorder's answer, until what it gave has been checked.
+    recalled: Option<Box<Recall>>,
     /// What the digest must have been at the ends' log, and at the end of what the recorder gave.
     owed: Vec<(u64, [u8; 8])>,
 }
@@ -113,42 +120,6 @@ impl Owner {
         Ok(owner)
     }
 
-    /// This owner, which has not asked anyone yet, with what a recorder says that it keeps.
-    ///
-    /// # Errors
-    /// If the answer does not make sense.
-    pub fn recalled(self, recalled: Recalled, out: &mut Vec<Effect>) -> Result<Self, Unfit> {
-        let mut owner = self.following(recalled.generation)?;
-        let image = owner.image;
-        let ports = owner.sides.len();
-        let size = recalled.log_end.checked_sub(recalled.log_start);
-        let base = recalled.checkpoints.last().map_or(0, |meta| meta.log_offset);
-        let counts = recalled.sent_start.iter().zip(&recalled.sent_end);
-        let sound = size.is_some_and(|size| size <= LOG_SIZE_MAX)
-            && recalled.log_end < LOG_OFFSET_MAX
-            && (recalled.log_start..=recalled.log_end).contains(&base)
-            && recalled.sent_start.len() == ports
-            && recalled.sent_end.len() == ports
-            && counts.clone().all(|(start, end)| start <= end)
-            && super::open::is_chain(&recalled.checkpoints)
-            && recalled.checkpoints.iter().all(|meta| meta.size > 0);
-        if !sound {
-            return unfit(Code::Protocol, "a recorder's answer does not make sense");
-        }
-        owner.log.floor = recalled.log_start;
-        for (side, start) in owner.sides.iter_mut().zip(&recalled.sent_start) {
-            side.took = *start;
-        }
-        if !recalled.checkpoints.is_empty() {
-            out.push(Effect::Restore(image, recalled.checkpoints.clone()));
-        }
-        if let Some(follow) = &mut owner.follow {
-            follow.owed.push((recalled.log_end, recalled.tag));
-            follow.recalled = Some(Box::new(recalled));
-        }
-        Ok(owner)
-    }
-
     fn following(mut self, generation: Generation) -> Result<Self, Unfit> {
         let ports = 1 + usize::from(self.policy.server.is_some());
         if self.sides.len() != ports || !self.policy.keep {
@@ -171,7 +142,9 @@ impl Owner {
             chosen: false,
             received: alloc::vec![0; ports],
             unacknowledged: (0, 0),
+            replayed: 0,
             stored: 0,
+            recorder: false,
             recalled: None,
             owed: Vec::new(),
         }));
@@ -188,6 +161,9 @@ impl Owner {
     }
 
     fn take_fed(&mut self, now: Now, frame: Frame, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+        if self.follow.as_ref().is_some_and(|follow| follow.recorder) {
+            return self.take_recalled(frame, out);
+        }
         match frame {
             Frame::Fed(fed) => self.fed_entry(now, fed, out),
             Frame::Base(base) => self.fed_base(base.meta, out),
@@ -208,27 +184,6 @@ impl Owner {
                 self.seal = self.keys.seal(renewed.generation);
                 Ok(())
             }
-            Frame::LogPart(part) => {
-                let end = part.offset.saturating_add(part.bytes.len() as u64);
-                let announced = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
-                if part.offset != self.log.end() || announced.is_none_or(|it| end > it.log_end) {
-                    return unfit(Code::Protocol, "a recorder's log has a hole");
-                }
-                let mut bytes = part.bytes.to_vec();
-                self.keys.seal(part.generation).log(part.offset, &mut bytes);
-                self.log.bytes.extend_from_slice(&bytes);
-                Ok(())
-            }
-            Frame::KeptInput(input) => {
-                let follow = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
-                let ends = follow.map_or(&[][..], |recalled| &recalled.sent_end);
-                let open = self.sides.iter_mut().zip(ends).find(|(side, end)| side.fed_end() < **end);
-                let Some((side, _)) = open else {
-                    return unfit(Code::Protocol, "a recorder gives more messages than it announced");
-                };
-                push(side, Message { close: input.close, payload: input.payload })
-            }
-            Frame::CheckpointBegin(_) => Ok(()),
             _ => unfit(Code::Protocol, "a keeper's frame came out of turn"),
         }
     }
@@ -288,6 +243,17 @@ impl Owner {
         Ok(())
     }
 
+    /// An entry has run through the cell. Whoever feeds it is told after a number of them: what was only received would have to be
+    /// replayed before this owner could take over.
+    pub(super) fn entry_replayed(&mut self, out: &mut Vec<Effect>) {
+        let Some(follow) = &mut self.follow else { return };
+        follow.replayed += 1;
+        if let Some(channel) = follow.channel.filter(|_| follow.hot && follow.replayed >= REPLAYED_EVERY) {
+            let entries = core::mem::take(&mut follow.replayed);
+            out.push(Effect::Feeder(Replayed { channel, entries }.into()));
+        }
+    }
+
     /// Goes on with the replay, if the cell stands, is hot and no handler runs.
     fn follow_on(&mut self, now: Now, out: &mut Vec<Effect>) {
         let Some(follow) = &mut self.follow else { return };
@@ -324,10 +290,6 @@ impl Owner {
 
     fn fed_part(&mut self, bytes: Bytes, out: &mut Vec<Effect>) -> Result<(), Unfit> {
         let Some(follow) = &mut self.follow else { return Ok(()) };
-        if follow.recalled.is_some() {
-            out.push(Effect::Part(bytes));
-            return Ok(());
-        }
         let Some((meta, got)) = &mut follow.arriving else {
             return unfit(Code::Protocol, "a part belongs to no checkpoint");
         };
@@ -445,7 +407,15 @@ impl Owner {
         let recalled = self.follow.as_ref().is_some_and(|follow| follow.recalled.is_some());
         self.timers = super::Timers::restore(header.timers_set, &header.timers);
         self.tasks = super::Tasks::restore(&header.tasks, &header.locks);
+        self.pauses = super::Pauses::restore(&header.paused);
         for (side, state) in self.sides.iter_mut().zip(header.ports) {
+            // A recorder drops the messages that a checkpoint covers, and those only.
+            if recalled && side.took != state.took {
+                return unfit(
+                    Code::Tampered,
+                    "a recorder's messages do not begin where its checkpoint stands",
+                );
+            }
             if !side.skip(state.took) {
                 return unfit(Code::Tampered, "a checkpoint consumed what is not there");
             }

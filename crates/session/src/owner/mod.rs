@@ -9,6 +9,7 @@ mod cover;
 mod feed;
 mod follow;
 mod open;
+mod pauses;
 mod record;
 mod run;
 mod side;
@@ -33,6 +34,7 @@ use marram_wire::{
     seal::{Digest, Seal, SessionKeys},
 };
 pub use open::Attempt;
+use pauses::Pauses;
 use record::Record;
 pub use record::{RECORD_NS, RECORD_STOPPED_NS, Wish};
 pub(crate) use run::Kind;
@@ -120,6 +122,8 @@ pub enum Effect {
     Feed(KeeperId, Frame),
     /// A keeper does not keep the session any more, for this reason; nothing waits for it.
     KeeperLost(KeeperId, Code, String),
+    /// A hot standby replays too slowly; [`Effect::KeeperLost`] follows.
+    StandbySlow(KeeperId),
     /// Send this to whoever feeds this owner, which stands by.
     Feeder(Frame),
     /// Ask the witness what the client was seen to have; answered by [`Owner::witnessed`] with this generation.
@@ -189,6 +193,8 @@ pub struct Totals {
     pub checkpoint_bytes: u64,
     /// Generations opened here.
     pub generations: u64,
+    /// Pauses that ended because nothing was left that could end them.
+    pub pauses_ended: u64,
 }
 
 /// The owner of one session.
@@ -205,6 +211,8 @@ pub struct Owner {
     /// Who names cells: the shard.
     cell: Option<CellId>,
     seed: Seed,
+    /// Of the agent of the client's end, as the edge verified it when the present generation was opened.
+    client_identity: Option<String>,
     /// The generation under which the cell was chosen and since when it is valid.
     live: Option<Generation>,
     running: Option<run::Running>,
@@ -219,6 +227,7 @@ pub struct Owner {
     digest: Digest,
     timers: Timers,
     tasks: Tasks,
+    pauses: Pauses,
     /// Session time minus monotonic time, in nanoseconds.
     clock_offset_ns: i64,
     cover: Cover,
@@ -289,6 +298,7 @@ impl Owner {
             sides: sides.map(|(host, port)| Side::new(port, *host)).collect(),
             cell: None,
             seed,
+            client_identity: None,
             live: None,
             running: None,
             replay: None,
@@ -299,6 +309,7 @@ impl Owner {
             digest: Digest::start(session),
             timers: Timers::default(),
             tasks: Tasks::default(),
+            pauses: Pauses::default(),
             clock_offset_ns: 0,
             cover: Cover::default(),
             rates: run::Rates::default(),

@@ -8,6 +8,7 @@ use marram_wire::{
     frame::{Channel, CheckpointMeta, Code, Input, Live, LogPart, Promise, Promised},
     id::{Generation, HostId, Port},
     limits::{CHECKPOINT_SIZE_MAX, DELTAS_MAX, INPUT_WINDOW, LOG_SIZE_MAX, RETAINED_MAX, charge},
+    peer::Origin,
     seal::LOG_OFFSET_MAX,
 };
 
@@ -24,6 +25,10 @@ pub struct Attempt<'a> {
     pub fresh: bool,
     /// Whether whoever asked has shown the session's key.
     pub proven: bool,
+    /// Where the client came in, as its agent says, if the session begins.
+    pub origin: Option<&'a Origin>,
+    /// What the agent of the client's end was verified to be, if it was.
+    pub client_identity: Option<&'a str>,
 }
 
 impl Owner {
@@ -51,6 +56,7 @@ impl Owner {
                 side.host = *host;
             }
         }
+        self.client_identity = attempt.client_identity.map(Into::into);
         self.ask_witness(attempt.fresh, out);
         for index in 0..self.sides.len() {
             let side = &self.sides[index];
@@ -58,6 +64,7 @@ impl Owner {
             let peer = self.sides.iter().find(|other| other.port != side.port).map(|other| other.host);
             let server = self.policy.server.clone().filter(|_| side.port == Port::SERVER);
             let (took, log_end) = (side.fed_end(), self.log.end());
+            let origin = attempt.origin.filter(|_| attempt.fresh && side.port == Port::SERVER).cloned();
             let live = self.live.map(|generation| Live { generation, took, log_end });
             let promise = Promise {
                 channel,
@@ -73,6 +80,7 @@ impl Owner {
                 keep: self.policy.keep,
                 linger_ms: self.policy.linger_ms,
                 live,
+                origin,
             };
             out.push(Effect::Send(side.port, promise.into()));
         }

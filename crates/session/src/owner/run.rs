@@ -9,11 +9,11 @@ use alloc::{
 };
 use bytes::{Bytes, BytesMut};
 use marram_wire::{
-    frame::{Code, Credit, Finish, Increment, LogOnly, Output},
+    frame::{Code, Finish, Increment, LogOnly, Output},
     id::Port,
     limits::{
-        ENTRY_SIZE_MAX, INPUT_WINDOW, LOG_AHEAD, LOG_SIZE_MAX, MESSAGE_SIZE_MAX, OUTPUT_WINDOW, OUTPUTS_MAX,
-        READS_MAX, READS_SIZE_MAX, UNSENT_SHARED_MAX, charge,
+        ENTRY_SIZE_MAX, LOG_AHEAD, LOG_SIZE_MAX, OUTPUT_WINDOW, OUTPUTS_MAX, READS_MAX, READS_SIZE_MAX,
+        UNSENT_SHARED_MAX,
     },
     log::{Entry, Event, Read},
 };
@@ -22,9 +22,6 @@ use marram_wire::{
 const UNSENT_MAX: u64 = 256 << 10;
 /// It rests, too, while more than this waits for an end's acknowledgement: one that takes it in time never has as much.
 const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
-/// Credit goes back when this much was consumed: once all is, there is room for the largest message whatever was not given back, or
-/// its end would wait for ever.
-const CREDIT_EVERY: u64 = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
 
 /// The entry that runs.
 #[derive(Debug)]
@@ -121,9 +118,9 @@ impl Owner {
             return self.cover_if_due(out);
         }
         let peers = self.peers();
+        let rest = self.opens(&peers);
         let event = Event::Start { seed: self.seed.0, peers };
         let now_ns = self.session_ns(now);
-        let rest = self.opens(peers);
         self.opened = true;
         self.running =
             Some(Running { event, now_ns, message: None, rest, clock_read: true, reads: Vec::new() });
@@ -188,6 +185,7 @@ impl Owner {
         let place = |port: Port| self.sides.iter().position(|side| side.port == port);
         let outputs = ran.outputs.iter().filter_map(|made| match made {
             Made::Message { port, .. } | Made::Close { port } => place(*port),
+            Made::Pause { .. } | Made::Resume { .. } => None,
         });
         let reaches = outputs.fold(0, |all, index| all | bit(index));
         if let Some(index) = place(port) {
@@ -200,12 +198,13 @@ impl Owner {
         (self.log.bytes.len() + ENTRY_SIZE_MAX) as u64 > LOG_SIZE_MAX
     }
 
-    /// Ports in turn, but for those whose messages were answered to one of the `full`.
+    /// Ports in turn, but for those whose messages were answered to one of the `full`, and for what waits while a port is paused.
     fn next_message(&mut self, full: u64) -> Option<(Port, Message)> {
         let count = self.sides.len();
         for step in 0..count {
             let index = (self.turn + step) % count;
-            if self.sides[index].reaches & full != 0 {
+            let side = &self.sides[index];
+            if side.reaches & full != 0 || (side.is_beyond_credit() && self.is_paused(side)) {
                 continue;
             }
             if let Some(message) = self.sides[index].take_input() {
@@ -228,7 +227,8 @@ impl Owner {
         if let Event::Message(port) = running.event {
             self.learn(port, &ran);
         }
-        self.totals.produced += ran.outputs.len() as u64;
+        let sent = Made::count_sent(&ran.outputs);
+        self.totals.produced += sent as u64;
         self.cover.spent(ran.cost_ns);
         if !running.rest.is_empty() {
             self.running = Some(running);
@@ -242,9 +242,9 @@ impl Owner {
             return self.over(Code::Guest, reason, out);
         };
         self.totals.consumed += 1;
-        self.close_if_spent();
-        self.rates.count(now, ran.outputs.len(), logged);
-        if let Some(reason) = self.broken_quota(ran.outputs.len()).or(applied.err()) {
+        self.end_entry();
+        self.rates.count(now, sent, logged);
+        if let Some(reason) = self.broken_quota(sent).or(applied.err()) {
             return self.over(Code::Guest, reason, out);
         }
         if self.phase != Phase::Running {
@@ -286,6 +286,14 @@ impl Owner {
             let (port, close, payload) = match made {
                 Made::Message { port, payload } => (*port, false, payload.clone()),
                 Made::Close { port } => (*port, true, Bytes::new()),
+                Made::Pause { stage, port } => {
+                    self.pauses.pause(*stage, *port);
+                    continue;
+                }
+                Made::Resume { stage, port } => {
+                    self.pauses.resume(*stage, *port);
+                    continue;
+                }
             };
             if let Some(side) = self.sides.iter_mut().find(|side| side.port == port) {
                 side.produce(close, payload);
@@ -298,17 +306,21 @@ impl Owner {
     /// A shared cell sent something in a handler that another session's input ran.
     pub fn deliver(&mut self, now: Now, outputs: Vec<Made>, out: &mut Vec<Effect>) {
         let Some(cell) = self.cell else { return };
-        let count = outputs.len();
+        let count = Made::count_sent(&outputs);
         let (clock_read, timers, tasks) = (false, Vec::new(), Vec::new());
         let (outcome, reads) = (Outcome::Idle, Vec::new());
         let ran = Ran { cell, outcome, clock_read, outputs, timers, tasks, reads, cost_ns: 0 };
         let applied = self.apply(0, &ran);
+        self.sides.iter_mut().for_each(super::Side::mark_logged);
         self.totals.produced += count as u64;
         self.rates.count(now, count, 0);
         if let Some(reason) = self.broken_quota(count).or(applied.err()) {
             return self.over(Code::Guest, reason, out);
         }
         self.release(out);
+        if self.phase == Phase::Running {
+            self.give_credit(out);
+        }
         self.end_if_slow(out);
     }
 
@@ -322,8 +334,16 @@ impl Owner {
         }
     }
 
+    /// All handlers of an entry have run, and it is logged where entries are: what they sent may leave. Until then nothing
+    /// may, whatever else happens meanwhile: an owner that recovered from a log without the entry would not send it.
+    pub(super) fn end_entry(&mut self) {
+        self.close_if_spent();
+        self.resume_if_stuck();
+        self.sides.iter_mut().for_each(super::Side::mark_logged);
+    }
+
     /// A cell that can never run again has said everything: its outputs close. Depends on the log alone, so replay agrees.
-    pub(super) fn close_if_spent(&mut self) {
+    fn close_if_spent(&mut self) {
         // What others do can make a shared cell speak to this one.
         if self.policy.shared {
             return;
@@ -341,7 +361,7 @@ impl Owner {
         if !reads.is_in_bounds() {
             return None;
         }
-        let entry = Entry { event: running.event, now_ns, reads };
+        let entry = Entry { event: running.event.clone(), now_ns, reads };
         let before = self.log.bytes.len();
         self.log.cursor.put(&entry, &mut self.log.bytes);
         let message = running.message.as_ref().map(|message| (message.close, &message.payload[..]));
@@ -386,15 +406,6 @@ impl Owner {
             }
         }
         self.finish_if_done(out);
-    }
-
-    fn give_credit(&mut self, out: &mut Vec<Effect>) {
-        for side in &mut self.sides {
-            if let Some(channel) = side.channel.filter(|_| side.credit_due >= CREDIT_EVERY) {
-                let bytes = core::mem::take(&mut side.credit_due);
-                out.push(Effect::Send(side.port, Credit { channel, received: 0, bytes }.into()));
-            }
-        }
     }
 
     /// An end has received outputs, and will take more.

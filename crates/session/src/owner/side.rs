@@ -46,6 +46,8 @@ pub(super) struct Side {
     pub(super) credit_due: u64,
     /// Outputs produced.
     pub(super) produced: u64,
+    /// How many of them entries produced that are logged (or, where nothing is logged, that are done): no other may leave.
+    pub(super) logged: u64,
     pub(super) output_closed: bool,
     /// The last outputs, as far as not acknowledged.
     pub(super) outbox: VecDeque<Message>,
@@ -87,6 +89,7 @@ impl Side {
             credited_from: 0,
             credit_due: 0,
             produced: 0,
+            logged: 0,
             output_closed: false,
             outbox: VecDeque::new(),
             outbox_charge: 0,
@@ -188,6 +191,17 @@ impl Side {
         self.outbox.push_back(Message { close, payload });
     }
 
+    /// The entry that produced the last outputs is logged: they may leave.
+    pub(super) fn mark_logged(&mut self) {
+        self.logged = self.produced;
+    }
+
+    /// How many outputs of the outbox may have left, whatever an end says.
+    fn releasable(&self) -> usize {
+        let unlogged = usize::try_from(self.produced - self.logged).unwrap_or(usize::MAX);
+        self.outbox.len().saturating_sub(unlogged)
+    }
+
     /// Sequence number of the first output in the outbox.
     pub(super) fn acknowledged(&self) -> u64 {
         self.produced - self.outbox.len() as u64
@@ -210,7 +224,7 @@ impl Side {
     /// acknowledged was thrown away.
     pub(super) fn resume(&mut self, received: u64, window: u64) -> bool {
         let Some(behind) = received.checked_sub(self.acknowledged()) else { return false };
-        self.sent = self.outbox.len();
+        self.sent = self.releasable();
         if !self.acknowledge(behind) {
             return false;
         }
@@ -220,9 +234,9 @@ impl Side {
         true
     }
 
-    /// The next output that credit allows.
+    /// The next output that credit allows, if the entry that produced it is logged.
     pub(super) fn next_output(&mut self) -> Option<Message> {
-        let message = self.outbox.get(self.sent)?;
+        let message = self.outbox.get(self.sent).filter(|_| self.sent < self.releasable())?;
         let cost = charge(message.payload.len());
         if cost > self.credit {
             return None;
@@ -260,7 +274,7 @@ impl Side {
     pub(super) fn restore(&mut self, state: PortState) {
         self.took = state.took;
         self.input_closed = state.input_closed;
-        self.produced = state.produced;
+        (self.produced, self.logged) = (state.produced, state.produced);
         self.output_closed = state.output_closed;
         self.outbox = state.outbox.0.into();
         self.outbox_charge = self.outbox.iter().map(|message| charge(message.payload.len())).sum();

@@ -7,15 +7,13 @@ use crate::{
 use alloc::{string::String, vec::Vec};
 use marram_wire::{
     frame::{Code, Frame},
-    id::{Generation, HostId, SessionId},
+    id::{Generation, SessionId},
     seal::KeeperKey,
 };
 
 /// What a recorder is, how patient it is and how much it keeps.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// This process; random.
-    pub host: HostId,
     /// The recorder's name, for people.
     pub name: String,
     /// What it shows to be one of the domain's keepers.
@@ -34,6 +32,7 @@ pub struct Config {
 
 /// Something happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub enum In {
     /// A wire that was asked for by [`Out::Dial`] is there: connected, encrypted and authenticated as configured.
     WireUp {

@@ -271,12 +271,8 @@ impl Recorder {
         self.dialer.up(now_ns, id.0, target);
         self.dial_ns = now_ns;
         self.wires.insert(id, Wire { target, edge: None, channels: BTreeMap::new() });
-        let greet = Greet {
-            version_oldest: WIRE_VERSION_OLDEST,
-            version_newest: WIRE_VERSION,
-            host: self.config.host,
-            servers: Vec::new(),
-        };
+        let greet =
+            Greet { version_oldest: WIRE_VERSION_OLDEST, version_newest: WIRE_VERSION, servers: Vec::new() };
         out.push(Out::Send { wire: id, frame: greet.into() });
     }
 

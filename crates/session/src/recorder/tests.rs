@@ -20,7 +20,6 @@ const LINGER_NS: u64 = 60 * S;
 
 fn config(memory: u64, store: bool) -> Config {
     Config {
-        host: HostId([1; 16]),
         name: "r".into(),
         key: KeeperKey::derive(&DomainSecret::from_material(b"a secret for tests")),
         dialer: dialer::Config {

@@ -92,7 +92,7 @@ impl Course {
             }
             let mut entry = self.cursor.take(&mut self.rest).map_err(|_| Lost::Unreadable)?;
             let reads = self.known.read(core::mem::take(&mut entry.reads)).map_err(|_| Lost::Unreadable)?;
-            let inputs = inputs_of(entry.event).ok_or(Lost::Missing)?;
+            let inputs = inputs_of(entry.event.clone()).ok_or(Lost::Missing)?;
             self.underway = Some(Underway { entry, inputs, reads: reads.into() });
         }
         let now_ns = self.now_ns();
@@ -124,12 +124,13 @@ impl Course {
 }
 
 /// The handlers that open ports, of which the client's is the first; the list is taken from its end.
-pub(crate) fn opens(ports: impl DoubleEndedIterator<Item = Port>, peers: Peers) -> Vec<Input> {
+pub(crate) fn opens(ports: impl DoubleEndedIterator<Item = Port>, peers: &Peers) -> Vec<Input> {
     let kind = |port: Port| match port {
         Port::CLIENT => PortKind::client(peers.client_datagrams),
         _ => PortKind::server(peers.server_datagrams),
     };
-    ports.map(|port| Input::Open { port, kind: kind(port) }).rev().collect()
+    let peer = |port: Port| peers.client.clone().filter(|_| port == Port::CLIENT);
+    ports.map(|port| Input::Open { port, kind: kind(port), peer: peer(port) }).rev().collect()
 }
 
 /// Goes through a log and the messages that it consumes without running anything, from one running digest and time to those

@@ -287,6 +287,6 @@ fn inputs_of(event: Event, peers: &mut [Peer], timers: &mut Timers, tasks: &mut 
         }
         Event::Timer => alloc::vec![timers.fire()?],
         Event::Task => alloc::vec![tasks.next()?],
-        Event::Start { peers: said, .. } => opens(peers.iter().map(|peer| peer.port), said),
+        Event::Start { peers: said, .. } => opens(peers.iter().map(|peer| peer.port), &said),
     })
 }

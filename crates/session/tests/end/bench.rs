@@ -35,6 +35,7 @@ pub(crate) fn promise(count: u64) -> Promise {
         keep: true,
         linger_ms: 77,
         live: None,
+        origin: None,
     }
 }
 

@@ -112,10 +112,34 @@ fn a_datagram_without_a_place_is_not_taken() {
     assert!(!bench.end.has_place(room));
     let mut bench = Bench::owned(0);
     bench.say(vec![0; MESSAGE_SIZE_MAX]);
+    bench.end.drift();
     let room = usize::try_from(RETAINED_MAX - charge(MESSAGE_SIZE_MAX) - charge(0)).expect("small");
     assert!(bench.end.has_place(room) && !bench.end.has_place(room + 1));
     bench.close();
     assert!(!bench.end.has_place(1), "the last one was said");
+}
+
+#[test]
+fn a_datagram_beyond_the_credit_is_not_taken() {
+    let mut bench = Bench::owned(charge(10));
+    assert!(bench.end.has_place(10) && !bench.end.has_place(11));
+    bench.say(vec![0; 10]);
+    assert!(!bench.end.has_place(0), "the cell has paused its port, or does not come to it");
+    bench.credit(charge(0));
+    assert!(bench.end.has_place(0));
+    bench.say(vec![0; 10]);
+    assert!(!bench.end.has_place(0), "one waits already");
+}
+
+#[test]
+fn the_end_of_a_stream_needs_no_credit_but_waits_for_what_was_said_before_it() {
+    let mut bench = Bench::owned(0);
+    bench.look();
+    bench.say("a");
+    bench.close();
+    assert_eq!(bench.look(), [""; 0]);
+    bench.credit(charge(1));
+    assert_eq!(bench.look(), ["input a", "close"]);
 }
 
 #[test]

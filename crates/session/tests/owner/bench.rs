@@ -201,7 +201,18 @@ impl Bench {
         let fresh = self.fresh;
         self.step(|owner, _, out| {
             let hosts = &HOSTS[..channels.len()];
-            owner.open(&Attempt { generation, channels, hosts, fresh, proven: true }, out);
+            owner.open(
+                &Attempt {
+                    generation,
+                    channels,
+                    hosts,
+                    fresh,
+                    proven: true,
+                    origin: None,
+                    client_identity: None,
+                },
+                out,
+            );
         });
     }
 

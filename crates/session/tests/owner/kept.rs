@@ -82,6 +82,7 @@ impl Kept {
             checkpoints: self.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect(),
             failed: self.failed.clone(),
             datagrams: self.datagrams,
+            origin: None,
         }
     }
 

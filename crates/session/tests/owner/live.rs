@@ -369,9 +369,90 @@ fn an_end_may_have_moved_to_another_agent() {
     let hosts = [HOSTS[0], HostId([5; 16])];
     let generation = Generation { count: 1, opener: 1 };
     bench.step(|owner, _, out| {
-        let attempt = Attempt { generation, channels: &[1, 2], hosts: &hosts, fresh: false, proven: true };
+        let attempt = Attempt {
+            generation,
+            channels: &[1, 2],
+            hosts: &hosts,
+            fresh: false,
+            proven: true,
+            origin: None,
+            client_identity: None,
+        };
         owner.open(&attempt, out);
     });
     assert_eq!(bench.look(), ["client: promise 1 beside 5", "server: promise 1 beside 1 to database"]);
     assert_eq!(bench.owner.host(SERVER), Some(hosts[1]));
+}
+
+/// The client's port has opened and its handler has greeted the client; the server's handler, of the same entry, still runs.
+fn greeting() -> Bench {
+    let mut bench = Bench::new(policy());
+    bench.ask();
+    bench.started();
+    bench.ran(&[(CLIENT, "hello")]);
+    assert_eq!(bench.look().last().map(String::as_str), Some("run open server as Server"));
+    bench
+}
+
+#[test]
+fn an_output_waits_for_its_entry_though_the_wire_came_back_before() {
+    for broken in [&[CLIENT][..], &[SERVER], &[CLIENT, SERVER]] {
+        let mut bench = greeting();
+        broken.iter().for_each(|port| bench.unlinked(*port));
+        ask_live(&mut bench, [0, 0]);
+        let chosen = ["client: chosen 0..0 credit 1114112", "server: chosen 0..0 credit 1114112"];
+        assert_eq!(bench.look(), chosen, "the entry is not logged");
+        bench.ran(&[(SERVER, "query")]);
+        let released = ["client: output hello with log 0..42", "server: output query with log 0..42"];
+        assert_eq!(bench.look(), released);
+        // The edge dies. The next one finds the entry, and the client's greeting in it.
+        bench.fail_over();
+        bench.ask();
+        bench.started();
+        bench.ran(&[(CLIENT, "hello")]);
+        bench.ran(&[(SERVER, "query")]);
+        assert_eq!(
+            (bench.phase(), bench.look().iter().any(|line| line.contains("output"))),
+            (Phase::Running, false)
+        );
+    }
+}
+
+#[test]
+fn an_output_waits_for_its_entry_though_an_end_gives_credit_before() {
+    let mut bench = greeting();
+    bench.credit(CLIENT, 0, 10);
+    bench.credit(SERVER, 0, 10);
+    bench.say(CLIENT, "impatient");
+    bench.step(|owner, now, out| owner.tick(now, out));
+    bench.stored(CLIENT, 0, None);
+    bench.step(|owner, _, out| owner.tell_standby(None, out));
+    assert_eq!(bench.look(), [""; 0], "the entry is not logged");
+    bench.ran(&[]);
+    assert_eq!(bench.look(), ["client: output hello with log 0..42", "run impatient of client"]);
+    // Nor can an end have received what did not leave.
+    let mut bench = greeting();
+    bench.credit(CLIENT, 1, 0);
+    assert_eq!(bench.look()[0], "client: ended Protocol");
+    let mut bench = greeting();
+    bench.unlinked(CLIENT);
+    bench.kept[0].received = 1;
+    ask_live(&mut bench, [0, 0]);
+    assert_eq!(bench.look(), ["remove 1", "again 2"]);
+}
+
+#[test]
+fn an_output_waits_for_its_entry_while_the_session_is_adrift() {
+    let mut bench = greeting();
+    break_links(&mut bench);
+    bench.ran(&[(CLIENT, "again")]);
+    assert_eq!(bench.look(), [""; 0]);
+    ask_live(&mut bench, [0, 0]);
+    let all = [
+        "client: chosen 0..42 credit 1114112",
+        "server: chosen 0..42 credit 1114112",
+        "client: output hello",
+        "client: output again",
+    ];
+    assert_eq!(bench.look(), all, "the chosen log has the entry");
 }

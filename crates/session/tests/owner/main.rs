@@ -3,9 +3,11 @@
 mod bench;
 mod covering;
 mod ending;
+mod keeping;
 mod kept;
 mod live;
 mod opening;
+mod pausing;
 mod quotas;
 mod reads;
 mod recording;

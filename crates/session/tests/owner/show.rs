@@ -66,7 +66,7 @@ pub(crate) fn frame(frame: &Frame) -> String {
 
 fn input(input: &Input) -> String {
     match input {
-        Input::Open { port: at, kind } => format!("open {} as {kind:?}", port(*at)),
+        Input::Open { port: at, kind, .. } => format!("open {} as {kind:?}", port(*at)),
         Input::Message { port: from, payload: bytes } => format!("{} of {}", payload(bytes), port(*from)),
         Input::Close { port: at } => format!("close {}", port(*at)),
         Input::Gone { port: at } => format!("gone {}", port(*at)),
@@ -96,6 +96,7 @@ pub(crate) fn effect(effect: &Effect) -> String {
         Effect::Recorded(wish, Err(why)) => format!("not recorded for {:?}: {why}", wish.tag),
         Effect::Advance(cell, meta) => format!("advance {} to {}", cell.0, meta.number),
         Effect::Feed(keeper, frame) => format!("to keeper {}: {frame:?}", keeper.0),
+        Effect::StandbySlow(keeper) => format!("keeper {} replays too slowly", keeper.0),
         Effect::KeeperLost(keeper, code, _) => format!("keeper {} lost: {code:?}", keeper.0),
         Effect::Feeder(frame) => format!("to feeder: {frame:?}"),
         Effect::AskWitness(generation) => format!("ask the witness for {}", generation.count),

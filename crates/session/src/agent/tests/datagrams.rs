@@ -2,7 +2,7 @@
 //! datagram can.
 
 use super::{
-    super::{ConnectionId, In},
+    super::{ConnectionId, In, WireId},
     Stage, chosen, promise,
     stage::{SERVED, asked, config, only, output},
 };
@@ -19,6 +19,7 @@ fn accept(stage: &mut Stage) -> Vec<alloc::string::String> {
         app: "app".to_string(),
         datagrams: true,
         messages: false,
+        origin: None,
     })
 }
 
@@ -54,7 +55,13 @@ fn an_empty_datagram_is_one() {
 fn a_connection_that_keeps_messages_apart_is_given_empty_ones_too() {
     let mut stage = Stage::client(1);
     let app = "app".to_string();
-    stage.step(In::Accepted { connection: ConnectionId(1), app, datagrams: false, messages: true });
+    stage.step(In::Accepted {
+        connection: ConnectionId(1),
+        app,
+        datagrams: false,
+        messages: true,
+        origin: None,
+    });
     stage.own(1, 2, 1);
     assert_eq!(stage.hear(1, ""), ["w1 input c2 ''"]);
     assert_eq!(stage.output(1, 2, ""), ["p1 is given ''"]);
@@ -81,7 +88,13 @@ fn a_server_that_keeps_messages_apart_is_given_empty_ones_too() {
 fn a_connection_that_speaks_in_datagrams_says_itself_when_it_is_done() {
     let mut stage = Stage::client(1);
     let app = "app".to_string();
-    stage.step(In::Accepted { connection: ConnectionId(1), app, datagrams: true, messages: true });
+    stage.step(In::Accepted {
+        connection: ConnectionId(1),
+        app,
+        datagrams: true,
+        messages: true,
+        origin: None,
+    });
     stage.own(1, 2, 1);
     assert_eq!(stage.output_close(1, 2), ["p1 will be given no more"]);
     assert_eq!(stage.hear(1, ""), ["w1 input c2 '' ack 1"], "it has not said its last");
@@ -129,7 +142,11 @@ fn what_has_no_place_is_dropped_before_it_has_a_number() {
     let mut stage = Stage::client(1);
     accept(&mut stage);
     assert_eq!(count(&mut stage, u64::MAX), DATAGRAMS_WAITING_MAX / cost, "it has not begun");
-    assert_eq!(count(&mut owned(), u64::MAX), RETAINED_MAX / cost);
+    let mut stage = owned();
+    assert_eq!(count(&mut stage, u64::MAX), (1 << 20) / cost, "its cell takes no more");
+    let mut stage = owned();
+    stage.step(In::WireDown { wire: WireId(1), reason: "cut".to_string() });
+    assert_eq!(count(&mut stage, u64::MAX), RETAINED_MAX / cost, "it waits for its next owner");
 }
 
 #[test]

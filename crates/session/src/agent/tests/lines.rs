@@ -33,7 +33,7 @@ pub(super) fn line(out: &Out, name: &mut impl FnMut(SessionId) -> String) -> Str
         Out::Dial { target } => format!("dial {}.{}", target.edge, target.shard),
         Out::CloseWire { wire, reason } => format!("w{} closes: {reason}", wire.0),
         Out::Send { wire, frame } => format!("w{} {}", wire.0, sent(frame, name)),
-        Out::Connect { connection, server } => format!("{} connects to {server}", program(*connection)),
+        Out::Connect { connection, server, .. } => format!("{} connects to {server}", program(*connection)),
         Out::Write { connection, bytes } => format!("{} is given {}", program(*connection), payload(bytes)),
         Out::Shutdown { connection } => format!("{} will be given no more", program(*connection)),
         Out::Close { connection, failure: None } => format!("{} is closed", program(*connection)),

@@ -15,7 +15,7 @@ use alloc::{
 use bytes::Bytes;
 use marram_wire::{
     frame::{Channel, Chosen, Code, Frame, Output, Pong, Promise, Reject, Welcome},
-    id::{Generation, HostId, ImageHash, SessionId},
+    id::{Generation, ImageHash, SessionId},
 };
 
 pub(super) const MS: u64 = 1_000_000;
@@ -52,7 +52,6 @@ fn server(name: &str) -> Server {
 
 pub(super) fn config(edges: u16, servers: &[&str]) -> Config {
     Config {
-        host: HostId([1; 16]),
         servers: servers.iter().map(|name| server(name)).collect(),
         edges,
         heartbeat_interval_ns: INTERVAL * MS,
@@ -260,6 +259,7 @@ impl Stage {
             app: "app".to_string(),
             datagrams: false,
             messages: false,
+            origin: None,
         })
     }
 
@@ -340,6 +340,7 @@ pub(super) fn promise(session: SessionId, channel: Channel, count: u64) -> Promi
         keep: true,
         linger_ms: u32::try_from(SESSION_LINGER).expect("small"),
         live: None,
+        origin: None,
     }
 }
 

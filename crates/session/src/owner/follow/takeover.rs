@@ -64,17 +64,6 @@ impl Owner {
         })
     }
 
-    /// Whether log and messages that a recorder announced are here; checkpoints may still be on their way.
-    #[must_use]
-    pub fn recalled_whole(&self) -> bool {
-        let recalled = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
-        recalled.is_some_and(|recalled| {
-            let messages = self.sides.iter().zip(&recalled.sent_end);
-            self.log.end() == recalled.log_end
-                && messages.into_iter().all(|(side, end)| side.fed_end() >= *end)
-        })
-    }
-
     /// A generation is about to be opened: whoever stood by asks as the owner whose cell it has.
     pub(in crate::owner) fn begin_takeover(&mut self, out: &mut Vec<Effect>) {
         if self.phase != Phase::Following {
@@ -132,6 +121,10 @@ impl Owner {
         if !self.reaches_what_was_seen(log_end.max(self.log.end()), out) {
             return true;
         }
+        let recall = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
+        if recall.is_some_and(|recall| !self.ends_go_on_from(recall)) {
+            return false;
+        }
         let Some(follow) = &mut self.follow else { return false };
         follow.chosen = true;
         self.opened = true;
@@ -176,26 +169,6 @@ impl Owner {
             self.phase = Phase::Replaying;
         }
         self.follow_on(now, out);
-    }
-
-    /// Whether what a recorder gave leads to the digests that it must, at each place where one is known.
-    fn recalled_holds(&mut self) -> bool {
-        let Some(follow) = &mut self.follow else { return false };
-        let mut owed = core::mem::take(&mut follow.owed);
-        follow.recalled = None;
-        let base = follow.base.offset;
-        owed.extend(self.seen_behind(base));
-        owed.sort_unstable();
-        let Some(follow) = &self.follow else { return false };
-        let from = (follow.base.offset, self.digest, Cursor { last_ns: follow.base.last_ns });
-        // The ends' log may end before the checkpoint that an end holds: then they are asked for all of it.
-        let leads_there = owed.last().is_some_and(|(offset, _)| *offset == self.log.end());
-        let Ok((digest, cursor)) = self.follow_through(from, &owed) else { return false };
-        if !leads_there {
-            return false;
-        }
-        (self.digest, self.log.cursor) = (digest, cursor);
-        true
     }
 
     /// The session is this owner's, and needs a checkpoint of its own soon.

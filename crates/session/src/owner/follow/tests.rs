@@ -1,6 +1,8 @@
 //! Taking over, one history at a time: what a standby was fed, what the ends have, and what becomes of the session. The cell
 //! echoes.
 
+mod recall;
+
 use super::*;
 use crate::{
     cell::{Input, Outcome, Output, Ran},
@@ -51,6 +53,8 @@ fn policy() -> Policy {
 
 /// A session as it went: its start, and then what the client said, an entry each.
 struct History {
+    /// What the client said.
+    said: Vec<&'static str>,
     log: Bytes,
     /// Where each entry begins, and where the last one ends.
     offsets: Vec<usize>,
@@ -59,7 +63,7 @@ struct History {
 }
 
 impl History {
-    fn new(said: &[&str]) -> Self {
+    fn new(said: &[&'static str]) -> Self {
         let (mut log, mut cursor, mut digest) = (BytesMut::new(), Cursor::default(), Digest::start(SESSION));
         let (mut offsets, mut digests) = (vec![0], vec![digest]);
         let start = Event::Start { seed: [3; 32], peers: Peers { server: true, ..Peers::default() } };
@@ -72,7 +76,7 @@ impl History {
             offsets.push(log.len());
             digests.push(digest);
         }
-        Self { log: log.freeze(), offsets, digests }
+        Self { said: said.to_vec(), log: log.freeze(), offsets, digests }
     }
 
     fn offset(&self, entry: usize) -> u64 {
@@ -88,7 +92,7 @@ impl History {
 
     /// An entry, as it is fed to who stands by.
     fn fed(&self, entry: usize) -> Frame {
-        let payload = Bytes::from_static(entry.checked_sub(1).map_or("", |at| SAID[at]).as_bytes());
+        let payload = Bytes::from_static(entry.checked_sub(1).map_or("", |at| self.said[at]).as_bytes());
         let (from, tag) = (if entry == 0 { 2 } else { 0 }, self.digests[entry + 1].tag());
         Fed { channel: 9, entry: self.sealed(entry..entry + 1), tag, from, close: false, payload }.into()
     }
@@ -119,6 +123,7 @@ impl History {
             ports: vec![port(Port::CLIENT, took), port(Port::SERVER, 0)],
             tasks: Many::default(),
             locks: Many::default(),
+            paused: Many::default(),
         }
     }
 
@@ -259,7 +264,15 @@ impl Standby {
     fn opens(&mut self, client: &Says, server: &Says) {
         (self.out, self.done) = (Vec::new(), 0);
         let (channels, fresh, proven) = (&[1, 2][..], false, true);
-        let attempt = Attempt { generation: NEW, channels, hosts: &HOSTS, fresh, proven };
+        let attempt = Attempt {
+            generation: NEW,
+            channels,
+            hosts: &HOSTS,
+            fresh,
+            proven,
+            origin: None,
+            client_identity: None,
+        };
         self.owner.open(&attempt, &mut self.out);
         self.settle();
         for (port, says) in [(Port::CLIENT, client), (Port::SERVER, server)] {
@@ -280,6 +293,7 @@ impl Standby {
                 checkpoints: Vec::new(),
                 failed: None,
                 datagrams: false,
+                origin: None,
             };
             self.say(port, promised);
             if log_start < log_end {
@@ -476,4 +490,20 @@ fn who_was_fed_nothing_yet_asks_for_all_that_ends_keep() {
     });
     assert_eq!(promise, Some(false));
     assert!(standby.goes_on() && standby.owner.standing_by().is_none(), "{:?}", standby.out);
+}
+
+#[test]
+fn one_that_replays_says_how_much_and_one_that_only_receives_does_not() {
+    let entries = 3 * REPLAYED_EVERY;
+    let said = vec!["again"; usize::try_from(entries).expect("a short history")];
+    for (hot, expected) in [(true, vec![REPLAYED_EVERY; 3]), (false, Vec::new())] {
+        let mut standby = Standby::new(0, hot);
+        standby.history = History::new(&said);
+        let standby = standby.fed(0..1 + said.len());
+        let told = standby.out.iter().filter_map(|effect| match effect {
+            Effect::Feeder(Frame::Replayed(replayed)) => Some(replayed.entries),
+            _ => None,
+        });
+        assert_eq!(told.collect::<Vec<_>>(), expected, "hot: {hot}");
+    }
 }

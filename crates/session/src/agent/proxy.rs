@@ -1,0 +1,224 @@
+//! PROXY protocol, version 2: what a proxy says of a connection's client before the first byte of that client.
+//!
+//! ```text
+//! header := 0D 0A 0D 0A 00 0D 0A 51 55 49 54 0A | version 2 (bits 4-7), command (bits 0-3) | family (bits 4-7), transport (bits 0-3)
+//!           | length of what follows (2, big endian) | addresses | TLVs
+//! command := 0 LOCAL: the proxy's own connection | 1 PROXY
+//! addresses of family 1 := source IPv4 (4) | destination IPv4 (4) | source port (2, big endian) | destination port (2)
+//! addresses of family 2 := the same with IPv6 (16)
+//! ```
+//!
+//! As in section 2.2 of the specification (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>). Pure; knows no connection.
+//! TLVs are skipped: whoever writes them vouches for nothing that is used here.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Begins every header.
+const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
+/// Bytes before the addresses.
+const HEAD: usize = 16;
+/// Longest header that is read, in bytes: the longest addresses are 216, and what proxies add is mostly names.
+pub const HEADER_MAX: usize = 4_096;
+
+/// Both ends of the connection that a proxy has taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ends {
+    /// The client.
+    pub source: SocketAddr,
+    /// Where the client connected to.
+    pub destination: SocketAddr,
+}
+
+/// What the first bytes of a connection say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// The header is not whole.
+    More,
+    /// It is.
+    Header {
+        /// Its length in bytes; the client's own bytes follow.
+        len: usize,
+        /// What it says. None for the proxy's own connections (its health checks), and for families other than IP: then the
+        /// connection's own addresses count.
+        ends: Option<Ends>,
+    },
+}
+
+/// Reads the header off the first bytes of a connection.
+///
+/// # Errors
+/// With what is wrong: there is none, or not one that is understood.
+pub fn read(first: &[u8]) -> Result<Said, &'static str> {
+    let known = first.len().min(SIGNATURE.len());
+    if first[..known] != SIGNATURE[..known] {
+        return Err(if b"PROXY ".starts_with(&first[..first.len().min(6)]) {
+            "it begins as PROXY protocol version 1 does; have the proxy send version 2 (haproxy: `send-proxy-v2`)"
+        } else {
+            "it does not begin with a PROXY protocol header; have the proxy send version 2, or leave `proxy_protocol` out"
+        });
+    }
+    let Some((head, rest)) = first.split_first_chunk::<HEAD>() else { return Ok(Said::More) };
+    let [.., command, family, high, low] = *head;
+    let len = usize::from(u16::from_be_bytes([high, low]));
+    let proxied = match command {
+        0x20 => false,
+        0x21 => true,
+        _ => return Err("its PROXY protocol header has an unknown version or command"),
+    };
+    // The family of a proxy's own connection is to be ignored.
+    let size = match family {
+        _ if !proxied => 0,
+        0x11 | 0x12 => 12,
+        0x21 | 0x22 => 36,
+        0x31 | 0x32 => 216,
+        0x00 => 0,
+        _ => return Err("its PROXY protocol header has an unknown family or transport"),
+    };
+    if len < size {
+        return Err("its PROXY protocol header is too short for its addresses");
+    }
+    if HEAD + len > HEADER_MAX {
+        return Err("its PROXY protocol header is longer than 4096 bytes");
+    }
+    if rest.len() < len {
+        return Ok(Said::More);
+    }
+    let ends = match size {
+        12 => ends(rest, |ip: [u8; 4]| Ipv4Addr::from(ip).into()),
+        36 => ends(rest, |ip: [u8; 16]| Ipv6Addr::from(ip).into()),
+        _ => None,
+    };
+    Ok(Said::Header { len: HEAD + len, ends })
+}
+
+/// Two addresses, then two ports.
+fn ends<const N: usize>(bytes: &[u8], ip: impl Fn([u8; N]) -> IpAddr) -> Option<Ends> {
+    let (source, rest) = bytes.split_first_chunk::<N>()?;
+    let (destination, rest) = rest.split_first_chunk::<N>()?;
+    let [a, b, c, d] = *rest.first_chunk::<4>()?;
+    Some(Ends {
+        source: SocketAddr::new(ip(*source), u16::from_be_bytes([a, b])),
+        destination: SocketAddr::new(ip(*destination), u16::from_be_bytes([c, d])),
+    })
+}
+
+/// The header of a stream between these ends; that of a proxy's own connection where they are not known.
+#[must_use]
+pub fn write(ends: Option<Ends>) -> Vec<u8> {
+    let mut out = SIGNATURE.to_vec();
+    let Some(Ends { source, destination }) = ends else {
+        out.extend([0x20, 0x00, 0, 0]);
+        return out;
+    };
+    match (source.ip().to_canonical(), destination.ip().to_canonical()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            out.extend([0x21, 0x11, 0, 12]);
+            out.extend(from.octets().into_iter().chain(to.octets()));
+        }
+        // A header has one family: an IPv4 address beside an IPv6 one is written as IPv6.
+        (from, to) => {
+            out.extend([0x21, 0x21, 0, 36]);
+            out.extend(v6(from).octets().into_iter().chain(v6(to).octets()));
+        }
+    }
+    out.extend(source.port().to_be_bytes());
+    out.extend(destination.port().to_be_bytes());
+    out
+}
+
+fn v6(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::{string::String, vec};
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    /// A header with these bytes behind the signature.
+    fn header(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(rest.len()).unwrap().to_be_bytes();
+        [&SIGNATURE[..], &[command, family], &len, rest].concat()
+    }
+
+    #[test]
+    fn what_haproxy_sends_is_understood() {
+        // As captured from `send-proxy-v2`, and with TLVs behind the addresses.
+        let mut sent = vec![
+            0x0d, 0x0a, 0x0d, 0x0a, 0x00, 0x0d, 0x0a, 0x51, 0x55, 0x49, 0x54, 0x0a, 0x21, 0x11, 0x00, 0x0c,
+        ];
+        sent.extend([192, 0, 2, 1, 198, 51, 100, 2, 0x9c, 0x40, 0x01, 0xbb]);
+        let ends =
+            Some(Ends { source: address("192.0.2.1:40000"), destination: address("198.51.100.2:443") });
+        for len in 0..sent.len() {
+            assert_eq!(read(&sent[..len]), Ok(Said::More), "{len}");
+        }
+        assert_eq!(read(&sent), Ok(Said::Header { len: 28, ends }));
+        let with_tlvs = header(0x21, 0x11, &[&sent[16..], &[0x03, 0, 4, 1, 2, 3, 4, 0x04, 0, 0]].concat());
+        assert_eq!(read(&[&with_tlvs[..], b"GET /"].concat()), Ok(Said::Header { len: 38, ends }));
+    }
+
+    #[test]
+    fn headers_survive_and_families_that_differ_are_written_as_one() {
+        for (source, destination) in [
+            ("192.0.2.1:1", "192.0.2.2:65535"),
+            ("[2001:db8::1]:1", "[2001:db8::2]:65535"),
+            ("[::ffff:192.0.2.1]:1", "192.0.2.2:65535"),
+            ("192.0.2.1:1", "[2001:db8::2]:65535"),
+        ] {
+            let (source, destination) = (address(source), address(destination));
+            let written = write(Some(Ends { source, destination }));
+            let Ok(Said::Header { len, ends: Some(ends) }) = read(&written) else { panic!("{written:?}") };
+            assert_eq!(len, written.len());
+            let plain = |at: SocketAddr| (at.ip().to_canonical(), at.port());
+            assert_eq!(plain(ends.source), plain(source));
+            assert_eq!(plain(ends.destination), plain(destination));
+            assert_eq!(ends.source.is_ipv4(), ends.destination.is_ipv4());
+        }
+        let own = write(None);
+        assert_eq!(read(&own), Ok(Said::Header { len: own.len(), ends: None }));
+    }
+
+    #[test]
+    fn a_header_without_addresses_of_ip_says_nothing_of_the_client() {
+        for (command, family, rest) in [
+            (0x20, 0x00, 0),
+            // The proxy's own connection: its addresses are not the client's.
+            (0x20, 0x11, 12),
+            (0x20, 0x77, 3),
+            (0x21, 0x00, 0),
+            (0x21, 0x00, 40),
+            (0x21, 0x31, 216),
+        ] {
+            let header = header(command, family, &vec![7; rest]);
+            assert_eq!(read(&header), Ok(Said::Header { len: HEAD + rest, ends: None }), "{family:x}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_refused_as_soon_as_that_shows() {
+        let reason = |first: &[u8]| read(first).map_err(String::from).unwrap_err();
+        assert!(reason(b"PROXY TCP4 192.0.2.1").contains("version 1"));
+        assert!(reason(b"G").contains("does not begin"));
+        assert!(reason(b"\r\n\r\n\0\r\nQUIX").contains("does not begin"));
+        assert!(reason(&header(0x11, 0x11, &[0; 12])).contains("version or command"));
+        assert!(reason(&header(0x22, 0x11, &[0; 12])).contains("version or command"));
+        assert!(reason(&header(0x21, 0x13, &[0; 12])).contains("family or transport"));
+        assert!(reason(&header(0x21, 0x01, &[0; 12])).contains("family or transport"));
+        for (family, size) in [(0x11, 12), (0x21, 36), (0x32, 216)] {
+            assert!(reason(&header(0x21, family, &vec![0; size - 1])).contains("too short"));
+        }
+        let longest = header(0x21, 0x11, &vec![0; HEADER_MAX - HEAD]);
+        assert!(matches!(read(&longest), Ok(Said::Header { len: HEADER_MAX, .. })));
+        let longer = header(0x21, 0x11, &vec![0; HEADER_MAX - HEAD + 1]);
+        assert!(reason(&longer[..HEAD]).contains("longer"));
+    }
+}

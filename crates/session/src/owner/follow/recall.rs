@@ -1,0 +1,203 @@
+//! What a recorder gives of a session that is to be recovered. It is not believed: it says how much it has before it gives it, and
+//! that must be what its log consumes, no message more or less, from the very place where its checkpoint stands; all of it must
+//! lead to the digests that the ends and the witness know. Else nothing of it counts, and the ends are asked for all they keep.
+//!
+//! A message that the log does not consume would be taken for one that an end sent and no owner has handled yet: a recorder
+//! could slip in its own, or have the end's left out.
+
+use super::{Effect, Message, Owner, Unfit, push, unfit};
+use alloc::{boxed::Box, vec::Vec};
+use bytes::Bytes;
+use marram_wire::{
+    frame::{CheckpointMeta, Code, Frame, KeptInput, LogPart, Recalled},
+    id::Generation,
+    limits::LOG_SIZE_MAX,
+    log::{Cursor, Event},
+    seal::LOG_OFFSET_MAX,
+};
+
+/// A recorder's answer, until what it gave has been held against it.
+#[derive(Debug)]
+pub(super) struct Recall {
+    pub(super) said: Recalled,
+    /// Checkpoints that were begun, and bytes of all of them that are here.
+    begun: usize,
+    given: u64,
+}
+
+impl Recall {
+    /// Bytes of the checkpoints that were begun.
+    fn begun_size(&self) -> u64 {
+        self.said.checkpoints.iter().take(self.begun).map(|meta| meta.size).sum()
+    }
+}
+
+impl Owner {
+    /// This owner, which has not asked anyone yet, with what a recorder says that it keeps. `promised` is what the end that asks
+    /// for the recovery promised last: what was kept of another generation's owner is of no use, whoever is right.
+    ///
+    /// # Errors
+    /// If the answer does not make sense.
+    pub fn recalled(
+        self,
+        recalled: Recalled,
+        promised: Generation,
+        out: &mut Vec<Effect>,
+    ) -> Result<Self, Unfit> {
+        if recalled.generation != promised {
+            return unfit(Code::Superseded, "a recorder keeps another generation than the end has promised");
+        }
+        let mut owner = self.following(recalled.generation)?;
+        if !makes_sense(&recalled, owner.sides.len()) {
+            return unfit(Code::Protocol, "a recorder's answer does not make sense");
+        }
+        owner.log.floor = recalled.log_start;
+        for (side, start) in owner.sides.iter_mut().zip(&recalled.sent_start) {
+            side.took = *start;
+        }
+        if !recalled.checkpoints.is_empty() {
+            out.push(Effect::Restore(owner.image, recalled.checkpoints.clone()));
+        }
+        if let Some(follow) = &mut owner.follow {
+            follow.recorder = true;
+            follow.owed.push((recalled.log_end, recalled.tag));
+            follow.recalled = Some(Box::new(Recall { said: recalled, begun: 0, given: 0 }));
+        }
+        Ok(owner)
+    }
+
+    /// A frame from the recorder. It gives what it kept, and has no word in anything else: which generation it is, what ends have
+    /// received or what they may forget.
+    pub(super) fn take_recalled(&mut self, frame: Frame, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+        match frame {
+            Frame::LogPart(part) => self.recalled_log(&part),
+            Frame::KeptInput(input) => self.recalled_input(input),
+            Frame::CheckpointBegin(begin) => self.recalled_checkpoint(&begin.meta),
+            Frame::CheckpointPart(part) => self.recalled_part(part.bytes, out),
+            _ => unfit(Code::Protocol, "a recorder sent what only an owner may"),
+        }
+    }
+
+    fn recall(&mut self) -> Option<&mut Recall> {
+        self.follow.as_mut().and_then(|follow| follow.recalled.as_deref_mut())
+    }
+
+    fn recalled_log(&mut self, part: &LogPart) -> Result<(), Unfit> {
+        let end = part.offset.saturating_add(part.bytes.len() as u64);
+        let announced = self.recall().is_some_and(|recall| end <= recall.said.log_end);
+        if part.offset != self.log.end() || !announced {
+            return unfit(Code::Protocol, "a recorder's log has a hole, or is longer than it announced");
+        }
+        let mut bytes = part.bytes.to_vec();
+        self.keys.seal(part.generation).log(part.offset, &mut bytes);
+        self.log.bytes.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn recalled_input(&mut self, input: KeptInput) -> Result<(), Unfit> {
+        let recall = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
+        let ends = recall.map_or(&[][..], |recall| &recall.said.sent_end);
+        let open = self.sides.iter_mut().zip(ends).find(|(side, end)| side.fed_end() < **end);
+        let Some((side, _)) = open else {
+            return unfit(Code::Protocol, "a recorder gives more messages than it announced");
+        };
+        push(side, Message { close: input.close, payload: input.payload })
+    }
+
+    fn recalled_checkpoint(&mut self, meta: &CheckpointMeta) -> Result<(), Unfit> {
+        let next = self.recall().filter(|recall| {
+            recall.said.checkpoints.get(recall.begun) == Some(meta) && recall.given == recall.begun_size()
+        });
+        let Some(recall) = next else {
+            return unfit(Code::Protocol, "a recorder gives another checkpoint than it announced");
+        };
+        recall.begun += 1;
+        Ok(())
+    }
+
+    fn recalled_part(&mut self, bytes: Bytes, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+        let size = bytes.len() as u64;
+        let fits = self.recall().filter(|recall| recall.given.saturating_add(size) <= recall.begun_size());
+        let Some(recall) = fits else {
+            return unfit(Code::Protocol, "a recorder gives more of a checkpoint than it announced");
+        };
+        recall.given += size;
+        out.push(Effect::Part(bytes));
+        Ok(())
+    }
+
+    /// Whether log and messages that a recorder announced are here; checkpoints may still be on their way.
+    #[must_use]
+    pub fn recalled_whole(&self) -> bool {
+        let recall = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
+        recall.is_some_and(|recall| {
+            let messages = self.sides.iter().zip(&recall.said.sent_end);
+            self.log.end() == recall.said.log_end
+                && messages.into_iter().all(|(side, end)| side.fed_end() == *end)
+        })
+    }
+
+    /// Whether every end goes on just where the recorder's messages end: one that begins elsewhere never sent all of them, or has
+    /// been made to forget some that they lack.
+    pub(super) fn ends_go_on_from(&self, recall: &Recall) -> bool {
+        let starts = self.sides.iter().map(|side| side.promised.as_ref().map(|promised| promised.sent_start));
+        starts.eq(recall.said.sent_end.iter().map(|end| Some(*end)))
+    }
+
+    /// Whether what a recorder gave is what it said, and leads to the digests that it must, at each place where one is known.
+    pub(super) fn recalled_holds(&mut self) -> bool {
+        let Some(follow) = &mut self.follow else { return false };
+        let mut owed = core::mem::take(&mut follow.owed);
+        let Some(recall) = follow.recalled.take() else { return false };
+        let base = follow.base;
+        if !self.consumes_what_was_said(&recall.said, (base.offset, Cursor { last_ns: base.last_ns })) {
+            return false;
+        }
+        owed.extend(self.seen_behind(base.offset));
+        owed.sort_unstable();
+        let from = (base.offset, self.digest, Cursor { last_ns: base.last_ns });
+        // The ends' log may end before the checkpoint that an end holds: then they are asked for all of it.
+        let leads_there = owed.last().is_some_and(|(offset, _)| *offset == self.log.end());
+        let Ok((digest, cursor)) = self.follow_through(from, &owed) else { return false };
+        if !leads_there {
+            return false;
+        }
+        (self.digest, self.log.cursor) = (digest, cursor);
+        true
+    }
+
+    /// Whether the recorder's log, from where the cell stands, consumes each message that the recorder gave, and no other.
+    fn consumes_what_was_said(&self, said: &Recalled, (base, mut cursor): (u64, Cursor)) -> bool {
+        let size = said.log_end.checked_sub(base).and_then(|size| usize::try_from(size).ok());
+        let Some(log) = size.and_then(|size| self.log.since(base).get(..size)) else { return false };
+        let mut rest = Bytes::copy_from_slice(log);
+        let mut took: Vec<u64> = self.sides.iter().map(|side| side.took).collect();
+        while !rest.is_empty() {
+            let Ok(entry) = cursor.take(&mut rest) else { return false };
+            if let Event::Message(port) = entry.event {
+                let at = self.sides.iter().position(|side| side.port == port);
+                let Some(took) = at.and_then(|at| took.get_mut(at)) else { return false };
+                *took += 1;
+            }
+        }
+        took == said.sent_end
+    }
+}
+
+/// Whether a recorder can keep this much of a session with so many ends.
+fn makes_sense(said: &Recalled, ports: usize) -> bool {
+    let size = said.log_end.checked_sub(said.log_start);
+    let base = said.checkpoints.last().map_or(0, |meta| meta.log_offset);
+    let mut counts = said.sent_start.iter().zip(&said.sent_end);
+    let from_the_start = said.log_start == 0 && said.sent_start.iter().all(|start| *start == 0);
+    size.is_some_and(|size| size <= LOG_SIZE_MAX)
+        && said.log_end < LOG_OFFSET_MAX
+        && (said.log_start..=said.log_end).contains(&base)
+        && said.sent_start.len() == ports
+        && said.sent_end.len() == ports
+        && counts.all(|(start, end)| start <= end)
+        && super::super::open::is_chain(&said.checkpoints)
+        && said.checkpoints.is_sorted_by_key(|meta| meta.log_offset)
+        && said.checkpoints.iter().all(|meta| meta.size > 0 && meta.generation <= said.generation)
+        && (!said.checkpoints.is_empty() || from_the_start)
+}

@@ -1,0 +1,135 @@
+//! The ports that the cell has paused: their ends are granted no credit, so that their senders wait.
+//!
+//! A pause is withheld credit and nothing else. What was sent within the credit that an end has still arrives and is handled. Which
+//! ports are paused follows from the log alone, so a replay pauses the same ones, and a checkpoint's header names them.
+
+use super::{Effect, Owner, Side};
+use alloc::{collections::BTreeSet, vec::Vec};
+use marram_wire::{
+    frame::Credit,
+    header::{Many, Paused},
+    id::Port,
+    limits::{INPUT_WINDOW, MESSAGE_SIZE_MAX, charge},
+};
+
+/// Credit goes back when this much was consumed: once all is, there is room for the largest message whatever was not given back, or
+/// its end would wait for ever.
+const CREDIT_EVERY: u64 = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
+
+/// By stage, which of its ports it has paused.
+#[derive(Debug, Default)]
+pub(super) struct Pauses(BTreeSet<(u8, Port)>);
+
+impl Pauses {
+    pub(super) fn pause(&mut self, stage: u8, port: Port) {
+        // A session has no other ports: its header stays as small as it can be.
+        if port == Port::CLIENT || port == Port::SERVER {
+            self.0.insert((stage, port));
+        }
+    }
+
+    pub(super) fn resume(&mut self, stage: u8, port: Port) {
+        self.0.remove(&(stage, port));
+    }
+
+    /// Whether the end at this port is granted nothing. A stage that pauses a port pauses its whole chain on that side. In a session
+    /// without a server all that a chain does follows from its client, so any pause is the client's.
+    pub(super) fn stops(&self, port: Port, has_server: bool) -> bool {
+        self.0.iter().any(|(_, paused)| *paused == port || !has_server)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Ends all; says how many there were.
+    fn take(&mut self) -> usize {
+        core::mem::take(&mut self.0).len()
+    }
+
+    pub(super) fn to_header(&self) -> Many<Paused> {
+        Many(self.0.iter().map(|(stage, port)| Paused { stage: *stage, port: *port }).collect())
+    }
+
+    pub(super) fn restore(paused: &Many<Paused>) -> Self {
+        Self(paused.0.iter().map(|paused| (paused.stage, paused.port)).collect())
+    }
+}
+
+impl Owner {
+    /// The ports whose ends are granted nothing, because the cell has paused them.
+    pub fn paused(&self) -> impl Iterator<Item = Port> {
+        self.sides.iter().filter(|side| self.is_paused(side)).map(|side| side.port)
+    }
+
+    pub(super) fn is_paused(&self, side: &Side) -> bool {
+        self.pauses.stops(side.port, self.sides.len() > 1)
+    }
+
+    /// Grants again what was consumed; to the end of a paused port when it is resumed.
+    pub(super) fn give_credit(&mut self, out: &mut Vec<Effect>) {
+        let has_server = self.sides.len() > 1;
+        for side in &mut self.sides {
+            if side.credit_due < CREDIT_EVERY || self.pauses.stops(side.port, has_server) {
+                continue;
+            }
+            if let Some(channel) = side.channel {
+                let bytes = core::mem::take(&mut side.credit_due);
+                out.push(Effect::Send(side.port, Credit { channel, received: 0, bytes }.into()));
+            }
+        }
+    }
+
+    /// Ends all pauses if nothing is left that could: no timer, no task, and no open port but paused ones. Depends on the log alone,
+    /// so replay agrees. What other sessions do can make a shared cell resume this one's port.
+    pub(super) fn resume_if_stuck(&mut self) {
+        if self.policy.shared || self.pauses.is_empty() {
+            return;
+        }
+        let can_run = |side: &Side| !side.input_closed && !self.is_paused(side);
+        if self.timers.is_empty() && self.tasks.is_quiet() && !self.sides.iter().any(can_run) {
+            self.totals.pauses_ended += self.pauses.take() as u64;
+        }
+    }
+}
+
+impl Side {
+    /// The credit that its end begins a generation with. What is withheld from a paused port is granted when it is resumed.
+    pub(super) fn begin_credit(&mut self, is_paused: bool) -> u64 {
+        if is_paused {
+            self.credit_due = INPUT_WINDOW;
+            return 0;
+        }
+        INPUT_WINDOW
+    }
+
+    /// Whether the message that is next was handed over with the promise, beyond any credit. While the port is paused it waits:
+    /// an end may hand over much more than a cell that withholds credit is prepared for.
+    pub(super) fn is_beyond_credit(&self) -> bool {
+        self.took < self.credited_from
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_flows_again_when_every_stage_has_resumed_it() {
+        let mut pauses = Pauses::default();
+        pauses.pause(0, Port::SERVER);
+        pauses.pause(2, Port::SERVER);
+        pauses.pause(2, Port::SERVER);
+        pauses.pause(1, Port(7));
+        let mut pauses = Pauses::restore(&pauses.to_header());
+        assert_eq!(pauses.to_header().0.len(), 2);
+        assert!(!pauses.stops(Port::CLIENT, true));
+        assert!(pauses.stops(Port::CLIENT, false), "there is nothing else that could stop");
+        pauses.resume(2, Port::SERVER);
+        assert!(pauses.stops(Port::SERVER, true));
+        pauses.resume(0, Port::CLIENT);
+        assert!(pauses.stops(Port::SERVER, true));
+        pauses.resume(0, Port::SERVER);
+        assert!(!pauses.stops(Port::SERVER, true) && pauses.is_empty());
+    }
+}
