@@ -46,6 +46,12 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Seeds that were run to a verdict.
+    #[must_use]
+    pub fn seeds(&self) -> u64 {
+        self.passed + self.failures.len() as u64
+    }
+
     fn merge(&mut self, other: Self) {
         self.passed += other.passed;
         self.events += other.events;

@@ -1,11 +1,13 @@
 //! Runs cells without Wasm: each is the oracle's hash chain, in some seeds between weirs. Knows images, checkpoints and seals
 //! as the sandbox's shell does, and nothing of sessions beyond the names that checkpoints carry.
 
+mod pauses;
 mod replay;
 mod shelf;
 mod stages;
 mod tasks;
 
+use pauses::Pauses;
 pub(crate) use replay::play;
 use shelf::{Reader, Shelf};
 pub(crate) use stages::Shape;
@@ -22,9 +24,11 @@ use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
     id::{Generation, ImageHash, Port, SessionId},
+    peer::Peer,
     seal::{Seal, SessionKeys},
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Bytes of a saved cell before its tasks and stages: seed, clock, events.
 const HEAD_SIZE: usize = 32 + 8 + 8;
@@ -36,10 +40,14 @@ const DELTA: u8 = 1;
 pub(crate) struct Past {
     /// By the cell's seed, the chain's hash after each event.
     hashes: BTreeMap<[u8; 32], Vec<u64>>,
-    /// Events at which a poison that strikes once has struck.
-    struck: BTreeSet<[u8; 32]>,
+    /// Sessions in which a poison that strikes once has struck: one that has no log yet begins again with another seed.
+    struck: BTreeSet<SessionId>,
+    /// Whether any poison ever struck.
+    pub(crate) poisoned: bool,
     /// Timers that were ever set: the cell's seed, the stage and its token.
     timers: BTreeSet<([u8; 32], u8, u64)>,
+    /// What was known of clients: by the cell's seed and the event that opened the port.
+    clients: BTreeMap<([u8; 32], u64), Arc<Peer>>,
     /// What cells read from caches.
     shelf: Shelf,
     /// Wasm twins of all cells, where asked for.
@@ -55,7 +63,9 @@ impl Past {
         Self {
             hashes: BTreeMap::new(),
             struck: BTreeSet::new(),
+            poisoned: false,
             timers: BTreeSet::new(),
+            clients: BTreeMap::new(),
             shelf: Shelf::default(),
             #[cfg(feature = "wasm")]
             twins: crate::twin::Twins::new(),
@@ -95,6 +105,8 @@ pub(crate) struct Seen {
     pub(crate) read: bool,
     /// It was given a datagram.
     pub(crate) datagram: bool,
+    /// The cell is a chain.
+    pub(crate) chain: bool,
 }
 
 /// What cells have in common in one seed.
@@ -114,8 +126,10 @@ pub(crate) struct Habits {
 
 #[derive(Clone, Debug)]
 struct Cell {
+    session: SessionId,
     stages: Stages,
     tasks: Tasks,
+    pauses: Pauses,
     seed: Seed,
     /// The last time that a handler read: the next may not be earlier.
     clock_ns: i64,
@@ -191,6 +205,7 @@ impl Cells {
     pub(crate) fn start(
         &mut self,
         id: CellId,
+        session: SessionId,
         (image, seed): (ImageHash, Seed),
         past: &mut Past,
     ) -> Result<(), CellError> {
@@ -198,7 +213,7 @@ impl Cells {
             return Err(CellError { code: Code::UnknownImage, reason: format!("no image {image}") });
         };
         #[cfg_attr(not(feature = "wasm"), expect(unused_mut, reason = "only a twin is put in"))]
-        let mut cell = Cell::new(shape, seed);
+        let mut cell = Cell::new(session, shape, seed);
         #[cfg(feature = "wasm")]
         (cell.twin = past.twins.as_mut().map(|twins| twins.start(shape, seed)));
         let _ = past;
@@ -220,16 +235,19 @@ impl Cells {
             cost_ns: self.habits.cost_ns,
         };
         if self.habits.poison.is_some_and(|poison| cell.is_poisoned(poison, past)) {
+            past.poisoned = true;
             ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into()));
             self.cells.remove(&run.cell);
             return Some((ran, Seen::default()));
         }
         let drawn = cell.stages.drawn();
+        judge_client(&run.input, (cell.seed.0, cell.events), past);
         let datagram = judge_datagrams(&run.input, self.habits.datagrams, past);
         let reads = self.habits.reads && !Past::has_twins();
-        cell.run(run, reads, &mut ran, past);
+        cell.run(run, (reads, self.habits.datagrams), &mut ran, past);
         #[cfg(feature = "wasm")]
         cell.compare(run, &ran, past);
+        cell.pause(run, self.habits.datagrams, &mut ran, past);
         let hashes = past.hashes.entry(cell.seed.0).or_default();
         let place = usize::try_from(cell.events - 1).expect("a short history");
         let replayed = hashes.get(place) == Some(&cell.stages.hash());
@@ -243,7 +261,8 @@ impl Cells {
         };
         let task = matches!(run.input, Input::Task { .. });
         let (random, read) = (cell.stages.drawn() > drawn, !ran.reads.is_empty());
-        Some((ran, Seen { replayed, timer, task, random, read, datagram }))
+        let chain = cell.stages.are_several();
+        Some((ran, Seen { replayed, timer, task, random, read, datagram, chain }))
     }
 
     /// Saves a cell, to be sealed later.
@@ -339,7 +358,7 @@ impl Cells {
         }
         let (Some(state), Some(header)) = (state, last) else { return Err(tampered("no checkpoint")) };
         #[cfg_attr(not(feature = "wasm"), expect(unused_mut, reason = "only a twin is put in"))]
-        let mut cell = Cell::load(state).ok_or_else(|| tampered("a cell that nobody saved"))?;
+        let mut cell = Cell::load(*session, state).ok_or_else(|| tampered("a cell that nobody saved"))?;
         #[cfg(feature = "wasm")]
         cell.restore_twin(*image, &twin_parts, past);
         let before = self.cells.insert(id, cell);
@@ -378,10 +397,25 @@ impl Cells {
     }
 }
 
+/// A cell sees who its client is, and whoever runs it again sees the same.
+fn judge_client(input: &Input, event: ([u8; 32], u64), past: &mut Past) {
+    let Input::Open { port, kind, peer } = input else { return };
+    match peer {
+        Some(peer) if kind.is_client() => {
+            let before = past.clients.entry(event).or_insert_with(|| Arc::clone(peer));
+            if before != peer {
+                past.violations.push(format!("{port:?} was {before:?} and is {peer:?} in another run"));
+            }
+        }
+        None if !kind.is_client() => {}
+        _ => past.violations.push(format!("{port:?} opened as {kind:?}, and is {peer:?}")),
+    }
+}
+
 /// A cell sees how its peers speak, and every message of one that speaks in datagrams is a whole one: it says how long it is.
 fn judge_datagrams(input: &Input, datagrams: [bool; 2], past: &mut Past) -> bool {
     match input {
-        Input::Open { port, kind } => {
+        Input::Open { port, kind, .. } => {
             let expected = match *port {
                 Port::CLIENT => PortKind::client(datagrams[0]),
                 _ => PortKind::server(datagrams[1]),
@@ -432,10 +466,12 @@ fn apply(base: Option<Vec<u8>>, sections: &[u8]) -> Result<Vec<u8>, &'static str
 }
 
 impl Cell {
-    fn new(shape: Shape, seed: Seed) -> Self {
+    fn new(session: SessionId, shape: Shape, seed: Seed) -> Self {
         Self {
+            session,
             stages: Stages::new(shape, seed),
             tasks: Tasks::default(),
+            pauses: Pauses::default(),
             seed,
             clock_ns: i64::MIN,
             events: 0,
@@ -447,10 +483,10 @@ impl Cell {
     }
 
     fn is_poisoned(&self, poison: Poison, past: &mut Past) -> bool {
-        self.events + 1 == poison.event && (poison.always || past.struck.insert(self.seed.0))
+        self.events + 1 == poison.event && (poison.always || past.struck.insert(self.session))
     }
 
-    fn run(&mut self, run: &Run, reads: bool, ran: &mut Ran, past: &mut Past) {
+    fn run(&mut self, run: &Run, (reads, datagrams): (bool, [bool; 2]), ran: &mut Ran, past: &mut Past) {
         if matches!(run.input, Input::Gone { .. }) {
             return;
         }
@@ -465,7 +501,7 @@ impl Cell {
         {
             past.violations.push(format!("task {token} of stage {stage} ran, and it was not its turn"));
         }
-        self.stages.run(run, &mut Reader::new(reads, run, &mut past.shelf), ran);
+        self.stages.run(run, datagrams, &mut Reader::new(reads, run, &mut past.shelf), ran);
         if !self.tasks.change(&ran.tasks) {
             past.violations.push(format!("a task ran without the lock that it has: {:?}", ran.tasks));
         }
@@ -490,19 +526,23 @@ impl Cell {
         bytes.extend_from_slice(&self.clock_ns.to_le_bytes());
         bytes.extend_from_slice(&self.events.to_le_bytes());
         bytes.extend_from_slice(&self.tasks.save());
+        bytes.extend_from_slice(&self.pauses.save());
         bytes.extend_from_slice(&self.stages.save());
         bytes
     }
 
-    fn load(bytes: Vec<u8>) -> Option<Self> {
+    fn load(session: SessionId, bytes: Vec<u8>) -> Option<Self> {
         let (head, stages) = bytes.split_first_chunk::<HEAD_SIZE>()?;
         let (seed, words) = head.split_first_chunk::<32>()?;
         let (clock, events) = words.split_first_chunk::<8>()?;
         let seed = Seed(*seed);
         let (tasks, stages) = Tasks::load(stages)?;
+        let (pauses, stages) = Pauses::load(stages)?;
         Some(Self {
+            session,
             stages: Stages::restore(stages, seed)?,
             tasks,
+            pauses,
             seed,
             clock_ns: i64::from_le_bytes(*clock),
             events: u64::from_le_bytes(events.try_into().ok()?),

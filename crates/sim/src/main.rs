@@ -17,6 +17,10 @@ const SAVED: &str = include_str!("../seeds.txt");
 const FRESH: u64 = 20_000;
 /// In a run of at least [`FRESH`] seeds every rare state is reached so often, or the run says too little.
 const REACHED_MIN: u64 = 100;
+/// Of a hundred first faults so many strike a session that runs, or the run says too little.
+const RUNNING_STRUCK_PERCENT_MIN: u64 = 95;
+/// Fewer seeds have no share of anything.
+const SHARE_OF_MIN: u64 = 5_000;
 /// How many events of a failed seed are shown.
 const LINES_SHOWN: usize = 80;
 /// After so many failures a run is broken off.
@@ -136,6 +140,15 @@ fn report(tally: &Tally, count: u64, took: Duration) -> bool {
         enough &= !short;
         println!("{times:>9} {rare:?}{}", if short { "   TOO FEW" } else { "" });
     }
+    let (run, struck) = (tally.seeds(), tally.counts.of(Rare::RunningSessionStruck));
+    let aimed = run < SHARE_OF_MIN || struck * 100 >= run * RUNNING_STRUCK_PERCENT_MIN;
+    let share = (struck * 1_000).checked_div(run).unwrap_or(0);
+    println!(
+        "in {}.{} % of the seeds the first fault struck a running session{}",
+        share / 10,
+        share % 10,
+        if aimed { "" } else { "   TOO FEW" }
+    );
     println!(
         "{} events, {} seeds run twice and equal, all of {} rare states reached often: {}, {:.1} s",
         tally.events,
@@ -148,5 +161,5 @@ fn report(tally: &Tally, count: u64, took: Duration) -> bool {
         println!("{} answers of the Wasm machine compared with the fake's", tally.compared);
     }
     println!("{} passed, {} failed", tally.passed, tally.failures.len());
-    enough && tally.failures.is_empty()
+    enough && aimed && tally.failures.is_empty()
 }

@@ -9,18 +9,24 @@ mod workshop;
 use std::{fs, io, path::PathBuf, time::Instant};
 use workshop::{Verdict, Workshop};
 
-/// Seeds that a named mutation has to be caught in.
-const NAMED_SEEDS: u64 = 20_000;
+/// Fresh seeds in one of which a named mutation has to be caught: saved ones alone say nothing of tomorrow's mistakes.
+const FRESH_SEEDS: u64 = 20_000;
+/// Where they begin: nothing was ever tuned to these.
+const FRESH_FROM: u64 = 7_000_000;
 
 /// A change under a name.
 #[derive(Clone, Debug)]
 pub struct Mutation {
     /// For people; unique.
     pub name: String,
+    /// Kinds of it that are built together and chosen when it runs; empty if there is one only.
+    variants: Vec<String>,
+    /// It was not yet seen that fresh seeds catch it.
+    unproven: bool,
     edits: Vec<Edit>,
 }
 
-/// One change of one file; no two of a mutation are in the same.
+/// One change of one file.
 #[derive(Clone, Debug)]
 struct Edit {
     /// Relative to the workspace.
@@ -53,19 +59,32 @@ pub fn run_named(only: Option<&str>) -> io::Result<bool> {
     let text = fs::read_to_string(root().join("crates/sim/mutations/named.txt"))?;
     let mut mutations = named::parse(&text, &root())?;
     mutations.retain(|mutation| only.is_none_or(|only| mutation.name.contains(only)));
-    let workshop = Workshop::open(&root())?;
-    let mut missed = 0_usize;
-    for mutation in &mutations {
-        let verdict = try_one(&workshop, mutation, NAMED_SEEDS)?;
-        missed += usize::from(!matches!(verdict, Verdict::Caught(_)));
+    if only.is_none() {
+        let all = mutations.len();
+        mutations.retain(|mutation| !mutation.unproven);
+        println!("{} of {all} are unproven and run by name alone", all - mutations.len());
     }
-    println!("{} of {} named mutations caught", mutations.len() - missed, mutations.len());
-    Ok(missed == 0 && !mutations.is_empty())
+    let workshop = Workshop::open(&root())?;
+    let (mut missed, mut all) = (0_usize, 0_usize);
+    for mutation in &mutations {
+        for verdict in try_one(&workshop, mutation)? {
+            all += 1;
+            missed += usize::from(!matches!(verdict, Verdict::Caught(_)));
+        }
+    }
+    println!("{} of {all} named mutations caught by fresh seeds", all - missed);
+    Ok(missed == 0 && all > 0)
 }
 
-fn try_one(workshop: &Workshop, mutation: &Mutation, seeds: u64) -> io::Result<Verdict> {
-    let begun = Instant::now();
-    let verdict = workshop.try_mutation(mutation, seeds)?;
-    println!("{:>6.1} s  {verdict}  {}", begun.elapsed().as_secs_f64(), mutation.name);
-    Ok(verdict)
+fn try_one(workshop: &Workshop, mutation: &Mutation) -> io::Result<Vec<Verdict>> {
+    let mut begun = Instant::now();
+    let mut verdicts = Vec::new();
+    workshop.try_mutation(mutation, FRESH_FROM, FRESH_SEEDS, |variant, verdict| {
+        let name =
+            variant.map_or_else(|| mutation.name.clone(), |variant| format!("{}/{variant}", mutation.name));
+        println!("{name:<64} {verdict}, {:.0} s", begun.elapsed().as_secs_f64());
+        begun = Instant::now();
+        verdicts.push(verdict);
+    })?;
+    Ok(verdicts)
 }

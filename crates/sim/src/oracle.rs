@@ -5,10 +5,7 @@
 //! received one can tell that they talked to *one* machine, which lost nothing, repeated nothing and contradicted
 //! nothing, whatever happened to the edges in between.
 
-use crate::{
-    plan::{Plan, Service},
-    program::Program,
-};
+use crate::{plan::Service, program::Program};
 use marram_chain_algo::{Peer, Record, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +17,7 @@ struct Received<'a> {
 }
 
 /// Judges what all programs of a seed received.
-pub(crate) fn judge(plan: &Plan, programs: &[Program], violations: &mut Vec<String>) {
+pub(crate) fn judge(programs: &[Program], violations: &mut Vec<String>) {
     let received: Vec<_> = programs
         .iter()
         .enumerate()
@@ -39,7 +36,7 @@ pub(crate) fn judge(plan: &Plan, programs: &[Program], violations: &mut Vec<Stri
     let pairs = pairs(&received);
     for client in received.iter().filter(|one| one.program.peer == Peer::Client) {
         let server = pairs.get(&client.index).map(|server| &received[*server]);
-        judge_session(plan, client, server, violations);
+        judge_session(client, server, violations);
     }
 }
 
@@ -124,12 +121,7 @@ impl Received<'_> {
     }
 }
 
-fn judge_session(
-    plan: &Plan,
-    client: &Received<'_>,
-    server: Option<&Received<'_>>,
-    violations: &mut Vec<String>,
-) {
+fn judge_session(client: &Received<'_>, server: Option<&Received<'_>>, violations: &mut Vec<String>) {
     let name = format!("session of programs {} and {:?}", client.index, server.map(|server| server.index));
     let mut records: Vec<&Record> = client.records.iter().collect();
     records.extend(server.iter().flat_map(|server| &server.records));
@@ -137,8 +129,8 @@ fn judge_session(
     judge_chain(&name, &records, violations);
     let ordered = |received: &Received<'_>| received.program.closed == Some(false);
     if !ordered(client) || server.is_some_and(|server| !ordered(server)) {
-        let expected = client.program.service != Some(Service::Bare) && !plan.may_be_lost;
-        if expected {
+        let both = [Some(client), server];
+        if both.into_iter().flatten().any(|one| !ordered(one) && !one.program.excused) {
             violations.push(format!("{name} ended by a reset"));
         }
         return;
@@ -199,5 +191,8 @@ fn judge_whole(
     }
 }
 
+mod store;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use store::StoreJudge;

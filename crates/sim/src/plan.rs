@@ -1,8 +1,9 @@
 //! What a seed stands for: machines, sessions, scripts of programs, faults. Knows nothing of how they turn out.
 
 mod faults;
+mod opening;
 
-pub use faults::{Fault, Moment, Place, Strike, When};
+pub use faults::{Fault, Moment, On, Place, Strike, When};
 
 use crate::{executor::Shape, random::Random};
 use marram_edge::api::{App, Keep, Protect, Witness};
@@ -156,10 +157,14 @@ pub struct Plan {
     pub datagrams: [bool; 2],
     /// The clients.
     pub visits: Vec<Visit>,
-    /// What goes wrong.
-    pub faults: Vec<Fault>,
+    /// What goes wrong first.
+    pub first: Fault<On>,
+    /// What goes wrong after that.
+    pub faults: Vec<Fault<When>>,
     /// How long handlers and checkpoints take, in nanoseconds.
     pub handler_ns: u64,
+    /// How long the handler takes that opens the server's port, in nanoseconds; 0 if as long as others.
+    pub open_ns: u64,
     /// What a handler claims that its replay would cost, in nanoseconds.
     pub cost_ns: u64,
     /// Bytes that every full checkpoint carries on top of the cell's state.
@@ -180,9 +185,8 @@ pub struct Plan {
     pub records: bool,
     /// Whether cells read from their edge's cache.
     pub reads: bool,
-    /// Set when sessions of this seed may end in another way than in order: an agent's process dies with its ends, an operator
-    /// kills, the linger time is shorter than the faults last.
-    pub may_be_lost: bool,
+    /// Whether the linger time is shorter than the faults last, so that sessions may be given up meanwhile.
+    pub short_linger: bool,
 }
 
 impl Plan {
@@ -196,26 +200,31 @@ impl Plan {
         let faults = faults::draw(random, clients, servers, shards.len());
         let lethal = faults.iter().any(Fault::is_lethal);
         let hasty = random.percent(3);
-        let linger_ms = if lethal || hasty { random.between(500, 3_000) } else { 25_000 };
+        let short_linger = lethal || hasty;
+        let linger_ms = if short_linger { random.between(500, 3_000) } else { 25_000 };
         let load = Load::of(random);
         let count = if load == Load::Usual { random.between(1, 4) } else { 1 };
         let standby = standby(seed, load);
         let witness = memory(seed);
         let visits: Vec<_> =
             (0..count).map(|_| visit(random, clients, load, seed.is_multiple_of(2))).collect();
+        let messages = visits.iter().map(|visit| visit.script.chunks.len() as u64).sum();
+        let first = faults::first(&mut Random::new(seed, 17), clients + servers, messages);
         let mut plan = Self {
             seed,
             clients,
             servers,
             delay_ns: delays(random, clients + servers, shards.len()),
             skew: skew(seed, clients + servers + shards.len() + 1, shards.len()),
-            apps: apps(random, linger_ms, (weirs(seed, load), standby, &witness)),
+            apps: apps(random, linger_ms, (weirs(seed), standby, &witness)),
             shards,
             load,
             datagrams: datagrams(seed, load),
             visits,
+            first,
             faults,
             handler_ns: random.magnitude(US, 200 * US),
+            open_ns: opening::slowness_ns(seed),
             cost_ns: random.magnitude(100, 50 * US),
             ballast: if random.percent(4) {
                 usize::try_from(random.between(1, 600_000)).unwrap_or(0)
@@ -230,8 +239,12 @@ impl Plan {
             witness,
             records: Random::new(seed, 11).percent(25),
             reads: Random::new(seed, 31).percent(40),
-            may_be_lost: lethal || hasty,
+            short_linger,
         };
+        if let Some((first, second)) = opening::faults(seed, clients, plan.open_ns) {
+            plan.first = first;
+            plan.faults.push(second);
+        }
         // Edges reach each other about as agents reach edges; faults strike between them too.
         let mut apart = Random::new(seed, 13);
         let edges = plan.shards.len();
@@ -252,11 +265,9 @@ impl Plan {
         }
         if random.percent(4) {
             plan.poison = Some(Poison { event: random.between(1, 30), always: random.percent(50) });
-            plan.may_be_lost = true;
         }
         if random.percent(2) {
             plan.server_down = 1;
-            plan.may_be_lost = true;
         }
         plan
     }
@@ -308,9 +319,9 @@ fn datagrams(seed: u64, load: Load) -> [bool; 2] {
     [draw(), draw()]
 }
 
-/// In a quarter of all seeds cells are chains. Weirs cut and merge, so not where a message is a datagram.
-fn weirs(seed: u64, load: Load) -> bool {
-    Random::new(seed, 10).percent(25) && datagrams(seed, load) == [false; 2]
+/// In a quarter of all seeds cells are chains.
+fn weirs(seed: u64) -> bool {
+    Random::new(seed, 10).percent(25)
 }
 
 /// A recorder near the edges, and what becomes of it. Times in nanoseconds.
@@ -336,7 +347,7 @@ fn site(seed: u64, load: Load) -> Option<Site> {
     (random.percent(30) && load != Load::Drizzle).then(|| Site {
         crashes: times(random),
         freezes: times(random),
-        lies: random.percent(25),
+        lies: random.percent(50),
     })
 }
 
@@ -345,8 +356,32 @@ fn site(seed: u64, load: Load) -> Option<Site> {
 pub struct Memory {
     /// Whether recoveries wait for it.
     pub how: Witness,
-    /// When it is away, and for how long.
-    pub away: Vec<(u64, u64)>,
+    /// When it is away, for how long, and in which way.
+    pub away: Vec<(u64, u64, Absence)>,
+    /// When which edge claims a generation of which group.
+    pub claims: Vec<(u64, usize, u8)>,
+}
+
+/// How a coordinator is away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Absence {
+    /// Its process stands still, and does later what it was asked meanwhile.
+    Frozen,
+    /// Nothing reaches it.
+    Cut,
+    /// Its process died; another begins from its snapshot.
+    Dead,
+}
+
+/// Edges claim the same groups, often several at once.
+fn claims(random: &mut Random) -> Vec<(u64, usize, u8)> {
+    let mut at_ns = 100 * MS;
+    let count = random.below(12);
+    let mut claim = || {
+        at_ns += if random.percent(60) { random.magnitude(US, 10 * MS) } else { random.below(400 * MS) };
+        (at_ns, random.index(3), u8::from(random.percent(30)))
+    };
+    (0..count).map(|_| claim()).collect()
 }
 
 /// In half of all seeds there is a witness, which is away now and then in half of these.
@@ -355,10 +390,11 @@ fn memory(seed: u64) -> Option<Memory> {
     let random = &mut random;
     random.percent(50).then(|| {
         let count = if random.percent(50) { random.between(1, 3) } else { 0 };
-        Memory {
-            how: random.pick(&[Witness::Strict, Witness::Lenient]),
-            away: (0..count).map(|_| (random.magnitude(MS, 2 * S), random.magnitude(MS, S))).collect(),
-        }
+        let how = random.pick(&[Witness::Strict, Witness::Lenient]);
+        let kinds = [Absence::Frozen, Absence::Cut, Absence::Dead];
+        let mut away = || (random.magnitude(MS, 2 * S), random.magnitude(MS, S), random.pick(&kinds));
+        let away = (0..count).map(|_| away()).collect();
+        Memory { how, away, claims: claims(random) }
     })
 }
 

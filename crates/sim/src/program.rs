@@ -67,6 +67,8 @@ pub(crate) struct Program {
     pub(crate) end_received: bool,
     /// Whether the connection is over, and then whether it was reset.
     pub(crate) closed: Option<bool>,
+    /// Whether a fault explains that it was reset, as `world::causes` judges.
+    pub(crate) excused: bool,
     /// Whether the program itself reset it.
     pub(crate) broke: bool,
     /// When the socket will have taken everything, in nanoseconds.
@@ -130,6 +132,7 @@ impl Program {
             received: Vec::new(),
             end_received: false,
             closed: None,
+            excused: false,
             broke: false,
             took_ns: 0,
         }

@@ -6,18 +6,23 @@ mod rare;
 
 pub use rare::{Counts, Rare};
 
-use crate::{executor::Seen, plan::Moment, world::Seat};
+use crate::{
+    executor::Seen,
+    plan::{Moment, Service},
+    world::Seat,
+};
 use bounds::Bounds;
+use marram_edge::api::Witness;
 use marram_session::cell::{CellId, Outcome, Ran};
 use marram_wire::{
-    frame::{Frame, Hello, Live, Promise, Promised},
+    frame::{Frame, Hello, Live, Promise, Promised, Speaker},
     header::Header,
     id::{Generation, SessionId},
 };
 use std::collections::BTreeMap;
 
 /// Who sends or receives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Side {
     Agent,
     Edge,
@@ -28,7 +33,16 @@ pub(crate) enum Side {
 pub(crate) struct Sight {
     pub(crate) moment: Moment,
     /// Where it was seen, if it was at an edge or on a wire to one.
-    pub(crate) edge: Option<usize>,
+    pub(crate) seat: Option<Seat>,
+    /// The agent at the other side of that wire.
+    pub(crate) agent: Option<usize>,
+}
+
+/// Whom a frame of an older generation came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stale {
+    pub(crate) session: SessionId,
+    pub(crate) server: bool,
 }
 
 /// What a channel belongs to: the session, which end, and since its promise the generation.
@@ -51,6 +65,8 @@ struct Attempt {
     replaying: bool,
     chosen: [bool; 2],
     dead: bool,
+    /// Whether it is of the app that has a witness, and does not begin the session.
+    witnessed: bool,
     /// Set if whoever opened it stood by for another's cell: how far it was fed.
     stood: Option<u64>,
 }
@@ -82,7 +98,17 @@ pub struct Watch {
     channels: BTreeMap<(usize, u32), Bound>,
     sessions: BTreeMap<SessionId, Track>,
     cells: BTreeMap<(Seat, CellId), SessionId>,
-    owner: Option<usize>,
+    owner: Option<Seat>,
+    /// What the word of the witness means, where there is one.
+    witness: Option<Witness>,
+    /// What owners were told by it: nothing if it was away, else how much log a client was seen to have.
+    testimonies: BTreeMap<(SessionId, Generation), Option<Option<u64>>>,
+    /// Which generation a shard opened last.
+    opened: BTreeMap<(Seat, SessionId), Generation>,
+    /// What an agent's end promised last.
+    promised_by: BTreeMap<(usize, SessionId, bool), Generation>,
+    /// Frames of older generations that were looked at closely.
+    stale: Vec<(Side, std::mem::Discriminant<Frame>)>,
     bounds: Bounds,
 }
 
@@ -91,13 +117,20 @@ impl Watch {
         self.counts.add(rare, u64::from(reached));
     }
 
-    pub(crate) fn see(&mut self, moment: Moment, edge: Option<usize>) {
-        self.sights.push(Sight { moment, edge });
+    pub(crate) fn see(&mut self, moment: Moment, seat: Option<Seat>) {
+        self.sights.push(Sight { moment, seat, agent: None });
     }
 
-    /// The edge of the newest attempt that was heard of.
-    pub(crate) fn owner(&self) -> Option<usize> {
+    /// Where the newest attempt that was heard of was made.
+    pub(crate) fn owner(&self) -> Option<Seat> {
         self.owner
+    }
+
+    /// Where the newest owner that all ends accepted has a session, unless it died.
+    pub(crate) fn owner_of(&self, session: SessionId) -> Option<Seat> {
+        let attempts = &self.sessions.get(&session)?.attempts;
+        let last = attempts.values().rev().find(|attempt| attempt.is_complete())?;
+        last.seat.filter(|_| !last.dead)
     }
 
     /// A shard's process died.
@@ -108,38 +141,133 @@ impl Watch {
     }
 
     /// A machine sends a frame.
-    pub(crate) fn sent(&mut self, wire: usize, side: Side, seat: Seat, frame: &Frame) {
-        let edge = Some(seat.edge);
+    pub(crate) fn sent(&mut self, (wire, agent): (usize, usize), side: Side, seat: Seat, frame: &Frame) {
+        let before = self.sights.len();
         match (side, frame) {
             (Side::Agent, Frame::Hello(hello)) => {
-                self.see(Moment::Hello, edge);
+                self.see(Moment::Hello, Some(seat));
                 self.hello(wire, hello);
             }
             (Side::Edge, Frame::Promise(promise)) => {
-                self.see(Moment::Promise, edge);
+                self.see(Moment::Promise, Some(seat));
                 self.promise(wire, seat, promise);
             }
             (Side::Agent, Frame::Promised(promised)) => {
-                self.see(Moment::Promised, edge);
+                self.see(Moment::Promised, Some(seat));
+                self.promised_by(wire, agent, promised.channel);
                 self.counts.add(Rare::LiveOwnerKept, u64::from(promised.live));
             }
             (Side::Edge, Frame::Chosen(chosen)) => {
-                self.see(Moment::Chosen, edge);
+                self.see(Moment::Chosen, Some(seat));
                 self.choose(wire, chosen.channel);
+                self.judge_witness(wire, chosen.channel, chosen.log_offset + chosen.log.len() as u64);
             }
             (Side::Agent, Frame::Stored(stored)) if stored.complete.is_some() => {
-                self.see(Moment::Stored, edge)
+                self.see(Moment::Stored, Some(seat))
             }
-            (Side::Edge, Frame::Truncate(_)) => self.see(Moment::Truncate, edge),
-            (Side::Edge, Frame::Finish(_)) => self.see(Moment::Finish, edge),
-            (Side::Agent, Frame::Finished(_)) => self.see(Moment::Finished, edge),
+            (Side::Edge, Frame::Output(output)) => self.message(wire, output.channel, seat),
+            (Side::Edge, Frame::Truncate(_)) => self.see(Moment::Truncate, Some(seat)),
+            (Side::Edge, Frame::Finish(_)) => self.see(Moment::Finish, Some(seat)),
+            (Side::Agent, Frame::Finished(_)) => self.see(Moment::Finished, Some(seat)),
             (Side::Agent, Frame::Superseded(_)) => self.counts.add(Rare::GenerationRefused, 1),
             (Side::Edge, Frame::Failed(_)) => self.counts.add(Rare::HandlerStopped, 1),
-            (Side::Agent, Frame::Input(input)) => self.input(wire, input.channel, input.close),
+            (Side::Agent, Frame::Input(input)) => {
+                self.message(wire, input.channel, seat);
+                self.input(wire, input.channel, input.close);
+            }
             _ => {}
         }
+        self.sights[before..].iter_mut().for_each(|sight| sight.agent = Some(agent));
         self.bounds.sent(wire, side, frame);
         self.counts.add(Rare::WindowFull, std::mem::take(&mut self.bounds.full));
+    }
+
+    /// An end promised itself on a channel.
+    fn promised_by(&mut self, wire: usize, agent: usize, channel: u32) {
+        if let Some(Bound { session, server, generation: Some(generation) }) =
+            self.channels.get(&(wire, channel))
+        {
+            self.promised_by.insert((agent, *session, *server), *generation);
+        }
+    }
+
+    /// Whether a frame that arrives belongs to a generation that its receiver has a newer one than. Of each kind a few in a seed
+    /// are looked at.
+    pub(crate) fn stale(
+        &mut self,
+        (wire, agent): (usize, usize),
+        side: Side,
+        seat: Seat,
+        frame: &Frame,
+    ) -> Option<Stale> {
+        const LOOKS_MAX: usize = 3;
+        let speaker = if side == Side::Edge { Speaker::End } else { Speaker::Edge };
+        if matches!(frame, Frame::Hello(_) | Frame::Promise(_)) {
+            return None;
+        }
+        let Bound { session, server, generation } = *self.channels.get(&(wire, frame.channel(speaker)?))?;
+        let generation = generation?;
+        let newest = match side {
+            Side::Agent => *self.promised_by.get(&(agent, session, server))?,
+            Side::Edge => *self.opened.get(&(seat, session))?,
+        };
+        // A shard that gave a session up may open a lower one than before, when it is asked again.
+        if generation == newest || (side == Side::Agent && generation > newest) {
+            return None;
+        }
+        self.counts.add(if side == Side::Agent { Rare::StaleAtEnd } else { Rare::StaleAtOwner }, 1);
+        let kind = (side, std::mem::discriminant(frame));
+        let looks = self.stale.iter().filter(|looked| **looked == kind).count();
+        if looks >= LOOKS_MAX {
+            return None;
+        }
+        self.stale.push(kind);
+        Some(Stale { session, server })
+    }
+
+    /// There is a witness.
+    pub(crate) fn witness(&mut self, how: Witness) {
+        self.witness = Some(how);
+    }
+
+    /// An owner was told what the witness says.
+    pub(crate) fn testified(
+        &mut self,
+        session: SessionId,
+        generation: Generation,
+        said: Option<Option<u64>>,
+    ) {
+        self.testimonies.insert((session, generation), said);
+    }
+
+    /// No log is chosen that ends before what the witness said, nor without its word where that is needed.
+    fn judge_witness(&mut self, wire: usize, channel: u32, log_end: u64) {
+        let Some(how) = self.witness else { return };
+        let Some(session) = self.channels.get(&(wire, channel)).map(|bound| bound.session) else { return };
+        let Some((track, generation, _)) = self.attempt(wire, channel) else { return };
+        if !track.attempts.get(&generation).is_some_and(|attempt| attempt.witnessed) {
+            return;
+        }
+        let said = self.testimonies.get(&(session, generation)).copied().flatten();
+        if how == Witness::Strict && said.is_none() {
+            self.bounds.broken =
+                Some(format!("{session} goes on as {generation} without the word of its witness"));
+        }
+        if let Some(Some(seen)) = said.filter(|seen| seen.is_some_and(|seen| seen > log_end)) {
+            let text = format!(
+                "{session} goes on with {log_end} B of log, and its client was seen to have {seen} B"
+            );
+            self.bounds.broken = Some(text);
+        }
+    }
+
+    /// A message travels on a channel.
+    fn message(&mut self, wire: usize, channel: u32, seat: Seat) {
+        let attempt = self.attempt(wire, channel);
+        let runs = attempt.and_then(|(track, generation, _)| track.attempts.get(&generation));
+        if runs.is_some_and(Attempt::is_complete) {
+            self.see(Moment::Message, Some(seat));
+        }
     }
 
     /// A frame reached a machine.
@@ -169,6 +297,7 @@ impl Watch {
         let (session, generation) = (promise.session, promise.generation);
         let bound = Bound { session, server, generation: Some(generation) };
         self.channels.insert((wire, promise.channel), bound);
+        self.opened.insert((seat, session), generation);
         let track = self.sessions.entry(session).or_default();
         let ends = if promise.peer.is_some() { 2 } else { 1 };
         if let Some(attempt) = track.attempts.get_mut(&generation) {
@@ -200,9 +329,10 @@ impl Watch {
         let stood = live.filter(|live| other(live)).map(|live| live.log_end);
         self.counts.add(Rare::StandbyAsked, u64::from(stood.is_some()));
         self.counts.add(Rare::StandbyLed, u64::from(stood.is_some() && track.asked == [false; 2]));
-        let attempt = Attempt { seat: Some(seat), ends, stood, ..Attempt::default() };
+        let witnessed = promise.app == Service::Alone.name() && !promise.fresh;
+        let attempt = Attempt { seat: Some(seat), ends, stood, witnessed, ..Attempt::default() };
         track.attempts.insert(generation, attempt);
-        self.owner = Some(seat.edge);
+        self.owner = Some(seat);
     }
 
     fn attempt(&mut self, wire: usize, channel: u32) -> Option<(&mut Track, Generation, bool)> {
@@ -259,7 +389,7 @@ impl Watch {
 
     /// An executor restored a cell.
     pub(crate) fn restored(&mut self, seat: Seat, cell: CellId, session: SessionId, checkpoints: usize) {
-        self.see(Moment::Restore, Some(seat.edge));
+        self.see(Moment::Restore, Some(seat));
         self.counts.add(Rare::CheckpointRestored, 1);
         self.counts.add(Rare::DeltaRestored, u64::from(checkpoints > 1));
         self.cells.insert((seat, cell), session);
@@ -270,7 +400,7 @@ impl Watch {
 
     /// An executor sealed a checkpoint.
     pub(crate) fn sealed(&mut self, seat: Seat, header: &Header) {
-        self.see(Moment::Checkpoint, Some(seat.edge));
+        self.see(Moment::Checkpoint, Some(seat));
         let awaited = header.locks.0.iter().any(|lock| !lock.waiting.0.is_empty());
         self.counts.add(Rare::TaskPendingAtCheckpoint, u64::from(!header.tasks.0.is_empty()));
         self.counts.add(Rare::LockAwaitedAtCheckpoint, u64::from(awaited));
@@ -282,13 +412,14 @@ impl Watch {
         if !seen.replayed {
             return;
         }
-        self.see(Moment::Replay, Some(seat.edge));
+        self.see(Moment::Replay, Some(seat));
         self.counts.add(Rare::TimerReplayed, u64::from(seen.timer.is_some()));
         self.counts.add(Rare::StageTimerReplayed, u64::from(seen.timer.is_some_and(|stage| stage > 0)));
         self.counts.add(Rare::TaskReplayed, u64::from(seen.task));
         self.counts.add(Rare::RandomReplayed, u64::from(seen.random));
         self.counts.add(Rare::ReadReplayed, u64::from(seen.read));
         self.counts.add(Rare::DatagramReplayed, u64::from(seen.datagram));
+        self.counts.add(Rare::DatagramThroughStagesReplayed, u64::from(seen.datagram && seen.chain));
         // A cell that was started is known only once it is named; then it is the one session that this shard rebuilds.
         let named = self.cells.get(&(seat, cell)).copied();
         let session = named.or_else(|| self.only_rebuilt_at(seat));

@@ -3,13 +3,17 @@
 //! Does what shells do (sockets, sandboxes, supervisors) and decides nothing that the machines should decide.
 
 mod agents;
+mod causes;
+mod coordinator;
 mod edges;
+mod lies;
 mod recorders;
+mod stale;
 mod strikes;
 mod wires;
-mod witness;
 
 pub(crate) use agents::AgentNode;
+use coordinator::StoreNode;
 pub(crate) use edges::{EdgeNode, Seat};
 use recorders::RecorderNode;
 use wires::{Caller, Item, Way, Wire};
@@ -17,13 +21,16 @@ use wires::{Caller, Item, Way, Wire};
 use crate::{
     executor::Past,
     oracle,
-    plan::{MS, Plan, S, Strike, When},
+    plan::{Absence, Fault, MS, Moment, On, Plan, S, Strike},
     program::{Act, Program},
     random::Random,
     trace::Trace,
     watch::{Sight, Watch},
 };
-use marram_edge::{api, control};
+use marram_edge::{
+    api, control,
+    coordinator::{Change, Failure, Reply, Request},
+};
 use marram_session::{agent, recorder};
 use marram_wire::{frame::Frame, id::HostId};
 
@@ -50,7 +57,8 @@ pub(crate) enum Event {
     Dialled { caller: Caller, life: u32, target: agent::Target },
     Act(usize, Act),
     Visit(usize),
-    Strike(Strike, Option<usize>),
+    Strike(Strike, Option<Seat>),
+    FirstStrike(Strike, Option<Seat>),
     StartEdge(usize, u32),
     StartShard(Seat, u32),
     StartAgent(usize, u32),
@@ -63,7 +71,16 @@ pub(crate) enum Event {
     ThawEdge(usize),
     ThawAgent(usize),
     Heal(usize, usize, Way),
-    Saw(api::Saw),
+    ToStore { edge: usize, life: u32, tag: u64, request: Request },
+    FromStore { edge: usize, life: u32, tag: u64, result: Result<Reply, Failure> },
+    WatchStore { edge: usize, life: u32, watch: u64, prefix: String, since: u64 },
+    News(usize, u32, u64, Option<Vec<Change>>),
+    ClientWake(usize, u32, u64),
+    StoreTick(u64),
+    StoreAway(Absence, u64),
+    StoreBack(Absence),
+    Claim(usize, u8),
+    ClaimAgain(usize, u32),
     Sample,
 }
 
@@ -87,16 +104,18 @@ pub(crate) struct World {
     agents: Vec<AgentNode>,
     edges: Vec<EdgeNode>,
     recorder: Option<RecorderNode>,
-    /// What the coordinator remembers of sessions.
-    witness: witness::Memory,
-    witness_chance: Random,
+    coordinator: Option<StoreNode>,
+    store_chance: Random,
     wires: Vec<Wire>,
     silences: [Vec<Vec<u32>>; 2],
     programs: Vec<Program>,
     servers_started: u64,
     visits_begun: usize,
+    /// The first fault, until its moment comes; the others follow it.
+    first: Option<Ambush>,
     ambushes: Vec<Ambush>,
     strikes: u64,
+    causes: causes::Causes,
     watch: Watch,
     past: Past,
     trace: Trace,
@@ -106,10 +125,20 @@ pub(crate) struct World {
 /// A fault that waits for its moment.
 #[derive(Debug)]
 struct Ambush {
-    moment: crate::plan::Moment,
+    moment: Moment,
     skip: u64,
     delay_ns: u64,
     strike: Strike,
+}
+
+impl Ambush {
+    /// Whether its moment has come; counts those that it lets pass.
+    fn is_now(&mut self, moment: Moment) -> bool {
+        let meant = self.moment == moment;
+        let now = meant && self.skip == 0;
+        self.skip -= u64::from(meant && !now);
+        now
+    }
 }
 
 /// How a seed ended.
@@ -139,15 +168,17 @@ impl World {
             agents: Vec::new(),
             edges: Vec::new(),
             recorder: None,
-            witness: witness::Memory::new(),
-            witness_chance: Random::new(plan.seed, 16),
+            coordinator: plan.witness.as_ref().map(|_| StoreNode::new()),
+            store_chance: Random::new(plan.seed, 16),
             wires: Vec::new(),
             silences: [vec![vec![0; edges]; agents + edges + 1], vec![vec![0; edges]; agents + edges + 1]],
             programs: Vec::new(),
             servers_started: 0,
             visits_begun: 0,
+            first: None,
             ambushes: Vec::new(),
             strikes: 0,
+            causes: causes::Causes::default(),
             watch: Watch::default(),
             past: Past::new(),
             trace: Trace::new(verbose),
@@ -182,12 +213,15 @@ impl World {
         for (visit, of) in self.plan.visits.iter().enumerate() {
             self.queue.at(of.at_ns, Event::Visit(visit));
         }
-        for fault in &self.plan.faults {
-            match fault.when {
-                When::At(at_ns) => self.queue.at(at_ns, Event::Strike(fault.strike, None)),
-                When::On { moment, skip, delay_ns } => {
-                    self.ambushes.push(Ambush { moment, skip, delay_ns, strike: fault.strike });
-                }
+        let Fault { when: On { moment, skip, delay_ns }, strike } = self.plan.first;
+        self.first = Some(Ambush { moment, skip, delay_ns, strike });
+        if let Some(witness) = self.plan.witness.clone() {
+            self.watch.witness(witness.how);
+            for (at_ns, for_ns, absence) in witness.away {
+                self.queue.at(at_ns, Event::StoreAway(absence, for_ns));
+            }
+            for (at_ns, edge, group) in witness.claims {
+                self.queue.at(at_ns, Event::Claim(edge, group));
             }
         }
         self.queue.at(SAMPLE_NS, Event::Sample);
@@ -207,7 +241,10 @@ impl World {
             self.violations.append(&mut self.past.violations);
         }
         if self.violations.is_empty() {
-            oracle::judge(&self.plan, &self.programs, &mut self.violations);
+            self.settle();
+        }
+        if self.violations.is_empty() {
+            oracle::judge(&self.programs, &mut self.violations);
         }
         let (hash, events) = (self.trace.hash(), self.trace.events());
         let compared = self.past.compared();
@@ -216,9 +253,22 @@ impl World {
     }
 
     /// Every program has come to its end, and the seed has had its due of faults.
-    fn is_over(&self) -> bool {
+    fn is_over(&mut self) -> bool {
+        let over = self.is_at_rest();
+        if over && let Some(first) = self.first.take() {
+            // Its moment never came.
+            self.queue.after(0, Event::FirstStrike(first.strike, None));
+        }
+        over && self.strikes > 0
+    }
+
+    fn is_nearly_over(&self) -> bool {
+        let open = self.programs.iter().filter(|program| program.closed.is_none()).count();
+        self.visits_begun == self.plan.visits.len() && open <= 2
+    }
+
+    fn is_at_rest(&self) -> bool {
         self.visits_begun == self.plan.visits.len()
-            && self.strikes > 0
             && self.trace.events() >= EVENTS_MIN
             && self.programs.iter().all(|program| program.closed.is_some() || program.broke)
             && self.agents.iter().all(AgentNode::has_forgotten)
@@ -248,7 +298,10 @@ impl World {
         match event {
             Event::Agent(agent, ..) | Event::AgentWake(agent, ..) => Whose::Agent(*agent),
             Event::Shard(seat, ..) | Event::ShardWake(seat, ..) => Whose::Shard(*seat),
-            Event::Control(edge, ..) => Whose::Control(*edge),
+            Event::Control(edge, ..)
+            | Event::FromStore { edge, .. }
+            | Event::News(edge, ..)
+            | Event::ClientWake(edge, ..) => Whose::Control(*edge),
             Event::Deliver(wire, Way::Up, _) => Whose::Shard(self.wires[*wire].seat),
             Event::Deliver(wire, Way::Down, _) => match self.wires[*wire].caller {
                 Caller::Agent(agent) => Whose::Agent(agent),
@@ -306,6 +359,7 @@ impl World {
             Event::Act(program, act) => self.act(program, act),
             Event::Visit(visit) => self.visit(visit),
             Event::Strike(strike, here) => self.strike(strike, here),
+            Event::FirstStrike(strike, here) => self.first_strike(strike, here),
             Event::StartEdge(edge, life) if self.edges[edge].life == life => self.start_edge(edge),
             Event::StartShard(seat, life) if self.shard(seat).life == life => self.start_shard(seat),
             Event::StartAgent(agent, life) if self.agents[agent].life == life => self.start_agent(agent),
@@ -335,23 +389,51 @@ impl World {
             Event::ThawEdge(edge) => self.thaw_edge(edge),
             Event::ThawAgent(agent) => self.thaw_agent(agent),
             Event::Heal(agent, edge, way) => self.heal(agent, edge, way),
-            Event::Saw(saw) => self.saw(saw),
             Event::Sample => self.sample(),
+            other => self.happen_at_the_coordinator(other),
+        }
+    }
+
+    fn happen_at_the_coordinator(&mut self, event: Event) {
+        match event {
+            Event::ToStore { edge, life, tag, request } => self.reach_store((edge, life, tag), request),
+            Event::FromStore { edge, life, tag, result } if self.edges[edge].life == life => {
+                self.answer_client(edge, tag, result);
+            }
+            Event::WatchStore { edge, life, watch, prefix, since } => {
+                self.watch_store((edge, life), watch, prefix, since);
+            }
+            Event::News(edge, life, watch, changes) if self.edges[edge].life == life => {
+                self.client_news(edge, watch, changes);
+            }
+            Event::ClientWake(edge, life, at_ns) if self.edges[edge].life == life => {
+                self.client_wake(edge, at_ns);
+            }
+            Event::StoreTick(at_ns) => self.store_tick(at_ns),
+            Event::StoreAway(absence, for_ns) => self.store_away(absence, for_ns),
+            Event::StoreBack(absence) => self.store_back(absence),
+            Event::Claim(edge, group) => self.claim(edge, group),
+            Event::ClaimAgain(claim, life) if self.edges[self.claim_edge(claim)].life == life => {
+                self.ask_claim(claim);
+            }
+            _ => {}
         }
     }
 
     /// Ambushes whose moment was seen.
     fn spring(&mut self) {
-        for Sight { moment, edge } in std::mem::take(&mut self.watch.sights) {
-            let waiting = self.ambushes.iter_mut().position(|ambush| {
-                let meant = ambush.moment == moment;
-                let now = meant && ambush.skip == 0;
-                ambush.skip -= u64::from(meant && !now);
-                now
-            });
+        for Sight { moment, seat, agent } in std::mem::take(&mut self.watch.sights) {
+            // The last session is about to end: then now, or never.
+            let last = moment == Moment::Finish && self.is_nearly_over();
+            if let Some(first) = self.first.take_if(|first| first.is_now(moment) || last) {
+                let here = agent.filter(|_| first.moment == Moment::Message);
+                let strike = here.map_or(first.strike, |agent| first.strike.on(agent));
+                self.queue.after(first.delay_ns, Event::FirstStrike(strike, seat));
+            }
+            let waiting = self.ambushes.iter_mut().position(|ambush| ambush.is_now(moment));
             if let Some(waiting) = waiting {
                 let ambush = self.ambushes.swap_remove(waiting);
-                self.queue.after(ambush.delay_ns, Event::Strike(ambush.strike, edge));
+                self.queue.after(ambush.delay_ns, Event::Strike(ambush.strike, seat));
             }
         }
     }

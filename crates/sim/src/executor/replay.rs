@@ -45,6 +45,8 @@ impl Past {
         Self {
             hashes: self.hashes.clone(),
             struck: self.struck.clone(),
+            poisoned: false,
+            clients: self.clients.clone(),
             timers: self.timers.clone(),
             shelf: self.shelf.clone(),
             #[cfg(feature = "wasm")]
@@ -88,8 +90,9 @@ fn begin(recording: &Recording, beginning: Beginning, image: Image) -> Result<Ce
         for sections in &recording.checkpoints {
             state = Some(apply(state, sections)?);
         }
-        return Cell::load(state.unwrap_or_default()).ok_or_else(|| "a cell that nobody saved".to_string());
+        return Cell::load(recording.about.session, state.unwrap_or_default())
+            .ok_or_else(|| "a cell that nobody saved".to_string());
     };
     let shape = Service::shape_of(image).ok_or("no such image")?;
-    Ok(Cell::new(shape, seed))
+    Ok(Cell::new(recording.about.session, shape, seed))
 }

@@ -42,7 +42,8 @@ pub(super) struct Stages(Vec<Stage>);
 /// What a machine is given.
 #[derive(Clone, Debug)]
 enum Fed {
-    Open(Peer),
+    /// And whether the session's peer there speaks in datagrams.
+    Open(Peer, bool),
     Message(Peer, Bytes),
     Close(Peer),
     Timer(u64),
@@ -62,19 +63,28 @@ impl Stages {
     }
 
     /// Runs an input from outside until all machines are quiet.
-    pub(super) fn run(&mut self, run: &Run, reader: &mut Reader<'_>, ran: &mut Ran) {
+    pub(super) fn run(&mut self, run: &Run, datagrams: [bool; 2], reader: &mut Reader<'_>, ran: &mut Ran) {
         let last = self.0.len() - 1;
-        let mut waiting = self.enter(&run.input);
+        let mut waiting = self.enter(&run.input, datagrams);
         while let Some((at, fed)) = waiting.pop_front() {
             let Some(stage) = self.0.get_mut(at) else {
                 unreachable!("a stage {at} set no timer and has no task")
             };
             let task = if let Fed::Task(token) = fed { Some(token) } else { None };
             let generator = (stage.seed, &mut stage.drawn);
-            let mut door =
-                Door { at, now_ns: run.now_ns, stage: generator, reader, ran, task, sent: Vec::new() };
+            let mut door = Door {
+                at,
+                now_ns: run.now_ns,
+                stage: generator,
+                reader,
+                ran,
+                task,
+                sent: Vec::new(),
+                flow: Vec::new(),
+            };
             stage.machine.input(&fed, &mut door);
-            for (to, payload) in door.sent {
+            let Door { sent, flow, .. } = door;
+            for (to, payload) in sent {
                 let (neighbour, from) = match to {
                     Peer::Server if at < last => (at + 1, Peer::Client),
                     Peer::Client if at > 0 => (at - 1, Peer::Server),
@@ -88,28 +98,31 @@ impl Stages {
                     payload.map_or(Fed::Close(from), |bytes| Fed::Message(from, bytes)),
                 ));
             }
+            ran.outputs.extend(flow);
         }
     }
 
     /// Whom an input from outside is for. Neighbours meet when the last of the session's ports opens.
-    fn enter(&self, input: &Input) -> VecDeque<(usize, Fed)> {
+    fn enter(&self, input: &Input, [client, server]: [bool; 2]) -> VecDeque<(usize, Fed)> {
         let peer = |port: Port| Peer::from_port(port.0).expect("a session has two ports");
         let last = self.0.len() - 1;
+        // Of a session without a server nothing says how that one speaks.
+        let opens = |peer| Fed::Open(peer, if peer == Peer::Client { client } else { server && last == 2 });
         let side = |port: Port| if port == Port::SERVER { last } else { 0 };
         let first = match input {
-            Input::Open { port, .. } => (side(*port), Fed::Open(peer(*port))),
+            Input::Open { port, .. } => (side(*port), opens(peer(*port))),
             Input::Message { port, payload } => (side(*port), Fed::Message(peer(*port), payload.clone())),
             Input::Close { port } => (side(*port), Fed::Close(peer(*port))),
             Input::Timer { stage, token } => (usize::from(*stage), Fed::Timer(*token)),
             Input::Task { stage, token } => (usize::from(*stage), Fed::Task(*token)),
             Input::Gone { .. } => return VecDeque::new(),
         };
-        let server = last == 2;
-        let meeting = matches!(first.1, Fed::Open(peer) if (peer == Peer::Server) == server);
+        let with_server = last == 2;
+        let meeting = matches!(first.1, Fed::Open(peer, _) if (peer == Peer::Server) == with_server);
         let met = (1..=last).filter(|_| meeting);
         let mut waiting: VecDeque<_> =
-            met.flat_map(|at| [(at - 1, Fed::Open(Peer::Server)), (at, Fed::Open(Peer::Client))]).collect();
-        if server {
+            met.flat_map(|at| [(at - 1, opens(Peer::Server)), (at, opens(Peer::Client))]).collect();
+        if with_server {
             waiting.push_back(first);
         } else {
             waiting.push_front(first);
@@ -124,6 +137,11 @@ impl Stages {
             Machine::Weir(weir) => weir.hash().rotate_left(1),
         };
         self.0.iter().fold(0, |sum, stage| sum ^ hash(stage).rotate_left(7))
+    }
+
+    /// Whether there is more than the oracle's chain.
+    pub(super) fn are_several(&self) -> bool {
+        self.0.len() > 1
     }
 
     /// Random bytes that all have drawn.
@@ -169,7 +187,12 @@ impl Stages {
 impl Machine {
     fn input(&mut self, fed: &Fed, door: &mut Door<'_, '_>) {
         let event = match fed {
-            Fed::Open(peer) => Event::Open(*peer),
+            Fed::Open(peer, datagrams) => {
+                if let (Self::Weir(weir), true) = (&mut *self, *datagrams) {
+                    weir.speaks_in_datagrams(*peer);
+                }
+                Event::Open(*peer)
+            }
             Fed::Message(peer, payload) => Event::Message(*peer, payload),
             Fed::Close(peer) => Event::Close(*peer),
             Fed::Timer(token) => Event::Timer(*token),
@@ -212,6 +235,8 @@ struct Door<'a, 'r> {
     task: Option<u64>,
     /// In order; nothing is a close.
     sent: Vec<(Peer, Option<Bytes>)>,
+    /// Pauses and their ends. Machines decide on these after all that they send.
+    flow: Vec<Output>,
 }
 
 impl Door<'_, '_> {
@@ -271,5 +296,15 @@ impl Host for Door<'_, '_> {
         let stage = self.number();
         let token = self.task.expect("only tasks of the chain give locks back");
         self.ran.tasks.push(TaskChange::Unlock { stage, id, token });
+    }
+
+    fn pause(&mut self, peer: Peer) {
+        let stage = self.number();
+        self.flow.push(Output::Pause { stage, port: Port(peer as u32) });
+    }
+
+    fn resume(&mut self, peer: Peer) {
+        let stage = self.number();
+        self.flow.push(Output::Resume { stage, port: Port(peer as u32) });
     }
 }

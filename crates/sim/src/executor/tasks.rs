@@ -54,6 +54,11 @@ impl Tasks {
         })
     }
 
+    /// Whether none waits for its turn.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.0.iter().all(|place| place.0 != 0)
+    }
+
     fn spawn(&mut self, stage: u8, token: u64) {
         if !self.waits(stage, token) && !self.0.contains(&(0, stage, 0, token)) {
             self.0.push((0, stage, 0, token));

@@ -3,6 +3,8 @@
 //! ```text
 //! == name
 //! any words: why the rule is there
+//! variants: Kind Other ... where one build holds several: `marram_wire::MUTANT` is the place of one, from 1 on
+//! unproven: where it was not yet seen that fresh seeds catch it; runs by its name alone. The list may only get shorter
 //! file: crates/session/src/...
 //! -- from
 //! text as it stands in the file, exactly once
@@ -23,7 +25,10 @@ pub(super) fn parse(text: &str, root: &Path) -> io::Result<Vec<Mutation>> {
 fn one(entry: &str, root: &Path) -> io::Result<Mutation> {
     let name = entry.lines().next().unwrap_or_default().trim();
     let edits = entry.split("\n-- and\n").map(|part| edit(name, part, root)).collect::<io::Result<_>>()?;
-    Ok(Mutation { name: name.into(), edits })
+    let variants = entry.lines().find_map(|line| line.strip_prefix("variants: ")).unwrap_or_default();
+    let variants = variants.split_whitespace().map(str::to_owned).collect();
+    let unproven = entry.lines().any(|line| line.starts_with("unproven: "));
+    Ok(Mutation { name: name.into(), variants, unproven, edits })
 }
 
 fn edit(name: &str, part: &str, root: &Path) -> io::Result<Edit> {

@@ -3,9 +3,11 @@
 
 use super::{Edit, Mutation};
 use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
     fmt, fs, io,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -22,6 +24,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(super) enum Verdict {
     /// Seeds failed; the first words of it.
     Caught(String),
+    /// As above, in saved seeds only: fresh ones reach it too rarely.
+    SavedOnly(String),
     /// It does not compile.
     Unviable,
     /// All seeds passed.
@@ -32,6 +36,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Caught(words) => write!(f, "caught    ({words})"),
+            Self::SavedOnly(words) => write!(f, "SURVIVED  fresh seeds, caught by a saved one ({words})"),
             Self::Unviable => write!(f, "unviable"),
             Self::Survived => write!(f, "SURVIVED"),
         }
@@ -60,26 +65,63 @@ impl Workshop {
         if !workshop.build()? {
             return Err(io::Error::other("the unbroken copy does not build; see target/mutants"));
         }
-        match workshop.run(500)? {
+        match workshop.run(0, &["--count", "500"])? {
             Verdict::Survived => Ok(workshop),
             verdict => Err(io::Error::other(format!("the unbroken copy fails its seeds: {verdict}"))),
         }
     }
 
-    /// Breaks one file, builds, runs seeds until one fails, and mends the file.
-    pub(super) fn try_mutation(&self, mutation: &Mutation, seeds: u64) -> io::Result<Verdict> {
-        for edit in &mutation.edits {
+    /// Breaks files, builds, runs fresh seeds until one fails, for each variant, and mends the files. Where none fails, saved
+    /// seeds are asked, to say so.
+    pub(super) fn try_mutation(
+        &self,
+        mutation: &Mutation,
+        from: u64,
+        count: u64,
+        mut each: impl FnMut(Option<&str>, Verdict),
+    ) -> io::Result<()> {
+        let mut broken: BTreeMap<&str, String> = BTreeMap::new();
+        // From behind, so that each still finds its place.
+        let mut edits: Vec<&Edit> = mutation.edits.iter().collect();
+        edits.sort_by_key(|edit| Reverse(edit.at));
+        for edit in edits {
             // From the copy: the sources may be worked on meanwhile.
-            let source = fs::read_to_string(self.original(edit))?;
-            let broken =
+            let source = match broken.remove(&edit.file[..]) {
+                Some(source) => source,
+                None => fs::read_to_string(self.original(edit))?,
+            };
+            let source =
                 edit.apply(&source).ok_or_else(|| io::Error::other("the sources changed meanwhile"))?;
-            fs::write(self.copy.join(&edit.file), broken)?;
+            broken.insert(&edit.file, source);
         }
-        let verdict = if self.build()? { self.run(seeds) } else { Ok(Verdict::Unviable) };
+        for (file, source) in &broken {
+            fs::write(self.copy.join(file), source)?;
+        }
+        let built = self.build();
         for edit in &mutation.edits {
             fs::copy(self.original(edit), self.copy.join(&edit.file))?;
         }
-        verdict
+        let built = built?;
+        let names = mutation.variants.iter().map(|name| Some(&name[..]));
+        let names: Vec<_> = if mutation.variants.is_empty() { vec![None] } else { names.collect() };
+        for (place, name) in (1..).zip(names) {
+            let verdict = if built { self.search(place, from, count)? } else { Verdict::Unviable };
+            each(name, verdict);
+        }
+        Ok(())
+    }
+
+    /// Fresh seeds, and saved ones where those say nothing.
+    fn search(&self, variant: u32, from: u64, count: u64) -> io::Result<Verdict> {
+        let (from, count) = (from.to_string(), count.to_string());
+        let fresh = self.run(variant, &["--first", "--from", &from, "--count", &count])?;
+        if fresh != Verdict::Survived {
+            return Ok(fresh);
+        }
+        Ok(match self.run(variant, &["--first", "--count", "0"])? {
+            Verdict::Caught(words) => Verdict::SavedOnly(words),
+            verdict => verdict,
+        })
     }
 
     fn original(&self, edit: &Edit) -> PathBuf {
@@ -93,29 +135,29 @@ impl Workshop {
         Ok(cargo.stderr(Stdio::null()).status()?.success())
     }
 
-    fn run(&self, seeds: u64) -> io::Result<Verdict> {
+    fn run(&self, variant: u32, arguments: &[&str]) -> io::Result<Verdict> {
         let program = self.copy.join("target/release/marram-sim");
         let mut command = Command::new(program);
-        // Saved seeds first: some are there because they catch what few others do.
-        command.args(["--first", "--count", &seeds.to_string()]);
+        command.args(arguments).env("MARRAM_MUTANT", variant.to_string());
         let log = fs::File::create(self.copy.join("log"))?;
         let mut child = command.stdout(log).stderr(Stdio::null()).spawn()?;
-        let Some(passed) = wait(&mut child)? else { return Ok(Verdict::Caught("hangs".into())) };
-        if passed {
-            return Ok(Verdict::Survived);
-        }
+        let Some(status) = wait(&mut child)? else { return Ok(Verdict::Caught("hangs".into())) };
         let log = fs::read_to_string(self.copy.join("log"))?;
-        let words = log.lines().find(|line| line.contains("FAILED")).unwrap_or("the process died");
-        Ok(Verdict::Caught(words.chars().take(110).collect()))
+        // That too few seeds reached something is no verdict on a mutation.
+        let words = log.lines().find(|line| line.contains("FAILED"));
+        let died = || status.code().is_none().then_some("the process died");
+        Ok(words
+            .or_else(died)
+            .map_or(Verdict::Survived, |words| Verdict::Caught(words.chars().take(110).collect())))
     }
 }
 
-/// Whether the child ended well; nothing if it had to be ended.
-fn wait(child: &mut Child) -> io::Result<Option<bool>> {
+/// How the child ended; nothing if it had to be ended.
+fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Some(status.success()));
+            return Ok(Some(status));
         }
         if begun.elapsed() > PATIENCE {
             child.kill()?;

@@ -1,4 +1,4 @@
-//! What goes wrong in a seed, and when: at a time, or at a moment that somebody watches out for.
+//! What goes wrong in a seed, and when. The first fault waits until a session runs, the others for the first one.
 
 use super::{MS, S, US};
 use crate::random::Random;
@@ -6,6 +6,8 @@ use crate::random::Random;
 /// Something that can be seen from outside and at which a strike hurts most.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Moment {
+    /// A message travels, either way, in a session whose owner all ends have accepted.
+    Message,
     /// An end asks for a generation.
     Hello,
     /// An edge asks an end for its promise.
@@ -33,7 +35,8 @@ pub enum Moment {
 }
 
 impl Moment {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
+        Self::Message,
         Self::Hello,
         Self::Promise,
         Self::Promised,
@@ -49,20 +52,24 @@ impl Moment {
     ];
 }
 
-/// When a strike falls.
+/// At a moment, after so many of its kind, and so much later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct On {
+    /// The kind.
+    pub moment: Moment,
+    /// How many are let pass.
+    pub skip: u64,
+    /// Then, in nanoseconds.
+    pub delay_ns: u64,
+}
+
+/// When a fault that is not the first one strikes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
-    /// At this time.
-    At(u64),
-    /// At a moment, after so many of its kind, and so much later.
-    On {
-        /// Which.
-        moment: Moment,
-        /// How many are let pass.
-        skip: u64,
-        /// Then, in nanoseconds.
-        delay_ns: u64,
-    },
+    /// So many nanoseconds after the first one.
+    After(u64),
+    /// At a moment behind the first one.
+    On(On),
 }
 
 /// Which edge is struck.
@@ -162,16 +169,31 @@ pub enum Strike {
     },
 }
 
+impl Strike {
+    /// The same, of another agent.
+    #[must_use]
+    pub fn on(mut self, other: usize) -> Self {
+        if let Self::CutWires { agent, .. }
+        | Self::CutOneSide { agent, .. }
+        | Self::Silence { agent, .. }
+        | Self::FreezeAgent { agent, .. } = &mut self
+        {
+            *agent = other;
+        }
+        self
+    }
+}
+
 /// One thing that goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fault {
+pub struct Fault<W> {
     /// When.
-    pub when: When,
+    pub when: W,
     /// What.
     pub strike: Strike,
 }
 
-impl Fault {
+impl<W> Fault<W> {
     /// Whether sessions may be lost by it although every rule is kept.
     #[must_use]
     pub fn is_lethal(&self) -> bool {
@@ -179,24 +201,37 @@ impl Fault {
     }
 }
 
-/// The first fault always comes at a time while sessions run; the others may wait for their moment.
-pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: usize) -> Vec<Fault> {
+/// The first fault: where a program's message was seen, so that it strikes a session that runs, anywhere between its first
+/// message and its last. `messages` are about how many there will be. In a few seeds it strikes a session that is being opened.
+pub(super) fn first(random: &mut Random, agents: usize, messages: u64) -> Fault<On> {
+    const OPENING: [Moment; 4] = [Moment::Hello, Moment::Promise, Moment::Promised, Moment::Chosen];
+    let opening = random.percent(1);
+    let moment = if opening { random.pick(&OPENING) } else { Moment::Message };
+    let skip = random.below(if opening { 2 } else { messages.max(1) });
+    let delay_ns = if random.percent(80) { 0 } else { random.magnitude(US, MS) };
+    let strike = mild(random, agents, Place::Here);
+    Fault { when: On { moment, skip, delay_ns }, strike }
+}
+
+/// The faults behind the first one; they may wait for their moment.
+pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: usize) -> Vec<Fault<When>> {
     let agents = clients + servers;
-    let mut at_ns = random.magnitude(5 * MS, 400 * MS);
-    let mut faults = vec![Fault { when: When::At(at_ns), strike: mild(random, agents, edges, false) }];
+    let mut after_ns = 0;
+    let mut faults = Vec::new();
     for _ in 0..random.below(8) {
         let ambush = random.percent(60);
         let when = if ambush {
             let delay_ns = if random.percent(50) { 0 } else { random.magnitude(US, 5 * MS) };
-            When::On { moment: random.pick(&Moment::ALL), skip: random.below(4), delay_ns }
+            When::On(On { moment: random.pick(&Moment::ALL), skip: random.below(4), delay_ns })
         } else {
             // Often close upon the one before, so that it falls into the recovery from that.
             let gap_ns =
                 if random.percent(60) { random.magnitude(10 * US, 20 * MS) } else { random.below(S) };
-            at_ns += gap_ns;
-            When::At(at_ns)
+            after_ns += gap_ns;
+            When::After(after_ns)
         };
-        faults.push(Fault { when, strike: mild(random, agents, edges, ambush) });
+        let place = place(random, edges, ambush);
+        faults.push(Fault { when, strike: mild(random, agents, place) });
     }
     if random.percent(6) {
         let strike = if random.percent(70) {
@@ -205,9 +240,10 @@ pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: u
             Strike::Kill { place: Place::Owner }
         };
         let when = if random.percent(50) {
-            When::At(random.magnitude(20 * MS, 600 * MS))
+            When::After(random.magnitude(100 * US, 600 * MS))
         } else {
-            When::On { moment: random.pick(&Moment::ALL), skip: random.below(4), delay_ns: random.below(MS) }
+            let (moment, skip) = (random.pick(&Moment::ALL), random.below(4));
+            When::On(On { moment, skip, delay_ns: random.below(MS) })
         };
         faults.push(Fault { when, strike });
     }
@@ -223,8 +259,7 @@ fn place(random: &mut Random, edges: usize, ambush: bool) -> Place {
 }
 
 /// A fault that every session of two living ends must outlive.
-fn mild(random: &mut Random, agents: usize, edges: usize, ambush: bool) -> Strike {
-    let place = place(random, edges, ambush);
+fn mild(random: &mut Random, agents: usize, place: Place) -> Strike {
     let agent = random.index(agents);
     let for_ns = random.magnitude(MS, 1_500 * MS);
     match random.below(100) {

@@ -36,6 +36,8 @@ impl Bounds {
                 let size = charge(input.payload.len());
                 if let Some(credit) = &mut flow.credit {
                     match credit.checked_sub(size) {
+                        // The mark that nothing follows needs none.
+                        None if input.close => *credit = 0,
                         Some(rest) => *credit = rest,
                         None => self.broken = Some(format!("{size} B sent with a credit of {credit} B")),
                     }

@@ -64,6 +64,8 @@ pub enum Rare {
     HandlerStopped,
     /// A datagram was consumed in replay.
     DatagramReplayed,
+    /// As above, through the stages of a chain.
+    DatagramThroughStagesReplayed,
     /// A session was recorded, and its recording run.
     RecordingReplayed,
     /// As above, from a checkpoint and through log behind it.
@@ -94,11 +96,31 @@ pub enum Rare {
     WitnessAway,
     /// A session went back to the shard where it belongs.
     WentHome,
+    /// The first fault of a seed struck a session that ran.
+    RunningSessionStruck,
+    /// A frame of an older generation came to an end.
+    StaleAtEnd,
+    /// A frame of an older generation came to an owner.
+    StaleAtOwner,
+    /// The coordinator went away.
+    CoordinatorAway,
+    /// A request to it was lost.
+    RequestLost,
+    /// One came after it was given up.
+    RequestLate,
+    /// One came twice.
+    RequestTwice,
+    /// A write was done, and its answer lost.
+    AnswerLost,
+    /// An edge won a claim.
+    ClaimWon,
+    /// An edge lost one.
+    ClaimLost,
 }
 
 impl Rare {
     /// All of them, in order.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 56] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -129,6 +151,7 @@ impl Rare {
         Self::EdgeDrained,
         Self::HandlerStopped,
         Self::DatagramReplayed,
+        Self::DatagramThroughStagesReplayed,
         Self::RecordingReplayed,
         Self::RecordingFromCheckpoint,
         Self::RecordingGivenUp,
@@ -144,6 +167,16 @@ impl Rare {
         Self::WitnessVouched,
         Self::WitnessAway,
         Self::WentHome,
+        Self::RunningSessionStruck,
+        Self::StaleAtEnd,
+        Self::StaleAtOwner,
+        Self::CoordinatorAway,
+        Self::RequestLost,
+        Self::RequestLate,
+        Self::RequestTwice,
+        Self::AnswerLost,
+        Self::ClaimWon,
+        Self::ClaimLost,
     ];
 }
 
@@ -166,6 +199,12 @@ impl Counts {
     /// Takes in another seed's.
     pub fn merge(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
+    }
+
+    /// How often one was reached.
+    #[must_use]
+    pub fn of(&self, rare: Rare) -> u64 {
+        self.0[rare as usize]
     }
 
     /// Each with its count.

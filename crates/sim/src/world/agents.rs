@@ -10,7 +10,11 @@ use crate::{
 use bytes::Bytes;
 use marram_chain_algo::Record;
 use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report, Server, Target};
-use marram_wire::{frame::Code, id::SessionId};
+use marram_wire::{
+    frame::Code,
+    id::{HostId, SessionId},
+    peer::Origin,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Connections that a shell names have this bit clear, those that an agent names have it set.
@@ -20,6 +24,8 @@ const AGENT_NAMES: u64 = 1 << 63;
 #[derive(Debug)]
 pub(crate) struct AgentNode {
     config: Config,
+    /// Another one in every life.
+    pub(crate) host: HostId,
     machine: Option<Agent>,
     /// Counts deaths: what belonged to an earlier life is void.
     pub(crate) life: u32,
@@ -41,9 +47,8 @@ pub(crate) struct AgentNode {
 
 impl AgentNode {
     pub(crate) fn new(plan: &Plan, agent: usize, chance: &mut Random) -> Self {
-        let serves = agent >= plan.clients;
+        let (serves, host) = (agent >= plan.clients, super::host(chance));
         let config = Config {
-            host: super::host(chance),
             servers: serves
                 .then(|| Server { name: SERVER.into(), datagrams: plan.datagrams[1], messages: false })
                 .into_iter()
@@ -61,6 +66,7 @@ impl AgentNode {
         };
         Self {
             config,
+            host,
             machine: None,
             life: 0,
             frozen_until_ns: 0,
@@ -77,6 +83,10 @@ impl AgentNode {
         }
     }
 
+    pub(crate) fn machine(&self) -> Option<&Agent> {
+        self.machine.as_ref()
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.machine.is_some()
     }
@@ -87,6 +97,11 @@ impl AgentNode {
 
     pub(crate) fn is_due(&self, life: u32, at_ns: u64) -> bool {
         self.life == life && self.wake_ns == at_ns
+    }
+
+    /// Sessions that it knows an owner of.
+    pub(crate) fn owned(&self) -> impl Iterator<Item = SessionId> {
+        self.sessions.iter().filter(|(_, owned)| **owned).map(|(session, _)| *session)
     }
 
     /// Whether it has told the end of every session that it told of.
@@ -113,15 +128,17 @@ impl World {
     /// The process dies: its connections are reset by its kernel, its wires end, its memory is gone.
     pub(crate) fn crash_agent(&mut self, agent: usize) {
         let host = super::host(&mut self.chance);
+        self.causes.agent_died = true;
         let node = &mut self.agents[agent];
         node.machine = None;
         node.life += 1;
         node.frozen = false;
         node.inbox.clear();
-        node.config.host = host;
+        node.host = host;
         node.sessions.clear();
         for program in std::mem::take(&mut node.connections).into_values() {
             self.programs[program].closed = Some(true);
+            self.programs[program].excused = true;
         }
         for wire in 0..self.wires.len() {
             if self.wires[wire].caller == Caller::Agent(agent) && self.wires[wire].is_open(Way::Down) {
@@ -175,10 +192,10 @@ impl World {
             Out::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
             Out::Send { wire, frame } => {
                 let wire = index(wire.0);
-                self.watch.sent(wire, Side::Agent, self.wires[wire].seat, &frame);
+                self.watch.sent((wire, agent), Side::Agent, self.wires[wire].seat, &frame);
                 self.send(wire, Way::Up, &frame);
             }
-            Out::Connect { connection, server } => self.connect_server(agent, connection, &server),
+            Out::Connect { connection, server, .. } => self.connect_server(agent, connection, &server),
             Out::Write { connection, bytes } => self.write(agent, connection, &bytes),
             Out::Shutdown { connection } => {
                 if let Some(program) = self.connected(agent, connection) {
@@ -189,6 +206,14 @@ impl World {
                 }
             }
             Out::Close { connection, failure } => {
+                let service = self.connected(agent, connection).and_then(|program| program.service);
+                if let Some(failure) = &failure {
+                    let end = (failure.code, &failure.reason[..]);
+                    let explained = self.judge_end("a program's connection", end, failure.session, service);
+                    self.connected(agent, connection)
+                        .into_iter()
+                        .for_each(|program| program.excused = explained);
+                }
                 self.close_program(agent, connection, failure.is_some());
             }
             Out::Reading { connection, on } => {
@@ -212,8 +237,11 @@ impl World {
         self.trace.say(self.queue.now_ns(), || format!("A{agent} reports {report:?}"));
         let sessions = &mut self.agents[agent].sessions;
         match report {
-            Report::Owned { session, target, .. } => {
+            Report::Owned { session, app, target, .. } => {
                 sessions.insert(*session, true);
+                if app == Service::Bare.name() {
+                    self.causes.bare.insert(*session);
+                }
                 let home = self.agents[agent].homeward.remove(session);
                 self.watch.count_if(Rare::WentHome, home == Some(*target));
             }
@@ -224,10 +252,12 @@ impl World {
             Report::Ended { session, code, reason, lingered } => {
                 let begun = sessions.remove(session).is_some();
                 self.watch.count_if(Rare::LingerExpired, *lingered);
-                // Of one that never had an owner here the programs tell: a client that is turned away sees a reset.
-                if begun && !self.plan.may_be_lost && !self.excused(*code) {
-                    let text = format!("A{agent} ended session {session}: {code:?}, {reason}");
-                    self.violations.push(text);
+                // Of one that never had an owner here the programs tell: a client that is turned away sees a reset. No end of
+                // such a one is forged either.
+                let forged = matches!(code, Code::Tampered | Code::Protocol | Code::WrongKey);
+                if begun || forged {
+                    let name = format!("A{agent}'s end");
+                    self.judge_end(&name, (*code, reason), Some(*session), None);
                 }
             }
             Report::GoesHome { session, target } => {
@@ -317,8 +347,11 @@ impl World {
         match act {
             Act::Accept => {
                 let service = of.service.expect("only clients are accepted");
-                let (app, datagrams) = (service.name().into(), of.datagrams);
-                self.give_agent(agent, In::Accepted { connection, app, datagrams, messages: false });
+                let (app, datagrams) = (String::from(service.name()), of.datagrams);
+                let [.., a, b, c] = connection.0.to_be_bytes();
+                let client = Some(([10, a, b, c], 40_000).into());
+                let origin = Some(Origin { client, local: None, listener: app.clone() });
+                self.give_agent(agent, In::Accepted { connection, app, datagrams, messages: false, origin });
             }
             Act::Answer(true) => {
                 let first_ns = of.first_write_ns();
@@ -326,7 +359,8 @@ impl World {
                 self.give_agent(agent, In::Connected { connection });
             }
             Act::Answer(false) => {
-                of.closed = Some(true);
+                self.causes.server_refused = true;
+                (of.closed, of.excused) = (Some(true), true);
                 self.agents[agent].connections.remove(&connection);
                 self.give_agent(agent, In::ConnectFailed { connection, reason: "refused".into() });
             }
@@ -343,8 +377,9 @@ impl World {
             self.queue.after(after_ns, Event::Act(program, Act::Write));
         }
         if self.programs[program].broke {
-            self.plan.may_be_lost = true;
+            self.causes.program_broke = true;
             self.programs[program].closed = Some(true);
+            self.programs[program].excused = true;
             let life = self.agents[agent].life;
             self.agents[agent].connections.remove(&connection);
             self.queue.after(0, Event::Agent(agent, life, In::Broken { connection }));
@@ -384,14 +419,6 @@ impl World {
             }
             Taken::Nothing => {}
         }
-    }
-}
-
-impl World {
-    /// Whether a session may end like this although every rule was kept.
-    fn excused(&self, code: Code) -> bool {
-        let bare = self.plan.visits.iter().any(|visit| visit.service == Service::Bare);
-        code == Code::Finished || (bare && code == Code::Lost)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The shell of an edge: its supervisor, control, shards and their executors. Knows no protocol.
 
-use super::{Caller, Event, Way, World};
+use super::{Caller, Event, Way, World, coordinator::ClientNode};
 use crate::{
     executor::{Cells, Habits, Restoring, play},
     plan::{MS, Plan, S, US},
@@ -12,8 +12,11 @@ use marram_edge::{
     control::{self, Answer, Control, Request},
     shard::Shard,
 };
-use marram_session::{cell::CellId, replay::Gathered};
-use marram_wire::{limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
+use marram_session::{
+    cell::{CellId, Input},
+    replay::Gathered,
+};
+use marram_wire::{id::Port, limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
@@ -27,6 +30,8 @@ const EPOCH_NS: i64 = 1_800_000_000_000_000_000;
 const SAMPLE_TAG: u64 = 1 << 32;
 /// As above, asked in order to kill one of them.
 const KILL_TAG: u64 = 1 << 33;
+/// Of one for who stands by.
+const LIST_TAG: u64 = 1 << 35;
 /// Of a request for a recording.
 const RECORD_TAG: u64 = 1 << 34;
 
@@ -58,6 +63,10 @@ pub(crate) struct ShardNode {
 }
 
 impl ShardNode {
+    pub(crate) fn machine(&self) -> Option<&Shard> {
+        self.machine.as_ref()
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.machine.is_some()
     }
@@ -79,6 +88,8 @@ pub(crate) struct EdgeNode {
     inbox: VecDeque<Event>,
     pub(crate) shards: Vec<ShardNode>,
     pub(crate) skew_ns: i64,
+    /// The supervisor's side of the coordinator.
+    pub(crate) client: Option<ClientNode>,
 }
 
 impl EdgeNode {
@@ -124,11 +135,17 @@ impl EdgeNode {
             inbox: VecDeque::new(),
             shards,
             skew_ns: 0,
+            client: None,
         }
     }
 
     pub(crate) fn is_up(&self) -> bool {
         self.control.is_some()
+    }
+
+    /// Whether its supervisor stands still.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.frozen
     }
 
     /// Where events for a process that stands still wait: a shard's, or the supervisor's.
@@ -160,6 +177,7 @@ impl World {
     pub(crate) fn start_edge(&mut self, edge: usize) {
         let node = &mut self.edges[edge];
         node.control = Some(Control::new(node.config.clone()));
+        self.start_client(edge);
         for (tag, app) in (0..).zip(self.plan.apps.clone()) {
             self.give_control(edge, control::In::Request { tag, request: Request::Deploy(app) });
         }
@@ -191,6 +209,7 @@ impl World {
         }
         let node = &mut self.edges[edge];
         node.control = None;
+        node.client = None;
         node.life += 1;
         node.frozen = false;
         node.inbox.clear();
@@ -271,7 +290,7 @@ impl World {
                 control::Out::Answer { tag, answer } => self.answered(edge, tag, answer),
                 control::Out::Fetch { image } => unreachable!("nobody is there to ask for {image}"),
                 control::Out::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
-                control::Out::TellWitness(saw) => self.tell_witness(saw),
+                control::Out::TellWitness(saw) => self.tell_witness(edge, saw),
                 control::Out::Log(level, text) => {
                     self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level}: {text}"));
                 }
@@ -293,6 +312,11 @@ impl World {
             let request = control::In::Request { tag: SAMPLE_TAG, request: Request::Sessions };
             let life = self.edges[edge].life;
             self.queue.after(0, Event::Control(edge, life, request));
+            if let Some(client) = &self.edges[edge].client {
+                let request = Request::Placements(client.listed);
+                self.queue
+                    .after(0, Event::Control(edge, life, control::In::Request { tag: LIST_TAG, request }));
+            }
         }
         self.queue.after(super::SAMPLE_NS, Event::Sample);
     }
@@ -315,7 +339,14 @@ impl World {
             }
             self.watch.count_if(Rare::RecordingGivenUp, !unprotected);
         }
-        let Answer::Sessions(rows, _) = answer else { return };
+        let rows = match answer {
+            Answer::Sessions(rows, _) => rows,
+            Answer::Placements(version, parts) => return self.list_standbys(edge, version, parts),
+            _ => return,
+        };
+        if tag == SAMPLE_TAG {
+            self.tell_client(edge, rows.len() as u64);
+        }
         if tag == SAMPLE_TAG && self.plan.records {
             for row in &rows {
                 let request = Request::Record(row.session, false);
@@ -327,6 +358,7 @@ impl World {
         if tag == KILL_TAG
             && let Some(row) = rows.first()
         {
+            self.causes.killed.insert(row.session);
             let request = Request::Kill(row.session, "an operator's wish".into());
             let life = self.edges[edge].life;
             self.queue.after(0, Event::Control(edge, life, control::In::Request { tag: 0, request }));
@@ -360,8 +392,8 @@ impl World {
             Out::Send { wire, frame } => {
                 let wire = usize::try_from(wire.0).expect("wires are named by their place");
                 match self.wires[wire].caller {
-                    Caller::Agent(_) => {
-                        self.watch.sent(wire, Side::Edge, seat, &frame);
+                    Caller::Agent(agent) => {
+                        self.watch.sent((wire, agent), Side::Edge, seat, &frame);
                         self.send(wire, Way::Down, &frame);
                     }
                     Caller::Shard(caller) => self.send(wire, way_from(seat, caller), &frame),
@@ -412,8 +444,9 @@ impl World {
     fn execute(&mut self, seat: Seat, out: Out) {
         let cells = &mut self.edges[seat.edge].shards[seat.shard].cells;
         match out {
-            Out::Start { cell, image, seed, .. } => {
-                let result = cells.start(cell, (image, seed), &mut self.past);
+            Out::Start { cell, session, image, seed, .. } => {
+                let session = session.expect("no cell here is shared");
+                let result = cells.start(cell, session, (image, seed), &mut self.past);
                 self.answer(seat, cell, In::Started { cell, result });
             }
             Out::Restore { cell, session, image, keys, checkpoints, .. } => {
@@ -434,7 +467,9 @@ impl World {
                     format!("{seat} {:?} {} outputs, {seen:?}", run.cell, ran.outputs.len())
                 });
                 self.watch.ran(seat, run.cell, &ran, seen);
-                self.answer(seat, run.cell, In::Ran(ran));
+                let opens_server = matches!(run.input, Input::Open { port: Port::SERVER, .. });
+                let extra_ns = if opens_server { self.plan.open_ns } else { 0 };
+                self.answer_later(seat, run.cell, In::Ran(ran), extra_ns);
             }
             Out::Copy { cell, base } => cells.copy(cell, base, &mut self.past),
             Out::Checkpoint { cell, header, seal } => {
@@ -495,9 +530,13 @@ impl World {
 
     /// Answers of one cell come in order, those of several in any.
     fn answer(&mut self, seat: Seat, cell: CellId, input: In) {
+        self.answer_later(seat, cell, input, 0);
+    }
+
+    fn answer_later(&mut self, seat: Seat, cell: CellId, input: In, extra_ns: u64) {
         let usual_ns = self.plan.handler_ns;
         let slow = self.chance.percent(1);
-        let delay_ns = self.chance.below(if slow { 50 * usual_ns } else { usual_ns });
+        let delay_ns = extra_ns + self.chance.below(if slow { 50 * usual_ns } else { usual_ns });
         let at_ns = self.queue.now_ns() + delay_ns;
         let node = self.shard_mut(seat);
         let last_ns = node.answers_ns.entry(cell).or_default();

@@ -1,18 +1,17 @@
 //! The shell of a site's recorder: its wires and its clock. One that lies alters what it gives.
 
-use super::{Caller, Event, Way, World};
+use super::{Caller, Event, Way, World, lies};
 use crate::{
     plan::{MS, Plan, S},
     random::Random,
     watch::Rare,
 };
-use bytes::Bytes;
 use marram_session::{
     dialer,
     recorder::{Config, In, Out, Recorder},
 };
 use marram_wire::{
-    frame::Frame,
+    id::HostId,
     seal::{DomainSecret, KeeperKey},
 };
 use std::collections::VecDeque;
@@ -21,6 +20,8 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(crate) struct RecorderNode {
     config: Config,
+    /// Another one in every life.
+    pub(crate) host: HostId,
     machine: Option<Recorder>,
     pub(crate) life: u32,
     frozen: bool,
@@ -32,9 +33,8 @@ pub(crate) struct RecorderNode {
 
 impl RecorderNode {
     pub(crate) fn new(plan: &Plan, chance: &mut Random) -> Self {
-        let small = chance.percent(20);
+        let (small, host) = (chance.percent(20), super::host(chance));
         let config = Config {
-            host: super::host(chance),
             name: "recorder".into(),
             key: KeeperKey::derive(&DomainSecret::from_material(b"simulated domain")),
             dialer: dialer::Config {
@@ -51,7 +51,17 @@ impl RecorderNode {
         };
         let lies = plan.recorder.as_ref().is_some_and(|recorder| recorder.lies);
         let (inbox, origin_ns) = (VecDeque::new(), chance.below(1_000 * S));
-        Self { config, machine: None, life: 0, frozen: false, inbox, wake_ns: u64::MAX, origin_ns, lies }
+        Self {
+            config,
+            host,
+            machine: None,
+            life: 0,
+            frozen: false,
+            inbox,
+            wake_ns: u64::MAX,
+            origin_ns,
+            lies,
+        }
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -83,7 +93,7 @@ impl World {
         node.life += 1;
         node.frozen = false;
         node.inbox.clear();
-        node.config.host = host;
+        node.host = host;
         let life = node.life;
         for wire in 0..self.wires.len() {
             if self.wires[wire].caller == Caller::Recorder && self.wires[wire].is_open(Way::Down) {
@@ -115,6 +125,10 @@ impl World {
         let Some(machine) = &mut node.machine else { return };
         let mut out = Vec::new();
         machine.step(now_ns + node.origin_ns, input, &mut out);
+        if node.lies {
+            let lies = lies::lie(&mut self.chance, &mut out);
+            self.watch.counts.add(Rare::RecorderLied, lies);
+        }
         for out in out {
             self.recorder_out(out);
         }
@@ -125,12 +139,7 @@ impl World {
         match out {
             Out::Dial { target } => self.dial(Caller::Recorder, target),
             Out::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
-            Out::Send { wire, mut frame } => {
-                if self.recorder.as_ref().is_some_and(|node| node.lies) && self.chance.percent(20) {
-                    self.alter(&mut frame);
-                }
-                self.send(index(wire.0), Way::Up, &frame);
-            }
+            Out::Send { wire, frame } => self.send(index(wire.0), Way::Up, &frame),
             Out::Store { .. } => {}
             Out::WakeAt { now_ns } => {
                 let Some(node) = &mut self.recorder else { return };
@@ -142,27 +151,5 @@ impl World {
                 self.trace.say(self.queue.now_ns(), || format!("recorder reports {report:?}"));
             }
         }
-    }
-
-    /// A bit of what was kept comes out as another one.
-    fn alter(&mut self, frame: &mut Frame) {
-        let bytes = match frame {
-            Frame::LogPart(part) => &mut part.bytes,
-            Frame::KeptInput(input) => &mut input.payload,
-            Frame::CheckpointPart(part) => &mut part.bytes,
-            Frame::Recalled(recalled) => {
-                recalled.tag[0] ^= 1;
-                return self.watch.count_if(Rare::RecorderLied, true);
-            }
-            _ => return,
-        };
-        if bytes.is_empty() {
-            return;
-        }
-        let mut altered = bytes.to_vec();
-        let at = self.chance.index(altered.len());
-        altered[at] ^= 1;
-        *bytes = Bytes::from(altered);
-        self.watch.count_if(Rare::RecorderLied, true);
     }
 }

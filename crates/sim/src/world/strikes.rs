@@ -1,11 +1,50 @@
 //! Faults as they happen. Every one of them heals by itself.
 
-use super::{Event, Seat, Way, World};
-use crate::plan::{MS, Place, Strike, US};
+use super::{Ambush, Event, Seat, Way, World};
+use crate::{
+    plan::{MS, On, Place, Strike, US, When},
+    watch::Rare,
+};
 use marram_edge::control::{self, Request};
 
 impl World {
-    pub(crate) fn strike(&mut self, strike: Strike, here: Option<usize>) {
+    /// The others follow the first one.
+    pub(crate) fn first_strike(&mut self, strike: Strike, here: Option<Seat>) {
+        self.watch.count_if(Rare::RunningSessionStruck, self.hits_a_running_session(strike, here));
+        for fault in self.plan.faults.clone() {
+            match fault.when {
+                When::After(after_ns) => self.queue.after(after_ns, Event::Strike(fault.strike, None)),
+                When::On(On { moment, skip, delay_ns }) => {
+                    self.ambushes.push(Ambush { moment, skip, delay_ns, strike: fault.strike });
+                }
+            }
+        }
+        self.strike(strike, here);
+    }
+
+    /// Whether a session that an end has an owner of depends on what is struck.
+    fn hits_a_running_session(&self, strike: Strike, here: Option<Seat>) -> bool {
+        let (agent, place) = match strike {
+            Strike::CrashEdge { place, .. }
+            | Strike::CrashShard { place }
+            | Strike::FreezeEdge { place, .. }
+            | Strike::Drain { place, .. }
+            | Strike::JumpClock { place, .. }
+            | Strike::Kill { place } => (None, Some(place)),
+            Strike::CutWires { agent, place }
+            | Strike::CutOneSide { agent, place, .. }
+            | Strike::Silence { agent, place, .. } => (Some(agent), Some(place)),
+            Strike::FreezeAgent { agent, .. } | Strike::CrashAgent { agent } => (Some(agent), None),
+        };
+        let edge = place.map(|place| self.place(place, here));
+        let concerned = |index: usize| agent.is_none_or(|agent| agent == index);
+        let agents = self.agents.iter().enumerate().filter(|(index, _)| concerned(*index));
+        let mut owners =
+            agents.flat_map(|(_, node)| node.owned()).map(|session| self.watch.owner_of(session));
+        owners.any(|owner| owner.is_some_and(|owner| edge.is_none_or(|edge| edge == owner.edge)))
+    }
+
+    pub(crate) fn strike(&mut self, strike: Strike, here: Option<Seat>) {
         self.strikes += 1;
         let tag = self.strikes;
         self.note(&[7, tag], &[], || format!("STRIKE {strike:?}, here {here:?}"));
@@ -16,7 +55,9 @@ impl World {
             }
             Strike::CrashShard { place } => {
                 let edge = self.place(place, here);
-                let seat = Seat { edge, shard: self.chance.index(self.edges[edge].shards.len()) };
+                let any = self.chance.index(self.edges[edge].shards.len());
+                let seat = here.filter(|here| here.edge == edge && place == Place::Here);
+                let seat = seat.unwrap_or(Seat { edge, shard: any });
                 if self.shard(seat).is_up() {
                     self.crash_shard(seat, true);
                     self.restart_shard(seat);
@@ -67,11 +108,11 @@ impl World {
         }
     }
 
-    fn place(&self, place: Place, here: Option<usize>) -> usize {
-        let owner = self.watch.owner().unwrap_or(0);
+    fn place(&self, place: Place, here: Option<Seat>) -> usize {
+        let owner = self.watch.owner().map_or(0, |seat| seat.edge);
         match place {
             Place::Edge(edge) => edge,
-            Place::Here => here.unwrap_or(owner),
+            Place::Here => here.map_or(owner, |seat| seat.edge),
             Place::Owner => owner,
         }
     }

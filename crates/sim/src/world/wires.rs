@@ -2,13 +2,17 @@
 
 use super::{Event, Seat, World};
 use crate::{
-    plan::{MS, S, US},
+    plan::{MS, S, SERVER, US},
     watch::{Rare, Side},
 };
 use bytes::Bytes;
 use marram_edge::api;
 use marram_session::{agent, recorder};
-use marram_wire::frame::{Frame, Reader};
+use marram_wire::{
+    frame::{Frame, Reader},
+    id::HostId,
+    rights::{Rights, Verified},
+};
 use std::collections::VecDeque;
 
 /// How long connecting to a host that does not answer takes.
@@ -117,6 +121,31 @@ impl World {
         }
     }
 
+    /// What an edge's shell would have verified: no caller has a role that it does not need.
+    fn verified(&self, caller: Caller) -> Verified {
+        let none = Rights::default();
+        let rights = match caller {
+            Caller::Agent(agent) if agent < self.plan.clients => Rights { client: true, ..none },
+            Caller::Agent(_) => Rights { servers: vec![SERVER.into()], ..none },
+            Caller::Shard(_) => Rights { edge: true, ..none },
+            Caller::Recorder => Rights { recorder: true, ..none },
+        };
+        Verified { rights, ..Verified::trusted(self.host_of(caller)) }
+    }
+
+    /// What its key makes of a caller's process.
+    fn host_of(&self, caller: Caller) -> HostId {
+        match caller {
+            Caller::Agent(agent) => self.agents[agent].host,
+            Caller::Shard(Seat { edge, shard }) => {
+                let [low, high, ..] = self.life(caller).to_le_bytes();
+                let [edge, shard] = [edge, shard].map(|index| index.to_le_bytes()[0]);
+                HostId([0xed, 0xed, 0xed, 0xed, 0, 0, 0, 0, 0, 0, 0, 0, edge, shard, low, high])
+            }
+            Caller::Recorder => self.recorder.as_ref().map_or_else(HostId::default, |node| node.host),
+        }
+    }
+
     fn is_there(&self, caller: Caller) -> bool {
         match caller {
             Caller::Agent(agent) => self.agents[agent].is_up(),
@@ -196,7 +225,8 @@ impl World {
         let (row, open, lanes) = (self.row(caller), [true, alive && !half], [lane(), lane()]);
         self.wires.push(Wire { caller, row, seat, up_ns, open, lanes });
         let wire = self.wires.len() - 1;
-        self.give_shard(seat, api::In::WireUp { wire: api::WireId(wire as u64) });
+        let verified = Box::new(self.verified(caller));
+        self.give_shard(seat, api::In::WireUp { wire: api::WireId(wire as u64), verified, address: None });
         if half && self.chance.percent(50) {
             let at_ns = up_ns + self.chance.magnitude(US, 500 * MS);
             self.queue.at(at_ns, Event::Arrive(wire, Way::Up, Item::End));
@@ -364,6 +394,12 @@ impl World {
         };
         let side = if way == Way::Up { Side::Edge } else { Side::Agent };
         self.watch.arrived(wire, side, &frame, &mut self.violations);
+        if let Some(stale) = self.watch.stale((wire, agent), side, seat, &frame) {
+            return match way {
+                Way::Up => self.give_stale_shard(seat, stale, name, frame),
+                Way::Down => self.give_stale_agent(agent, stale, agent::WireId(wire as u64), frame),
+            };
+        }
         match way {
             Way::Up => self.give_shard(seat, api::In::Frame { wire: name, frame }),
             Way::Down => self.give_agent(agent, agent::In::Frame { wire: agent::WireId(wire as u64), frame }),

@@ -1,0 +1,128 @@
+//! Which ports of a simulated cell are paused, told once more and as simply as can be. Goes with the cell's state into every
+//! checkpoint, so that an owner that forgot a pause is found out: it has messages handled for which it may not have given credit.
+
+use super::{Cell, Past};
+use marram_session::cell::{Input, Output, Ran, Run, TimerChange};
+use marram_wire::id::Port;
+use std::collections::BTreeSet;
+
+/// Pauses, and what can end them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Pauses {
+    /// Stage and port of each.
+    paused: BTreeSet<(u8, u32)>,
+    /// Timers that are set.
+    timers: BTreeSet<(u8, u64)>,
+    /// Ports that have opened and not closed.
+    open: BTreeSet<u32>,
+    /// Whether there is a server.
+    server: bool,
+    /// Pauses of an earlier life of the cell, replayed or restored. Not saved: a cell that is loaded has no others.
+    inherited: BTreeSet<(u8, u32)>,
+}
+
+impl Pauses {
+    fn stops(&self, paused: &BTreeSet<(u8, u32)>, port: u32) -> bool {
+        paused.iter().any(|(_, other)| *other == port || !self.server)
+    }
+
+    /// What is wrong with an input, if anything is: of a port that was paused before this life of the cell began, nothing but its
+    /// end may come until it is resumed.
+    pub(super) fn judge(&self, run: &Run) -> Option<String> {
+        let Input::Message { port, .. } = run.input else { return None };
+        let wrong = run.logged.is_none() && self.stops(&self.inherited, port.0);
+        wrong.then(|| format!("a message of {port:?} was handled without credit: the port is paused"))
+    }
+
+    /// Takes in what a handler did.
+    pub(super) fn change(&mut self, run: &Run, ran: &Ran, is_quiet: bool) {
+        match &run.input {
+            Input::Open { port, .. } => {
+                self.open.insert(port.0);
+                self.server |= *port == Port::SERVER;
+            }
+            Input::Close { port } => _ = self.open.remove(&port.0),
+            Input::Timer { stage, token } => _ = self.timers.remove(&(*stage, *token)),
+            _ => {}
+        }
+        for change in &ran.timers {
+            match *change {
+                TimerChange::Set { stage, token, .. } => _ = self.timers.insert((stage, token)),
+                TimerChange::Cancel { stage, token } => _ = self.timers.remove(&(stage, token)),
+            }
+        }
+        for output in &ran.outputs {
+            match *output {
+                Output::Pause { stage, port } => {
+                    self.paused.insert((stage, port.0));
+                    if run.logged.is_some() {
+                        self.inherited.insert((stage, port.0));
+                    }
+                }
+                Output::Resume { stage, port } => {
+                    self.paused.remove(&(stage, port.0));
+                    self.inherited.remove(&(stage, port.0));
+                }
+                _ => {}
+            }
+        }
+        // While ports open, the session's other one may be about to.
+        let is_opening = matches!(run.input, Input::Open { .. });
+        let can_run = self.open.iter().any(|port| !self.stops(&self.paused, *port));
+        if !is_opening && is_quiet && self.timers.is_empty() && !can_run {
+            self.paused.clear();
+            self.inherited.clear();
+        }
+    }
+
+    /// As bytes: counts, then each.
+    pub(super) fn save(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.server)];
+        let named = |(stage, name): (u8, u64)| [&[stage][..], &name.to_le_bytes()].concat();
+        let lists: [Vec<(u8, u64)>; 3] = [
+            self.paused.iter().map(|(stage, port)| (*stage, u64::from(*port))).collect(),
+            self.timers.iter().copied().collect(),
+            self.open.iter().map(|port| (0, u64::from(*port))).collect(),
+        ];
+        for list in lists {
+            bytes.extend_from_slice(&(list.len() as u64).to_le_bytes());
+            bytes.extend(list.into_iter().flat_map(named));
+        }
+        bytes
+    }
+
+    /// What [`Pauses::save`] wrote, and the bytes behind it.
+    pub(super) fn load(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (server, mut rest) = bytes.split_first()?;
+        let mut list = || {
+            let (count, after) = rest.split_first_chunk::<8>()?;
+            let size = usize::try_from(u64::from_le_bytes(*count)).ok()?.checked_mul(9)?;
+            let (names, after) = after.split_at_checked(size)?;
+            rest = after;
+            let name = |name: &[u8; 9]| {
+                let [stage, word @ ..] = name;
+                (*stage, u64::from_le_bytes(*word))
+            };
+            Some(names.as_chunks::<9>().0.iter().map(name).collect::<Vec<(u8, u64)>>())
+        };
+        let (paused, timers, open) = (list()?, list()?, list()?);
+        let port = |(stage, port): (u8, u64)| Some((stage, u32::try_from(port).ok()?));
+        let paused: BTreeSet<_> = paused.into_iter().map(port).collect::<Option<_>>()?;
+        let open = open.into_iter().map(|(_, port)| u32::try_from(port).ok()).collect::<Option<_>>()?;
+        let timers = timers.into_iter().collect();
+        let inherited = paused.clone();
+        Some((Self { paused, timers, open, server: *server != 0, inherited }, rest))
+    }
+}
+
+impl Cell {
+    /// Takes in what a handler did to its ports. A program that speaks in datagrams would see those dropped that come while its
+    /// port is paused, which is no fault: in seeds with one, cells pause nothing.
+    pub(super) fn pause(&mut self, run: &Run, datagrams: [bool; 2], ran: &mut Ran, past: &mut Past) {
+        if datagrams != [false; 2] {
+            ran.outputs.retain(|output| !matches!(output, Output::Pause { .. }));
+        }
+        past.violations.extend(self.pauses.judge(run));
+        self.pauses.change(run, ran, self.tasks.is_quiet());
+    }
+}

@@ -1,0 +1,230 @@
+//! The judge of the coordinator, which keeps a plain copy of what the store should hold and compares every answer with it: of
+//! those who write upon one revision at most one wins, no revision is given out twice, leases last as long as they should and no
+//! longer, watches see every change, and what has no short lease outlives a restart.
+
+use bytes::Bytes;
+use marram_edge::coordinator::{
+    Change, Changes, DURABLE_LEASE_S, Lease, Refused, Reply, Request,
+    contents::{Claimed, PREFIX, Witnessed, decode},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A key as it should be.
+#[derive(Clone, Debug)]
+struct Slot {
+    value: Bytes,
+    revision: u64,
+    lease: Option<Lease>,
+}
+
+/// What the store should hold.
+#[derive(Debug, Default)]
+pub(crate) struct StoreJudge {
+    keys: BTreeMap<String, Slot>,
+    /// Seconds, and until when.
+    leases: BTreeMap<Lease, (u32, u64)>,
+    /// The highest number that was given out, as a revision or a lease.
+    highest: u64,
+    /// Keys and the revisions upon which somebody won.
+    won: BTreeSet<(String, u64)>,
+    /// Every change since the beginning: key, and value unless it was removed.
+    changes: Vec<(String, Option<Bytes>)>,
+    /// How many there were when the store began last.
+    begun: usize,
+    /// How many there were when a revision was the newest.
+    places: BTreeMap<u64, usize>,
+    /// Of each key about generations, those that held it.
+    pub(crate) holders: BTreeMap<String, Vec<Claimed>>,
+}
+
+impl StoreJudge {
+    fn put(&mut self, key: &str, slot: Option<Slot>) {
+        self.changes.push((key.to_owned(), slot.as_ref().map(|slot| slot.value.clone())));
+        match slot {
+            Some(slot) => drop(self.keys.insert(key.to_owned(), slot)),
+            None => drop(self.keys.remove(key)),
+        }
+    }
+
+    fn end(&mut self, lease: Lease) {
+        self.leases.remove(&lease);
+        let under = |(key, slot): (&String, &Slot)| (slot.lease == Some(lease)).then(|| key.clone());
+        for key in self.keys.iter().filter_map(under).collect::<Vec<_>>() {
+            self.put(&key, None);
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn expire(&mut self, now_ns: u64) {
+        let mut over: Vec<_> = self.leases.iter().map(|(lease, (_, until_ns))| (*until_ns, *lease)).collect();
+        over.retain(|(until_ns, _)| *until_ns <= now_ns);
+        over.sort_unstable();
+        over.into_iter().for_each(|(_, lease)| self.end(lease));
+    }
+
+    /// The store begins again from its snapshot: what is under a short lease is gone, and who watched lists again.
+    pub(crate) fn restarted(&mut self, now_ns: u64) {
+        self.leases.retain(|_, (ttl_s, _)| *ttl_s >= DURABLE_LEASE_S);
+        self.leases.values_mut().for_each(|(ttl_s, until_ns)| *until_ns = now_ns + s(*ttl_s));
+        let leases = &self.leases;
+        self.keys.retain(|_, slot| slot.lease.is_none_or(|lease| leases.contains_key(&lease)));
+        self.begun = self.changes.len();
+        self.places.clear();
+    }
+
+    /// A request was applied and answered so.
+    pub(crate) fn applied(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+        reply: &Result<Reply, Refused>,
+    ) -> Result<(), String> {
+        self.expire(now_ns);
+        let wrong = |what: &str| Err(format!("the store answers {request:?} with {reply:?}: {what}"));
+        let Ok(reply) = reply else { return wrong("nothing here is beyond a limit") };
+        match (request, reply) {
+            (Request::Get { .. } | Request::Range { .. }, Reply::Entries { revision, entries }) => {
+                let asked = |key: &String| match request {
+                    Request::Get { key: one } => key == one,
+                    Request::Range { prefix } => key.starts_with(prefix),
+                    _ => false,
+                };
+                let there = self.keys.iter().filter(|(key, _)| asked(key));
+                let there = there.map(|(key, slot)| (key, &slot.value, slot.revision));
+                if !entries.iter().map(|entry| (&entry.key, &entry.value, entry.revision)).eq(there) {
+                    return wrong("something else is there");
+                }
+                self.places.insert(*revision, self.changes.len());
+                Ok(())
+            }
+            (Request::Write { key, expect, value, lease }, Reply::Written { revision }) => {
+                let there = self.keys.get(key).map_or(0, |slot| slot.revision);
+                if expect.is_some_and(|expect| expect != there) {
+                    return wrong("it wrote upon a revision that is not there");
+                }
+                if expect.is_some_and(|expect| expect > 0 && !self.won.insert((key.clone(), expect))) {
+                    return wrong("two wrote upon one revision");
+                }
+                if lease.is_some_and(|lease| !self.leases.contains_key(&lease)) {
+                    return wrong("its lease is over");
+                }
+                if value.is_none() && there == 0 {
+                    return Ok(());
+                }
+                self.new_number(*revision)?;
+                self.judge_progress(key, value.as_ref())?;
+                let slot = value.clone().map(|value| Slot { value, revision: *revision, lease: *lease });
+                self.put(key, slot);
+                Ok(())
+            }
+            (Request::Write { key, expect: Some(expect), .. }, Reply::Conflict { entry }) => {
+                let there = self.keys.get(key);
+                let said = entry.as_ref().map(|entry| (&entry.value, entry.revision));
+                if there.map_or(0, |slot| slot.revision) == *expect
+                    || said != there.map(|slot| (&slot.value, slot.revision))
+                {
+                    return wrong("there is no such conflict");
+                }
+                Ok(())
+            }
+            (Request::Grant { .. }, Reply::Granted { lease, ttl_s }) => {
+                self.new_number(lease.0)?;
+                self.leases.insert(*lease, (*ttl_s, now_ns + s(*ttl_s)));
+                Ok(())
+            }
+            (Request::KeepAlive { lease }, Reply::Kept) => match self.leases.get_mut(lease) {
+                Some((ttl_s, until_ns)) => {
+                    *until_ns = now_ns + s(*ttl_s);
+                    Ok(())
+                }
+                None => wrong("the lease is over"),
+            },
+            (Request::Revoke { lease }, Reply::Kept) if self.leases.contains_key(lease) => {
+                self.end(*lease);
+                Ok(())
+            }
+            (Request::KeepAlive { lease } | Request::Revoke { lease }, Reply::NoLease)
+            | (Request::Write { lease: Some(lease), .. }, Reply::NoLease)
+                if !self.leases.contains_key(lease) =>
+            {
+                Ok(())
+            }
+            _ => wrong("that is no answer to it"),
+        }
+    }
+
+    fn new_number(&mut self, number: u64) -> Result<(), String> {
+        if number <= self.highest {
+            return Err(format!("the store gives out {number} after {}", self.highest));
+        }
+        self.highest = number;
+        Ok(())
+    }
+
+    /// Generations and what clients were seen to have only grow.
+    fn judge_progress(&mut self, key: &str, value: Option<&Bytes>) -> Result<(), String> {
+        let Some((kind, _)) = key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/')) else {
+            return Ok(());
+        };
+        let before = self.keys.get(key).map(|slot| &slot.value);
+        match (kind, value) {
+            ("generations", Some(value)) => {
+                let to: Claimed = decode(value).map_err(|error| error.to_string())?;
+                let holders = self.holders.entry(key.to_owned()).or_default();
+                if holders.last().is_some_and(|last| last.generation >= to.generation) {
+                    return Err(format!("{key}: {to:?} is written after {:?}", holders.last()));
+                }
+                holders.push(to);
+            }
+            ("witness", Some(value)) => {
+                let read = |value: &Bytes| decode::<Witnessed>(value).map_err(|error| error.to_string());
+                let newer = read(value)?;
+                let older = before.map(read).transpose()?;
+                if older.as_ref().is_some_and(|older| {
+                    (older.generation, older.log_end) > (newer.generation, newer.log_end)
+                }) {
+                    return Err(format!("{key}: {newer:?} is written over {older:?}"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// How many changes there were when this revision was listed.
+    pub(crate) fn place(&self, revision: u64) -> usize {
+        // Another store's, before this one began.
+        self.places.get(&revision).copied().unwrap_or(0)
+    }
+
+    /// What a watch that stands at `place` is told; where it stands then.
+    pub(crate) fn told(&self, prefix: &str, place: usize, said: &Changes) -> Result<usize, String> {
+        let Changes::All(said) = said else {
+            let may = place < self.begun;
+            return if may { Ok(place) } else { Err(format!("the store forgot changes under {prefix}")) };
+        };
+        if place < self.begun {
+            return Err(format!("a store that began again knows what was before: {said:?}"));
+        }
+        let real = self.changes[place..].iter().filter(|(key, _)| key.starts_with(prefix));
+        let equal = real.eq(said
+            .iter()
+            .map(|Change { key, value, .. }| (key.clone(), value.clone()))
+            .collect::<Vec<_>>()
+            .iter());
+        if !equal {
+            let real = &self.changes[place..];
+            return Err(format!("a watch of {prefix} is told {said:?}, and {real:?} happened"));
+        }
+        Ok(self.changes.len())
+    }
+
+    /// What a key holds.
+    pub(crate) fn value(&self, key: &str) -> Option<&Bytes> {
+        self.keys.get(key).map(|slot| &slot.value)
+    }
+}
+
+fn s(seconds: u32) -> u64 {
+    u64::from(seconds) * crate::plan::S
+}

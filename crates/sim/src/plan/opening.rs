@@ -1,0 +1,32 @@
+//! Ports that take long to open. The handlers of a session's first entry are several, and what the first of them says may not
+//! leave before the last of them is done: in some seeds there is time between them, and things go wrong in it.
+
+use super::{Fault, MS, Moment, On, Place, Strike, US, When};
+use crate::random::Random;
+
+/// How long the handler that opens the server's port takes, in nanoseconds; 0 if it is as quick as others.
+pub(super) fn slowness_ns(seed: u64) -> u64 {
+    let mut random = Random::new(seed, 40);
+    if random.percent(10) { random.magnitude(20 * MS, 400 * MS) } else { 0 }
+}
+
+/// In half of the seeds with a slow opening, first the wire of a client breaks in the middle of one, and then, when the client
+/// is back, its edge dies.
+pub(super) fn faults(seed: u64, clients: usize, slowness_ns: u64) -> Option<(Fault<On>, Fault<When>)> {
+    let mut random = Random::new(seed, 41);
+    if slowness_ns == 0 || random.percent(50) {
+        return None;
+    }
+    let agent = random.index(clients);
+    let moment = Moment::Chosen;
+    let cut = On { moment, skip: random.below(2), delay_ns: random.below(slowness_ns / 4) };
+    // Both ends were given the chosen log once, most often before the wire broke; now they are once more.
+    let skip = u64::from(random.percent(20));
+    let back = When::On(On { moment, skip, delay_ns: random.magnitude(100 * US, 50 * MS) });
+    let for_ns = random.magnitude(MS, 1_500 * MS);
+    let crash = Strike::CrashEdge { place: Place::Here, loud: random.percent(70), for_ns };
+    Some((
+        Fault { when: cut, strike: Strike::CutWires { agent, place: Place::Here } },
+        Fault { when: back, strike: crash },
+    ))
+}

@@ -1,0 +1,139 @@
+//! What went wrong in a seed so far, and which ends of sessions that explains. A session that ends in a way that nothing
+//! explains is a violation: most faults must be outlived by every session.
+
+use super::World;
+use crate::plan::Service;
+use marram_wire::{frame::Code, id::SessionId};
+use std::collections::BTreeSet;
+
+/// What happened that a session may end by.
+#[derive(Debug, Default)]
+pub(crate) struct Causes {
+    /// An agent's process died, and its ends with it.
+    pub(crate) agent_died: bool,
+    /// A server did not accept its agent's connection.
+    pub(crate) server_refused: bool,
+    /// A program reset its connection.
+    pub(crate) program_broke: bool,
+    /// What operators were asked to end.
+    pub(crate) killed: BTreeSet<SessionId>,
+    /// Sessions of the app that nothing protects.
+    pub(crate) bare: BTreeSet<SessionId>,
+}
+
+impl World {
+    /// Whether a session may end like this. `service` is known of a client's program; of other ends it is known once an edge
+    /// owned the session.
+    pub(crate) fn explains(&self, code: Code, session: Option<SessionId>, service: Option<Service>) -> bool {
+        let causes = &self.causes;
+        let bare = service == Some(Service::Bare) || session.is_some_and(|id| causes.bare.contains(&id));
+        let killed = session.is_some_and(|session| causes.killed.contains(&session));
+        // What strikes once is tried again, unless nothing is kept to try it with.
+        let always = self.plan.poison.is_some_and(|poison| poison.always);
+        let stopped = self.past.poisoned && (always || bare);
+        let over = killed || stopped || causes.agent_died || causes.server_refused || causes.program_broke;
+        let short = self.plan.short_linger;
+        match code {
+            Code::Finished => true,
+            // The other end learned of one of these, and neither the owner nor this end did.
+            Code::Lost => bare || over || short,
+            Code::Forgotten => bare || over || short,
+            Code::Killed => killed,
+            Code::Guest => stopped,
+            Code::ServerDown => causes.server_refused,
+            Code::Reset => causes.program_broke,
+            Code::NoEdge
+            | Code::NoServerAgent
+            | Code::Waiting
+            | Code::Busy
+            | Code::Superseded
+            | Code::UnknownApp
+            | Code::UnknownImage => short,
+            // No fault makes an end, an edge or a recorder forge anything that is then believed; no app is shared; each process has its role.
+            Code::Tampered | Code::Protocol | Code::WrongKey | Code::Elsewhere | Code::Forbidden => false,
+        }
+    }
+
+    /// Judges how a session ended for an end or a program: whether it is explained.
+    pub(crate) fn judge_end(
+        &mut self,
+        what: &str,
+        (code, reason): (Code, &str),
+        session: Option<SessionId>,
+        service: Option<Service>,
+    ) -> bool {
+        let explained = self.explains(code, session, service);
+        if !explained {
+            let text =
+                format!("{what} of session {session:?} ended and no fault explains it: {code:?}, {reason}");
+            self.violations.push(text);
+        }
+        explained
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    const SESSION: Option<SessionId> = Some(SessionId([1; 16]));
+    const ALL: [Code; 9] = [
+        Code::Lost,
+        Code::Forgotten,
+        Code::Killed,
+        Code::Guest,
+        Code::ServerDown,
+        Code::Reset,
+        Code::NoEdge,
+        Code::Tampered,
+        Code::Protocol,
+    ];
+
+    /// What is explained in an ordinary seed after this was done to it.
+    fn explained(change: impl FnOnce(&mut World)) -> Vec<Code> {
+        let ordinary = |plan: &Plan| !plan.short_linger && plan.poison.is_none();
+        let plan = (0..).map(Plan::of).find(ordinary).unwrap();
+        let mut world = World::new(plan, false);
+        change(&mut world);
+        ALL.into_iter().filter(|code| world.explains(*code, SESSION, Some(Service::Paired))).collect()
+    }
+
+    #[test]
+    fn each_end_of_a_session_has_its_own_causes_and_none_explains_a_forgery() {
+        assert_eq!(explained(|_| {}), []);
+        assert_eq!(explained(|world| world.causes.agent_died = true), [Code::Lost, Code::Forgotten]);
+        assert_eq!(
+            explained(|world| world.causes.program_broke = true),
+            [Code::Lost, Code::Forgotten, Code::Reset]
+        );
+        assert_eq!(
+            explained(|world| world.causes.server_refused = true),
+            [Code::Lost, Code::Forgotten, Code::ServerDown]
+        );
+        assert_eq!(
+            explained(|world| world.causes.killed.extend(SESSION)),
+            [Code::Lost, Code::Forgotten, Code::Killed]
+        );
+        assert_eq!(
+            explained(|world| {
+                world.causes.killed.insert(SessionId([2; 16]));
+            }),
+            [],
+            "another session's"
+        );
+        assert_eq!(explained(|world| world.causes.bare.extend(SESSION)), [Code::Lost, Code::Forgotten]);
+        assert_eq!(
+            explained(|world| world.plan.short_linger = true),
+            [Code::Lost, Code::Forgotten, Code::NoEdge]
+        );
+        let poison = |always| {
+            explained(|world| {
+                world.plan.poison = Some(crate::plan::Poison { event: 1, always });
+                world.past.poisoned = true;
+            })
+        };
+        assert_eq!(poison(true), [Code::Lost, Code::Forgotten, Code::Guest]);
+        assert_eq!(poison(false), [], "what strikes once is outlived");
+    }
+}

@@ -1,0 +1,595 @@
+//! The coordinator: the real store in a process of its own, and a real client in every edge's supervisor. What lies between them
+//! loses, delays and repeats; the store's process stops, dies, and begins again from its snapshot.
+
+use super::{Event, World};
+use crate::{
+    oracle::StoreJudge,
+    plan::{Absence, MS, US},
+    watch::Rare,
+};
+use bytes::Bytes;
+use marram_edge::{
+    api::{Saw, Seek, Testified},
+    control,
+    coordinator::{
+        Ask, AskAnswer, Change, Changes, Client, Config, Failure, In, Out, Parts, Refused, Reply, Request,
+        State, Store,
+        contents::{Claimed, Held, Registration, Subject, edge_key, encode, images_key},
+    },
+};
+use marram_wire::id::Generation;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A request without an answer is given up after so long.
+const PATIENCE_NS: u64 = 700 * MS;
+/// Edges stay registered for so long.
+const LEASE_S: u32 = 2;
+/// After a seed is over, the coordinator and its clients have so long to agree.
+const SETTLE_NS: u64 = 15_000 * MS;
+
+/// The store's process.
+#[derive(Debug)]
+pub(crate) struct StoreNode {
+    store: Option<Store>,
+    /// What it would begin again from.
+    disk: Bytes,
+    frozen: bool,
+    /// Whether nothing reaches it.
+    cut: bool,
+    /// What came while it stood still.
+    held: Vec<Event>,
+    watchers: Vec<Watcher>,
+    tick_ns: u64,
+    judge: StoreJudge,
+    claims: Vec<Claim>,
+    /// Of a seed that is over nothing more is lost.
+    settling: bool,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    edge: usize,
+    life: u32,
+    watch: u64,
+    prefix: String,
+    since: u64,
+    /// Where it stands among the judge's changes.
+    place: usize,
+    last_ns: u64,
+}
+
+/// An edge claims a generation of a group.
+#[derive(Clone, Debug)]
+struct Claim {
+    edge: usize,
+    subject: Subject,
+    from: Option<Claimed>,
+    to: Claimed,
+    tries: u32,
+    /// How many had held it when the claim was made.
+    held_before: usize,
+}
+
+/// Why a client was asked.
+#[derive(Clone, Debug)]
+enum Asker {
+    Shard(u8, Seek),
+    Nobody,
+    Claim(usize),
+}
+
+/// A client and what its supervisor knows of it.
+#[derive(Debug)]
+pub(crate) struct ClientNode {
+    client: Client,
+    here: Registration,
+    held: Vec<Held>,
+    asked: BTreeMap<u64, Asker>,
+    tags: u64,
+    /// Requests without an answer.
+    sent: BTreeSet<u64>,
+    wake_ns: u64,
+    /// The newest version of the list of who stands by that it was given.
+    pub(crate) listed: u64,
+    /// What is believed of who holds each group.
+    beliefs: BTreeMap<Subject, Claimed>,
+}
+
+impl StoreNode {
+    pub(crate) fn new() -> Self {
+        let mut store = Store::new();
+        let disk = store.snapshot();
+        Self {
+            store: Some(store),
+            disk,
+            frozen: false,
+            cut: false,
+            held: Vec::new(),
+            watchers: Vec::new(),
+            tick_ns: u64::MAX,
+            judge: StoreJudge::default(),
+            claims: Vec::new(),
+            settling: false,
+        }
+    }
+}
+
+impl World {
+    /// A new process's client.
+    pub(crate) fn start_client(&mut self, edge: usize) {
+        if self.coordinator.is_none() {
+            return;
+        }
+        let (name, life) = (format!("edge-{edge}"), self.store_chance.below(u64::MAX));
+        let config = Config { edge: name, lease_s: LEASE_S, salt: life };
+        let shards = u8::try_from(self.edges[edge].shards.len()).expect("a few shards");
+        let here = Registration {
+            life,
+            addresses: vec![format!("edge-{edge}:7400")],
+            admin: None,
+            host: None,
+            shards,
+            sessions: 0,
+            draining: false,
+        };
+        let held =
+            self.plan.apps.iter().map(|app| Held { app: app.name.clone(), image: app.image }).collect();
+        let node = ClientNode {
+            client: Client::new(config, self.queue.now_ns()),
+            here,
+            held,
+            asked: BTreeMap::new(),
+            tags: 0,
+            sent: BTreeSet::new(),
+            wake_ns: u64::MAX,
+            listed: 0,
+            beliefs: BTreeMap::new(),
+        };
+        let (here, held) = (node.here.clone(), node.held.clone());
+        self.edges[edge].client = Some(node);
+        self.give_client(edge, In::Here(here));
+        self.give_client(edge, In::Holds(held));
+    }
+
+    /// How many sessions the edge has, and who stands by for them, in the parts that changed.
+    pub(crate) fn tell_client(&mut self, edge: usize, sessions: u64) {
+        let Some(node) = &mut self.edges[edge].client else { return };
+        if node.here.sessions != sessions {
+            node.here.sessions = sessions;
+            let here = node.here.clone();
+            self.give_client(edge, In::Here(here));
+        }
+    }
+
+    pub(crate) fn list_standbys(&mut self, edge: usize, version: u64, parts: Parts) {
+        let Some(node) = &mut self.edges[edge].client else { return };
+        if version > node.listed {
+            node.listed = version;
+            self.give_client(edge, In::Listed(parts));
+        }
+    }
+
+    fn give_client(&mut self, edge: usize, input: In) {
+        let now_ns = self.queue.now_ns();
+        let Some(node) = &mut self.edges[edge].client else { return };
+        let mut out = Vec::new();
+        node.client.step(now_ns, input, &mut out);
+        for out in out {
+            self.client_out(edge, out);
+        }
+    }
+
+    fn client_out(&mut self, edge: usize, out: Out) {
+        let life = self.edges[edge].life;
+        match out {
+            Out::Send { tag, request } => self.send_request(edge, tag, request),
+            Out::Watch { watch, prefix, since } => {
+                let delay_ns = self.store_chance.magnitude(10 * US, 20 * MS);
+                self.queue.after(delay_ns, Event::WatchStore { edge, life, watch, prefix, since });
+            }
+            Out::Asked { tag, answer } => self.asked(edge, tag, answer),
+            Out::WakeAt { mono_ns } => {
+                let now_ns = self.queue.now_ns();
+                let Some(node) = &mut self.edges[edge].client else { return };
+                node.wake_ns = mono_ns;
+                if mono_ns < u64::MAX {
+                    self.queue.at(mono_ns.max(now_ns), Event::ClientWake(edge, life, mono_ns));
+                }
+            }
+            Out::Log(level, text) => {
+                self.trace.say(self.queue.now_ns(), || format!("E{edge} client log {level}: {text}"));
+            }
+            Out::Changed | Out::Left => {}
+        }
+    }
+
+    /// On its way a request is lost, comes after it was given up, or comes twice.
+    fn send_request(&mut self, edge: usize, tag: u64, request: Request) {
+        let life = self.edges[edge].life;
+        if let Some(node) = &mut self.edges[edge].client {
+            node.sent.insert(tag);
+        }
+        let given_up = Err(Failure::Unreachable("no answer in time".into()));
+        self.queue.after(PATIENCE_NS, Event::FromStore { edge, life, tag, result: given_up });
+        let settling = self.coordinator.as_ref().is_some_and(|node| node.settling);
+        let fate = if settling { 100 } else { self.store_chance.below(100) };
+        let usual_ns = self.store_chance.magnitude(10 * US, 20 * MS);
+        let late_ns = PATIENCE_NS + self.store_chance.magnitude(US, 2_000 * MS);
+        let mut at = |after_ns| {
+            let request = request.clone();
+            self.queue.after(after_ns, Event::ToStore { edge, life, tag, request });
+        };
+        match fate {
+            0..3 => return self.watch.count_if(Rare::RequestLost, true),
+            3..8 => at(late_ns),
+            8..13 => {
+                at(usual_ns);
+                at(usual_ns + late_ns / 8);
+            }
+            _ => at(usual_ns),
+        }
+        self.watch.count_if(Rare::RequestLate, (3..8).contains(&fate));
+        self.watch.count_if(Rare::RequestTwice, (8..13).contains(&fate));
+    }
+
+    /// A request reaches the store.
+    pub(crate) fn reach_store(&mut self, (edge, life, tag): (usize, u32, u64), request: Request) {
+        let now_ns = self.queue.now_ns();
+        let Some(node) = &mut self.coordinator else { return };
+        if node.frozen {
+            return node.held.push(Event::ToStore { edge, life, tag, request });
+        }
+        if node.cut {
+            return;
+        }
+        let Some(store) = &mut node.store else { return };
+        let reply = store.apply(now_ns, request.clone());
+        let judged = node.judge.applied(now_ns, &request, &reply);
+        if store.must_be_saved() {
+            node.disk = store.snapshot();
+        }
+        self.trace.count(now_ns, &[8, edge as u64, tag], &[]);
+        self.trace.say(now_ns, || format!("store: E{edge} #{tag} {request:?} -> {reply:?}"));
+        self.violations.extend(judged.err());
+        self.judge_claim(&request, &reply);
+        let result = reply.map_err(|refused| Failure::Refused(refused.to_string()));
+        let lost =
+            !self.coordinator.as_ref().is_some_and(|node| node.settling) && self.store_chance.percent(4);
+        self.watch.count_if(Rare::AnswerLost, lost && matches!(request, Request::Write { .. }));
+        if !lost {
+            let delay_ns = self.store_chance.magnitude(10 * US, 20 * MS);
+            self.queue.after(delay_ns, Event::FromStore { edge, life, tag, result });
+        }
+        self.tell_watchers();
+    }
+
+    pub(crate) fn answer_client(&mut self, edge: usize, tag: u64, result: Result<Reply, Failure>) {
+        let waited = self.edges[edge].client.as_mut().is_some_and(|node| node.sent.remove(&tag));
+        if waited {
+            self.give_client(edge, In::Answered { tag, result });
+        }
+    }
+
+    pub(crate) fn client_wake(&mut self, edge: usize, at_ns: u64) {
+        if self.edges[edge].client.as_ref().is_some_and(|node| node.wake_ns == at_ns) {
+            self.give_client(edge, In::Wake);
+        }
+    }
+
+    pub(crate) fn client_news(&mut self, edge: usize, watch: u64, changes: Option<Vec<Change>>) {
+        let input = match changes {
+            Some(changes) => In::Watched { watch, changes },
+            None => In::WatchEnded { watch, why: "the connection is gone".into() },
+        };
+        self.give_client(edge, input);
+    }
+
+    pub(crate) fn watch_store(&mut self, (edge, life): (usize, u32), watch: u64, prefix: String, since: u64) {
+        let last_ns = self.queue.now_ns();
+        let Some(node) = &mut self.coordinator else { return };
+        if node.frozen {
+            return node.held.push(Event::WatchStore { edge, life, watch, prefix, since });
+        }
+        let same = |watcher: &Watcher| (watcher.edge, watcher.life) == (edge, life);
+        if node.watchers.iter().any(|watcher| same(watcher) && watcher.watch > watch) {
+            return;
+        }
+        node.watchers.retain(|watcher| !same(watcher));
+        if node.cut || node.store.is_none() {
+            return self.queue.after(100 * MS, Event::News(edge, life, watch, None));
+        }
+        let place = node.judge.place(since);
+        node.watchers.push(Watcher { edge, life, watch, prefix, since, place, last_ns });
+        self.tell_watchers();
+    }
+
+    /// What changed since each was told last; now and then a watch breaks.
+    fn tell_watchers(&mut self) {
+        let now_ns = self.queue.now_ns();
+        let Some(node) = &mut self.coordinator else { return };
+        let Some(store) = &node.store else { return };
+        let mut broken = Vec::new();
+        for watcher in &mut node.watchers {
+            let changes = store.changes(&watcher.prefix, watcher.since);
+            match node.judge.told(&watcher.prefix, watcher.place, &changes) {
+                Ok(place) => watcher.place = place,
+                Err(why) => self.violations.push(why),
+            }
+            watcher.since = store.revision();
+            let delay_ns = self.store_chance.magnitude(10 * US, 20 * MS);
+            watcher.last_ns = watcher.last_ns.max(now_ns + delay_ns);
+            let breaks = !node.settling && self.store_chance.percent(1);
+            let news = match changes {
+                Changes::All(changes) if changes.is_empty() => continue,
+                Changes::All(changes) if !breaks => Some(changes),
+                _ => None,
+            };
+            if news.is_none() {
+                broken.push((watcher.edge, watcher.life));
+            }
+            self.queue.at(watcher.last_ns, Event::News(watcher.edge, watcher.life, watcher.watch, news));
+        }
+        node.watchers.retain(|watcher| !broken.contains(&(watcher.edge, watcher.life)));
+        if let Some(at_ns) = store.next_expiry_ns().filter(|at_ns| *at_ns < node.tick_ns) {
+            node.tick_ns = at_ns;
+            self.queue.at(at_ns, Event::StoreTick(at_ns));
+        }
+    }
+
+    /// A lease may be over.
+    pub(crate) fn store_tick(&mut self, at_ns: u64) {
+        let now_ns = self.queue.now_ns();
+        let Some(node) = self.coordinator.as_mut().filter(|node| node.tick_ns == at_ns) else { return };
+        node.tick_ns = u64::MAX;
+        if node.frozen {
+            return node.held.push(Event::StoreTick(u64::MAX));
+        }
+        if let Some(store) = &mut node.store {
+            store.expire(now_ns);
+            node.judge.expire(now_ns);
+            self.tell_watchers();
+        }
+    }
+
+    /// The store goes away.
+    pub(crate) fn store_away(&mut self, absence: Absence, for_ns: u64) {
+        let Some(node) = self.coordinator.as_mut().filter(|node| !node.settling) else { return };
+        self.watch.count_if(Rare::CoordinatorAway, true);
+        self.trace.say(self.queue.now_ns(), || format!("store: {absence:?} for {for_ns} ns"));
+        match absence {
+            Absence::Frozen => node.frozen = true,
+            Absence::Cut => node.cut = true,
+            Absence::Dead => {
+                (node.store, node.frozen) = (None, false);
+                for event in std::mem::take(&mut node.held) {
+                    // The connection of a watch breaks; requests are never answered.
+                    if let Event::WatchStore { edge, life, watch, .. } = event {
+                        self.queue.after(MS, Event::News(edge, life, watch, None));
+                    }
+                }
+            }
+        }
+        if absence != Absence::Frozen {
+            for watcher in std::mem::take(&mut node.watchers) {
+                self.queue
+                    .at(watcher.last_ns + MS, Event::News(watcher.edge, watcher.life, watcher.watch, None));
+            }
+        }
+        self.queue.after(for_ns, Event::StoreBack(absence));
+    }
+
+    pub(crate) fn store_back(&mut self, absence: Absence) {
+        let now_ns = self.queue.now_ns();
+        let Some(node) = &mut self.coordinator else { return };
+        match absence {
+            Absence::Cut => node.cut = false,
+            Absence::Frozen => {
+                node.frozen = false;
+                for event in std::mem::take(&mut node.held) {
+                    self.dispatch(event);
+                }
+            }
+            Absence::Dead if node.store.is_none() => {
+                let mut store = match Store::restore(&node.disk, now_ns) {
+                    Ok(store) => store,
+                    Err(damage) => return self.violations.push(format!("a snapshot is of no use: {damage}")),
+                };
+                node.disk = store.snapshot();
+                node.store = Some(store);
+                node.tick_ns = u64::MAX;
+                node.judge.restarted(now_ns);
+            }
+            Absence::Dead => {}
+        }
+        self.tell_watchers();
+    }
+
+    fn ask(&mut self, edge: usize, asker: Asker, ask: Ask) {
+        let Some(node) = &mut self.edges[edge].client else { return };
+        node.tags += 1;
+        let tag = node.tags;
+        node.asked.insert(tag, asker);
+        self.give_client(edge, In::Ask { tag, ask });
+    }
+
+    /// A shard asks what a client was seen to have.
+    pub(crate) fn ask_witness(&mut self, edge: usize, shard: u8, seek: Seek) {
+        let ask = Ask::Witnessed { session: seek.session };
+        self.ask(edge, Asker::Shard(shard, seek), ask);
+    }
+
+    /// An edge says what a client has.
+    pub(crate) fn tell_witness(&mut self, edge: usize, saw: Saw) {
+        let Saw { session, seen } = saw;
+        self.ask(edge, Asker::Nobody, Ask::Witness { session, seen });
+    }
+
+    fn asked(&mut self, edge: usize, tag: u64, answer: AskAnswer) {
+        let asker = self.edges[edge].client.as_mut().and_then(|node| node.asked.remove(&tag));
+        match asker {
+            Some(Asker::Shard(shard, Seek { session, generation })) => {
+                let (seen, away) = match answer {
+                    AskAnswer::Witnessed(seen) => (seen, None),
+                    AskAnswer::Away(why) => (None, Some(why)),
+                    other => {
+                        self.violations.push(format!("the witness of {session} answers {other:?}"));
+                        return;
+                    }
+                };
+                self.watch.count_if(Rare::WitnessAway, away.is_some());
+                self.watch.count_if(Rare::WitnessVouched, seen.is_some());
+                let said = if away.is_some() { None } else { Some(seen.clone().map(|seen| seen.log_end)) };
+                self.watch.testified(session, generation, said);
+                let testified = Testified { session, generation, seen, away };
+                self.give_control(edge, control::In::Testified { shard, testified });
+            }
+            Some(Asker::Claim(claim)) => self.claimed(claim, answer),
+            Some(Asker::Nobody) | None => {}
+        }
+    }
+
+    /// An edge claims the next generation of a group, from what it believes.
+    pub(crate) fn claim(&mut self, edge: usize, group: u8) {
+        let edge = edge % self.edges.len();
+        if !self.edges[edge].is_up() {
+            return;
+        }
+        let subject = Subject::Group(format!("group-{group}"));
+        let opener = self.store_chance.below(u64::MAX);
+        let Some(node) = &self.edges[edge].client else { return };
+        let from = node.beliefs.get(&subject).cloned();
+        let count = from.as_ref().map_or(0, |from| from.generation.count) + 1;
+        let to = Claimed { generation: Generation { count, opener }, holder: format!("edge-{edge}") };
+        let Some(store) = &mut self.coordinator else { return };
+        let held_before = store.judge.holders.get(&subject.generation_key()).map_or(0, Vec::len);
+        store.claims.push(Claim { edge, subject, from, to, tries: 0, held_before });
+        let claim = store.claims.len() - 1;
+        self.ask_claim(claim);
+    }
+
+    pub(crate) fn ask_claim(&mut self, claim: usize) {
+        let Some(store) = &self.coordinator else { return };
+        let Claim { edge, subject, from, to, .. } = store.claims[claim].clone();
+        self.ask(edge, Asker::Claim(claim), Ask::Claim { subject, from, to });
+    }
+
+    /// Judges an answer to a claim by what the store really held.
+    fn claimed(&mut self, index: usize, answer: AskAnswer) {
+        let Some(store) = &mut self.coordinator else { return };
+        let claim = &mut store.claims[index];
+        let none = Vec::new();
+        let holders = store.judge.holders.get(&claim.subject.generation_key()).unwrap_or(&none);
+        let wrong = format!("{claim:?} is answered {answer:?}, and it was held by {holders:?}");
+        let place = holders.iter().position(|holder| *holder == claim.to);
+        let believed = match answer {
+            AskAnswer::Won => {
+                self.watch.count_if(Rare::ClaimWon, true);
+                let before = place.map(|place| place.checked_sub(1).map(|before| &holders[before]));
+                if before != Some(claim.from.as_ref()) {
+                    self.violations.push(wrong);
+                }
+                Some(claim.to.clone())
+            }
+            AskAnswer::Lost(there) => {
+                self.watch.count_if(Rare::ClaimLost, true);
+                // What is said was there at some time after the claim was made; a claim that won is lost only to a later one.
+                let since = claim.held_before.saturating_sub(1);
+                let real = match &there {
+                    Some(there) => holders[since.min(holders.len())..].contains(there),
+                    None => claim.held_before == 0,
+                };
+                let after = place.is_none_or(|place| {
+                    there.as_ref().is_some_and(|it| it.generation > holders[place].generation)
+                });
+                if !real || !after {
+                    self.violations.push(wrong);
+                }
+                there
+            }
+            AskAnswer::Away(_) if claim.tries < 3 => {
+                claim.tries += 1;
+                let delay_ns = self.store_chance.magnitude(MS, 500 * MS);
+                return self.queue.after(delay_ns, Event::ClaimAgain(index, self.edges[claim.edge].life));
+            }
+            AskAnswer::Away(_) => return,
+            _ => return self.violations.push(wrong),
+        };
+        let (edge, subject) = (claim.edge, claim.subject.clone());
+        if let Some((node, believed)) = self.edges[edge].client.as_mut().zip(believed) {
+            node.beliefs.insert(subject, believed);
+        }
+    }
+
+    pub(crate) fn claim_edge(&self, claim: usize) -> usize {
+        self.coordinator.as_ref().map_or(0, |store| store.claims[claim].edge)
+    }
+
+    /// No claim was written upon another holder than the one that it named.
+    fn judge_claim(&mut self, request: &Request, reply: &Result<Reply, Refused>) {
+        let (Request::Write { key, .. }, Ok(Reply::Written { .. })) = (request, reply) else { return };
+        let Some(store) = &self.coordinator else { return };
+        let Some(holders) = store.judge.holders.get(key) else { return };
+        let Some((to, before)) = holders.split_last() else { return };
+        let from = store.claims.iter().find(|claim| claim.to == *to).map(|claim| claim.from.as_ref());
+        if from != Some(before.last()) {
+            self.violations.push(format!("{to:?} was written from {from:?} upon {:?}", before.last()));
+        }
+    }
+
+    /// After the last session: with nothing lost any more, the store holds what every living edge has, edges know one another, and
+    /// every question was answered.
+    pub(crate) fn settle(&mut self) {
+        let until_ns = self.queue.now_ns() + SETTLE_NS;
+        let Some(node) = &mut self.coordinator else { return };
+        node.settling = true;
+        for absence in [Absence::Cut, Absence::Frozen, Absence::Dead] {
+            self.store_back(absence);
+        }
+        while self.violations.is_empty()
+            && let Some(event) = self.queue.next_event()
+            && self.queue.now_ns() < until_ns
+        {
+            let frozen = |edge: usize| self.edges[edge].stands_still();
+            match event {
+                Event::ToStore { .. } | Event::WatchStore { .. } | Event::StoreTick(_) => self.happen(event),
+                Event::FromStore { edge, .. } | Event::News(edge, ..) | Event::ClientWake(edge, ..)
+                    if !frozen(edge) =>
+                {
+                    self.happen(event);
+                }
+                _ => {}
+            }
+        }
+        for edge in 0..self.edges.len() {
+            let (up, frozen) = (self.edges[edge].is_up(), self.edges[edge].stands_still());
+            let (Some(store), Some(node)) = (&self.coordinator, &self.edges[edge].client) else { continue };
+            if !up || frozen {
+                continue;
+            }
+            let name = format!("edge-{edge}");
+            let there = |key: &str, value: Bytes| store.judge.value(key) == Some(&value);
+            let registered = there(&edge_key(&name), encode(&node.here));
+            let holds = there(&images_key(&name), encode(&node.held));
+            // Whoever lives.
+            let known = self.edges.iter().enumerate().all(|(other, it)| {
+                let name = format!("edge-{other}");
+                let there = |node: &ClientNode| {
+                    node.client.edges().any(|(known, here, _)| {
+                        known == name && Some(here) == it.client.as_ref().map(|node| &node.here)
+                    })
+                };
+                !it.is_up() || it.stands_still() || there(node)
+            });
+            let wrong = match (node.client.state() == &State::There, registered && holds, known) {
+                (false, ..) => "never found the coordinator again",
+                (_, false, _) => "has something else at the coordinator than it believes",
+                (.., false) => "does not know an edge that is registered",
+                _ if node.asked.values().any(|asker| !matches!(asker, Asker::Nobody)) => {
+                    "asked and was never answered"
+                }
+                _ => continue,
+            };
+            self.violations.push(format!("E{edge} {wrong}"));
+        }
+    }
+}

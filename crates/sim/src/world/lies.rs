@@ -1,0 +1,209 @@
+//! How a recorder lies: about everything that it says, in what it announces and in what it gives, one lie an answer, so that each
+//! check is met by lies that no other check would find. It can neither open what was sealed nor make a digest; all else it can.
+
+use crate::random::Random;
+use bytes::Bytes;
+use marram_session::recorder::Out;
+use marram_wire::frame::{Channel, CheckpointMeta, Credit, Frame, KeptInput, Recalled};
+use std::ops::Range;
+
+/// What the recorder is about to send, with lies in it. Returns how many.
+pub(super) fn lie(chance: &mut Random, out: &mut Vec<Out>) -> u64 {
+    let mut lies = 0;
+    let mut at = 0;
+    while at < out.len() {
+        let answer = frame(out, at).and_then(|frame| match frame {
+            Frame::Recalled(recalled) => Some(recalled.channel),
+            _ => None,
+        });
+        let size =
+            answer.map_or(1, |channel| out[at..].iter().take_while(|out| of_channel(out, channel)).count());
+        let (told, now) = if answer.is_some() && chance.percent(70) {
+            in_answer(chance, out, at..at + size)
+        } else {
+            (u64::from(chance.percent(20) && in_frame(chance, out, at)), 1)
+        };
+        lies += told;
+        at += now;
+    }
+    lies
+}
+
+fn frame(out: &[Out], at: usize) -> Option<&Frame> {
+    match out.get(at) {
+        Some(Out::Send { frame, .. }) => Some(frame),
+        _ => None,
+    }
+}
+
+fn frame_mut(out: &mut [Out], at: usize) -> Option<&mut Frame> {
+    match out.get_mut(at) {
+        Some(Out::Send { frame, .. }) => Some(frame),
+        _ => None,
+    }
+}
+
+fn of_channel(out: &Out, channel: Channel) -> bool {
+    match out {
+        Out::Send { frame: Frame::Recalled(it), .. } => it.channel == channel,
+        Out::Send { frame: Frame::LogPart(it), .. } => it.channel == channel,
+        Out::Send { frame: Frame::KeptInput(it), .. } => it.channel == channel,
+        Out::Send { frame: Frame::CheckpointBegin(it), .. } => it.channel == channel,
+        Out::Send { frame: Frame::CheckpointPart(it), .. } => it.channel == channel,
+        _ => false,
+    }
+}
+
+/// One lie in an answer to whoever recalls a session; its size behind it.
+fn in_answer(chance: &mut Random, out: &mut Vec<Out>, range: Range<usize>) -> (u64, usize) {
+    let (behind, size) = (out.len() - range.end, range.len());
+    let start = range.start;
+    let told = match chance.below(10) {
+        0..3 => counts(chance, out, range),
+        3..6 => announced(chance, out, range.start),
+        6 | 7 => {
+            let at = range.start + chance.index(size);
+            in_frame(chance, out, at)
+        }
+        8 => order(chance, out, range),
+        _ => missing_or_twice(chance, out, range),
+    };
+    (u64::from(told), out.len() - behind - start)
+}
+
+/// Counts and messages that fit together, and not the log.
+fn counts(chance: &mut Random, out: &mut Vec<Out>, range: Range<usize>) -> bool {
+    let Some(Out::Send { wire, .. }) = out.get(range.start) else { return false };
+    let wire = *wire;
+    let inputs: Vec<usize> =
+        range.clone().filter(|at| matches!(frame(out, *at), Some(Frame::KeptInput(_)))).collect();
+    let Some(Frame::Recalled(said)) = frame_mut(out, range.start) else { return false };
+    let port = chance.index(said.sent_end.len());
+    let channel = said.channel;
+    let of = |said: &Recalled, port: usize| {
+        usize::try_from(said.sent_end[port] - said.sent_start[port]).expect("a short history")
+    };
+    // Behind the last message of that port.
+    let behind: usize = (0..=port).map(|port| of(said, port)).sum();
+    let invented = KeptInput { channel, close: false, payload: Bytes::from_static(b"\x08\0\0\0evil") };
+    match chance.below(4) {
+        // One more than there was.
+        0 => {
+            said.sent_end[port] += 1;
+            let at =
+                inputs.get(behind).copied().unwrap_or_else(|| inputs.last().map_or(range.end, |at| at + 1));
+            out.insert(at, Out::Send { wire, frame: invented.into() });
+        }
+        // One less.
+        1 if of(said, port) > 0 => {
+            said.sent_end[port] -= 1;
+            out.remove(inputs[behind - 1]);
+        }
+        // As many, but all one later: the next one of the end would be left out.
+        _ => {
+            said.sent_start[port] += 1;
+            said.sent_end[port] += 1;
+        }
+    }
+    true
+}
+
+/// One thing that it announces.
+fn announced(chance: &mut Random, out: &mut [Out], at: usize) -> bool {
+    let Some(Frame::Recalled(said)) = frame_mut(out, at) else { return false };
+    let port = chance.index(said.sent_end.len());
+    match chance.below(10) {
+        0 => said.generation.count += 1,
+        // No other can follow the one after this.
+        1 => said.generation.count = u64::MAX - 1,
+        2 => said.generation.count = said.generation.count.saturating_sub(1),
+        3 => said.generation.opener ^= 1,
+        4 => said.log_start = chance.below(said.log_end + 2),
+        5 => said.log_end = chance.below(said.log_end * 2 + 2),
+        6 => said.sent_start[port] = chance.below(said.sent_end[port] + 2),
+        7 => said.sent_end[port] = chance.below(said.sent_end[port] * 2 + 2),
+        8 => said.sent_end.reverse(),
+        _ if said.checkpoints.is_empty() => said.tag[chance.index(8)] ^= 1,
+        _ => {
+            let nth = chance.index(said.checkpoints.len());
+            checkpoint(chance, &mut said.checkpoints[nth]);
+        }
+    }
+    true
+}
+
+fn checkpoint(chance: &mut Random, meta: &mut CheckpointMeta) {
+    match chance.below(5) {
+        0 => meta.generation.count ^= 1,
+        1 => meta.number ^= 1,
+        2 => meta.full ^= true,
+        3 => meta.log_offset = chance.below(meta.log_offset * 2 + 2),
+        _ => meta.size = chance.below(meta.size * 2 + 2),
+    }
+}
+
+/// Something in one frame, whichever it is.
+fn in_frame(chance: &mut Random, out: &mut [Out], at: usize) -> bool {
+    let Some(frame) = frame_mut(out, at) else { return false };
+    match frame {
+        Frame::Recalled(_) => return announced(chance, out, at),
+        Frame::LogPart(part) => match chance.below(4) {
+            0 => part.offset ^= 1 << chance.below(12),
+            1 => part.generation.count ^= 1,
+            _ => return alter(chance, &mut part.bytes),
+        },
+        Frame::KeptInput(input) => match chance.below(4) {
+            0 => (input.close, input.payload) = (!input.close, Bytes::new()),
+            // Another kind of frame, which ends send.
+            1 => *frame = Credit { channel: input.channel, received: 1, bytes: 1 }.into(),
+            _ => return alter(chance, &mut input.payload),
+        },
+        Frame::CheckpointBegin(begin) => checkpoint(chance, &mut begin.meta),
+        Frame::CheckpointPart(part) => return alter(chance, &mut part.bytes),
+        // What it says to the owner that feeds it.
+        Frame::Credit(credit) => {
+            (credit.received, credit.bytes) = (chance.magnitude(1, 1 << 40), chance.magnitude(1, 1 << 40));
+        }
+        Frame::Stored(stored) => {
+            stored.bytes = chance.magnitude(1, 1 << 40);
+            stored.complete = chance.percent(50).then(|| u32::try_from(chance.below(9)).unwrap_or(0));
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Two frames of a kind change places.
+fn order(chance: &mut Random, out: &mut [Out], range: Range<usize>) -> bool {
+    let at = range.start + chance.index(range.len());
+    let kind = |at: usize| frame(out, at).map(std::mem::discriminant);
+    let Some(other) = (at + 1..range.end).find(|other| kind(*other) == kind(at)) else { return false };
+    out.swap(at, other);
+    true
+}
+
+/// A frame comes twice, or one of log or messages is left out: whoever is given too little of those does not wait for long. For a
+/// checkpoint that was announced it would, and none is withheld here.
+fn missing_or_twice(chance: &mut Random, out: &mut Vec<Out>, range: Range<usize>) -> bool {
+    let at = range.start + chance.index(range.len());
+    let may_miss = matches!(frame(out, at), Some(Frame::LogPart(_) | Frame::KeptInput(_)));
+    if may_miss && chance.percent(50) {
+        out.remove(at);
+    } else if let Some(Out::Send { wire, frame }) = out.get(at) {
+        let twice = Out::Send { wire: *wire, frame: frame.clone() };
+        out.insert(at, twice);
+    }
+    true
+}
+
+/// A bit of it becomes another one.
+fn alter(chance: &mut Random, bytes: &mut Bytes) -> bool {
+    if bytes.is_empty() {
+        return false;
+    }
+    let mut altered = bytes.to_vec();
+    let at = chance.index(altered.len());
+    altered[at] ^= 1 << chance.below(8);
+    *bytes = Bytes::from(altered);
+    true
+}

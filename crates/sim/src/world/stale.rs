@@ -1,0 +1,55 @@
+//! Frames of older generations: which they are is told from the promises that were seen, and that they change nothing, by
+//! comparing the machine that gets one before and after. Knows no rule by which machines find them out.
+
+use super::{Seat, World};
+use crate::watch::Stale;
+use marram_edge::api;
+use marram_session::agent;
+use marram_wire::frame::Frame;
+
+/// What keeps more is not looked at: it takes too long.
+const LOOKED_AT_BYTES_MAX: u64 = 64 << 10;
+
+impl World {
+    /// A frame reaches an agent's end that has promised itself to a newer owner.
+    pub(crate) fn give_stale_agent(&mut self, agent: usize, stale: Stale, wire: agent::WireId, frame: Frame) {
+        // What is due anyway is done first.
+        self.give_agent(agent, agent::In::Wake);
+        let before = self.agents[agent].shows(stale);
+        let text = super::brief(&frame);
+        self.give_agent(agent, agent::In::Frame { wire, frame });
+        if before.is_some() && before != self.agents[agent].shows(stale) {
+            let session = stale.session;
+            self.violations.push(format!("A{agent}'s end of {session} heeds an older owner's frame: {text}"));
+        }
+    }
+
+    /// A frame reaches a shard whose owner has opened a newer generation since.
+    pub(crate) fn give_stale_shard(&mut self, seat: Seat, stale: Stale, wire: api::WireId, frame: Frame) {
+        self.give_shard(seat, api::In::Wake);
+        let before = self.shard(seat).shows(stale);
+        let text = super::brief(&frame);
+        self.give_shard(seat, api::In::Frame { wire, frame });
+        if before.is_some() && before != self.shard(seat).shows(stale) {
+            let session = stale.session;
+            self.violations
+                .push(format!("{seat}'s owner of {session} heeds a frame of an older generation: {text}"));
+        }
+    }
+}
+
+impl super::AgentNode {
+    /// Everything about an end, to be compared.
+    fn shows(&self, stale: Stale) -> Option<String> {
+        let end = self.machine()?.end(stale.session, stale.server)?;
+        (end.kept_bytes() < LOOKED_AT_BYTES_MAX).then(|| format!("{end:?}"))
+    }
+}
+
+impl super::edges::ShardNode {
+    /// Everything about an owner, to be compared.
+    fn shows(&self, stale: Stale) -> Option<String> {
+        let owner = self.machine()?.owner(stale.session)?;
+        (owner.held_bytes() < LOOKED_AT_BYTES_MAX).then(|| format!("{owner:?}"))
+    }
+}
