@@ -1,19 +1,20 @@
-//! Connections whose route is not decided: a rule asks for what their clients say first. Each is held for a bounded time and a
+//! Connections whose route is not decided: a rule asks for what their clients say first, or their proxy has to say who they are. Each is held for a bounded time and a
 //! bounded number of bytes, which the session then gets unchanged.
 
+use crate::routing::Arrived;
 use bytes::BytesMut;
 use marram_session::agent::ConnectionId;
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 /// One of them.
 pub(super) struct Waiting {
     /// Where it came in.
-    pub(super) listener: usize,
-    pub(super) client: SocketAddr,
+    pub(super) arrived: Arrived,
+    /// Whether its proxy has not said all yet.
+    pub(super) proxied: bool,
     /// What its client has said so far.
     pub(super) first: BytesMut,
 }
@@ -32,15 +33,9 @@ impl Held {
         Self { all: BTreeMap::new(), deadlines: VecDeque::new(), patience }
     }
 
-    /// Holds one from which nothing was read.
-    pub(super) fn hold(
-        &mut self,
-        now: Instant,
-        connection: ConnectionId,
-        listener: usize,
-        client: SocketAddr,
-    ) {
-        self.all.insert(connection, Waiting { listener, client, first: BytesMut::new() });
+    /// Holds one from which nothing was read; `proxied` if its proxy speaks first.
+    pub(super) fn hold(&mut self, now: Instant, connection: ConnectionId, arrived: Arrived, proxied: bool) {
+        self.all.insert(connection, Waiting { arrived, proxied, first: BytesMut::new() });
         self.deadlines.push_back((now + self.patience, connection));
     }
 

@@ -25,7 +25,6 @@ pub use shell::Shell;
 
 use crate::net::{AgentDoor, Security, Stop};
 use anyhow::ensure;
-use marram_wire::id::HostId;
 use std::time::Duration;
 
 /// Everything that an agent needs to know, resolved.
@@ -42,8 +41,6 @@ pub struct Options {
     pub security: Security,
     /// How patient it is.
     pub patience: Patience,
-    /// This agent's name; drawn at random when absent.
-    pub host: Option<HostId>,
 }
 
 /// A server that an agent connects to.
@@ -55,6 +52,8 @@ pub struct Server {
     pub address: String,
     /// Whether it speaks in datagrams.
     pub datagrams: bool,
+    /// Whether it is told first, in a header of the PROXY protocol, who the client is. Not for datagrams.
+    pub proxy_protocol: bool,
 }
 
 /// How long an agent waits for what. Every value must be greater than zero.

@@ -26,7 +26,7 @@ const KEEP: usize = STREAM_CUT / 4 * 3;
 /// Bytes that wait to be written.
 struct Part {
     bytes: Bytes,
-    /// What stands before a message is not of the session.
+    /// What stands before a message, or before all of them, is not of the session.
     is_head: bool,
 }
 
@@ -117,6 +117,11 @@ impl Local {
         if !bytes.is_empty() {
             self.waiting.push_back(Part { bytes, is_head: false });
         }
+    }
+
+    /// Adds bytes that are none of the session's.
+    pub(super) fn push_head(&mut self, bytes: Bytes) {
+        self.waiting.push_back(Part { bytes, is_head: true });
     }
 
     /// After what waits, say that no more will come.

@@ -9,7 +9,12 @@ use super::{
 };
 use crate::net::{AgentDoor, Socket, Wire};
 use anyhow::{Context, anyhow};
-use marram_session::agent::{ConnectionId, Target};
+use bytes::Bytes;
+use marram_session::agent::{
+    ConnectionId, Target,
+    proxy::{self, Ends},
+};
+use marram_wire::{id::HostId, peer::Origin};
 use mio::{
     Waker,
     net::{TcpStream, UdpSocket, UnixStream},
@@ -29,10 +34,29 @@ pub enum Reach {
     Own(Box<dyn Fn(u8) -> io::Result<UnixStream> + Send>),
 }
 
+/// How a server is spoken to.
+enum Manner {
+    /// In datagrams.
+    Datagrams,
+    /// In a stream that begins with this, if with anything.
+    Stream(Option<Bytes>),
+}
+
+impl Manner {
+    fn of(server: &Server, origin: Option<&Origin>) -> Self {
+        if server.datagrams {
+            return Self::Datagrams;
+        }
+        let ends =
+            origin.and_then(|origin| Some(Ends { source: origin.client?, destination: origin.local? }));
+        Self::Stream(server.proxy_protocol.then(|| proxy::write(ends).into()))
+    }
+}
+
 /// A connection that was begun.
 pub enum Begin {
-    /// In a stream.
-    Stream(Socket),
+    /// In a stream, and what the server is told before all else.
+    Stream(Socket, Option<Bytes>),
     /// To the program that the agent runs in.
     Program(Half),
     /// In datagrams.
@@ -42,8 +66,8 @@ pub enum Begin {
 /// What a name is resolved for.
 enum Wanted {
     Wire(Target),
-    /// And whether it speaks in datagrams.
-    Server(ConnectionId, bool),
+    /// And how the server is spoken to.
+    Server(ConnectionId, Manner),
 }
 
 /// What was begun once a name was resolved.
@@ -61,6 +85,17 @@ pub struct Reacher {
     /// Those that the program is that the agent runs in.
     own: BTreeMap<String, Handing>,
     resolver: Resolver<Wanted>,
+}
+
+impl Reach {
+    /// The id by which edges know the agent, if it reaches them over the network.
+    #[must_use]
+    pub fn host(&self) -> Option<HostId> {
+        match self {
+            Self::Edges { door, .. } => Some(door.host()),
+            Self::Own(_) => None,
+        }
+    }
 }
 
 impl Reacher {
@@ -86,7 +121,7 @@ impl Reacher {
     /// Begins a wire; `None` while its edge's name is being resolved.
     pub fn wire(&self, target: Target) -> anyhow::Result<Option<Wire>> {
         match &self.reach {
-            Reach::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?)))),
+            Reach::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?), None))),
             Reach::Edges { door, edges } => {
                 let edge = edges.get(usize::from(target.edge)).context("no such edge is configured")?;
                 if let Ok(address) = edge.name.parse() {
@@ -99,16 +134,22 @@ impl Reacher {
     }
 
     /// Begins a connection to a server; `None` while its name is being resolved.
-    pub(super) fn server(&self, connection: ConnectionId, server: &str) -> anyhow::Result<Option<Begin>> {
+    pub(super) fn server(
+        &self,
+        connection: ConnectionId,
+        server: &str,
+        origin: Option<&Origin>,
+    ) -> anyhow::Result<Option<Begin>> {
         if let Some(own) = self.own.get(server) {
             return own.hand().map(Begin::Program).map(Some);
         }
         let server =
             self.servers.get(server).with_context(|| format!("this agent has no server called {server}"))?;
+        let manner = Manner::of(server, origin);
         if let Ok(address) = server.address.parse() {
-            return connect(address, server.datagrams).map(Some);
+            return connect(address, manner).map(Some);
         }
-        let asked = self.resolver.ask(Wanted::Server(connection, server.datagrams), &server.address);
+        let asked = self.resolver.ask(Wanted::Server(connection, manner), &server.address);
         asked.map(|()| None).map_err(|_| anyhow!("too many names wait to be resolved"))
     }
 
@@ -117,11 +158,11 @@ impl Reacher {
         let (wanted, addresses): Resolved<Wanted> = self.resolver.take()?;
         Some(match wanted {
             Wanted::Wire(target) => Begun::Wire(target, self.resolved_wire(target, addresses).map(Box::new)),
-            Wanted::Server(connection, datagrams) => {
+            Wanted::Server(connection, manner) => {
                 let address = addresses.context("cannot resolve the server's name");
                 let first =
                     address.and_then(|all| all.first().copied().context("the server's name has no address"));
-                Begun::Server(connection, first.and_then(|address| connect(address, datagrams)))
+                Begun::Server(connection, first.and_then(|address| connect(address, manner)))
             }
         })
     }
@@ -135,9 +176,9 @@ impl Reacher {
     }
 }
 
-fn connect(address: SocketAddr, datagrams: bool) -> anyhow::Result<Begin> {
-    Ok(match datagrams {
-        true => Begin::Datagrams(datagrams::connect(address)?),
-        false => Begin::Stream(Socket::tcp(TcpStream::connect(address)?)?),
+fn connect(address: SocketAddr, manner: Manner) -> anyhow::Result<Begin> {
+    Ok(match manner {
+        Manner::Datagrams => Begin::Datagrams(datagrams::connect(address)?),
+        Manner::Stream(head) => Begin::Stream(Socket::tcp(TcpStream::connect(address)?)?, head),
     })
 }

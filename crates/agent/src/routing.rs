@@ -2,7 +2,11 @@
 //!
 //! Asked once a new connection or conversation, never for a message; the lock is then free but for an operator's question.
 
-use marram_session::agent::routes::{Arrival, Decision, Protocol, Refused, Rule, Table};
+use marram_session::agent::{
+    proxy::Ends,
+    routes::{Arrival, Decision, Protocol, Refused, Rule, Table},
+};
+use marram_wire::peer::Origin;
 use std::{
     net::SocketAddr,
     sync::{
@@ -30,6 +34,8 @@ pub struct Listener {
     /// Pages that may connect by WebSocket, as browsers say where they come from; none for those from the listener's own host and
     /// port. See [`crate::websocket::is_origin`].
     pub origins: Vec<String>,
+    /// Whether a proxy stands before it that says in a header of the PROXY protocol who each client is. Not for datagrams.
+    pub proxy_protocol: bool,
 }
 
 /// How long a client that speaks in datagrams may be silent, where nothing else is said.
@@ -49,6 +55,27 @@ impl Listener {
             idle: IDLE,
             flows_max: FLOWS_MAX,
             origins: Vec::new(),
+            proxy_protocol: false,
+        }
+    }
+}
+
+/// Where a client came in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Arrived {
+    /// The listener, by its place among all.
+    pub(super) listener: usize,
+    /// The client's address: the one that its proxy says, once that has been read.
+    pub(super) client: SocketAddr,
+    /// Where the client connected to.
+    pub(super) local: SocketAddr,
+}
+
+impl Arrived {
+    /// Takes over what a proxy says.
+    pub(super) fn through(&mut self, ends: Option<Ends>) {
+        if let Some(Ends { source, destination }) = ends {
+            (self.client, self.local) = (source, destination);
         }
     }
 }
@@ -199,6 +226,24 @@ impl Routing {
 
     pub(super) fn protocol(&self, listener: usize) -> Protocol {
         self.0.listeners[listener].0.protocol
+    }
+
+    pub(super) fn takes_proxies(&self, listener: usize) -> bool {
+        self.0.listeners[listener].0.proxy_protocol
+    }
+
+    pub(super) fn name(&self, listener: usize) -> &str {
+        &self.0.listeners[listener].0.name
+    }
+
+    pub(super) fn address(&self, listener: usize) -> SocketAddr {
+        self.0.listeners[listener].0.address
+    }
+
+    /// What a session is told of its client.
+    pub(super) fn origin(&self, arrived: &Arrived) -> Option<Origin> {
+        let Arrived { listener, client, local } = *arrived;
+        Some(Origin { client: Some(client), local: Some(local), listener: self.name(listener).to_owned() })
     }
 
     pub(super) fn origins(&self, listener: usize) -> &[String] {

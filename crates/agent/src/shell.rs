@@ -17,7 +17,7 @@ use super::{
 };
 use crate::net::{Clock, Happened, Limiter, Lull, Stop, Table, Wire, nanos, random, token};
 use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report, Server, Target, WireId};
-use marram_wire::id::HostId;
+use marram_wire::peer::Origin;
 use mio::{
     Events, Interest, Poll, Waker,
     net::{TcpListener, UnixStream},
@@ -101,8 +101,7 @@ impl Shell {
         let own_servers: Vec<Server> = own.iter().map(|(name, own)| own_server(name, own.kind)).collect();
         reacher.add(own);
         let edges = reacher.edges();
-        let host = options.host.map_or_else(|| random().map(HostId), Ok)?;
-        let mut config = config(options, host, u16::try_from(edges.len().max(1))?);
+        let mut config = config(options, u16::try_from(edges.len().max(1))?);
         config.servers.extend(own_servers);
         Ok(Self {
             agent: Agent::new(config, random()?),
@@ -318,7 +317,7 @@ impl Shell {
 
     fn happened(&mut self, wire: WireId, happened: Happened<Target>) -> In {
         match happened {
-            Happened::Up(target) => In::WireUp { wire, target },
+            Happened::Up(target, _) => In::WireUp { wire, target },
             Happened::Frame(frame) => In::Frame { wire, frame },
             Happened::Down { error, stood: true, .. } => In::WireDown { wire, reason: error.to_string() },
             Happened::Down { error, stood: false, meta: target } => {
@@ -361,7 +360,7 @@ impl Shell {
             Out::CloseWire { wire, .. } => {
                 self.table.close(wire.0);
             }
-            Out::Connect { connection, server } => self.connect(connection, &server),
+            Out::Connect { connection, server, origin } => self.connect(connection, &server, origin.as_ref()),
             Out::WakeAt { now_ns } => self.wake_at = Some(now_ns),
             Out::Report(report) => self.report(report),
         }
@@ -393,8 +392,8 @@ impl Shell {
         }
     }
 
-    fn connect(&mut self, connection: ConnectionId, server: &str) {
-        match self.reacher.server(connection, server) {
+    fn connect(&mut self, connection: ConnectionId, server: &str, origin: Option<&Origin>) {
+        match self.reacher.server(connection, server, origin) {
             Ok(None) => {}
             Ok(Some(begun)) => self.connecting(connection, Ok(begun)),
             Err(error) => self.connecting(connection, Err(error)),
@@ -404,8 +403,11 @@ impl Shell {
     fn connecting(&mut self, connection: ConnectionId, begun: anyhow::Result<Begin>) {
         let registry = self.poll.registry();
         let begun = begun.and_then(|begun| match begun {
-            Begin::Stream(socket) => {
+            Begin::Stream(socket, head) => {
                 self.locals.connect(registry, connection, socket, None, self.clock.now())?;
+                if let Some(head) = head {
+                    self.locals.change(connection, |local| local.push_head(head));
+                }
                 Ok(None)
             }
             Begin::Program(half) => {
@@ -456,10 +458,9 @@ fn own_server(name: &str, kind: Kind) -> Server {
     Server { name: name.to_owned(), datagrams: kind == Kind::Datagrams, messages: kind.keeps_messages() }
 }
 
-fn config(options: &Options, host: HostId, edges: u16) -> Config {
+fn config(options: &Options, edges: u16) -> Config {
     let patience = &options.patience;
     Config {
-        host,
         servers: options.servers.iter().map(server).collect(),
         edges,
         heartbeat_interval_ns: nanos(patience.heartbeat_interval),

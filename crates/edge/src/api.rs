@@ -16,6 +16,7 @@ use marram_wire::{
     header::Header,
     id::{Generation, HostId, ImageHash, SessionId},
     record,
+    rights::Verified,
     seal::{Seal, SessionKeys},
 };
 
@@ -30,6 +31,10 @@ pub enum In {
     WireUp {
         /// Its name from now on.
         wire: WireId,
+        /// Which agent it is and what its credential allows. Decided by the shell; the shard holds agents to it.
+        verified: Box<Verified>,
+        /// Where it comes from, for people; absent for the edge's own gate.
+        address: Option<String>,
     },
     /// A wire broke or was closed.
     WireDown {
@@ -375,6 +380,8 @@ record! {
         tasks_locked_out: u64,
         /// Locks that tasks hold.
         locks: u64,
+        /// Ports that the cell has paused: `client`, `server`.
+        paused: Vec<String>,
         /// Checkpoints that an end has stored.
         checkpoints: u64,
         /// Generations opened for it before this one, anywhere.

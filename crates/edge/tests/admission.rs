@@ -11,9 +11,10 @@ use marram_edge::{
     shard::Shard,
 };
 use marram_wire::{
-    frame::{Channel, Code, Frame, Greet, Hello, Welcome},
+    frame::{Channel, Code, Frame, Greet, Hello, Superseded, Welcome},
     id::{Generation, HostId, ImageHash, SessionId},
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
+    rights::Verified,
     seal::{DomainSecret, SessionKeys, proof},
 };
 
@@ -47,6 +48,11 @@ fn app(name: &str, tenant: &str, sessions_max: u32) -> App {
     }
 }
 
+/// An agent's wire, verified as this one's.
+fn up(wire: WireId, host: u8) -> In {
+    In::WireUp { wire, verified: Box::new(Verified::trusted(HostId([host; 16]))), address: None }
+}
+
 struct World {
     shard: Shard,
     challenge: [u8; 16],
@@ -66,13 +72,9 @@ impl World {
         let grants = grants.iter().map(grant).collect();
         world.tell(ToShard::Configure(Configure { grants, ..Configure::default() }));
         apps.iter().for_each(|app| drop(world.tell(ToShard::Deploy(app.clone()))));
-        world.step(In::WireUp { wire: WIRE });
-        let greet = Greet {
-            version_oldest: WIRE_VERSION_OLDEST,
-            version_newest: WIRE_VERSION,
-            host: HostId([9; 16]),
-            servers: Vec::new(),
-        };
+        world.step(up(WIRE, 9));
+        let greet =
+            Greet { version_oldest: WIRE_VERSION_OLDEST, version_newest: WIRE_VERSION, servers: Vec::new() };
         let told = world.step(In::Frame { wire: WIRE, frame: greet.into() });
         let [Out::Send { frame: Frame::Welcome(Welcome { challenge, .. }), .. }, ..] = &told[..] else {
             panic!("{told:?}")
@@ -93,6 +95,11 @@ impl World {
 
     /// A session asks to begin, or to go on here.
     fn ask(&mut self, number: u8, app: &App, fresh: bool) -> Vec<Out> {
+        self.ask_after(number, app, fresh, Generation::default())
+    }
+
+    /// The same, from an end that has promised this generation.
+    fn ask_after(&mut self, number: u8, app: &App, fresh: bool, promised: Generation) -> Vec<Out> {
         self.channels += 2;
         let session = session(number);
         let resume = SessionKeys::derive(&secret(), session).resume();
@@ -102,10 +109,11 @@ impl World {
             server: false,
             app: app.name.clone(),
             fresh,
-            promised: Generation::default(),
+            promised,
             image: (!fresh).then_some(app.image),
             proof: (!fresh).then(|| proof(&resume, &self.challenge, session)),
             peer: None,
+            origin: None,
         };
         self.step(In::Frame { wire: WIRE, frame: hello.into() })
     }
@@ -242,21 +250,42 @@ fn a_server_that_nobody_reaches_is_named_with_those_that_somebody_does() {
     let greet = Greet {
         version_oldest: WIRE_VERSION_OLDEST,
         version_newest: WIRE_VERSION,
-        host: HostId([8; 16]),
         servers: vec!["orgin".into(), "db".into()],
     };
-    world.step(In::WireUp { wire: WireId(2) });
+    world.step(up(WireId(2), 8));
     world.step(In::Frame { wire: WireId(2), frame: greet.clone().into() });
     let told = world.ask(2, &web, true);
     assert!(notes(&told)[0].1.contains("reach `db`, `orgin`"), "{told:?}");
     assert_eq!(world.counted("server_wires", &Label::server("orgin")), 1);
     // Another agent for the same server is news; the same one over another wire is not.
     for (wire, host, news) in [(3, 8, 0), (4, 9, 1)] {
-        let greet = Greet { host: HostId([host; 16]), servers: vec!["db".into()], ..greet.clone() };
-        let mut told = world.step(In::WireUp { wire: WireId(wire) });
+        let greet = Greet { servers: vec!["db".into()], ..greet.clone() };
+        let mut told = world.step(up(WireId(wire), host));
         told.extend(world.step(In::Frame { wire: WireId(wire), frame: greet.into() }));
         let told = notes(&told);
         assert_eq!(told.len(), news, "{told:?}");
         assert!(told.iter().all(|(_, text)| text.contains("another agent reaches `db` already")), "{told:?}");
+    }
+}
+
+#[test]
+fn an_end_that_claims_the_last_generation_is_refused_and_harms_no_other() {
+    let web = app("web", "acme", 0);
+    for fresh in [true, false] {
+        let mut world = World::new(core::slice::from_ref(&web), &[]);
+        world.begin(1, &web).unwrap();
+        let told = world.ask_after(2, &web, fresh, Generation { count: u64::MAX, opener: 1 });
+        let refused = told.iter().any(
+            |out| matches!(out, Out::Send { frame: Frame::Reject(reject), .. } if reject.code == Code::Protocol),
+        );
+        assert!(refused, "{told:?}");
+        // One that was asked cannot have promised it either.
+        world.ask(3, &web, fresh);
+        let promised = Generation { count: u64::MAX, opener: 1 };
+        let superseded = Superseded { channel: world.channels, promised };
+        let told = world.step(In::Frame { wire: WIRE, frame: superseded.into() });
+        let ended = notes(&told).iter().any(|(_, text)| text.contains("no generation can follow"));
+        assert!(ended, "{told:?}");
+        world.begin(4, &web).unwrap();
     }
 }

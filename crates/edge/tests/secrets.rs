@@ -16,6 +16,7 @@ use marram_wire::{
     frame::{CheckpointMeta, Code, Frame},
     header,
     id::{HostId, ImageHash, Port, SessionId},
+    rights::Verified,
     seal::{DomainSecret, SessionKeys},
 };
 use std::collections::VecDeque;
@@ -99,7 +100,6 @@ fn app(recovery_target_ns: u64) -> App {
 impl World {
     fn new(recovery_target_ns: u64) -> Self {
         let config = Config {
-            host: HostId([9; 16]),
             servers: Vec::new(),
             edges: 2,
             heartbeat_interval_ns: 1 << 40,
@@ -133,7 +133,17 @@ impl World {
         let wire = u64::from(self.target);
         self.shard = Shard::new(secret, [self.target.to_le_bytes()[0] + 10; 32]);
         let deploy = ShardIn::Control(ToShard::Deploy(app(recovery_target_ns)));
-        self.drive(vec![], vec![deploy, ShardIn::WireUp { wire: ShardWire(wire) }]);
+        self.drive(
+            vec![],
+            vec![
+                deploy,
+                ShardIn::WireUp {
+                    wire: ShardWire(wire),
+                    verified: Box::new(Verified::trusted(HostId([9; 16]))),
+                    address: None,
+                },
+            ],
+        );
         let up = In::WireUp { wire: WireId(wire), target: Target { edge: self.target - 1, shard: 0 } };
         self.drive(vec![up], vec![]);
     }
@@ -245,7 +255,13 @@ impl World {
 fn begun(recovery_target_ns: u64) -> World {
     let mut world = World::new(recovery_target_ns);
     world.drive(
-        vec![In::Accepted { connection: CLIENT, app: "count".into(), datagrams: false, messages: false }],
+        vec![In::Accepted {
+            connection: CLIENT,
+            app: "count".into(),
+            datagrams: false,
+            messages: false,
+            origin: None,
+        }],
         vec![],
     );
     [b"a", b"b", b"c"].into_iter().for_each(|text| world.say(text));

@@ -18,6 +18,7 @@ use marram_session::{
 use marram_wire::{
     frame::Code,
     id::{HostId, ImageHash, Port},
+    rights::Verified,
     seal::DomainSecret,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -71,7 +72,6 @@ fn configure(shard: u8) -> ToShard {
 impl World {
     fn new() -> Self {
         let config = Config {
-            host: HostId([9; 16]),
             servers: Vec::new(),
             edges: 1,
             heartbeat_interval_ns: 1 << 40,
@@ -99,7 +99,14 @@ impl World {
             world.tell(shard, configure(shard));
             world.tell(shard, ToShard::Deploy(hall(7)));
             let wire = u64::from(shard);
-            world.events.push_back(Event::Shard(usize::from(shard), ShardIn::WireUp { wire: WireId(wire) }));
+            world.events.push_back(Event::Shard(
+                usize::from(shard),
+                ShardIn::WireUp {
+                    wire: WireId(wire),
+                    verified: Box::new(Verified::trusted(HostId([9; 16]))),
+                    address: None,
+                },
+            ));
             let target = Target { edge: 0, shard };
             world.agent(In::WireUp { wire: AgentWire(wire), target });
         }
@@ -122,6 +129,7 @@ impl World {
             app: "hall".into(),
             datagrams: false,
             messages: false,
+            origin: None,
         });
         self.say(client, "hi");
     }

@@ -1,6 +1,6 @@
 //! A TLS session over a socket that does not block. Knows no certificate ([`super::trust`]) and no frame.
 
-use super::socket::Socket;
+use super::{certificate, socket::Socket};
 use bytes::{Buf, BytesMut};
 use rustls::{
     ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection, pki_types::ServerName,
@@ -46,6 +46,11 @@ impl Crypt {
     /// A secret that only the two sides of this very session know.
     pub(crate) fn exported(&self) -> Result<[u8; 32], rustls::Error> {
         self.connection.export_keying_material([0; 32], EXPORTER, None)
+    }
+
+    /// The names in the certificate that the peer has shown, if it has shown one; TLS has verified it.
+    pub(crate) fn peer_names(&self) -> Option<Vec<String>> {
+        self.connection.peer_certificates()?.first().map(|certificate| certificate::names(certificate))
     }
 
     /// Reads ciphertext once and appends what it says to `plain`. Returns how much ciphertext there was, 0 at the end.

@@ -1,7 +1,9 @@
 //! Where a program's security settings meet its wires: what an agent dials with, and what an edge lets in.
 
 use super::{
+    credentials::Credentials,
     error::WireError,
+    key::AgentKey,
     preamble::{Preamble, Verdict},
     proof::Token,
     security::Security,
@@ -10,23 +12,35 @@ use super::{
     wire::{Introduction, Wire},
 };
 use anyhow::Context;
+use marram_wire::id::HostId;
 use mio::net::TcpStream;
 use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
 use std::{net::SocketAddr, sync::Arc};
 
 /// An agent's side.
 pub struct AgentDoor {
+    key: AgentKey,
     token: Option<Token>,
     tls: Option<Arc<ClientConfig>>,
     insecure_plain: bool,
 }
 
 impl AgentDoor {
-    /// Reads certificates and decides whether wires are encrypted.
+    /// Reads certificates, decides whether wires are encrypted, and makes the agent's key or reads that which is kept.
     pub fn new(security: &Security) -> anyhow::Result<Self> {
+        let key = match &security.identity_file {
+            None => AgentKey::generate()?,
+            Some(path) => AgentKey::open(path)?,
+        };
         let tls = security.asks_for_tls().then(|| trust::client_config(security)).transpose()?;
         let token = security.token.as_deref().map(Token::new);
-        Ok(Self { token, tls, insecure_plain: security.insecure_plain })
+        Ok(Self { key, token, tls, insecure_plain: security.insecure_plain })
+    }
+
+    /// The agent's id.
+    #[must_use]
+    pub fn host(&self) -> HostId {
+        self.key.host()
     }
 
     /// Begins a wire to `address`; `host` is what the edge's certificate must be for.
@@ -48,14 +62,14 @@ impl AgentDoor {
             }
         };
         let socket = Socket::tcp(TcpStream::connect(address)?)?;
-        Ok(Wire::dial(socket, Introduction { shard, token: self.token.clone(), tls }))
+        Ok(Wire::dial(socket, Introduction { shard, key: self.key.clone(), token: self.token.clone(), tls }))
     }
 }
 
 /// An edge's side.
 #[derive(Clone)]
 pub struct EdgeDoor {
-    token: Option<Token>,
+    credentials: Arc<Credentials>,
     tls: Option<Arc<ServerConfig>>,
     insecure_plain: bool,
 }
@@ -64,7 +78,7 @@ impl EdgeDoor {
     /// Reads certificates.
     pub fn new(security: &Security) -> anyhow::Result<Self> {
         Ok(Self {
-            token: security.token.as_deref().map(Token::new),
+            credentials: Arc::new(Credentials::new(security)),
             tls: trust::server_config(security)?,
             insecure_plain: security.insecure_plain,
         })
@@ -73,7 +87,7 @@ impl EdgeDoor {
     /// Completes an edge's settings with a certificate of its own making where only a token is configured.
     pub fn complete(security: &Security) -> anyhow::Result<Security> {
         let mut security = security.clone();
-        if security.identity.is_none() && security.token.is_some() {
+        if security.identity.is_none() && Credentials::new(&security).has_tokens() {
             security.identity = Some(trust::self_signed().context("cannot make a certificate")?);
         }
         Ok(security)
@@ -84,20 +98,22 @@ impl EdgeDoor {
         if preamble.tls && self.tls.is_none() {
             return Verdict::NoTls;
         }
+        if !preamble.tls && self.credentials.demands_certificate() {
+            return Verdict::CertificateMissing;
+        }
         if !preamble.tls && !loopback && !self.insecure_plain {
             return Verdict::PlainRefused;
         }
-        match (preamble.token, self.token.is_some()) {
-            (true, false) => Verdict::TokenUnknown,
-            (false, true) => Verdict::TokenMissing,
+        match preamble.token {
+            true if !self.credentials.has_tokens() => Verdict::TokenUnknown,
+            false if !self.credentials.admits_without_token() => Verdict::TokenMissing,
             _ => Verdict::Welcome,
         }
     }
 
-    /// Begins a wire on a connection that was judged welcome. A client certificate, where one is demanded, is only asked
-    /// for by TLS: a plain wire from loopback shows none.
+    /// Begins a wire on a connection that was judged welcome.
     pub fn accept(&self, socket: Socket, tls: bool) -> Result<Wire, WireError> {
         let config = if tls { self.tls.clone() } else { None };
-        Wire::accept(socket, self.token.clone(), config)
+        Wire::accept(socket, Arc::clone(&self.credentials), config)
     }
 }

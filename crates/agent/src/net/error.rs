@@ -15,8 +15,12 @@ pub enum WireError {
     Refused(Answer),
     /// TLS could not agree or was violated.
     Tls(rustls::Error),
-    /// The two sides do not have the same token.
+    /// The agent's token is not one of the edge's.
     WrongToken,
+    /// The agent did not sign this connection with the key that it showed.
+    WrongSignature,
+    /// An edge: the agent has shown no credential that the edge knows.
+    NoCredential(String),
     /// The peer speaks something else.
     Garbage(&'static str),
     /// The peer sent what is not a frame.
@@ -59,8 +63,15 @@ impl fmt::Display for WireError {
             Self::Refused(answer) => write!(f, "{answer}"),
             Self::Tls(error) => tls(error, f),
             Self::WrongToken => {
-                f.write_str("agent and edge have different tokens: give both the same one (`--token-file`, or `security.token_file`)")
-            },
+                f.write_str(
+                    "agent and edge have different tokens: give the agent (`--token-file`, or `security.token_file`) one that the edge \
+                     has (its `security.token_file`, or a [[credential]])",
+                )
+            }
+            Self::WrongSignature => f.write_str(
+                "the agent's signature does not belong to its key and this connection: it claims another agent's id",
+            ),
+            Self::NoCredential(reason) => f.write_str(reason),
             Self::Garbage(what) => write!(
                 f,
                 "the peer does not speak Marram's protocol: it sent {what}; compare the address with `listen` of the edge \

@@ -1,124 +1,215 @@
-//! What follows encryption: the proofs of the shared token, then the edge's word that the wire stands.
+//! What follows encryption: the agent shows which one it is and that it knows a token; the edge, that it knows that token too.
+//!
+//! ```text
+//! edge  -> agent   nonce (32)
+//! agent -> edge    flags (1: bit 0 a proof follows) | key (32) | nonce (32) | signature (64) | [proof (32)] | frames, without a token
+//! edge  -> agent   with a token: 1 | proof (32) | frames,   or 0 if it is not the edge's
+//! agent -> edge    with a token: frames
+//! ```
 //!
 //! Bytes in, bytes out: knows no socket.
 
 use super::{
+    credentials::{Credentials, Shown},
     error::WireError,
+    key::{self, AgentKey, PUBLIC_SIZE, SIGNATURE_SIZE},
     outgoing::Outgoing,
     proof::{self, Binding, Side, Token},
     random,
 };
 use bytes::{Buf, BytesMut};
+use marram_wire::{
+    frame::{Frame, Goodbye},
+    id::HostId,
+    rights::Verified,
+};
+use std::sync::Arc;
 
+/// Flag of an agent's answer: it has a token.
+const WITH_PROOF: u8 = 1;
+/// The edge does not know the token.
 const REFUSED: u8 = 0;
+/// The edge's own proof follows.
 const PROVED: u8 = 1;
-/// The edge's word that all is well.
-const STANDS: u8 = 0x2a;
+/// An agent's answer, its flags counted and its proof not.
+const ANSWER_SIZE: usize = 1 + PUBLIC_SIZE + proof::SIZE + SIGNATURE_SIZE;
 
-/// What this side waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What one side brings along.
+pub(crate) enum Party {
+    /// Dials.
+    Agent {
+        /// Says which agent it is.
+        key: AgentKey,
+        /// Shown, and demanded of the edge, where there is one.
+        token: Option<Token>,
+    },
+    /// Listens.
+    Edge(Arc<Credentials>),
+}
+
+/// What is waited for.
 enum Step {
-    /// An edge: for the agent's nonce.
-    Nonce,
-    /// An agent: for the edge's nonce and proof.
-    EdgeProof,
-    /// An edge: for the agent's proof.
-    AgentProof,
-    /// An agent: for the edge's word.
-    Word,
+    /// An agent: for the edge's nonce.
+    Nonce { key: AgentKey, token: Option<Token> },
+    /// An agent: for the edge's proof of this token.
+    EdgeProof(Token),
+    /// An edge: for the agent's answer.
+    Answer(Arc<Credentials>),
     /// For nothing.
     Done,
 }
 
 /// One side of one handshake.
 pub(crate) struct Handshake {
-    token: Option<Token>,
     binding: Binding,
+    /// An edge: the names in the agent's certificate, if it showed one.
+    certificate: Option<Vec<String>>,
     step: Step,
+    verified: Option<Box<Verified>>,
 }
 
 impl Handshake {
-    /// Begins right after encryption, or at once when plain; `exported` comes from TLS. Both sides know from the preamble
-    /// whether there is a token.
+    /// Begins right after encryption, or at once when plain; `exported` comes from TLS, and `certificate` holds the names in the one
+    /// that the agent showed there.
     pub(crate) fn begin(
-        side: Side,
-        token: Option<Token>,
+        party: Party,
         exported: Option<[u8; 32]>,
+        certificate: Option<Vec<String>>,
         out: &mut Outgoing,
     ) -> Result<Self, WireError> {
         let nonce = random()?;
-        let mut binding = Binding { exported, agent_nonce: [0; proof::SIZE], edge_nonce: [0; proof::SIZE] };
-        let step = match (side, &token) {
-            (Side::Agent, None) => Step::Word,
-            (Side::Agent, Some(_)) => {
-                binding.agent_nonce = nonce;
-                out.push_bytes(&nonce);
-                Step::EdgeProof
+        let mut binding = Binding {
+            exported,
+            key: [0; PUBLIC_SIZE],
+            agent_nonce: [0; proof::SIZE],
+            edge_nonce: [0; proof::SIZE],
+        };
+        let step = match party {
+            Party::Agent { key, token } => {
+                (binding.key, binding.agent_nonce) = (key.public(), nonce);
+                Step::Nonce { key, token }
             }
-            (Side::Edge, None) => {
-                out.push_bytes(&[STANDS]);
-                Step::Done
-            }
-            (Side::Edge, Some(_)) => {
+            Party::Edge(credentials) => {
                 binding.edge_nonce = nonce;
-                Step::Nonce
+                out.push_bytes(&nonce);
+                Step::Answer(credentials)
             }
         };
-        Ok(Self { token, binding, step })
+        Ok(Self { binding, certificate, step, verified: None })
     }
 
     /// Takes what has arrived, and says whether the wire stands. What follows the handshake stays in `input`.
     pub(crate) fn advance(&mut self, input: &mut BytesMut, out: &mut Outgoing) -> Result<bool, WireError> {
-        while self.step != Step::Done {
+        while !matches!(self.step, Step::Done) {
             let Some(next) = self.take_step(input, out)? else { return Ok(false) };
             self.step = next;
         }
         Ok(true)
     }
 
+    /// An edge: what was verified of the agent, once the wire stands.
+    pub(crate) fn take_verified(&mut self) -> Option<Box<Verified>> {
+        self.verified.take()
+    }
+
     /// One step, or `None` if more bytes are needed for it.
     fn take_step(&mut self, input: &mut BytesMut, out: &mut Outgoing) -> Result<Option<Step>, WireError> {
-        let next = match (self.step, &self.token) {
-            (Step::Nonce, Some(token)) => {
+        match &self.step {
+            Step::Nonce { key, token } => {
                 let Some(nonce) = take(input) else { return Ok(None) };
-                self.binding.agent_nonce = nonce;
-                out.push_bytes(&self.binding.edge_nonce);
-                out.push_bytes(&token.proof(Side::Edge, &self.binding));
-                Step::AgentProof
+                self.binding.edge_nonce = nonce;
+                out.push_bytes(&answer(key, token.as_ref(), &self.binding));
+                Ok(Some(token.clone().map_or(Step::Done, Step::EdgeProof)))
             }
-            (Step::EdgeProof, Some(token)) => {
-                let Some(both) = take::<{ 2 * proof::SIZE }>(input) else { return Ok(None) };
-                let (nonce, shown) = both.split_at(proof::SIZE);
-                self.binding.edge_nonce.copy_from_slice(nonce);
-                let shown = shown.try_into().map_err(|_| WireError::Garbage("a proof of another size"))?;
-                if !token.verify(Side::Edge, &self.binding, shown) {
+            Step::EdgeProof(token) => match input.first() {
+                None => Ok(None),
+                Some(&REFUSED) => Err(WireError::WrongToken),
+                Some(&PROVED) => {
+                    let Some([_, shown @ ..]) = take::<{ 1 + proof::SIZE }>(input) else { return Ok(None) };
+                    if !token.verify(Side::Edge, &self.binding, shown) {
+                        return Err(WireError::WrongToken);
+                    }
+                    Ok(Some(Step::Done))
+                }
+                Some(_) => Err(WireError::Garbage("something else than an edge's proof")),
+            },
+            Step::Answer(credentials) => {
+                let credentials = Arc::clone(credentials);
+                self.take_answer(&credentials, input, out)
+            }
+            Step::Done => Ok(Some(Step::Done)),
+        }
+    }
+
+    /// An edge: the agent's answer, once all of it is there.
+    fn take_answer(
+        &mut self,
+        credentials: &Credentials,
+        input: &mut BytesMut,
+        out: &mut Outgoing,
+    ) -> Result<Option<Step>, WireError> {
+        let with_proof = match input.first() {
+            None => return Ok(None),
+            Some(0) => false,
+            Some(&WITH_PROOF) => true,
+            Some(_) => return Err(WireError::Garbage("something else than an agent's answer")),
+        };
+        let proof_size = if with_proof { proof::SIZE } else { 0 };
+        if input.len() < ANSWER_SIZE + proof_size {
+            return Ok(None);
+        }
+        let answer: [u8; ANSWER_SIZE] = take(input).expect("its size was compared");
+        let (key, rest) = answer[1..].split_at(PUBLIC_SIZE);
+        let (nonce, signature) = rest.split_at(proof::SIZE);
+        self.binding.key.copy_from_slice(key);
+        self.binding.agent_nonce.copy_from_slice(nonce);
+        let shown: Option<[u8; proof::SIZE]> = if with_proof { take(input) } else { None };
+        if !key::verify(&self.binding, signature) {
+            return Err(WireError::WrongSignature);
+        }
+        let token = match shown {
+            None => None,
+            Some(shown) => {
+                let Some(token) = credentials.known(&self.binding, shown) else {
                     out.push_bytes(&[REFUSED]);
                     return Err(WireError::WrongToken);
-                }
+                };
                 out.push_bytes(&[PROVED]);
-                out.push_bytes(&token.proof(Side::Agent, &self.binding));
-                Step::Word
+                out.push_bytes(&token.proof(Side::Edge, &self.binding));
+                Some(token)
             }
-            (Step::AgentProof, Some(token)) => {
-                if input.first() == Some(&REFUSED) {
-                    return Err(WireError::WrongToken);
-                }
-                let Some([word, shown @ ..]) = take::<{ 1 + proof::SIZE }>(input) else { return Ok(None) };
-                if word != PROVED || !token.verify(Side::Agent, &self.binding, shown) {
-                    return Err(WireError::WrongToken);
-                }
-                out.push_bytes(&[STANDS]);
-                Step::Done
-            }
-            (Step::Word, _) => match take(input) {
-                None => return Ok(None),
-                Some([STANDS]) => Step::Done,
-                Some(_) => return Err(WireError::Garbage("something else than the end of a handshake")),
-            },
-            (step, _) => step,
         };
-        Ok(Some(next))
+        let shown = Shown { token: token.map(|token| token.name), certificate: self.certificate.as_deref() };
+        match credentials.admit(&shown) {
+            Ok((credential, rights)) => {
+                let certificate = self.certificate.take().and_then(|names| names.into_iter().next());
+                let host = HostId::of_key(&self.binding.key);
+                self.verified = Some(Box::new(Verified { host, rights, credential, certificate }));
+                Ok(Some(Step::Done))
+            }
+            Err(reason) => {
+                out.push(Frame::from(Goodbye { reason: reason.clone() }));
+                Err(WireError::NoCredential(reason))
+            }
+        }
     }
+}
+
+/// An agent's answer to an edge's nonce.
+fn answer(key: &AgentKey, token: Option<&Token>, binding: &Binding) -> Vec<u8> {
+    let mut bytes = vec![if token.is_some() { WITH_PROOF } else { 0 }];
+    bytes.extend_from_slice(&binding.key);
+    bytes.extend_from_slice(&binding.agent_nonce);
+    bytes.extend_from_slice(&key.sign(binding));
+    bytes.extend(token.iter().flat_map(|token| token.proof(Side::Agent, binding)));
+    bytes
+}
+
+/// What an agent with this key answers on a plain wire: for tests that speak with an edge byte by byte.
+#[must_use]
+pub fn plain_answer(key: &AgentKey, token: Option<&str>, edge_nonce: [u8; 32]) -> Vec<u8> {
+    let binding = Binding { exported: None, key: key.public(), agent_nonce: [7; proof::SIZE], edge_nonce };
+    answer(key, token.map(Token::new).as_ref(), &binding)
 }
 
 fn take<const N: usize>(input: &mut BytesMut) -> Option<[u8; N]> {

@@ -2,11 +2,14 @@
 //!
 //! Knows frames only as things with an encoding; what they mean is the pure machines' business.
 
+mod certificate;
 mod clock;
+mod credentials;
 mod crypt;
 mod door;
 mod error;
 mod handshake;
+mod key;
 mod limiter;
 mod listening;
 mod lull;
@@ -25,14 +28,17 @@ mod trust;
 mod wire;
 
 pub use clock::{Clock, nanos};
+pub use credentials::{CREDENTIALS_MAX, Credentials};
 pub use door::{AgentDoor, EdgeDoor};
 pub use error::WireError;
+pub use handshake::plain_answer;
+pub use key::AgentKey;
 pub use limiter::Limiter;
 pub use listening::cannot_listen;
 pub use lull::Lull;
 pub use passing::Passage;
 pub use preamble::{Answer, NotUnderstood, Preamble, SIZE as PREAMBLE_SIZE, Verdict};
-pub use security::{Identity, Security};
+pub use security::{Credential, Identity, Security};
 pub use socket::Socket;
 pub use stop::{Stop, Stopper};
 pub use table::{Happened, Table};

@@ -89,6 +89,8 @@ pub enum Verdict {
     TokenUnknown = 5,
     /// Too many connections at once, or the shard is being restarted: try again.
     Busy = 6,
+    /// The edge wants a certificate, which takes encryption.
+    CertificateMissing = 7,
 }
 
 /// A verdict with the versions of whoever gave it.
@@ -118,7 +120,8 @@ impl Answer {
     pub fn decode(bytes: [u8; SIZE]) -> Option<Self> {
         use Verdict::*;
         let [magic @ .., verdict, oldest, newest, _] = bytes;
-        let all = [Welcome, Version, PlainRefused, NoTls, TokenMissing, TokenUnknown, Busy];
+        let all =
+            [Welcome, Version, PlainRefused, NoTls, TokenMissing, TokenUnknown, Busy, CertificateMissing];
         let verdict = *all.get(usize::from(verdict))?;
         (magic == MAGIC).then_some(Self { verdict, oldest, newest })
     }
@@ -147,6 +150,10 @@ impl fmt::Display for Answer {
             Verdict::TokenUnknown => {
                 f.write_str("the edge has no token to compare this agent's with: give it one, or take this agent's away")
             }
+            Verdict::CertificateMissing => f.write_str(
+                "the edge wants a certificate, also on loopback: give this agent a ca, certificate and key, and take \
+                 insecure_plain away",
+            ),
             Verdict::Busy => {
                 f.write_str("the edge has too many new connections or is restarting a shard; will try again")
             }

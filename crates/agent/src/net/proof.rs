@@ -1,17 +1,19 @@
-//! Proof of the shared token, both ways, bound to the connection that it is given on.
+//! What agent and edge show each other, bound to the connection that it is shown on.
 //!
 //! ```text
-//! agent -> edge   nonce (32)
-//! edge  -> agent  nonce (32) | proof (32)
-//! agent -> edge   1 | proof (32),   or 0 if the edge's proof is wrong
+//! signed := "marram 2026 agent identity" | 0 | side (1: 0 agent, 1 edge) | TLS (1) | exported (32, zeros without TLS)
+//!           | agent's key (32) | agent's nonce (32) | edge's nonce (32)
+//! proof  := BLAKE3 keyed with derive_key("marram 2026 wire token", token) (signed, of the side that proves)
 //! ```
 //!
-//! A proof is a keyed digest over its side, the TLS session's exported secret (nothing when plain) and both nonces:
-//! whoever sits between two TLS sessions has two secrets and can pass no proof on, so a certificate that nobody signed is
-//! enough.
+//! A program between two TLS sessions has two exported secrets and can pass neither a signature nor a proof on, so a certificate that
+//! nobody signed is enough where the token is secret. On a plain wire only the nonces bind them.
+
+use super::key::PUBLIC_SIZE;
 
 /// Size of a nonce and of a proof, in bytes.
 pub(crate) const SIZE: usize = 32;
+const DOMAIN: &[u8] = b"marram 2026 agent identity\0";
 
 /// Which side proves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,14 +29,30 @@ pub enum Side {
 #[derive(Clone)]
 pub struct Token([u8; 32]);
 
-/// What a proof is bound to.
+/// What signatures and proofs are bound to.
+#[derive(Clone)]
 pub struct Binding {
     /// Exported by TLS; absent when plain.
     pub exported: Option<[u8; 32]>,
+    /// The agent's public key.
+    pub key: [u8; PUBLIC_SIZE],
     /// Drawn by the agent for this connection.
     pub agent_nonce: [u8; SIZE],
     /// Drawn by the edge for this connection.
     pub edge_nonce: [u8; SIZE],
+}
+
+impl Binding {
+    /// What an agent signs.
+    pub(crate) fn signed(&self) -> Vec<u8> {
+        self.bytes(Side::Agent)
+    }
+
+    fn bytes(&self, side: Side) -> Vec<u8> {
+        let flags = [side as u8, u8::from(self.exported.is_some())];
+        let exported = self.exported.unwrap_or_default();
+        [DOMAIN, &flags, &exported, &self.key, &self.agent_nonce, &self.edge_nonce].concat()
+    }
 }
 
 impl Token {
@@ -54,38 +72,40 @@ impl Token {
     }
 
     fn digest(&self, side: Side, binding: &Binding) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(&[side as u8, u8::from(binding.exported.is_some())]);
-        hasher.update(&binding.exported.unwrap_or_default());
-        hasher.update(&binding.agent_nonce).update(&binding.edge_nonce);
-        hasher.finalize()
+        blake3::keyed_hash(&self.0, &binding.bytes(side))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::key::{AgentKey, verify};
 
     #[test]
-    fn a_proof_holds_for_one_side_of_one_connection_and_token() {
-        let binding = |exported, agent: u8, edge: u8| Binding {
+    fn proofs_and_signatures_hold_for_one_side_of_one_connection_token_and_key() {
+        let (key, other_key) = (AgentKey::generate().expect("random"), AgentKey::generate().expect("random"));
+        let binding = |exported, key: &AgentKey, agent: u8, edge: u8| Binding {
             exported,
+            key: key.public(),
             agent_nonce: [agent; SIZE],
             edge_nonce: [edge; SIZE],
         };
         let token = Token::new("correct horse");
-        let here = binding(Some([7; 32]), 1, 2);
-        let proof = token.proof(Side::Agent, &here);
-        assert!(token.verify(Side::Agent, &here, proof));
+        let here = binding(Some([7; 32]), &key, 1, 2);
+        let (proof, signature) = (token.proof(Side::Agent, &here), key.sign(&here));
+        assert!(token.verify(Side::Agent, &here, proof) && verify(&here, &signature));
         assert!(!token.verify(Side::Edge, &here, proof));
         assert!(!Token::new("correct horsf").verify(Side::Agent, &here, proof));
+        assert!(!verify(&here, &other_key.sign(&here)));
         for other in [
-            binding(Some([8; 32]), 1, 2),
-            binding(None, 1, 2),
-            binding(Some([7; 32]), 3, 2),
-            binding(Some([7; 32]), 1, 3),
+            binding(Some([8; 32]), &key, 1, 2),
+            binding(None, &key, 1, 2),
+            binding(Some([7; 32]), &key, 3, 2),
+            binding(Some([7; 32]), &key, 1, 3),
+            binding(Some([7; 32]), &other_key, 1, 2),
         ] {
             assert!(!token.verify(Side::Agent, &other, proof));
+            assert!(!verify(&other, &signature));
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{
     error::WireError,
     wire::{Read, Wire},
 };
-use marram_wire::frame::Frame;
+use marram_wire::{frame::Frame, rights::Verified};
 use mio::{Interest, Registry, Token};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,9 +25,10 @@ const FRAMES: usize = 16;
 pub(crate) const PAUSE: usize = 8 << 20;
 
 /// What happened on a wire.
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub enum Happened<M> {
-    /// It stands.
-    Up(M),
+    /// It stands. An edge's: with what was verified of the agent.
+    Up(M, Option<Box<Verified>>),
     /// A frame arrived.
     Frame(Frame),
     /// It is gone, and forgotten.
@@ -103,7 +104,7 @@ impl<M: Clone> Table<M> {
         self.next += 1;
         let stands = wire.is_up();
         if stands {
-            self.happened.push_back((id, Happened::Up(meta.clone())));
+            self.happened.push_back((id, Happened::Up(meta.clone(), wire.take_verified())));
         } else {
             self.deadlines.push_back((now + self.handshake, id));
             self.handshakes += 1;
@@ -202,7 +203,8 @@ impl<M: Clone> Table<M> {
             if !entry.stands && entry.wire.is_up() {
                 entry.stands = true;
                 self.handshakes -= 1;
-                self.happened.push_back((id, Happened::Up(entry.meta.clone())));
+                let verified = entry.wire.take_verified();
+                self.happened.push_back((id, Happened::Up(entry.meta.clone(), verified)));
             }
         }
         entry.is_ready = true;

@@ -2,7 +2,10 @@
 
 use super::{wire::Read, *};
 use bytes::Bytes;
-use marram_wire::frame::{Frame, Input, Ping};
+use marram_wire::{
+    frame::{Frame, Input, Ping},
+    rights::{Rights, Verified},
+};
 use mio::{Events, Interest, Poll, Token};
 use std::{
     io::{Read as _, Write as _},
@@ -238,10 +241,10 @@ fn garbage_and_cut_streams_are_told_apart() {
         (&b"MARM"[..], "does not speak Marram"),
         (&b"MARM\x01\x07\x09\x00"[..], "upgrade the older"),
         (&b"MARM\x06\x01\x01\x00"[..], "will try again"),
-        (&b"MARM\x00\x01\x01\x00x"[..], "does not speak Marram"),
-        (&b"MARM\x00\x01\x01\x00\x2a\xff\xff\xff\xff"[..], "claims to be larger"),
-        (&b"MARM\x00\x01\x01\x00\x2a\x03\xee\x01\x02"[..], "cannot be decoded"),
-        (&b"MARM\x00\x01\x01\x00\x2a"[..], "closed the connection"),
+        (&b"MARM\x00\x01\x01\x00x"[..], "closed the connection"),
+        (&b"MARM\x00\x01\x01\x00a nonce of thirty-two bytes here\xff\xff\xff\xff"[..], "claims to be larger"),
+        (&b"MARM\x00\x01\x01\x00a nonce of thirty-two bytes here\x03\xee\x01\x02"[..], "cannot be decoded"),
+        (&b"MARM\x00\x01\x01\x00a nonce of thirty-two bytes here"[..], "closed the connection"),
     ] {
         let mut pair = Pair::new(&security(None), &security(None)).expect("configured well");
         pair.accepted.write_all(bytes).expect("open");
@@ -257,4 +260,182 @@ fn garbage_and_cut_streams_are_told_apart() {
         };
         assert!(error.contains(says), "{bytes:?}: {error}");
     }
+}
+
+#[test]
+fn an_edge_learns_which_agent_it_is_and_what_its_credential_allows() {
+    let authority = Authority::new();
+    let rights = |servers: &[&str]| Rights {
+        client: servers.is_empty(),
+        servers: servers.iter().map(|server| server.to_string()).collect(),
+        ..Rights::default()
+    };
+    let credential =
+        |name: &str, token: Option<&str>, certificate: Option<&str>, servers: &[&str]| Credential {
+            name: name.into(),
+            token: token.map(str::to_string),
+            certificate: certificate.map(str::to_string),
+            rights: rights(servers),
+        };
+    let edge = Security {
+        credentials: vec![
+            credential("web", Some("the clients' one"), None, &[]),
+            credential("origin", Some("the server's one"), None, &["origin"]),
+        ],
+        ..Security::default()
+    };
+    for (token, says) in [("the clients' one", "web"), ("the server's one", "origin")] {
+        let verified = verified(&security(Some(token)), &edge).expect(says);
+        assert_eq!((verified.credential.as_str(), verified.rights.client), (says, says == "web"));
+        assert_eq!(verified.rights.serves("origin"), says == "origin");
+        assert_eq!(verified.certificate, None);
+    }
+    let (at_agent, at_edge) = outcome(&security(Some("another one")), &edge);
+    assert!(at_agent.expect_err("unknown").contains("different tokens"));
+    assert!(at_edge.expect_err("unknown").contains("different tokens"));
+
+    let site = credential("site", None, Some("site.example"), &["origin"]);
+    let signing = Security {
+        ca_pem: Some(authority.pem.clone()),
+        identity: Some(authority.sign("localhost")),
+        credentials: vec![site],
+        ..Security::default()
+    };
+    let with = |name: &str| Security {
+        ca_pem: Some(authority.pem.clone()),
+        identity: Some(authority.sign(name)),
+        ..Security::default()
+    };
+    let known = verified(&with("site.example"), &signing).expect("a credential names it");
+    assert_eq!((known.credential.as_str(), known.certificate.as_deref()), ("site", Some("site.example")));
+    assert!(known.rights.serves("origin") && !known.rights.client);
+    let error = verified(&with("other.example"), &signing).expect_err("no credential names it");
+    assert!(error.contains("other.example") && error.contains("[[credential]]"), "{error}");
+}
+
+/// What an edge has verified of an agent, or why it refused it.
+fn verified(agent: &Security, edge: &Security) -> Result<Box<Verified>, String> {
+    let mut pair = Pair::new(agent, edge).expect("both are configured well");
+    let (_, at_edge) = pair.run();
+    at_edge.map(|()| pair.edge.as_mut().and_then(Wire::take_verified).expect("it stands"))
+}
+
+#[test]
+fn an_id_is_the_digest_of_a_key_that_signed_this_connection() {
+    let open = security(None);
+    let (first, second) = (verified(&open, &open).expect("open"), verified(&open, &open).expect("open"));
+    assert_ne!(first.host, second.host, "every start has a key of its own");
+    assert_eq!((first.rights, first.credential), (Rights::all(), String::new()));
+    let name = format!("marram-net-tests-key-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let keeps = Security { identity_file: Some(path.clone()), ..open.clone() };
+    let kept = verified(&keeps, &open).expect("open").host;
+    assert_eq!(verified(&keeps, &open).expect("open").host, kept);
+    std::fs::remove_file(path).expect("it was made");
+}
+
+/// An edge's side of a plain connection whose other side is written out byte by byte: the edge's nonce, and what became of the wire
+/// once `answer` has said what is to be sent.
+fn answered(edge: &Security, answer: impl FnOnce([u8; 32]) -> Vec<u8>) -> Result<(), String> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let mut agent = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    let (accepted, _) = listener.accept().expect("connected");
+    accepted.set_nonblocking(true).expect("a socket");
+    let socket = Socket::tcp(mio::net::TcpStream::from_std(accepted)).expect("a socket");
+    let door = EdgeDoor::new(&EdgeDoor::complete(edge).expect("good")).expect("good");
+    let mut wire = door.accept(socket, false).expect("a wire");
+    wire.flush().expect("open");
+    let mut nonce = [0; 32];
+    agent.read_exact(&mut nonce).expect("the edge speaks first");
+    agent.write_all(&answer(nonce)).expect("open");
+    agent.shutdown(std::net::Shutdown::Write).expect("open");
+    let started = Instant::now();
+    loop {
+        assert!(started.elapsed() < DEADLINE, "nothing was decided");
+        match wire.read() {
+            Ok(_) if wire.is_up() => return Ok(()),
+            Ok(_) => std::thread::yield_now(),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// An agent's answer, as an honest one writes it.
+fn answer(key: &AgentKey, edge_nonce: [u8; 32], token: Option<&str>) -> Vec<u8> {
+    plain_answer(key, token, edge_nonce)
+}
+
+#[test]
+fn a_signature_that_is_replayed_forged_or_another_keys_is_refused() {
+    let open = security(None);
+    let (mine, victims) = (AgentKey::generate().expect("random"), AgentKey::generate().expect("random"));
+    assert_eq!(answered(&open, |nonce| answer(&mine, nonce, None)), Ok(()));
+    let claims = "another agent's id";
+    let refused = |edge: &Security, bytes: &dyn Fn([u8; 32]) -> Vec<u8>| {
+        answered(edge, bytes).expect_err("it is refused")
+    };
+    // From another connection, where the edge had drawn another nonce.
+    let mut recorded = Vec::new();
+    answered(&open, |nonce| {
+        recorded = answer(&victims, nonce, None);
+        recorded.clone()
+    })
+    .expect("the victim's own");
+    assert!(refused(&open, &|_| recorded.clone()).contains(claims), "replayed");
+    // The victim's public key with the attacker's signature.
+    let swapped = |nonce| {
+        let mut bytes = answer(&mine, nonce, None);
+        bytes[1..33].copy_from_slice(&victims.public());
+        bytes
+    };
+    assert!(refused(&open, &swapped).contains(claims), "another's key");
+    for at in [1, 32, 33, 64, 65, 128] {
+        let forged = |nonce| {
+            let mut bytes = answer(&mine, nonce, None);
+            bytes[at] ^= 1;
+            bytes
+        };
+        assert!(refused(&open, &forged).contains(claims), "byte {at} altered");
+    }
+    assert!(refused(&open, &|_| [&[0][..], &[0xff; 128]].concat()).contains(claims), "a key of no use");
+    // A right signature beside another connection's proof of the token.
+    let edge = Security { insecure_plain: true, ..security(Some("t")) };
+    assert_eq!(answered(&edge, |nonce| answer(&mine, nonce, Some("t"))), Ok(()));
+    let mut proof = Vec::new();
+    answered(&edge, |nonce| {
+        let bytes = answer(&victims, nonce, Some("t"));
+        proof = bytes[129..].to_vec();
+        bytes
+    })
+    .expect("the victim's own");
+    let stolen = |nonce| [&[1][..], &answer(&mine, nonce, None)[1..], &proof].concat();
+    assert!(refused(&edge, &stolen).contains("different tokens"));
+    // Cut short, and of another kind.
+    for length in 0..129 {
+        let error = refused(&open, &|nonce| answer(&mine, nonce, None)[..length].to_vec());
+        assert!(error.contains("closed the connection"), "{length} bytes: {error}");
+    }
+    for first in [2, 0x80, 0xff] {
+        let error = refused(&open, &|nonce| [&[first][..], &answer(&mine, nonce, None)[1..]].concat());
+        assert!(error.contains("something else than an agent's answer"), "{error}");
+    }
+}
+
+#[test]
+fn a_certificate_that_is_demanded_is_demanded_on_loopback() {
+    let authority = Authority::new();
+    let mutual = Security {
+        ca_pem: Some(authority.pem.clone()),
+        identity: Some(authority.sign("localhost")),
+        ..Security::default()
+    };
+    for insecure_plain in [false, true] {
+        let door = EdgeDoor::new(&Security { insecure_plain, ..mutual.clone() }).expect("good");
+        let plain = Preamble { shard: 0, tls: false, token: false };
+        assert_eq!(door.judge(plain, true), Verdict::CertificateMissing);
+        assert_eq!(door.judge(Preamble { tls: true, ..plain }, true), Verdict::Welcome);
+    }
+    let (at_agent, _) = outcome(&security(None), &mutual);
+    let says = at_agent.expect_err("it has none");
+    assert!(says.contains("also on loopback"), "{says}");
 }

@@ -3,15 +3,21 @@
 //! Never blocks and never waits: a loop calls it when the socket may have something, and asks what came of it.
 
 use super::{
+    credentials::Credentials,
     crypt::{Crypt, Sealing},
     error::WireError,
-    handshake::Handshake,
+    handshake::{Handshake, Party},
+    key::AgentKey,
     outgoing::Outgoing,
     preamble::{self, Answer, Preamble, Verdict},
-    proof::{Side, Token},
+    proof::Token,
     socket::Socket,
 };
-use marram_wire::frame::{Frame, Reader};
+use marram_wire::{
+    frame::{Frame, Reader},
+    id::HostId,
+    rights::Verified,
+};
 use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
 use std::{io, io::Write, sync::Arc};
 
@@ -26,6 +32,8 @@ pub(crate) const UNREAD_MAX: usize = 512 << 20;
 pub struct Introduction {
     /// Which shard it wants.
     pub shard: u8,
+    /// Which agent it is.
+    pub key: AgentKey,
     /// Shown and demanded, where there is one.
     pub token: Option<Token>,
     /// What to encrypt with and whom to expect; plain without.
@@ -38,9 +46,9 @@ enum Stage {
     /// An agent: the preamble is sent, and so much of the answer is there.
     Answer { introduction: Introduction, got: [u8; preamble::SIZE], count: usize },
     /// Keys are being agreed.
-    Encrypting { side: Side, token: Option<Token> },
+    Encrypting(Option<Party>),
     /// The two sides are proving themselves.
-    Proving(Handshake),
+    Proving(Box<Handshake>),
     /// Frames flow.
     Up,
 }
@@ -65,6 +73,8 @@ pub struct Wire {
     reader: Reader,
     outgoing: Outgoing,
     read_size: usize,
+    /// An edge: what was verified of the agent, until it is asked for.
+    verified: Option<Box<Verified>>,
 }
 
 impl Wire {
@@ -76,23 +86,25 @@ impl Wire {
     /// An edge's, over a connection whose preamble has been read and answered.
     pub fn accept(
         socket: Socket,
-        token: Option<Token>,
+        credentials: Arc<Credentials>,
         tls: Option<Arc<ServerConfig>>,
     ) -> Result<Self, WireError> {
-        let mut wire = Self::new(socket, Stage::Encrypting { side: Side::Edge, token });
+        let mut wire = Self::new(socket, Stage::Encrypting(Some(Party::Edge(credentials))));
         wire.crypt = tls.map(Crypt::server).transpose()?.map(Box::new);
         wire.advance()?;
         Ok(wire)
     }
 
-    /// Within one machine's edge: nothing is proved, since the operating system has passed the socket.
-    pub fn trusted(socket: Socket) -> Self {
-        Self::new(socket, Stage::Up)
+    /// Within one machine's edge: nothing is proved, since the operating system has passed the socket. At the edge's side `agent` is
+    /// its gate's id.
+    pub fn trusted(socket: Socket, agent: Option<HostId>) -> Self {
+        let verified = agent.map(|host| Box::new(Verified::trusted(host)));
+        Self { verified, ..Self::new(socket, Stage::Up) }
     }
 
     fn new(socket: Socket, stage: Stage) -> Self {
         let (reader, outgoing) = (Reader::default(), Outgoing::default());
-        Self { socket, crypt: None, stage, reader, outgoing, read_size: READ_SMALL }
+        Self { socket, crypt: None, stage, reader, outgoing, read_size: READ_SMALL, verified: None }
     }
 
     /// For registration with a poll.
@@ -103,6 +115,11 @@ impl Wire {
     /// Whether frames flow.
     pub fn is_up(&self) -> bool {
         matches!(self.stage, Stage::Up)
+    }
+
+    /// An edge: what was verified of the agent, once, when frames flow.
+    pub fn take_verified(&mut self) -> Option<Box<Verified>> {
+        self.verified.take()
     }
 
     /// Bytes that wait to be written.
@@ -243,8 +260,9 @@ impl Wire {
         let Stage::Answer { introduction, .. } = std::mem::replace(&mut self.stage, Stage::Up) else {
             return Ok(Read::Nothing);
         };
-        self.stage = Stage::Encrypting { side: Side::Agent, token: introduction.token };
-        if let Some((config, name)) = introduction.tls {
+        let Introduction { key, token, tls, .. } = introduction;
+        self.stage = Stage::Encrypting(Some(Party::Agent { key, token }));
+        if let Some((config, name)) = tls {
             self.crypt = Some(Box::new(Crypt::client(config, name)?));
         }
         self.advance()?;
@@ -254,17 +272,20 @@ impl Wire {
 
     /// Goes as far through the handshake as what was read allows.
     fn advance(&mut self) -> Result<(), WireError> {
-        if let Stage::Encrypting { side, token } = &mut self.stage {
+        if let Stage::Encrypting(party) = &mut self.stage {
             if self.crypt.as_ref().is_some_and(|crypt| crypt.is_handshaking()) {
                 return Ok(());
             }
             let exported = self.crypt.as_ref().map(|crypt| crypt.exported()).transpose()?;
-            let handshake = Handshake::begin(*side, token.take(), exported, &mut self.outgoing)?;
-            self.stage = Stage::Proving(handshake);
+            let certificate = self.crypt.as_ref().and_then(|crypt| crypt.peer_names());
+            let Some(party) = party.take() else { return Ok(()) };
+            let handshake = Handshake::begin(party, exported, certificate, &mut self.outgoing)?;
+            self.stage = Stage::Proving(Box::new(handshake));
         }
         if let Stage::Proving(handshake) = &mut self.stage
             && handshake.advance(&mut self.reader.buffer, &mut self.outgoing)?
         {
+            self.verified = handshake.take_verified();
             self.stage = Stage::Up;
         }
         Ok(())

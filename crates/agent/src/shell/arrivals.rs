@@ -5,10 +5,12 @@ use crate::{
     datagrams::Came,
     net::{Socket, cannot_listen, token},
     program::{self, Kind},
-    routing::{Route, Routing},
+    routing::{Arrived, Route, Routing},
 };
+use bytes::Buf;
 use marram_session::agent::{
     ConnectionId, Failure, In,
+    proxy::{self, Said},
     routes::{HELD_MAX, Protocol},
 };
 use marram_wire::{frame::Code, limits::STREAM_CUT};
@@ -53,7 +55,7 @@ impl Shell {
             let (datagrams, messages) = (fate.kind() == Kind::Datagrams, fate.kind().keeps_messages());
             // Fails if the system is out of memory; the program sees its connection close.
             if let Ok(connection) = self.locals.accept(self.poll.registry(), socket, Some(fate)) {
-                self.step(In::Accepted { connection, app, datagrams, messages });
+                self.step(In::Accepted { connection, app, datagrams, messages, origin: None });
             }
         }
     }
@@ -94,24 +96,45 @@ impl Shell {
 
     fn accepted(&mut self, stream: TcpStream, client: SocketAddr, index: usize) {
         let listener = self.listeners[index].1;
+        let local = stream.local_addr().unwrap_or(self.routing.address(listener));
+        let arrived = Arrived { listener, client, local };
         if self.routing.protocol(listener) == Protocol::WebSocket {
-            return self.browser_accepted(stream, client, listener);
+            return self.browser_accepted(stream, arrived);
         }
         let registry = self.poll.registry();
         // Fails if the client is gone already, or the system is out of memory; the client sees its connection close.
         let accepted = Socket::tcp(stream).and_then(|socket| self.locals.accept(registry, socket, None));
-        if let Ok(connection) = accepted {
-            match self.routing.decide(listener, client, &[], false) {
-                Route::App(app) => self.begin(connection, app, listener),
-                Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
-                Route::More => self.held.hold(self.clock.now(), connection, listener, client),
-            }
+        let Ok(connection) = accepted else { return };
+        if self.routing.takes_proxies(listener) {
+            return self.held.hold(self.clock.now(), connection, arrived, true);
+        }
+        match self.routing.decide(listener, client, &[], false) {
+            Route::App(app) => self.begin(connection, app, &arrived),
+            Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
+            Route::More => self.held.hold(self.clock.now(), connection, arrived, false),
         }
     }
 
-    fn begin(&mut self, connection: ConnectionId, app: String, listener: usize) {
-        self.routing.counts(listener).begun.fetch_add(1, Relaxed);
-        self.step(In::Accepted { connection, app, datagrams: false, messages: false });
+    fn begin(&mut self, connection: ConnectionId, app: String, arrived: &Arrived) {
+        self.routing.counts(arrived.listener).begun.fetch_add(1, Relaxed);
+        let origin = self.routing.origin(arrived);
+        self.step(In::Accepted { connection, app, datagrams: false, messages: false, origin });
+    }
+
+    /// Closes a connection whose proxy does not say who its client is.
+    fn refuse_unproxied(&mut self, connection: ConnectionId, reason: &str) {
+        let Some(waiting) = self.held.release(connection) else { return };
+        let session = None;
+        self.locals.reset(connection, Failure { session, code: Code::Killed, reason: reason.to_owned() });
+        self.tell_unproxied(&waiting.arrived, reason);
+    }
+
+    pub(super) fn tell_unproxied(&mut self, arrived: &Arrived, reason: &str) {
+        self.routing.counts(arrived.listener).refused.fetch_add(1, Relaxed);
+        if let Some(swallowed) = self.refusals.pass(self.clock.now()) {
+            let listener = self.routing.name(arrived.listener);
+            warn!(proxy = %arrived.client, listener, reason, swallowed, "connection refused: no usable PROXY protocol header");
+        }
     }
 
     fn refuse(&mut self, connection: ConnectionId, client: SocketAddr, rule: &str, reason: &str) {
@@ -145,8 +168,24 @@ impl Shell {
     /// Asks again for the route of a connection that is held; `last` if it is held no longer.
     pub(super) fn ask(&mut self, connection: ConnectionId, last: bool) {
         let Some(waiting) = self.held.get_mut(connection) else { return };
+        if waiting.proxied {
+            match proxy::read(&waiting.first) {
+                Ok(Said::More) if !last => return,
+                Ok(Said::More) => {
+                    let reason =
+                        "its PROXY protocol header did not come, or not in time (`patience.first_bytes`)";
+                    return self.refuse_unproxied(connection, reason);
+                }
+                Ok(Said::Header { len, ends }) => {
+                    waiting.first.advance(len);
+                    waiting.proxied = false;
+                    waiting.arrived.through(ends);
+                }
+                Err(reason) => return self.refuse_unproxied(connection, reason),
+            }
+        }
         let last = last || waiting.first.len() >= HELD_MAX;
-        let (listener, client) = (waiting.listener, waiting.client);
+        let Arrived { listener, client, .. } = waiting.arrived;
         let route = self.routing.decide(listener, client, &waiting.first, last);
         if route == Route::More {
             return;
@@ -156,7 +195,7 @@ impl Shell {
             Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
             Route::More => {}
             Route::App(app) => {
-                self.begin(connection, app, listener);
+                self.begin(connection, app, &waiting.arrived);
                 let mut first = waiting.first.freeze();
                 while !first.is_empty() {
                     let bytes = first.split_to(first.len().min(STREAM_CUT));
@@ -182,8 +221,11 @@ impl Shell {
                 Route::Refuse(rule, reason) => self.tell_refused(client.address, &rule, &reason),
                 Route::App(app) => {
                     self.routing.counts(client.listener).begun.fetch_add(1, Relaxed);
+                    let local = self.routing.address(client.listener);
+                    let arrived = Arrived { listener: client.listener, client: client.address, local };
+                    let origin = self.routing.origin(&arrived);
                     let connection = self.datagrams.begin(now_ns, client);
-                    self.step(In::Accepted { connection, app, datagrams: true, messages: false });
+                    self.step(In::Accepted { connection, app, datagrams: true, messages: false, origin });
                     return Some(In::Received { connection, bytes });
                 }
             }

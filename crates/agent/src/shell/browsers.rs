@@ -3,20 +3,21 @@
 use super::Shell;
 use crate::{
     net::Socket,
-    routing::Route,
+    routing::{Arrived, Route},
     websocket::{Came, Refusal},
 };
 use marram_session::agent::{ConnectionId, In, Out};
 use mio::net::TcpStream;
-use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Shell {
     /// One more connection at a listener for WebSocket.
-    pub(super) fn browser_accepted(&mut self, stream: TcpStream, client: SocketAddr, listener: usize) {
+    pub(super) fn browser_accepted(&mut self, stream: TcpStream, arrived: Arrived) {
         let (registry, now) = (self.poll.registry(), self.clock.now());
         // Fails if the client is gone already, or the system is out of memory; the client sees its connection close.
         let accepted = Socket::tcp(stream);
-        let _ = accepted.and_then(|socket| self.websockets.accept(registry, socket, (listener, client), now));
+        let proxied = self.routing.takes_proxies(arrived.listener);
+        let _ = accepted.and_then(|socket| self.websockets.accept(registry, socket, (arrived, proxied), now));
     }
 
     /// The next thing that a browser says.
@@ -29,12 +30,16 @@ impl Shell {
                 Came::Asked { connection, .. } if self.stops > 0 => {
                     self.websockets.refuse(now, connection, &Refusal::stopping());
                 }
-                Came::Asked { connection, listener, client, head } => {
+                Came::Unproxied { arrived, reason } => self.tell_unproxied(&arrived, reason),
+                Came::Asked { connection, arrived, head } => {
+                    let Arrived { listener, client, .. } = arrived;
                     match self.routing.decide(listener, client, &head, true) {
                         Route::App(app) => {
                             self.routing.counts(listener).begun.fetch_add(1, Relaxed);
                             self.websockets.grant(connection);
-                            self.step(In::Accepted { connection, app, datagrams: false, messages: true });
+                            let origin = self.routing.origin(&arrived);
+                            let (datagrams, messages) = (false, true);
+                            self.step(In::Accepted { connection, app, datagrams, messages, origin });
                         }
                         Route::Refuse(rule, reason) => {
                             self.websockets.refuse(now, connection, &Refusal::by_rule(&reason));

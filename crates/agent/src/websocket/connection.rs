@@ -4,14 +4,16 @@ use super::{
     request::{self, Refusal},
     talk::{self, Closing, Heard, Talk},
 };
-use crate::net::Socket;
+use crate::{net::Socket, routing::Arrived};
 use bytes::{Buf, Bytes, BytesMut};
-use marram_session::agent::ConnectionId;
+use marram_session::agent::{
+    ConnectionId,
+    proxy::{self, Said},
+};
 use marram_wire::limits::STREAM_CUT;
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, IoSlice, Write},
-    net::SocketAddr,
     time::Instant,
 };
 
@@ -42,6 +44,8 @@ pub(super) enum Step {
     Closed,
     /// It was turned away, or broke the protocol; whether it had a session.
     Left(bool),
+    /// Its proxy does not say who its client is, for this reason.
+    Unproxied(&'static str),
     /// Its peer is not there any more.
     Gone,
 }
@@ -56,8 +60,9 @@ struct Part {
 /// One connection.
 pub(super) struct Connection {
     pub(super) socket: Socket,
-    pub(super) listener: usize,
-    pub(super) client: SocketAddr,
+    pub(super) arrived: Arrived,
+    /// Whether its proxy has not said all yet.
+    proxied: bool,
     /// When to give it up.
     pub(super) deadline: Option<Instant>,
     /// Whether the agent knows of it.
@@ -85,11 +90,11 @@ pub(super) struct Connection {
 
 impl Connection {
     /// One that has not asked.
-    pub(super) fn new(socket: Socket, listener: usize, client: SocketAddr) -> Self {
+    pub(super) fn new(socket: Socket, arrived: Arrived, proxied: bool) -> Self {
         Self {
             socket,
-            listener,
-            client,
+            arrived,
+            proxied,
             deadline: None,
             known: false,
             reading: true,
@@ -180,8 +185,19 @@ impl Connection {
         match &mut self.stage {
             Stage::Asking(head) => {
                 // An end may lie across what was read before and now.
-                let from = head.len().saturating_sub(request::END.len() - 1);
+                let mut from = head.len().saturating_sub(request::END.len() - 1);
                 head.extend_from_slice(read);
+                if self.proxied {
+                    match proxy::read(head) {
+                        Ok(Said::More) => return Step::Nothing,
+                        Err(reason) => return Step::Unproxied(reason),
+                        Ok(Said::Header { len, ends }) => {
+                            head.advance(len);
+                            self.arrived.through(ends);
+                            (self.proxied, from) = (false, 0);
+                        }
+                    }
+                }
                 match request::read(head, from, origins) {
                     None => Step::Nothing,
                     Some(Ok((len, answer))) => {

@@ -13,7 +13,10 @@ pub(super) use request::Refusal;
 pub use request::{HEAD_MAX, is_origin};
 pub use unfinished::UNFINISHED_MAX;
 
-use crate::net::{Socket, token};
+use crate::{
+    net::{Socket, token},
+    routing::Arrived,
+};
 use bytes::{Bytes, BytesMut};
 use connection::{Connection, Step};
 use marram_session::agent::{ConnectionId, In};
@@ -22,7 +25,6 @@ use mio::{Interest, Registry};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
-    net::SocketAddr,
     ops::Bound,
     time::{Duration, Instant},
 };
@@ -51,7 +53,9 @@ pub(super) enum Came {
     /// From a client that was let in.
     Input(In),
     /// A request that can be granted, if the routes let it in: its head.
-    Asked { connection: ConnectionId, listener: usize, client: SocketAddr, head: Bytes },
+    Asked { connection: ConnectionId, arrived: Arrived, head: Bytes },
+    /// A connection was closed because its proxy did not say who its client is.
+    Unproxied { arrived: Arrived, reason: &'static str },
 }
 
 /// All of them.
@@ -126,12 +130,12 @@ impl WebSockets {
         !self.ready.is_empty() || self.unfinished.excess().is_some()
     }
 
-    /// Takes in a connection that came to a listener. Nothing is known of it before it asks.
+    /// Takes in a connection that came to a listener, and whether its proxy speaks first. Nothing is known of it before it asks.
     pub(super) fn accept(
         &mut self,
         registry: &Registry,
         mut socket: Socket,
-        (listener, client): (usize, SocketAddr),
+        (arrived, proxied): (Arrived, bool),
         now: Instant,
     ) -> io::Result<()> {
         let connection = ConnectionId(OURS | self.accepted);
@@ -144,7 +148,7 @@ impl WebSockets {
         {
             self.remove(oldest);
         }
-        self.all.insert(connection, Connection::new(socket, listener, client));
+        self.all.insert(connection, Connection::new(socket, arrived, proxied));
         self.asking.insert(connection);
         self.give_until(connection, now + self.patience);
         Ok(())
@@ -199,7 +203,7 @@ impl WebSockets {
             if !one.wants_read() {
                 continue;
             }
-            let allowed = origins(one.listener);
+            let allowed = origins(one.arrived.listener);
             let step = one.step(&mut self.buffer, allowed);
             one.queue(connection, &mut self.ready);
             self.unfinished.note(connection, one.unfinished());
@@ -209,8 +213,13 @@ impl WebSockets {
             match step {
                 Step::Nothing => {}
                 Step::Asked(head) => {
-                    let (listener, client) = (one.listener, one.client);
-                    return Some(Came::Asked { connection, listener, client, head });
+                    let arrived = one.arrived;
+                    return Some(Came::Asked { connection, arrived, head });
+                }
+                Step::Unproxied(reason) => {
+                    let arrived = one.arrived;
+                    self.remove(connection);
+                    return Some(Came::Unproxied { arrived, reason });
                 }
                 Step::Received(bytes) => {
                     self.fruitless -= 1;

@@ -5,6 +5,7 @@ use super::*;
 use mio::{Events, Poll, net::UnixStream as Polled};
 use std::{
     io::{Read, Write},
+    net::SocketAddr,
     os::unix::net::UnixStream,
 };
 
@@ -19,13 +20,24 @@ struct Bench {
     all: WebSockets,
     now: Instant,
     inputs: VecDeque<In>,
+    /// Whether clients come through a proxy that speaks first.
+    proxied: bool,
+    /// Those that asked, by where they came from; and why others were not let ask.
+    asked: Vec<Result<SocketAddr, &'static str>>,
 }
 
 impl Bench {
     fn new() -> Self {
         let now = Instant::now();
         let all = WebSockets::new(ASKING, VANISHED, now);
-        Self { poll: Poll::new().unwrap(), all, now, inputs: VecDeque::new() }
+        Self {
+            poll: Poll::new().unwrap(),
+            all,
+            now,
+            inputs: VecDeque::new(),
+            proxied: false,
+            asked: Vec::new(),
+        }
     }
 
     /// A client that has connected and said nothing; its end does not block.
@@ -35,7 +47,8 @@ impl Bench {
         ours.set_nonblocking(true).unwrap();
         let socket = Socket::Unix(Polled::from_std(ours));
         let from = SocketAddr::from(([127, 0, 0, 1], 1));
-        self.all.accept(self.poll.registry(), socket, (0, from), self.now).unwrap();
+        let arrived = Arrived { listener: 0, client: from, local: from };
+        self.all.accept(self.poll.registry(), socket, (arrived, self.proxied), self.now).unwrap();
         client
     }
 
@@ -55,7 +68,11 @@ impl Bench {
         while let Some(came) = self.all.next(self.now, |_| &[]) {
             match came {
                 Came::Input(input) => heard.push(input),
-                Came::Asked { connection, .. } => self.all.grant(connection),
+                Came::Asked { connection, arrived, .. } => {
+                    self.asked.push(Ok(arrived.client));
+                    self.all.grant(connection);
+                }
+                Came::Unproxied { reason, .. } => self.asked.push(Err(reason)),
             }
         }
         self.all.flush(self.now, &mut self.inputs);
@@ -104,6 +121,32 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
 
 fn received(connection: ConnectionId, text: &'static str) -> In {
     In::Received { connection, bytes: Bytes::from_static(text.as_bytes()) }
+}
+
+#[test]
+fn a_proxy_says_who_asks_before_it_does() {
+    use marram_session::agent::proxy::{Ends, write};
+    let mut bench = Bench { proxied: true, ..Bench::new() };
+    let source = SocketAddr::from(([192, 0, 2, 1], 40_000));
+    let header = write(Some(Ends { source, destination: ([192, 0, 2, 2], 80).into() }));
+    let asked = [&header[..], ASK].concat();
+    // However the bytes are cut. All stay, so that none is heard leaving.
+    let mut clients = Vec::new();
+    for cut in [1, header.len() - 1, header.len(), header.len() + 3, asked.len() - 1, asked.len()] {
+        let mut client = bench.connect();
+        client.write_all(&asked[..cut]).unwrap();
+        assert_eq!(bench.hear(), []);
+        client.write_all(&asked[cut..]).unwrap();
+        assert_eq!(bench.hear(), []);
+        assert!(read(&mut client).starts_with(b"HTTP/1.1 101 "), "{cut}");
+        assert_eq!(bench.asked.pop(), Some(Ok(source)));
+        clients.push(client);
+    }
+    let mut client = bench.connect();
+    client.write_all(ASK).unwrap();
+    assert_eq!(bench.hear(), []);
+    assert!(is_closed(&mut client));
+    assert!(bench.asked.pop().unwrap().unwrap_err().contains("does not begin with a PROXY protocol header"));
 }
 
 #[test]

@@ -11,7 +11,12 @@ use super::contents::{
 use super::placements::Parts;
 use super::store::Change;
 use super::{Failure, Lease, Reply, Request};
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
 use bytes::Bytes;
 use core::ops::Bound;
 use marram_wire::id::ImageHash;
@@ -178,6 +183,11 @@ pub struct Client {
     keep_at_ns: u64,
     /// What the store has under the lease.
     written: BTreeMap<String, Bytes>,
+    /// Of which revision each key was when it was heard of last. Every write is upon one, so that a request that comes after it
+    /// was given up replaces nothing newer.
+    revisions: BTreeMap<String, u64>,
+    /// Keys whose last write was not answered: it may be done, or yet to come.
+    unsure: BTreeSet<String>,
     /// Where the watch is, if there is one that is not broken.
     watch: Option<u64>,
     watches: u64,
@@ -216,6 +226,8 @@ impl Client {
             lease: None,
             keep_at_ns: 0,
             written: BTreeMap::new(),
+            revisions: BTreeMap::new(),
+            unsure: BTreeSet::new(),
             watch: None,
             watches: 0,
             step: None,
@@ -342,6 +354,10 @@ impl Client {
                 // Until it changes.
                 self.written.insert(key, value);
             }
+            (Step::Write(key, _) | Step::ListStandbys(key, _), Err(failure)) => {
+                self.unsure.insert(key);
+                self.failed(now_ns, &failure, out);
+            }
             (_, Err(failure)) => self.failed(now_ns, &failure, out),
             (Step::Grant, Ok(Reply::Granted { lease, ttl_s })) => {
                 self.lease = Some(lease);
@@ -350,12 +366,17 @@ impl Client {
             (Step::KeepAlive, Ok(Reply::Kept)) => {
                 self.keep_at_ns = now_ns + keep_interval_ns(self.config.lease_s);
             }
-            (Step::Write(key, value), Ok(Reply::Written { .. })) => {
-                self.written.insert(key, value);
+            (Step::Write(key, value), Ok(Reply::Written { revision })) => {
+                self.wrote(key, value, revision);
             }
-            (Step::ListStandbys(key, value), Ok(Reply::Written { .. })) => {
+            (Step::ListStandbys(key, value), Ok(Reply::Written { revision })) => {
                 self.figures.parts_written += 1;
-                self.written.insert(key, value);
+                self.wrote(key, value, revision);
+            }
+            // A write of this edge that came late, or another edge of its name: it is written again, upon that.
+            (Step::Write(key, _) | Step::ListStandbys(key, _), Ok(Reply::Conflict { entry })) => {
+                self.unsure.insert(key.clone());
+                self.revisions.insert(key, entry.map_or(0, |entry| entry.revision));
             }
             (Step::List, Ok(Reply::Entries { revision, entries })) => {
                 self.registrations.clear();
@@ -374,6 +395,8 @@ impl Client {
                 self.figures.leases_lost += 1;
                 self.lease = None;
                 self.written.clear();
+                self.revisions.clear();
+                self.unsure.clear();
                 self.wait(now_ns);
             }
             (step, Ok(reply)) => {
@@ -381,6 +404,13 @@ impl Client {
                 self.failed(now_ns, &Failure::Refused(why), out);
             }
         }
+    }
+
+    fn wrote(&mut self, key: String, value: Bytes, revision: u64) {
+        self.unsure.remove(&key);
+        // What was removed has none.
+        self.revisions.insert(key.clone(), if value.is_empty() { 0 } else { revision });
+        self.written.insert(key, value);
     }
 
     fn failed(&mut self, now_ns: u64, failure: &Failure, out: &mut Vec<Out>) {
@@ -441,14 +471,14 @@ impl Client {
             (Step::KeepAlive, Some(lease)) => Request::KeepAlive { lease },
             (Step::Revoke, Some(lease)) => Request::Revoke { lease },
             (Step::Write(key, value), lease) => {
-                let value = Some(value.clone());
-                Request::Write { key: key.clone(), expect: None, value, lease }
+                let (expect, value) = (Some(self.known(key)), Some(value.clone()));
+                Request::Write { key: key.clone(), expect, value, lease }
             }
             (Step::ListStandbys(key, value), lease) => {
                 self.list_at_ns = now_ns + LISTING_NS;
                 self.list_after.clone_from(key);
-                let value = (!value.is_empty()).then(|| value.clone());
-                Request::Write { key: key.clone(), expect: None, value, lease }
+                let (expect, value) = (Some(self.known(key)), (!value.is_empty()).then(|| value.clone()));
+                Request::Write { key: key.clone(), expect, value, lease }
             }
             (Step::KeepAlive | Step::Revoke, None) => return,
         };
@@ -456,6 +486,11 @@ impl Client {
         self.figures.requests += 1;
         self.step = Some((self.tags, step));
         out.push(Out::Send { tag: self.tags, request });
+    }
+
+    /// The revision upon which a key is written.
+    fn known(&self, key: &str) -> u64 {
+        self.revisions.get(key).copied().unwrap_or(0)
     }
 
     fn next_step(&self, now_ns: u64) -> Option<Step> {
@@ -473,7 +508,7 @@ impl Client {
             (images_key(&self.config.edge), encode(&self.holds)),
             (edge_key(&self.config.edge), encode(here)),
         ] {
-            if self.written.get(&key) != Some(&value) {
+            if self.written.get(&key) != Some(&value) || self.unsure.contains(&key) {
                 return Some(Step::Write(key, value));
             }
         }
@@ -490,7 +525,8 @@ impl Client {
         let there = |key: &String| self.written.get(key).cloned().unwrap_or_default();
         let after = (Bound::Excluded(&self.list_after), Bound::Unbounded);
         let turn = self.listed.range::<String, _>(after).chain(&self.listed);
-        let (key, value) = turn.into_iter().find(|(key, value)| there(key) != **value)?;
+        let (key, value) =
+            turn.into_iter().find(|(key, value)| there(key) != **value || self.unsure.contains(*key))?;
         Some(Step::ListStandbys(key.clone(), value.clone()))
     }
 

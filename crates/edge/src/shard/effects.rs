@@ -45,6 +45,7 @@ impl Shard {
                 }
                 Effect::Advance(cell, meta) => out.push(Out::Advance { cell, meta }),
                 Effect::Feed(keeper, frame) => self.send_keeper(id, keeper, frame, out),
+                Effect::StandbySlow(_) => self.counters.standbys_slow += 1,
                 Effect::KeeperLost(keeper, code, reason) => lost.push((keeper, code, reason)),
                 Effect::Feeder(frame) => {
                     let feeder = self.sessions.get(&id).and_then(|session| session.feeder);

@@ -4,6 +4,7 @@ use super::{Bound, Shard, index, policy};
 use crate::api::{App, Now, Out, Protect, WireId};
 use crate::near;
 use alloc::{
+    boxed::Box,
     string::{String, ToString},
     vec::Vec,
 };
@@ -24,17 +25,32 @@ const AGAIN_MAX: u32 = 4;
 pub(super) type Reached = (WireId, Option<Channel>, HostId);
 
 /// Why a hello is rejected.
+#[derive(Debug)]
 pub(super) struct Refusal(Code, String);
+
+impl Refusal {
+    /// The agent may not, whatever the session.
+    pub(super) fn forbidden(reason: String) -> Self {
+        Self(Code::Forbidden, reason)
+    }
+}
 
 fn refuse<T>(code: Code, reason: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal(code, reason.into()))
 }
+
+/// What an end hears that leaves no generation to open: a lie, since it would take longer than machines last to count so far.
+const NO_GENERATION_LEFT: &str = "no generation can follow the one that an end claims to have promised";
 
 impl Shard {
     pub(super) fn hello(&mut self, now: Now, wire: WireId, hello: Hello, out: &mut Vec<Out>) {
         let known = self.sessions.contains_key(&hello.session);
         let limit = self.config.recoveries_max as usize;
         if !known && !hello.fresh && limit > 0 && self.recoveries >= limit {
+            // Only a session's own ends can have it wait, or take the place of what waits already.
+            if let Err(refusal) = self.admissible(wire, &hello) {
+                return self.answer_hello(now, wire, &hello, Err(refusal), out);
+            }
             // Heartbeats go on: the end suspects a host, not a slow session.
             self.waiting.retain(|(_, other)| (other.session, other.server) != (hello.session, hello.server));
             self.counters.recoveries_queued += 1;
@@ -42,6 +58,12 @@ impl Shard {
         }
         let tried = self.try_hello(now, wire, &hello, true, out);
         self.answer_hello(now, wire, &hello, tried, out);
+    }
+
+    /// Whether the agent may say such a hello, and has shown the session's key if it has to.
+    fn admissible(&self, wire: WireId, hello: &Hello) -> Result<bool, Refusal> {
+        self.may_say_hello(wire, hello)?;
+        self.proven(wire, hello, &SessionKeys::derive(&self.secret, hello.session))
     }
 
     /// Once more, with all that a recorder could give.
@@ -90,10 +112,12 @@ impl Shard {
         may_recall: bool,
         out: &mut Vec<Out>,
     ) -> Result<(), Refusal> {
-        let keys = SessionKeys::derive(&self.secret, hello.session);
-        let proven = self.proven(wire, hello, &keys)?;
+        let proven = self.admissible(wire, hello)?;
         if self.draining {
             return refuse(Code::Busy, "the edge is shutting down");
+        }
+        if hello.promised.count == u64::MAX {
+            return refuse(Code::Protocol, NO_GENERATION_LEFT);
         }
         let port = if hello.server { Port::SERVER } else { Port::CLIENT };
         if let Some(session) = self.sessions.get(&hello.session)
@@ -116,12 +140,14 @@ impl Shard {
             }
             let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
             let seed = Seed(self.random.bytes());
+            let keys = SessionKeys::derive(&self.secret, id);
             let owner = Owner::new(id, app.image, keys, policy(&app, &self.config), &hosts, seed);
             let session = self.new_session(now, owner, &app);
             self.sessions.insert(id, session);
         }
         if let Some(session) = self.sessions.get_mut(&id) {
             (session.fresh, session.proven, session.again) = (hello.fresh, proven, 0);
+            session.origin = hello.origin.clone().filter(|_| hello.fresh).map(Box::new);
         }
         if hello.fresh {
             self.place(now, id, out);
@@ -142,6 +168,7 @@ impl Shard {
     ) -> Result<(App, Vec<Reached>), Refusal> {
         let port = if hello.server { Port::SERVER } else { Port::CLIENT };
         let app = self.app_of(now, hello, proven, out)?;
+        self.may_hold_end(wire, hello, app.server.as_deref())?;
         if let Some(home) = self.is_elsewhere(&app) {
             let reason =
                 alloc::format!("the cell that all clients of `{}` share is on shard {home}", app.name);
@@ -213,8 +240,9 @@ impl Shard {
         let port = if hello.server { Port::CLIENT } else { Port::SERVER };
         let known = self.sessions.get(&hello.session).and_then(|session| session.owner.host(port));
         if let Some(peer) = hello.peer.or(known) {
-            return match self.hosts.get(&peer) {
-                Some(wire) => Ok(Some((*wire, peer))),
+            // One that may not hold that end is not asked, whatever the hello says.
+            return match self.wire_to(peer, port, Some(server)) {
+                Some(wire) => Ok(Some((wire, peer))),
                 None => refuse(
                     Code::Waiting,
                     "the agent of the session's other end is not connected to this edge",
@@ -270,7 +298,12 @@ impl Shard {
         let Some(last) = self.sessions.get(&id).map(|session| session.owner.generation().count) else {
             return;
         };
-        let generation = Generation { count: count.max(last) + 1, opener: self.random.number() };
+        let Some(count) = count.max(last).checked_add(1) else {
+            return self.with_owner(now, id, out, |owner, effects| {
+                owner.over(Code::Protocol, NO_GENERATION_LEFT.to_string(), effects);
+            });
+        };
+        let generation = Generation { count, opener: self.random.number() };
         let mut channels = Vec::new();
         for ((wire_id, channel, _), port) in ends.iter().zip([Port::CLIENT, Port::SERVER]) {
             if let Some(session) = self.sessions.get_mut(&id)
@@ -297,11 +330,22 @@ impl Shard {
         if !core::mem::replace(&mut session.counted, true) {
             self.tenants.came(session.place, &session.owner.policy().app);
         }
-        let (fresh, proven) = (session.fresh, session.proven);
+        let (fresh, proven, origin) = (session.fresh, session.proven, session.origin.clone());
+        let client = ends.first().and_then(|(wire, ..)| self.wires.get(wire));
+        let identity = client.and_then(|wire| wire.verified.certificate.clone());
         self.counters.attempts += 1;
         let hosts: Vec<HostId> = ends.iter().map(|(.., host)| *host).collect();
         self.with_owner(now, id, out, |owner, effects| {
-            owner.open(&Attempt { generation, channels: &channels, hosts: &hosts, fresh, proven }, effects);
+            let attempt = Attempt {
+                generation,
+                channels: &channels,
+                hosts: &hosts,
+                fresh,
+                proven,
+                origin: origin.as_deref(),
+                client_identity: identity.as_deref(),
+            };
+            owner.open(&attempt, effects);
         });
     }
 
@@ -309,8 +353,9 @@ impl Shard {
     pub(super) fn known_ends(&self, id: SessionId) -> Option<Vec<Reached>> {
         let session = self.sessions.get(&id)?;
         let ports = [Port::CLIENT, Port::SERVER];
-        let hosts = ports.iter().filter_map(|port| session.owner.host(*port));
-        hosts.map(|host| self.hosts.get(&host).map(|wire| (*wire, None, host))).collect()
+        let server = session.owner.policy().server.as_deref();
+        let hosts = ports.iter().filter_map(|port| session.owner.host(*port).map(|host| (*port, host)));
+        hosts.map(|(port, host)| self.wire_to(host, port, server).map(|wire| (wire, None, host))).collect()
     }
 
     /// Another attempt was in the way, or the cell could not be kept: once more, over the same wires.

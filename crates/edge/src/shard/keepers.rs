@@ -22,6 +22,7 @@ use marram_session::{
 use marram_wire::{
     frame::{Channel, Code, Frame, Hello, Keeper, Recall, Speaker},
     id::{Generation, SessionId},
+    limits::REPLAYED_EVERY,
     seal::{self, KeeperKey, SessionKeys},
 };
 
@@ -93,6 +94,21 @@ impl Shard {
     /// A wire says that it leads to a keeper.
     pub(super) fn keeper(&mut self, now: Now, id: WireId, keeper: Keeper, out: &mut Vec<Out>) {
         let key = KeeperKey::derive(&self.secret);
+        let Some(wire) = self.wires.get(&id) else { return };
+        let rights = &wire.verified.rights;
+        match keeper.role {
+            0 if !rights.recorder => {
+                return self.refuse_role(id, "be a recorder", "roles = [\"recorder\"]", out);
+            }
+            1 if !rights.edge => {
+                return self.refuse_role(id, "stand by as an edge", "roles = [\"edge\"]", out);
+            }
+            0 | 1 => {}
+            _ => return self.goodbye(id, "a keeper of a kind that this edge does not know: update it", out),
+        }
+        if !wire.channels.is_empty() || !wire.servers.is_empty() {
+            return self.goodbye(id, "a wire that carries sessions does not lead to a keeper", out);
+        }
         let Some(wire) = self.wires.get_mut(&id) else { return };
         let genuine = seal::same(&keeper.proof, &key.proof(&wire.challenge, &keeper.name));
         if !genuine {
@@ -406,7 +422,7 @@ impl Shard {
         let mut effects = Vec::new();
         let (policy, seed) = (super::policy(&app, &self.config), Seed(self.random.bytes()));
         let owner = Owner::new(hello.session, app.image, keys, policy, &hosts, seed);
-        let Ok(owner) = owner.recalled(recalled, &mut effects) else { return false };
+        let Ok(owner) = owner.recalled(recalled, hello.promised, &mut effects) else { return false };
         let session = self.new_session(now, owner, &app);
         self.sessions.insert(hello.session, session);
         self.perform(now, hello.session, effects, out);
@@ -467,7 +483,10 @@ impl Shard {
             };
             let state = fill.map_or_else(String::new, |fill| {
                 if fill.ready {
-                    alloc::format!(", {} B behind", fill.behind)
+                    let entries = fill.unreplayed.filter(|entries| *entries >= REPLAYED_EVERY);
+                    let replay =
+                        entries.map_or_else(String::new, |n| alloc::format!(", {n} entries to replay"));
+                    alloc::format!(", {} B behind{replay}", fill.behind)
                 } else {
                     ", not ready".to_string()
                 }

@@ -7,6 +7,7 @@ mod peers;
 mod record;
 mod refused;
 mod report;
+mod roles;
 mod shared;
 mod tenants;
 mod wanted;
@@ -19,6 +20,7 @@ pub use wanted::{REST_MAX_NS, REST_MIN_NS, WANTED_MAX};
 
 use crate::api::{App, Configure, FromShard, In, Keep, Now, Out, Place, Protect, ToShard, WireId};
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet, VecDeque},
     string::{String, ToString},
     vec::Vec,
@@ -31,6 +33,7 @@ use marram_session::{
 use marram_wire::{
     frame::{Channel, Code, Drain, Frame, Hello},
     id::{Generation, HostId, ImageHash, Port, SessionId},
+    peer::Origin,
     random::Random,
     seal::DomainSecret,
 };
@@ -53,6 +56,8 @@ struct Session {
     former: Vec<(Port, WireId, Channel)>,
     fresh: bool,
     proven: bool,
+    /// Where its client came in, until it has begun.
+    origin: Option<Box<Origin>>,
     /// Whether it is among [`Shard::recoveries`].
     recovering: bool,
     /// Attempts in a row that another attempt was in the way of.
@@ -165,7 +170,7 @@ impl Shard {
     /// Takes one event and appends what is to be done.
     pub fn step(&mut self, now: Now, input: In, out: &mut Vec<Out>) {
         match input {
-            In::WireUp { wire } => self.wire_up(now, wire),
+            In::WireUp { wire, verified, address } => self.wire_up(now, wire, *verified, address),
             In::WireDown { wire } if self.is_peer(wire) => self.peer_down(now, wire, out),
             In::WireDown { wire } => self.wire_down(now, wire, out),
             In::Frame { wire, frame } if self.is_peer(wire) => self.peer_frame(now, wire, frame, out),
@@ -224,6 +229,7 @@ impl Shard {
             former: Vec::new(),
             fresh: false,
             proven: true,
+            origin: None,
             recovering: false,
             again: 0,
             timer_ns: None,

@@ -15,7 +15,7 @@ use marram_session::{
 };
 use marram_wire::{
     frame::{Channel, Code, Frame, Goodbye, Greet, Keep, Keeper, Ping, Pong, Reject, Welcome},
-    id::{HostId, SessionId},
+    id::SessionId,
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
     seal::{KeeperKey, SessionKeys},
 };
@@ -38,7 +38,6 @@ struct Peer {
 #[derive(Debug)]
 pub(super) struct Peers {
     dialer: Dialer,
-    host: HostId,
     wires: BTreeMap<WireId, Peer>,
     /// Sessions whose wire broke, by where it led: whether their owner is there will be seen.
     orphans: BTreeMap<Target, BTreeSet<SessionId>>,
@@ -72,7 +71,6 @@ impl Shard {
         };
         self.peers = Some(Peers {
             dialer: Dialer::new(dialer, now.mono_ns),
-            host: HostId(self.random.bytes()),
             wires: BTreeMap::new(),
             orphans: BTreeMap::new(),
             acts: Vec::new(),
@@ -83,12 +81,8 @@ impl Shard {
         let Some(peers) = &mut self.peers else { return out.push(Out::CloseWire { wire }) };
         peers.dialer.up(now.mono_ns, wire.0, target);
         peers.wires.insert(wire, Peer { target, name: None, channels: BTreeMap::new() });
-        let greet = Greet {
-            version_oldest: WIRE_VERSION_OLDEST,
-            version_newest: WIRE_VERSION,
-            host: peers.host,
-            servers: Vec::new(),
-        };
+        let greet =
+            Greet { version_oldest: WIRE_VERSION_OLDEST, version_newest: WIRE_VERSION, servers: Vec::new() };
         out.push(Out::Send { wire, frame: greet.into() });
     }
 

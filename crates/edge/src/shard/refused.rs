@@ -95,13 +95,13 @@ impl Shard {
             // Who has no proof at all is no session of a domain.
             Code::WrongKey if hello.proof.is_some() => String::new(),
             Code::UnknownImage if hello.image.is_some_and(|image| self.is_being_fetched(image)) => return,
-            Code::UnknownImage | Code::UnknownApp => String::new(),
+            Code::UnknownImage | Code::UnknownApp | Code::Forbidden => String::new(),
             Code::NoServerAgent => self.others_reached(),
             _ => return,
         };
         let Some(swallowed) = self.refused.tell(now.mono_ns, hello.session, code) else { return };
         let happens = match code {
-            Code::WrongKey => "it is refused for good",
+            Code::WrongKey | Code::Forbidden => "it is refused for good",
             Code::UnknownApp if hello.fresh => {
                 "it is refused, and over unless its agent knows an edge with that app or misses one"
             }

@@ -37,6 +37,7 @@ pub(super) struct Counters {
     pub(super) sabotage_seen: u64,
     pub(super) takeovers: u64,
     pub(super) keepers_lost: u64,
+    pub(super) standbys_slow: u64,
     pub(super) recalls: u64,
     pub(super) recalled: u64,
     pub(super) recalls_late: u64,
@@ -67,6 +68,7 @@ fn sum(a: Totals, b: Totals) -> Totals {
         checkpoints: a.checkpoints + b.checkpoints,
         checkpoint_bytes: a.checkpoint_bytes + b.checkpoint_bytes,
         generations: a.generations + b.generations,
+        pauses_ended: a.pauses_ended + b.pauses_ended,
     }
 }
 
@@ -109,6 +111,10 @@ impl Shard {
             tasks: tasks.turns,
             tasks_locked_out: tasks.locked_out,
             locks: tasks.locks,
+            paused: owner
+                .paused()
+                .map(|port| if port == Port::CLIENT { "client" } else { "server" }.into())
+                .collect(),
             checkpoints: totals.checkpoints,
             recoveries: owner.generation().count.saturating_sub(1),
             since_ms: session.since_ms,
@@ -133,6 +139,10 @@ impl Shard {
             gauge("sessions", self.sessions.len()),
             gauge("sessions_recovering", self.sessions.values().filter(|s| s.owner.recovering()).count()),
             gauge("sessions_standing_by", self.sessions.values().filter(|s| s.feeder.is_some()).count()),
+            gauge(
+                "sessions_paused",
+                self.sessions.values().filter(|s| s.owner.paused().next().is_some()).count()
+            ),
             gauge("recoveries_waiting", self.waiting.len()),
             gauge("sessions_waiting", self.refused.waiting(now.mono_ns)),
             gauge("shared_cells", self.shared.len()),
@@ -144,6 +154,7 @@ impl Shard {
             count("checkpoints_stored_total", totals.checkpoints),
             count("checkpoint_bytes_total", totals.checkpoint_bytes),
             count("generations_opened_total", totals.generations),
+            count("pauses_ended_total", totals.pauses_ended),
             count("handlers_run_total", self.counters.runs),
             count("attempts_total", self.counters.attempts),
             count("recoveries_total", self.counters.recoveries),
@@ -155,6 +166,7 @@ impl Shard {
             count("wires_refused_total", self.counters.wires_refused),
             count("takeovers_total", self.counters.takeovers),
             count("keepers_lost_total", self.counters.keepers_lost),
+            count("standbys_slow_total", self.counters.standbys_slow),
             count("recalls_total", self.counters.recalls),
             count("recalled_total", self.counters.recalled),
             count("recalls_late_total", self.counters.recalls_late),

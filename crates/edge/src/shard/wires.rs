@@ -11,6 +11,7 @@ use marram_wire::{
     frame::{Channel, Frame, Goodbye, Greet, Pong, Speaker, Welcome},
     id::HostId,
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
+    rights::Verified,
 };
 
 /// A wire from which nothing was heard for so long is closed; agents ask many times a second.
@@ -20,6 +21,10 @@ const SILENCE_CHECK_NS: u64 = 5_000_000_000;
 /// A wire from one agent.
 #[derive(Debug)]
 pub(super) struct Wire {
+    /// Which agent it is and what it may do, as the shell has verified it.
+    pub(super) verified: Verified,
+    /// Where it comes from.
+    pub(super) address: Option<String>,
     /// Once it has greeted.
     pub(super) host: Option<HostId>,
     pub(super) servers: Vec<String>,
@@ -40,8 +45,10 @@ impl Wire {
 }
 
 impl Shard {
-    pub(super) fn wire_up(&mut self, now: Now, id: WireId) {
+    pub(super) fn wire_up(&mut self, now: Now, id: WireId, verified: Verified, address: Option<String>) {
         let wire = Wire {
+            verified,
+            address,
             host: None,
             servers: Vec::new(),
             role: None,
@@ -116,9 +123,14 @@ impl Shard {
             return self.goodbye(id, &reason, out);
         }
         let Some(wire) = self.wires.get_mut(&id) else { return };
-        wire.host = Some(greet.host);
+        if let Some(server) = greet.servers.iter().find(|server| !wire.verified.rights.serves(server)) {
+            return self.refuse_server(id, server, out);
+        }
+        let host = wire.verified.host;
+        wire.host = Some(host);
         wire.servers.clone_from(&greet.servers);
-        self.hosts.insert(greet.host, id);
+        // An agent may have several wires here. Nobody else can have its id: that is the digest of its key.
+        self.hosts.insert(host, id);
         let welcome = Welcome {
             version,
             edge: self.config.edge.clone(),

@@ -9,6 +9,7 @@ use marram_edge::coordinator::{
     Request, STORE_BYTES_MAX, StandsBy, State, Store, VALUE_BYTES_MAX,
     contents::{
         Claimed, Held, NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, Registration, Stands, Subject, Witnessed,
+        decode, edge_key,
     },
 };
 use marram_wire::id::{Generation, ImageHash, SessionId};
@@ -519,6 +520,59 @@ fn a_store_that_is_full_is_not_away() {
 
 fn fill(number: u32) -> Request {
     Request::Write { key: format!("/other/{number}"), expect: None, value: Some(Bytes::new()), lease: None }
+}
+
+/// A client that is answered by its store at once, until it wants nothing more; if it is to be held, what it sends is given back instead.
+fn answered(client: &mut Client, store: &mut Store, now: u64, input: In, hold: bool) -> Vec<(u64, Request)> {
+    let (mut held, mut inputs) = (Vec::new(), vec![input]);
+    while let Some(input) = inputs.pop() {
+        let mut out = Vec::new();
+        client.step(now, input, &mut out);
+        for out in out {
+            if let Out::Send { tag, request } = out {
+                if hold {
+                    held.push((tag, request));
+                } else {
+                    let result = Ok(store.apply(now, request).unwrap());
+                    inputs.push(In::Answered { tag, result });
+                }
+            }
+        }
+    }
+    held
+}
+
+#[test]
+fn a_registration_that_comes_late_does_not_replace_a_newer_one() {
+    let with = |sessions| Registration { sessions, ..registration(1) };
+    let mut client = Client::new(Config { edge: "edge-0".into(), lease_s: 60, salt: 0 }, 0);
+    let mut store = Store::new();
+    answered(&mut client, &mut store, 0, In::Here(with(0)), false);
+    let stored =
+        |store: &mut Store| match store.apply(SECOND, Request::Get { key: edge_key("edge-0") }).unwrap() {
+            Reply::Entries { entries, .. } => decode::<Registration>(&entries[0].value).unwrap().sessions,
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(stored(&mut store), 0);
+    // This one is on its way for longer than is waited for.
+    let held = answered(&mut client, &mut store, SECOND, In::Here(with(1)), true);
+    let [(tag, late)] = &held[..] else { panic!("{held:?}") };
+    let given_up = In::Answered { tag: *tag, result: silence() };
+    assert!(answered(&mut client, &mut store, SECOND, given_up, true).is_empty(), "it waits a while");
+    // Meanwhile the edge has as many sessions as before, and says so: the late one may come yet.
+    answered(&mut client, &mut store, 10 * SECOND, In::Here(with(0)), false);
+    let reply = store.apply(11 * SECOND, late.clone()).unwrap();
+    assert!(matches!(reply, Reply::Conflict { .. }), "{reply:?}");
+    assert_eq!(stored(&mut store), 0);
+    // And if it came before the next one is written, that one is written upon it.
+    let held = answered(&mut client, &mut store, 12 * SECOND, In::Here(with(2)), true);
+    let [(tag, late)] = &held[..] else { panic!("{held:?}") };
+    answered(&mut client, &mut store, 12 * SECOND, In::Answered { tag: *tag, result: silence() }, true);
+    store.apply(13 * SECOND, late.clone()).unwrap();
+    assert_eq!(stored(&mut store), 2);
+    answered(&mut client, &mut store, 20 * SECOND, In::Here(with(3)), false);
+    assert_eq!(stored(&mut store), 3);
+    assert_eq!(client.state(), &State::There);
 }
 
 #[test]

@@ -1,0 +1,169 @@
+//! An agent's key pair. Its id is a digest of the public half, and the private one signs each connection, so that no other program
+//! can have that id.
+//!
+//! ```text
+//! file := the Ed25519 seed, 64 hexadecimal digits, and a new line
+//! ```
+//!
+//! Knows no wire.
+
+use super::{proof::Binding, random};
+use anyhow::{Context, bail, ensure};
+use marram_wire::id::HostId;
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    fmt,
+    fs::{File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::Path,
+    sync::Arc,
+};
+
+/// Size of a public key, in bytes.
+pub(crate) const PUBLIC_SIZE: usize = 32;
+/// Size of a signature, in bytes.
+pub(crate) const SIGNATURE_SIZE: usize = 64;
+const SEED_SIZE: usize = 32;
+/// Digits and a new line; a file that is longer is something else.
+const FILE_SIZE_MAX: u64 = 2 * SEED_SIZE as u64 + 2;
+
+/// An agent's key pair. Clones are the same one.
+#[derive(Clone)]
+pub struct AgentKey {
+    pair: Arc<Ed25519KeyPair>,
+    public: [u8; PUBLIC_SIZE],
+    /// Locked for as long as the key is used: two agents with one id would get each other's sessions.
+    _file: Option<Arc<File>>,
+}
+
+impl fmt::Debug for AgentKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AgentKey({})", self.host())
+    }
+}
+
+impl AgentKey {
+    /// A key that lives as long as the process.
+    ///
+    /// # Errors
+    /// If the operating system gives no random bytes.
+    pub fn generate() -> anyhow::Result<Self> {
+        Self::from_seed(&random()?)
+    }
+
+    /// The key in this file, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If the file cannot be used, with what to do about it.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let mut file = match Self::create(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::open(path),
+            made => made,
+        }
+        .with_context(|| format!("cannot use {shown} for this agent's key (`identity_file`)"))?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            bail!("another agent uses the key in {shown}: give each its own `identity_file`");
+        }
+        let metadata = file.metadata()?;
+        ensure!(
+            metadata.permissions().mode() & 0o077 == 0,
+            "{shown} holds this agent's private key, and others can read it: `chmod 600 {shown}`"
+        );
+        ensure!(metadata.len() <= FILE_SIZE_MAX, "{shown} is no agent's key: name another file");
+        let mut text = String::new();
+        file.read_to_string(&mut text).with_context(|| format!("cannot read {shown}"))?;
+        let seed = seed(text.trim_end())
+            .with_context(|| format!("{shown} is no agent's key: remove it to have a new one made"))?;
+        Ok(Self { _file: Some(Arc::new(file)), ..Self::from_seed(&seed)? })
+    }
+
+    /// Makes the file, with a new key in it: whole or not at all.
+    fn create(path: &Path) -> io::Result<File> {
+        let exists = || io::Error::from(io::ErrorKind::AlreadyExists);
+        if path.try_exists()? {
+            return Err(exists());
+        }
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}.new", std::process::id()));
+        let mut new = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
+        let digits: String = random::<SEED_SIZE>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(new, "{digits}")?;
+        new.sync_all()?;
+        // Another agent may have been quicker: then its key stays.
+        let linked = std::fs::hard_link(&name, path);
+        std::fs::remove_file(&name)?;
+        linked.and_then(|()| File::open(path))
+    }
+
+    fn from_seed(seed: &[u8; SEED_SIZE]) -> anyhow::Result<Self> {
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed).ok().context("a seed that is no key")?;
+        let public = pair.public_key().as_ref().try_into().context("a public key of another size")?;
+        Ok(Self { pair: Arc::new(pair), public, _file: None })
+    }
+
+    /// The agent's id.
+    #[must_use]
+    pub fn host(&self) -> HostId {
+        HostId::of_key(&self.public)
+    }
+
+    pub(crate) fn public(&self) -> [u8; PUBLIC_SIZE] {
+        self.public
+    }
+
+    /// Shows on one connection that this program has the private half.
+    pub(crate) fn sign(&self, binding: &Binding) -> [u8; SIGNATURE_SIZE] {
+        let signature = self.pair.sign(&binding.signed());
+        signature.as_ref().try_into().expect("an Ed25519 signature has 64 bytes")
+    }
+}
+
+/// Whether the agent with the binding's key has signed this connection.
+pub(crate) fn verify(binding: &Binding, signature: &[u8]) -> bool {
+    UnparsedPublicKey::new(&ED25519, binding.key).verify(&binding.signed(), signature).is_ok()
+}
+
+fn seed(digits: &str) -> Option<[u8; SEED_SIZE]> {
+    let bytes = digits.as_bytes();
+    let mut seed = [0; SEED_SIZE];
+    if bytes.len() != 2 * SEED_SIZE {
+        return None;
+    }
+    for (byte, pair) in seed.iter_mut().zip(bytes.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_key_is_the_same_again_and_one_agents_alone() {
+        let name = format!("marram-agent-key-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        let first = AgentKey::open(&path).expect("made");
+        let mode = std::fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let error = AgentKey::open(&path).expect_err("it is in use").to_string();
+        assert!(error.contains("another agent uses"), "{error}");
+        let host = first.host();
+        drop(first);
+        let again = AgentKey::open(&path).expect("free again");
+        assert_eq!(again.host(), host);
+        assert_ne!(AgentKey::generate().expect("random").host(), host);
+        drop(again);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("ours");
+        let error = AgentKey::open(&path).expect_err("others can read it").to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("ours");
+        std::fs::write(&path, "no key").expect("ours");
+        let error = AgentKey::open(&path).expect_err("no key").to_string();
+        assert!(error.contains("is no agent's key"), "{error}");
+        std::fs::remove_file(&path).expect("there");
+    }
+}
