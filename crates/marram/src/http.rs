@@ -1,6 +1,7 @@
 //! What this binary's HTTP servers have in common: connections and how many, who may ask, and answers that end or go on. Knows no
 //! request.
 
+use crate::tls::{Acceptor, Stream};
 use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -16,7 +17,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::Sleep;
 
@@ -72,7 +72,7 @@ impl hyper::body::Body for Body {
 
 /// A connection that breaks when its peer takes nothing of what waits to be written for so long.
 struct Impatient {
-    io: TokioIo<TcpStream>,
+    io: TokioIo<Stream>,
     patience: Duration,
     /// Until then, while something waits.
     waits: Option<Pin<Box<Sleep>>>,
@@ -110,8 +110,9 @@ impl Write for Impatient {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A socket has nothing to flush.
-        Pin::new(&mut self.io).poll_flush(context)
+        // A socket has nothing to flush; what is encrypted has.
+        let flushed = Pin::new(&mut self.io).poll_flush(context);
+        self.written(flushed, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -144,6 +145,8 @@ pub(crate) struct Server {
     pub(crate) head_patience: Duration,
     /// How long a peer may take nothing of an answer that waits for it.
     pub(crate) write_patience: Duration,
+    /// What it encrypts with, if it does.
+    pub(crate) tls: Option<Acceptor>,
 }
 
 impl Server {
@@ -194,8 +197,19 @@ impl Server {
             };
             // Refused only of a connection that is gone.
             let _ = stream.set_nodelay(true);
-            let answer = Arc::clone(&answer);
+            let (answer, tls) = (Arc::clone(&answer), self.tls.clone());
             tokio::spawn(async move {
+                let stream = match tls {
+                    None => Stream::Plain(stream),
+                    Some(tls) => match tokio::time::timeout(head_patience, tls.accept(stream)).await {
+                        Ok(Ok(stream)) => stream,
+                        Ok(Err(error)) => {
+                            tracing::debug!("a handshake failed: {error}");
+                            return;
+                        }
+                        Err(_) => return,
+                    },
+                };
                 let service = hyper::service::service_fn(|request| {
                     let answered = answer(request);
                     async move { Ok::<_, Infallible>(answered.await) }
@@ -213,12 +227,20 @@ impl Server {
     }
 }
 
+/// The token that a request shows; empty if it shows something else.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let shown = headers.get(header::AUTHORIZATION)?.as_bytes();
+    Some(shown.strip_prefix(b"Bearer ").unwrap_or_default())
+}
+
+/// Whether a token that was shown is the right one. Digests compare in a time that says nothing about where the two differ.
+pub(crate) fn is_same(shown: &[u8], token: &str) -> bool {
+    blake3::hash(shown) == blake3::hash(token.as_bytes())
+}
+
 /// Whether a request shows the token, if one must be shown.
 pub(crate) fn shows(headers: &HeaderMap, token: Option<&str>) -> bool {
-    let shown = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-    let shown = shown.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
-    // Digests compare in a time that says nothing about where the two differ.
-    token.is_none_or(|token| blake3::hash(shown) == blake3::hash(token.as_bytes()))
+    token.is_none_or(|token| is_same(bearer(headers).unwrap_or_default(), token))
 }
 
 #[cfg(test)]
@@ -251,6 +273,7 @@ mod tests {
             connections_max: 1,
             head_patience: PATIENCE,
             write_patience: Duration::from_secs(1),
+            tls: None,
         };
         let answer = |request: Request<Incoming>| async move {
             Response::new(match request.uri().path() {

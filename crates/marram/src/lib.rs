@@ -20,3 +20,4 @@ pub mod memory;
 pub mod project;
 pub mod recorder;
 pub mod replay;
+mod tls;

@@ -7,6 +7,8 @@ use marram::admin::client::{Client, ClientError};
 use marram::harness::{Lab, Layout};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::Duration;
 
 /// The status line and everything behind it, for a request as written.
@@ -19,32 +21,217 @@ fn raw(address: SocketAddr, request: &str) -> String {
     answer
 }
 
+/// What is answered to a request with these headers, by its address.
+fn ask(address: SocketAddr, request: &str, headers: &[&str]) -> String {
+    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+    raw(address, &format!("{request} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n"))
+}
+
 fn get(address: SocketAddr, path: &str) -> String {
-    raw(address, &format!("GET {path} HTTP/1.1\r\nHost: edge\r\nConnection: close\r\n\r\n"))
+    ask(address, &format!("GET {path}"), &[])
+}
+
+/// The header that shows the token that the first edge made for itself.
+fn own_token(lab: &Lab) -> String {
+    let path = lab.place.path().join(lab.edges[0].directory()).join("state/admin-token");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    format!("Authorization: Bearer {}", std::fs::read_to_string(path).unwrap().trim())
+}
+
+fn assert_status(answer: &str, status: u16) {
+    assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status} is expected: {answer}");
+    let says_what_to_do = answer.contains("\"error\":") && answer.contains("\"fix\":");
+    assert!(status < 400 || says_what_to_do, "{answer}");
 }
 
 #[test]
 fn answers_are_prometheus_text_or_json_with_a_fix() {
     let mut lab = support::lab("admin", 1, 1);
     lab.start_edges("").unwrap();
-    let admin = lab.edges[0].admin();
-    let metrics = get(admin, "/metrics");
+    let (admin, token) = (lab.edges[0].admin(), own_token(&lab));
+    let json = "Content-Type: application/json";
+    let shown = |request: &str| ask(admin, request, &[&token, json]);
+    let metrics = shown("GET /metrics");
     assert!(
         metrics.starts_with("HTTP/1.1 200") && metrics.contains("text/plain; version=0.0.4"),
         "{metrics}"
     );
     assert!(metrics.contains("# TYPE marram_shards gauge\nmarram_shards{edge="), "{metrics}");
     assert!(get(admin, "/healthz").starts_with("HTTP/1.1 200"));
-    for (answer, status) in [
-        (get(admin, "/v2/apps"), "404"),
-        (get(admin, "/v1/sessions/xyz"), "400"),
-        (get(admin, &format!("/v1/images/{}", "0".repeat(64))), "404"),
-        (raw(admin, "POST /v1/apps HTTP/1.1\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc"), "400"),
-        (raw(admin, "DELETE /v1/apps/nonsuch HTTP/1.1\r\nConnection: close\r\n\r\n"), "404"),
+    for (request, status) in [
+        ("GET /v2/apps", 404),
+        ("GET /v1/sessions/xyz", 400),
+        (&*format!("GET /v1/images/{}", "0".repeat(64)), 404),
+        ("POST /v1/apps", 400),
+        ("DELETE /v1/apps/nonsuch", 404),
     ] {
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
-        assert!(answer.contains("\"error\":") && answer.contains("\"fix\":"), "{answer}");
+        assert_status(&shown(request), status);
     }
+}
+
+/// What a browser sends for a page that an operator looks at: of another origin, of a name that leads to this machine (DNS
+/// rebinding), with a body that needs no preflight; with the token, should the page ever come by it.
+#[test]
+fn a_web_page_controls_nothing() {
+    let mut lab = support::lab("admin-page", 1, 1);
+    lab.start_edges("").unwrap();
+    let (admin, token) = (lab.edges[0].admin(), own_token(&lab));
+    let start = lab.journal.end();
+    let (plain, json) = ("Content-Type: text/plain", "Content-Type: application/json");
+    let session = format!("/v1/sessions/{}/record", "0".repeat(32));
+    let changes = ["POST /v1/drain", "POST /v1/apps", "PUT /v1/routes", &format!("POST {session}")];
+    for shown in [&*token, "X-None: 1"] {
+        for request in changes {
+            for kind in [plain, json] {
+                assert_status(&ask(admin, request, &[shown, kind, "Origin: http://evil.example"]), 403);
+                let rebound =
+                    format!("{request} HTTP/1.1\r\nHost: evil.example:7401\r\n{shown}\r\n{kind}\r\n");
+                assert_status(&raw(admin, &format!("{rebound}Connection: close\r\n\r\n")), 403);
+            }
+        }
+        for path in [&*session, "/v1/sessions", "/metrics", "/healthz"] {
+            let rebound = format!("GET {path} HTTP/1.1\r\nHost: evil.example:7401\r\n{shown}\r\n");
+            assert_status(&raw(admin, &format!("{rebound}Connection: close\r\n\r\n")), 403);
+        }
+    }
+    for request in changes {
+        assert_status(&ask(admin, request, &[&token, plain]), 415);
+        assert_status(&ask(admin, request, &[&token]), 415);
+        assert_status(&ask(admin, request, &[json]), 401);
+    }
+    // Nothing was done, and an operator still can.
+    let stops = |event: &marram::harness::Event| event.text("message").starts_with("stopping");
+    assert_eq!(lab.journal.count(start, stops), 0, "{}", lab.journal.tail(20));
+    assert_status(&ask(admin, "POST /v1/drain", &[&token, json]), 200);
+    assert!(
+        lab.journal.wait(start, Duration::from_secs(60), |event| event.name() == "process_ended").is_some()
+    );
+}
+
+#[test]
+fn commands_find_the_token_of_an_edge_and_each_edge_has_its_own() {
+    let mut lab = support::lab("admin-found", 2, 1);
+    lab.start_edges("").unwrap();
+    let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
+    let localhost = format!("--edge=localhost:{}", lab.edges[0].admin().port());
+    let ps = |arguments: &[&String], home: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
+        command.arg("ps").args(arguments);
+        if let Some(home) = home {
+            // As another user, to whom nothing is published.
+            command.env("HOME", home);
+            for name in ["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "RUNTIME_DIRECTORY"] {
+                command.env_remove(name);
+            }
+        }
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(ps(&[&urls[0], &urls[1], &localhost], None).0, Some(0));
+    let tokens = [0, 1].map(|edge| {
+        lab.place.path().join(lab.edges[edge].directory()).join("state/admin-token").display().to_string()
+    });
+    let show = |edge: usize| format!("--token-file={}", tokens[edge]);
+    assert_eq!(ps(&[&urls[0], &show(0)], Some("/nonexistent")).0, Some(0));
+    let (code, said) = ps(&[&urls[0], &show(1)], None);
+    assert!(code == Some(3) && said.contains("the admin token is wrong"), "{code:?} {said}");
+    // An edge that is killed takes its token with it: what listens there now is shown nothing.
+    let admin = lab.edges[0].admin();
+    lab.edges[0].kill();
+    let impostor = std::net::TcpListener::bind(admin).unwrap();
+    let heard = std::thread::spawn(move || {
+        let (mut stream, _) = impostor.accept().unwrap();
+        let mut heard = Vec::new();
+        while !heard.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            heard.push(byte[0]);
+        }
+        String::from_utf8(heard).unwrap().to_lowercase()
+    });
+    ps(&[&urls[0]], None);
+    let heard = heard.join().unwrap();
+    assert!(heard.contains("host: ") && !heard.contains("authorization"), "{heard}");
+}
+
+#[test]
+fn prometheus_has_a_token_of_its_own_or_needs_none() {
+    let mut lab = guarded("admin-metrics", |layout| {
+        layout.admin = "token_file = \"../admin-token\"\nmetrics_token_file = \"../metrics-token\"\n".into();
+    });
+    lab.place.write("metrics-token", "a token for figures only").unwrap();
+    lab.start_edges("").unwrap();
+    let admin = lab.edges[0].admin();
+    let token = "Authorization: Bearer a token for figures only";
+    assert_status(&ask(admin, "GET /metrics", &[token]), 200);
+    assert_status(&ask(admin, "GET /v1/apps", &[token]), 403);
+    assert_status(&get(admin, "/metrics"), 401);
+    let mut open = support::lab_with("admin-open", |layout| layout.admin = "metrics = \"open\"\n".into());
+    open.start_edges("").unwrap();
+    let admin = open.edges[0].admin();
+    assert_status(&get(admin, "/metrics"), 200);
+    assert_status(&get(admin, "/v1/apps"), 401);
+}
+
+/// What the edge says of an image of its cache that was changed, or that another edge compiled.
+#[test]
+fn native_code_that_does_not_authenticate_is_compiled_again_and_said() {
+    let mut lab = support::lab("admin-image", 2, 1);
+    lab.start_edges("").unwrap();
+    let images = [0, 1].map(|edge| {
+        let images = lab.place.path().join(lab.edges[edge].directory()).join("state/images");
+        assert_eq!(std::fs::metadata(&images).unwrap().permissions().mode() & 0o777, 0o700);
+        let is_image = |path: &std::path::PathBuf| path.extension().is_some_and(|kind| kind == "image");
+        let mut files = std::fs::read_dir(images).unwrap().map(|entry| entry.unwrap().path());
+        files.find(is_image).unwrap()
+    });
+    let mut flipped = std::fs::read(&images[0]).unwrap();
+    *flipped.last_mut().unwrap() ^= 1;
+    let planted = std::fs::read(&images[1]).unwrap();
+    let manifest = lab.place.path().join("apps/forward/marram.toml");
+    assert!(manifest.is_file(), "{}", manifest.display());
+    for bytes in [flipped, planted] {
+        std::fs::write(&images[0], &bytes).unwrap();
+        let start = lab.journal.end();
+        let output = Command::new(env!("CARGO_BIN_EXE_marram"))
+            .arg("deploy")
+            .arg(&manifest)
+            .arg(format!("--edge=http://{}", lab.edges[0].admin()))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let says = |event: &marram::harness::Event| {
+            event.text("level") == "WARN" && event.text("message").contains("does not authenticate")
+        };
+        assert!(lab.journal.wait(start, Duration::from_secs(60), says).is_some(), "{}", lab.journal.tail(20));
+        assert_ne!(std::fs::read(&images[0]).unwrap(), bytes);
+    }
+}
+
+/// A production edge has no field that makes it err.
+#[test]
+fn no_configuration_and_no_environment_sabotages_an_edge() {
+    let mut lab = support::lab("admin-sabotage", 1, 1);
+    assert!(lab.start_edges("sabotage = 1").is_err());
+    let errors = lab.place.path().join(format!("{}.stderr", lab.edges[0].directory()));
+    let error = std::fs::read_to_string(errors).unwrap();
+    assert!(error.contains("unknown field `sabotage`"), "{error}");
+    let place = lab.place.path().join(lab.edges[0].directory());
+    std::fs::write(
+        place.join("plain.toml"),
+        format!(
+            "state = \"s\"\nlisten = [\"127.0.0.1:1\"]\nsecret_file = {:?}\n",
+            lab.place.path().join("secret")
+        ),
+    )
+    .unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_marram"))
+        .args(["edge", "--config"])
+        .arg(place.join("plain.toml"))
+        .env("MARRAM_EDGE__SABOTAGE", "1")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
 /// A run whose admin API asks for a token, which is `admin-token` in its directory.
@@ -60,6 +247,8 @@ fn a_token_that_is_configured_must_be_shown() {
     lab.start_edges("").unwrap();
     let admin = lab.edges[0].admin();
     assert!(get(admin, "/healthz").starts_with("HTTP/1.1 200"), "load balancers have no token");
+    let unnamed = raw(admin, "GET /healthz HTTP/1.0\r\n\r\n");
+    assert!(unnamed.starts_with("HTTP/1.0 200"), "some name no host: {unnamed}");
     for path in ["/metrics", "/v1/apps", "/v1/sessions"] {
         assert!(get(admin, path).starts_with("HTTP/1.1 401"), "{path}");
     }
@@ -79,6 +268,7 @@ fn an_edge_fetches_what_its_peers_have() {
     let layout =
         support::layout("admin-new", |layout| layout.admin = format!("peers = [\"http://{peer}\"]\n"));
     let mut second = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
+    support::same_domain(&second, &first);
     let start = second.journal.end();
     second.start_edges("").unwrap();
     let deployed =
@@ -89,4 +279,20 @@ fn an_edge_fetches_what_its_peers_have() {
         list["apps"][0]["image"].as_str().unwrap().to_owned()
     };
     assert_eq!(image(&first), image(&second));
+}
+
+/// An edge gives its apps to edges of its own domain, whatever token their operators have, and to no other.
+#[test]
+fn an_edge_of_another_domain_is_given_no_app() {
+    let mut first = support::lab("admin-own", 1, 1);
+    first.start_edges("").unwrap();
+    let peer = first.edges[0].admin();
+    let layout =
+        support::layout("admin-other", |layout| layout.admin = format!("peers = [\"http://{peer}\"]\n"));
+    let mut second = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
+    second.start_edges("").unwrap();
+    let refused =
+        |event: &marram::harness::Event| event.text("message").contains("apps could not be fetched");
+    let refused = second.journal.wait(0, Duration::from_secs(60), refused).expect("it says so").1;
+    assert!(refused.text("message").contains("`secret_file`"), "{}", refused.fields);
 }

@@ -49,14 +49,15 @@ fn sessions_through_three_stages_outlive_their_edges() {
     assert!(sessions > 0 && bytes > 0 && orphaned > 0, "{sessions} sessions, {bytes} B, {orphaned} orphaned");
 }
 
-/// Edges without apps, with these peers and tables.
-fn empty(purpose: &'static str, edges: usize, peers: &[String], tables: &str) -> Lab {
+/// Edges without apps, with these peers and tables, of the domain of another run.
+fn empty(purpose: &'static str, edges: usize, peers: &[String], tables: &str, domain: Option<&Lab>) -> Lab {
     let layout = support::layout(purpose, |layout| {
         layout.edges = edges;
         layout.admin = format!("peers = {peers:?}\n");
         layout.edge_tables = tables.into();
     });
     let mut lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
+    domain.into_iter().for_each(|other| support::same_domain(&lab, other));
     lab.start_edges("").unwrap();
     lab
 }
@@ -97,7 +98,7 @@ impl Client {
 
 #[test]
 fn what_an_edge_forces_on_every_app_is_part_of_it_everywhere() {
-    let mut lab = empty("chains-forced", 2, &[], FORCED);
+    let mut lab = empty("chains-forced", 2, &[], FORCED, None);
     let refused = deploy(&lab, "counting", "counter");
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(
@@ -128,8 +129,8 @@ fn what_an_edge_forces_on_every_app_is_part_of_it_everywhere() {
 
     // An edge of the same configuration takes the apps from a peer, with their stages; another one does not.
     let peer = [url(&lab.edges[1])];
-    let alike = empty("chains-alike", 1, &peer, FORCED);
-    let other = empty("chains-other", 1, &peer, "");
+    let alike = empty("chains-alike", 1, &peer, FORCED, Some(&lab));
+    let other = empty("chains-other", 1, &peer, "", Some(&lab));
     let copied = |lab: &Lab| {
         let about = |event: &Event| {
             event.name() == "deployed" && event.text("app") == "counting"

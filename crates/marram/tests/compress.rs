@@ -172,11 +172,7 @@ impl Drop for Program {
 #[test]
 fn uploads_reach_a_server_in_python_and_a_connection_is_kept_while_its_edge_dies() {
     let place = marram::harness::Place::new("compress-python").unwrap();
-    let python = "/usr/bin/python3";
-    if !Command::new(python).args(["-c", "import requests"]).status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no python3 with requests on this machine");
-        return;
-    }
+    let Some(python) = support::python_with("requests") else { return };
     let (program, address) = (place.write("server.py", PYTHON_SERVER).unwrap(), free_address().unwrap());
     let mut command = Command::new(python);
     command.arg(program).arg(address.port().to_string());

@@ -45,8 +45,8 @@ impl Pair {
         }
         let (image, heard) = (Arc::clone(image), Default::default());
         let mut pair = Self { image, stays, carried, is_carried, inputs: 0, spent_ns: 0, heard };
-        pair.give(&Input::Open { port: Port::CLIENT, kind: PortKind::Client });
-        pair.give(&Input::Open { port: Port::SERVER, kind: PortKind::Server });
+        pair.give(&Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None });
+        pair.give(&Input::Open { port: Port::SERVER, kind: PortKind::Server, peer: None });
         pair
     }
 

@@ -170,6 +170,12 @@ fn an_edge_without_peers_fetches_an_image_from_whom_the_coordinator_names() {
     wait(&lab, 1, start, &["asking the peers"]);
     wait(&lab, 1, start, &["is fetched"]);
     client.count();
+    // Each has another token for its operators: B was given the image for what all edges of the domain share.
+    let [a, b] = [0, 1].map(|edge| {
+        let path = lab.place.path().join(lab.edges[edge].directory()).join("state/admin-token");
+        std::fs::read_to_string(path).unwrap()
+    });
+    assert_ne!(a, b);
 }
 
 #[test]

@@ -13,11 +13,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Port 1 is nobody's.
 const NOBODY: &str = "http://127.0.0.1:1";
 
-/// Edges without apps, with these peers.
-fn empty(purpose: &'static str, edges: usize, peers: &[String]) -> Lab {
+/// Edges without apps, with these peers, of the domain of another run.
+fn empty(purpose: &'static str, edges: usize, peers: &[String], domain: Option<&Lab>) -> Lab {
     let admin = format!("peers = {peers:?}\n");
     let layout = support::layout(purpose, |layout| (layout.edges, layout.admin) = (edges, admin));
     let mut lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
+    domain.into_iter().for_each(|other| support::same_domain(&lab, other));
     lab.start_edges("").unwrap();
     lab
 }
@@ -61,9 +62,9 @@ impl Client {
 
 #[test]
 fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
-    let keeper = empty("fetch-keeper", 1, &[]);
+    let keeper = empty("fetch-keeper", 1, &[], None);
     let keeper_edge = &keeper.edges[0];
-    let mut lab = empty("fetch", 2, &[NOBODY.into(), url(keeper_edge)]);
+    let mut lab = empty("fetch", 2, &[NOBODY.into(), url(keeper_edge)], Some(&keeper));
     deploy(&lab, ["1MiB", "60s"], &[&lab.edges[0], keeper_edge]);
     let old = image(keeper_edge);
     let addresses = lab.edge_addresses();
@@ -96,8 +97,8 @@ fn an_edge_fetches_the_image_of_a_session_that_comes_to_it() {
 
 #[test]
 fn where_nobody_has_the_image_the_session_ends_and_says_so() {
-    let keeper = empty("fetch-none-keeper", 1, &[]);
-    let mut lab = empty("fetch-none", 2, &[url(&keeper.edges[0])]);
+    let keeper = empty("fetch-none-keeper", 1, &[], None);
+    let mut lab = empty("fetch-none", 2, &[url(&keeper.edges[0])], Some(&keeper));
     deploy(&lab, ["1MiB", "2s"], &[&lab.edges[0]]);
     let addresses = lab.edge_addresses();
     let address = lab.start_client_agent(&addresses, &["moving"]).unwrap()[0].address;

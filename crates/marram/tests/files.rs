@@ -12,10 +12,11 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Edges without apps, whose configuration has these lines in `[admin]`.
-fn empty(purpose: &'static str, edges: usize, admin: String) -> Lab {
+/// Edges without apps, whose configuration has these lines in `[admin]`, of the domain of another run.
+fn empty(purpose: &'static str, edges: usize, admin: String, domain: Option<&Lab>) -> Lab {
     let layout = support::layout(purpose, |layout| (layout.edges, layout.admin) = (edges, admin));
     let mut lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
+    domain.into_iter().for_each(|other| support::same_domain(&lab, other));
     lab.start_edges("").unwrap();
     lab
 }
@@ -55,7 +56,7 @@ impl Reader {
 
 #[test]
 fn a_cell_reads_its_apps_files_wherever_it_lives() {
-    let mut lab = empty("files", 2, String::new());
+    let mut lab = empty("files", 2, String::new(), None);
     lab.place.write("apps/reader/lists/short.txt", "marram\nlyme\nsea sandwort\n").unwrap();
     let files = "[[files]]\npath = \"/etc/words\"\nsource = \"lists/short.txt\"\n";
     let output = deploy(&lab, files);
@@ -75,7 +76,7 @@ fn a_cell_reads_its_apps_files_wherever_it_lives() {
     // An edge that fetches the app from a peer has never seen the file's folder.
     std::fs::remove_file(lab.place.path().join("apps/reader/lists/short.txt")).unwrap();
     let peer = lab.edges[1 - owner].admin();
-    let mut new = empty("files-peer", 1, format!("peers = [\"http://{peer}\"]\n"));
+    let mut new = empty("files-peer", 1, format!("peers = [\"http://{peer}\"]\n"), Some(&lab));
     let deployed = |event: &Event| event.name() == "deployed" && event.text("app") == "reader";
     new.journal.wait(0, PATIENCE, deployed).expect("it is fetched");
     assert_eq!(images(&new)[0], first[0]);
@@ -86,7 +87,7 @@ fn a_cell_reads_its_apps_files_wherever_it_lives() {
 
 #[test]
 fn other_bytes_are_another_image_and_no_file_is_an_error_that_the_cell_sees() {
-    let mut lab = empty("files-other", 1, String::new());
+    let mut lab = empty("files-other", 1, String::new(), None);
     let files = "[[files]]\npath = \"/etc/words\"\nsource = \"words\"\n";
     let mut names = Vec::new();
     for contents in ["one\n", "two\n"] {
@@ -106,7 +107,7 @@ fn other_bytes_are_another_image_and_no_file_is_an_error_that_the_cell_sees() {
 
 #[test]
 fn a_file_that_cannot_be_had_is_named_with_its_field_and_nothing_is_deployed() {
-    let lab = empty("files-bad", 1, String::new());
+    let lab = empty("files-bad", 1, String::new(), None);
     lab.place.write("apps/secret", "not the app's").unwrap();
     for (source, words) in [
         ("missing", &["marram.toml:5", "`files.source`", "cannot be read"][..]),

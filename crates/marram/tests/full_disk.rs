@@ -97,7 +97,7 @@ fn fill(path: &Path) {
 fn a_full_disk_refuses_deployments_and_nothing_else_and_room_is_all_it_takes() {
     let tools = Place::new("full-disk-tools").unwrap();
     if !may_mount(&tools) {
-        eprintln!("SKIPPED: mounting in a namespace of one's own takes root and `unshare` (util-linux)");
+        support::skip::skip("mounting in a namespace of its own takes root and `unshare` (util-linux)");
         return;
     }
     let mut lab = support::lab_with("full-disk", |layout| layout.program = on_a_small_disk(&tools));
@@ -112,7 +112,7 @@ fn a_full_disk_refuses_deployments_and_nothing_else_and_room_is_all_it_takes() {
     let inside = PathBuf::from(format!("/proc/{process}/root"));
     let state = inside.join(lab.place.path().strip_prefix("/").unwrap()).join("A-1/state");
     let before = (names(&state.join("images")), names(&state.join("apps")));
-    assert_eq!(before.0.len(), 2, "an app and its image: {before:?}");
+    assert_eq!(before.0.len(), 3, "an app, its image and the key of the folder: {before:?}");
 
     fill(&state.join("filler"));
     let refused = deploy(&lab);

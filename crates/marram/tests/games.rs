@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
+#[path = "games/terminal.rs"]
+mod terminal;
+#[path = "games/words.rs"]
+mod words;
 
 use marram::harness::Lab;
 use std::io::{BufRead, BufReader, Write};
@@ -26,20 +30,29 @@ struct Player {
     told: Vec<String>,
 }
 
+/// Edges that have a game, not yet started.
+fn lab(purpose: &'static str, game: &str) -> Lab {
+    let layout = support::layout(purpose, |layout| layout.edges = 2);
+    let manifest = if game == "scrabble" {
+        "protect = \"endpoints\"\n[[files]]\npath = \"/etc/words\"\nsource = \"words\"\n"
+    } else {
+        "protect = \"endpoints\"\n"
+    };
+    Lab::new(layout, |place| {
+        place.write(&format!("apps/{game}/words"), WORDS.replace(' ', "\n"))?;
+        Ok(vec![support::cells().manifest(place, game, game, manifest)?])
+    })
+    .unwrap()
+}
+
 impl Player {
     /// Sits down at a game of this name.
     fn new(purpose: &'static str, game: &str) -> Self {
-        let layout = support::layout(purpose, |layout| layout.edges = 2);
-        let manifest = if game == "scrabble" {
-            "protect = \"endpoints\"\n[[files]]\npath = \"/etc/words\"\nsource = \"words\"\n"
-        } else {
-            "protect = \"endpoints\"\n"
-        };
-        let mut lab = Lab::new(layout, |place| {
-            place.write(&format!("apps/{game}/words"), WORDS.replace(' ', "\n"))?;
-            Ok(vec![support::cells().manifest(place, game, game, manifest)?])
-        })
-        .unwrap();
+        Self::at(lab(purpose, game), game)
+    }
+
+    /// Starts these edges and sits down.
+    fn at(mut lab: Lab, game: &str) -> Self {
         lab.start_edges("").unwrap();
         let edges = lab.edge_addresses();
         let address = lab.start_client_agent(&edges, &[game]).unwrap()[0].address;

@@ -183,8 +183,15 @@ fn follow(arguments: &[&str]) -> Following {
 
 #[test]
 fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
-    let mut lab = lab("logs-agent", 1, "");
-    let token = lab.place.write_private("admin-token", "0123456789abcdef0123456789abcdef").unwrap();
+    let layout =
+        support::layout("logs-agent", |layout| layout.admin = "token_file = \"../admin-token\"\n".into());
+    let mut lab = Lab::new(layout, |place| {
+        place.write_private("admin-token", "0123456789abcdef0123456789abcdef")?;
+        Ok(vec![support::cells().manifest(place, "counting", "counter", "")?])
+    })
+    .unwrap();
+    lab.start_edges("").unwrap();
+    let token = lab.place.path().join("admin-token");
     let token = token.display().to_string();
     let (admin, address) = (free_address().unwrap(), free_address().unwrap());
     let tables = format!(
@@ -207,8 +214,8 @@ fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"pf").unwrap();
     client.read_exact(&mut [0; 7]).unwrap();
-    let id = marram(&["ps", "-q", &edge]).1.trim().to_owned();
-    assert_eq!(marram(&["kill", &id, &edge]).0, Some(0));
+    let id = marram(&["ps", "-q", "--token-file", &token, &edge]).1.trim().to_owned();
+    assert_eq!(marram(&["kill", &id, "--token-file", &token, &edge]).0, Some(0));
     let said = Following::until(&mut lines, "session ended before its time");
     let of_it = said.lines().last().unwrap();
     assert!(of_it.contains(" WARN web-1: ") && of_it.contains(&format!("session={id}")), "{said}");

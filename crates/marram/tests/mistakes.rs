@@ -137,10 +137,10 @@ const COMMANDS: &[Row] = &[
         &["/proc/none", "cannot be written to", "another `state`"],
     ),
     (
-        "an admin URL with https",
-        "apps --edge https://127.0.0.1:7401",
+        "certificates that are none",
+        "apps --edge https://127.0.0.1:1 --ca @/secret",
         2,
-        &["not encrypted", "http://HOST:PORT"],
+        &["--ca", "no certificate"],
     ),
     (
         "an admin URL of another kind",

@@ -210,7 +210,11 @@ fn agents_that_no_edge_takes() {
             &["--edge", &edge][..],
             &["wants to see a token", "give this agent the edge's", "--token-file"][..],
         ),
-        ("another token", &["--edge", &edge, "--token-file", &secret], &["different tokens", "the same one"]),
+        (
+            "another token",
+            &["--edge", &edge, "--token-file", &secret],
+            &["different tokens", "one that the edge has"],
+        ),
         (
             "an admin's address",
             &["--edge", &admin],

@@ -5,10 +5,10 @@ mod support;
 
 use marram::harness::{Place, free_address};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,6 +34,47 @@ fn ask(address: SocketAddr, line: &str) -> String {
     answer
 }
 
+/// A command as a user writes it, in a project: `marram` is this one, and cargo asks no registry.
+fn shell(directory: &Path, command: &str) -> Command {
+    let mut shell = Command::new("sh");
+    let ours = Path::new(env!("CARGO_BIN_EXE_marram")).parent().unwrap().display();
+    let path = std::env::var("PATH").unwrap();
+    // What starts in the shell's place is what gets its signals.
+    shell.args(["-c", &format!("exec {command}")]).current_dir(directory);
+    shell.env("PATH", format!("{ours}:{path}")).env("CARGO_NET_OFFLINE", "true");
+    // What cargo tells the tests that it runs.
+    shell.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+    shell
+}
+
+/// `marram dev`, and what it says.
+struct Dev(Child, Lines<BufReader<ChildStdout>>);
+
+impl Dev {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self(child, lines)
+    }
+
+    /// Waits until it has said this.
+    fn until(&mut self, words: &str) {
+        let mut said = String::new();
+        for line in self.1.by_ref().map(Result::unwrap) {
+            said += &(line + "\n");
+            if said.contains(words) {
+                return;
+            }
+        }
+        panic!("it ended without {words:?}: {said}");
+    }
+
+    fn interrupt(mut self) {
+        kill_process(Pid::from_child(&self.0), Signal::INT).unwrap();
+        assert!(self.0.wait().unwrap().code().is_some());
+    }
+}
+
 /// Changes what a source says.
 fn edit(path: &Path, from: &str, to: &str) {
     let text = std::fs::read_to_string(path).unwrap();
@@ -44,61 +85,107 @@ fn edit(path: &Path, from: &str, to: &str) {
 #[test]
 fn a_project_in_c_is_built_deployed_and_deployed_again_when_it_changes() {
     if !support::cells().module("c/shout").is_file() {
-        eprintln!("skipped: cells in C are not built here");
+        support::skip::skip("cells in C are not built here: there is no C compiler for Wasm");
         return;
     }
     let place = Place::new("project-c").unwrap();
     let directory = new(&place, "my-lines", "c");
     let listen = free_address().unwrap();
-    let mut dev = Command::new(env!("CARGO_BIN_EXE_marram"))
-        .args(["dev", "--listen", &listen.to_string()])
-        .current_dir(&directory)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(dev.stdout.take().unwrap()).lines();
-    let mut until = |words: &str| {
-        let mut said = String::new();
-        for line in lines.by_ref().map(Result::unwrap) {
-            said += &(line + "\n");
-            if said.contains(words) {
-                return;
-            }
-        }
-        panic!("it ended without {words:?}: {said}");
-    };
-    until("is ready");
+    let mut dev = Dev::start(&mut shell(&directory, &format!("marram dev --listen {listen}")));
+    dev.until("is ready");
     assert_eq!(ask(listen, "hello"), "1: hello\n");
 
     let source = directory.join("my_lines.c");
     edit(&source, "\": %.*s", "\" says %.*s");
-    until("deployed: new sessions have it");
+    dev.until("deployed: new sessions have it");
     assert_eq!(ask(listen, "hello"), "1 says hello\n");
     edit(&source, "count += 1;", "count += ;");
-    until("not deployed");
+    dev.until("not deployed");
     assert_eq!(ask(listen, "hello"), "1 says hello\n", "what was deployed stays");
     edit(&source, "count += ;", "count += 10;");
-    until("deployed: new sessions have it");
+    dev.until("deployed: new sessions have it");
     assert_eq!(ask(listen, "hello"), "10 says hello\n");
-
-    kill_process(Pid::from_child(&dev), Signal::INT).unwrap();
-    assert!(dev.wait().unwrap().code().is_some());
+    dev.interrupt();
     assert!(TcpStream::connect(listen).is_err(), "nothing stays behind");
 }
 
 #[test]
-fn a_project_in_rust_passes_its_own_tests() {
+fn a_project_in_c_is_built_by_zig_with_the_line_of_its_makefile() {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/zig/ziglang");
+    let on_path = Command::new("zig").arg("version").output().is_ok_and(|output| output.status.success());
+    if !on_path && !installed.join("zig").is_file() {
+        return support::skip::skip("there is no zig on this machine");
+    }
+    let place = Place::new("project-zig").unwrap();
+    let directory = new(&place, "my-lines", "c");
+    let makefile = std::fs::read_to_string(directory.join("Makefile")).unwrap();
+    let line = makefile.lines().next().unwrap().split_once("or: ").expect("it says how with zig").1;
+    assert!(line.starts_with("make CC=\"zig cc "), "{line}");
+    let mut command = shell(&directory, line);
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{path}:{}", installed.display()));
+    let built = command.output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    let listen = free_address().unwrap();
+    // What zig has built is newer than its source, so that `make` has nothing to do.
+    let mut dev = Dev::start(&mut shell(&directory, &format!("marram dev --listen {listen}")));
+    dev.until("is ready");
+    assert_eq!(ask(listen, "hello"), "1: hello\n");
+    dev.interrupt();
+}
+
+#[test]
+fn a_project_in_rust_goes_by_its_own_readme() {
     let place = Place::new("project-rust").unwrap();
     let directory = new(&place, "my-lines", "rust");
-    let output = Command::new(env!("CARGO"))
-        .args(["test", "--quiet", "--offline"])
-        .current_dir(&directory)
-        .env("CARGO_TARGET_DIR", place.path().join("built"))
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .output()
-        .unwrap();
+    let readme = std::fs::read_to_string(directory.join("README.md")).unwrap();
+    let commands: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+    let [dev, client, build, deploy] = commands[..] else { panic!("{readme}") };
+    assert!(readme.contains("`cargo test`"), "{readme}");
+    let output = shell(&directory, "cargo test --quiet").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(String::from_utf8(output.stdout).unwrap().contains("1 passed"));
+    if !can_build_cells() {
+        return support::skip::skip("the Rust compiler in use has no target wasm32-wasip1");
+    }
+
+    // As written, but for the address: another test may have that one.
+    let listen = free_address().unwrap();
+    let mut dev = Dev::start(&mut shell(&directory, &format!("{dev} --listen {listen}")));
+    dev.until("is ready");
+    let client = client.replace("127.0.0.1:8088", &listen.to_string());
+    let mut curl = shell(&directory, &client).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut input, mut lines) =
+        (curl.stdin.take().unwrap(), BufReader::new(curl.stdout.take().unwrap()).lines());
+    let mut said = |line: &str| {
+        writeln!(input, "{line}").unwrap();
+        lines.next().unwrap().unwrap()
+    };
+    assert_eq!(said("hello"), "1: hello");
+    edit(&directory.join("src/lib.rs"), "self.count += 1;", "self.count += 10;");
+    dev.until("deployed: new sessions have it");
+    assert_eq!(said("hello"), "2: hello", "sessions keep the version with which they began");
+    assert_eq!(ask(listen, "hello"), "10: hello\n");
+    let _ = curl.kill();
+    let _ = curl.wait();
+    dev.interrupt();
+
+    let mut lab = support::lab("project-edge", 1, 1);
+    lab.start_edges("").unwrap();
+    let deploy = deploy.replace("EDGE:7401", &lab.edges[0].admin().to_string());
+    for command in [build, &deploy] {
+        let output = shell(&directory, command).output().unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+    let address = lab.start_client_agent(&lab.edge_addresses(), &["my-lines"]).unwrap()[0].address;
+    assert_eq!(ask(address, "hello"), "10: hello\n");
+}
+
+/// Whether cargo can build cells as it is called here.
+fn can_build_cells() -> bool {
+    let asked =
+        Command::new("rustc").args(["--print", "target-libdir", "--target", "wasm32-wasip1"]).output();
+    asked.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
 #[test]

@@ -1,16 +1,19 @@
 //! Real processes, killed and stopped at random moments while both sides talk. Not a byte may be lost, repeated or changed,
-//! and neither program may notice.
+//! and neither program may notice. Once with cells that forward, and once with cells that keep what their clients store.
 //!
-//! `MARRAM_FAULTS` says how many (200 if not set), `MARRAM_SEED` which ones.
+//! `MARRAM_FAULTS` says how many (200 if not set), `MARRAM_FAULTS_WITH_STATE` how many with state, `MARRAM_SEED` which ones.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 
 use marram::harness::{Event, Lab, Side};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::traffic::{Random, Traffic};
+use support::{
+    caches::Caches,
+    traffic::{Random, Traffic},
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest time between one fault's repair and the next fault.
@@ -95,6 +98,49 @@ fn stop(lab: &mut Lab, done: &mut Done) {
     lab.wait_until_usable(index).unwrap();
 }
 
+/// Strikes so often, and asks after each time what went wrong.
+fn strike(lab: &mut Lab, faults: usize, seed: u64, wrong: impl Fn() -> Vec<String>) -> Done {
+    let (mut random, mut done) = (Random(seed), Done::default());
+    while done.kills + done.stops < faults || done.within_a_recovery * 5 < faults {
+        assert!(done.kills + done.stops < 4 * faults + 20, "recoveries are too quick to be hit: {done:?}");
+        thread::sleep(Duration::from_millis(random.below(QUIET_MS_MAX)));
+        match random.below(4) {
+            0 => kill(lab, false, &mut done),
+            1 | 2 => kill(lab, true, &mut done),
+            _ => stop(lab, &mut done),
+        }
+        assert_eq!(wrong(), Vec::<String>::new(), "seed {seed}, {done:?}; {}", lab.journal.tail(40));
+    }
+    done
+}
+
+#[test]
+fn kills_and_stops_lose_no_state() {
+    let faults = support::amount("MARRAM_FAULTS_WITH_STATE", 60);
+    let seed = support::amount("MARRAM_SEED", 1) as u64;
+    let layout = support::layout("faults-state", |layout| {
+        (layout.edges, layout.namespaces) = (3, true);
+        layout.agent_tables = String::new();
+    });
+    let manifest =
+        "protect = \"endpoints\"\n[keep]\nrecovery_target = \"1ms\"\n[quotas]\nmemory = \"64MiB\"\n";
+    let apps = |place: &_| Ok(vec![support::cells().manifest(place, "cache", "memcached", manifest)?]);
+    let mut lab = Lab::new(layout, apps).unwrap();
+    lab.start_edges("").unwrap();
+    let edges = lab.edge_addresses();
+    // No session has a server; an edge that is back is known when both agents know it.
+    lab.start_server_agent(&edges, &[("peer", ([127, 0, 0, 1], 1).into())]).unwrap();
+    let listen = lab.start_client_agent(&edges, &["cache"]).unwrap()[0].address;
+    // Its sessions last as long as the test: what they hold has been through every fault.
+    let caches = Caches::start(listen, 4, seed);
+    let done = strike(&mut lab, faults, seed, || caches.wrong());
+    let answers = caches.finish();
+    println!("seed {seed}: {done:?}, {answers} answers");
+    let owned = lab.journal.all(0, |event| Lab::is_report(Side::Client, "owned", event));
+    let sessions: BTreeSet<_> = owned.iter().map(|event| event.text("session")).collect();
+    assert_eq!(sessions.len(), 4, "no client had to connect again");
+}
+
 #[test]
 fn kills_and_stops_lose_nothing() {
     let faults = support::amount("MARRAM_FAULTS", 200);
@@ -110,17 +156,7 @@ fn kills_and_stops_lose_nothing() {
     lab.start_server_agent(&edges, &[("peer", traffic.server)]).unwrap();
     let listen = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     traffic.start(listen, 4, 6_000_000, seed);
-    let (mut random, mut done) = (Random(seed), Done::default());
-    while done.kills + done.stops < faults || done.within_a_recovery * 5 < faults {
-        assert!(done.kills + done.stops < 4 * faults + 20, "recoveries are too quick to be hit: {done:?}");
-        thread::sleep(Duration::from_millis(random.below(QUIET_MS_MAX)));
-        match random.below(4) {
-            0 => kill(&mut lab, false, &mut done),
-            1 | 2 => kill(&mut lab, true, &mut done),
-            _ => stop(&mut lab, &mut done),
-        }
-        assert_eq!(traffic.wrong(), Vec::<String>::new(), "seed {seed}, {done:?}; {}", lab.journal.tail(40));
-    }
+    let done = strike(&mut lab, faults, seed, || traffic.wrong());
     let (sessions, bytes) = traffic.finish();
     let zombies = lab.journal.count(0, |event| event.name() == "zombie_refused");
     println!(

@@ -5,7 +5,7 @@
 mod support;
 
 use hyper::Method;
-use marram::harness::{Lab, Layout, free_address};
+use marram::harness::{Event, Lab, Layout, Side, free_address};
 use serde_json::Value;
 use std::{
     io::{Read, Write},
@@ -47,10 +47,11 @@ fn manifest(protect: &str) -> String {
 }
 
 /// Edges of two shards each, which are as patient as agents.
-fn layout(purpose: &'static str, edges: usize) -> Layout {
+fn layout(purpose: &'static str, edges: usize, patience: &str) -> Layout {
     support::layout(purpose, |layout| {
         (layout.edges, layout.shards) = (edges, 2);
-        layout.edge_tables = support::PATIENT.into();
+        layout.edge_tables = patience.into();
+        layout.agent_tables = patience.into();
     })
 }
 
@@ -67,7 +68,10 @@ struct World {
 
 impl World {
     fn new(purpose: &'static str, edges: usize, protect: &str) -> Self {
-        let layout = layout(purpose, edges);
+        Self::with(layout(purpose, edges, support::UNSUSPECTING), protect)
+    }
+
+    fn with(layout: Layout, protect: &str) -> Self {
         let mut lab = Lab::new(layout, |place| {
             Ok(vec![support::cells().manifest(place, "forward", "forward", &manifest(protect))?])
         })
@@ -83,7 +87,7 @@ impl World {
 
     /// As above, with one more edge, the last, that serves the coordinator's store and that no agent knows.
     fn with_coordinator(purpose: &'static str, edges: usize, protect: &str) -> Self {
-        let layout = layout(purpose, edges + 1);
+        let layout = layout(purpose, edges + 1, support::UNSUSPECTING);
         let mut lab = Lab::new(layout, |place| {
             Ok(vec![support::cells().manifest(place, "forward", "forward", &manifest(protect))?])
         })
@@ -142,6 +146,16 @@ impl World {
             },
             || format!("nobody stands by; {}", self.lab.journal.tail(30)),
         )
+    }
+
+    /// As [`Self::protected`], once the edges agree with the client's agent, whose word is the newest: an edge that was replaced lists the
+    /// session as its own until it has heard of that.
+    fn settled(&self) -> (usize, usize) {
+        let agreed = || {
+            let (owner, standby) = self.protected();
+            (self.lab.owner().unwrap() == owner).then_some((owner, standby))
+        };
+        until(agreed, || format!("the edges do not agree: {}", self.marram(&["ps"])))
     }
 
     /// Kills the owner while the stream rests and whoever stands by has all of it: how often that one went on with what it had.
@@ -414,21 +428,32 @@ fn how_sessions_are_protected_changes_while_they_run() {
 
 #[test]
 fn an_owner_that_sleeps_is_replaced_and_stands_by_when_it_wakes() {
-    let world = World::new("standby-sleeps", 2, HOT);
+    // How often it is to be seen, and how many rounds a busy machine may take for that.
+    const SEEN: usize = 3;
+    const ROUNDS_MAX: usize = 30;
+    let world = World::with(layout("standby-sleeps", 2, support::PATIENT), HOT);
     let stream = Stream::start(world.address);
-    for round in 0..3 {
-        let (owner, standby) = world.protected();
+    let mut seen = 0;
+    for round in 0..ROUNDS_MAX {
         let start = world.lab.journal.end();
+        let (owner, standby) = world.settled();
         world.lab.edges[owner].stop();
         world.lab.wait_until_owned_by(start, standby).unwrap();
         stream.hear(100_000);
         world.lab.edges[owner].wake();
-        // It lists the session as its own until it has heard that it is not.
-        let stands = || (world.protected() == (standby, owner)).then_some(());
-        until(stands, || format!("round {round}: {}", world.marram(&["ps"])));
+        let now = world.settled();
         stream.hear(100_000);
+        // Where the machine has other work, an edge that only waits for a processor is replaced too, and then either may own it.
+        let owned = |event: &Event| Lab::is_report(Side::Client, "owned", event);
+        if world.lab.journal.count(start, owned) == 1 {
+            assert_eq!(now, (standby, owner), "round {round}: {}", world.marram(&["ps"]));
+            seen += 1;
+        }
+        if seen == SEEN {
+            return stream.finish();
+        }
     }
-    stream.finish();
+    panic!("only {seen} of {ROUNDS_MAX} rounds had one takeover; {}", world.lab.journal.tail(30));
 }
 
 #[test]

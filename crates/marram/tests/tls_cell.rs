@@ -85,8 +85,8 @@ impl<'a> Pair<'a> {
         }
         let (client, server, closed) = (Vec::new(), Vec::new(), Vec::new());
         let mut pair = Self { app, stays, carried, inputs: 0, spent_ns: 0, client, server, closed };
-        pair.give(&Input::Open { port: Port::CLIENT, kind: PortKind::Client });
-        pair.give(&Input::Open { port: Port::SERVER, kind: PortKind::Server });
+        pair.give(&Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None });
+        pair.give(&Input::Open { port: Port::SERVER, kind: PortKind::Server, peer: None });
         pair
     }
 
@@ -104,6 +104,7 @@ impl<'a> Pair<'a> {
                 Output::Message { port: Port::CLIENT, payload } => self.client.extend_from_slice(&payload),
                 Output::Message { payload, .. } => self.server.extend_from_slice(&payload),
                 Output::Close { port } => self.closed.push(port),
+                Output::Pause { .. } | Output::Resume { .. } => {}
             }
         }
     }

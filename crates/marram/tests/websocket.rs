@@ -242,19 +242,6 @@ async def main(uri, count):
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 "#;
 
-/// A Python that has a client; not every machine has one.
-fn python() -> Option<&'static str> {
-    let has = |python: &&str| {
-        let tried = Command::new(python).args(["-c", "import websockets"]).stderr(Stdio::null()).status();
-        tried.is_ok_and(|status| status.success())
-    };
-    let found = ["python3", "/usr/bin/python3"].into_iter().find(has);
-    if found.is_none() {
-        eprintln!("skipped: there is no python3 with the package websockets on this machine");
-    }
-    found
-}
-
 /// A program, and the lines that it says.
 struct Program(Child, BufReader<ChildStdout>);
 
@@ -270,7 +257,7 @@ impl Program {
 
 #[test]
 fn messages_survive_the_edge_that_runs_the_cell_behind_a_gate_elsewhere() {
-    let Some(python) = python() else { return };
+    let Some(python) = support::python_with("websockets") else { return };
     let echo = UdpSocket::bind("127.0.0.1:0").unwrap();
     let server = echo.local_addr().unwrap();
     thread::spawn(move || {

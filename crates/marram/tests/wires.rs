@@ -2,10 +2,8 @@
 
 use bytes::BytesMut;
 use marram::harness::{Event, Lab, Layout};
-use marram_wire::{
-    frame::{Frame, Greet, Ping, Reader},
-    id::HostId,
-};
+use marram_agent::net::{AgentKey, plain_answer};
+use marram_wire::frame::{Frame, Greet, Ping, Reader};
 use std::{
     io::{ErrorKind, Read, Write},
     net::TcpStream,
@@ -15,7 +13,7 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Versions 1 to 1, shard 0, no TLS, no token.
 const PREAMBLE: &[u8] = b"MARM\x01\x01\x00\x00";
-const WELCOME: &[u8] = b"MARM\x00\x01\x01\x00\x2a";
+const WELCOME: &[u8] = b"MARM\x00\x01\x01\x00";
 
 /// One edge without apps, all of whose peers are these tests.
 fn edge(encrypted: bool, tables: &str) -> Lab {
@@ -70,17 +68,27 @@ fn rest(mut stream: TcpStream) -> Vec<u8> {
 fn agent(lab: &Lab) -> (TcpStream, Reader) {
     let mut stream = connect(lab);
     stream.set_nodelay(true).expect("a socket");
-    let greet = Greet { version_oldest: 1, version_newest: 1, host: HostId([9; 16]), servers: Vec::new() };
-    for byte in [PREAMBLE, &Frame::from(greet).to_bytes()].concat() {
-        stream.write_all(&[byte]).expect("open");
-    }
-    let mut welcome = vec![0; WELCOME.len()];
-    stream.read_exact(&mut welcome).expect("an answer");
-    assert_eq!(welcome, WELCOME);
+    let write = |mut stream: &TcpStream, bytes: &[u8]| {
+        bytes.iter().for_each(|byte| stream.write_all(&[*byte]).expect("open"));
+    };
+    write(&stream, PREAMBLE);
+    let nonce = nonce(&mut stream);
+    let answer = plain_answer(&AgentKey::generate().expect("random"), None, nonce);
+    let greet = Greet { version_oldest: 1, version_newest: 1, servers: Vec::new() };
+    write(&stream, &[&answer, &Frame::from(greet).to_bytes()[..]].concat());
     let mut reader = Reader::default();
     let frame = next(&mut stream, &mut reader);
     assert!(matches!(frame, Frame::Welcome(_)), "{frame:?}");
     (stream, reader)
+}
+
+/// The edge's first words to an agent that is welcome.
+fn nonce(stream: &mut TcpStream) -> [u8; 32] {
+    let (mut welcome, mut nonce) = (vec![0; WELCOME.len()], [0; 32]);
+    stream.read_exact(&mut welcome).expect("an answer");
+    assert_eq!(welcome, WELCOME);
+    stream.read_exact(&mut nonce).expect("a nonce");
+    nonce
 }
 
 fn next(stream: &mut TcpStream, reader: &mut Reader) -> Frame {
@@ -130,11 +138,10 @@ fn an_edge_with_a_token_lets_nobody_in_without() {
     // A token, but a wrong one: without TLS, the proof is a digest over two nonces.
     let mut stream = connect(&lab);
     stream.write_all(b"MARM\x01\x01\x00\x02").expect("open");
-    stream.write_all(&[1; 32]).expect("open");
-    let mut answer = [0; 8 + 64];
-    stream.read_exact(&mut answer).expect("an answer and the edge's proof");
-    stream.write_all(&[1; 33]).expect("open");
-    assert_eq!(rest(stream), b"");
+    let nonce = nonce(&mut stream);
+    let key = AgentKey::generate().expect("random");
+    stream.write_all(&plain_answer(&key, Some("another token"), nonce)).expect("open");
+    assert_eq!(rest(stream), [0]);
     wait(&lab, "wire refused", "different tokens");
 }
 

@@ -9,7 +9,9 @@ use crate::keys;
 use crate::manifest::{Manifest, Stage, StageQuotas, TreeFile};
 use bytes::Bytes;
 use hyper::StatusCode;
-use marram_sandbox::{Chain, DeployError, ImageFile, Images, KeyId, LoadError, Quotas, reads_cache};
+use marram_sandbox::{
+    Chain, DeployError, ImageFault, ImageFile, Images, KeyId, LoadError, Quotas, reads_cache,
+};
 use marram_wire::id::ImageHash;
 
 /// A stage's name and image.
@@ -48,9 +50,17 @@ fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<V
         let keys = named_keys(stage, &files)?;
         let info = images.deploy_with_keys(&own[0], &files, &keys, &quotas(manifest, &stage.quotas));
         let info = info.map_err(|error| in_stage(manifest, stage, &error))?;
+        was_rebuilt(info.hash, info.rebuilt.as_ref());
         stages.push((stage.name.clone(), info.hash));
     }
     Ok(stages)
+}
+
+/// Says that compiled code was there and could not be used.
+fn was_rebuilt(image: ImageHash, fault: Option<&ImageFault>) {
+    if let Some(fault) = fault {
+        tracing::warn!(%image, "an image was compiled again: {fault}");
+    }
 }
 
 fn no_cache() -> DeployError {
@@ -111,6 +121,7 @@ pub(super) fn keys_are_granted(
     let image = images.load(image).map_err(|error| {
         Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "deploy the app again")
     })?;
+    was_rebuilt(image.hash(), image.rebuilt());
     let forced = desk.first.iter().chain(&desk.last);
     let forced: Vec<_> =
         forced.filter_map(|app| Some((apps::kept_image(desk, app)?, app.as_str()))).collect();

@@ -1,12 +1,16 @@
 //! The asking side of the admin API, for the command line, the demo, tests, and edges that fetch from one another.
 
+use super::token;
+use crate::tls::{Connector, Stream};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response, header};
+use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
@@ -23,6 +27,10 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct Client {
     authority: String,
+    /// Whether what is said there is encrypted.
+    is_encrypted: bool,
+    /// Certificates in PEM by which it is believed; the system's if there are none.
+    ca: Option<Arc<[u8]>>,
     token: Option<String>,
     patience: Duration,
 }
@@ -73,21 +81,28 @@ impl fmt::Display for ClientError {
 impl std::error::Error for ClientError {}
 
 impl Client {
-    /// The edge whose admin API is at `url`: `http://HOST:PORT`, or `HOST:PORT` alone.
+    /// The edge whose admin API is at `url`: `http://HOST:PORT`, `https://HOST:PORT`, or `HOST:PORT` alone, not encrypted. Without a token it shows the one that is
+    /// published to this user, if one is.
     ///
     /// # Errors
     /// If it is neither.
     pub fn new(url: &str, token: Option<String>) -> Result<Self, String> {
-        if url.starts_with("https://") {
-            return Err(format!(
-                "{url:?} cannot be reached: admin addresses are not encrypted; write http://HOST:PORT, through a tunnel where the \
-                 way is not private"
-            ));
-        }
-        let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
-        let address: crate::config::units::Address =
-            authority.parse().map_err(|_| format!("{url:?} is no admin address; write http://HOST:PORT"))?;
-        Ok(Self { authority: address.0, token, patience: PATIENCE })
+        let encrypted = url.strip_prefix("https://");
+        let authority = encrypted.or(url.strip_prefix("http://")).unwrap_or(url).trim_end_matches('/');
+        let address: crate::config::units::Address = authority.parse().map_err(|_| {
+            format!("{url:?} is no admin address; write http://HOST:PORT or https://HOST:PORT")
+        })?;
+        let is_encrypted = encrypted.is_some();
+        Ok(Self { authority: address.0, is_encrypted, ca: None, token, patience: PATIENCE })
+    }
+
+    /// The same, which believes what shows one of these certificates (PEM), or one that they signed; not the system's.
+    ///
+    /// # Errors
+    /// In words, if they cannot be used.
+    pub fn believing(self, ca_pem: &[u8]) -> Result<Self, String> {
+        Connector::new(Some(ca_pem), None).map_err(|error| format!("{error:#}"))?;
+        Ok(Self { ca: Some(ca_pem.into()), ..self })
     }
 
     /// The same, which waits so long for an answer.
@@ -170,24 +185,77 @@ impl Client {
         if status.is_success() { Ok(body) } else { Err(refused(status.as_u16(), &body)) }
     }
 
+    async fn encrypted(&self, stream: TcpStream) -> Result<Stream, ClientError> {
+        if !self.is_encrypted {
+            return Ok(Stream::Plain(stream));
+        }
+        let connector = Connector::new(self.ca.as_deref(), None)
+            .map_err(|error| self.unreachable(format_args!("{error:#}; with --ca FILE or `admin.ca`")))?;
+        let connected = tokio::time::timeout(CONNECT_PATIENCE, connector.connect(&self.authority, stream));
+        connected
+            .await
+            .map_err(|_| self.unreachable("its handshake takes too long; is it https://?"))?
+            .map_err(|error| {
+                let fix = "is it https://, and its certificate, or its signer's, the one in --ca FILE or `admin.ca`?";
+                self.unreachable(format_args!("it is not believed: {error}; {fix}"))
+            })
+    }
+
     async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
-        let stream = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(&self.authority))
+        // Edges are started again, with other tokens.
+        let find = || if self.token.is_none() { token::find(&self.authority) } else { None };
+        let mut found = find();
+        loop {
+            let answer = self.ask_with(found.as_ref(), method.clone(), path, body.clone()).await?;
+            // One that has just started takes connections before its token is there, and answers none before.
+            let now = if answer.status() == StatusCode::UNAUTHORIZED { find() } else { None };
+            if now.is_none() || now == found {
+                return Ok(answer);
+            }
+            found = now;
+        }
+    }
+
+    /// Asks once, with the token that was found for an address, or else with the configured one.
+    async fn ask_with(
+        &self,
+        found: Option<&(SocketAddr, String)>,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let (at, token) = match found {
+            // What is published is shown to that address alone, whatever else a name may lead to.
+            Some((address, token)) => (address.to_string(), Some(token.clone())),
+            None => (self.authority.clone(), self.token.clone()),
+        };
+        let stream = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(at))
             .await
             .map_err(|_| self.unreachable("connecting takes too long"))?
             .map_err(|error| self.unreachable(error))?;
+        // By its address it is asked for itself, whatever name was given here.
+        let host = stream.peer_addr().map_err(|error| self.unreachable(error))?;
+        let host = SocketAddr::new(host.ip(), host.port()).to_string();
+        let stream = self.encrypted(stream).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.unreachable(error))?;
         // Ends when `sender` is dropped; an error shows up in the answer.
         tokio::spawn(connection);
-        let mut request = Request::builder().method(method).uri(path).header(header::HOST, &self.authority);
-        if let Some(token) = &self.token {
+        let kind = if path == "/v1/apps" { "application/octet-stream" } else { "application/json" };
+        let has_body = matches!(method, Method::POST | Method::PUT);
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
+        if has_body {
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        if let Some(token) = token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request =
             request.body(Full::new(body)).map_err(|error| ClientError::NotUnderstood(error.to_string()))?;
         sender.send_request(request).await.map_err(|error| {
-            let what = "it takes connections and gives no answer of an admin API, as where agents connect (`listen`)";
+            let what = "it takes connections and gives no answer of an admin API, as where agents connect (`listen`), or where \
+                        https:// is spoken";
             self.unreachable(format!("{what} ({error})"))
         })
     }

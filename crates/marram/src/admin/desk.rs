@@ -1,10 +1,12 @@
 //! What the admin API needs of the edge around it. Knows no HTTP.
 
+use super::access::Access;
 use crate::config::edge::Config;
 use crate::coordinator::Coordinator;
 use crate::edge::AdminClient;
 use crate::keys::Key;
 use marram_agent::{Routing, net::Limiter};
+use marram_wire::seal::{DomainSecret, EdgeKey};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -30,6 +32,8 @@ pub struct Desk {
     pub gate_servers: Vec<String>,
     /// Admin URLs of edges to fetch apps from that this one lacks.
     pub peers: Vec<String>,
+    /// Certificates in PEM by which other edges are believed; the system's if there are none.
+    pub ca: Option<Vec<u8>>,
     /// Who knows of other edges, where there is such.
     pub coordinator: Option<Coordinator>,
     /// Apps whose stage goes before those of every app, the one next to the client first.
@@ -40,8 +44,12 @@ pub struct Desk {
     pub keys: Vec<Key>,
     /// For what sessions bring about that nobody here asked for.
     pub complaints: Mutex<Limiter>,
-    /// What operators must show, and what this edge shows its peers, if anything.
-    pub token: Option<String>,
+    /// Who may ask what.
+    pub access: Access,
+    /// Where the operators' token is kept that is made if none is configured.
+    pub token_file: PathBuf,
+    /// What edges of the domain show each other, to read apps and images.
+    pub credential: String,
 }
 
 impl Desk {
@@ -58,12 +66,15 @@ impl Desk {
             routing: config.edge.routing.clone(),
             gate_servers: config.edge.servers.iter().map(|server| server.name.clone()).collect(),
             peers: config.admin.peers.clone(),
+            ca: config.admin.ca.clone(),
             coordinator,
             first: config.admin.first.clone(),
             last: config.admin.last.clone(),
             keys: config.edge.keys.clone(),
             complaints: Mutex::new(Limiter::new(Instant::now())),
-            token: config.admin.token.clone(),
+            access: config.admin.access.clone(),
+            token_file: config.admin.state.join("admin-token"),
+            credential: EdgeKey::derive(&DomainSecret::from_material(&config.edge.secret)).bearer(),
         }
     }
 

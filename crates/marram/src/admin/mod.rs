@@ -22,8 +22,12 @@
 //!
 //! A recorder answers `/healthz`, `/metrics`, `/v1/sessions` and `/v1/logs` in the same way, an agent `/healthz` and `/v1/logs`.
 //!
+//! Who may ask what is in `access.rs`: operators everything, other edges of the domain their apps and images, a token of its own
+//! `/metrics`, everybody `/healthz`, web pages nothing.
+//!
 //! Answers are JSON where nothing else is said. A refusal is `{"error": what happened, "fix": who can do what}`.
 
+mod access;
 mod agent;
 mod apps;
 pub mod body;
@@ -39,8 +43,11 @@ mod recorder;
 mod routes;
 mod routing;
 mod server;
+mod token;
 mod view;
 
+pub use access::{Access, Metrics};
+pub(crate) use access::{has_a_type, is_no_page, is_own_host, own_names};
 pub use agent::AgentDesk;
 pub use boot::{check, load};
 pub use client::ANSWER_BYTES_MAX;

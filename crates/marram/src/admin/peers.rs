@@ -21,7 +21,7 @@ const HOLDERS_MAX: usize = 8;
 /// Takes every app that a peer has and this edge has not.
 pub(super) fn copy_from(desk: &Desk, peer: &str) -> anyhow::Result<()> {
     let client = client(desk, peer)?;
-    let list = client.json(Method::GET, "/v1/apps")?;
+    let list = client.json(Method::GET, "/v1/apps").map_err(of_this_domain)?;
     let mut apps: Vec<&Value> = list["apps"].as_array().into_iter().flatten().collect();
     // The stages that every app gets here are there before the apps that get them.
     apps.sort_by_key(|app| !app["name"].as_str().is_some_and(|name| desk.is_forced(name)));
@@ -109,7 +109,7 @@ fn asked_for(desk: &Desk, image: ImageHash) -> Vec<String> {
 
 fn fetch_from(desk: &Desk, peer: &str, image: ImageHash) -> anyhow::Result<App> {
     let client = client(desk, peer)?;
-    let app = client.json(Method::GET, &format!("/v1/images/{image}/app"))?;
+    let app = client.json(Method::GET, &format!("/v1/images/{image}/app")).map_err(of_this_domain)?;
     let app = view::read_app(&app).context("the peer describes the app in another version's words")?;
     ensure!(app.image == image, "the peer describes another image");
     let images = Images::open(&desk.images)?;
@@ -118,6 +118,22 @@ fn fetch_from(desk: &Desk, peer: &str, image: ImageHash) -> anyhow::Result<App> 
     Ok(app)
 }
 
+/// Edges of another domain take what this one shows for a wrong token.
+fn of_this_domain(error: ClientError) -> anyhow::Error {
+    match error {
+        ClientError::Refused { status: 401, .. } => anyhow::Error::new(error)
+            .context("it gives apps to edges of its own domain only: is `secret_file` the same on both?"),
+        error => error.into(),
+    }
+}
+
+/// Asks a peer what it reads out to the edges of its domain.
 fn client(desk: &Desk, peer: &str) -> anyhow::Result<Client> {
-    Client::new(peer, desk.token.clone()).map_err(anyhow::Error::msg)
+    // Whatever listens there may be no edge, so it is not shown what operators show.
+    let client = Client::new(peer, Some(desk.credential.clone()));
+    let believing = |client: Client| match &desk.ca {
+        Some(ca) => client.believing(ca),
+        None => Ok(client),
+    };
+    client.and_then(believing).map_err(anyhow::Error::msg)
 }

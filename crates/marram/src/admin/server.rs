@@ -1,14 +1,16 @@
-//! HTTP in and out: who may ask, and how much at a time. Knows no route.
+//! HTTP in and out: how much at a time, and whose token. Knows no route.
 
+use super::access::{Access, Guard};
 use super::desk::Desk;
 use super::logs;
 use super::routes::{Answer, Call, Refusal};
-use super::{body, boot};
-use crate::http::{self, Body, Server};
+use super::{body, boot, token};
+use crate::http::{Body, Server};
+use crate::tls::Acceptor;
+use anyhow::Context;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode, header};
-use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
@@ -23,6 +25,9 @@ pub const BODY_PATIENCE: Duration = Duration::from_secs(120);
 /// How long an operator may take nothing of an answer. Who follows a log and was away for longer asks again.
 pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
+/// What is wrong when it cannot be encrypted.
+const IDENTITY: &str = "correct `admin.certificate` and `admin.key`";
+
 /// Whoever has an admin API.
 pub trait Site: Send + Sync + 'static {
     /// Does what is asked, under the name that it is served by. May block.
@@ -32,43 +37,77 @@ pub trait Site: Send + Sync + 'static {
 /// One that is served.
 struct Served {
     name: String,
-    token: Option<String>,
+    guard: Guard,
     site: Arc<dyn Site>,
+    /// As long as it is served.
+    _published: Option<token::Published>,
 }
 
 /// Starts an edge's API, and a thread that deploys what is to be deployed at start.
 ///
 /// # Errors
-/// If the operating system has no thread or descriptor left.
-pub fn start(listener: TcpListener, desk: Arc<Desk>) -> io::Result<()> {
+/// If its token cannot be made, or the operating system has no thread or descriptor left.
+pub fn start(listener: TcpListener, desk: Arc<Desk>) -> anyhow::Result<()> {
+    let (token, published) =
+        token_of(&listener, desk.access.token.as_ref(), || token::kept(&desk.token_file))?;
     let booting = Arc::clone(&desk);
     thread::Builder::new().name("admin-boot".into()).spawn(move || boot::deploy_all(&booting))?;
-    serve(listener, desk.edge.clone(), desk.token.clone(), desk)
+    let guard = Guard::new(&desk.access, token, Some(desk.credential.clone()));
+    let tls = desk.access.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
+    listen(listener, tls, Served { name: desk.edge.clone(), guard, site: desk, _published: published })
 }
 
-/// Starts the thread of an API that is called so, and where that must be shown as `Authorization: Bearer ...`, if anything.
+/// Starts the thread of an API that is called so. Its token is made for as long as it runs where none is configured.
 ///
 /// # Errors
-/// If the operating system has no thread or descriptor left.
+/// If a token cannot be made, or the operating system has no thread or descriptor left.
 pub fn serve(
     listener: TcpListener,
     name: String,
-    token: Option<String>,
+    access: &Access,
     site: Arc<dyn Site>,
-) -> io::Result<()> {
-    let served = Arc::new(Served { name, token, site });
+) -> anyhow::Result<()> {
+    let (token, published) = token_of(&listener, access.token.as_ref(), token::fresh)?;
+    let guard = Guard::new(access, token, None);
+    let tls = access.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
+    listen(listener, tls, Served { name, guard, site, _published: published })
+}
+
+/// The token that is configured, or one that is made, which commands of this user find.
+fn token_of(
+    listener: &TcpListener,
+    configured: Option<&String>,
+    make: impl FnOnce() -> anyhow::Result<String>,
+) -> anyhow::Result<(String, Option<token::Published>)> {
+    if let Some(token) = configured {
+        return Ok((token.clone(), None));
+    }
+    let token = make()?;
+    let published =
+        listener.local_addr().map_err(Into::into).and_then(|address| token::publish(address, &token));
+    if let Err(error) = &published {
+        tracing::warn!(
+            "commands will not find the admin token by themselves: {error:#}; name one with `admin.token_file`"
+        );
+    }
+    Ok((token, published.ok()))
+}
+
+fn listen(listener: TcpListener, tls: Option<Acceptor>, served: Served) -> anyhow::Result<()> {
+    let served = Arc::new(served);
     let server = Server {
         thread: "admin",
         what: "the admin API",
         connections_max: CONNECTIONS_MAX,
         head_patience: HEAD_PATIENCE,
         write_patience: WRITE_PATIENCE,
+        tls,
     };
-    server.start(listener, move |request| respond(Arc::clone(&served), request))
+    Ok(server.start(listener, move |request| respond(Arc::clone(&served), request))?)
 }
 
 async fn respond(served: Arc<Served>, request: Request<Incoming>) -> Response<Body> {
-    let answer = match read(served.token.as_deref(), request).await {
+    let answer = match read(&served.guard, request).await {
         Ok(call) if logs::is_asked_for(&call) => logs::answer(&served.name, &call),
         Ok(call) => tokio::task::spawn_blocking(move || served.site.answer(&served.name, &call))
             .await
@@ -79,17 +118,9 @@ async fn respond(served: Arc<Served>, request: Request<Incoming>) -> Response<Bo
 }
 
 /// Whether the asker may ask, and then all of what is asked.
-async fn read(token: Option<&str>, request: Request<Incoming>) -> Result<Call, Refusal> {
-    // `/healthz` is for load balancers, which have no token.
-    if request.uri().path() != "/healthz" && !http::shows(request.headers(), token) {
-        let what = match request.headers().get(header::AUTHORIZATION) {
-            None => "the admin token is missing",
-            Some(_) => "the admin token is wrong: another one was shown than the edge has",
-        };
-        let fix = "show that of `admin.token_file`: --token-file, or `Authorization: Bearer ...`";
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, what, fix));
-    }
+async fn read(guard: &Guard, request: Request<Incoming>) -> Result<Call, Refusal> {
     let (head, incoming) = request.into_parts();
+    guard.admit(&head)?;
     let body = Limited::new(incoming, body::SIZE_MAX).collect();
     let body = match tokio::time::timeout(BODY_PATIENCE, body).await {
         Ok(Ok(body)) => body.to_bytes(),

@@ -131,6 +131,7 @@ pub(super) fn row(row: &Row) -> Value {
         "tasks": row.tasks,
         "tasks_locked_out": row.tasks_locked_out,
         "locks": row.locks,
+        "paused": row.paused,
         "checkpoints": row.checkpoints,
         "recoveries": row.recoveries,
         "since_ms": row.since_ms,

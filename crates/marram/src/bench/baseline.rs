@@ -1,8 +1,10 @@
-//! What a user would put between client and server today, with as many hops as Marram has: HAProxy, or nginx's stream
-//! module.
+//! Programs that something is compared with; and what a user would put between client and server today, with as many hops as Marram
+//! has: HAProxy.
 
 use crate::harness::{Journal, Place, Process, free_address};
+use anyhow::Context;
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -14,64 +16,46 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Chain {
     /// Where clients connect.
     pub(super) address: SocketAddr,
-    /// What it is.
-    pub(super) name: String,
     /// How to start it.
     pub(super) command: String,
     _processes: Vec<Process>,
 }
 
 impl Chain {
-    /// Starts a chain to `server`; nothing where neither program is installed.
-    pub(super) fn start(
-        server: SocketAddr,
-        place: &Place,
-        journal: &Journal,
-    ) -> anyhow::Result<Option<Self>> {
-        if runs("haproxy", "-v") {
-            return Self::build(server, place, journal, "haproxy", haproxy).map(Some);
-        }
-        let nginx = ["nginx", "/usr/sbin/nginx"].into_iter().find(|program| runs(program, "-v"));
-        match nginx {
-            Some(program) if stream_module().is_some() => {
-                Self::build(server, place, journal, program, nginx_config).map(Some)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn build(
-        server: SocketAddr,
-        place: &Place,
-        journal: &Journal,
-        program: &str,
-        config: impl Fn(&Place, usize, SocketAddr, SocketAddr) -> String,
-    ) -> anyhow::Result<Self> {
+    /// Starts a chain to `server`.
+    pub(super) fn start(server: SocketAddr, place: &Place, journal: &Journal) -> anyhow::Result<Self> {
+        let program = require("haproxy", "haproxy")?;
         let (mut address, mut processes) = (server, Vec::new());
-        let mut shown = String::new();
         for hop in 0..HOPS {
             let listen = free_address()?;
-            let text = config(place, hop, listen, address);
-            let file = place.write(&format!("relay-{hop}.conf"), text)?;
-            let mut command = Command::new(program);
-            if program == "haproxy" {
-                command.arg("-db").arg("-f").arg(&file);
-            } else {
-                command.arg("-p").arg(place.path()).arg("-e").arg(place.path().join("relay.error"));
-                command.arg("-c").arg(&file);
-            }
-            shown = format!("{HOPS} x {program} -f relay.conf (one thread, tcp, listen -> next hop)");
+            let file = place.write(&format!("relay-{hop}.conf"), haproxy(listen, address))?;
+            let mut command = Command::new(&program);
+            command.arg("-db").arg("-f").arg(&file);
             let errors = place.path().join("relay.stderr");
             processes.push(Process::start(&format!("relay {hop}"), &mut command, journal, &errors)?);
             wait_for(listen)?;
             address = listen;
         }
-        Ok(Self { address, name: program.to_owned(), command: shown, _processes: processes })
+        let command = format!("{HOPS} x haproxy -f relay.conf (one thread, tcp, listen -> next hop)");
+        Ok(Self { address, command, _processes: processes })
     }
 }
 
-fn runs(program: &str, argument: &str) -> bool {
-    Command::new(program).arg(argument).output().is_ok_and(|output| output.status.success())
+/// Where a program is that something is compared with.
+///
+/// # Errors
+/// If it is not installed: what has no baseline is not measured.
+pub(super) fn require(program: &str, package: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Debian's servers lie outside the path of ordinary users.
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/bin")]);
+    let found = folders.map(|folder| folder.join(program)).find(|path| path.is_file());
+    found.with_context(|| {
+        format!(
+            "`{program}` is missing, and without it there is no baseline: run this by `cargo xtask bench`, which installs it, or install \
+             Debian's package {package}"
+        )
+    })
 }
 
 fn wait_for(address: SocketAddr) -> anyhow::Result<()> {
@@ -83,25 +67,24 @@ fn wait_for(address: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn haproxy(_: &Place, _: usize, listen: SocketAddr, next: SocketAddr) -> String {
+fn haproxy(listen: SocketAddr, next: SocketAddr) -> String {
     format!(
         "global\n  nbthread 1\n  maxconn 2000\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  \
          timeout server 1h\nlisten relay\n  bind {listen}\n  server next {next}\n"
     )
 }
 
-/// Debian keeps it apart from the program.
-fn stream_module() -> Option<&'static str> {
-    ["/usr/lib/nginx/modules/ngx_stream_module.so"]
-        .into_iter()
-        .find(|path| std::path::Path::new(path).exists())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn nginx_config(place: &Place, hop: usize, listen: SocketAddr, next: SocketAddr) -> String {
-    let (root, module) = (place.path().display(), stream_module().unwrap_or_default());
-    format!(
-        "load_module {module};\ndaemon off;\nmaster_process off;\npid {root}/relay-{hop}.pid;\n\
-         error_log {root}/relay.error;\nevents {{ }}\nstream {{\n  \
-         server {{ listen {listen}; proxy_pass {next}; tcp_nodelay on; }}\n}}\n"
-    )
+    #[test]
+    fn a_missing_baseline_is_an_error_that_names_its_package() {
+        assert!(require("sh", "dash").is_ok());
+        let error = require("marram-no-such-program", "some-package").unwrap_err().to_string();
+        assert!(
+            error.contains("`marram-no-such-program` is missing") && error.contains("package some-package"),
+            "{error}"
+        );
+    }
 }

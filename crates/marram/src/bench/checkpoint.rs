@@ -42,7 +42,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
             Some(most) => report.metric_with_bar(&pause, stats::median(&pauses), Bar::Most(most)),
             None => report.metric(&pause, stats::median(&pauses)),
         }
-        report.metric(&format!("pause_p99_{what}_us"), stats::percentile(&pauses, 99.0));
+        report.tail(&format!("pause_p99_{what}_us"), &stats::Tail::of(&pauses));
         report.metric(&format!("encode_{what}_us"), stats::median(&encodes));
         report.metric(&format!("bytes_{what}"), stats::median(&sizes));
         report.metric("tracking", workload.tracking());

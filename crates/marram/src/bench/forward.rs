@@ -1,7 +1,7 @@
 //! `marram bench forward`: what protection adds to a message. The app `forward` runs twice behind the same agents and the
 //! same edge, protected and not; blocks of both alternate with blocks over a chain of stock relays.
 
-use super::baseline::Chain;
+use super::baseline::{self, Chain};
 use super::report::{Bar, Report};
 use super::{Plan, cpu, peer, progress, stats};
 use crate::harness::{Counts, Lab, Relay};
@@ -35,15 +35,20 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         Amount { blocks: 40, messages: 1_000, large: 400, counted: 5_000 }
     };
     let mut report = Report::new("forward");
-    if plan.wants("latency") {
-        latency(plan, &amount, &mut report)?;
-    }
-    if plan.wants("throughput") {
-        throughput(plan, &amount, &mut report)?;
-    }
-    if plan.wants("wire_bytes") {
-        wire_bytes(plan, &amount, &mut report)?;
-    }
+    baseline::require("haproxy", "haproxy")?;
+    plan.over_all_wires(&mut report, |plan, report| {
+        if plan.wants("latency") {
+            latency(plan, &amount, report)?;
+        }
+        if plan.wants("throughput") {
+            throughput(plan, &amount, report)?;
+        }
+        if plan.wants("wire_bytes") {
+            wire_bytes(plan, &amount, report)?;
+        }
+        Ok(())
+    })?;
+    report.note("encrypted: the same over wires of TLS 1.3, as between machines; the relays pass plain TCP on there too");
     report.baseline("none", "the same agents and edge, with protect = \"none\"");
     Ok(report)
 }
@@ -108,7 +113,7 @@ fn latency(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<
     let addresses = lab.edge_addresses();
     let [mut protected, mut bare] = connect(&mut lab, &addresses, &addresses, server)?;
     let chain = Chain::start(server, &lab.place, &lab.journal)?;
-    let mut relay = chain.as_ref().map(|chain| peer::connect(chain.address)).transpose()?;
+    let mut relay = peer::connect(chain.address)?;
     let groups = lab.groups();
     let mut blocks: [Vec<Block>; 2] = [Vec::new(), Vec::new()];
     let mut relays = Vec::new();
@@ -121,17 +126,10 @@ fn latency(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<
         // Whichever goes first meets other caches: they take turns.
         measure(number % 2)?;
         measure(1 - number % 2)?;
-        if let Some(relay) = &mut relay {
-            relays.push(stats::median(&peer::round_trips(relay, &[0x5a; SMALL], amount.messages)?));
-        }
+        relays.push(stats::median(&peer::round_trips(&mut relay, &[0x5a; SMALL], amount.messages)?));
     }
     report_latency(&blocks, &relays, report);
-    match chain {
-        Some(chain) => report.baseline(&chain.name, &chain.command),
-        None => report.note(
-            "no relay to compare with: install haproxy, or nginx's stream module (libnginx-mod-stream)",
-        ),
-    }
+    report.baseline("haproxy", &chain.command);
     Ok(())
 }
 
@@ -151,11 +149,9 @@ fn report_latency(blocks: &[Vec<Block>; 2], relays: &[f64], report: &mut Report)
     });
     report.metric("endpoints_round_trip_p50_us", protected);
     report.metric("none_round_trip_p50_us", bare);
-    if !relays.is_empty() {
-        let relay = stats::median(relays);
-        report.metric("relay_round_trip_p50_us", relay);
-        report.metric_with_bar("endpoints_vs_relay_p50", protected / relay, Bar::Most(1.5));
-    }
+    let relay = stats::median(relays);
+    report.metric("relay_round_trip_p50_us", relay);
+    report.metric_with_bar("endpoints_vs_relay_p50", protected / relay, Bar::Most(1.5));
     report.note(
         "added_p50_us is for a whole round trip, which passes the cell twice; all processes share one core",
     );
@@ -217,8 +213,8 @@ fn large_block(
     Ok(LargeBlock { rate, cpu_us: spent().into_iter().zip(&before).map(an_echo).collect() })
 }
 
-/// Bytes on the wires between ends and edge, beyond those of the messages. The wires are plain here, so that TLS records
-/// are apart; the log and the checkpoints in them are sealed as always.
+/// Bytes on the wires between ends and edge, beyond those of the messages. Plain wires have no TLS records; the log and the
+/// checkpoints in them are sealed as always.
 fn wire_bytes(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
     progress("forward: bytes on the wire");
     let mut lab = lab(plan)?;

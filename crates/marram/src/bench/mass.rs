@@ -31,7 +31,7 @@ pub(super) fn run(plan: &Plan, sessions: usize, report: &mut Report) -> anyhow::
     let answered = waits.iter().flatten().count();
     let waits: Vec<f64> = waits.into_iter().flatten().collect();
     report.metric("mass_1000_p50_ms", stats::median(&waits));
-    report.metric("mass_1000_p99_ms", stats::percentile(&waits, 99.0));
+    report.tail("mass_1000_p99_ms", &stats::Tail::of(&waits));
     report.metric("mass_sessions", sessions);
     report.metric("mass_recovered", answered);
     let owned = lab.journal.count(start, |event: &Event| Lab::is_report(Side::Client, "owned", event));

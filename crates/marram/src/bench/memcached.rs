@@ -1,5 +1,6 @@
 //! Real memcached processes.
 
+use super::baseline::require;
 use super::memory;
 use crate::harness::{Journal, Place, Process};
 use rustix::process::Signal;
@@ -38,6 +39,7 @@ impl Processes {
     /// Starts `count` of them, each for up to `connections` at a time, on the core that this thread runs on.
     pub(super) fn start(count: usize, connections: usize) -> anyhow::Result<Self> {
         let (place, addresses) = (Place::new("bench-memcached")?, addresses(count)?);
+        let program = require("memcached", "memcached")?.display().to_string();
         let mut script = String::new();
         for (number, address) in addresses.iter().enumerate() {
             // The last takes the shell's place, so that there are as many processes as are asked for.
@@ -45,7 +47,7 @@ impl Processes {
             let ip = address.ip();
             writeln!(
                 script,
-                "{before}memcached -l {ip} -p {PORT} -t 1 -m 64 -c {connections} -u nobody{after}"
+                "{before}{program} -l {ip} -p {PORT} -t 1 -m 64 -c {connections} -u nobody{after}"
             )?;
         }
         let script = place.write("start.sh", script)?;
@@ -58,7 +60,7 @@ impl Processes {
             while TcpStream::connect(address).is_err() {
                 let said = || std::fs::read_to_string(&errors).unwrap_or_default();
                 let ended = all.ended() || Instant::now() >= deadline;
-                anyhow::ensure!(!ended, "memcached does not listen; is it installed? {}", said());
+                anyhow::ensure!(!ended, "memcached does not listen: {}", said());
                 std::thread::sleep(Duration::from_millis(5));
             }
         }

@@ -55,17 +55,30 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     } else {
         Extent { blocks: 7, block: Duration::from_millis(800) }
     };
+    let mut report = Report::new("middlebox");
+    plan.over_all_wires(&mut report, |plan, report| over(plan, &extent, report))?;
+    describe(&mut report);
+    Ok(report)
+}
+
+/// All numbers of clients, over one kind of wires.
+fn over(plan: &Plan, extent: &Extent, report: &mut Report) -> anyhow::Result<()> {
+    let wanted: Vec<usize> = CLIENTS.into_iter().filter(|count| plan.wants(&format!("n{count}"))).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
     let (mut lab, _server, addresses) = start(plan)?;
     let _core = cpu::OneCore::enter_other()?;
     let groups = lab.groups();
     let mut found = Vec::new();
-    for count in CLIENTS {
-        progress(&format!("middlebox: {count} clients"));
-        let measured = measure(&groups, &addresses, count, &extent)
+    for count in wanted {
+        progress(&format!("middlebox: {}{count} clients", plan.wires.prefix()));
+        let measured = measure(&groups, &addresses, count, extent)
             .with_context(|| format!("what edge and agents said last:\n{}", lab.journal.tail(10)))?;
         found.push((count, measured));
     }
-    Ok(report(&found))
+    show(&found, report);
+    Ok(())
 }
 
 /// Everything that serves, on one core: an edge, agents on both sides, the server. Where clients of each app connect.
@@ -128,7 +141,7 @@ fn measure(groups: &[u32], addresses: &[SocketAddr], count: usize, extent: &Exte
         for (index, load) in loads.iter_mut().enumerate() {
             let answered = load.open_loop(rate, extent.block)?;
             found.p50_us[index].push(stats::median(&answered.waits_us));
-            found.p99_us[index].push(stats::percentile(&answered.waits_us, 99.0));
+            found.p99_us[index].push(stats::p99(&answered.waits_us)?);
         }
     }
     Ok(found)
@@ -140,15 +153,17 @@ fn added(blocks: &[Vec<f64>; APPS.len()], app: usize) -> f64 {
     stats::median(&pairs.map(|(with, without)| with - without).collect::<Vec<_>>())
 }
 
-fn report(found: &[(usize, Found)]) -> Report {
-    let mut report = Report::new("middlebox");
+fn show(found: &[(usize, Found)], report: &mut Report) {
     for (app, (name, _)) in APPS.iter().enumerate().skip(1) {
         #[expect(clippy::cast_precision_loss, reason = "thousands")]
         let points: Vec<(f64, f64)> =
             found.iter().map(|(count, found)| (*count as f64, added(&found.closed_us, app))).collect();
         // The firewall alone is what the figure without a name is about.
         let prefix = if *name == "firewall" { String::new() } else { format!("{name}_") };
-        report.metric(&format!("{prefix}added_us_per_client"), stats::slope(&points));
+        // A line needs two of them.
+        if points.len() > 1 {
+            report.metric(&format!("{prefix}added_us_per_client"), stats::slope(&points));
+        }
         for (count, found) in found {
             report.metric(&format!("{prefix}added_cpu_us_at_{count}"), added(&found.cpu_us, app));
             let metrics = [("p50", &found.p50_us), ("p99", &found.p99_us)];
@@ -166,6 +181,9 @@ fn report(found: &[(usize, Found)]) -> Report {
             report.metric(&format!("{group}_p99_us"), stats::median(&found.p99_us[app]));
         }
     }
+}
+
+fn describe(report: &mut Report) {
     report.baseline(
         "plain",
         "the same agents, edge and server, with the cell `forward` in the place of the others",
@@ -182,5 +200,5 @@ fn report(found: &[(usize, Found)]) -> Report {
     report.note(
         "added_p50 and added_p99: open loop at half of what the plain way can carry, from when a request was due",
     );
-    report
+    report.note("encrypted: the same, all apps, over wires of TLS 1.3 between agents and edge");
 }

@@ -76,12 +76,12 @@ pub struct Options {
     /// Measure little: to see that it works, not what it costs.
     #[arg(long)]
     pub quick: bool,
-    /// Of `apps`, `classify`, `density`, `faults`, `forward`, `recover`, `standby` and `start`, only the parts whose name contains
-    /// this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib or ping.
+    /// Of `apps`, `classify`, `density`, `faults`, `forward`, `middlebox`, `recover`, `standby`, `start` and `tls`, only the parts whose
+    /// name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, ping or encrypted.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
     /// Of `faults`, print only the table for the README.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     pub markdown: bool,
     /// Directory of the built cells.
     #[arg(long, value_name = "DIR")]
@@ -120,17 +120,56 @@ impl Worker {
     }
 }
 
+/// Wires between agents and edges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wires {
+    /// As on loopback without a token: what crosses them is not encrypted.
+    Plain,
+    /// TLS, as between machines: what users run.
+    Encrypted,
+}
+
+impl Wires {
+    const ALL: [Self; 2] = [Self::Plain, Self::Encrypted];
+
+    /// Before the names of figures, and of parts for `--only`.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Encrypted => "encrypted.",
+        }
+    }
+}
+
 /// What every benchmark needs to know.
+#[derive(Clone)]
 struct Plan {
     program: PathBuf,
     cells: Cells,
     quick: bool,
     only: Option<String>,
+    wires: Wires,
 }
 
 impl Plan {
+    /// Whether a part is to be measured, over the wires that it is asked for.
     fn wants(&self, part: &str) -> bool {
+        let part = format!("{}{part}", self.wires.prefix());
         self.only.as_deref().is_none_or(|only| part.contains(only))
+    }
+
+    /// Measures over plain wires, and the same again over encrypted ones: the same keys with `encrypted.` before them.
+    fn over_all_wires(
+        &self,
+        report: &mut Report,
+        mut measure: impl FnMut(&Self, &mut Report) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        for wires in Wires::ALL {
+            report.set_prefix(wires.prefix());
+            measure(&Self { wires, ..self.clone() }, report)?;
+        }
+        report.set_prefix("");
+        Ok(())
     }
 
     fn layout(&self, purpose: &'static str, edges: usize, agent_tables: &str) -> Layout {
@@ -139,7 +178,7 @@ impl Plan {
             program: self.program.clone(),
             edges,
             shards: 1,
-            encrypted: false,
+            encrypted: self.wires == Wires::Encrypted,
             namespaces: false,
             admin: String::new(),
             edge_tables: String::new(),
@@ -151,7 +190,8 @@ impl Plan {
 /// Runs one benchmark and prints what it found.
 ///
 /// # Errors
-/// If a process cannot be started or does not do its part; [`Failure::Check`] if bytes were lost or repeated.
+/// If a process cannot be started or does not do its part, or a baseline is missing; [`Failure::Check`] if bytes were lost or repeated;
+/// [`Failure::Missed`] if a figure misses its bar.
 pub fn run(options: &Options) -> Result<(), Failure> {
     harness::end_on_interrupt()?;
     let plan = Plan {
@@ -159,6 +199,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         cells: Cells::find(options.cells.as_deref())?,
         quick: options.quick,
         only: options.only.clone(),
+        wires: Wires::Plain,
     };
     let report: Report = match options.name {
         Name::Forward => forward::run(&plan)?,
@@ -184,13 +225,42 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     } else {
         print!("{}", report.text());
     }
-    match report.wrong() {
-        None => Ok(()),
-        Some(what) => Err(Failure::Check(anyhow::anyhow!(what))),
+    verdict(&report)
+}
+
+/// Bytes that were lost come first, then what could not be run, then figures that miss their bars.
+fn verdict(report: &Report) -> Result<(), Failure> {
+    if let Some(wrong) = report.wrong() {
+        return Err(Failure::Check(anyhow::anyhow!(wrong)));
     }
+    if let Some(not_run) = report.not_run() {
+        return Err(Failure::Other(anyhow::anyhow!(not_run)));
+    }
+    report
+        .missed()
+        .map_or(Ok(()), |missed| Err(Failure::Missed(anyhow::anyhow!("a bar is missed: {missed}"))))
 }
 
 /// Tells whoever waits how far it is.
 fn progress(text: &str) {
     eprintln!("marram bench: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::Bar;
+
+    #[test]
+    fn a_missed_bar_and_a_lost_answer_have_failures_of_their_own() {
+        let mut report = Report::new("sample");
+        report.metric_with_bar("ratio", 1.0, Bar::Most(1.0));
+        assert!(verdict(&report).is_ok());
+        report.metric_with_bar("other", 2.0, Bar::Most(1.0));
+        assert!(matches!(verdict(&report), Err(Failure::Missed(_))));
+        report.add_not_run("a scene needs something");
+        assert!(matches!(verdict(&report), Err(Failure::Other(_))));
+        report.add_lost(1, 0);
+        assert!(matches!(verdict(&report), Err(Failure::Check(_))));
+    }
 }

@@ -25,6 +25,66 @@ pub(super) fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }
 
+/// Fewer values than this have no 99th percentile: it would be their maximum, or close to it, under another name.
+const P99_SAMPLES_MIN: usize = 100;
+
+/// The 99th percentile of what must have enough values for one.
+///
+/// # Errors
+/// If there are fewer than 100.
+pub(super) fn p99(values: &[f64]) -> anyhow::Result<f64> {
+    let count = values.len();
+    anyhow::ensure!(count >= P99_SAMPLES_MIN, "{count} measurements are too few for a 99th percentile");
+    Ok(percentile(values, 99.0))
+}
+
+/// The slow end of what was measured in one or more blocks: the median of the blocks' 99th percentiles or, if any of them has fewer
+/// than 100 values, the largest value of all.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tail {
+    p99: Vec<f64>,
+    max: f64,
+    is_short: bool,
+}
+
+impl Tail {
+    /// That of one block.
+    pub(super) fn of(values: &[f64]) -> Self {
+        let mut tail = Self::default();
+        tail.add(values);
+        tail
+    }
+
+    /// Adds a block.
+    pub(super) fn add(&mut self, values: &[f64]) {
+        self.p99.push(percentile(values, 99.0));
+        self.max = values.iter().copied().fold(self.max, f64::max);
+        self.is_short |= values.len() < P99_SAMPLES_MIN;
+    }
+
+    /// The figure.
+    #[must_use]
+    pub(super) fn value(&self) -> f64 {
+        if self.is_short { self.max } else { median(&self.p99) }
+    }
+
+    /// What the figure is called, given what the 99th percentile is.
+    #[must_use]
+    pub(super) fn name(&self, p99: &str) -> String {
+        if self.is_short { p99.replace("p99", "max") } else { p99.to_owned() }
+    }
+
+    /// How many times another one's this is, with the name of that figure. A percentile is not compared with a maximum.
+    #[must_use]
+    pub(super) fn over(&self, other: &Self, p99: &str) -> (String, f64) {
+        if self.is_short || other.is_short {
+            (p99.replace("p99", "max"), self.max / other.max)
+        } else {
+            (p99.to_owned(), self.value() / other.value())
+        }
+    }
+}
+
 /// An estimate with the ends of its 95 % interval.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Estimate {
@@ -82,6 +142,29 @@ mod tests {
             assert!((percentile(&values, percent) - value).abs() < 1e-9, "{percent}");
         }
         assert!(percentile(&[], 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_hundred_values_have_a_p99_and_fewer_a_maximum() {
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        let (long, short) = (Tail::of(&values), Tail::of(&values[1..]));
+        assert_eq!(
+            (long.name("x.wait_p99_ms"), short.name("x.wait_p99_ms")),
+            ("x.wait_p99_ms".into(), "x.wait_max_ms".into())
+        );
+        assert_eq!((long.value().to_string(), short.value().to_string()), ("99".into(), "100".into()));
+        let (name, ratio) = long.over(&short, "p99_vs_short");
+        assert_eq!((name.as_str(), ratio.to_string()), ("max_vs_short", "1".to_owned()));
+        assert_eq!(long.over(&long, "p99_vs_long").0, "p99_vs_long");
+    }
+
+    #[test]
+    fn one_short_block_leaves_the_maximum_of_all() {
+        let mut tail = Tail::of(&[7.0; 100]);
+        tail.add(&[3.0; 100]);
+        assert_eq!((tail.name("p99"), tail.value().to_string()), ("p99".into(), "3".into()));
+        tail.add(&[5.0; 10]);
+        assert_eq!((tail.name("p99"), tail.value().to_string()), ("max".into(), "7".into()));
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub(super) const HELP: &str = "Exit status:
   3  the edge refused or does not know what was asked for
   4  the edge cannot be reached, or does not answer
   5  a check failed: bytes lost, repeated or changed; a replay that is another run
+  6  bench: everything was measured, and a figure misses its bar
 `marram exec` ends as the program that it runs does. Where several edges are asked, the status is that of the first failure; what
 the others answered is printed all the same.";
 
@@ -27,6 +28,8 @@ pub enum Failure {
     Unreachable(anyhow::Error),
     /// The thing that was to be shown is not so.
     Check(anyhow::Error),
+    /// A figure is not what it should be.
+    Missed(anyhow::Error),
 }
 
 impl From<anyhow::Error> for Failure {
@@ -46,6 +49,7 @@ impl Failure {
                 Self::Refused(_) => Self::Refused(text),
                 Self::Unreachable(_) => Self::Unreachable(text),
                 Self::Check(_) => Self::Check(text),
+                Self::Missed(_) => Self::Missed(text),
             }
         };
         failures.into_iter().reduce(several)
@@ -58,6 +62,7 @@ impl Failure {
             Self::Refused(error) => (3, error),
             Self::Unreachable(error) => (4, error),
             Self::Check(error) => (5, error),
+            Self::Missed(error) => (6, error),
         }
     }
 }

@@ -110,6 +110,10 @@ RestartSec=1
 RestartPreventExitStatus=2
 LimitNOFILE=1048576
 StateDirectory=marram
+# Where root's commands find the admin token, if none is configured. Of several units; it stays while one runs.
+RuntimeDirectory=marram
+RuntimeDirectoryMode=0700
+RuntimeDirectoryPreserve=yes
 WorkingDirectory=/var/lib/marram
 {rights}NoNewPrivileges=yes
 ProtectSystem=strict

@@ -152,6 +152,7 @@ fn on_an_edge() -> Vec<Row> {
         ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),
         ("images asked of peers at a time", control::FETCHES_MAX.to_string(), "the end asks again later"),
         ("missing images that a shard remembers", shard::WANTED_MAX.to_string(), "as above"),
+        ("credentials of an edge", agent::net::CREDENTIALS_MAX.to_string(), "its configuration is refused"),
         (
             "sessions waiting to be let in that a shard remembers",
             shard::REMEMBERED_MAX.to_string(),
@@ -212,6 +213,11 @@ fn on_a_recorder() -> Vec<Row> {
             "inputs of a session on their way, not acknowledged",
             size64(wire::FEED_WINDOW),
             "the edge begins anew",
+        ),
+        (
+            "entries that a hot standby has fallen behind in its replay",
+            wire::REPLAY_LAG_MAX.to_string(),
+            "it is dropped, and asked again later",
         ),
         (
             "what waits for the disk",

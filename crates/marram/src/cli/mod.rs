@@ -43,6 +43,9 @@ enum Command {
     /// One shard of an edge; started by `marram edge`.
     #[command(hide = true)]
     Shard,
+    /// An edge that flips a bit; started by `marram demo --sabotage`.
+    #[command(hide = true)]
+    DemoEdge(serve::DemoEdge),
     /// Begin a cell's project.
     New(project::New),
     /// Work on a cell: build, run and deploy it on an edge of its own, again whenever it changes.
@@ -109,6 +112,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Agent(arguments) => serve::agent(arguments),
         Command::Recorder(arguments) => serve::recorder(arguments),
         Command::Shard => serve::shard(),
+        Command::DemoEdge(arguments) => serve::demo_edge(arguments),
         Command::New(arguments) => project::new(arguments),
         Command::Dev(arguments) => project::dev(arguments),
         Command::Deploy(arguments) => operate::deploy(arguments),

@@ -11,7 +11,7 @@ use hyper::Method;
 use marram_wire::id::SessionId;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -27,15 +27,35 @@ pub(super) const LONG: Duration = Duration::from_secs(120);
 /// Which edges to talk to.
 #[derive(Args)]
 pub(super) struct Edges {
-    /// An edge's admin address, as http://HOST:PORT; several times for several edges.
+    /// An edge's admin address, as http://HOST:PORT or https://HOST:PORT; several times for several edges.
     #[arg(long = "edge", value_name = "ADMIN_URL", default_value = "http://127.0.0.1:7401")]
     edges: Vec<String>,
     /// File with the edges' admin token.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Certificates (PEM) by which edges at https:// are believed: their own, or their signer's; the system's if left out.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Print JSON: one array with one object an edge; of log lines an object each.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// Reads what `--ca` names.
+pub(super) fn read_ca(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| {
+        let why = unreadable(path, &error);
+        Failure::Usage(anyhow!("the certificates {} {why}", path.display()))
+    })
+}
+
+/// Asks the edge at this address, believing it by `ca` where it is encrypted.
+pub(super) fn client(url: &str, token: Option<String>, ca: Option<&[u8]>) -> Result<Client, Failure> {
+    let client = Client::new(url, token).map_err(|why| Failure::Usage(anyhow!(why)))?;
+    match ca {
+        None => Ok(client),
+        Some(ca) => client.believing(ca).map_err(|why| Failure::Usage(anyhow!("--ca: {why}"))),
+    }
 }
 
 impl Edges {
@@ -49,6 +69,7 @@ impl Edges {
         let one = |edge: &String| Self {
             edges: vec![edge.clone()],
             token_file: self.token_file.clone(),
+            ca: self.ca.clone(),
             json: self.json,
         };
         self.edges.iter().map(one)
@@ -65,8 +86,9 @@ impl Edges {
                 Some(text.trim().to_owned())
             }
         };
+        let ca = self.ca.as_deref().map(read_ca).transpose()?;
         let client = |url: &String| {
-            let client = Client::new(url, token.clone()).map_err(|why| Failure::Usage(anyhow!(why)))?;
+            let client = client(url, token.clone(), ca.as_deref())?;
             Ok((url.clone(), client))
         };
         self.edges.iter().map(client).collect()

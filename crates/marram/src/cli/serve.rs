@@ -29,12 +29,32 @@ pub(super) struct Edge {
     log: Option<logging::Format>,
 }
 
+/// `marram demo-edge`: an edge that makes a mistake on purpose. A command of its own, so that no configuration and no environment
+/// of an edge that serves can ask for one.
+#[derive(Args)]
+pub(super) struct DemoEdge {
+    #[command(flatten)]
+    edge: Edge,
+    /// Flip one bit of the so manieth output of each shard.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    sabotage: u64,
+}
+
 pub(super) fn edge(arguments: &Edge) -> Result<(), Failure> {
+    run_edge(arguments, 0)
+}
+
+pub(super) fn demo_edge(arguments: &DemoEdge) -> Result<(), Failure> {
+    run_edge(&arguments.edge, arguments.sabotage)
+}
+
+fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
     // The supervisor compiles.
     crate::memory::share_one_stock();
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
     let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
-    let config = config::edge::Config::parse(&source).map_err(usage)?;
+    let mut config = config::edge::Config::parse(&source).map_err(usage)?;
+    config.edge.sabotage = sabotage;
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::EDGE);
     raise_descriptor_limit();
@@ -121,9 +141,9 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
         reload_on_hangup(path.clone(), side, config.agent.routing.clone())
             .context("SIGHUP cannot be caught")?;
     }
-    if let Some(config::agent::Admin { name, listen, token }) = config.admin {
+    if let Some(config::agent::Admin { name, listen, access }) = config.admin {
         let listener = listen_for_operators(listen)?;
-        admin::serve(listener, name, token, Arc::new(AgentDesk)).context("the admin API cannot start")?;
+        admin::serve(listener, name, &access, Arc::new(AgentDesk)).context("the admin API cannot start")?;
         tracing::info!(target: "marram::admin", address = %listen, "listening for operators");
     }
     run_soon();
@@ -193,7 +213,7 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     let (client, questions) = recorder::questions();
     let listener = listen_for_operators(config.listen)?;
     let desk = Arc::new(RecorderDesk { client });
-    admin::serve(listener, config.recorder.name.clone(), config.token, desk)
+    admin::serve(listener, config.recorder.name.clone(), &config.access, desk)
         .context("the admin API cannot start")?;
     tracing::info!(target: "marram::admin", address = %config.listen, "listening for operators");
     Ok(recorder::run(&config.recorder, questions, stop)?)

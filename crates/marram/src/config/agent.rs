@@ -1,10 +1,11 @@
 //! An agent's configuration: as typed, from a file or from flags, and as the agent takes it.
 
 use super::environment;
-use super::routes::{self, WrittenListener, WrittenRoute};
+use super::routes::{self, WrittenListener, WrittenRoute, WrittenServer};
 use super::shared::{self, WrittenAdmin, WrittenLog, WrittenPatience, WrittenSecurity, own_name, socket};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Peer, Socket, Time};
+use crate::admin::Access;
 use crate::exec::Redirect;
 use crate::logging;
 use marram_agent::net::Security;
@@ -79,8 +80,8 @@ pub struct Admin {
     pub name: String,
     /// Where operators connect.
     pub listen: SocketAddr,
-    /// What they must show; always there where `listen` is not on loopback.
-    pub token: Option<String>,
+    /// Who may ask what; with a token where `listen` is not on loopback.
+    pub access: Access,
 }
 
 impl Config {
@@ -109,7 +110,6 @@ impl Config {
                 ..Security::default()
             },
             patience: marram_agent::Patience::default(),
-            host: None,
         };
         let missing = match side {
             Side::Client if agent.routing.listeners().next().is_none() => {
@@ -171,8 +171,9 @@ pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
 struct Written {
     name: Option<Name>,
     edges: Vec<Address>,
+    identity_file: Option<String>,
     #[serde(default)]
-    servers: BTreeMap<Name, Peer>,
+    servers: BTreeMap<Name, WrittenServer>,
     #[serde(default)]
     listen: Vec<WrittenListen>,
     #[serde(default)]
@@ -198,15 +199,17 @@ struct WrittenListen {
     flows: Option<Spanned<usize>>,
     #[serde(default)]
     origins: Vec<Spanned<String>>,
+    proxy_protocol: Option<Spanned<bool>>,
     #[serde(default)]
     instead_of: Vec<Address>,
 }
 
 impl WrittenListen {
     fn resolve(self, source: &Source) -> Result<Listener, Problem> {
-        let Self { address, app, name, protocol, idle, flows, origins, instead_of: _ } = self;
+        let Self { address, app, name, protocol, idle, flows, origins, proxy_protocol, instead_of: _ } = self;
         let address = socket(source, &address)?;
-        WrittenListener { name, protocol, idle, flows, origins }.resolve(source, address, app)
+        let listener = WrittenListener { name, protocol, idle, flows, origins, proxy_protocol };
+        listener.resolve(source, address, app)
     }
 }
 
@@ -237,17 +240,19 @@ impl Written {
             routing: routes::routing(source, listeners, &self.route)?,
             edges: self.edges.into_iter().map(|edge| edge.0).collect(),
             servers: routes::servers(self.servers),
-            security: self.security.resolve(source)?,
+            security: Security {
+                identity_file: self.identity_file.map(|path| source.path(&path)),
+                ..self.security.resolve(source)?
+            },
             patience: self.patience.resolve(source)?,
-            host: None,
         };
-        let (listen, token) = self.admin.resolve(source, "read what this agent logs")?;
+        let (listen, access) = self.admin.resolve(source, "read what this agent logs")?;
         let kind = match side {
             Side::Client => "client-agent",
             Side::Server => "server-agent",
         };
         let name = self.name.unwrap_or_else(|| own_name(kind)).0;
-        let admin = listen.map(|listen| Admin { name, listen, token });
+        let admin = listen.map(|listen| Admin { name, listen, access });
         let log = match admin {
             Some(_) => self.log.resolve(source)?,
             None => self.log.resolve_unasked(source)?,

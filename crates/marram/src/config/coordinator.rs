@@ -3,7 +3,7 @@
 use super::shared::{self, socket};
 use super::source::{Problem, Source};
 use super::units::{Address, Time};
-use crate::coordinator::{Credentials, Options, Serve};
+use crate::coordinator::{Credentials, Options, Place, Serve};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,6 +26,9 @@ pub(super) struct WrittenCoordinator {
     lease: Option<Spanned<Time>>,
     addresses: Option<Vec<Spanned<Address>>>,
     admin: Option<Spanned<String>>,
+    ca: Option<Spanned<String>>,
+    certificate: Option<Spanned<String>>,
+    key: Option<Spanned<String>>,
 }
 
 /// What the edge says of itself elsewhere in its configuration.
@@ -33,6 +36,7 @@ pub(super) struct Around<'a> {
     pub(super) state: &'a Path,
     pub(super) listen: &'a [SocketAddr],
     pub(super) admin: SocketAddr,
+    pub(super) admin_is_encrypted: bool,
 }
 
 impl WrittenCoordinator {
@@ -65,12 +69,15 @@ impl WrittenCoordinator {
             let what = format!("is one too many; at most {ADDRESSES_MAX} are told");
             return Err(source.problem(&many.span(), what));
         }
-        let authorities =
-            self.urls.iter().map(|url| authority(source, url)).collect::<Result<Vec<_>, Problem>>()?;
+        let stores = self.urls.iter().map(|url| place(source, url)).collect::<Result<Vec<_>, Problem>>()?;
+        let identity = shared::identity(source, self.certificate.as_ref(), self.key.as_ref())?;
+        let ca = self.ca.as_ref().map(|path| shared::pem(source, path)).transpose()?;
         let credentials = self.credentials(source, token.clone())?;
         Ok(Options {
             serve: listen.map(|listen| Serve { listen, token, file: around.state.join("coordinator") }),
-            authorities,
+            stores,
+            ca,
+            identity,
             credentials,
             lease_s: lease(source, self.lease.as_ref())?,
             addresses: self.addresses.map_or_else(
@@ -78,8 +85,11 @@ impl WrittenCoordinator {
                 |addresses| addresses.into_iter().map(|address| address.into_inner().0).collect(),
             ),
             admin: match self.admin {
-                Some(url) => Some(format!("http://{}", authority(source, &url)?)),
-                None => told(&[around.admin]).next().map(|address| format!("http://{address}")),
+                Some(url) => Some(place(source, &url)?.to_string()),
+                None => {
+                    let scheme = if around.admin_is_encrypted { "https" } else { "http" };
+                    told(&[around.admin]).next().map(|address| format!("{scheme}://{address}"))
+                }
             },
         })
     }
@@ -118,18 +128,15 @@ fn told(addresses: &[SocketAddr]) -> impl Iterator<Item = String> {
     addresses.iter().filter(|address| !address.ip().is_unspecified()).map(ToString::to_string)
 }
 
-fn authority(source: &Source, url: &Spanned<String>) -> Result<String, Problem> {
+fn place(source: &Source, url: &Spanned<String>) -> Result<Place, Problem> {
     let text = url.get_ref();
-    if text.starts_with("https://") {
-        let what = "cannot be reached: this version does not encrypt what it tells the coordinator; write http:// and keep \
-                    the way there private";
-        return Err(source.problem(&url.span(), what));
-    }
-    let authority = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    let encrypted = text.strip_prefix("https://");
+    let authority = encrypted.or(text.strip_prefix("http://")).map(|rest| rest.trim_end_matches('/'));
     let address = authority.and_then(|authority| authority.parse::<Address>().ok());
-    address
-        .map(|address| address.0)
-        .ok_or_else(|| source.problem(&url.span(), "is no address of a store; write \"http://HOST:PORT\""))
+    let place = |address: Address| Place { authority: address.0, is_encrypted: encrypted.is_some() };
+    address.map(place).ok_or_else(|| {
+        source.problem(&url.span(), "is no address; write \"http://HOST:PORT\" or \"https://HOST:PORT\"")
+    })
 }
 
 fn lease(source: &Source, written: Option<&Spanned<Time>>) -> Result<u32, Problem> {

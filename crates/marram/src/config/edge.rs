@@ -1,12 +1,14 @@
 //! An edge's configuration: as typed, and as the edge and its admin API take it.
 
 use super::coordinator::{Around, WrittenCoordinator};
+use super::credentials::{self, WrittenCredential};
 use super::environment;
 use super::keys::{self, WrittenKey};
-use super::routes::{self, WrittenListener, WrittenRoute};
+use super::routes::{self, WrittenListener, WrittenRoute, WrittenServer};
 use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity, host_name, socket};
 use super::source::{Problem, Source};
-use super::units::{Address, Name, Peer, Size, Time};
+use super::units::{Address, Name, Size, Time};
+use crate::admin::Access;
 use crate::{coordinator, edge, logging};
 use marram_agent::Listener;
 use marram_edge::{api::Grant, turns::WEIGHT};
@@ -37,10 +39,12 @@ pub struct Config {
 pub struct Admin {
     /// Where operators connect.
     pub listen: SocketAddr,
-    /// What they must show; always there where `listen` is not on loopback.
-    pub token: Option<String>,
+    /// Who may ask what; with a token where `listen` is not on loopback.
+    pub access: Access,
     /// Admin URLs of other edges.
     pub peers: Vec<String>,
+    /// Certificates in PEM by which other edges are believed.
+    pub ca: Option<Vec<u8>>,
     /// The edge's state directory.
     pub state: PathBuf,
     /// Manifests to deploy at start.
@@ -73,9 +77,11 @@ struct Written {
     apps: Vec<String>,
     shards: Option<Spanned<u8>>,
     #[serde(default)]
-    servers: BTreeMap<Name, Peer>,
+    servers: BTreeMap<Name, WrittenServer>,
     #[serde(default)]
     security: WrittenSecurity,
+    #[serde(default)]
+    credential: Vec<Spanned<WrittenCredential>>,
     #[serde(default)]
     gate: Vec<WrittenGate>,
     #[serde(default)]
@@ -101,9 +107,6 @@ struct Written {
     patience: WrittenPatience,
     #[serde(default)]
     log: WrittenLog,
-    /// For `marram demo --sabotage`: flips one bit of the n-th output of a shard.
-    #[serde(default)]
-    sabotage: u64,
 }
 
 #[derive(Deserialize)]
@@ -117,6 +120,7 @@ struct WrittenGate {
     flows: Option<Spanned<usize>>,
     #[serde(default)]
     origins: Vec<Spanned<String>>,
+    proxy_protocol: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -124,6 +128,7 @@ struct WrittenGate {
 struct WrittenGates {
     #[serde(default)]
     edges: Vec<Address>,
+    token_file: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -149,8 +154,15 @@ struct WrittenChain {
 struct WrittenAdmin {
     listen: Option<Spanned<String>>,
     token_file: Option<Spanned<String>>,
+    metrics: Option<Spanned<String>>,
+    metrics_token_file: Option<Spanned<String>>,
+    #[serde(default)]
+    hosts: Vec<Spanned<Name>>,
+    certificate: Option<Spanned<String>>,
+    key: Option<Spanned<String>>,
     #[serde(default)]
     peers: Vec<Spanned<String>>,
+    ca: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -167,6 +179,7 @@ struct WrittenRecord {
 struct WrittenStandby {
     #[serde(default)]
     edges: Vec<Address>,
+    token_file: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -190,8 +203,14 @@ impl Written {
         }
         let (state, listens) = (source.path(&self.state), self.listen.first().map(Spanned::span));
         let gates = self.gate.into_iter().map(|gate| gate.resolve(source)).collect::<Result<_, _>>()?;
-        let security = self.security.resolve(source)?;
+        let mut security = self.security.resolve_edge(source)?;
+        security.credentials = credentials::resolve(source, self.credential, &security)?;
+        let token = |path: &Option<Spanned<String>>| {
+            path.as_ref().map(|path| shared::token(source, path)).transpose()
+        };
         let edge = edge::Options {
+            gate_token: token(&self.gates.token_file)?,
+            standby_token: token(&self.standby.token_file)?,
             keys: keys::resolve(source, self.key, security.insecure_plain)?,
             name: self.name.map_or_else(host_name, |name| name.0),
             listen: self.listen.iter().map(|text| socket(source, text)).collect::<Result<_, _>>()?,
@@ -207,7 +226,7 @@ impl Written {
             patience: self.patience.resolve(source)?,
             standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
             limits: self.limits.resolve(tenants(source, self.tenant)?),
-            sabotage: self.sabotage,
+            sabotage: 0,
         };
         if let Some(span) = listens.filter(|_| edge.is_believed_by_nobody()) {
             let what = "is not on loopback, and there is nothing by which agents elsewhere know this edge, so they refuse it; name a \
@@ -216,7 +235,12 @@ impl Written {
         }
         let apps = self.apps.iter().map(|path| source.path(path)).collect();
         let admin = self.admin.resolve(source, state, apps, self.chain)?;
-        let around = Around { state: &admin.state, listen: &edge.listen, admin: admin.listen };
+        let around = Around {
+            state: &admin.state,
+            listen: &edge.listen,
+            admin: admin.listen,
+            admin_is_encrypted: admin.access.identity.is_some(),
+        };
         let coordinator = self.coordinator.map(|table| {
             let span = table.span();
             table.into_inner().resolve(source, &span, &around)
@@ -228,9 +252,10 @@ impl Written {
 
 impl WrittenGate {
     fn resolve(self, source: &Source) -> Result<Listener, Problem> {
-        let Self { listen, app, name, protocol, idle, flows, origins } = self;
+        let Self { listen, app, name, protocol, idle, flows, origins, proxy_protocol } = self;
         let address = socket(source, &listen)?;
-        WrittenListener { name, protocol, idle, flows, origins }.resolve(source, address, app)
+        let listener = WrittenListener { name, protocol, idle, flows, origins, proxy_protocol };
+        listener.resolve(source, address, app)
     }
 }
 
@@ -241,7 +266,8 @@ impl WrittenAdmin {
         let reached = listen.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
         let token = self.token_file.as_ref().map(|path| source.path(path.get_ref()));
         let token = token.map_or_else(String::new, |path| format!(" --token-file {}", path.display()));
-        format!("--from http://{reached}{token}")
+        let scheme = if self.certificate.is_some() { "https" } else { "http" };
+        format!("--from {scheme}://{reached}{token}")
     }
 
     fn resolve(
@@ -251,17 +277,22 @@ impl WrittenAdmin {
         apps: Vec<PathBuf>,
         chain: WrittenChain,
     ) -> Result<Admin, Problem> {
-        let Self { listen, token_file, peers } = self;
-        let (listen, token) =
-            shared::WrittenAdmin { listen, token_file }.resolve(source, "deploy and kill")?;
+        let Self { listen, token_file, metrics, metrics_token_file, hosts, certificate, key, peers, ca } =
+            self;
+        let shared =
+            shared::WrittenAdmin { listen, token_file, metrics, metrics_token_file, hosts, certificate, key };
+        let (listen, access) = shared.resolve(source, "deploy and kill")?;
         let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7401)));
-        if let Some(peer) = peers.iter().find(|peer| !peer.get_ref().starts_with("http://")) {
-            return Err(source.problem(&peer.span(), "a peer is written \"http://HOST:PORT\""));
+        let is_url = |peer: &String| ["http://", "https://"].iter().any(|scheme| peer.starts_with(scheme));
+        if let Some(peer) = peers.iter().find(|peer| !is_url(peer.get_ref())) {
+            let what = "a peer is written \"http://HOST:PORT\" or \"https://HOST:PORT\"";
+            return Err(source.problem(&peer.span(), what));
         }
+        let ca = ca.map(|path| shared::pem(source, &path)).transpose()?;
         let peers = peers.into_iter().map(Spanned::into_inner).collect();
         let names = |names: Vec<Name>| names.into_iter().map(|name| name.0).collect();
         let (first, last) = (names(chain.first), names(chain.last));
-        Ok(Admin { listen, token, peers, state, apps, first, last })
+        Ok(Admin { listen, access, peers, ca, state, apps, first, last })
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod agent;
 mod coordinator;
+mod credentials;
 pub mod edge;
 pub mod environment;
 mod hints;

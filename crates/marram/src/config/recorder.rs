@@ -4,7 +4,9 @@ use super::environment;
 use super::shared::{self, WrittenAdmin, WrittenLog, WrittenPatience, WrittenSecurity, own_name};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Size, Time};
+use crate::admin::Access;
 use crate::{logging, recorder};
+use marram_agent::net::Security;
 use marram_wire::seal::{DomainSecret, KeeperKey};
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -23,8 +25,8 @@ pub struct Config {
     pub recorder: recorder::Options,
     /// Where operators connect.
     pub listen: SocketAddr,
-    /// What they must show; always there where `listen` is not on loopback.
-    pub token: Option<String>,
+    /// Who may ask what; with a token where `listen` is not on loopback.
+    pub access: Access,
     /// For its logs.
     pub log: logging::Options,
 }
@@ -45,6 +47,7 @@ impl Config {
 struct Written {
     name: Option<Name>,
     edges: Vec<Address>,
+    identity_file: Option<String>,
     secret_file: Spanned<String>,
     directory: Option<String>,
     #[serde(default)]
@@ -103,16 +106,19 @@ impl Written {
             name: self.name.unwrap_or_else(|| own_name("recorder")).0,
             edges: self.edges.into_iter().map(|edge| edge.0).collect(),
             key: KeeperKey::derive(&secret),
-            security: self.security.resolve(source)?,
+            security: Security {
+                identity_file: self.identity_file.map(|path| source.path(&path)),
+                ..self.security.resolve(source)?
+            },
             linger: if lingers { patience.linger } else { recorder::LINGER },
             patience,
             memory,
             sessions,
             directory: self.directory.map(|directory| source.path(&directory)),
         };
-        let (listen, token) = self.admin.resolve(source, "list sessions")?;
+        let (listen, access) = self.admin.resolve(source, "list sessions")?;
         let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7402)));
-        Ok(Config { recorder, listen, token, log: self.log.resolve(source)? })
+        Ok(Config { recorder, listen, access, log: self.log.resolve(source)? })
     }
 }
 

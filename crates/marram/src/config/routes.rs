@@ -4,8 +4,12 @@ use super::source::{Problem, Source};
 use super::units::{Name, Peer, Time};
 use marram_agent::{FLOWS_MAX, IDLE, Listener, Routing, Server, websocket::is_origin};
 use marram_session::agent::routes::{Action, BadPrefix, Protocol, Refused, Rule, ServerName};
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, MapAccess, Visitor, value::MapAccessDeserializer},
+};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
@@ -216,6 +220,7 @@ pub(super) struct WrittenListener {
     pub(super) flows: Option<Spanned<usize>>,
     #[serde(default)]
     pub(super) origins: Vec<Spanned<String>>,
+    pub(super) proxy_protocol: Option<Spanned<bool>>,
 }
 
 impl WrittenListener {
@@ -236,6 +241,11 @@ impl WrittenListener {
             if let Some(span) = span {
                 return problem(span, "is for datagrams; write protocol = \"udp\", or leave it out");
             }
+        }
+        let proxy_protocol = self.proxy_protocol.as_ref().is_some_and(|on| *on.get_ref());
+        if let Some(on) = self.proxy_protocol.as_ref().filter(|_| proxy_protocol && protocol == Protocol::Udp)
+        {
+            return problem(on.span(), "is for streams; datagrams come from their clients, so leave it out");
         }
         if let Some(origin) = self.origins.iter().find(|_| protocol != Protocol::WebSocket) {
             return problem(
@@ -260,20 +270,64 @@ impl WrittenListener {
             }
             _ => {
                 let name = self.name.map_or_else(|| address.to_string(), |name| name.0);
-                Ok(Listener { name, address, protocol, app: app.0, idle, flows_max, origins })
+                Ok(Listener { name, address, protocol, app: app.0, idle, flows_max, origins, proxy_protocol })
             }
         }
     }
 }
 
+/// A server as it is written in a table: `"127.0.0.1:80"`, or `{ address = "127.0.0.1:80", proxy_protocol = true }`.
+#[derive(Debug)]
+pub(super) struct WrittenServer {
+    peer: Peer,
+    proxy_protocol: bool,
+}
+
+impl<'de> Deserialize<'de> for WrittenServer {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(ServerReader)
+    }
+}
+
+struct ServerReader;
+
+impl<'de> Visitor<'de> for ServerReader {
+    type Value = WrittenServer;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an address of a server such as \"127.0.0.1:80\" or \"udp://127.0.0.1:53\", or a table such as { address = \"127.0.0.1:80\", proxy_protocol = true }")
+    }
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<WrittenServer, E> {
+        let peer = text.parse().map_err(E::custom)?;
+        Ok(WrittenServer { peer, proxy_protocol: false })
+    }
+    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<WrittenServer, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            address: Peer,
+            #[serde(default)]
+            proxy_protocol: bool,
+        }
+        let Table { address, proxy_protocol } = Table::deserialize(MapAccessDeserializer::new(table))?;
+        if proxy_protocol && address.datagrams {
+            return Err(de::Error::custom(
+                "`proxy_protocol` is for servers that are spoken to in streams; leave it out",
+            ));
+        }
+        Ok(WrittenServer { peer: address, proxy_protocol })
+    }
+}
+
 /// The servers of a table.
-pub(super) fn servers(written: BTreeMap<Name, Peer>) -> Vec<Server> {
-    written.into_iter().map(|(name, peer)| server(name, peer)).collect()
+pub(super) fn servers(written: BTreeMap<Name, WrittenServer>) -> Vec<Server> {
+    let server =
+        |(name, WrittenServer { peer, proxy_protocol })| Server { proxy_protocol, ..server(name, peer) };
+    written.into_iter().map(server).collect()
 }
 
 /// One server.
 pub(super) fn server(name: Name, peer: Peer) -> Server {
-    Server { name: name.0, address: peer.address.0, datagrams: peer.datagrams }
+    Server { name: name.0, address: peer.address.0, datagrams: peer.datagrams, proxy_protocol: false }
 }
 
 fn protocol(text: &str) -> Result<Protocol, String> {

@@ -2,6 +2,7 @@
 
 use super::source::{Problem, Source, unreadable};
 use super::units::{Name, Size, Time};
+use crate::admin::{Access, Metrics};
 use crate::logging;
 use marram_agent::Patience;
 use marram_agent::net::{Identity, Security};
@@ -67,15 +68,21 @@ impl WrittenLog {
 pub(super) struct WrittenAdmin {
     pub(super) listen: Option<Spanned<String>>,
     pub(super) token_file: Option<Spanned<String>>,
+    pub(super) metrics: Option<Spanned<String>>,
+    pub(super) metrics_token_file: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) hosts: Vec<Spanned<Name>>,
+    pub(super) certificate: Option<Spanned<String>>,
+    pub(super) key: Option<Spanned<String>>,
 }
 
 impl WrittenAdmin {
-    /// The address, if one is named, and the token. `can` is what whoever reaches it can do.
+    /// The address, if one is named, and who may ask there. `can` is what whoever reaches it can do.
     pub(super) fn resolve(
         &self,
         source: &Source,
         can: &str,
-    ) -> Result<(Option<SocketAddr>, Option<String>), Problem> {
+    ) -> Result<(Option<SocketAddr>, Access), Problem> {
         let listen = self.listen.as_ref().map(|text| socket(source, text)).transpose()?;
         let token = self.token_file.as_ref().map(|path| token(source, path)).transpose()?;
         if let (Some(text), Some(address), None) = (&self.listen, listen, &token)
@@ -86,7 +93,28 @@ impl WrittenAdmin {
             );
             return Err(source.problem(&text.span(), what));
         }
-        Ok((listen, token))
+        let hosts = self.hosts.iter().map(|host| host.get_ref().0.clone()).collect();
+        let identity = identity(source, self.certificate.as_ref(), self.key.as_ref())?;
+        Ok((listen, Access { token, metrics: self.metrics(source)?, hosts, identity }))
+    }
+
+    fn metrics(&self, source: &Source) -> Result<Metrics, Problem> {
+        match (&self.metrics, &self.metrics_token_file) {
+            (None, None) => Ok(Metrics::Operators),
+            (None, Some(path)) => token(source, path).map(Metrics::Token),
+            (Some(written), None) => match written.get_ref().as_str() {
+                "token" => Ok(Metrics::Operators),
+                "open" => Ok(Metrics::Open),
+                _ => Err(source.problem(&written.span(), "is neither \"token\" nor \"open\"")),
+            },
+            (Some(written), Some(path)) => match written.get_ref().as_str() {
+                "token" => token(source, path).map(Metrics::Token),
+                _ => {
+                    let what = "needs no token; take `metrics_token_file` away, or write metrics = \"token\"";
+                    Err(source.problem(&written.span(), what))
+                }
+            },
+        }
     }
 }
 
@@ -126,27 +154,48 @@ pub(super) struct WrittenSecurity {
 }
 
 impl WrittenSecurity {
+    /// An edge's.
+    pub(super) fn resolve_edge(&self, source: &Source) -> Result<Security, Problem> {
+        let security = self.resolve(source)?;
+        if let Some(ca) = self.ca.as_ref().filter(|_| security.insecure_plain) {
+            let what = "demands certificates of agents, and `insecure_plain` lets them talk without; take one of the two out";
+            return Err(source.problem(&ca.span(), what));
+        }
+        Ok(security)
+    }
+
     pub(super) fn resolve(&self, source: &Source) -> Result<Security, Problem> {
-        let identity = match (&self.certificate, &self.key) {
-            (None, None) => None,
-            (Some(certificate), Some(key)) => {
-                warn_if_shown(source, key);
-                Some(Identity { chain_pem: pem(source, certificate)?, key_pem: pem(source, key)? })
-            }
-            (Some(alone), None) => {
-                return Err(source.problem(&alone.span(), "has no key; name its file with `key = \"...\"`"));
-            }
-            (None, Some(alone)) => {
-                let what = "has no certificate; name its file with `certificate = \"...\"`";
-                return Err(source.problem(&alone.span(), what));
-            }
-        };
+        let identity = identity(source, self.certificate.as_ref(), self.key.as_ref())?;
         Ok(Security {
             token: self.token_file.as_ref().map(|path| token(source, path)).transpose()?,
             ca_pem: self.ca.as_ref().map(|path| pem(source, path)).transpose()?,
             identity,
             insecure_plain: self.insecure_plain,
+            credentials: Vec::new(),
+            identity_file: None,
         })
+    }
+}
+
+/// Reads a certificate and its key, where both are named.
+pub(super) fn identity(
+    source: &Source,
+    certificate: Option<&Spanned<String>>,
+    key: Option<&Spanned<String>>,
+) -> Result<Option<Identity>, Problem> {
+    match (certificate, key) {
+        (None, None) => Ok(None),
+        (Some(certificate), Some(key)) => {
+            warn_if_shown(source, key);
+            Ok(Some(Identity { chain_pem: pem(source, certificate)?, key_pem: pem(source, key)? }))
+        }
+        (Some(alone), None) => {
+            Err(source.problem(&alone.span(), "has no key; name its file with `key = \"...\"`"))
+        }
+        (None, Some(alone)) => {
+            let what = "has no certificate; name its file with `certificate = \"...\"`";
+            Err(source.problem(&alone.span(), what))
+        }
     }
 }
 
@@ -205,7 +254,7 @@ fn too_short(source: &Source, span: &Range<usize>, len: usize) -> Problem {
     source.problem(span, what)
 }
 
-fn pem(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
+pub(super) fn pem(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, Problem> {
     let bytes = file(source, path)?;
     if bytes.windows(11).any(|window| window == b"-----BEGIN ") {
         return Ok(bytes);

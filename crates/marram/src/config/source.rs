@@ -223,16 +223,13 @@ pub fn unreadable(path: &Path, error: &std::io::Error) -> String {
 
 /// What a parser says, for people: with what may be meant where a field is not known.
 pub(super) fn told(message: &str) -> String {
-    let what = HIDDEN.iter().fold(message.to_owned(), |what, field| what.replace(field, ""));
-    let Some((head, list)) = what.split_once(", expected ") else { return what };
+    let what = message.to_owned();
+    let Some((head, list)) = message.split_once(", expected ") else { return what };
     let unknown = head.strip_prefix("unknown field `").or_else(|| head.strip_prefix("unknown variant `"));
     let Some(unknown) = unknown.and_then(|rest| rest.strip_suffix('`')) else { return what };
     let guess = near::guess(unknown, list.split('`').skip(1).step_by(2));
     what + &guess
 }
-
-/// How a list of the fields that there are names those that are for our own programs.
-const HIDDEN: [&str; 1] = [", `sabotage`"];
 
 /// Where a byte of a TOML text is, in the words of the person who wrote it.
 struct Place {

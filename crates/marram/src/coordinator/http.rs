@@ -2,7 +2,8 @@
 //! one does not answer.
 
 use super::protocol::{self, Seen};
-use crate::coordinator::Credentials;
+use crate::coordinator::{Credentials, Place};
+use crate::tls::{self, Connector};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -25,8 +26,9 @@ const LINE_BYTES_MAX: usize = 64 << 20;
 /// Where the store is, and what to show there.
 #[derive(Debug)]
 pub(super) struct Store {
-    /// Host and port, each.
-    authorities: Vec<String>,
+    places: Vec<Place>,
+    /// What encrypted ones are believed by.
+    connector: Option<Connector>,
     credentials: Credentials,
     /// Which of them answered last.
     current: Cell<usize>,
@@ -35,13 +37,17 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn new(authorities: Vec<String>, credentials: Credentials) -> Self {
-        Self { authorities, credentials, current: Cell::new(0), session: RefCell::new(None) }
+    pub(super) fn new(places: Vec<Place>, connector: Option<Connector>, credentials: Credentials) -> Self {
+        Self { places, connector, credentials, current: Cell::new(0), session: RefCell::new(None) }
     }
 
     /// The address that answered last.
     pub(super) fn current(&self) -> &str {
-        &self.authorities[self.current.get() % self.authorities.len()]
+        &self.place().authority
+    }
+
+    fn place(&self) -> &Place {
+        &self.places[self.current.get() % self.places.len()]
     }
 
     /// Asks; always answered, in twice [`PATIENCE`] at the most.
@@ -159,6 +165,10 @@ impl Store {
         let stream = TcpStream::connect(&authority).await.map_err(|error| self.unreachable(error))?;
         // Small requests, each of which is waited for.
         let _ = stream.set_nodelay(true);
+        let connector = self.connector.as_ref().filter(|_| self.place().is_encrypted);
+        let stream = tls::connected(connector, &authority, stream).await.map_err(|error| {
+            self.unreachable(format_args!("it is not believed: {error}: is `coordinator.ca` its signer's?"))
+        })?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.unreachable(error))?;
         // Ends with the answer's body; an error shows up there.

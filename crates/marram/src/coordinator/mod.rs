@@ -7,7 +7,7 @@
 mod http;
 mod keeping;
 mod link;
-mod protocol;
+pub mod protocol;
 mod server;
 
 pub use http::PATIENCE;
@@ -16,13 +16,16 @@ pub use link::{LOAD_INTERVAL, NEWS_INTERVAL};
 pub use server::{ANSWER_PATIENCE, CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_PATIENCE};
 
 use crate::edge::{AdminClient, Answered};
+use crate::tls::{Acceptor, Connector};
 use anyhow::Context;
 use keeping::Keeping;
+use marram_agent::net::Identity;
 use marram_edge::coordinator::{
     Ask, AskAnswer, Figures, State, StoreFigures,
     contents::{Held, Registration},
 };
 use marram_wire::id::ImageHash;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{
@@ -31,6 +34,9 @@ use std::sync::{
     mpsc::sync_channel,
 };
 use std::time::{Duration, Instant};
+
+/// What is wrong when the store cannot be encrypted.
+const IDENTITY: &str = "correct `coordinator.certificate` and `coordinator.key`";
 
 /// What is shown to the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,13 +65,32 @@ pub struct Serve {
     pub file: PathBuf,
 }
 
+/// Where a store is, or another edge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Host and port.
+    pub authority: String,
+    /// Whether what is said there is encrypted.
+    pub is_encrypted: bool,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.is_encrypted { "https" } else { "http" }, self.authority)
+    }
+}
+
 /// How an edge finds its coordinator, resolved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The store that this edge serves, if it does.
     pub serve: Option<Serve>,
-    /// Hosts and ports of the store: of edges that serve it, or etcd's members. Empty for the one that this edge serves.
-    pub authorities: Vec<String>,
+    /// Places of the store: of edges that serve it, or etcd's members. Empty for the one that this edge serves.
+    pub stores: Vec<Place>,
+    /// Certificates in PEM by which they are believed; the system's if there are none.
+    pub ca: Option<Vec<u8>>,
+    /// What this edge serves the store with, and shows etcd, where that asks for a certificate.
+    pub identity: Option<Identity>,
     /// What is shown there.
     pub credentials: Credentials,
     /// How long this edge stays registered when nothing more is heard of it, in seconds.
@@ -120,7 +145,7 @@ impl Coordinator {
     /// # Errors
     /// If the store that is to be served cannot be used, or its address not be listened on.
     pub fn start(name: &str, options: &Options, shards: u8, control: AdminClient) -> anyhow::Result<Self> {
-        let mut authorities = options.authorities.clone();
+        let (mut stores, mut ca) = (options.stores.clone(), options.ca.clone());
         let mut credentials = options.credentials.clone();
         let keeping = options.serve.as_ref().map(|serve| -> anyhow::Result<_> {
             let keeping = Keeping::start(serve.file.clone())?;
@@ -128,17 +153,25 @@ impl Coordinator {
                 let listen = serve.listen;
                 format!("cannot listen on {listen} for other edges: choose another `coordinator.serve`, or stop what uses it")
             })?;
-            if authorities.is_empty() {
-                authorities.push(reachable(listener.local_addr()?).to_string());
+            let tls = options.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
+            if stores.is_empty() {
+                let authority = reachable(listener.local_addr()?).to_string();
+                stores.push(Place { authority, is_encrypted: tls.is_some() });
+                // It knows its own certificate, whatever name that is for.
+                ca = options.identity.as_ref().map(|identity| identity.chain_pem.clone());
                 credentials = serve.token.clone().map_or(Credentials::None, Credentials::Token);
             }
-            server::start(listener, keeping.clone(), serve.token.clone())
+            server::start(listener, keeping.clone(), serve.token.clone(), tls)
                 .context("the coordinator's store cannot be served")?;
             tracing::info!(address = %serve.listen, "serving the coordinator's store");
             Ok(keeping)
         });
         let keeping = keeping.transpose()?;
-        let store = http::Store::new(authorities, credentials);
+        let connector = stores.iter().any(|store| store.is_encrypted).then(|| {
+            let connector = Connector::new(ca.as_deref(), options.identity.as_ref());
+            connector.context("correct `coordinator.ca`, `coordinator.certificate` and `coordinator.key`")
+        });
+        let store = http::Store::new(stores, connector.transpose()?, credentials);
         let mut life = [0; 8];
         rustix::rand::getrandom(&mut life, rustix::rand::GetRandomFlags::empty())
             .context("the machine gives no random bytes")?;

@@ -15,7 +15,7 @@ use marram_edge::coordinator::{Change, Entry, Failure, Lease, Refused, Reply, Re
 use serde_json::{Value, json};
 
 /// One request: where, and what.
-pub(super) type Call = (&'static str, Value);
+pub type Call = (&'static str, Value);
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 /// etcd's numbers of errors, as gRPC has them.
@@ -23,6 +23,8 @@ const NOT_FOUND: u64 = 5;
 const INVALID: u64 = 3;
 const EXHAUSTED: u64 = 8;
 const NO_LEASE: &str = "requested lease not found";
+/// Why nothing can be asked there.
+const NO_STORE: &str = "what answers there is neither etcd 3.4 or newer nor an edge with `coordinator.serve`: correct `coordinator.urls`";
 
 pub(super) fn base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -79,7 +81,7 @@ fn value_of(value: &Value) -> Option<Bytes> {
 // What an edge sends, and how it reads the answer.
 
 /// How a request is asked.
-pub(super) fn call(request: &Request) -> Call {
+pub fn call(request: &Request) -> Call {
     let text = |number: u64| number.to_string();
     match request {
         Request::Get { key } => ("/v3/kv/range", json!({ "key": base64(key.as_bytes()) })),
@@ -114,14 +116,14 @@ fn range(prefix: &str) -> Value {
 }
 
 /// How a watch is asked for.
-pub(super) fn watch_call(prefix: &str, since: u64) -> Call {
+pub fn watch_call(prefix: &str, since: u64) -> Call {
     let mut create = range(prefix);
     create["start_revision"] = json!((since + 1).to_string());
     ("/v3/watch", json!({ "create_request": create }))
 }
 
 /// Reads an answer of status 200.
-pub(super) fn reply(request: &Request, body: &Value) -> Option<Reply> {
+pub fn reply(request: &Request, body: &Value) -> Option<Reply> {
     let revision = || number(&body["header"]["revision"]);
     Some(match request {
         Request::Get { .. } | Request::Range { .. } => {
@@ -160,30 +162,29 @@ fn entries(body: &Value) -> Option<Vec<Entry>> {
 }
 
 /// Reads an answer of another status.
-pub(super) fn failure(status: u16, body: &[u8]) -> Result<Reply, Failure> {
+pub fn failure(status: u16, body: &[u8]) -> Result<Reply, Failure> {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let said = body["message"].as_str().or(body["error"].as_str()).unwrap_or_default();
     let code = number(&body["code"]);
     match (status, code) {
         (_, Some(NOT_FOUND)) if said.contains(NO_LEASE) => Ok(Reply::NoLease),
+        // Which only an admin API adds.
+        (401 | 403, _) if body["fix"].is_string() => Err(Failure::Refused(NO_STORE.into())),
         (401 | 403, _) => Err(Failure::Refused(format!(
             "it does not take this edge's credentials ({said}): correct `coordinator.token_file`, or `user` and `password_file`"
         ))),
-        (404, None) => Err(Failure::Refused(
-            "what answers there is neither etcd 3.4 or newer nor an edge with `coordinator.serve`: correct `coordinator.urls`"
-                .into(),
-        )),
+        (404, None) => Err(Failure::Refused(NO_STORE.into())),
         (429 | 500..600, _) => Err(Failure::Unreachable(format!("it cannot decide now ({status}: {said})"))),
-        _ if said.contains("user name is empty") || said.contains("auth") => {
-            Err(Failure::Refused(format!("it wants a user ({said}): write `coordinator.user` and `password_file`")))
-        }
+        _ if said.contains("user name is empty") || said.contains("auth") => Err(Failure::Refused(format!(
+            "it wants a user ({said}): write `coordinator.user` and `password_file`"
+        ))),
         _ => Err(Failure::Refused(format!("it says no ({status}: {said})"))),
     }
 }
 
 /// One line of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Seen {
+pub enum Seen {
     /// Nothing new.
     Nothing,
     /// These changes.
@@ -193,7 +194,7 @@ pub(super) enum Seen {
 }
 
 /// Reads one line of a watch.
-pub(super) fn seen(line: &[u8]) -> Seen {
+pub fn seen(line: &[u8]) -> Seen {
     let Ok(line) = serde_json::from_slice::<Value>(line) else {
         return Seen::Over("a line of the watch is no JSON".into());
     };
@@ -226,7 +227,7 @@ pub(super) fn seen(line: &[u8]) -> Seen {
 
 /// What is asked of the store, or what to watch from when on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
+pub enum Asked {
     /// A request.
     Request(Request),
     /// A watch: prefix, and the revision behind which it begins.
@@ -234,7 +235,7 @@ pub(super) enum Asked {
 }
 
 /// Reads a request. The store knows the calls of this file and no other part of etcd's.
-pub(super) fn asked(path: &str, body: &Value) -> Option<Asked> {
+pub fn asked(path: &str, body: &Value) -> Option<Asked> {
     let lease = |value: &Value| number(value).map(Lease);
     Some(Asked::Request(match path {
         "/v3/kv/range" => match prefix(body) {
@@ -287,7 +288,7 @@ fn write(body: &Value) -> Option<Request> {
 }
 
 /// How the store answers: status and body.
-pub(super) fn answer(revision: u64, request: &Request, result: Result<Reply, Refused>) -> (u16, Value) {
+pub fn answer(revision: u64, request: &Request, result: Result<Reply, Refused>) -> (u16, Value) {
     let header = json!({ "revision": revision.to_string() });
     let reply = match result {
         Ok(reply) => reply,
@@ -321,7 +322,7 @@ pub(super) fn answer(revision: u64, request: &Request, result: Result<Reply, Ref
 }
 
 /// How an error is told.
-pub(super) fn error(status: u16, code: u64, message: &str) -> (u16, Value) {
+pub fn error(status: u16, code: u64, message: &str) -> (u16, Value) {
     (status, json!({ "error": message, "message": message, "code": code }))
 }
 
@@ -334,7 +335,7 @@ fn kv(entry: &Entry) -> Value {
 }
 
 /// Changes, as a line of a watch.
-pub(super) fn line(changes: &[Change]) -> Bytes {
+pub fn line(changes: &[Change]) -> Bytes {
     let event = |change: &Change| {
         let (key, revision) = (base64(change.key.as_bytes()), change.revision.to_string());
         match &change.value {
@@ -349,7 +350,7 @@ pub(super) fn line(changes: &[Change]) -> Bytes {
 }
 
 /// The last line of a watch whose beginning is forgotten.
-pub(super) fn forgotten(oldest: u64) -> Bytes {
+pub fn forgotten(oldest: u64) -> Bytes {
     let result = json!({ "canceled": true, "compact_revision": oldest.to_string() });
     format!("{}\n", json!({ "result": result })).into()
 }

@@ -2,7 +2,9 @@
 
 use super::keeping::{Keeping, News};
 use super::protocol::{self, Asked};
+use crate::admin::{self, Refusal};
 use crate::http::{self, Body, Server, Tail};
+use crate::tls::Acceptor;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -38,19 +40,28 @@ impl Tail for mpsc::Receiver<News> {
 }
 
 /// Starts the thread that serves.
-pub(super) fn start(listener: TcpListener, keeping: Keeping, token: Option<String>) -> io::Result<()> {
+pub(super) fn start(
+    listener: TcpListener,
+    keeping: Keeping,
+    token: Option<String>,
+    tls: Option<Acceptor>,
+) -> io::Result<()> {
     let server = Server {
         thread: "store-serve",
         what: "the coordinator's store",
         connections_max: CONNECTIONS_MAX,
         head_patience: REQUEST_PATIENCE,
         write_patience: ANSWER_PATIENCE,
+        tls,
     };
     let token: Option<Arc<str>> = token.map(Into::into);
     server.start(listener, move |request| respond(keeping.clone(), token.clone(), request))
 }
 
 async fn respond(keeping: Keeping, token: Option<Arc<str>>, request: Request<Incoming>) -> Response<Body> {
+    if let Err(refusal) = is_of_no_page(&request, token.is_some()) {
+        return whole(protocol::error(403, 7, &refusal.to_string()));
+    }
     if !http::shows(request.headers(), token.as_deref()) {
         return whole(protocol::error(401, 16, "the token is missing or wrong"));
     }
@@ -79,6 +90,17 @@ async fn respond(keeping: Keeping, token: Option<Arc<str>>, request: Request<Inc
             None => whole(protocol::error(503, 14, "the store is overloaded")),
         },
     }
+}
+
+/// Whether no browser has asked for a page that it shows, which reaches what is on loopback. With a token a page could not show it, so
+/// edges may then use whatever name leads here.
+fn is_of_no_page(request: &Request<Incoming>, has_token: bool) -> Result<(), Refusal> {
+    admin::is_no_page(request.headers())?;
+    admin::has_a_type(request.method(), request.headers())?;
+    if has_token {
+        return Ok(());
+    }
+    admin::is_own_host(request.headers(), request.uri(), &admin::own_names())
 }
 
 fn whole((status, body): (u16, Value)) -> Response<Body> {

@@ -81,8 +81,10 @@ fn play(options: &Options, timeline: &Timeline) -> anyhow::Result<Outcome> {
     let data = Data::write(&lab.place, options.mebibytes << 20)?;
     timeline.say(&format!("{} MiB of incompressible bytes, scrambled with a running key", options.mebibytes));
     let web = Web::start(options.bundled_server, &lab.place, &lab.journal, timeline)?;
-    let extra = if options.sabotage { format!("sabotage = {SABOTAGED_OUTPUT}") } else { String::new() };
-    lab.start_edges(&extra)?;
+    if options.sabotage {
+        lab.edges.iter_mut().for_each(|edge| edge.sabotage(SABOTAGED_OUTPUT));
+    }
+    lab.start_edges("")?;
     timeline.say("edges A and B are up, each with an empty directory");
     let addresses = lab.edge_addresses();
     lab.start_server_agent(&addresses, &[(SERVER, web.address())])?;

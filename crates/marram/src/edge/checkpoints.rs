@@ -222,6 +222,7 @@ mod tests {
             ports: Vec::new(),
             tasks: Many::default(),
             locks: Many::default(),
+            paused: Many::default(),
         };
         let log_offset = header.log_offset;
         change(&mut header);

@@ -792,6 +792,9 @@ impl Executor {
         let Some(Loaded::Underway(waiting)) = self.images.remove(&hash) else { return };
         match result {
             Ok(image) => {
+                if let Some(fault) = image.rebuilt() {
+                    warn!(image = %hash, "an image was compiled again: {fault}");
+                }
                 if let Err(error) = self.cells.prepare(&image)
                     && let Some(swallowed) = self.complaints.pass(Instant::now())
                 {
@@ -832,7 +835,7 @@ fn drop_arriving(worker: &Worker<Desk, Answer>, cell: CellId) {
 fn sending_ns(outputs: &[Output]) -> u64 {
     let size = |output: &Output| match output {
         Output::Message { payload, .. } => payload.len() as u64,
-        Output::Close { .. } => 0,
+        Output::Close { .. } | Output::Pause { .. } | Output::Resume { .. } => 0,
     };
     outputs.iter().map(|output| cost::OUTPUT_NS + size(output) / cost::BYTES_PER_NS).sum()
 }

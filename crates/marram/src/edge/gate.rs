@@ -6,7 +6,7 @@ use super::Options;
 use anyhow::Context;
 use marram_agent::{
     self as agent, Reach,
-    net::{Stop, Stopper, random},
+    net::{Security, Stop, Stopper, random},
 };
 use marram_sandbox::run_soon;
 use marram_wire::id::HostId;
@@ -41,7 +41,6 @@ impl Gate {
         if options.routing.listeners().next().is_none() && options.servers.is_empty() {
             return Ok(None);
         }
-        let host = HostId(random()?);
         let (sender, sockets) = sync_channel(WAITING_MAX);
         let own = Reach::Own(Box::new(move |shard| {
             let (ours, theirs) = UnixStream::pair()?;
@@ -57,8 +56,13 @@ impl Gate {
         }));
         let reach = match &options.gate_edges[..] {
             [] => own,
-            edges => agent::reach(&options.security, edges).context("[gates]")?,
+            edges => {
+                let token = options.gate_token.clone().or_else(|| options.security.token.clone());
+                let security = Security { token, ..options.security.clone() };
+                agent::reach(&security, edges).context("[gates]")?
+            }
         };
+        let host = reach.host().map_or_else(|| random().map(HostId), Ok)?;
         let (stop, stopper) = Stop::pair()?;
         let mut agent = agent::prepare(
             &agent::Options {
@@ -67,7 +71,6 @@ impl Gate {
                 servers: options.servers.clone(),
                 security: options.security.clone(),
                 patience: options.patience.clone(),
-                host: Some(host),
             },
             stop,
             reach,

@@ -66,10 +66,14 @@ pub struct Options {
     pub servers: Vec<Server>,
     /// Where sessions of the gates and of those servers run, `host:port` each; on this edge if empty.
     pub gate_edges: Vec<String>,
+    /// What the gates show those edges, if it is not [`Security::token`].
+    pub gate_token: Option<String>,
     /// How patient the gates' own agent is.
     pub patience: Patience,
     /// Edges whose sessions this one stands by for, `host:port` each.
     pub standby: Vec<String>,
+    /// What it shows them, if it is not [`Security::token`].
+    pub standby_token: Option<String>,
     /// Bounds.
     pub limits: Limits,
     /// Flip one bit of the n-th output of a shard, counting from 1; 0 for never. For `marram demo --sabotage`.
@@ -80,9 +84,42 @@ impl Options {
     /// Whether it listens for agents elsewhere, and they have no way to believe it.
     #[must_use]
     pub fn is_believed_by_nobody(&self) -> bool {
-        let Security { token, identity, insecure_plain, .. } = &self.security;
+        let Security { token, identity, insecure_plain, credentials, .. } = &self.security;
         let elsewhere = self.listen.iter().any(|address| !address.ip().is_loopback());
-        elsewhere && token.is_none() && identity.is_none() && !insecure_plain
+        let tokens = token.is_some() || credentials.iter().any(|credential| credential.token.is_some());
+        elsewhere && !tokens && identity.is_none() && !insecure_plain
+    }
+
+    /// What one who shows nothing, or the one token that all agents share, may do: for the log, if that is everything.
+    pub(super) fn open_roles(&self) -> Option<(bool, &'static str)> {
+        let Security { token, ca_pem, insecure_plain, credentials, .. } = &self.security;
+        let elsewhere = self.listen.iter().any(|address| !address.ip().is_loopback());
+        if token.is_some() {
+            return Some((
+                true,
+                "the token of `security.token_file` opens every role: an agent that has it can be any client, server, recorder or \
+                 edge; where not all agents are trusted so far, give each kind its own [[credential]]",
+            ));
+        }
+        if !credentials.is_empty() {
+            return None;
+        }
+        Some(match ca_pem {
+            Some(_) => (
+                true,
+                "any certificate that `security.ca` signed opens every role; where not all agents are trusted so far, give each kind \
+                 its own [[credential]]",
+            ),
+            None if elsewhere && *insecure_plain => (
+                true,
+                "there is no credential, and `security.insecure_plain` lets agents in from anywhere: whoever reaches this edge can be \
+                 any client, server, recorder or edge",
+            ),
+            None => (
+                false,
+                "there is no credential: every program on this machine can be any client, server, recorder or edge",
+            ),
+        })
     }
 }
 

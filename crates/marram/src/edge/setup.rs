@@ -1,7 +1,7 @@
 //! What supervisor and shard processes say to each other, as bodies of [`marram_agent::net::Passage`] messages.
 //!
 //! ```text
-//! to a shard   := 0 | setup, with where its log lines go   or   1 | marram_edge's ToShard   or   2 | flags (bit 0 TLS, bit 1 trusted), with a descriptor
+//! to a shard   := 0 | setup, with where its log lines go   or   1 | marram_edge's ToShard   or   2 | TLS (1) | id of the gate that it comes from, if any (1 or 17), with a descriptor
 //! from a shard := marram_edge's FromShard
 //! ```
 //!
@@ -13,20 +13,20 @@ use super::{
 };
 use crate::keys;
 use bytes::{BufMut, Bytes, BytesMut};
-use marram_agent::net::{Identity, Security};
+use marram_agent::net::{Credential, Identity, Security};
 use marram_edge::api::ToShard;
 use marram_sandbox::Keyring;
 use marram_wire::{
     codec::{self, Field},
+    id::HostId,
     record,
+    rights::Rights,
 };
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, time::Duration};
 
 const SETUP: u8 = 0;
 const CONTROL: u8 = 1;
 const WIRE: u8 = 2;
-const TLS: u8 = 1;
-const TRUSTED: u8 = 2;
 
 record! {
     /// What a shard process needs to know before anything else. Holds secrets: it travels over a socket pair only.
@@ -39,7 +39,11 @@ record! {
         secret: Bytes,
         /// See [`Security`].
         token: Option<Bytes>,
-        /// As above.
+        /// See [`Security::credentials`].
+        credentials: Vec<SetupCredential>,
+        /// See [`Options::standby_token`].
+        standby_token: Option<Bytes>,
+        /// See [`Security`].
         ca: Option<Bytes>,
         /// As above; with `key`.
         chain: Option<Bytes>,
@@ -61,6 +65,20 @@ record! {
         standby: Vec<String>,
         /// How long a handshake may take, in milliseconds.
         handshake_ms: u64,
+    }
+}
+
+record! {
+    /// See [`Credential`].
+    SetupCredential {
+        /// As there.
+        name: String,
+        /// As there.
+        token: Option<Bytes>,
+        /// As there.
+        certificate: Option<String>,
+        /// As there.
+        rights: Rights,
     }
 }
 
@@ -89,6 +107,17 @@ impl Setup {
             shards: super::shards(options),
             secret: bytes(&options.secret),
             token: security.token.as_ref().map(|token| bytes(token.as_bytes())),
+            credentials: security
+                .credentials
+                .iter()
+                .map(|credential| SetupCredential {
+                    name: credential.name.clone(),
+                    token: credential.token.as_ref().map(|token| bytes(token.as_bytes())),
+                    certificate: credential.certificate.clone(),
+                    rights: credential.rights.clone(),
+                })
+                .collect(),
+            standby_token: options.standby_token.as_ref().map(|token| bytes(token.as_bytes())),
             ca: security.ca_pem.as_deref().map(bytes),
             chain: security.identity.as_ref().map(|identity| bytes(&identity.chain_pem)),
             key: security.identity.as_ref().map(|identity| bytes(&identity.key_pem)),
@@ -113,12 +142,28 @@ impl Setup {
     pub(super) fn security(&self) -> Security {
         let identity =
             |(chain, key): (&Bytes, &Bytes)| Identity { chain_pem: chain.to_vec(), key_pem: key.to_vec() };
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+        let credential = |credential: &SetupCredential| Credential {
+            name: credential.name.clone(),
+            token: credential.token.as_ref().map(text),
+            certificate: credential.certificate.clone(),
+            rights: credential.rights.clone(),
+        };
         Security {
-            token: self.token.as_ref().map(|token| String::from_utf8_lossy(token).into_owned()),
+            token: self.token.as_ref().map(text),
+            credentials: self.credentials.iter().map(credential).collect(),
+            identity_file: None,
             ca_pem: self.ca.as_ref().map(|ca| ca.to_vec()),
             identity: self.chain.as_ref().zip(self.key.as_ref()).map(identity),
             insecure_plain: self.insecure_plain,
         }
+    }
+
+    /// What it shows to the edges that it stands by for.
+    pub(super) fn standby_security(&self) -> Security {
+        let security = self.security();
+        let own = self.standby_token.as_ref().map(|token| String::from_utf8_lossy(token).into_owned());
+        Security { token: own.or(security.token), ..security }
     }
 
     /// What cells may have this shard sign with.
@@ -167,8 +212,8 @@ pub(super) enum ToProcess {
     Wire {
         /// Whether a TLS handshake follows.
         tls: bool,
-        /// Whether it comes from this edge itself, and nothing needs to be proved.
-        trusted: bool,
+        /// Set if it comes from this edge's own gate, and nothing needs to be proved: the gate's id.
+        gate: Option<HostId>,
     },
 }
 
@@ -185,9 +230,10 @@ impl ToProcess {
                 out.put_u8(CONTROL);
                 out.put_slice(&message.to_bytes());
             }
-            Self::Wire { tls, trusted } => {
+            Self::Wire { tls, gate } => {
                 out.put_u8(WIRE);
-                out.put_u8(if *tls { TLS } else { 0 } | if *trusted { TRUSTED } else { 0 });
+                tls.put(&mut out);
+                gate.put(&mut out);
             }
         }
         out.freeze()
@@ -198,10 +244,7 @@ impl ToProcess {
         match u8::take(&mut body)? {
             SETUP => Setup::take(&mut body).map(|setup| Self::Setup(Box::new(setup))),
             CONTROL => ToShard::decode(body).map(|message| Self::Control(Box::new(message))),
-            WIRE => {
-                let flags = u8::take(&mut body)?;
-                Ok(Self::Wire { tls: flags & TLS != 0, trusted: flags & TRUSTED != 0 })
-            }
+            WIRE => Ok(Self::Wire { tls: bool::take(&mut body)?, gate: Field::take(&mut body)? }),
             _ => Err(codec::Error::Unknown),
         }
     }

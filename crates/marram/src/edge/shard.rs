@@ -17,7 +17,7 @@ use marram_edge::{
     shard::Shard,
 };
 use marram_sandbox::run_soon;
-use marram_wire::seal::DomainSecret;
+use marram_wire::{id::HostId, seal::DomainSecret};
 use mio::{
     Events, Interest, Poll, Waker,
     net::{TcpStream, UnixStream},
@@ -136,7 +136,7 @@ impl Process {
             [] => None,
             names => {
                 let reach = Reach::Edges {
-                    door: AgentDoor::new(&setup.security()).context("[standby]")?,
+                    door: AgentDoor::new(&setup.standby_security()).context("[standby]")?,
                     edges: parse_edges(names).context("[standby] edges")?,
                 };
                 Some(Reacher::new(reach, &[], Arc::clone(&waker))?)
@@ -284,8 +284,15 @@ impl Process {
             let (id, happened) = self.table.next_happened()?;
             let wire = WireId(id);
             match happened {
-                Happened::Up(Origin::Accepted(_)) => return Some(In::WireUp { wire }),
-                Happened::Up(Origin::Dialled(target)) => return Some(In::Dialled { wire, target }),
+                Happened::Up(Origin::Accepted(peer), Some(verified)) => {
+                    let address = peer.map(|peer| peer.to_string());
+                    return Some(In::WireUp { wire, verified, address });
+                }
+                Happened::Up(Origin::Accepted(peer), None) => {
+                    debug_assert!(false, "nothing was verified of the agent at {peer:?}");
+                    self.table.close(id);
+                }
+                Happened::Up(Origin::Dialled(target), _) => return Some(In::Dialled { wire, target }),
                 Happened::Frame(frame) => return Some(In::Frame { wire, frame }),
                 Happened::Down { error, stood: false, meta: Origin::Dialled(target) } => {
                     return Some(In::DialFailed { target, reason: error.to_string() });
@@ -337,9 +344,7 @@ impl Process {
                     }
                     self.inputs.push_back(In::Control(message));
                 }
-                (ToProcess::Wire { tls, trusted }, Some(descriptor)) => {
-                    self.take_wire(descriptor, tls, trusted)
-                }
+                (ToProcess::Wire { tls, gate }, Some(descriptor)) => self.take_wire(descriptor, tls, gate),
                 (ToProcess::Wire { .. }, None) => {
                     if let Some(swallowed) = self.failures.pass(self.at) {
                         warn!(
@@ -354,9 +359,9 @@ impl Process {
         Ok(open)
     }
 
-    fn take_wire(&mut self, descriptor: OwnedFd, tls: bool, trusted: bool) {
-        let (peer, wire) = if trusted {
-            (None, Ok(Wire::trusted(Socket::Unix(UnixStream::from_std(descriptor.into())))))
+    fn take_wire(&mut self, descriptor: OwnedFd, tls: bool, gate: Option<HostId>) {
+        let (peer, wire) = if gate.is_some() {
+            (None, Ok(Wire::trusted(Socket::Unix(UnixStream::from_std(descriptor.into())), gate)))
         } else {
             let stream = TcpStream::from_std(descriptor.into());
             let peer = stream.peer_addr().ok();

@@ -32,7 +32,8 @@ impl Standing {
     /// checkpoint in memory.
     pub(super) fn has(&mut self, header: &Header) {
         let (timers, tasks, locks) = (Many::default(), Many::default(), Many::default());
-        self.header = Some(Header { timers, tasks, locks, ports: Vec::new(), ..*header });
+        let paused = Many::default();
+        self.header = Some(Header { timers, tasks, locks, paused, ports: Vec::new(), ..*header });
     }
 
     /// Begins an attempt to bring the cell to its next checkpoint; no earlier one counts from here on. Gives its number, and

@@ -147,6 +147,11 @@ impl Supervisor {
             now,
             poll,
         };
+        match options.open_roles() {
+            Some((true, what)) => warn!("{what}"),
+            Some((false, what)) => info!("{what}"),
+            None => {}
+        }
         // Shards first, so that the gate finds them.
         supervisor.start_processes();
         supervisor.gate = Gate::start(options, supervisor.admin.waker.clone())?;
@@ -296,7 +301,7 @@ impl Supervisor {
             return self.rejected(peer, &format!("{answer}"));
         }
         if told.is_ok() {
-            let wire = ToProcess::Wire { tls: preamble.tls, trusted: false };
+            let wire = ToProcess::Wire { tls: preamble.tls, gate: None };
             self.processes[index].send(&wire, Some(OwnedFd::from(stream)));
         }
     }
@@ -320,10 +325,12 @@ impl Supervisor {
         while let Some((image, result)) = self.fetcher.take() {
             self.step(control::In::Fetched { image, result });
         }
-        while let Some((shard, socket)) = self.gate.as_ref().and_then(|gate| gate.sockets.try_recv().ok()) {
+        while let Some((host, (shard, socket))) =
+            self.gate.as_ref().and_then(|gate| Some((gate.host, gate.sockets.try_recv().ok()?)))
+        {
             let index = usize::from(shard) % self.processes.len();
             if self.processes[index].has_room() {
-                let wire = ToProcess::Wire { tls: false, trusted: true };
+                let wire = ToProcess::Wire { tls: false, gate: Some(host) };
                 self.processes[index].send(&wire, Some(OwnedFd::from(socket)));
             }
         }

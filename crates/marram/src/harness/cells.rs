@@ -33,6 +33,12 @@ impl Cells {
         bail!("the cells are not built: run `cargo xtask cells`, or name their directory with --cells");
     }
 
+    /// Where they are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Where a cell's module is.
     #[must_use]
     pub fn module(&self, cell: &str) -> PathBuf {

@@ -40,6 +40,8 @@ pub struct Edge {
     /// How often it was started.
     lives: u32,
     process: Option<Process>,
+    /// Which output of a shard has a bit flipped in its next life.
+    sabotage: Option<u64>,
     /// Where it runs, if not beside its agents.
     namespace: Option<Namespace>,
 }
@@ -51,7 +53,16 @@ impl Edge {
             address.set_ip(namespace.address().into());
             admin.set_ip(namespace.address().into());
         }
-        Ok(Self { name: name.into(), address, admin, settings, lives: 0, process: None, namespace })
+        Ok(Self {
+            name: name.into(),
+            address,
+            admin,
+            settings,
+            lives: 0,
+            process: None,
+            sabotage: None,
+            namespace,
+        })
     }
 
     /// Where agents connect.
@@ -81,6 +92,7 @@ impl Edge {
     /// # Errors
     /// Never, for an address that was free once.
     pub fn client(&self) -> anyhow::Result<Client> {
+        // On loopback it is published to this user.
         let token = self.namespace.is_some().then(|| self.settings.token.clone());
         Client::new(&self.admin.to_string(), token).map_err(|why| anyhow!(why))
     }
@@ -94,6 +106,11 @@ impl Edge {
     /// From its next life on it runs no app: it is there for its gates, whose sessions run on other edges.
     pub fn run_no_apps(&mut self) {
         self.settings.apps.clear();
+    }
+
+    /// In its next life it flips one bit of the so manieth output of each shard.
+    pub fn sabotage(&mut self, output: u64) {
+        self.sabotage = Some(output);
     }
 
     /// The directory of its configuration and state in this life, below the run's.
@@ -128,7 +145,11 @@ impl Edge {
             Some(namespace) => namespace.command(program),
             None => Command::new(program),
         };
-        command.arg("edge").arg("--config").arg(config);
+        match self.sabotage.take() {
+            None => command.arg("edge"),
+            Some(output) => command.args(["demo-edge", "--sabotage", &output.to_string()]),
+        };
+        command.arg("--config").arg(config);
         self.process = Some(Process::start(&self.who(), &mut command, journal, &errors)?);
         Ok(())
     }

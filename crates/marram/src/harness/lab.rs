@@ -134,7 +134,7 @@ impl Lab {
         let name = |index: usize| char::from(b'A' + u8::try_from(index % 26).unwrap_or(0)).to_string();
         let apart = layout.namespaces && Namespace::possible();
         let edge = |index: usize| {
-            let namespace = if apart { Some(Namespace::new(u8::try_from(index)?)?) } else { None };
+            let namespace = if apart { Some(Namespace::new()?) } else { None };
             Edge::new(&name(index), settings.clone(), namespace)
         };
         let edges = (0..layout.edges).map(edge).collect::<anyhow::Result<_>>()?;

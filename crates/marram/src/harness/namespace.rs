@@ -8,8 +8,33 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
+
+/// Which namespaces of this process there are, a bit each: tests of one process run side by side.
+static TAKEN: Mutex<u64> = Mutex::new(0);
+
+/// The number of a namespace within this process; free again when dropped.
+struct Number(u8);
+
+impl Number {
+    fn take() -> anyhow::Result<Self> {
+        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = taken.trailing_ones();
+        ensure!(
+            free < u64::BITS,
+            "this process has {free} network namespaces, and no addresses for another one"
+        );
+        *taken |= 1 << free;
+        Ok(Self(u8::try_from(free)?))
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) &= !(1 << self.0);
+    }
+}
 
 /// A namespace; removed when dropped.
 pub struct Namespace {
@@ -20,6 +45,8 @@ pub struct Namespace {
     pub(super) near: String,
     /// The device within.
     pub(super) far: String,
+    /// Given back after the devices, which are named after it.
+    _number: Number,
 }
 
 impl Namespace {
@@ -35,12 +62,13 @@ impl Namespace {
         })
     }
 
-    /// Makes the namespace number `index` of this process.
+    /// Makes a namespace.
     ///
     /// # Errors
-    /// If this process may not, or the program `ip` is not there.
-    pub fn new(index: u8) -> anyhow::Result<Self> {
-        let id = std::process::id();
+    /// If this process may not or has 64 of them, or the program `ip` is not there.
+    pub fn new() -> anyhow::Result<Self> {
+        let number = Number::take()?;
+        let (id, index) = (std::process::id(), number.0);
         let name = format!("marram-{id}-{index}");
         // 10.N.M.0/24 with N and M from the process: two runs at a time have different networks.
         let [_, _, high, low] = id.to_be_bytes();
@@ -49,8 +77,14 @@ impl Namespace {
         let (near, far) = (format!("mn{id}x{index}"), format!("mf{id}x{index}"));
         ip(&["netns", "add", &name])?;
         interrupt::joined(&name);
-        let made =
-            Self { name, address: network(2), gateway: network(1), near: near.clone(), far: far.clone() };
+        let made = Self {
+            name,
+            address: network(2),
+            gateway: network(1),
+            near: near.clone(),
+            far: far.clone(),
+            _number: number,
+        };
         ip(&["link", "add", &near, "type", "veth", "peer", "name", &far])?;
         ip(&["link", "set", &far, "netns", &made.name])?;
         ip(&["addr", "add", &format!("{}/30", network(1)), "dev", &near])?;

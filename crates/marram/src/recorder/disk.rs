@@ -9,8 +9,9 @@ use marram_session::recorder::Store;
 use marram_wire::{frame::Frame, id::SessionId};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fs::{self, File},
+    fs::{self, DirBuilder, File, Permissions},
     io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -27,6 +28,10 @@ pub const QUEUE_MAX: u64 = 64 << 20;
 const OPEN_MAX: usize = 256;
 /// So much of one file is gathered before it is written.
 const GATHER: usize = 1 << 20;
+
+/// The recorder's user alone looks into its directory, and into each file there.
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
 
 /// Ending of a file's name.
 const KEPT: &str = "kept";
@@ -251,7 +256,7 @@ impl Writer {
         self.open.remove(&session);
         self.broken.remove(&session);
         let new = path(&self.directory, session, NEW);
-        let mut open = Open { file: File::create(&new)?, end: 0, gathered: BytesMut::new() };
+        let mut open = Open { file: create(&new)?, end: 0, gathered: BytesMut::new() };
         file::put_head(session, &mut open.gathered);
         for frame in frames {
             open.push(session, frame, &self.figures)?;
@@ -312,6 +317,17 @@ impl Writer {
     }
 }
 
+/// What is kept is sealed, but says who talked when and how much: it is its user's alone.
+fn create(path: &Path) -> io::Result<File> {
+    // One that a recorder left behind that died may have another mode.
+    if let Err(error) = fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    File::options().write(true).create_new(true).mode(FILE_MODE).open(path)
+}
+
 fn path(directory: &Path, session: SessionId, ending: &str) -> PathBuf {
     directory.join(format!("{session}.{ending}"))
 }
@@ -325,13 +341,16 @@ pub(super) fn load(
     mut restore: impl FnMut(SessionId, Vec<Frame>) -> Result<bool, (usize, &'static str)>,
 ) -> anyhow::Result<u64> {
     let cannot = || format!("cannot use the directory {}", directory.display());
-    fs::create_dir_all(directory).with_context(cannot)?;
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory).with_context(cannot)?;
+    restrict(directory, DIRECTORY_MODE).with_context(cannot)?;
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).with_context(cannot)? {
         let path = entry.with_context(cannot)?.path();
         match path.extension().and_then(|ending| ending.to_str()) {
             Some(NEW) => fs::remove_file(&path).with_context(cannot)?,
+            Some(REFUSED) => restrict(&path, FILE_MODE).with_context(cannot)?,
             Some(KEPT) => {
+                restrict(&path, FILE_MODE).with_context(cannot)?;
                 let when =
                     fs::metadata(&path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
                 files.push((when, path));
@@ -357,6 +376,14 @@ pub(super) fn load(
         info!(event = "restored", sessions = restored, refused, "sessions read back from disk");
     }
     Ok(refused)
+}
+
+/// Takes others' access away, where an older recorder or somebody else gave it.
+fn restrict(path: &Path, mode: u32) -> io::Result<()> {
+    if fs::metadata(path)?.permissions().mode() & 0o777 & !mode == 0 {
+        return Ok(());
+    }
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 fn read(
@@ -460,6 +487,28 @@ mod tests {
         let expected =
             [(session(0), vec![ping(1), ping(2), ping(3), ping(4)]), (session(1), vec![ping(9), ping(10)])];
         assert_eq!((&loaded[..], refused), (&expected[..], 0));
+    }
+
+    #[test]
+    fn files_and_their_directory_are_the_recorders_alone() {
+        let place = Place::new("modes");
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(place.load().1, 0);
+        assert_eq!(mode(&place.0), 0o700, "made so");
+        let kept = path(&place.0, session(0), KEPT);
+        // One that is begun beside what a recorder left behind that was killed.
+        fs::write(path(&place.0, session(0), NEW), b"half").expect("there is room");
+        fs::set_permissions(path(&place.0, session(0), NEW), Permissions::from_mode(0o644)).expect("ours");
+        let mut disk = place.start();
+        disk.store(Instant::now(), session(0), Store::Begin(vec![ping(1)]));
+        disk.store(Instant::now(), session(0), Store::Append(ping(2)));
+        assert!(disk.finish(LONG));
+        assert_eq!(mode(&kept), 0o600);
+        // From a recorder that gave others access.
+        fs::set_permissions(&kept, Permissions::from_mode(0o644)).expect("ours");
+        fs::set_permissions(&place.0, Permissions::from_mode(0o755)).expect("ours");
+        assert_eq!(place.load(), (vec![(session(0), vec![ping(1), ping(2)])], 0));
+        assert_eq!((mode(&place.0), mode(&kept)), (0o700, 0o600));
     }
 
     #[test]

@@ -14,7 +14,6 @@ use marram_session::{
     dialer,
     recorder::{Config, In, Out, Recorder, Report, Row},
 };
-use marram_wire::id::HostId;
 use mio::{Events, Interest, Poll, Waker, net::UnixStream};
 use std::{
     collections::VecDeque,
@@ -51,7 +50,6 @@ pub(super) struct Shell {
 fn config(options: &Options, edges: usize) -> anyhow::Result<Config> {
     let patience = &options.patience;
     Ok(Config {
-        host: HostId(random()?),
         name: options.name.clone(),
         key: options.key.clone(),
         dialer: dialer::Config {
@@ -181,7 +179,7 @@ impl Shell {
         let (id, happened) = self.table.next_happened()?;
         let wire = WireId(id);
         Some(match happened {
-            Happened::Up(target) => In::WireUp { wire, target },
+            Happened::Up(target, _) => In::WireUp { wire, target },
             Happened::Frame(frame) => In::Frame { wire, frame },
             Happened::Down { error, stood: true, .. } => In::WireDown { wire, reason: error.to_string() },
             Happened::Down { error, stood: false, meta: target } => {

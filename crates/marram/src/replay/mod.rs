@@ -85,7 +85,7 @@ fn holds(output: &Output, wanted: &[u8]) -> bool {
         Output::Message { payload, .. } => {
             wanted.is_empty() || payload.windows(wanted.len()).any(|window| window == wanted)
         }
-        Output::Close { .. } => false,
+        Output::Close { .. } | Output::Pause { .. } | Output::Resume { .. } => false,
     }
 }
 

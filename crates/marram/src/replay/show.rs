@@ -10,6 +10,7 @@ use marram_wire::{
     header::{Lock, Task},
     id::Port,
     log::{Cursor, Event},
+    peer::Peer,
     recording::{Recording, Said},
 };
 use std::fmt::Write;
@@ -52,11 +53,23 @@ fn seconds(ns: i64) -> String {
     format!("{sign}{}.{:09} s", ns_abs / 1_000_000_000, ns_abs % 1_000_000_000)
 }
 
+/// What is known of a client, behind other words.
+fn client(peer: Option<&Peer>) -> String {
+    let Some(peer) = peer else { return String::new() };
+    let address = peer.address.map(|address| format!(", client {address}"));
+    let listener = Some(&peer.listener).filter(|name| !name.is_empty());
+    let listener = listener.map(|name| format!(", listener {}", plain(name)));
+    let identity = peer.identity.as_ref().map(|name| format!(", agent {}", plain(name)));
+    [address, listener, identity].into_iter().flatten().collect()
+}
+
 /// What a handler was given.
 #[must_use]
 pub fn input(input: &Input) -> String {
     match input {
-        Input::Open { port: at, kind } => format!("{} opens as {kind:?}", port(*at)),
+        Input::Open { port: at, kind, peer } => {
+            format!("{} opens as {kind:?}{}", port(*at), client(peer.as_deref()))
+        }
         Input::Message { port: at, payload } => format!("{} says {}", port(*at), bytes(payload)),
         Input::Close { port: at } => format!("{} closes", port(*at)),
         Input::Gone { port: at } => format!("{} is gone", port(*at)),
@@ -78,6 +91,8 @@ pub fn step(step: &Step) -> String {
         let text = match output {
             Output::Message { port: to, payload } => format!("-> {} {}", port(*to), bytes(payload)),
             Output::Close { port: to } => format!("-> {} closed", port(*to)),
+            Output::Pause { stage, port: at } => format!("stage {stage} pauses {}", port(*at)),
+            Output::Resume { stage, port: at } => format!("stage {stage} resumes {}", port(*at)),
         };
         writeln!(out, "          {text}").expect("a string takes it");
     }
@@ -123,7 +138,9 @@ pub fn listing(recording: &Recording) -> String {
                 }
                 Event::Timer => "a timer fires".into(),
                 Event::Task => "a task has its turn".into(),
-                Event::Start { .. } => "the session starts".into(),
+                Event::Start { peers, .. } => {
+                    format!("the session starts{}", client(peers.client.as_deref()))
+                }
             };
             let at =
                 read.now_ns.map_or_else(String::new, |now_ns| format!("session time {}  ", seconds(now_ns)));

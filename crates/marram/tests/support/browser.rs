@@ -40,7 +40,7 @@ impl Browser {
             .stderr(Stdio::null())
             .process_group(0);
         let Ok(mut driver) = command.spawn() else {
-            eprintln!("skipped: there is no chromedriver on this machine");
+            super::skip::skip("there is no chromedriver on this machine");
             return None;
         };
         let mut said = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);

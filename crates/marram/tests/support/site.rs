@@ -19,7 +19,7 @@ pub(crate) fn nginx() -> Option<&'static str> {
         .into_iter()
         .find(|program| Command::new(program).arg("-v").output().is_ok_and(|output| output.status.success()));
     if found.is_none() {
-        eprintln!("skipped: there is no nginx on this machine");
+        super::skip::skip("there is no nginx on this machine");
     }
     found
 }

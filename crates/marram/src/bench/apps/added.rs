@@ -4,7 +4,7 @@ use super::super::report::{Bar, Report};
 use super::super::stats;
 
 /// What protection may add to the median.
-const ADDED_US_MAX: f64 = 50.0;
+pub(super) const ADDED_US_MAX: f64 = 50.0;
 /// Questions to each before the first that counts.
 const WARM_UP: usize = 100;
 

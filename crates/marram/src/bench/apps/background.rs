@@ -30,7 +30,7 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let kills = if plan.quick { 3 } else { 20 };
     let (gaps, typical) = watch(plan, "protect = \"endpoints\"\n", None, kills)?;
     report.metric_with_bar("background_recover_gap_ms", stats::median(&gaps), Bar::Most(GAP_MS_MAX));
-    report.metric("background_recover_gap_p99_ms", stats::percentile(&gaps, 99.0));
+    report.tail("background_recover_gap_p99_ms", &stats::Tail::of(&gaps));
     report.metric("background_frame_p50_ms", stats::median(&typical));
     let standby = "protect = \"standby\"\nstandby = \"warm\"\n";
     let (gaps, _) = watch(plan, standby, Some("(warm, "), kills.div_ceil(2))?;

@@ -1,11 +1,12 @@
 //! The cell `compress`: what protection adds to a request through it, and how it stands to nginx, which compresses the same files at the
 //! same level as a proxy before the same server.
 
+use super::super::baseline::require;
 use super::super::report::Report;
 use super::super::{Plan, cpu, progress, stats};
 use super::added;
 use super::client::Client;
-use super::nginx::{self, Nginx};
+use super::nginx::Nginx;
 use crate::harness::{Lab, Place};
 use anyhow::Context;
 use std::fmt::Write as _;
@@ -36,10 +37,7 @@ struct Extent {
 
 /// Adds what it found.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
-    let Some(program) = nginx::program() else {
-        report.note("compress: there is no nginx to serve and to compare with; install it");
-        return Ok(());
-    };
+    let program = require("nginx", "nginx")?;
     let extent = if plan.quick {
         Extent { repeats: 2, requests: 200, block: Duration::from_millis(300) }
     } else {
@@ -51,10 +49,10 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         place.write(&format!("www{path}"), text)?;
     }
     let serving = cpu::OneCore::enter()?;
-    let files = Nginx::files(program, &place)?;
+    let files = Nginx::files(&program, &place)?;
     let proxies = LEVELS
         .iter()
-        .map(|level| Nginx::proxy(program, &place, *level, files.address))
+        .map(|level| Nginx::proxy(&program, &place, *level, files.address))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let (mut lab, addresses) = edge(plan, files.address)?;
     drop(serving);

@@ -10,8 +10,9 @@ mod pong;
 mod scrabble;
 mod talk;
 
-use super::Plan;
+use super::baseline::require;
 use super::report::Report;
+use super::{Plan, Wires};
 
 /// An application: its name for `--only`, and what measures it.
 type App = (&'static str, fn(&Plan, &mut Report) -> anyhow::Result<()>);
@@ -26,9 +27,17 @@ const APPS: [App; 4] = [
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let mut report = Report::new("apps");
-    for (name, measure) in APPS.iter().filter(|(name, _)| plan.wants(name)) {
-        super::progress(&format!("apps: {name}"));
-        measure(plan, &mut report)?;
+    if plan.wants("compress") {
+        require("nginx", "nginx")?;
     }
+    plan.over_all_wires(&mut report, |plan, report| {
+        // What is asked of the others does not change with the wires.
+        let is_wanted = |name: &str| plan.wants(name) && (plan.wires == Wires::Plain || name == "background");
+        for (name, measure) in APPS.iter().filter(|(name, _)| is_wanted(name)) {
+            super::progress(&format!("apps: {}{name}", plan.wires.prefix()));
+            measure(plan, report)?;
+        }
+        Ok(())
+    })?;
     Ok(report)
 }

@@ -3,18 +3,12 @@
 use crate::harness::{Journal, Place, Process, free_address};
 use anyhow::Context;
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long it may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Whether it is on this machine, and under what name.
-pub(super) fn program() -> Option<&'static str> {
-    ["nginx", "/usr/sbin/nginx"]
-        .into_iter()
-        .find(|program| Command::new(program).arg("-v").output().is_ok_and(|output| output.status.success()))
-}
 
 /// A running one, and where it listens.
 pub(super) struct Nginx {
@@ -24,14 +18,14 @@ pub(super) struct Nginx {
 
 impl Nginx {
     /// Serves the files below `www`, as they are.
-    pub(super) fn files(program: &str, place: &Place) -> anyhow::Result<Self> {
+    pub(super) fn files(program: &Path, place: &Place) -> anyhow::Result<Self> {
         let www = place.path().join("www").display().to_string();
         Self::start(program, place, "files", "", &format!("root {www};"))
     }
 
     /// Stands before another server, and compresses what it says at this level.
     pub(super) fn proxy(
-        program: &str,
+        program: &Path,
         place: &Place,
         level: u32,
         server: SocketAddr,
@@ -44,7 +38,7 @@ impl Nginx {
         Self::start(program, place, &format!("proxy{level}"), &before, &within)
     }
 
-    fn start(program: &str, place: &Place, name: &str, before: &str, within: &str) -> anyhow::Result<Self> {
+    fn start(program: &Path, place: &Place, name: &str, before: &str, within: &str) -> anyhow::Result<Self> {
         let (address, root) = (free_address()?, place.path().display().to_string());
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {root}/{name}-{kind};\n"))

@@ -39,21 +39,22 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             })
         })
         .collect();
-    let mut jitters = Vec::new();
+    let mut jitter = stats::Tail::default();
     for repeat in 0..repeats {
         progress(&format!("apps: pong, {} of {repeats}", repeat + 1));
         let (mut late, begun) = (Vec::new(), Instant::now());
         while begun.elapsed() < time {
             play(address, 100, time.saturating_sub(begun.elapsed()), &mut late)?;
         }
-        jitters.push(stats::percentile(&late, 99.0));
+        jitter.add(&late);
         report.metric("pong_ticks_watched", late.len());
     }
     over.store(true, Relaxed);
     for other in others {
         other.join().map_err(|_| anyhow::anyhow!("a player panicked"))??;
     }
-    report.metric_with_bar("pong_tick_jitter_p99_ms", stats::median(&jitters), Bar::Most(JITTER_MS_MAX));
+    let name = jitter.name("pong_tick_jitter_p99_ms");
+    report.metric_with_bar(&name, jitter.value(), Bar::Most(JITTER_MS_MAX));
     report.note(
         "pong: how far a tick that is seen comes from its place in a row of 60 a second, either way, in a game of one player \
          beside nine others; the median of the repeats' p99",

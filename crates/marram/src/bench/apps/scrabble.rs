@@ -1,12 +1,18 @@
 //! The game `scrabble`: what protection adds to a move, and how a move at an edge near by stands to one at a server far away.
 //!
-//! The move is one that the cell checks against board, rack and word list and refuses, so that the game stays where it is.
+//! A move is a legal one, through the rules of the board and a real list of words, and it is over when the edge has found and laid its
+//! own word and has said so. The games are played here first, with the same rules, seed and words; so every answer is known.
 
 use super::super::report::{Bar, Report};
-use super::super::{Plan, stats};
-use super::added;
+use super::super::{Plan, progress, stats};
+use super::added::ADDED_US_MAX;
 use super::talk::Player;
 use crate::harness::{Lab, Place, Relay};
+use anyhow::Context;
+use marram_scrabble::player::best;
+use marram_scrabble::round::{Move, Round};
+use marram_scrabble::tiles::RACK;
+use marram_scrabble::words::Words;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -14,54 +20,202 @@ use std::time::Duration;
 const RATIO_MAX: f64 = 0.05;
 /// To the far server, one way.
 const FAR: Duration = Duration::from_millis(20);
-const MOVE: &str = "play zzxq h8 across";
-const REFUSED: &str = "error ";
-const WORDS: &str = "able\nbone\ncane\ndune\nedge\ngull\nkelp\nlime\nreed\nsand\nsedge\ntide\nwave\n";
+/// As the cell's own manifest has it: Debian's `wamerican`, or whatever else the machine has.
+const WORDS: &str = "/usr/share/dict/words";
+const CLIENT: usize = 0;
+const EDGE: usize = 1;
 
 /// Adds what it found.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
-    let (repeats, moves, far) = if plan.quick { (2, 200, 20) } else { (9, 3_000, 200) };
+    let (repeats, games) = if plan.quick { (1, 2) } else { (9, 8) };
+    let words = std::fs::read_to_string(WORDS).with_context(|| {
+        format!("there is no list of words as {WORDS}: run this by `cargo xtask bench apps`, or install Debian's package wamerican")
+    })?;
+    let words = Words::new(&words);
+    let games = (1..=games).map(|seed| Game::play(&words, seed)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut lab = Lab::new(plan.layout("bench-apps-scrabble", 1, ""), |place| {
         [("bare", "none"), ("guarded", "endpoints")]
             .into_iter()
-            .map(|(name, protect)| {
-                place.write(&format!("apps/{name}/words"), WORDS)?;
-                let words = "[[files]]\npath = \"/etc/words\"\nsource = \"words\"\n";
-                manifest(plan, place, name, &format!("protect = {protect:?}\n{words}"))
-            })
+            .map(|(name, protect)| manifest(plan, place, name, protect))
             .collect()
     })?;
     lab.start_edges("")?;
     let edge = lab.edge_addresses();
     let near = lab.start_client_agent(&edge, &["bare", "guarded"])?;
-    let mut players = [player(near[0].address)?, player(near[1].address)?];
-    let ask = |index: usize| players[index].ask(MOVE, REFUSED);
-    let [_, edge_us] = added::measure("scrabble", (repeats, moves), ask, report)?;
-    report.metric("scrabble_edge_p50_us", edge_us);
+    let edge_us = added(&games, repeats, [near[0].address, near[1].address], report)?;
 
     // The same cell where the server is: everything takes the long way.
+    progress("apps: scrabble, far away");
     let relay = Relay::start(edge[0], FAR)?;
     let distant = lab.start_client_agent(&[relay.address()], &["bare"])?;
-    let mut player = player(distant[0].address)?;
-    let times: Vec<f64> = (0..far).map(|_| player.ask(MOVE, REFUSED)).collect::<anyhow::Result<_>>()?;
+    let mut player = Player::connect(distant[0].address)?;
+    let mut times = Vec::new();
+    for game in &games {
+        player.say(&game.start)?;
+        while !player.hear()?.0.starts_with("score ") {}
+        for turn in &game.turns {
+            let us = turn.take(&mut player)?;
+            times.extend(turn.is_play.then_some(us));
+        }
+    }
     let far_us = stats::median(&times);
     report.metric("scrabble_far_server_p50_us", far_us);
     report.metric_with_bar("scrabble_edge_vs_far_server", edge_us / far_us, Bar::Most(RATIO_MAX));
+    report.metric("scrabble_moves", times.len());
     report.baseline(
         "far server",
-        "the same game with `protect = \"none\"`, its wire held back for 20 ms each way by a relay",
+        "the same games with `protect = \"none\"`, the wire held back for 20 ms each way by a relay",
     );
+    report.note(format!(
+        "scrabble: {} whole games; each move lays what counts most of the words in {WORDS}, and is over when the edge has laid its own \
+         word; every answer is what the same rules say here",
+        games.len()
+    ));
     Ok(())
 }
 
-fn manifest(plan: &Plan, place: &Place, name: &str, rest: &str) -> anyhow::Result<std::path::PathBuf> {
-    plan.cells.manifest(place, name, "scrabble", rest)
+fn manifest(plan: &Plan, place: &Place, name: &str, protect: &str) -> anyhow::Result<std::path::PathBuf> {
+    let rest = format!(
+        "protect = {protect:?}\n[quotas]\nhandler_time = \"5s\"\n[[files]]\npath = \"/etc/words\"\nsource = \"{WORDS}\"\n\
+         absolute = true\n"
+    );
+    plan.cells.manifest(place, name, "scrabble", &rest)
 }
 
-/// A player with a game before them.
-fn player(address: SocketAddr) -> anyhow::Result<Player> {
-    let mut player = Player::connect(address)?;
-    player.say("start 7")?;
-    while !player.hear()?.0.starts_with("score ") {}
-    Ok(player)
+/// Plays all games against both at once, move by move in turn, and reports what the protected one takes longer. The median of its moves.
+fn added(
+    games: &[Game],
+    repeats: usize,
+    addresses: [SocketAddr; 2],
+    report: &mut Report,
+) -> anyhow::Result<f64> {
+    let mut players = [Player::connect(addresses[0])?, Player::connect(addresses[1])?];
+    let (mut added, mut times) = (Vec::new(), [Vec::new(), Vec::new()]);
+    for repeat in 0..repeats {
+        progress(&format!("apps: scrabble, {} of {repeats}", repeat + 1));
+        for game in games {
+            for player in &mut players {
+                player.say(&game.start)?;
+                while !player.hear()?.0.starts_with("score ") {}
+            }
+            for (number, turn) in game.turns.iter().enumerate() {
+                let mut us = [0.0; 2];
+                // Whichever goes first meets other caches: they take turns.
+                for index in if (repeat + number) % 2 == 0 { [0, 1] } else { [1, 0] } {
+                    us[index] = turn.take(&mut players[index])?;
+                }
+                if turn.is_play {
+                    added.push(us[1] - us[0]);
+                    times[0].push(us[0]);
+                    times[1].push(us[1]);
+                }
+            }
+        }
+    }
+    let estimate = stats::estimate(&added);
+    report.metric_with_bar("scrabble_added_p50_us", estimate.middle, Bar::Most(ADDED_US_MAX));
+    report.metric("scrabble_added_p50_us_low", estimate.low);
+    report.metric("scrabble_added_p50_us_high", estimate.high);
+    let [bare, guarded] = times.map(|times| stats::median(&times));
+    report.metric("scrabble_none_p50_us", bare);
+    report.metric("scrabble_edge_p50_us", guarded);
+    Ok(guarded)
+}
+
+/// A game of one who lays what counts most, and what the edge must say.
+struct Game {
+    start: String,
+    turns: Vec<Turn>,
+}
+
+/// A turn of the client, and all lines that answer it.
+struct Turn {
+    line: String,
+    answer: Vec<String>,
+    /// Whether a word is laid, which is what is measured.
+    is_play: bool,
+}
+
+impl Game {
+    fn play(words: &Words, seed: u64) -> anyhow::Result<Self> {
+        let (mut round, mut turns) = (Round::new(seed), Vec::new());
+        while !round.is_over() {
+            let action = choose(&round, words, CLIENT);
+            let is_play = matches!(action, Move::Play(_));
+            let line = said(&action);
+            let told = round.act(words, CLIENT, action).map_err(anyhow::Error::msg)?;
+            let mut answer = vec![format!("you {told}")];
+            if !round.is_over() {
+                let action = choose(&round, words, EDGE);
+                let told = round.act(words, EDGE, action).map_err(anyhow::Error::msg)?;
+                answer.push(format!("edge {told}"));
+            }
+            let scores = [CLIENT, EDGE].map(|seat| round.seats[seat].score);
+            answer.push(format!("score {} {} bag {} ", scores[0], scores[1], round.bag.len()));
+            if round.is_over() {
+                answer.push("over ".to_owned());
+            }
+            turns.push(Turn { line, answer, is_play });
+        }
+        anyhow::ensure!(turns.iter().any(|turn| turn.is_play), "no word of the list can be laid");
+        Ok(Self { start: format!("start {seed}"), turns })
+    }
+}
+
+/// As the cell chooses its own moves.
+fn choose(round: &Round, words: &Words, seat: usize) -> Move {
+    let rack = &round.seats[seat].rack;
+    match best(&round.board, words, rack) {
+        Some((play, _)) => Move::Play(play),
+        None if round.bag.len() >= RACK => Move::Exchange(rack.tiles.clone()),
+        None => Move::Pass,
+    }
+}
+
+fn said(action: &Move) -> String {
+    match action {
+        Move::Play(play) => format!("play {}", play.said()),
+        Move::Exchange(tiles) => format!("exchange {}", String::from_utf8_lossy(tiles)),
+        Move::Pass => "pass".to_owned(),
+    }
+}
+
+impl Turn {
+    /// Says it, and hears all of the answer; how long that took, in microseconds.
+    fn take(&self, player: &mut Player) -> anyhow::Result<f64> {
+        let begun = std::time::Instant::now();
+        player.say(&self.line)?;
+        let mut last = begun;
+        for expected in &self.answer {
+            let (heard, at) = player.hear()?;
+            anyhow::ensure!(
+                heard.starts_with(expected.as_str()),
+                "{:?} was answered with {heard:?}, not {expected:?}",
+                self.line
+            );
+            last = at;
+        }
+        Ok((last - begun).as_secs_f64() * 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_game_is_played_to_its_end_with_words_of_the_list() {
+        let list = "at\ncat\ncats\nact\nta\nto\nso\nit\nis\non\nno\none\nten\nnet\ntin\nin\nran\near\nare\nera\nre\nae\noe";
+        let game = Game::play(&Words::new(list), 7).unwrap();
+        let plays: Vec<&str> =
+            game.turns.iter().filter(|turn| turn.is_play).map(|turn| turn.line.as_str()).collect();
+        assert!(!plays.is_empty());
+        for line in plays {
+            let word = line.split(' ').nth(1).unwrap().replace('?', "");
+            assert!(list.lines().any(|known| known == word), "{line}");
+        }
+        let last = game.turns.last().unwrap();
+        assert_eq!(last.answer.last().map(String::as_str), Some("over "));
+        assert!(game.turns.iter().all(|turn| turn.answer[0].starts_with("you ")));
+    }
 }

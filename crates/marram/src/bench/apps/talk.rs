@@ -33,13 +33,4 @@ impl Player {
         anyhow::ensure!(count > 0, "the connection ended");
         Ok((self.line.trim_end(), Instant::now()))
     }
-
-    /// Says a line that is answered by one; how long that took, in microseconds.
-    pub(super) fn ask(&mut self, line: &str, answer: &str) -> anyhow::Result<f64> {
-        let begun = Instant::now();
-        self.say(line)?;
-        let (said, heard) = self.hear()?;
-        anyhow::ensure!(said.starts_with(answer), "{line:?} was answered with {said:?}");
-        Ok((heard - begun).as_secs_f64() * 1e6)
-    }
 }

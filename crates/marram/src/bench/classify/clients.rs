@@ -48,24 +48,32 @@ impl Clients {
         &self.answer
     }
 
-    /// Images a second, if every client sends the next one when it has its answer.
-    pub(super) fn throughput(&mut self, time: Duration) -> anyhow::Result<f64> {
+    /// What it is seen to be.
+    pub(super) fn class(&self) -> u8 {
+        self.answer[0]
+    }
+
+    /// Every client sends the next image when it has its answer. The images a second, and how long each waited, in milliseconds.
+    pub(super) fn closed_loop(&mut self, time: Duration) -> anyhow::Result<(f64, Vec<f64>)> {
         let right = self.answer;
         let begun = Instant::now();
         let client = move |mut stream: TcpStream| async move {
-            let mut count = 0.0;
+            let mut waits = Vec::new();
             while begun.elapsed() < time {
+                let asked = Instant::now();
                 check(&mut stream, &right).await?;
-                count += 1.0;
+                waits.push(asked.elapsed().as_secs_f64() * 1e3);
             }
-            Ok((stream, count))
+            Ok((stream, waits))
         };
         let streams = std::mem::take(&mut self.streams);
-        let counts = self.runtime.block_on(async {
+        let waits = self.runtime.block_on(async {
             let tasks = streams.into_iter().map(|stream| tokio::spawn(client(stream))).collect();
             gather(tasks, &mut self.streams).await
         })?;
-        Ok(counts.iter().sum::<f64>() / begun.elapsed().as_secs_f64())
+        let waits: Vec<f64> = waits.into_iter().flatten().collect();
+        #[expect(clippy::cast_precision_loss, reason = "thousands")]
+        Ok((waits.len() as f64 / begun.elapsed().as_secs_f64(), waits))
     }
 
     /// How long each image waited for its answer, in milliseconds from when it was due. They are due `rate` times a second,

@@ -1,4 +1,8 @@
 //! `marram bench classify`: images for a network, a cell a client against a process a client.
+//!
+//! Three kinds of processes stand for a user who has no cells: one that runs the same module and nothing beside it, with which cells are
+//! compared; one whose children also have the thread that stops handlers after a slice, as a shard has for all of its cells; and a native
+//! program, which is not confined.
 
 mod clients;
 mod worker;
@@ -7,121 +11,215 @@ pub(super) use clients::arrivals;
 pub(super) use worker::Worker;
 
 use super::report::{Bar, Report};
+use super::stats::Tail;
 use super::{Plan, progress, start, stats};
 use crate::harness::Lab;
 use anyhow::Context;
 use clients::Clients;
+use start::Running;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 
 const APP: &str = "classify";
 /// How many clients there are.
 const CLIENTS: [usize; 2] = [100, 500];
-/// What the open loop asks of both sides, as parts of what the processes can do. The paper's clients ask again as soon as they
-/// are answered, which is all that can be done; the last of these comes nearest to that, and has the bar.
+/// What the open loop asks of cells and processes, as parts of what the processes can do.
 const LOADS: [f64; 2] = [0.75, 0.9];
+/// The native server, beside the modules of the cells.
+const NATIVE: &str = "classify-process";
+
+/// Everything that serves, and where.
+struct Stage {
+    _lab: Lab,
+    _servers: Vec<Running>,
+    cells: SocketAddr,
+    processes: SocketAddr,
+    ticking: SocketAddr,
+    native: SocketAddr,
+}
 
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let mut report = Report::new("classify");
-    let mut layout = plan.layout("bench-classify", 1, "");
-    // As many cores as the processes have.
-    layout.shards = 2;
-    let mut lab = Lab::new(layout, |place| {
-        let quotas = "protect = \"endpoints\"\n[keep]\nrecovery_target = \"25ms\"\n[quotas]\nmemory = \"16MiB\"\nnan = \"native\"\n";
-        Ok(vec![plan.cells.manifest(place, APP, "classify", quotas)?])
-    })?;
-    lab.start_edges("")?;
-    let edges = lab.edge_addresses();
-    let listens = lab.start_client_agent(&edges, &[APP])?;
-    let cells = listens.first().context("one app has one listener")?.address;
-    let images = lab.place.path().join("bench-images").display().to_string();
-    let module = plan.cells.module("classify").display().to_string();
-    let mut server = start::start(plan, &["classify".into(), module, images])?;
-    let processes: SocketAddr = server.line()?.trim().parse()?;
+    let stage = Stage::set(plan)?;
     for count in CLIENTS.into_iter().filter(|count| plan.wants(&format!("c{count}"))) {
-        compare(plan, count, cells, processes, &mut report)?;
+        compare(plan, count, &stage, &mut report)?;
     }
     report.baseline(
         "processes",
-        "a small process forks for each connection; the child runs the same module in a cell of its own; no agent, nothing \
-         is protected",
+        "a small process forks for each connection; the child runs the same module in a cell of its own, without a thread beside it; \
+         no agent, nothing is protected",
+    );
+    report.baseline(
+        "ticking_processes",
+        "the same, each child with a thread that wakes every millisecond while it works",
+    );
+    report.baseline(
+        "native_processes",
+        "the same network compiled for this machine, a process a client, with one thread; nothing confines it",
     );
     report.note(
         "cells: through an agent and an edge with two shards, protected by endpoints, with a recovery target of 25 ms; clients, agent and edge share the cores",
     );
     report.note(
-        "p99: open loop at 75 % and at 90 % of the processes' throughput, from when an image was due to its answer, \
-         medians of the blocks; p99_vs_processes is at 90 %",
+        "p99, and all figures without a load in their names: closed loop, each client asks again when it has its answer, so that both \
+         sides do all they can; p99 is the median of the blocks",
+    );
+    report.note(
+        "at_75 and at_90: open loop at 75 % and 90 % of what the processes do in the closed loop, from when an image was due to its answer",
     );
     Ok(report)
+}
+
+impl Stage {
+    fn set(plan: &Plan) -> anyhow::Result<Self> {
+        let native = plan.cells.directory().join(NATIVE);
+        anyhow::ensure!(
+            native.is_file(),
+            "{} is missing, the native baseline: `cargo xtask bench classify` builds it",
+            native.display()
+        );
+        let mut layout = plan.layout("bench-classify", 1, "");
+        // As many cores as the processes have.
+        layout.shards = 2;
+        let mut lab = Lab::new(layout, |place| {
+            let quotas = "protect = \"endpoints\"\n[keep]\nrecovery_target = \"25ms\"\n[quotas]\nmemory = \"16MiB\"\nnan = \"native\"\n";
+            Ok(vec![plan.cells.manifest(place, APP, "classify", quotas)?])
+        })?;
+        lab.start_edges("")?;
+        let edges = lab.edge_addresses();
+        let listens = lab.start_client_agent(&edges, &[APP])?;
+        let cells = listens.first().context("one app has one listener")?.address;
+        let images = lab.place.path().join("bench-images").display().to_string();
+        let module = plan.cells.module("classify").display().to_string();
+        let mut servers = Vec::new();
+        let mut listens = |mut server: Running| -> anyhow::Result<SocketAddr> {
+            let address = server.line()?.trim().parse()?;
+            servers.push(server);
+            Ok(address)
+        };
+        let worker = |ticks: &[&str]| {
+            let mut arguments = vec!["classify".to_owned(), module.clone(), images.clone()];
+            arguments.extend(ticks.iter().map(|word| (*word).to_owned()));
+            start::start(plan, &arguments)
+        };
+        let processes = listens(worker(&[])?)?;
+        let ticking = listens(worker(&["--ticks"])?)?;
+        let native = listens(start::start_command(&mut Command::new(native))?)?;
+        Ok(Self { _lab: lab, _servers: servers, cells, processes, ticking, native })
+    }
+}
+
+/// What a closed loop showed of one side, block by block.
+#[derive(Default)]
+struct Closed {
+    per_s: Vec<f64>,
+    p50: Vec<f64>,
+    tail: Tail,
+}
+
+impl Closed {
+    fn add(&mut self, clients: &mut Clients, block: Duration) -> anyhow::Result<()> {
+        let (per_s, waits_ms) = clients.closed_loop(block)?;
+        self.per_s.push(per_s);
+        self.p50.push(stats::median(&waits_ms));
+        self.tail.add(&waits_ms);
+        Ok(())
+    }
+
+    /// The median of what another side's blocks are to these, each to the one beside it.
+    fn throughput_over(&self, other: &Self) -> f64 {
+        stats::median(
+            &self.per_s.iter().zip(&other.per_s).map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>(),
+        )
+    }
+}
+
+/// One number of clients, block by block in turn.
+fn compare(plan: &Plan, count: usize, stage: &Stage, report: &mut Report) -> anyhow::Result<()> {
+    progress(&format!("classify: {count} clients"));
+    let (blocks, block) = if plan.quick { (1, 1) } else { (5, 3) };
+    let block = Duration::from_secs(block);
+    let mut cells = Clients::connect(stage.cells, count)?;
+    let mut processes = Clients::connect(stage.processes, count)?;
+    let mut native = Clients::connect(stage.native, count)?;
+    anyhow::ensure!(cells.answer() == processes.answer(), "cells and processes answer differently");
+    // Another processor's arithmetic may differ in the last bits.
+    anyhow::ensure!(cells.class() == native.class(), "cells and native processes see different things");
+    let (mut of_cells, mut of_processes) = (Closed::default(), Closed::default());
+    let (mut of_ticking, mut of_native) = (Closed::default(), Closed::default());
+    for number in 1..=blocks {
+        progress(&format!("classify: {count} clients, closed loop, block {number} of {blocks}"));
+        of_processes.add(&mut processes, block)?;
+        of_cells.add(&mut cells, block)?;
+        of_native.add(&mut native, block)?;
+        // Their threads would wake beside the others' blocks: they live for their own block only.
+        of_ticking.add(&mut Clients::connect(stage.ticking, count)?, block)?;
+    }
+    let group = format!("c{count}");
+    let (name, ratio) = of_cells.tail.over(&of_processes.tail, &format!("{group}.p99_vs_processes"));
+    report.metric_with_bar(&name, ratio, Bar::Most(0.6));
+    report.metric(&format!("{group}.throughput_vs_processes"), of_cells.throughput_over(&of_processes));
+    for (name, other) in [("ticking_", &of_ticking), ("native_", &of_native)] {
+        let (p99, ratio) = of_cells.tail.over(&other.tail, &format!("{group}.p99_vs_{name}processes"));
+        report.metric(&p99, ratio);
+        report.metric(&format!("{group}.throughput_vs_{name}processes"), of_cells.throughput_over(other));
+    }
+    let sides = [
+        ("", &of_cells),
+        ("processes_", &of_processes),
+        ("ticking_processes_", &of_ticking),
+        ("native_processes_", &of_native),
+    ];
+    for (name, side) in sides {
+        report.metric(&format!("{group}.{name}images_per_s"), stats::median(&side.per_s));
+        report.metric(&format!("{group}.{name}p50_ms"), stats::median(&side.p50));
+        report.tail(&format!("{group}.{name}p99_ms"), &side.tail);
+    }
+    let capacity = stats::median(&of_processes.per_s);
+    for load in LOADS {
+        open(&mut cells, &mut processes, (capacity, load), (blocks, block), &group, report)?;
+    }
+    Ok(())
+}
+
+/// The same images a second for both sides, a part of what the processes can do.
+fn open(
+    cells: &mut Clients,
+    processes: &mut Clients,
+    (capacity, load): (f64, f64),
+    (blocks, block): (usize, Duration),
+    group: &str,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let percent = format!("{:.0}", load * 100.0);
+    let (mut of_cells, mut of_processes) = (Waits::default(), Waits::default());
+    for number in 1..=blocks {
+        progress(&format!("classify: {group}, open loop at {percent} %, block {number} of {blocks}"));
+        of_processes.add(&processes.waits_ms(capacity * load, block)?);
+        of_cells.add(&cells.waits_ms(capacity * load, block)?);
+    }
+    let (name, ratio) =
+        of_cells.tail.over(&of_processes.tail, &format!("{group}.p99_vs_processes_at_{percent}"));
+    report.metric(&name, ratio);
+    for (name, side) in [("", &of_cells), ("processes_", &of_processes)] {
+        report.metric(&format!("{group}.{name}p50_ms_at_{percent}"), stats::median(&side.p50));
+        report.tail(&format!("{group}.{name}p99_ms_at_{percent}"), &side.tail);
+    }
+    Ok(())
 }
 
 /// Percentiles of each block. A machine that stands still for a third of a second spoils one of them and not all.
 #[derive(Default)]
 struct Waits {
     p50: Vec<f64>,
-    p99: Vec<f64>,
+    tail: Tail,
 }
 
 impl Waits {
     fn add(&mut self, waits_ms: &[f64]) {
         self.p50.push(stats::median(waits_ms));
-        self.p99.push(stats::percentile(waits_ms, 99.0));
+        self.tail.add(waits_ms);
     }
-}
-
-/// One number of clients, block by block in turn.
-fn compare(
-    plan: &Plan,
-    count: usize,
-    cells: SocketAddr,
-    processes: SocketAddr,
-    report: &mut Report,
-) -> anyhow::Result<()> {
-    progress(&format!("classify: {count} clients"));
-    let (blocks, block) = if plan.quick { (1, 1) } else { (5, 3) };
-    let block = Duration::from_secs(block);
-    let (mut cells, mut processes) = (Clients::connect(cells, count)?, Clients::connect(processes, count)?);
-    anyhow::ensure!(cells.answer() == processes.answer(), "cells and processes answer differently");
-    let (mut of_cells, mut of_processes, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..blocks {
-        let capacity = processes.throughput(block)?;
-        of_processes.push(capacity);
-        of_cells.push(cells.throughput(block)?);
-        ratios.push(of_cells[of_cells.len() - 1] / capacity);
-    }
-    let group = format!("c{count}");
-    for load in LOADS {
-        let rate = stats::median(&of_processes) * load;
-        let (mut of_cells, mut of_processes) = (Waits::default(), Waits::default());
-        for _ in 0..blocks {
-            of_processes.add(&processes.waits_ms(rate, block)?);
-            of_cells.add(&cells.waits_ms(rate, block)?);
-        }
-        let ratio = stats::median(&of_cells.p99) / stats::median(&of_processes.p99);
-        let percent = load * 100.0;
-        report.metric(&format!("{group}.p99_vs_processes_at_{percent:.0}"), ratio);
-        if load == LOADS[LOADS.len() - 1] {
-            report.metric_with_bar(&format!("{group}.p99_vs_processes"), ratio, Bar::Most(0.6));
-        }
-        let figures = [
-            ("p50_ms", stats::median(&of_cells.p50)),
-            ("p99_ms", stats::median(&of_cells.p99)),
-            ("processes_p50_ms", stats::median(&of_processes.p50)),
-            ("processes_p99_ms", stats::median(&of_processes.p99)),
-        ];
-        for (name, figure) in figures {
-            report.metric(&format!("{group}.{name}_at_{percent:.0}"), figure);
-        }
-    }
-    let figures = [
-        ("throughput_vs_processes", stats::median(&ratios)),
-        ("images_per_s", stats::median(&of_cells)),
-        ("processes_images_per_s", stats::median(&of_processes)),
-    ];
-    for (name, figure) in figures {
-        report.metric(&format!("{group}.{name}"), figure);
-    }
-    Ok(())
 }

@@ -24,18 +24,21 @@ pub enum Worker {
         module: PathBuf,
         /// Where images go.
         place: PathBuf,
+        /// Whether children have a thread that advances the engine's epoch every millisecond while they work, as an edge's shard has.
+        #[arg(long)]
+        ticks: bool,
     },
 }
 
 impl Worker {
     /// Does its part.
     pub(in super::super) fn run(&self) -> anyhow::Result<()> {
-        let Self::Classify { module, place } = self;
-        serve(module, place)
+        let Self::Classify { module, place, ticks } = self;
+        serve(module, place, *ticks)
     }
 }
 
-fn serve(module: &Path, place: &Path) -> anyhow::Result<()> {
+fn serve(module: &Path, place: &Path, ticks: bool) -> anyhow::Result<()> {
     let images = Images::open(place)?;
     // As in the cell's manifest.
     let quotas = Quotas { memory_max: 16 << 20, nan_canonicalization: false, ..Quotas::default() };
@@ -50,7 +53,7 @@ fn serve(module: &Path, place: &Path) -> anyhow::Result<()> {
         // SAFETY: other threads of this process wait for its input, or compiled the module; they are idle, hold no lock, and the
         // child compiles nothing. It serves its connection and ends. There is no safe interface to a fork without an exec.
         if unsafe { libc::fork() } == 0 {
-            let failed = client(stream, &image)
+            let failed = client(stream, &image, ticks)
                 .inspect_err(|error| eprintln!("a client's process: {error:#}"))
                 .is_err();
             // SAFETY: ends the child as a fork without an exec should end.
@@ -60,11 +63,11 @@ fn serve(module: &Path, place: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn client(mut stream: TcpStream, image: &Arc<Image>) -> anyhow::Result<()> {
+fn client(mut stream: TcpStream, image: &Arc<Image>, ticks: bool) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
-    let mut cells = Cells::new(CellsConfig { slots: 1, ..CellsConfig::default() })?;
+    let mut cells = Cells::new(CellsConfig { slots: 1, slices: ticks, ..CellsConfig::default() })?;
     cells.start(CELL, image, Seed([4; 32]))?;
-    handle(&mut cells, Input::Open { port: Port::CLIENT, kind: PortKind::Client })?;
+    handle(&mut cells, Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None })?;
     let mut buffer = vec![0; 64 << 10];
     loop {
         let len = stream.read(&mut buffer)?;

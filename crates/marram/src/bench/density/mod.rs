@@ -5,6 +5,7 @@ mod tenants;
 use super::load::{Answered, Capacity, Load};
 use super::memcached::Processes;
 use super::report::{Bar, Report};
+use super::stats::Tail;
 use super::{Plan, cpu, progress, stats};
 use anyhow::Context;
 use std::net::SocketAddr;
@@ -22,6 +23,13 @@ const MANY: usize = 1_000;
 const CLIENTS_MIN: usize = 64;
 /// What the open loop asks of both sides, in per cent of what the processes can do. The bars are for the last.
 const LOADS: [u32; 3] = [25, 50, 75];
+/// Which of them has the bars.
+const LAST: usize = LOADS.len() - 1;
+/// What of the processes' p99 that of some tenants may be, and of many.
+const P99_MOST: f64 = 0.34;
+const P99_MOST_OF_MANY: f64 = 1.0 / 3.0;
+/// What of the capacity with some tenants there must be with many.
+const CAPACITY_LEAST: f64 = 0.75;
 
 /// Whoever goes on after a rest first does what came due meanwhile.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -41,14 +49,14 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     } else {
         Extent { blocks: 3, capacity: Duration::from_secs(1), open: Duration::from_millis(1_500) }
     };
-    let counts = if plan.quick { &TENANTS[..3] } else { &TENANTS[..] };
+    let counts = if plan.quick && plan.only.is_none() { &TENANTS[..3] } else { &TENANTS[..] };
     let mut capacities = Vec::new();
     for count in counts.iter().filter(|count| plan.wants(&format!("n{count}"))) {
         capacities.push((*count, compare(plan, *count, &extent, &mut report)?));
     }
     let of = |count| capacities.iter().find(|(of, _)| *of == count).map(|(_, capacities)| *capacities);
     if let (Some(many), Some(some)) = (of(MANY), of(BARRED)) {
-        report.metric("n1000.capacity_vs_n300", many.0 / some.0);
+        report.metric_with_bar("n1000.capacity_vs_n300", many.0 / some.0, Bar::Least(CAPACITY_LEAST));
         report.metric("n1000.processes_capacity_vs_n300", many.1 / some.1);
     }
     report.baseline("processes", "memcached -l 127.0.0.1 -t 1 -m 64 -u nobody");
@@ -64,7 +72,8 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
          processes' capacity unless said, from when a request was due; drops: answers that took more than a second",
     );
     report.note(
-        "the side that is not measured stands still (SIGSTOP): three hundred memcached have a thousand threads that wake by themselves",
+        "the side that is not measured stands still (SIGSTOP): three hundred memcached have a thousand threads that wake by themselves; \
+         unpaused: a control, measured again while it does not stand still",
     );
     report.note("clients_busy: near 1, capacity is the clients' and not the side's");
     report.note("memory: proportional set size of all processes of a side, after everything");
@@ -76,9 +85,9 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
 struct Found {
     capacity: Vec<f64>,
     clients_busy: Vec<f64>,
-    /// By load: percentiles of each block.
+    /// By load: the medians of the blocks, and their slow ends.
     p50: [Vec<f64>; LOADS.len()],
-    p99: [Vec<f64>; LOADS.len()],
+    tail: [Tail; LOADS.len()],
     drops: u64,
 }
 
@@ -90,7 +99,7 @@ impl Found {
 
     fn add(&mut self, load: usize, answered: &Answered) {
         self.p50[load].push(stats::median(&answered.waits_us));
-        self.p99[load].push(stats::percentile(&answered.waits_us, 99.0));
+        self.tail[load].add(&answered.waits_us);
         self.drops += answered.drops;
     }
 }
@@ -102,23 +111,47 @@ fn compare(plan: &Plan, count: usize, extent: &Extent, report: &mut Report) -> a
         let _core = cpu::OneCore::enter()?;
         (Cells::start(plan, count)?, Processes::start(count, 1_024)?)
     };
-    let (of_cells, of_processes) = measure(&cells, &processes, extent)
-        .with_context(|| format!("what the edge said last:\n{}", cells.said()))?;
+    let measured = |others| {
+        measure(&cells, &processes, extent, others)
+            .with_context(|| format!("what the edge said last:\n{}", cells.said()))
+    };
+    let (of_cells, of_processes) = measured(Others::StandStill)?;
+    if count >= BARRED {
+        progress(&format!("density: {count} tenants, nothing stands still"));
+        let (of_cells, of_processes) = measured(Others::Run)?;
+        show_control(report, count, &of_cells, &of_processes);
+    }
     #[expect(clippy::cast_precision_loss, reason = "KiB of some processes")]
     let memory = (cells.memory_kib()? as f64, processes.memory_kib() as f64);
     show(report, count, &of_cells, &of_processes, memory);
     Ok((stats::median(&of_cells.capacity), stats::median(&of_processes.capacity)))
 }
 
+/// What the side does that is not measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    /// Nothing at all: it is stopped.
+    StandStill,
+    /// Whatever it does when nothing is asked of it. A control, for the last load alone.
+    Run,
+}
+
 /// Both sides, block by block in turn.
-fn measure(cells: &Cells, processes: &Processes, extent: &Extent) -> anyhow::Result<(Found, Found)> {
+fn measure(
+    cells: &Cells,
+    processes: &Processes,
+    extent: &Extent,
+    others: Others,
+) -> anyhow::Result<(Found, Found)> {
     let _core = cpu::OneCore::enter_other()?;
     let connect = |addresses: &[SocketAddr]| Load::connect(addresses, CLIENTS_MIN.div_ceil(addresses.len()));
     let (mut to_cells, mut to_processes) = (connect(&cells.addresses)?, connect(&processes.addresses)?);
     let (mut of_cells, mut of_processes) = (Found::default(), Found::default());
     let turn = |of_cells: bool| {
-        cells.rest(!of_cells);
-        processes.rest(of_cells);
+        if others == Others::StandStill {
+            cells.rest(!of_cells);
+            processes.rest(of_cells);
+        }
         std::thread::sleep(SETTLE);
     };
     for _ in 0..extent.blocks {
@@ -128,7 +161,8 @@ fn measure(cells: &Cells, processes: &Processes, extent: &Extent) -> anyhow::Res
         of_cells.add_capacity(&to_cells.capacity(extent.capacity)?);
     }
     let capacity = stats::median(&of_processes.capacity);
-    for (load, percent) in LOADS.into_iter().enumerate() {
+    let first = if others == Others::Run { LAST } else { 0 };
+    for (load, percent) in LOADS.into_iter().enumerate().skip(first) {
         let rate = capacity * f64::from(percent) / 100.0;
         for _ in 0..extent.blocks {
             turn(false);
@@ -142,16 +176,34 @@ fn measure(cells: &Cells, processes: &Processes, extent: &Extent) -> anyhow::Res
     Ok((of_cells, of_processes))
 }
 
+/// The control's figures.
+fn show_control(report: &mut Report, count: usize, cells: &Found, processes: &Found) {
+    let group = format!("n{count}.unpaused");
+    let (name, ratio) = cells.tail[LAST].over(&processes.tail[LAST], &format!("{group}.p99_vs_processes"));
+    report.metric(&name, ratio);
+    for (side, found) in [("", cells), ("processes_", processes)] {
+        report.metric(&format!("{group}.{side}p50_us"), stats::median(&found.p50[LAST]));
+        report.tail(&format!("{group}.{side}p99_us"), &found.tail[LAST]);
+        report.metric(&format!("{group}.{side}per_s"), stats::median(&found.capacity));
+    }
+    let capacity = stats::median(&cells.capacity) / stats::median(&processes.capacity);
+    report.metric(&format!("{group}.capacity_vs_processes"), capacity);
+}
+
 fn show(report: &mut Report, count: usize, cells: &Found, processes: &Found, memory_kib: (f64, f64)) {
     let median = |values: &[f64]| stats::median(values);
-    let last = LOADS.len() - 1;
     let capacity = median(&cells.capacity) / median(&processes.capacity);
-    let p99 = median(&cells.p99[last]) / median(&processes.p99[last]);
+    let (p99_name, p99) = cells.tail[LAST].over(&processes.tail[LAST], "p99_vs_processes");
+    let p99_bar = match count {
+        MANY => Some(Bar::Most(P99_MOST_OF_MANY)),
+        BARRED => Some(Bar::Most(P99_MOST)),
+        _ => None,
+    };
     let memory = memory_kib.0 / memory_kib.1;
     #[expect(clippy::cast_precision_loss, reason = "answers of some seconds")]
     let drops = cells.drops as f64;
     let figures = [
-        ("p99_vs_processes", p99, (count >= BARRED).then_some(Bar::Most(1.0 / 3.0))),
+        (p99_name.as_str(), p99, p99_bar),
         ("memory_vs_processes", memory, (count == BARRED).then_some(Bar::Most(0.1))),
         ("capacity_vs_processes", capacity, (count == MANY).then_some(Bar::Least(1.0))),
         ("drops", drops, (count == MANY).then_some(Bar::Most(0.0))),
@@ -163,17 +215,14 @@ fn show(report: &mut Report, count: usize, cells: &Found, processes: &Found, mem
             None => report.metric(&name, figure),
         }
     }
-    let mut metric = |name: &str, figure: f64| report.metric(&format!("n{count}.{name}"), figure);
-    metric("p50_us", median(&cells.p50[last]));
-    metric("p99_us", median(&cells.p99[last]));
-    metric("processes_p50_us", median(&processes.p50[last]));
-    metric("processes_p99_us", median(&processes.p99[last]));
-    for (load, percent) in LOADS.into_iter().enumerate().take(last) {
-        metric(&format!("p50_at_{percent}_us"), median(&cells.p50[load]));
-        metric(&format!("p99_at_{percent}_us"), median(&cells.p99[load]));
-        metric(&format!("processes_p50_at_{percent}_us"), median(&processes.p50[load]));
-        metric(&format!("processes_p99_at_{percent}_us"), median(&processes.p99[load]));
+    for (load, percent) in LOADS.into_iter().enumerate() {
+        let at = if load == LAST { String::new() } else { format!("at_{percent}_") };
+        for (side, found) in [("", cells), ("processes_", processes)] {
+            report.metric(&format!("n{count}.{side}p50_{at}us"), median(&found.p50[load]));
+            report.tail(&format!("n{count}.{side}p99_{at}us"), &found.tail[load]);
+        }
     }
+    let mut metric = |name: &str, figure: f64| report.metric(&format!("n{count}.{name}"), figure);
     metric("per_s", median(&cells.capacity));
     metric("processes_per_s", median(&processes.capacity));
     metric("clients_busy", median(&cells.clients_busy));

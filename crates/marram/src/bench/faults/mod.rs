@@ -13,13 +13,15 @@ use super::report::{Bar, Report};
 use super::{Plan, progress};
 use axes::{Client, Combination, Policy};
 use scene::{Means, Scene, Session};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 use table::{GateDeath, Row, Table};
 use talk::Talk;
 
 /// What the death of a gate's machine is called.
 const GATE_DIES: &str = "gate-dies";
+/// How often each combination is made; once in a quick run.
+const TRIALS: usize = 3;
 
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
@@ -52,20 +54,26 @@ fn report(table: &Table, wanted: usize) -> Report {
     let all = Combination::all().count();
     report.metric("combinations", all);
     report.metric("combinations_run", run);
-    let not_run = wanted - run;
-    report.metric("combinations_not_run", not_run);
+    report.metric("combinations_not_run", wanted - run);
+    report.metric("trials", table.rows.iter().map(|row| row.gaps_ms.len()).sum::<usize>());
     let hits: usize = table.rows.iter().map(|row| row.hits).sum();
     report.metric("moments_hit", hits);
     report.body(table.json(), table.markdown());
-    report.note(format!("{run} of {all} combinations were run; {not_run} could not be"));
-    for reason in table.rows.iter().filter_map(|row| row.not_run.as_ref()).collect::<BTreeSet<_>>() {
-        report.note(format!("not run: {reason}"));
+    report.note(format!("{run} of {all} combinations were run"));
+    let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for row in &table.rows {
+        if let Some(why) = &row.not_run {
+            reasons.entry(why).or_default().push(row.combination.name());
+        }
+    }
+    for (why, names) in reasons {
+        report.add_not_run(format!("{} combinations ({}): {why}", names.len(), names.join(", ")));
     }
     report.note(format!(
         "{hits} faults were there while what was under way still was; the others came right behind it (`hits`)"
     ));
     report.note(
-        "gaps: the median, over moments and runs, of the longest wait for an answer; client with an agent / behind another \
+        "gaps: the median, over moments and trials, of the longest wait for an answer; client with an agent / behind another \
          edge's gate",
     );
     report.note(
@@ -82,6 +90,7 @@ fn not_run(combination: Combination, why: &str) -> Row {
 /// Makes what is wanted, policy by policy.
 fn made(plan: &Plan, means: Means, wanted: &[Combination]) -> anyhow::Result<Table> {
     let mut table = Table::default();
+    let trials = if plan.quick { 1 } else { TRIALS };
     for policy in Policy::ALL {
         let wanted: Vec<Combination> = wanted.iter().copied().filter(|it| it.policy == policy).collect();
         let gate_dies = plan.wants(&format!("{GATE_DIES}.{}", policy.name()));
@@ -98,13 +107,14 @@ fn made(plan: &Plan, means: Means, wanted: &[Combination]) -> anyhow::Result<Tab
         for client in Client::ALL {
             let mut rows: Vec<Row> =
                 wanted.iter().filter(|it| it.client == client).map(|it| Row::new(*it)).collect();
-            let mut from = 0;
-            while let Err(why) = converse(&mut scene, client, &mut rows, &mut from) {
+            // All of them once, then again.
+            let mut turns: VecDeque<usize> = (0..trials).flat_map(|_| 0..rows.len()).collect();
+            while let Err(why) = converse(&mut scene, client, &mut rows, &mut turns) {
                 // Nothing is known of that one; the others have new machines.
-                let row = &mut rows[from];
+                let Some(turn) = turns.pop_front() else { return Err(why) };
+                let row = &mut rows[turn];
                 progress(&format!("faults: {}: NOT MADE: {why:#}", row.combination.name()));
                 row.not_run = Some(format!("failed: {why:#}").lines().next().unwrap_or_default().to_owned());
-                from += 1;
                 drop(scene);
                 scene = Scene::new(plan, means, policy)?;
             }
@@ -112,19 +122,28 @@ fn made(plan: &Plan, means: Means, wanted: &[Combination]) -> anyhow::Result<Tab
         }
         if gate_dies {
             progress(&format!("faults: {}: the gate dies", policy.name()));
-            table.gate.push((policy, gate_death(&mut scene)?));
+            let mut death = GateDeath::default();
+            for _ in 0..trials {
+                gate_death(&mut scene, &mut death)?;
+            }
+            table.gate.push((policy, death));
         }
     }
     Ok(table)
 }
 
-/// Makes these combinations in one conversation, and in a new one only where a client lost its connection. `at` counts those that
-/// were made.
-fn converse(scene: &mut Scene, client: Client, rows: &mut [Row], at: &mut usize) -> anyhow::Result<()> {
+/// Makes these combinations in one conversation, and in a new one only where a client lost its connection. `turns` says which row is
+/// made next; the one that could not be made is still the first.
+fn converse(
+    scene: &mut Scene,
+    client: Client,
+    rows: &mut [Row],
+    turns: &mut VecDeque<usize>,
+) -> anyhow::Result<()> {
     let mut running: Option<(Session, Talk)> = None;
-    let count = rows.len();
-    while let Some(row) = rows.get_mut(*at) {
-        progress(&format!("faults: {}, {} of {count}", row.combination.name(), *at + 1));
+    while let Some(turn) = turns.front() {
+        let row = &mut rows[*turn];
+        progress(&format!("faults: {}, {} left", row.combination.name(), turns.len() - 1));
         let (session, mut talk) = match running.take() {
             Some(running) => running,
             None => scene.talk(client)?,
@@ -147,14 +166,14 @@ fn converse(scene: &mut Scene, client: Client, rows: &mut [Row], at: &mut usize)
                 scene.lab.journal.tail(60)
             ));
         }
-        *at += 1;
+        turns.pop_front();
     }
     Ok(())
 }
 
 /// Kills the machine of a client's gate while another client, with an agent, talks as well.
-fn gate_death(scene: &mut Scene) -> anyhow::Result<GateDeath> {
-    let mut death = GateDeath { runs: 1, ..GateDeath::default() };
+fn gate_death(scene: &mut Scene, death: &mut GateDeath) -> anyhow::Result<()> {
+    death.runs += 1;
     let (_, mut other) = scene.talk(Client::Agent)?;
     let (_, mut own) = scene.talk(Client::Gate)?;
     own.ask();
@@ -177,5 +196,5 @@ fn gate_death(scene: &mut Scene) -> anyhow::Result<GateDeath> {
     let (_, mut again) = scene.talk(Client::Gate)?;
     again.ask();
     death.again += usize::from(again.is_whole());
-    Ok(death)
+    Ok(())
 }

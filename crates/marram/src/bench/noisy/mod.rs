@@ -56,12 +56,12 @@ struct Times {
 }
 
 impl Times {
-    fn alone_p99(&self) -> f64 {
-        stats::percentile(&self.alone, 99.0)
+    fn alone_p99(&self) -> anyhow::Result<f64> {
+        stats::p99(&self.alone)
     }
 
-    fn beside_p99(&self) -> f64 {
-        stats::percentile(&self.beside, 99.0)
+    fn beside_p99(&self) -> anyhow::Result<f64> {
+        stats::p99(&self.beside)
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         of_processes.beside.extend(beside(&targets, &stage.quiet, counted)?);
         stage.wait_for_peace()?;
     }
-    Ok(report(&of_cells, &of_processes))
+    report(&of_cells, &of_processes)
 }
 
 /// What the quiet client measures while hostile clients work on `targets`; all clients on the core that does not serve.
@@ -94,14 +94,14 @@ fn beside(targets: &[(Kind, SocketAddr)], quiet: &TcpStream, counted: usize) -> 
     let _hostile = Hostile::start(targets);
     let count = u32::try_from(LEAD_IN + counted)?;
     let times = clients::ask_steadily(quiet, count, EVERY)?.split_off(LEAD_IN);
-    let (median, p99) = (stats::median(&times), stats::percentile(&times, 99.0));
+    let (median, p99) = (stats::median(&times), stats::p99(&times)?);
     progress(&format!("noisy: p50 {median:.0} us, p99 {p99:.0} us"));
     Ok(times)
 }
 
-fn report(cells: &Times, processes: &Times) -> Report {
+fn report(cells: &Times, processes: &Times) -> anyhow::Result<Report> {
     let mut report = Report::new("noisy");
-    let (alone, beside) = (cells.alone_p99(), cells.beside_p99());
+    let (alone, beside) = (cells.alone_p99()?, cells.beside_p99()?);
     report.metric("p50_alone_us", stats::median(&cells.alone));
     report.metric("p50_beside_us", stats::median(&cells.beside));
     report.metric("p99_alone_us", alone);
@@ -110,9 +110,9 @@ fn report(cells: &Times, processes: &Times) -> Report {
     report.metric("max_beside_us", stats::percentile(&cells.beside, 100.0));
     report.metric("process_p50_alone_us", stats::median(&processes.alone));
     report.metric("process_p50_beside_us", stats::median(&processes.beside));
-    report.metric("process_p99_alone_us", processes.alone_p99());
-    report.metric("process_p99_beside_us", processes.beside_p99());
-    report.metric("p99_vs_processes", beside / processes.beside_p99());
+    report.metric("process_p99_alone_us", processes.alone_p99()?);
+    report.metric("process_p99_beside_us", processes.beside_p99()?);
+    report.metric("p99_vs_processes", beside / processes.beside_p99()?);
     report.baseline(
         "processes",
         "an echo process and ten busy ones of the same kinds, on the shard's core, under the kernel's scheduler",
@@ -122,7 +122,7 @@ fn report(cells: &Times, processes: &Times) -> Report {
          64 MiB again and again, two with eight timers of 1 ns, two with clients that come and go",
     );
     report.note("the edge has one core for one shard and its supervisor; agents and clients have another, the hostile ones at the lowest priority");
-    report
+    Ok(report)
 }
 
 /// The core that serves: an edge with all apps, and the quiet process.

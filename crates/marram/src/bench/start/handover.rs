@@ -40,9 +40,9 @@ pub(super) fn run(plan: &Plan, rounds: usize, report: &mut Report) -> anyhow::Re
     }
     drop((door, other));
     report.metric("handover_p50_us", stats::median(&handed));
-    report.metric("handover_p99_us", stats::percentile(&handed, 99.0));
+    report.tail("handover_p99_us", &stats::Tail::of(&handed));
     report.metric("no_handover_p50_us", stats::median(&kept));
-    report.metric("no_handover_p99_us", stats::percentile(&kept, 99.0));
+    report.tail("no_handover_p99_us", &stats::Tail::of(&kept));
     report.baseline("no_handover", "the same connection, accepted and read in one process, by the same poll");
     report.note("handover: from accept() in one process to the first bytes read in another, which slept; once a wire, not a session");
     Ok(())

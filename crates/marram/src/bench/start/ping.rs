@@ -1,12 +1,15 @@
 //! New clients of a running edge: each pings once from a connection of its own, is answered, and leaves. Through the same
 //! agent, to an app that gives each a cell of its own, and to one whose single cell runs already.
 
+use super::super::cpu::OneCore;
 use super::super::report::{Bar, Report};
-use super::super::{Plan, peer, progress, stats};
+use super::super::{Plan, progress, stats};
 use crate::harness::{Lab, Listen};
 use anyhow::Context;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 const OWN: &str = "own";
@@ -14,8 +17,12 @@ const SHARED: &str = "shared";
 const PING: &[u8] = b"version\r\n";
 /// What memcached's answer to that ends with.
 const END: &[u8] = b"\r\n";
+/// How long the last client may wait for its answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+const EVENTS: usize = 256;
 
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    let serving = OneCore::enter()?;
     let mut lab = Lab::new(plan.layout("bench-start-ping", 1, ""), |place| {
         let manifest = |name, rest| plan.cells.manifest(place, name, "memcached", rest);
         let own = "protect = \"endpoints\"\n[quotas]\nmemory = \"8MiB\"\nscratch = \"0B\"\n";
@@ -32,23 +39,19 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let (own, shared) = (address(OWN)?, address(SHARED)?);
     let mut server = super::start(plan, &["serve".into()])?;
     let forking: SocketAddr = server.line()?.trim().parse()?;
-    let pings = if plan.quick { 50 } else { 1_000 };
+    drop(serving);
+    let (blocks, pings) = if plan.quick { (1, 50) } else { (4, 250) };
+    let _core = OneCore::enter_other()?;
     for (every, name) in [(Duration::from_millis(10), "10ms"), (Duration::from_millis(1), "1ms")] {
         progress(&format!("start: a new client every {name}"));
-        // Turn by turn, so that what disturbs the machine disturbs all three; and what a visit leaves to be done when it has
-        // had its answer (a process ends, a cell is removed) disturbs both of the others as often.
-        let (mut to_own, mut to_shared, mut to_forked) = (Vec::new(), Vec::new(), Vec::new());
-        let begun = Instant::now();
-        for round in 0..pings {
-            wait_until(begun + every * (3 * round));
-            let first = if round % 2 == 0 { (own, &mut to_own) } else { (shared, &mut to_shared) };
-            first.1.push(ping(first.0)?);
-            wait_until(begun + every * (3 * round + 1));
-            let second = if round % 2 == 0 { (shared, &mut to_shared) } else { (own, &mut to_own) };
-            second.1.push(ping(second.0)?);
-            wait_until(begun + every * (3 * round + 2));
-            to_forked.push(ping(forking)?);
+        let mut visits = [own, shared, forking].map(|address| Visits { address, times_us: Vec::new() });
+        // Block by block in turn, so that what disturbs the machine disturbs all three.
+        for _ in 0..blocks {
+            for side in &mut visits {
+                arrivals(side, every, pings)?;
+            }
         }
+        let [to_own, to_shared, to_forked] = visits.map(|side| side.times_us);
         let added = stats::percentile(&to_own, 90.0) - stats::percentile(&to_shared, 90.0);
         if every == Duration::from_millis(1) {
             report.metric_with_bar("jit_added_p90_us", added, Bar::Most(30.0));
@@ -70,30 +73,88 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         "a small process that accepts and forks, without exec, for each connection; no agent in between",
     );
     report.note("jit: connect, 9 bytes, answer; a cell of its own is protected by endpoints, the shared one by nothing");
+    report.note(
+        "open loop: a client comes every 1 ms (or 10), whether or not those before were answered, and its time counts from when it was \
+         due; clients have one core, all that serves the other",
+    );
     Ok(())
 }
 
-/// One client's whole visit, to its answer, in microseconds.
-fn ping(address: SocketAddr) -> anyhow::Result<f64> {
-    let begun = Instant::now();
-    let mut stream: TcpStream = peer::connect(address)?;
-    stream.write_all(PING)?;
-    let (mut answer, mut buffer) = (Vec::new(), [0; 256]);
-    while !answer.ends_with(END) {
-        let len = stream.read(&mut buffer).context("no answer came")?;
-        anyhow::ensure!(len > 0, "the connection ended without an answer");
-        answer.extend_from_slice(&buffer[..len]);
-    }
-    Ok(begun.elapsed().as_secs_f64() * 1e6)
+/// One of those that are compared.
+struct Visits {
+    address: SocketAddr,
+    /// From when each client was due to its answer.
+    times_us: Vec<f64>,
 }
 
-/// Sleeps most of the way and spins the rest, so that clients come when they are said to.
-fn wait_until(then: Instant) {
-    let spin = Duration::from_micros(200);
-    if let Some(rest) = then.checked_duration_since(Instant::now() + spin) {
-        std::thread::sleep(rest);
+/// A client on its way.
+struct Visit {
+    due: Instant,
+    stream: TcpStream,
+    asked: bool,
+    answer: Vec<u8>,
+}
+
+/// New clients at their times, each with a connection of its own; waits until all are answered.
+fn arrivals(side: &mut Visits, every: Duration, count: usize) -> anyhow::Result<()> {
+    let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(EVENTS));
+    let mut visits: Vec<Option<Visit>> = Vec::with_capacity(count);
+    let (begun, mut answered) = (Instant::now(), 0);
+    while answered < count {
+        let now = Instant::now();
+        let due = begun + every * u32::try_from(visits.len())?;
+        if visits.len() < count && due <= now {
+            let mut stream = TcpStream::connect(side.address)?;
+            let interests = Interest::READABLE | Interest::WRITABLE;
+            poll.registry().register(&mut stream, Token(visits.len()), interests)?;
+            visits.push(Some(Visit { due, stream, asked: false, answer: Vec::new() }));
+        }
+        let last = begun + every * u32::try_from(count)?;
+        anyhow::ensure!(now < last + PATIENCE, "{} of {count} clients were not answered", count - answered);
+        // Never sleeps: a client comes when it is due.
+        match poll.poll(&mut events, Some(Duration::ZERO)) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            polled => polled?,
+        }
+        for event in &events {
+            let Some(visit) = &mut visits[event.token().0] else { continue };
+            if visit.go_on().context("a client was not served")? {
+                side.times_us.push(visit.due.elapsed().as_secs_f64() * 1e6);
+                // It leaves.
+                visits[event.token().0] = None;
+                answered += 1;
+            }
+        }
     }
-    while Instant::now() < then {
-        std::hint::spin_loop();
+    Ok(())
+}
+
+impl Visit {
+    /// Asks when it is connected, and reads what there is; whether all of the answer has come.
+    fn go_on(&mut self) -> anyhow::Result<bool> {
+        if !self.asked {
+            if let Some(error) = self.stream.take_error()? {
+                return Err(error).context("it cannot connect");
+            }
+            match self.stream.peer_addr() {
+                Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(false),
+                connected => connected?,
+            };
+            self.stream.set_nodelay(true)?;
+            self.stream.write_all(PING)?;
+            self.asked = true;
+        }
+        let mut buffer = [0; 256];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => anyhow::bail!("the connection ended without an answer"),
+                Ok(len) => self.answer.extend_from_slice(&buffer[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+            if self.answer.ends_with(END) {
+                return Ok(true);
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod clients;
 
+use super::baseline::require;
 use super::report::Report;
 use super::{Plan, cpu, progress, stats};
 use crate::harness::{Journal, Lab, Place, Process, free_address};
@@ -59,23 +60,9 @@ impl Site {
 
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
-    let site = Site::new()?;
-    let (mut lab, proxy, addresses) = {
-        let _core = cpu::OneCore::enter()?;
-        let origin = origin()?;
-        let (lab, cells) = cells(plan, &site, origin)?;
-        let (proxy, address) = haproxy(&site, origin)?;
-        (lab, proxy, [cells[0], cells[1], address])
-    };
-    let _core = cpu::OneCore::enter_other()?;
-    let (ours, theirs) = (lab.groups(), [proxy.id()]);
+    require("haproxy", "haproxy")?;
     let mut report = Report::new("tls");
-    for count in CLIENTS {
-        progress(&format!("tls: {count} clients"));
-        let groups = [&ours[..], &ours[..], &theirs[..]];
-        compare(plan, &site, count, addresses, groups, &mut report)
-            .with_context(|| format!("what edge and agents said last:\n{}", lab.journal.tail(10)))?;
-    }
+    plan.over_all_wires(&mut report, over)?;
     report.baseline("proxy", "haproxy -f tls.conf (one thread, mode tcp, bind ... ssl, TLS 1.3, no tickets)");
     report.note(
         "a page of 1 KiB, each over a new TCP and TLS connection with a P-256 certificate; every page is read to the server's \
@@ -90,7 +77,33 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
          at half of what the slowest side can do, from when a page was due; cpu_us: processor time of a page, of edge and \
          agents or of the proxy",
     );
+    report.note("encrypted: the same with TLS on the wires between agents and edge too; bare and the proxy have no such wires");
     Ok(report)
+}
+
+/// All numbers of clients, over one kind of wires.
+fn over(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    let wanted: Vec<usize> = CLIENTS.into_iter().filter(|count| plan.wants(&format!("c{count}"))).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let site = Site::new()?;
+    let (mut lab, proxy, addresses) = {
+        let _core = cpu::OneCore::enter()?;
+        let origin = origin()?;
+        let (lab, cells) = cells(plan, &site, origin)?;
+        let (proxy, address) = haproxy(&site, origin)?;
+        (lab, proxy, [cells[0], cells[1], address])
+    };
+    let _core = cpu::OneCore::enter_other()?;
+    let (ours, theirs) = (lab.groups(), [proxy.id()]);
+    for count in wanted {
+        progress(&format!("tls: {}{count} clients", plan.wires.prefix()));
+        let groups = [&ours[..], &ours[..], &theirs[..]];
+        compare(plan, &site, count, addresses, groups, report)
+            .with_context(|| format!("what edge and agents said last:\n{}", lab.journal.tail(10)))?;
+    }
+    Ok(())
 }
 
 /// What was found of one side, block by block.
@@ -140,21 +153,22 @@ fn compare(
 }
 
 fn show(report: &mut Report, count: usize, found: &[Found]) {
-    let mut metric = |name: String, figure: f64| report.metric(&format!("c{count}.{name}"), figure);
+    let mut metric = |name: &str, figure: f64| report.metric(&format!("c{count}.{name}"), figure);
     let per_s = |found: &Found| stats::median(&found.per_s);
-    let p99 = |found: &Found| stats::percentile(&found.waits_ms, 99.0);
+    let tail = |found: &Found| stats::Tail::of(&found.waits_ms);
     if let [cells, bare, proxy] = found {
         for (name, side) in [("", cells), ("bare_", bare)] {
-            metric(format!("{name}rps_vs_proxy"), per_s(side) / per_s(proxy));
-            metric(format!("{name}p99_vs_proxy"), p99(side) / p99(proxy));
+            metric(&format!("{name}rps_vs_proxy"), per_s(side) / per_s(proxy));
+            let (ratio, figure) = tail(side).over(&tail(proxy), &format!("{name}p99_vs_proxy"));
+            metric(&ratio, figure);
         }
     }
     for (name, side) in SIDES.iter().zip(found) {
-        metric(format!("{name}rps"), per_s(side));
-        metric(format!("{name}p50_ms"), stats::median(&side.waits_ms));
-        metric(format!("{name}p99_ms"), p99(side));
-        metric(format!("{name}cpu_us"), stats::median(&side.cpu_us));
-        metric(format!("{name}clients_busy"), stats::median(&side.clients_busy));
+        metric(&format!("{name}rps"), per_s(side));
+        metric(&format!("{name}p50_ms"), stats::median(&side.waits_ms));
+        metric(&tail(side).name(&format!("{name}p99_ms")), tail(side).value());
+        metric(&format!("{name}cpu_us"), stats::median(&side.cpu_us));
+        metric(&format!("{name}clients_busy"), stats::median(&side.clients_busy));
     }
 }
 
@@ -229,11 +243,10 @@ fn haproxy(site: &Site, origin: SocketAddr) -> anyhow::Result<(Process, SocketAd
         Path::new(site.place.path()).join("both.pem").display()
     );
     let config = site.place.write("tls.conf", config)?;
-    let mut command = Command::new("haproxy");
+    let mut command = Command::new(require("haproxy", "haproxy")?);
     command.arg("-db").arg("-f").arg(config);
     let errors = site.place.path().join("haproxy.stderr");
-    let mut process = Process::start("haproxy", &mut command, &Journal::default(), &errors)
-        .context("there is no proxy to compare with: install haproxy")?;
+    let mut process = Process::start("haproxy", &mut command, &Journal::default(), &errors)?;
     let deadline = Instant::now() + PATIENCE;
     while TcpStream::connect(address).is_err() {
         let said = || std::fs::read_to_string(&errors).unwrap_or_default();

@@ -2,8 +2,8 @@
 
 mod debugger;
 
+use super::operate::{client, read_ca};
 use super::{Failure, emit, record};
-use crate::admin::client::Client;
 use crate::config::source::unreadable;
 use crate::config::units::counted;
 use crate::keys;
@@ -54,6 +54,9 @@ pub(super) struct Replay {
     /// File with that edge's admin token.
     #[arg(long, value_name = "FILE", requires = "from")]
     token_file: Option<PathBuf>,
+    /// Certificates (PEM) by which that edge is believed, if its address is https://.
+    #[arg(long, value_name = "FILE", requires = "from")]
+    ca: Option<PathBuf>,
     /// A private key that the cell has its edge sign with; without it such a session cannot be run.
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
@@ -91,7 +94,7 @@ pub(super) fn replay(arguments: &Replay) -> Result<(), Failure> {
         return Ok(());
     }
     if let Some(url) = arguments.from.as_ref().filter(|_| recording.apps.is_empty()) {
-        recording.apps = fetch(url, arguments.token_file.as_deref(), &recording)?;
+        recording.apps = fetch(url, arguments, &recording)?;
     }
     let keyring = keyring(&arguments.keys)?;
     let images = Place::new(arguments.images.as_deref())?;
@@ -159,15 +162,16 @@ fn read(path: &Path) -> Result<Recording, Failure> {
 
 fn fetch(
     url: &str,
-    token_file: Option<&Path>,
+    arguments: &Replay,
     recording: &Recording,
 ) -> Result<Vec<(marram_wire::id::ImageHash, Bytes)>, Failure> {
-    let token = token_file.map(|path| {
+    let token = arguments.token_file.as_deref().map(|path| {
         let text = std::fs::read_to_string(path);
         text.map(|text| text.trim().to_owned())
             .with_context(|| format!("the token file {} cannot be read", path.display()))
     });
-    let client = Client::new(url, token.transpose()?).map_err(|why| Failure::Usage(anyhow!(why)))?;
+    let ca = arguments.ca.as_deref().map(read_ca).transpose()?;
+    let client = client(url, token.transpose()?, ca.as_deref())?;
     record::apps(&client, recording.about.image)
 }
 

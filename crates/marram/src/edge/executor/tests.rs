@@ -56,6 +56,8 @@ fn setup(images: &std::path::Path) -> Setup {
         shards: 1,
         secret: Bytes::new(),
         token: None,
+        credentials: Vec::new(),
+        standby_token: None,
         ca: None,
         chain: None,
         key: None,
@@ -96,7 +98,7 @@ impl Pair {
         let image = images.load(info.hash).unwrap();
         let mut there = Cells::new(CellsConfig { slots: 1, ..CellsConfig::default() }).unwrap();
         there.start(CELL, &image, Seed([7; 32])).unwrap();
-        finish(&mut there, Input::Open { port: Port::CLIENT, kind: PortKind::Client });
+        finish(&mut there, Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None });
         finish(&mut there, message());
         let (here, poll) = executor(&directory);
         let (inputs, full) = (VecDeque::new(), sealed(&mut there, &image, 0));
@@ -219,6 +221,7 @@ fn sealed(there: &mut Cells, image: &Image, before: u32) -> Sealed {
         timers: Many::default(),
         tasks: Many::default(),
         locks: Many::default(),
+        paused: Many::default(),
         ports: Vec::new(),
     };
     let bytes: Bytes = keys().seal(GENERATION).seal_checkpoint(number, &header::join(&header, &body)).into();

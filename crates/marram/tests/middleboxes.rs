@@ -1,0 +1,289 @@
+//! `limiter`, `firewall` and `monitor` between real programs, as they ship: what is too fast waits and arrives whole, what is forbidden
+//! is closed, what passes is counted, and none of it changes when the edge under them is killed.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::{Event, Lab, Place};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::traffic::Traffic;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const MIB: usize = 1 << 20;
+/// What `cells/limiter/limits` lets the server send at once, and in each second.
+const BURST: usize = 4 * MIB;
+const PER_SECOND: usize = 16 * MIB;
+
+/// A cell's manifest as it ships; only its module is found where the build leaves it.
+fn shipped(place: &Place, cell: &str) -> anyhow::Result<PathBuf> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../cells/{cell}/marram.toml"));
+    let module = support::cells().module(cell).display().to_string();
+    let text = std::fs::read_to_string(manifest)?;
+    let wired = text.replace(&format!("../../target/cells/{cell}.wasm"), &module);
+    assert_ne!(wired, text, "the manifest names its module");
+    place.write(&format!("apps/{cell}/marram.toml"), wired)
+}
+
+/// Edges that serve one of the cells as it ships.
+fn lab(purpose: &'static str, edges: usize, cell: &str) -> Lab {
+    let layout = support::layout(purpose, |layout| layout.edges = edges);
+    let mut lab = Lab::new(layout, |place| Ok(vec![shipped(place, cell)?])).unwrap();
+    lab.start_edges("").unwrap();
+    lab
+}
+
+/// Starts both agents; returns where clients of the app connect.
+fn agents(lab: &mut Lab, app: &str, server: SocketAddr) -> SocketAddr {
+    let edges = lab.edge_addresses();
+    lab.start_server_agent(&edges, &[("origin", server)]).unwrap();
+    lab.start_client_agent(&edges, &[app]).unwrap()[0].address
+}
+
+/// The bytes from `at` on: no two words of the stream are the same.
+fn pattern(at: usize, len: usize) -> Vec<u8> {
+    let words = (at / 8) as u64..((at + len) / 8 + 1) as u64;
+    let bytes: Vec<u8> = words.flat_map(|word| (word ^ 0x6d61_7272_616d_0000).to_le_bytes()).collect();
+    bytes[at % 8..at % 8 + len].to_vec()
+}
+
+/// A server that says so many bytes to each client, as fast as it can, and then ends.
+fn spout(len: usize) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            // A client that goes ends it.
+            thread::spawn(move || {
+                let pieces = (0..len).step_by(MIB);
+                let sent = pieces.map(|at| stream.write_all(&pattern(at, MIB.min(len - at))));
+                sent.collect::<Result<Vec<()>, _>>().and_then(|_| stream.shutdown(Shutdown::Write))
+            });
+        }
+    });
+    address
+}
+
+/// Reads to the end, compares every byte, and does something whenever so many bytes more are there.
+fn download(from: SocketAddr, len: usize, every: usize, mut then: impl FnMut(usize)) {
+    let mut stream = TcpStream::connect(from).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (mut got, mut buffer) = (0, vec![0; 256 << 10]);
+    loop {
+        match stream.read(&mut buffer).unwrap_or_else(|error| panic!("after {got} of {len} bytes: {error}")) {
+            0 => break,
+            count => {
+                assert!(buffer[..count] == pattern(got, count), "a byte after {got} is another");
+                if (got + count) / every > got / every {
+                    then((got + count) / every);
+                }
+                got += count;
+            }
+        }
+    }
+    assert_eq!(got, len, "it ended early");
+}
+
+/// Kills one edge after the other, and starts each again.
+fn kill_in_turn(lab: &mut Lab, kill: usize) {
+    let index = kill % lab.edges.len();
+    lab.edges[index].kill();
+    lab.respawn(index).unwrap();
+}
+
+fn orphaned(lab: &Lab) -> usize {
+    lab.journal.count(0, |event| event.name() == "orphaned")
+}
+
+/// Waits for what a cell has printed.
+fn printed(lab: &Lab, words: &str) {
+    let said = |event: &Event| event.text("message").contains(words);
+    let found = lab.journal.wait(0, PATIENCE, said).is_some();
+    assert!(found, "no cell said {words:?}: {}", lab.journal.tail(30));
+}
+
+#[test]
+fn the_limiter_that_ships_lets_64_mib_through_at_its_rate() {
+    const LEN: usize = 64 * MIB;
+    let mut lab = lab("limiter", 1, "limiter");
+    let address = agents(&mut lab, "limiter", spout(LEN));
+    let begun = Instant::now();
+    download(address, LEN, LEN, |_| {});
+    let least = Duration::from_millis(((LEN - BURST) * 1000 / PER_SECOND) as u64);
+    assert!(begun.elapsed() >= least, "{:?} for {LEN} bytes", begun.elapsed());
+}
+
+#[test]
+fn what_the_limiter_delays_arrives_whole_when_its_edge_is_killed() {
+    const LEN: usize = 64 * MIB;
+    let mut lab = lab("limiter-kills", 2, "limiter");
+    let address = agents(&mut lab, "limiter", spout(LEN));
+    download(address, LEN, 13 * MIB, |kill| kill_in_turn(&mut lab, kill - 1));
+    assert!(orphaned(&lab) > 0, "no kill met the session: {}", lab.journal.tail(20));
+}
+
+#[test]
+fn what_the_firewall_allows_passes_byte_by_byte_while_edges_are_killed() {
+    let mut lab = lab("firewall-kills", 2, "firewall");
+    let mut traffic = Traffic::new();
+    let address = agents(&mut lab, "firewall", traffic.server);
+    traffic.start(address, 3, 300_000, 11);
+    for kill in 0..4 {
+        thread::sleep(Duration::from_millis(200));
+        kill_in_turn(&mut lab, kill);
+        assert_eq!(traffic.wrong(), Vec::<String>::new(), "kill {kill}; {}", lab.journal.tail(40));
+    }
+    let (sessions, bytes) = traffic.finish();
+    assert!(sessions > 0 && bytes > 0 && orphaned(&lab) > 0, "{sessions} sessions, {bytes} B");
+}
+
+/// A server that remembers what it was sent and answers each piece with `ok`.
+struct Origin {
+    address: SocketAddr,
+    came: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Origin {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, came) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<u8>>>::default());
+        let into = came.clone();
+        thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let into = into.clone();
+                thread::spawn(move || -> std::io::Result<()> {
+                    let mut buffer = [0; 4096];
+                    loop {
+                        match stream.read(&mut buffer)? {
+                            0 => return stream.shutdown(Shutdown::Write),
+                            len => into.lock().unwrap().extend_from_slice(&buffer[..len]),
+                        }
+                        stream.write_all(b"ok")?;
+                    }
+                });
+            }
+        });
+        Self { address, came }
+    }
+
+    fn came(&self) -> Vec<u8> {
+        self.came.lock().unwrap().clone()
+    }
+}
+
+/// A client that may be refused.
+struct Client(TcpStream);
+
+impl Client {
+    fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(stream)
+    }
+
+    fn ask(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).unwrap();
+        let mut answer = [0; 2];
+        self.0.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"ok");
+    }
+
+    /// Reads to the end, or to the reset of a connection whose bytes were not read.
+    fn ends_without_an_answer(mut self) -> bool {
+        let mut rest = Vec::new();
+        _ = self.0.read_to_end(&mut rest);
+        rest.is_empty()
+    }
+}
+
+/// What is forbidden lies on both sides of a kill, and is known all the same.
+fn is_forbidden_over_a_kill(lab: &mut Lab, address: SocketAddr, origin: &Origin) {
+    let mut client = Client::connect(address);
+    client.ask("GET /x/.");
+    for index in 0..lab.edges.len() {
+        kill_in_turn(lab, index);
+    }
+    client.0.write_all(b"./etc").unwrap();
+    assert!(client.ends_without_an_answer());
+    printed(lab, "closed because of the client: deny client contains \"/../\"");
+    let came = origin.came();
+    assert!(came.starts_with(b"GET /x/.") && !came.ends_with(b"etc"), "{}", came.escape_ascii());
+}
+
+#[test]
+fn the_firewall_closes_what_its_rules_forbid_also_when_a_kill_comes_between() {
+    let mut lab = lab("firewall", 2, "firewall");
+    let origin = Origin::start();
+    let address = agents(&mut lab, "firewall", origin.address);
+    let mut client = Client::connect(address);
+    client.0.write_all(b"TRACE / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(client.ends_without_an_answer());
+    printed(&lab, "closed because of the client: deny client prefix \"TRACE \"");
+    assert_eq!(origin.came(), b"", "nothing of it reached the server");
+    is_forbidden_over_a_kill(&mut lab, address, &origin);
+}
+
+#[test]
+fn the_monitor_counts_what_passed_before_and_after_a_kill() {
+    let mut lab = lab("monitor", 2, "monitor");
+    let origin = Origin::start();
+    let address = agents(&mut lab, "monitor", origin.address);
+    let mut client = Client::connect(address);
+    client.ask("four");
+    for index in 0..2 {
+        kill_in_turn(&mut lab, index);
+        client.ask("seven..");
+    }
+    client.0.shutdown(Shutdown::Write).unwrap();
+    assert!(client.ends_without_an_answer());
+    printed(
+        &lab,
+        "from the client 3 messages, 18 bytes, longest 7, by size 4:3; from the server 3 messages, 6 bytes",
+    );
+    assert_eq!(origin.came(), b"fourseven..seven..");
+}
+
+/// Edges whose every app gets these stages, with `forward` between them.
+fn forced(purpose: &'static str, first: &str, last: &str) -> Lab {
+    let layout = support::layout(purpose, |layout| {
+        layout.edges = 2;
+        layout.edge_tables = format!("[chain]\nfirst = [{first:?}]\nlast = [{last:?}]\n");
+    });
+    let apps = |place: &Place| {
+        let app = support::cells().manifest(place, "site", "forward", "server = \"origin\"\n")?;
+        Ok(vec![shipped(place, first)?, shipped(place, last)?, app])
+    };
+    let mut lab = Lab::new(layout, apps).unwrap();
+    lab.start_edges("").unwrap();
+    let edge = format!("http://{}", lab.edges[0].admin());
+    let listed = Command::new(env!("CARGO_BIN_EXE_marram")).args(["apps", "--edge", &edge]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains(&format!("{first} > site > {last}\n")), "{listed}");
+    lab
+}
+
+/// A download through both of them, with kills, and something that the firewall forbids.
+fn is_limited_and_guarded(mut lab: Lab) {
+    const LEN: usize = 24 * MIB;
+    let address = agents(&mut lab, "site", spout(LEN));
+    download(address, LEN, 10 * MIB, |kill| kill_in_turn(&mut lab, kill - 1));
+    assert!(orphaned(&lab) > 0, "no kill met the session: {}", lab.journal.tail(20));
+    let origin = Origin::start();
+    let address = agents(&mut lab, "site", origin.address);
+    is_forbidden_over_a_kill(&mut lab, address, &origin);
+}
+
+#[test]
+fn a_forced_firewall_first_and_limiter_last_do_their_work_on_every_app() {
+    is_limited_and_guarded(forced("forced-firewall-first", "firewall", "limiter"));
+}
+
+#[test]
+fn a_forced_limiter_first_and_firewall_last_do_their_work_on_every_app() {
+    is_limited_and_guarded(forced("forced-limiter-first", "limiter", "firewall"));
+}

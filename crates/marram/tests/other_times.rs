@@ -1,0 +1,198 @@
+//! Peers that are slow beyond every timeout, or speak another version: sessions go on without them, and what is wrong is said.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::{Event, Lab, Process, free_address};
+use marram_agent::net::{Answer, NotUnderstood, PREAMBLE_SIZE, Preamble, Verdict};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use support::etcd::Etcd;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than an edge waits for its coordinator ([`marram::coordinator::PATIENCE`]).
+const SLOW: Duration = Duration::from_millis(2_500);
+
+/// Stands before a server, and holds back each piece of its answers while it is told to.
+struct Slow {
+    address: SocketAddr,
+    is_slow: Arc<AtomicBool>,
+}
+
+impl Slow {
+    fn before(server: SocketAddr) -> Self {
+        assert!(SLOW > marram::coordinator::PATIENCE);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let slow = Self { address: listener.local_addr().unwrap(), is_slow: Arc::default() };
+        let is_slow = Arc::clone(&slow.is_slow);
+        thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(server) else { continue };
+                let (to, from) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+                thread::spawn(move || pass(from, to, &AtomicBool::new(false)));
+                let is_slow = Arc::clone(&is_slow);
+                thread::spawn(move || pass(far, near, &is_slow));
+            }
+        });
+        slow
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, is_slow: &AtomicBool) {
+    let mut piece = [0; 1 << 14];
+    while let Ok(size @ 1..) = from.read(&mut piece) {
+        if is_slow.load(Ordering::SeqCst) {
+            thread::sleep(SLOW);
+        }
+        if to.write_all(&piece[..size]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+fn counting(purpose: &'static str) -> Lab {
+    let layout = support::layout(purpose, |layout| {
+        layout.edges = 2;
+        layout.edge_tables = support::PATIENT.into();
+    });
+    Lab::new(layout, |place| {
+        Ok(vec![support::cells().manifest(place, "count", "counter", "protect = \"endpoints\"\n")?])
+    })
+    .unwrap()
+}
+
+/// A client that counts with its cell.
+struct Client(BufReader<TcpStream>, u32);
+
+impl Client {
+    fn connect(lab: &mut Lab) -> Self {
+        let edges = lab.edge_addresses();
+        let address = lab.start_client_agent(&edges, &["count"]).unwrap()[0].address;
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut client = Self(BufReader::new(stream), 0);
+        client.count();
+        client
+    }
+
+    fn count(&mut self) {
+        self.0.get_mut().write_all(b"f").unwrap();
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        self.1 += 1;
+        assert_eq!(line.split(' ').next(), Some(&*format!("count={}", self.1)));
+    }
+}
+
+/// Waits until somebody says all of these words in one line.
+fn said(lab: &Lab, start: usize, words: &[&str]) -> Event {
+    let says = |event: &Event| words.iter().all(|word| event.fields.to_string().contains(word));
+    let found = lab.journal.wait(start, PATIENCE, says);
+    found.unwrap_or_else(|| panic!("nobody says {words:?}:\n{}", lab.journal.tail(30))).1
+}
+
+#[test]
+fn an_etcd_that_answers_too_late_is_away_and_sessions_go_on() {
+    let mut lab = counting("slow-etcd");
+    let etcd = Etcd::start(&lab.journal, 1);
+    let slow = Slow::before(etcd.address(0));
+    lab.start_edges(&format!("coordinator = {{ urls = [\"http://{}\"], lease = \"5s\" }}", slow.address))
+        .unwrap();
+    said(&lab, 0, &["registered at the coordinator", "A-1"]);
+    said(&lab, 0, &["registered at the coordinator", "B-1"]);
+    let mut client = Client::connect(&mut lab);
+    let start = lab.journal.end();
+    slow.is_slow.store(true, Ordering::SeqCst);
+    let away = said(&lab, start, &["the coordinator is away", "sessions go on"]);
+    assert!(away.fields.to_string().contains("no answer in"), "{}", away.fields);
+    client.count();
+    let owner = lab.owner().unwrap();
+    let shown = lab.edges[1 - owner].client().unwrap();
+    let shown = || shown.json(hyper::Method::GET, "/v1/coordinator").unwrap();
+    // The other edge finds out by itself, and takes the session over without the coordinator.
+    let other = lab.edges[1 - owner].who();
+    let finds_out =
+        |event: &Event| *event.who == *other && event.text("message").contains("the coordinator is away");
+    lab.journal.wait(start, PATIENCE, finds_out).expect("it is asked by both");
+    assert_eq!(shown()["state"], "away");
+    lab.edges[owner].kill();
+    client.count();
+    let start = lab.journal.end();
+    slow.is_slow.store(false, Ordering::SeqCst);
+    said(&lab, start, &["the coordinator is there"]);
+    client.count();
+}
+
+#[test]
+fn a_recorder_of_another_wire_version_is_refused_in_words_and_sessions_go_on() {
+    let mut lab = counting("other-version");
+    lab.start_edges("").unwrap();
+    let start = lab.journal.end();
+    let mut client = Client::connect(&mut lab);
+    let mut stream = TcpStream::connect(lab.edges[0].address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut preamble = Preamble { shard: 0, tls: true, token: true }.encode();
+    (preamble[4], preamble[5]) = (200, 201);
+    assert_eq!(Preamble::decode(preamble), Err(NotUnderstood::Version { oldest: 200, newest: 201 }));
+    stream.write_all(&preamble).unwrap();
+    let mut answer = [0; PREAMBLE_SIZE];
+    stream.read_exact(&mut answer).unwrap();
+    let answer = Answer::decode(answer).unwrap();
+    assert_eq!(answer.verdict, Verdict::Version);
+    assert!((answer.oldest..=answer.newest).contains(&preamble_version()), "{answer:?}");
+    assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0, "it is closed");
+    said(&lab, start, &["connection refused", "version"]);
+    client.count();
+}
+
+/// The version that this build speaks.
+fn preamble_version() -> u8 {
+    Preamble { shard: 0, tls: false, token: false }.encode()[5]
+}
+
+/// An edge of another version, as a recorder of this one meets it beside one of its own.
+#[test]
+fn a_recorder_says_which_edge_speaks_another_version_and_serves_the_others() {
+    let mut lab = counting("other-edge");
+    lab.start_edges("").unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in other.incoming().map_while(Result::ok) {
+            let answer = Answer { verdict: Verdict::Version, oldest: 200, newest: 201 };
+            let mut preamble = [0; PREAMBLE_SIZE];
+            if stream.read_exact(&mut preamble).is_ok() {
+                let _ = stream.write_all(&answer.encode());
+            }
+        }
+    });
+    let text = format!(
+        "edges = [\"{address}\", \"{}\", \"{}\"]\nsecret_file = \"secret\"\n[security]\ntoken_file = \"token\"\n\
+         [admin]\nlisten = \"{}\"\n[log]\nformat = \"json\"\nlevel = \"debug\"\n",
+        lab.edges[0].address(),
+        lab.edges[1].address(),
+        free_address().unwrap(),
+    );
+    let config = lab.place.write("recorder.toml", text).unwrap();
+    let start = lab.journal.end();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
+    command.arg("recorder").arg("--config").arg(config);
+    let errors = lab.place.path().join("recorder.stderr");
+    let recorder = Process::start("recorder", &mut command, &lab.journal, &errors).unwrap();
+    let told = said(&lab, start, &["edge_down", "200 to 201"]);
+    assert!(told.text("reason").contains("upgrade the older"), "{}", told.fields);
+    let up = |event: &Event| *event.who == *"recorder" && event.name() == "edge_up";
+    let (first, _) = lab.journal.wait(start, PATIENCE, up).expect("it serves the other edges");
+    lab.journal.wait(first, PATIENCE, up).expect("both of them");
+    let mut client = Client::connect(&mut lab);
+    client.count();
+    let kept = |event: &Event| *event.who == *"recorder" && event.name() == "kept";
+    lab.journal.wait(start, PATIENCE, kept).expect("it keeps the session");
+    drop(recorder);
+}
