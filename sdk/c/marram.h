@@ -38,6 +38,8 @@ extern "C" {
 #define MARRAM_RANDOM_MAX 65536u
 /* Bytes of a signature, at most. */
 #define MARRAM_SIGNATURE_MAX 128u
+/* Bytes of what marram_peer knows, at most. */
+#define MARRAM_PEER_MAX 512u
 /* Bytes of an object from the cache, at most. */
 #define MARRAM_OBJECT_MAX 524288u
 
@@ -51,6 +53,15 @@ enum marram_kind {
 
 /* Levels of marram_print. */
 enum marram_level { MARRAM_ERROR = 0, MARRAM_WARNING = 1, MARRAM_INFO = 2, MARRAM_DEBUG = 3 };
+
+/* What marram_peer can be asked. */
+enum marram_peer_field {
+    MARRAM_PEER_ADDRESS = 0,  /* "192.0.2.1:40000" or "[2001:db8::1]:40000", as the client's agent says */
+    MARRAM_PEER_LISTENER = 1, /* the name of the listener at which the client came in, as its agent says */
+    MARRAM_PEER_IDENTITY = 2, /* from the TLS certificate of the client's agent, which the edge verified */
+};
+/* What marram_peer answers where nothing is known. */
+#define MARRAM_PEER_UNKNOWN (-1)
 
 /* What marram_cache_read answers if not with a size. */
 #define MARRAM_CACHE_NONE (-1)    /* there is no such object */
@@ -83,6 +94,12 @@ void marram_on_close(uint32_t port);
 MARRAM_IMPORT("send") void marram_send(uint32_t port, const void *bytes, size_t len);
 /* Nothing more will be sent to the port. */
 MARRAM_IMPORT("close") void marram_close_port(uint32_t port);
+/* The peer waits: it is granted no more credit. What it sent within the credit that it has, about a mebibyte, still arrives. */
+MARRAM_IMPORT("pause") void marram_pause(uint32_t port);
+/* A peer that was paused may send again. */
+MARRAM_IMPORT("resume") void marram_resume(uint32_t port);
+/* What is known of a client: its length, and the text, without a 0 behind it, if it fits; or MARRAM_PEER_UNKNOWN. */
+MARRAM_IMPORT("peer") int32_t marram_peer(uint32_t port, enum marram_peer_field field, void *buffer, size_t room);
 /* Session time in nanoseconds: the same throughout a handler, never backwards; its zero means nothing. */
 MARRAM_IMPORT("now") int64_t marram_now(void);
 /* Fills the buffer with bytes that no other session shares. */

@@ -83,6 +83,14 @@ impl Host for Door<'_> {
     fn unlock(&mut self, id: u64) {
         self.0.unlock(id);
     }
+
+    fn pause(&mut self, peer: Peer) {
+        self.0.pause(Port(peer as u32));
+    }
+
+    fn resume(&mut self, peer: Peer) {
+        self.0.resume(Port(peer as u32));
+    }
 }
 
 #[cfg(test)]

@@ -37,6 +37,17 @@ pub enum Requests {
     Decompress,
 }
 
+/// What becomes of `X-Forwarded-For` and `Forwarded`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Forwarded {
+    /// They pass as they are.
+    Off,
+    /// They say who the client is, and nothing else.
+    Set,
+    /// The client is added to what they say.
+    Append,
+}
+
 /// All settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -50,6 +61,8 @@ pub struct Config {
     pub types: Vec<String>,
     /// Of bodies of requests.
     pub requests: Requests,
+    /// Of requests.
+    pub forwarded: Forwarded,
     /// Of streams.
     pub direction: Direction,
     /// Of streams.
@@ -65,6 +78,7 @@ impl Default for Config {
             length_min: 20,
             types: Vec::new(),
             requests: Requests::Pass,
+            forwarded: Forwarded::Set,
             direction: Direction::Compress,
             format: Format::Gzip,
         }
@@ -120,6 +134,11 @@ impl Config {
                 ];
                 self.requests = one_of(value, &choices)?;
             }
+            "forwarded" => {
+                let choices =
+                    [("set", Forwarded::Set), ("append", Forwarded::Append), ("off", Forwarded::Off)];
+                self.forwarded = one_of(value, &choices)?;
+            }
             "direction" => {
                 let choices = [("compress", Direction::Compress), ("decompress", Direction::Decompress)];
                 self.direction = one_of(value, &choices)?;
@@ -130,7 +149,7 @@ impl Config {
             }
             _ => {
                 return Err(
-                    "a line begins with mode, level, min_length, types, requests, direction or format"
+                    "a line begins with mode, level, min_length, types, requests, forwarded, direction or format"
                         .to_owned(),
                 );
             }
@@ -157,6 +176,7 @@ mod tests {
         assert_eq!(Config::parse("").unwrap(), config);
         assert!(config.types.contains(&"text/html".to_owned()) && config.types.len() > 20);
         assert_eq!((config.mode, config.level, config.length_min), (Mode::Http, 3, 20));
+        assert_eq!(config.forwarded, Forwarded::Set);
     }
 
     #[test]
@@ -167,6 +187,7 @@ mod tests {
         for (text, words) in [
             ("level 0", "line 1: `level 0`: a level is 1 to 9"),
             ("\nmode ftp", "line 2: `mode ftp`: it may be http, stream"),
+            ("forwarded on", "it may be set, append, off"),
             ("level", "one value"),
             ("gzip on", "begins with mode"),
         ] {

@@ -111,7 +111,8 @@ fn side(port: Port) -> Option<Side> {
 impl Cell for Compress {
     fn opened(&mut self, context: &mut Context, port: Port, kind: PortKind) {
         let wrong = match (side(port), kind) {
-            (Some(_), PortKind::Client | PortKind::Server) => return,
+            (Some(_), PortKind::Server) => return,
+            (Some(_), PortKind::Client) => return self.pipe.meet(context.client_address(port)),
             (Some(_), _) => "datagrams are no stream",
             (None, _) => "each client needs a cell of its own; write `cell = \"client\"`",
         };

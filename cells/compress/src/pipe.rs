@@ -1,5 +1,7 @@
 //! What goes in and out of a conversation, whatever its mode is: bytes that wait to be read, and what is to be sent.
 
+use std::net::SocketAddr;
+
 /// Bytes that may wait for their turn on one side: beyond what a decoder spreads over several handlers, only what must not be
 /// read yet.
 const INBOX_BYTES_MAX: usize = 4 << 20;
@@ -101,6 +103,9 @@ impl Out {
 
 /// A conversation between client and server: bytes in, bytes out.
 pub trait Pipe {
+    /// The client is there; its address, where that is known.
+    fn meet(&mut self, _client: Option<SocketAddr>) {}
+
     /// One side says something.
     fn receive(&mut self, side: Side, bytes: &[u8], out: &mut Out);
 

@@ -418,3 +418,44 @@ fn a_bomb_is_streamed() {
     assert_eq!(gunzip(&bomb).len(), ZEROS);
     assert_eq!(talk.reasons(), "");
 }
+
+#[test]
+fn the_server_is_told_who_the_client_is_and_the_client_cannot_say_otherwise() {
+    let said = "X-Forwarded-For: 10.0.0.1\r\nforwarded: for=10.0.0.1;proto=https\r\nx-forwarded-for: 10.0.0.2\r\n\
+                X_Forwarded_For: 10.0.0.3\r\n";
+    let own = "X-Forwarded-For: 192.0.2.7\r\nForwarded: for=192.0.2.7\r\n";
+    let own_v6 = "X-Forwarded-For: 2001:db8::7\r\nForwarded: for=\"[2001:db8::7]\"\r\n";
+    let added = "X_Forwarded_For: 10.0.0.3\r\n{gzip}X-Forwarded-For: 10.0.0.1, 10.0.0.2, 192.0.2.7\r\n\
+                 Forwarded: for=10.0.0.1;proto=https, for=192.0.2.7\r\n";
+    let gzip = "Accept-Encoding: gzip\r\n";
+    let (v4, v6) = (Some("192.0.2.7:51000"), Some("[2001:db8::7]:51000"));
+    for (mode, client, asks, told) in [
+        ("set", v4, "", format!("{gzip}{own}")),
+        ("set", v4, said, format!("{gzip}{own}")),
+        ("set", v6, said, format!("{gzip}{own_v6}")),
+        ("set", None, said, gzip.to_owned()),
+        ("append", v4, "", format!("{gzip}{own}")),
+        ("append", v4, said, added.replace("{gzip}", gzip)),
+        ("append", None, said, format!("{said}{gzip}")),
+        ("off", v4, said, format!("{said}{gzip}")),
+    ] {
+        let client = client.map(|client| client.parse().unwrap());
+        let mut talk = Conversation::of(&format!("forwarded {mode}"), client);
+        // Every request of a connection is told.
+        for _ in 0..2 {
+            talk.client(format!("GET / HTTP/1.1\r\nHost: a\r\n{asks}\r\n").as_bytes(), 9);
+            assert_eq!(
+                talk.server_heard(),
+                format!("GET / HTTP/1.1\r\nHost: a\r\n{told}\r\n"),
+                "{mode} {client:?}"
+            );
+        }
+    }
+    let mut talk = Conversation::of("", Some(([192, 0, 2, 7], 51_000).into()));
+    talk.client(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 9);
+    assert_eq!(
+        talk.server_heard(),
+        format!("GET / HTTP/1.1\r\nHost: a\r\n{gzip}{own}\r\n"),
+        "unless it says otherwise"
+    );
+}

@@ -16,6 +16,7 @@
 //! | `p` | prints a line of 100 bytes | |
 //! | `w` | reads the next line of the file `/etc/words`, which stays open | ` word=` and the line, or what went wrong |
 //! | `m` | takes another MiB and keeps it | ` kept=` and MiB |
+//! | `A` | asks what is known of the client | ` client=`, ` listener=` and ` identity=`, each with a `-` if it is not known |
 //! | `q` | closes the client's port after the reply | |
 //! | `!` | panics | |
 //! | `@` | loops for ever | |
@@ -74,6 +75,14 @@ impl Counter {
             b'T' => self.tick(context, true),
             b'x' => context.cancel_timer(TICK),
             b'p' => context.print(Level::Info, "counter ".repeat(13).split_at(100).0),
+            b'A' => {
+                let client = context.client_address(Port::CLIENT).map(|address| address.to_string());
+                let (listener, identity) =
+                    (context.client_listener(Port::CLIENT), context.client_identity(Port::CLIENT));
+                for (name, known) in [("client", client), ("listener", listener), ("identity", identity)] {
+                    add(reply, format_args!(" {name}={}", known.as_deref().unwrap_or("-")));
+                }
+            }
             b'm' => {
                 self.kept.push(vec![command; 1 << 20]);
                 add(reply, format_args!(" kept={}", self.kept.len()));
@@ -185,6 +194,15 @@ mod tests {
         for (message, expected) in script {
             assert_eq!(text(&session.message(Port::CLIENT, message)), expected);
         }
+    }
+
+    #[test]
+    fn what_is_known_of_the_client_is_told() {
+        let mut session = Session::<Counter>::new();
+        session.message(Port::CLIENT, b"A");
+        session.client(Port::CLIENT, ([192, 0, 2, 1], 40_000).into(), Some("web"), None);
+        let expected = ["0:count=2 client=192.0.2.1:40000 listener=web identity=-"];
+        assert_eq!(text(&session.message(Port::CLIENT, b"A")), expected);
     }
 
     #[test]

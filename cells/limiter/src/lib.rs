@@ -1,7 +1,5 @@
-//! A stage of a chain that lets messages through at a rate: what comes too fast waits, in order, for a timer. Knows rates
-//! and queues; nothing of what is in the messages.
-//!
-//! A cell cannot make its peers wait, so the queue has a limit, and a session that goes beyond it is closed.
+//! A stage of a chain that lets messages through at a rate: what comes too fast waits, in order, for a timer, and so does its
+//! sender when much waits already. Knows rates and queues; nothing of what is in the messages.
 
 mod limits;
 
@@ -10,6 +8,10 @@ use std::{collections::VecDeque, time::Duration};
 use limits::{Limits, Rates};
 use marram_bucket::Bucket;
 use marram_sdk::{Cell, Context, Level, Port, cell};
+
+/// Bytes that may wait in one direction beyond the queue's. A peer that has to wait stays far below that, since it has credit for little
+/// more than a mebibyte; a stage beside this one may make much of little, and what it has made cannot be held back.
+const EXCESS_BYTES_MAX: usize = 5 << 20;
 
 /// The cell.
 pub struct Limiter {
@@ -26,6 +28,8 @@ struct Lane {
     buckets: Option<[Option<Bucket>; 2]>,
     waiting: VecDeque<Box<[u8]>>,
     waiting_bytes: usize,
+    /// Whether the sender waits.
+    is_paused: bool,
     /// Nothing more will come.
     is_ending: bool,
     passed: u64,
@@ -62,6 +66,20 @@ impl Lane {
     }
 }
 
+impl Lane {
+    /// Has the sender wait while more waits than the queue may hold, until half of that is gone: it gets on again before the queue
+    /// is empty, so that the rate is kept.
+    fn hold_back(&mut self, context: &mut Context, from: Port, limits: &Limits) {
+        let share = if self.is_paused { 2 } else { 1 };
+        let is_full = self.waiting.len() > limits.queue_messages / share
+            || self.waiting_bytes > limits.queue_bytes / share;
+        if is_full != self.is_paused {
+            self.is_paused = is_full;
+            if is_full { context.pause(from) } else { context.resume(from) }
+        }
+    }
+}
+
 impl Limiter {
     fn rates(&self, from: Port) -> Rates {
         if from == Port::CLIENT { self.limits.client } else { self.limits.server }
@@ -75,14 +93,15 @@ impl Limiter {
         while let Some(message) = lane.waiting.front() {
             if let Some(wait) = lane.wait(rates, message.len(), now_ns) {
                 context.set_timer(wait, u64::from(from.0));
-                return;
+                break;
             }
             let message = lane.waiting.pop_front().expect("it was just looked at");
             lane.waiting_bytes -= message.len();
             lane.passed += 1;
             context.send(from.opposite(), &message);
         }
-        if lane.is_ending {
+        lane.hold_back(context, from, &self.limits);
+        if lane.is_ending && lane.waiting.is_empty() {
             context.close(from.opposite());
             let (passed, delayed) = (lane.passed, lane.delayed);
             context.print(
@@ -93,11 +112,12 @@ impl Limiter {
     }
 
     fn refuse(&mut self, context: &mut Context, from: Port) {
-        let Limits { queue_messages, queue_bytes, .. } = self.limits;
+        let bytes = self.lanes[index(from)].waiting_bytes;
         context.print(
             Level::Warn,
             format_args!(
-                "closed: the {} sends faster than its rate, and {queue_messages} messages or {queue_bytes} bytes wait already",
+                "closed: {bytes} bytes from the {}'s side wait, more than its stage has room for, and a stage beside it \
+                 cannot be made to wait; lower `queue bytes`, or put `limiter` on the stage's other side",
                 name(from)
             ),
         );
@@ -105,6 +125,7 @@ impl Limiter {
         self.lanes = Default::default();
         for port in [Port::CLIENT, Port::SERVER] {
             context.cancel_timer(u64::from(port.0));
+            context.resume(port);
             context.close(port);
         }
     }
@@ -128,7 +149,8 @@ impl Cell for Limiter {
         lane.delayed += 1;
         lane.waiting_bytes += payload.len();
         lane.waiting.push_back(payload.into());
-        if lane.waiting.len() > self.limits.queue_messages || lane.waiting_bytes > self.limits.queue_bytes {
+        lane.hold_back(context, port, &self.limits);
+        if lane.waiting_bytes > self.limits.queue_bytes.saturating_add(EXCESS_BYTES_MAX) {
             self.refuse(context, port);
         }
     }
@@ -209,12 +231,47 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_would_wait_without_end_is_closed() {
+    fn a_sender_that_is_too_fast_waits_and_gets_on_before_the_queue_is_empty() {
         let mut session = session();
-        let outputs: Vec<_> = (0..2000).flat_map(|_| session.message(Port::CLIENT, b"x")).collect();
-        assert_eq!(sent(&outputs), 200);
-        assert_eq!(outputs[200..], [Output::close(Port::CLIENT), Output::close(Port::SERVER)]);
-        assert!(session.lines()[0].1.starts_with("closed: the client sends faster than its rate"));
+        // 200 pass at once, and 1,024 may wait.
+        let outputs: Vec<_> = (0..1224).flat_map(|_| session.message(Port::CLIENT, b"x")).collect();
+        assert_eq!((sent(&outputs), session.is_paused(Port::CLIENT)), (200, false));
+        // What it may send all the same is kept.
+        (0..500).for_each(|_| assert_eq!(session.message(Port::CLIENT, b"x"), []));
+        assert!(session.is_paused(Port::CLIENT) && !session.is_paused(Port::SERVER));
+        assert_eq!(sent(&session.advance(Duration::from_millis(1011))), 1011);
+        assert!(session.is_paused(Port::CLIENT));
+        assert_eq!(sent(&session.advance(Duration::from_millis(1))), 1);
+        assert!(!session.is_paused(Port::CLIENT), "512 wait");
+        assert_eq!(session.close(Port::CLIENT), []);
+        let rest = session.advance(Duration::from_secs(1));
+        assert_eq!((sent(&rest), rest.last()), (512, Some(&Output::close(Port::SERVER))));
+        assert_eq!(session.timers().count(), 0);
+    }
+
+    #[test]
+    fn large_messages_make_a_sender_wait_by_their_bytes() {
+        let mut session = session();
+        let piece = vec![0; 64 << 10];
+        // The burst is 16 pieces, and the queue holds another 16.
+        (0..32).for_each(|_| _ = session.message(Port::CLIENT, &piece));
+        assert!(!session.is_paused(Port::CLIENT));
+        _ = session.message(Port::CLIENT, &piece);
+        assert!(session.is_paused(Port::CLIENT));
+        assert_eq!(sent(&session.advance(Duration::from_millis(562))), 8);
+        assert!(session.is_paused(Port::CLIENT));
+        assert_eq!(sent(&session.advance(Duration::from_millis(1))), 1);
+        assert!(!session.is_paused(Port::CLIENT), "half of it waits");
+    }
+
+    #[test]
+    fn what_no_pause_holds_back_closes_the_session_before_there_is_no_room() {
+        let mut session = session();
+        let big = vec![0; 1 << 20];
+        let outputs: Vec<_> = (0..8).flat_map(|_| session.message(Port::CLIENT, &big)).collect();
+        assert_eq!(sent(&outputs), 1);
+        assert_eq!(outputs[1..], [Output::close(Port::CLIENT), Output::close(Port::SERVER)]);
+        assert!(session.lines()[0].1.starts_with("closed: 7340032 bytes from the client's side wait"));
         assert_eq!(session.message(Port::SERVER, b"x"), []);
         assert_eq!(session.advance(Duration::from_secs(10)), []);
     }

@@ -22,7 +22,7 @@ pub(crate) struct Limits {
     pub(crate) client: Rates,
     /// What the server sends.
     pub(crate) server: Rates,
-    /// How many messages may wait in one direction.
+    /// How many messages may wait in one direction before their sender has to.
     pub(crate) queue_messages: usize,
     /// How many bytes.
     pub(crate) queue_bytes: usize,
@@ -37,7 +37,7 @@ pub(crate) fn parse(text: &str) -> Result<Limits, String> {
         client: Rates::default(),
         server: Rates::default(),
         queue_messages: 1024,
-        queue_bytes: 2 << 20,
+        queue_bytes: 1 << 20,
     };
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or_default().trim();

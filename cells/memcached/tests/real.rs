@@ -1,9 +1,11 @@
 //! The same random requests to this cache and to a real memcached: the answers must be the same bytes, but for the
-//! versions, which each counts in its own way. Skipped, with a line that says so, where there is no memcached
+//! versions, which each counts in its own way. Skipped where there is no memcached, but not in CI
 //! (Debian: `apt install memcached`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "../../../crates/marram/tests/support/skip.rs"]
+mod skip;
 mod traffic;
 
 use std::{
@@ -123,7 +125,7 @@ fn is_huge(request: &Request) -> bool {
 #[test]
 fn the_answers_are_those_of_a_real_memcached() {
     let Some(mut real) = Real::start() else {
-        println!("skipped: there is no memcached to compare with (apt install memcached)");
+        skip::skip("there is no memcached to compare with (apt install memcached)");
         return;
     };
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -153,7 +155,7 @@ fn the_answers_are_those_of_a_real_memcached() {
 #[test]
 fn edges_of_the_protocol_are_those_of_a_real_memcached() {
     let Some(mut real) = Real::start() else {
-        println!("skipped: there is no memcached to compare with (apt install memcached)");
+        skip::skip("there is no memcached to compare with (apt install memcached)");
         return;
     };
     let now = Seconds(1_800_000_000);

@@ -22,7 +22,12 @@ impl WeirCell {
 }
 
 impl Cell for WeirCell {
-    fn opened(&mut self, context: &mut Context, port: Port, _: PortKind) {
+    fn opened(&mut self, context: &mut Context, port: Port, kind: PortKind) {
+        if let (PortKind::ClientDatagrams | PortKind::ServerDatagrams, Some(peer)) =
+            (kind, Peer::from_port(port.0))
+        {
+            self.weir.speaks_in_datagrams(peer);
+        }
         self.input(context, port, Event::Open);
     }
 
@@ -83,6 +88,14 @@ impl Host for Door<'_> {
 
     fn unlock(&mut self, id: u64) {
         self.0.unlock(id);
+    }
+
+    fn pause(&mut self, peer: Peer) {
+        self.0.pause(Port(peer as u32));
+    }
+
+    fn resume(&mut self, peer: Peer) {
+        self.0.resume(Port(peer as u32));
     }
 }
 

@@ -131,10 +131,19 @@ impl Settings {
         }
     }
 
-    /// With the domain's token: what the file holds that agents and edges call `token_file`, without white space around it.
+    /// With the token of a credential that this program has at its edges: what the file holds that they call `token_file`, without white
+    /// space around it.
     #[must_use]
     pub fn token(mut self, token: &str) -> Self {
         self.security.token = Some(token.trim().to_owned());
+        self
+    }
+
+    /// With a file that keeps this end's key, and so its id, from one start to the next; it is made when missing. Without one both live
+    /// as long as the client or server.
+    #[must_use]
+    pub fn identity_file(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.security.identity_file = Some(path.into());
         self
     }
 

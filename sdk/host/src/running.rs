@@ -64,14 +64,8 @@ impl Running {
         });
         let accepted = program.serve(servers, BACKLOG_MAX);
         let routing = Routing::default();
-        let options = Options {
-            routing: routing.clone(),
-            edges: addresses,
-            servers: Vec::new(),
-            security,
-            patience,
-            host: None,
-        };
+        let options =
+            Options { routing: routing.clone(), edges: addresses, servers: Vec::new(), security, patience };
         let (stop, stopper) = Stop::pair()?;
         let (mut agent, asker) = marram_agent::embed(&options, stop, program)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error:#}")))?;

@@ -1,9 +1,12 @@
 //! What a handler may ask of the host, typed. Knows two hosts: the real one behind the Wasm imports, and on every
 //! other target the scripted double.
 
-use core::{fmt, mem, time::Duration};
+use core::{fmt, mem, net::SocketAddr, time::Duration};
 
-use alloc::{string::ToString, vec::Vec};
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
 
 #[cfg(not(target_arch = "wasm32"))]
 use crate::double::Script as Host;
@@ -126,6 +129,15 @@ impl fmt::Display for Unread {
 
 impl core::error::Error for Unread {}
 
+/// What can be asked of a peer, by its number in the ABI.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u32)]
+pub(crate) enum PeerField {
+    Address = 0,
+    Listener = 1,
+    Identity = 2,
+}
+
 /// The cell's door to the host, lent to each handler.
 pub struct Context {
     pub(crate) host: Host,
@@ -148,6 +160,25 @@ impl Context {
     /// [`MESSAGE_BYTES_MAX`].
     pub fn send(&mut self, port: Port, payload: &[u8]) {
         self.host.send(port, payload);
+    }
+
+    /// The address of a client, as its agent says: with PROXY protocol, what the proxy in front of the agent says. None of a port
+    /// that is no client's, and of a client that has no address, such as a program in its agent's own process. The same
+    /// throughout the session, on whatever edge, and in every stage of a chain.
+    pub fn client_address(&mut self, port: Port) -> Option<SocketAddr> {
+        self.host.peer(port, PeerField::Address)?.parse().ok()
+    }
+
+    /// The name of the listener at which a client came in, as its agent says: the name in the agent's or gate's configuration, or its
+    /// address if it has none. None where [`Context::client_address`] has none.
+    pub fn client_listener(&mut self, port: Port) -> Option<String> {
+        self.host.peer(port, PeerField::Listener)
+    }
+
+    /// The identity in the TLS certificate that a client's agent showed to its edge, which verified it. None if there was no
+    /// certificate. It is the agent's and not the client's: clients of one agent have one identity.
+    pub fn client_identity(&mut self, port: Port) -> Option<String> {
+        self.host.peer(port, PeerField::Identity)
     }
 
     /// Session time. Every call within one handler returns the same value.
@@ -239,6 +270,22 @@ impl Context {
     /// Says that nothing more will be sent to a peer. What was sent before still arrives. Again has no effect.
     pub fn close(&mut self, port: Port) {
         self.host.close(port);
+    }
+
+    /// Makes a peer wait: it is granted no more credit until [`Context::resume`]. What was sent within the credit that it has, about a
+    /// mebibyte, still arrives, as does its close; a datagram beyond it is dropped. Takes effect when the handler returns. Again has
+    /// no effect.
+    ///
+    /// A pause ends by itself when nothing is left that could end it: no timer, no task, and no open port that is not paused.
+    ///
+    /// Ends the session if the port was never opened.
+    pub fn pause(&mut self, port: Port) {
+        self.host.pause(port);
+    }
+
+    /// Lets a peer that was paused send again; has no effect on another.
+    pub fn resume(&mut self, port: Port) {
+        self.host.resume(port);
     }
 
     /// Writes a line to the edge's log, within the manifest's `log_bytes_per_s`. Not part of the cell's behaviour:

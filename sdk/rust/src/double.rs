@@ -4,17 +4,17 @@
 //! of that one handler. Time stands still until [`Session::advance`]; randomness comes from a seed. Knows nothing of
 //! quotas, logs and recovery.
 
-use core::time::Duration;
+use core::{net::SocketAddr, time::Duration};
 
 use alloc::{
     borrow::ToOwned,
     boxed::Box,
-    collections::{BTreeMap, VecDeque},
-    string::String,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    string::{String, ToString},
     vec::Vec,
 };
 
-use crate::{Cell, Context, Level, Port, PortKind, Unread};
+use crate::{Cell, Context, Level, Port, PortKind, Unread, context::PeerField};
 
 /// What a handler did that somebody outside could see.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,6 +54,7 @@ pub type Signer = Box<dyn Fn(&[u8]) -> Vec<u8>>;
 #[derive(Default)]
 pub(crate) struct Script {
     outputs: Vec<Output>,
+    paused: BTreeSet<Port>,
     lines: Vec<(Level, String)>,
     /// Due time and, among equals, the order in which they were set, by token.
     timers: BTreeMap<u64, (i64, u64)>,
@@ -63,11 +64,16 @@ pub(crate) struct Script {
     random: u64,
     keys: Vec<Signer>,
     objects: BTreeMap<String, Result<Option<Vec<u8>>, Unread>>,
+    peers: BTreeMap<(Port, PeerField), String>,
 }
 
 impl Script {
     pub(crate) fn send(&mut self, port: Port, payload: &[u8]) {
         self.outputs.push(Output::message(port, payload));
+    }
+
+    pub(crate) fn peer(&mut self, port: Port, field: PeerField) -> Option<String> {
+        self.peers.get(&(port, field)).cloned()
     }
 
     pub(crate) fn now(&mut self) -> i64 {
@@ -118,6 +124,14 @@ impl Script {
 
     pub(crate) fn close(&mut self, port: Port) {
         self.outputs.push(Output::close(port));
+    }
+
+    pub(crate) fn pause(&mut self, port: Port) {
+        self.paused.insert(port);
+    }
+
+    pub(crate) fn resume(&mut self, port: Port) {
+        self.paused.remove(&port);
     }
 
     pub(crate) fn print(&mut self, level: Level, line: &str) {
@@ -234,6 +248,27 @@ impl<T: Cell> Session<T> {
         self.context.host.objects.insert(key.to_owned(), object);
     }
 
+    /// What [`Context::client_address`], [`Context::client_listener`] and [`Context::client_identity`] say of a client from now on;
+    /// nothing, of one that is not mentioned.
+    pub fn client(
+        &mut self,
+        port: Port,
+        address: SocketAddr,
+        listener: Option<&str>,
+        identity: Option<&str>,
+    ) {
+        let address = Some(address.to_string());
+        let texts = [
+            (PeerField::Address, address),
+            (PeerField::Listener, listener.map(ToString::to_string)),
+            (PeerField::Identity, identity.map(ToString::to_string)),
+        ];
+        for (field, text) in texts {
+            self.context.host.peers.remove(&(port, field));
+            self.context.host.peers.extend(text.map(|text| ((port, field), text)));
+        }
+    }
+
     /// The cell's state.
     #[must_use]
     pub const fn cell(&self) -> &T {
@@ -249,6 +284,13 @@ impl<T: Cell> Session<T> {
     /// Tokens of the timers that are set, in order of token.
     pub fn timers(&self) -> impl Iterator<Item = u64> {
         self.context.host.timers.keys().copied()
+    }
+
+    /// Whether the cell has paused a port. The double gives it what it is told to all the same: within the credit that the peer has,
+    /// messages still arrive.
+    #[must_use]
+    pub fn is_paused(&self, port: Port) -> bool {
+        self.context.host.paused.contains(&port)
     }
 
     /// Tokens of the tasks that wait for their turn, in order.
@@ -362,6 +404,32 @@ mod tests {
     #[test]
     fn a_timer_may_set_another_that_is_due_in_the_same_stretch() {
         assert_eq!(fired(&[&[9, 10]], 100), ["9@10", "8@20"]);
+    }
+
+    /// Answers with what is known of whoever speaks.
+    #[derive(Default)]
+    struct Who;
+
+    impl Cell for Who {
+        fn message(&mut self, context: &mut Context, port: Port, _: &[u8]) {
+            let known =
+                (context.client_address(port), context.client_listener(port), context.client_identity(port));
+            context.send(port, alloc::format!("{known:?}").as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_cell_asks_who_its_clients_are() {
+        let mut session = Session::<Who>::new();
+        let further = Port(2);
+        session.client(further, ([192, 0, 2, 9], 4_000).into(), Some("web"), Some("a"));
+        session.client(further, ([192, 0, 2, 9], 4_000).into(), Some("web"), None);
+        let said = [Port::CLIENT, further].map(|port| session.message(port, b"who?"));
+        let expected = ["(None, None, None)", "(Some(192.0.2.9:4000), Some(\"web\"), None)"];
+        let expected = [Port::CLIENT, further].into_iter().zip(expected);
+        let expected: Vec<_> =
+            expected.map(|(port, text)| alloc::vec![Output::message(port, text.as_bytes())]).collect();
+        assert_eq!(said.to_vec(), expected);
     }
 
     #[test]

@@ -6,9 +6,9 @@ use core::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use alloc::vec::Vec;
+use alloc::{string::String, vec::Vec};
 
-use crate::{Cell, Context, Level, Port, PortKind, Unread};
+use crate::{Cell, Context, Level, Port, PortKind, Unread, context::PeerField};
 
 /// An inbox that one large message made bigger than this is given back after it.
 const INBOX_KEPT_BYTES_MAX: usize = 256 * 1024;
@@ -28,6 +28,9 @@ mod import {
         pub(super) safe fn lock(id: u64, token: u64);
         pub(super) safe fn unlock(id: u64);
         pub(super) safe fn close(port: u32);
+        pub(super) safe fn pause(port: u32);
+        pub(super) safe fn resume(port: u32);
+        pub(super) fn peer(port: u32, field: u32, buf: *mut u8, cap: usize) -> i32;
         pub(super) fn sign(key: u32, ptr: *const u8, len: usize, out: *mut u8, room: usize) -> usize;
         pub(super) fn cache_read(key: *const u8, key_len: usize, buf: *mut u8, cap: usize) -> i32;
         pub(super) fn print(level: u32, ptr: *const u8, len: usize);
@@ -42,6 +45,9 @@ mod import {
 
 /// Bytes of the longest signature.
 const SIGNATURE_BYTES_MAX: usize = 128;
+
+/// Room for what is known of a peer: most names are shorter, and a longer one is asked for again.
+const PEER_BYTES: usize = 64;
 
 /// Least room for an object; one that is larger than its room is read again.
 const OBJECT_BYTES: usize = 4096;
@@ -65,6 +71,21 @@ impl Host {
     pub(crate) fn random(&mut self, buffer: &mut [u8]) {
         // SAFETY: the host writes exactly `len` bytes at `ptr` before it returns, and keeps no pointer.
         unsafe { import::random(buffer.as_mut_ptr(), buffer.len()) }
+    }
+
+    pub(crate) fn peer(&mut self, port: Port, field: PeerField) -> Option<String> {
+        let mut text = alloc::vec![0; PEER_BYTES];
+        loop {
+            // SAFETY: the host writes at most as many bytes as `text` has before it returns, and keeps no pointer.
+            let len = unsafe { import::peer(port.0, field as u32, text.as_mut_ptr(), text.len()) };
+            let len = usize::try_from(len).ok()?;
+            if len <= text.len() {
+                text.truncate(len);
+                return String::from_utf8(text).ok();
+            }
+            // Nothing was written, as there was no room for all of it.
+            text.resize(len, 0);
+        }
     }
 
     pub(crate) fn sign(&mut self, key: u32, message: &[u8]) -> Vec<u8> {
@@ -128,6 +149,14 @@ impl Host {
 
     pub(crate) fn close(&mut self, port: Port) {
         import::close(port.0);
+    }
+
+    pub(crate) fn pause(&mut self, port: Port) {
+        import::pause(port.0);
+    }
+
+    pub(crate) fn resume(&mut self, port: Port) {
+        import::resume(port.0);
     }
 
     pub(crate) fn print(&mut self, level: Level, line: &str) {

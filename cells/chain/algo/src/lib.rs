@@ -30,6 +30,9 @@ pub const TASKS: u64 = 6;
 /// Locks have numbers below this.
 pub const LOCKS: u64 = 2;
 
+/// No peer is made to wait from this event on, so that a long conversation comes to its end.
+pub const PAUSES_UNTIL: u64 = 512;
+
 /// Timers are set for less than this.
 pub const TIMER_DELAY_NS_MAX: i64 = 50_000_000;
 
@@ -101,6 +104,10 @@ pub trait Host {
     fn lock(&mut self, id: u64, token: u64);
     /// The task that runs gives its lock back.
     fn unlock(&mut self, id: u64);
+    /// Makes a peer wait before it says more. Nothing, where peers never say more than is asked for.
+    fn pause(&mut self, _peer: Peer) {}
+    /// Lets a peer that waits go on.
+    fn resume(&mut self, _peer: Peer) {}
 }
 
 /// One output.
@@ -225,10 +232,11 @@ impl Chain {
     pub fn input(&mut self, event: Event<'_>, host: &mut impl Host) {
         self.events += 1;
         self.absorb(event);
-        self.draw(host);
+        self.draw(event, host);
         self.answer(event, host);
         self.change_timers(host);
         self.change_tasks(event, host);
+        self.change_flow(event, host);
     }
 
     /// The running hash, for comparing machines that should be equal.
@@ -289,14 +297,15 @@ impl Chain {
         self.mix(word);
     }
 
-    /// Now and then reads the clock, and now and then randomness.
-    fn draw(&mut self, host: &mut impl Host) {
+    /// Now and then reads the clock, and now and then randomness; always when a port opens, so that no two sessions begin alike
+    /// and some greet a peer before it has said anything.
+    fn draw(&mut self, event: Event<'_>, host: &mut impl Host) {
         let choice = self.hash;
         if choice.is_multiple_of(8) {
             let now_ns = host.now();
             self.mix(u64::from_le_bytes(now_ns.to_le_bytes()));
         }
-        if (choice / 8).is_multiple_of(8) {
+        if matches!(event, Event::Open(_)) || (choice / 8).is_multiple_of(8) {
             let mut bytes = [0; 8];
             host.random(&mut bytes);
             self.mix(u64::from_le_bytes(bytes));
@@ -345,6 +354,20 @@ impl Chain {
         match (choice / 4 % 4, token) {
             (0, ..FREE_TASKS) => host.spawn(token),
             (0, _) => host.lock(token % LOCKS, token),
+            _ => {}
+        }
+    }
+
+    /// Now and then makes a peer wait, and more often lets it go on; not before both are there.
+    fn change_flow(&self, event: Event<'_>, host: &mut impl Host) {
+        let choice = self.hash >> 20;
+        let peer = Peer::ALL[usize::from(choice & 32 != 0)];
+        if matches!(event, Event::Open(_)) || !self.peers[peer as usize].open {
+            return;
+        }
+        match choice % 32 {
+            0 | 1 if self.events < PAUSES_UNTIL => host.pause(peer),
+            ..8 => host.resume(peer),
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 //! when its timer fires or its task has its turn, so where the chain's inputs are cut, and in which order they come, depends on
 //! the weir's state, timers, tasks, clock and randomness; a recovery that lost any of them would show in the chain's records.
 //!
-//! Streams are cut only at multiples of a [`Record`]'s size, so that records stay whole.
+//! Streams are cut only at multiples of a [`Record`]'s size, so that records stay whole; datagrams are neither cut nor merged.
 
 use crate::{Event, Host, Peer, Record, Stream, mix};
 use alloc::vec::Vec;
@@ -18,8 +18,30 @@ struct Bank {
     open: bool,
     /// Closed by us: it must not be sent to.
     closed: bool,
+    /// Whether the peer speaks in datagrams.
+    datagrams: bool,
     /// What the peer is to be sent later.
     held: Vec<u8>,
+    /// Of datagrams, how long each of them is.
+    sizes: Vec<u32>,
+}
+
+impl Bank {
+    /// Sends what was held back first: so many records' worth of a stream, or so many datagrams, or all there is.
+    fn send(&mut self, to: Peer, count: usize, host: &mut impl Host) {
+        if !self.datagrams {
+            let rest = self.held.split_off(count.saturating_mul(Record::SIZE).min(self.held.len()));
+            let first = core::mem::replace(&mut self.held, rest);
+            if !first.is_empty() {
+                host.send(to, &first);
+            }
+            return;
+        }
+        for size in self.sizes.drain(..count.min(self.sizes.len())) {
+            let rest = self.held.split_off(size as usize);
+            host.send(to, &core::mem::replace(&mut self.held, rest));
+        }
+    }
 }
 
 /// The machine.
@@ -36,6 +58,11 @@ impl Default for Weir {
 }
 
 impl Weir {
+    /// A peer that opens next speaks in datagrams.
+    pub fn speaks_in_datagrams(&mut self, peer: Peer) {
+        self.banks[peer as usize].datagrams = true;
+    }
+
     /// Consumes one event and does what follows from it.
     pub fn input(&mut self, event: Event<'_>, host: &mut impl Host) {
         self.absorb(event);
@@ -61,9 +88,12 @@ impl Weir {
     pub fn save(&self) -> Vec<u8> {
         let mut bytes = Vec::from(self.hash.to_le_bytes());
         for bank in &self.banks {
-            bytes.extend_from_slice(&[u8::from(bank.open), u8::from(bank.closed)]);
+            let flags = [bank.open, bank.closed, bank.datagrams];
+            bytes.extend_from_slice(&flags.map(u8::from));
             bytes.extend_from_slice(&(bank.held.len() as u64).to_le_bytes());
             bytes.extend_from_slice(&bank.held);
+            bytes.extend_from_slice(&(bank.sizes.len() as u64).to_le_bytes());
+            bank.sizes.iter().for_each(|size| bytes.extend_from_slice(&size.to_le_bytes()));
         }
         bytes
     }
@@ -74,10 +104,18 @@ impl Weir {
         let (hash, mut rest) = bytes.split_first_chunk()?;
         let mut weir = Self { hash: u64::from_le_bytes(*hash), ..Self::default() };
         for bank in &mut weir.banks {
-            let ([open, closed], after) = rest.split_first_chunk()?;
+            let ([open, closed, datagrams], after) = rest.split_first_chunk()?;
             let (len, after) = after.split_first_chunk()?;
             let (held, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
-            *bank = Bank { open: *open != 0, closed: *closed != 0, held: held.into() };
+            let (count, mut after) = after.split_first_chunk()?;
+            let mut sizes = Vec::new();
+            for _ in 0..u64::from_le_bytes(*count) {
+                let (size, behind) = after.split_first_chunk()?;
+                sizes.push(u32::from_le_bytes(*size));
+                after = behind;
+            }
+            let (open, closed, datagrams) = (*open != 0, *closed != 0, *datagrams != 0);
+            *bank = Bank { open, closed, datagrams, held: held.into(), sizes };
             rest = after;
         }
         rest.is_empty().then_some(weir)
@@ -118,7 +156,10 @@ impl Weir {
             return;
         }
         bank.held.extend_from_slice(payload);
-        let records = bank.held.len() / Record::SIZE + 1;
+        if bank.datagrams {
+            bank.sizes.push(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+        }
+        let parts = if bank.datagrams { bank.sizes.len() } else { bank.held.len() / Record::SIZE } + 1;
         let choice = self.hash / 64;
         if bank.held.len() > HELD_MAX || choice % 8 < 5 {
             return self.pour(to, host);
@@ -126,22 +167,15 @@ impl Weir {
         if choice % 8 == 5 {
             return host.spawn(to as u64);
         }
-        let cut = usize::try_from(choice / 8 % records as u64).unwrap_or(0) * Record::SIZE;
-        let rest = bank.held.split_off(cut);
-        let first = core::mem::replace(&mut bank.held, rest);
-        if !first.is_empty() {
-            host.send(to, &first);
-        }
+        let count = usize::try_from(choice / 8 % parts as u64).unwrap_or(0);
+        bank.send(to, count, host);
         let delay_ns = i64::try_from(choice / 1024).unwrap_or(i64::MAX) % DELAY_NS_MAX;
         host.set_timer(delay_ns, to as u64);
     }
 
     /// Everything that was held back for a peer.
     fn pour(&mut self, to: Peer, host: &mut impl Host) {
-        let held = core::mem::take(&mut self.banks[to as usize].held);
-        if !held.is_empty() {
-            host.send(to, &held);
-        }
+        self.banks[to as usize].send(to, usize::MAX, host);
         host.cancel_timer(to as u64);
     }
 

@@ -5,6 +5,7 @@
 //! client's connection has one server's connection to itself, what they say about keeping it open passes.
 
 mod body;
+mod forwarded;
 mod head;
 mod list;
 mod negotiate;
@@ -14,10 +15,12 @@ mod write;
 use crate::config::Config;
 use crate::pipe::{Inbox, Out, Pipe, Side};
 use body::Framing;
+use forwarded::Teller;
 use head::{FIELDS_MAX, HEAD_BYTES_MAX, Request, Response, Scan};
 use negotiate::{Asked, Change};
 use pump::{Codecs, Pump, Pumped, Wrap};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 /// Requests that may wait for their answers; further ones are not read before.
 const PIPELINE_MAX: usize = 256;
@@ -25,6 +28,7 @@ const PIPELINE_MAX: usize = 256;
 /// The mediator.
 pub struct Mediator {
     config: Config,
+    teller: Teller,
     /// From the client, from the server.
     requests: Inbox,
     responses: Inbox,
@@ -97,6 +101,7 @@ impl Mediator {
     pub fn new(config: Config) -> Self {
         let [request_codecs, response_codecs] = [0, 1].map(|_| Codecs::new(config.level));
         Self {
+            teller: Teller::new(config.forwarded),
             config,
             requests: Inbox::default(),
             responses: Inbox::default(),
@@ -190,7 +195,7 @@ impl Mediator {
             Ok(request) => {
                 let asked = Asked::of(&request);
                 let change = negotiate::of_request(&self.config, &request);
-                write::request(&request, &asked, change, &mut out.server);
+                write::request(&request, &asked, change, &self.teller, &mut out.server);
                 let then = match (asked.upgrade, request.is_last()) {
                     (true, _) => Then::Held,
                     (false, true) => Then::Deaf,
@@ -352,6 +357,10 @@ fn wrap_of_response(framing: Framing, change: Change, asked: &Asked) -> (Wrap, b
 }
 
 impl Pipe for Mediator {
+    fn meet(&mut self, client: Option<SocketAddr>) {
+        self.teller.meet(client);
+    }
+
     fn receive(&mut self, side: Side, bytes: &[u8], out: &mut Out) {
         if self.is_over {
             return;

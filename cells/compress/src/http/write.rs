@@ -1,17 +1,25 @@
 //! Heads on their way out. What is not changed is as it was, in its order.
 
+use super::forwarded::Teller;
 use super::head::{Request, Response, field};
 use super::list::{elements, is};
 use super::negotiate::{Asked, Change, ask_for_gzip};
 use super::pump::Wrap;
 
 /// Writes a request's head.
-pub(super) fn request(request: &Request<'_>, asked: &Asked, change: Change, out: &mut Vec<u8>) {
+pub(super) fn request(
+    request: &Request<'_>,
+    asked: &Asked,
+    change: Change,
+    teller: &Teller,
+    out: &mut Vec<u8>,
+) {
     line(out, &[request.method, request.target, &format!("HTTP/1.{}", request.version)]);
     let is_changed = matches!(change, Change::Encode | Change::Decode);
     for header in request.headers {
         let (name, value) = (header.name, header.value);
         match name.len() {
+            _ if teller.replaces(name) => {}
             // Only trailers are known here.
             2 if is(name, "TE") => {
                 if elements(value).any(|element| element.eq_ignore_ascii_case(b"trailers")) {
@@ -28,6 +36,7 @@ pub(super) fn request(request: &Request<'_>, asked: &Asked, change: Change, out:
     if asked.for_client {
         field(out, "Accept-Encoding", &ask_for_gzip(request.values("Accept-Encoding")));
     }
+    teller.tell(request, out);
     if change == Change::Encode {
         field(out, "Content-Encoding", b"gzip");
     }

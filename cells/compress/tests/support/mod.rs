@@ -11,6 +11,7 @@ use marram_sdk::Port;
 use marram_sdk::double::{Output, Session};
 use std::fmt;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 
 /// The cell between scripted peers.
 pub(crate) struct Conversation {
@@ -21,7 +22,15 @@ pub(crate) struct Conversation {
 
 impl Conversation {
     pub(crate) fn new(config: &str) -> Self {
+        Self::of(config, None)
+    }
+
+    /// Of a client with this address.
+    pub(crate) fn of(config: &str, client: Option<SocketAddr>) -> Self {
         let mut session = Session::of(Compress::with(config).unwrap());
+        if let Some(client) = client {
+            session.client(Port::CLIENT, client, None, None);
+        }
         session.open_client();
         session.open_server();
         Self { session, heard: Default::default(), closed: [false; 2] }

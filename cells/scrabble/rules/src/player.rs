@@ -9,28 +9,26 @@ use crate::{
 /// The play that counts most, the first of those that count the same; none if nothing can be laid.
 #[must_use]
 pub fn best(board: &Board, words: &Words, rack: &Rack) -> Option<(Play, Laid)> {
-    let blanks = rack.tiles.iter().filter(|tile| **tile == BLANK).count();
-    let letters: Vec<u8> = rack.tiles.iter().copied().filter(|tile| *tile != BLANK).collect();
-    let rack_mask = words::mask(&letters);
     let mut best: Option<(Play, Laid)> = None;
-    for (is_down, line) in
+    let hand = Hand::new(rack);
+    for (is_down, across) in
         [false, true].into_iter().flat_map(|is_down| (0..SIZE).map(move |line| (is_down, line)))
     {
-        let square =
-            |n: u8| if is_down { Square { column: line, row: n } } else { Square { column: n, row: line } };
-        if !(0..SIZE).any(|n| is_anchor(board, square(n))) {
+        let square = |n: u8| {
+            if is_down { Square { column: across, row: n } } else { Square { column: n, row: across } }
+        };
+        let line = Line::new(board, square);
+        if line.anchors == 0 {
             continue;
         }
-        let there: Vec<u8> = (0..SIZE).filter_map(|n| board.tile(square(n))).collect();
-        let mask = rack_mask | words::mask(&there);
-        for (word, needed) in words.iter() {
-            if (needed & !mask).count_ones() as usize > blanks {
-                continue;
-            }
-            let length = u8::try_from(word.len()).expect("a word is no longer than the board");
-            for start in 0..=SIZE - length {
-                let Some(letters) = fit(board, rack, word, square(start), is_down) else { continue };
-                let play = Play { letters, at: square(start), is_down };
+        for word in words.of(hand.mask | line.mask, hand.blanks.into()) {
+            for start in 0..=usize::from(SIZE) - word.len() {
+                if !line.may_take(word, start, &hand) {
+                    continue;
+                }
+                let at = square(u8::try_from(start).expect("a line is short"));
+                let Some(letters) = fit(board, rack, word, at, is_down) else { continue };
+                let play = Play { letters, at, is_down };
                 let Ok(laid) = board.check(words, rack, &play) else { continue };
                 if best.as_ref().is_none_or(|(_, other)| laid.score > other.score) {
                     best = Some((play, laid));
@@ -39,6 +37,78 @@ pub fn best(board: &Board, words: &Words, rack: &Rack) -> Option<(Play, Laid)> {
         }
     }
     best
+}
+
+/// A rack, by letters.
+struct Hand {
+    /// How many of each letter there are.
+    letters: [u8; 26],
+    blanks: u8,
+    mask: u32,
+}
+
+impl Hand {
+    fn new(rack: &Rack) -> Self {
+        let mut hand = Self { letters: [0; 26], blanks: 0, mask: 0 };
+        for tile in &rack.tiles {
+            if *tile == BLANK {
+                hand.blanks += 1;
+            } else {
+                hand.letters[usize::from(*tile - b'a')] += 1;
+                hand.mask |= words::mask(&[*tile]);
+            }
+        }
+        hand
+    }
+}
+
+/// A row or a column.
+struct Line {
+    /// The letter on each square, 0 on a free one.
+    tiles: [u8; SIZE as usize],
+    /// A bit for each square that is taken, and for each free one of which a word must have one at least.
+    taken: u16,
+    anchors: u16,
+    /// Its letters.
+    mask: u32,
+}
+
+impl Line {
+    fn new(board: &Board, square: impl Fn(u8) -> Square) -> Self {
+        let mut line = Self { tiles: [0; SIZE as usize], taken: 0, anchors: 0, mask: 0 };
+        for n in 0..SIZE {
+            if let Some(tile) = board.tile(square(n)) {
+                line.tiles[usize::from(n)] = tile.to_ascii_lowercase();
+                line.taken |= 1 << n;
+                line.mask |= words::mask(&[tile]);
+            } else if is_anchor(board, square(n)) {
+                line.anchors |= 1 << n;
+            }
+        }
+        line
+    }
+
+    /// Whether a word can lie there as far as this line and the tiles in hand go: without looking at the words across, and without
+    /// making anything, since nearly all are refused.
+    fn may_take(&self, word: &[u8], start: usize, hand: &Hand) -> bool {
+        let end = start + word.len();
+        let squares = ((1_u16 << word.len()) - 1) << start;
+        let is_cut_out = (start == 0 || self.taken & 1 << (start - 1) == 0) && self.taken & 1 << end == 0;
+        if self.anchors & squares == 0 || !is_cut_out {
+            return false;
+        }
+        let (mut letters, mut blanks) = (hand.letters, hand.blanks);
+        word.iter().zip(&self.tiles[start..end]).all(|(letter, there)| {
+            let left = &mut letters[usize::from(letter - b'a')];
+            match *there {
+                0 if *left > 0 => *left -= 1,
+                0 if blanks > 0 => blanks -= 1,
+                0 => return false,
+                tile => return tile == *letter,
+            }
+            true
+        })
+    }
 }
 
 /// Whether a word may hang on this square: a free one beside a tile, or the centre.
@@ -101,6 +171,54 @@ mod tests {
         let (word, score) = lay(&mut board, &words, b"quz?").unwrap();
         assert_eq!((word.as_str(), score), ("quIz e8", 42));
         assert_eq!(lay(&mut board, &words, b"q"), None);
+    }
+
+    /// The same by trying everything.
+    fn best_by_trial(board: &Board, words: &Words, rack: &Rack) -> Option<(Play, Laid)> {
+        let mut best: Option<(Play, Laid)> = None;
+        for (is_down, line) in
+            [false, true].into_iter().flat_map(|is_down| (0..SIZE).map(move |line| (is_down, line)))
+        {
+            for word in words.of(u32::MAX, 0) {
+                for n in 0..SIZE {
+                    let at = if is_down {
+                        Square { column: line, row: n }
+                    } else {
+                        Square { column: n, row: line }
+                    };
+                    let Some(letters) = fit(board, rack, word, at, is_down) else { continue };
+                    let play = Play { letters, at, is_down };
+                    let Ok(laid) = board.check(words, rack, &play) else { continue };
+                    if best.as_ref().is_none_or(|(_, other)| laid.score > other.score) {
+                        best = Some((play, laid));
+                    }
+                }
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn nothing_that_counts_more_is_overlooked() {
+        let words = Words::new(
+            "at\ncat\ncats\nact\nta\nto\nso\nit\nis\non\nno\none\nten\nnet\ntin\nin\nran\near\nare\nera",
+        );
+        let mut dice = marram_play::Dice::new(3);
+        for _ in 0..20 {
+            let mut board = Board::default();
+            for _ in 0..8 {
+                let rack: Vec<u8> = (0..7).map(|_| b"aeinorst?c"[dice.below(10)]).collect();
+                let rack = Rack::new(&rack);
+                let found = best(&board, &words, &rack);
+                let play = |found: &Option<(Play, Laid)>| {
+                    found.as_ref().map(|(play, laid)| (play.clone(), laid.score))
+                };
+                assert_eq!(play(&found), play(&best_by_trial(&board, &words, &rack)), "{}", board.text());
+                if let Some((_, laid)) = found {
+                    board.lay(&laid);
+                }
+            }
+        }
     }
 
     #[test]

@@ -3,11 +3,15 @@
 /// The shortest and the longest word.
 const LENGTH_MIN: usize = 2;
 const LENGTH_MAX: usize = 15;
+/// Words of a block: neighbours in the alphabet, which begin alike.
+const BLOCK: usize = 32;
 
 /// Words in order of the alphabet, in one piece of memory: every session starts from a copy of it.
 pub struct Words {
     text: Vec<u8>,
     words: Vec<Word>,
+    /// For each block the letters that all of its words have: without these, none of them can be laid.
+    common: Vec<u32>,
     /// Nothing is known of words: whatever is one elsewhere is one here.
     are_all: bool,
 }
@@ -42,13 +46,15 @@ impl Words {
             words.push(Word { start, mask: mask(word.as_bytes()) });
             text.extend_from_slice(word.as_bytes());
         }
-        Self { text, words, are_all: false }
+        let letters = |block: &[Word]| block.iter().fold(u32::MAX, |common, word| common & word.mask);
+        let common = words.chunks(BLOCK).map(letters).collect();
+        Self { text, words, common, are_all: false }
     }
 
     /// For whoever leaves it to others to know words.
     #[must_use]
     pub const fn all() -> Self {
-        Self { text: Vec::new(), words: Vec::new(), are_all: true }
+        Self { text: Vec::new(), words: Vec::new(), common: Vec::new(), are_all: true }
     }
 
     /// Whether it has none.
@@ -62,9 +68,13 @@ impl Words {
         &self.text[self.words[index].start as usize..end]
     }
 
-    /// All of them, each with its letters as bits.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], u32)> {
-        self.words.iter().enumerate().map(|(index, word)| (self.at(index), word.mask))
+    /// Those that have no letters but these, save `blanks` different ones; in order of the alphabet.
+    pub fn of(&self, letters: u32, blanks: u32) -> impl Iterator<Item = &[u8]> {
+        let may = move |needed: u32| (needed & !letters).count_ones() <= blanks;
+        let blocks = self.common.iter().enumerate().filter(move |(_, common)| may(**common));
+        let within = move |block: usize| block * BLOCK..self.words.len().min((block + 1) * BLOCK);
+        let indices = blocks.flat_map(move |(block, _)| within(block));
+        indices.filter(move |index| may(self.words[*index].mask)).map(|index| self.at(index))
     }
 
     /// Whether it counts; lower case.
@@ -93,11 +103,29 @@ mod tests {
     #[test]
     fn a_list_is_cleaned_sorted_and_searched() {
         let words = Words::new("zoo\ncat\r\nAnn\na\ncat\ncat's\ncafé\n\nincomprehensibilities\nact\n");
-        let all: Vec<_> = words.iter().map(|(word, _)| word).collect();
+        let all: Vec<_> = words.of(u32::MAX, 0).collect();
         assert_eq!(all, [b"act", b"cat", b"zoo"]);
         assert!([b"act", b"cat", b"zoo"].iter().all(|word| words.contains(*word)));
         assert!(["", "ca", "cats", "ann", "zzz", "aaa"].iter().all(|word| !words.contains(word.as_bytes())));
         assert!(Words::new("\n").is_empty());
         assert_eq!(mask(b"aCa"), 0b101);
+    }
+
+    #[test]
+    fn words_are_found_by_their_letters_in_every_block() {
+        let mut list: Vec<String> = Vec::new();
+        for first in b"abc" {
+            list.extend(
+                (b'a'..=b'z')
+                    .flat_map(|a| (b'a'..=b'e').map(move |b| [*first, a, b]))
+                    .map(|word| String::from_utf8(word.to_vec()).unwrap()),
+            );
+        }
+        let words = Words::new(&list.join("\n"));
+        for (letters, blanks) in [(mask(b"abx"), 0), (mask(b"abx"), 1), (mask(b"z"), 2), (0, 3), (0, 0)] {
+            let fits = |word: &&String| (mask(word.as_bytes()) & !letters).count_ones() <= blanks;
+            let expected: Vec<&[u8]> = list.iter().filter(fits).map(|word| word.as_bytes()).collect();
+            assert_eq!(words.of(letters, blanks).collect::<Vec<_>>(), expected, "{letters:b} {blanks}");
+        }
     }
 }

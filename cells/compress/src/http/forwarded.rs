@@ -1,0 +1,67 @@
+//! Who the client is, for the server: `X-Forwarded-For`, and `Forwarded` of RFC 7239.
+
+use super::head::{Request, field};
+use crate::config::Forwarded;
+use std::net::{IpAddr, SocketAddr};
+
+/// The fields, in the order in which they are written.
+const FIELDS: [&str; 2] = ["X-Forwarded-For", "Forwarded"];
+
+/// Tells the server.
+pub(super) struct Teller {
+    mode: Forwarded,
+    client: Option<IpAddr>,
+}
+
+impl Teller {
+    /// Of a client that is not known yet.
+    pub(super) fn new(mode: Forwarded) -> Self {
+        Self { mode, client: None }
+    }
+
+    /// The client is there.
+    pub(super) fn meet(&mut self, client: Option<SocketAddr>) {
+        self.client = client.map(|client| client.ip());
+    }
+
+    /// Whether a field of a request is not passed on as it is.
+    pub(super) fn replaces(&self, name: &str) -> bool {
+        match self.mode {
+            Forwarded::Off => false,
+            // A client that no address is known of must not invent one either.
+            Forwarded::Set => FIELDS.iter().any(|field| is_like(name, field)),
+            Forwarded::Append => {
+                self.client.is_some() && FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field))
+            }
+        }
+    }
+
+    /// Writes the fields.
+    pub(super) fn tell(&self, request: &Request<'_>, out: &mut Vec<u8>) {
+        let Some(client) = self.client.filter(|_| self.mode != Forwarded::Off) else { return };
+        let node = match client {
+            IpAddr::V4(ip) => format!("for={ip}"),
+            // The brackets are no part of a token.
+            IpAddr::V6(ip) => format!("for=\"[{ip}]\""),
+        };
+        for (name, own) in FIELDS.into_iter().zip([client.to_string(), node]) {
+            let mut value = Vec::new();
+            if self.mode == Forwarded::Append {
+                for earlier in request.values(name).map(<[u8]>::trim_ascii).filter(|value| !value.is_empty())
+                {
+                    value.extend_from_slice(earlier);
+                    value.extend_from_slice(b", ");
+                }
+            }
+            value.extend_from_slice(own.as_bytes());
+            field(out, name, &value);
+        }
+    }
+}
+
+/// Whether a name is this one for a server that takes `_` for `-`, as those do that make variables of names.
+fn is_like(name: &str, wanted: &str) -> bool {
+    let same =
+        |(byte, wanted): (u8, u8)| byte.eq_ignore_ascii_case(&wanted) || (byte == b'_' && wanted == b'-');
+    name.len() == wanted.len() && name.bytes().zip(wanted.bytes()).all(same)
+}
