@@ -1,5 +1,5 @@
-//! An image file as a disk may give it back: damaged anywhere, and yet with the right checksum. It is refused or read,
-//! and never runs.
+//! An image file as a disk may give it back: damaged anywhere, and yet authenticated by the directory's key. It is refused or
+//! read, and never runs. One that is not authenticated is never read.
 #![no_main]
 
 use std::{fs, path::Path, sync::LazyLock};
@@ -8,8 +8,9 @@ use libfuzzer_sys::fuzz_target;
 use marram_sandbox::{Images, Quotas};
 use marram_wire::id::ImageHash;
 
-/// Magic, version, length, checksum; then the compatibility of this engine, which no input would guess.
-const HEADER_SIZE: usize = 4 + 4 + 8 + 32;
+/// Magic and version, length, authentication; then the compatibility of this engine, which no input would guess.
+const VERSION_END: usize = 4 + 4;
+const HEADER_SIZE: usize = VERSION_END + 8 + 32;
 const COMPATIBILITY_SIZE: usize = 8;
 
 /// Exports what a cell must and does nothing.
@@ -17,8 +18,14 @@ const MODULE: &[u8] = include_bytes!("../seeds/module/smallest.wasm");
 
 struct Store {
     images: Images,
+    key: [u8; 32],
+    /// What every file begins with: magic and version.
+    beginning: [u8; VERSION_END],
     /// What every file of this engine begins with after its header.
     compatibility: Vec<u8>,
+    /// A file as it was written.
+    whole: Vec<u8>,
+    hash: ImageHash,
 }
 
 static STORE: LazyLock<Store> = LazyLock::new(|| {
@@ -28,17 +35,31 @@ static STORE: LazyLock<Store> = LazyLock::new(|| {
     let info = images.deploy(MODULE, &[], &Quotas::default()).expect("the module is a cell");
     let file = fs::read(images.image_path(info.hash)).expect("the image was written");
     let compatibility = file[HEADER_SIZE..HEADER_SIZE + COMPATIBILITY_SIZE].to_vec();
-    Store { images, compatibility }
+    let beginning = file[..VERSION_END].try_into().expect("as long");
+    let key = fs::read(folder.join("key")).expect("the folder has a key").try_into().expect("32 bytes");
+    Store { images, key, beginning, compatibility, whole: file, hash: info.hash }
 });
 
 fuzz_target!(|data: &[u8]| {
     let hash = ImageHash([7; 32]);
     let body = [&STORE.compatibility[..], &hash.0, data].concat();
-    let checksum = blake3::hash(&body);
+    let mut hasher = blake3::Hasher::new_keyed(&STORE.key);
+    hasher.update(&STORE.beginning[4..]).update(&body);
     let length = (body.len() as u64).to_le_bytes();
-    let file = [&b"MRIM"[..], &1_u32.to_le_bytes(), &length, checksum.as_bytes(), &body].concat();
+    let file = [&STORE.beginning[..], &length, hasher.finalize().as_bytes(), &body].concat();
     fs::write(STORE.images.image_path(hash), file).expect("the folder can be written");
     if let Ok(image) = STORE.images.load(hash) {
         assert_eq!(image.hash(), hash);
     }
+    // One changed byte is enough for it to be made again, which takes time: some inputs do.
+    let [at, .., change] = data else { return };
+    if !change.is_multiple_of(16) {
+        return;
+    }
+    let mut altered = STORE.whole.clone();
+    let at = usize::from(*at) * altered.len() / 256;
+    altered[at] ^= (*change).max(1);
+    fs::write(STORE.images.image_path(STORE.hash), altered).expect("the folder can be written");
+    let image = STORE.images.load(STORE.hash).expect("it is made again");
+    assert!(image.rebuilt().is_some(), "byte {at} was changed");
 });

@@ -13,6 +13,9 @@ use crate::{
     shell::{capture, run, say},
 };
 
+/// zig as PyPI has it, for this machine: one version, so that what was tested is what is there.
+const ZIG_PACKAGE: &str = "ziglang==0.17.1";
+
 /// A compiler and what to tell it.
 struct Compiler {
     program: PathBuf,
@@ -34,21 +37,54 @@ impl Compiler {
         if Path::new("/usr/include/wasm32-wasi").is_dir() && works("clang") && works("wasm-ld") {
             return Some(clang("clang".into(), "/usr"));
         }
-        let zig = || Self {
-            program: "zig".into(),
-            arguments: ["cc", "-target", "wasm32-wasi"].map(String::from).to_vec(),
-        };
-        capture(Command::new("zig").arg("version")).is_ok().then(zig)
+        Self::zig()
+    }
+
+    /// zig of the path, else the one that [`ensure_zig`] has installed.
+    fn zig() -> Option<Self> {
+        let installed = zig_folder().join("ziglang/zig");
+        let works = |program: &PathBuf| capture(Command::new(program).arg("version")).is_ok();
+        let program = ["zig".into(), installed].into_iter().find(works)?;
+        Some(Self { program, arguments: ["cc", "-target", "wasm32-wasi"].map(String::from).to_vec() })
     }
 }
 
-/// Builds what is not newer than its source.
+/// Builds what is not newer than its source, with the compiler that is there.
 pub(crate) fn build() -> Result<()> {
     let Some(compiler) = Compiler::find() else {
         say("cells in C are not built: there is no clang with wasi-libc, no WASI SDK and no zig");
         return Ok(());
     };
-    let modules = project::cell_modules().join("c");
+    build_with(&compiler, "c")
+}
+
+/// The same with zig, to `target/cells/zig`, for the tests that compare compilers; nothing where there is none.
+pub(crate) fn build_with_zig() -> Result<()> {
+    match Compiler::zig() {
+        Some(zig) => build_with(&zig, "zig"),
+        None => Ok(()),
+    }
+}
+
+/// Installs zig from PyPI below `target/`, unless it is there.
+pub(crate) fn ensure_zig() -> Result<()> {
+    if Compiler::zig().is_some() {
+        return Ok(());
+    }
+    let folder = zig_folder();
+    say(format!("installing zig: pip3 install --target {} {ZIG_PACKAGE}", folder.display()));
+    let mut pip = Command::new("pip3");
+    pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"]);
+    run(pip.arg(&folder).arg(ZIG_PACKAGE))
+}
+
+/// Where zig is installed if the path has none.
+fn zig_folder() -> PathBuf {
+    project::target().join("tools/zig")
+}
+
+fn build_with(compiler: &Compiler, folder: &str) -> Result<()> {
+    let modules = project::cell_modules().join(folder);
     fs::create_dir_all(&modules).with_context(|| format!("cannot create {}", modules.display()))?;
     let header = Path::new("sdk/c/marram.h");
     for source in

@@ -24,6 +24,19 @@ pub(crate) fn build() -> Result<()> {
     Ok(())
 }
 
+/// Builds the native server that `marram bench classify` compares the cell with, beside the cells.
+pub(crate) fn build_classify_process() -> Result<()> {
+    let target = project::target().join("cells-native");
+    let mut command = project::cargo("build");
+    command.args(["--release", "--locked", "--manifest-path", "cells/Cargo.toml", "--package", "classify"]);
+    command.args(["--example", "classify_process"]).arg("--target-dir").arg(&target);
+    run(&mut command)?;
+    let (from, to) =
+        (target.join("release/examples/classify_process"), project::cell_modules().join("classify-process"));
+    fs::copy(&from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
 fn build_as(toolchain: &Toolchain, profile: &str, names: &[String], modules: &Path) -> Result<()> {
     let mut command = project::cargo("build");
     command.args(["--profile", profile, "--locked", "--manifest-path", "cells/Cargo.toml"]);

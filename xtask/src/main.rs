@@ -58,7 +58,7 @@ const TASKS: &[Task] = &[
         "change the protocol by rule; do the tests notice?",
         WithArguments(programs::mutants),
     ),
-    Task("bench", "[NAME ...] [--json]", "measure what the README claims", WithArguments(programs::bench)),
+    Task("bench", "[NAME ...] [OPTIONS]", "measure what the README claims", WithArguments(programs::bench)),
     Task("fuzz", "[TARGET] [--seconds N]", "fuzz the decoders", WithArguments(fuzz::command)),
     Task("tidy", "", "check the habits that no compiler holds", Plain(tidy::check)),
     Task("deny", "", "check licences and sources of dependencies", Plain(deny::check)),
@@ -96,7 +96,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask {name}: {error:#}");
-            ExitCode::FAILURE
+            let status = error.downcast_ref::<programs::Ended>().map(|ended| ended.status);
+            ExitCode::from(status.unwrap_or(1))
         }
     }
 }

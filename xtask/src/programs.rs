@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     cells, project, setup,
-    shell::{run, say},
+    shell::{reserve_stdout, run, say},
 };
 
 /// The demo's exit status when bytes are wrong.
@@ -44,25 +44,106 @@ fn verdict(code: Option<i32>) -> Result<&'static str> {
     }
 }
 
-/// `cargo xtask bench [NAME ...] [--json]`: one after the other, all if none is named.
+/// The benchmarks, each with what it is compared with or needs besides.
+const BENCHES: [(&str, &[setup::Program]); 14] = [
+    ("forward", setup::HAPROXY),
+    ("recover", &[]),
+    ("standby", &[]),
+    ("faults", setup::NAMESPACES),
+    ("replay", &[]),
+    ("checkpoint", &[]),
+    ("start", &[]),
+    ("chain", &[]),
+    ("classify", &[]),
+    ("density", setup::COMPARE),
+    ("middlebox", setup::COMPARE),
+    ("noisy", &[]),
+    ("tls", setup::HAPROXY),
+    ("apps", setup::APPS),
+];
+
+/// Why benchmarks did not succeed.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    what: String,
+    /// The exit status of the first that failed, or that of a missed bar if all others held: what `marram bench` means by it.
+    pub(crate) status: u8,
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Ended {}
+
+/// `marram bench` ends so if everything was measured and a figure misses its bar.
+const MISSED: u8 = 6;
+
+/// `cargo xtask bench [NAME ...] [OPTIONS]`: one after the other, all if none is named. With `--json` only they write to standard output.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
-    const ALL: [&str; 3] = ["forward", "recover", "checkpoint"];
+    let (names, flags) = bench_arguments(arguments)?;
+    if flags.iter().any(|flag| flag == "--json") {
+        reserve_stdout();
+    }
     setup::ensure(setup::BUILD)?;
-    setup::wish(setup::DEMO);
-    setup::wish(setup::BENCH);
+    for (_, programs) in BENCHES.iter().filter(|(name, _)| names.contains(name)) {
+        setup::ensure(programs)?;
+    }
     cells::build()?;
-    let (flags, names): (Vec<_>, Vec<_>) = arguments.iter().partition(|argument| argument.starts_with('-'));
-    let names = if names.is_empty() { ALL.to_vec() } else { names.into_iter().map(String::as_str).collect() };
+    if names.contains(&"classify") {
+        cells::build_classify_process()?;
+    }
+    run(project::cargo("build").args(["--release", "--locked", "--package", "marram"]))?;
     let mut failed = Vec::new();
     for name in names {
-        if run(release("marram").args(["bench", name]).args(&flags)).is_err() {
-            failed.push(name);
+        // Not by `run`: what it writes to standard output is what is asked for.
+        let status = release("marram").args(["bench", name]).args(&flags).status();
+        let status = status.with_context(|| format!("cannot start `marram bench {name}`"))?;
+        if !status.success() {
+            // Ended by a signal: an error like others.
+            failed.push((name, status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
         }
     }
-    if !failed.is_empty() {
-        bail!("failed: {}", failed.join(", "));
+    ended(&failed)
+}
+
+/// The names, all if there are none, and the options with what belongs to them.
+fn bench_arguments(arguments: &[String]) -> Result<(Vec<&'static str>, Vec<String>)> {
+    const WITH_VALUE: [&str; 2] = ["--only", "--cells"];
+    let known = || BENCHES.iter().map(|(name, _)| *name);
+    let (mut names, mut flags) = (Vec::new(), Vec::new());
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        if word.starts_with('-') {
+            flags.push(word.clone());
+            if WITH_VALUE.contains(&word.as_str()) {
+                flags.push(words.next().with_context(|| format!("{word} needs a value after it"))?.clone());
+            }
+            continue;
+        }
+        let Some(name) = known().find(|name| name == word) else {
+            bail!("there is no benchmark `{word}`: they are {}", known().collect::<Vec<_>>().join(", "));
+        };
+        names.push(name);
     }
-    Ok(())
+    if names.is_empty() {
+        names.extend(known());
+    }
+    Ok((names, flags))
+}
+
+fn ended(failed: &[(&str, u8)]) -> Result<()> {
+    let Some((_, first)) = failed.iter().find(|(_, status)| *status != MISSED).or_else(|| failed.first())
+    else {
+        return Ok(());
+    };
+    let each = failed.iter().map(|(name, status)| match *status {
+        MISSED => format!("{name} misses a bar"),
+        status => format!("{name} failed with status {status}"),
+    });
+    Err(Ended { what: each.collect::<Vec<_>>().join(", "), status: *first }.into())
 }
 
 /// `cargo xtask mutants`: minutes for a sample, hours for all of them, so no part of CI.
@@ -89,5 +170,30 @@ mod tests {
         for code in [Some(0), Some(1), None] {
             assert!(super::verdict(code).is_err(), "{code:?}");
         }
+    }
+
+    fn arguments(line: &str) -> anyhow::Result<(Vec<&'static str>, Vec<String>)> {
+        super::bench_arguments(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn benchmarks_are_named_and_a_value_is_no_name() {
+        let (names, flags) = arguments("classify --only c500 --json density").unwrap();
+        assert_eq!(names, ["classify", "density"]);
+        assert_eq!(flags, ["--only", "c500", "--json"]);
+        assert_eq!(arguments("--quick").unwrap().0.len(), super::BENCHES.len());
+        let error = arguments("classfy").unwrap_err().to_string();
+        assert!(error.contains("`classfy`") && error.contains("classify"), "{error}");
+        assert!(arguments("--only").is_err());
+    }
+
+    #[test]
+    fn a_failure_counts_more_than_a_missed_bar() {
+        let status = |failed: &[(&str, u8)]| {
+            super::ended(failed).err().and_then(|error| Some(error.downcast_ref::<super::Ended>()?.status))
+        };
+        assert_eq!(status(&[]), None);
+        assert_eq!(status(&[("chain", 6)]), Some(6));
+        assert_eq!(status(&[("chain", 6), ("tls", 5), ("start", 1)]), Some(5));
     }
 }

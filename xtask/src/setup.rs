@@ -5,12 +5,13 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::{
-    project,
+    c, project,
     shell::{capture, installed, run, say},
     toolchain::Toolchain,
 };
 
 /// A program that something here starts.
+#[derive(Clone, Copy)]
 pub(crate) struct Program {
     name: &'static str,
     package: &'static str,
@@ -50,7 +51,7 @@ pub(crate) const TEST: &[Program] = &[
     },
 ];
 
-/// What the demo and the benchmarks would like to have; they cope without and say so.
+/// What the demo would like to have; it copes without and says so.
 pub(crate) const DEMO: &[Program] = &[
     Program { name: "curl", package: "curl", purpose: "an unmodified client", folder: "" },
     Program {
@@ -61,15 +62,29 @@ pub(crate) const DEMO: &[Program] = &[
     },
 ];
 
-/// What cells are compared with in their tests; these are skipped without, and say so.
-pub(crate) const COMPARE: &[Program] = &[Program {
-    name: "memcached",
-    package: "memcached",
-    purpose: "the cache that the cell `memcached` must agree with; `systemctl disable --now memcached` stops the service that Debian makes of it",
-    folder: "/usr/bin",
-}];
+/// What cells are compared with in their tests; these are skipped without, and counted.
+pub(crate) const COMPARE: &[Program] = &[
+    Program {
+        name: "memcached",
+        package: "memcached",
+        purpose: "the cache that the cell `memcached` must agree with; `systemctl disable --now memcached` stops the service that Debian makes of it",
+        folder: "/usr/bin",
+    },
+    Program {
+        name: "memccapable",
+        package: "libmemcached-tools",
+        purpose: "libmemcached's own tests of a server, and its load generator",
+        folder: "/usr/bin",
+    },
+    Program {
+        name: "pymemcache/__init__.py",
+        package: "python3-pymemcache",
+        purpose: "a client of memcached in Python",
+        folder: "/usr/lib/python3/dist-packages",
+    },
+];
 
-/// What `marram exec` is tried with; tests of what is missing are skipped, and say so.
+/// What `marram exec` is tried with, and what redirects instead of it; tests of what is missing are skipped, and counted.
 pub(crate) const CLIENTS: &[Program] = &[
     Program { name: "python3", package: "python3", purpose: "an unmodified client", folder: "" },
     Program {
@@ -102,9 +117,30 @@ pub(crate) const CLIENTS: &[Program] = &[
         purpose: "a server and its client; `systemctl disable --now ssh` stops the service that Debian makes of it",
         folder: "/usr/sbin",
     },
+    Program { name: "ssh", package: "openssh-client", purpose: "an unmodified client", folder: "/usr/bin" },
+    Program {
+        name: "javac",
+        package: "default-jdk-headless",
+        purpose: "a client in Java",
+        folder: "/usr/bin",
+    },
+    Program { name: "node", package: "nodejs", purpose: "a client in JavaScript", folder: "/usr/bin" },
+    Program {
+        name: "nft",
+        package: "nftables",
+        purpose: "a kernel that redirects connections",
+        folder: "/usr/sbin",
+    },
+    Program {
+        name: "unshare",
+        package: "util-linux",
+        purpose: "a disk that fills up, and tests on one processor",
+        folder: "/usr/bin",
+    },
+    Program { name: "nc", package: "netcat-openbsd", purpose: "an unmodified client", folder: "/usr/bin" },
 ];
 
-/// What opens the games' pages; their tests are skipped without, and say so.
+/// What opens the games' pages; their tests are skipped without, and counted.
 pub(crate) const BROWSER: &[Program] = &[Program {
     name: "chromedriver",
     package: "chromium chromium-driver",
@@ -112,33 +148,93 @@ pub(crate) const BROWSER: &[Program] = &[Program {
     folder: "",
 }];
 
-/// What compiles cells in C; tests of these are skipped without, and say so.
-pub(crate) const C_CELLS: &[Program] = &[Program {
-    name: "wasm-ld",
-    package: "clang lld wasi-libc libclang-rt-dev-wasm32",
-    purpose: "cells in C",
-    folder: "",
+/// What compiles cells in C; tests of these are skipped without, and counted.
+pub(crate) const C_CELLS: &[Program] = &[
+    Program {
+        name: "wasm-ld",
+        package: "clang lld wasi-libc libclang-rt-dev-wasm32",
+        purpose: "cells in C",
+        folder: "",
+    },
+    Program { name: "make", package: "make", purpose: "projects in C", folder: "/usr/bin" },
+];
+
+/// What installs zig, which is in no package of Debian.
+const ZIG: &[Program] = &[Program {
+    name: "pip3",
+    package: "python3-pip",
+    purpose: "zig, another compiler of cells in C",
+    folder: "/usr/bin",
 }];
 
-/// What `bench forward` is compared with; it copes without and says so.
-pub(crate) const BENCH: &[Program] = &[Program {
+const HAPROXY_PROGRAM: Program = Program {
     name: "haproxy",
     package: "haproxy",
     purpose: "relays to compare with; `systemctl disable --now haproxy` stops the service that Debian makes of it",
     folder: "/usr/sbin",
-}];
+};
+
+/// What `bench forward` and `bench tls` are compared with.
+pub(crate) const HAPROXY: &[Program] = &[HAPROXY_PROGRAM];
+
+/// What `bench faults` makes machines and faults with.
+pub(crate) const NAMESPACES: &[Program] = &[
+    Program { name: "ip", package: "iproute2", purpose: "network namespaces", folder: "/usr/sbin" },
+    Program { name: "tc", package: "iproute2", purpose: "slow links", folder: "/usr/sbin" },
+    Program {
+        name: "unshare",
+        package: "util-linux",
+        purpose: "clocks and disks of their own",
+        folder: "/usr/bin",
+    },
+];
+
+/// What `bench apps` is compared with, and plays with.
+pub(crate) const APPS: &[Program] = &[
+    Program {
+        name: "nginx",
+        package: "nginx",
+        purpose: "a server and a proxy that compresses; `systemctl disable --now nginx` stops the service that Debian makes of it",
+        folder: "/usr/sbin",
+    },
+    Program {
+        name: "words",
+        package: "wamerican",
+        purpose: "the words of scrabble",
+        folder: "/usr/share/dict",
+    },
+];
 
 /// Installs everything that any command needs.
 pub(crate) fn everything() -> Result<()> {
-    [BUILD, FUZZ, TEST].into_iter().try_for_each(ensure)?;
+    for_tests()?;
     ensure_components()?;
-    wish(DEMO);
-    wish(COMPARE);
-    wish(CLIENTS);
-    wish(BROWSER);
-    wish(C_CELLS);
-    wish(BENCH);
     Toolchain::ensure().map(drop)
+}
+
+/// Whether this is a machine of continuous integration. There a test that cannot run is a failure.
+pub(crate) fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "false" | "0"))
+}
+
+/// Installs what tests and benchmarks start. In CI all of it must be there afterwards; elsewhere a test whose program is missing is
+/// skipped and counted.
+pub(crate) fn for_tests() -> Result<()> {
+    let needed = [BUILD, FUZZ, TEST].concat();
+    let optional = [DEMO, COMPARE, CLIENTS, BROWSER, C_CELLS, ZIG, HAPROXY, NAMESPACES, APPS];
+    if is_ci() {
+        ensure(&[needed, optional.concat()].concat())?;
+        return c::ensure_zig();
+    }
+    ensure(&needed)?;
+    // A package that cannot be had here must not keep the others out.
+    if ensure(&optional.concat()).is_err() {
+        optional.into_iter().for_each(wish);
+    }
+    if let Err(error) = c::ensure_zig() {
+        say(format!("going on without: {error:#}"));
+    }
+    Ok(())
 }
 
 /// The parts of the Rust toolchain that the checks call; some installations leave them out.

@@ -3,13 +3,25 @@
 use std::{
     ffi::OsStr,
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 
+/// Whether standard output belongs to one program's result; everything else goes to standard error then.
+static RESERVED: AtomicBool = AtomicBool::new(false);
+
+/// From now on nothing that is said here, and nothing that [`run`] starts, writes to standard output.
+pub(crate) fn reserve_stdout() {
+    RESERVED.store(true, Ordering::Relaxed);
+}
+
 /// Runs a program with its output passed through.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
+    if RESERVED.load(Ordering::Relaxed) {
+        command.stdout(std::io::stderr());
+    }
     let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
     if !status.success() {
         bail!("`{}` failed: {status}", line(command));
@@ -36,7 +48,11 @@ pub(crate) fn installed(program: &str) -> bool {
 
 /// Announces what is about to happen.
 pub(crate) fn say(what: impl std::fmt::Display) {
-    println!("==> {what}");
+    if RESERVED.load(Ordering::Relaxed) {
+        eprintln!("==> {what}");
+    } else {
+        println!("==> {what}");
+    }
 }
 
 /// Runs one step under a heading and a closing line with its time.

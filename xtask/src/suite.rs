@@ -1,32 +1,70 @@
 //! Every test there is, cheapest first: what `cargo xtask test` runs, and what CI ends in.
 
-use std::process::Command;
+use std::{io::ErrorKind, path::PathBuf, process::Command};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::{
-    cells, fuzz,
+    c, cells, fuzz,
     options::Options,
     programs, project, setup,
-    shell::{run, step},
+    shell::{run, say, step},
 };
 
-/// `cargo xtask test [--fuzz-seconds N]`: 0 leaves the fuzz targets out.
+/// Tells tests where to write that they could not run, one line each.
+const SKIPPED: &str = "MARRAM_SKIPPED";
+
+/// `cargo xtask test [--fuzz-seconds N]`: 0 leaves the fuzz targets out. Its last line counts the tests that could not run.
 pub(crate) fn test(arguments: &[String]) -> Result<()> {
+    forget_skipped()?;
+    let result = run_all(arguments);
+    say_skipped();
+    result
+}
+
+/// Removes what an earlier run has left.
+pub(crate) fn forget_skipped() -> Result<()> {
+    match std::fs::remove_file(skipped_file()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).context("cannot remove the list of skipped tests")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where tests that could not run are collected.
+fn skipped_file() -> PathBuf {
+    project::target().join("skipped-tests")
+}
+
+/// Says how many tests were skipped, and which; nothing if none was started.
+pub(crate) fn say_skipped() {
+    if let Ok(text) = std::fs::read_to_string(skipped_file()) {
+        say(summary(&text));
+    }
+}
+
+/// The line about what tests have written.
+fn summary(skipped: &str) -> String {
+    let mut tests: Vec<&str> = skipped.lines().collect();
+    tests.sort_unstable();
+    tests.dedup();
+    match tests.len() {
+        0 => "skipped: no test".to_owned(),
+        1 => format!("skipped: 1 test: {}", tests[0]),
+        count => format!("skipped: {count} tests: {}", tests.join("; ")),
+    }
+}
+
+/// All of them.
+pub(crate) fn run_all(arguments: &[String]) -> Result<()> {
     let mut options = Options::new(arguments);
     let fuzz_seconds = options.number("--fuzz-seconds")?.unwrap_or(fuzz::SECONDS_DEFAULT);
     options.finish()?;
-    step("set-up", || {
-        setup::ensure(setup::BUILD)?;
-        setup::ensure(setup::TEST)?;
-        setup::wish(setup::DEMO);
-        setup::wish(setup::COMPARE);
-        setup::wish(setup::CLIENTS);
-        setup::wish(setup::BROWSER);
-        setup::wish(setup::C_CELLS);
-        Ok(())
-    })?;
+    step("set-up", setup::for_tests)?;
     step("cells", cells::build)?;
+    step("cells in C by zig", c::build_with_zig)?;
+    std::fs::write(skipped_file(), "").context("cannot begin the list of skipped tests")?;
     for manifest in project::SIDE_MANIFESTS {
         step(&format!("tests of {manifest}"), || run(&mut side_tests(manifest)))?;
     }
@@ -34,7 +72,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
         // All of them, also behind one that fails: a run takes long, and says what it can.
         let flags =
             ["--release", "--locked", "--workspace", "--no-fail-fast", "--features", "marram-sim/wasm"];
-        run(project::cargo("test").args(flags))
+        run(project::cargo("test").args(flags).env(SKIPPED, skipped_file()))
     })?;
     step("simulation", || programs::sim(&[]))?;
     step("named mutations of the protocol", || programs::sim(&["mutants".into()]))?;
@@ -48,6 +86,20 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
 fn side_tests(manifest: &str) -> Command {
     let mut command = project::side_cargo("test", manifest);
     command.args(["--release", "--workspace"]).env("CARGO_PROFILE_RELEASE_LTO", "off");
-    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16").env(SKIPPED, skipped_file());
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::summary;
+
+    #[test]
+    fn the_last_line_counts_and_names_what_was_skipped() {
+        assert_eq!(summary(""), "skipped: no test");
+        assert_eq!(summary("a: no gdb\n"), "skipped: 1 test: a: no gdb");
+        // A test that misses two things, and one that says the same twice.
+        let text = "b: no nginx\na: no gdb\nb: no nginx\n";
+        assert_eq!(summary(text), "skipped: 2 tests: a: no gdb; b: no nginx");
+    }
 }

@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "marram-host",
             "marram-preload",
             "marram-sandbox",
+            "marram-scrabble",
             "marram-session",
             "marram-wire",
         ],

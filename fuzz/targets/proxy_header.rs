@@ -1,0 +1,29 @@
+//! Headers of the PROXY protocol: what is decided stays decided whatever comes behind, nothing is waited for beyond the longest
+//! header, and what is read is written so that it is read again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use marram_session::agent::proxy::{HEADER_MAX, Said, read, write};
+
+fuzz_target!(|data: &[u8]| {
+    let whole = read(data);
+    assert!(whole != Ok(Said::More) || data.len() < HEADER_MAX, "waits for more than can be");
+    // Every cut of a long input would take for ever.
+    for upto in (0..data.len()).step_by(1 + data.len() / 64) {
+        let early = read(&data[..upto]);
+        assert!(early == Ok(Said::More) || early == whole, "{early:?} became {whole:?}");
+    }
+    if let Ok(Said::Header { len, ends }) = whole {
+        assert!(len <= data.len().min(HEADER_MAX));
+        let written = write(ends);
+        let Ok(Said::Header { len, ends: again }) = read(&written) else {
+            panic!("{written:?} is no header")
+        };
+        assert_eq!(len, written.len());
+        let plain = |at: std::net::SocketAddr| (at.ip().to_canonical(), at.port());
+        assert_eq!(
+            again.map(|ends| (plain(ends.source), plain(ends.destination))),
+            ends.map(|ends| (plain(ends.source), plain(ends.destination)))
+        );
+    }
+});
