@@ -27,7 +27,7 @@ const LINES_SHOWN: usize = 80;
 const FAILURES_MAX: usize = 20;
 
 const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--first] [--verbose]
-       marram-sim mutants [--only TEXT]
+       marram-sim mutants [--only TEXT] [--unproven]
   without arguments: the saved seeds and 20,000 more
   SEED               that seed alone, with everything that happened
   --from --count     so many seeds from that one on
@@ -46,6 +46,7 @@ struct Arguments {
     verbose: bool,
     mutants: bool,
     only: Option<String>,
+    unproven: bool,
 }
 
 fn main() -> ExitCode {
@@ -85,6 +86,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             }
             "mutants" => arguments.mutants = true,
             "--only" => arguments.only = words.next(),
+            "--unproven" => arguments.unproven = true,
             _ => arguments.seed = Some(number(Some(word))?),
         }
     }
@@ -93,7 +95,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
 
 /// Breaks the protocol and sees that it is noticed.
 fn mutate(arguments: &Arguments) -> bool {
-    mutants::run_named(arguments.only.as_deref()).unwrap_or_else(|error| {
+    mutants::run_named(arguments.only.as_deref(), arguments.unproven).unwrap_or_else(|error| {
         eprintln!("mutations: {error}");
         false
     })

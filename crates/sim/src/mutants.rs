@@ -51,15 +51,18 @@ fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Applies every named mutation, or those whose name contains `only`. Returns whether all were caught.
+/// Applies every named mutation, those whose name contains `only`, or those of which it was not seen so far that they are caught.
+/// Returns whether all were caught.
 ///
 /// # Errors
 /// If the copies cannot be written or built, or if a mutation does not fit the sources.
-pub fn run_named(only: Option<&str>) -> io::Result<bool> {
+pub fn run_named(only: Option<&str>, unproven: bool) -> io::Result<bool> {
     let text = fs::read_to_string(root().join("crates/sim/mutations/named.txt"))?;
     let mut mutations = named::parse(&text, &root())?;
     mutations.retain(|mutation| only.is_none_or(|only| mutation.name.contains(only)));
-    if only.is_none() {
+    if unproven {
+        mutations.retain(|mutation| mutation.unproven);
+    } else if only.is_none() {
         let all = mutations.len();
         mutations.retain(|mutation| !mutation.unproven);
         println!("{} of {all} are unproven and run by name alone", all - mutations.len());

@@ -4,7 +4,7 @@
 //! for a session is found on a consistent hash ring over the edges that are there (Pico's chords), so that what a dead edge held
 //! spreads over all others. One that was chosen stays as long as it is there: nothing moves because an edge joins.
 
-use super::{Session, Shard};
+use super::{Session, Shard, recalls::Recalls};
 use crate::{
     api::{self, FromShard, Now, Out, Protect, WireId},
     coordinator::contents::Stands,
@@ -15,25 +15,18 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use marram_session::{
-    cell::Seed,
-    owner::{KeeperId, Owner, Phase},
-};
+use marram_session::owner::{KeeperId, Phase};
 use marram_wire::{
-    frame::{Channel, Code, Frame, Hello, Keeper, Recall, Speaker},
+    frame::{Channel, Code, Frame, Keeper, Speaker},
     id::{Generation, SessionId},
     limits::REPLAYED_EVERY,
-    seal::{self, KeeperKey, SessionKeys},
+    seal::{self, KeeperKey},
 };
 
 const MS: u64 = 1_000_000;
 /// First wait before a session is placed again with a keeper that let it go; doubles.
 const AGAIN_MIN_NS: u64 = 100 * MS;
 const AGAIN_MAX_NS: u64 = 30_000 * MS;
-/// How long a recorder may take to say what it keeps of a session that is recovered, and to hand it over.
-const RECALL_NS: u64 = 50 * MS;
-const RECALLED_NS: u64 = 500 * MS;
-
 /// What a wire's greeting said of the keeper behind it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Role {
@@ -66,27 +59,19 @@ pub(super) struct Placing {
     listed: Option<(KeeperId, Generation)>,
 }
 
-/// A session that is to be recovered, while a recorder is asked.
-#[derive(Debug)]
-pub(super) struct Recalling {
-    hello: (WireId, Hello),
-    at: (WireId, Channel),
-    until_ns: u64,
-}
-
 /// What the shard knows of keepers as a whole.
 #[derive(Debug, Default)]
 pub(super) struct Keepers {
     made: u64,
     ring: Ring,
     /// By wire and channel, whose session it is.
-    channels: BTreeMap<(WireId, Channel), (SessionId, Option<KeeperId>)>,
-    recalls: BTreeMap<SessionId, Recalling>,
+    pub(super) channels: BTreeMap<(WireId, Channel), (SessionId, Option<KeeperId>)>,
+    pub(super) recalls: Recalls,
 }
 
 impl Keepers {
     pub(super) fn due_ns(&self) -> Option<u64> {
-        self.recalls.values().map(|recalling| recalling.until_ns).min()
+        self.recalls.due_ns()
     }
 }
 
@@ -172,7 +157,7 @@ impl Shard {
             .find(|(_, role)| id.0[0] % role.shards == role.shard)
     }
 
-    fn recorder(&self) -> Option<(WireId, Role)> {
+    pub(super) fn recorder(&self) -> Option<(WireId, Role)> {
         let recorders = self
             .wires
             .iter()
@@ -350,125 +335,6 @@ impl Shard {
                 }
             }
             None => self.recall_frame(now, id, wire, channel, frame, out),
-        }
-    }
-
-    /// Asks a recorder what it keeps of a session that is not here and is to be recovered. True if there is one to wait for.
-    pub(super) fn recall(&mut self, now: Now, wire: WireId, hello: &Hello, out: &mut Vec<Out>) -> bool {
-        if self.keepers.recalls.contains_key(&hello.session) {
-            return true;
-        }
-        let Some((at, _)) = self.recorder() else { return false };
-        let Some(recorder) = self.wires.get_mut(&at) else { return false };
-        let (channel, session) = (recorder.channel(), hello.session);
-        self.keepers.channels.insert((at, channel), (session, None));
-        let until_ns = now.mono_ns + RECALL_NS;
-        let recalling = Recalling { hello: (wire, hello.clone()), at: (at, channel), until_ns };
-        self.keepers.recalls.insert(session, recalling);
-        self.counters.recalls += 1;
-        out.push(Out::Send { wire: at, frame: Recall { channel, session }.into() });
-        true
-    }
-
-    fn recall_frame(
-        &mut self,
-        now: Now,
-        id: SessionId,
-        wire: WireId,
-        channel: Channel,
-        frame: Frame,
-        out: &mut Vec<Out>,
-    ) {
-        match frame {
-            Frame::Ended(_) | Frame::Reject(_) => {
-                self.keepers.channels.remove(&(wire, channel));
-                self.recall_over(now, id, out);
-            }
-            Frame::Recalled(recalled) if !self.sessions.contains_key(&id) => {
-                let Some(recalling) = self.keepers.recalls.get_mut(&id) else { return };
-                recalling.until_ns = now.mono_ns + RECALLED_NS;
-                let (end, hello) = recalling.hello.clone();
-                let made = self.recalled(now, end, &hello, recalled, out);
-                if !made {
-                    self.keepers.channels.remove(&(wire, channel));
-                    self.recall_over(now, id, out);
-                }
-            }
-            other => {
-                let before = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
-                self.with_owner(now, id, out, |owner, effects| owner.fed(now, other, effects));
-                let whole = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
-                let gone = !self.sessions.contains_key(&id);
-                if gone || (whole && !before) {
-                    self.recall_over(now, id, out);
-                }
-            }
-        }
-    }
-
-    /// Makes the owner that is fed with what the recorder keeps.
-    fn recalled(
-        &mut self,
-        now: Now,
-        end: WireId,
-        hello: &Hello,
-        recalled: marram_wire::frame::Recalled,
-        out: &mut Vec<Out>,
-    ) -> bool {
-        let keys = SessionKeys::derive(&self.secret, hello.session);
-        let Ok(proven) = self.proven(end, hello, &keys) else { return false };
-        let Ok((app, ends)) = self.resolve(now, end, hello, proven, out) else { return false };
-        let hosts: Vec<_> = ends.iter().map(|(.., host)| *host).collect();
-        let mut effects = Vec::new();
-        let (policy, seed) = (super::policy(&app, &self.config), Seed(self.random.bytes()));
-        let owner = Owner::new(hello.session, app.image, keys, policy, &hosts, seed);
-        let Ok(owner) = owner.recalled(recalled, hello.promised, &mut effects) else { return false };
-        let session = self.new_session(now, owner, &app);
-        self.sessions.insert(hello.session, session);
-        self.perform(now, hello.session, effects, out);
-        // With neither checkpoint nor log there is nothing more to wait for.
-        let whole = self.sessions.get(&hello.session).is_some_and(|it| it.owner.recalled_whole());
-        if whole {
-            self.recall_over(now, hello.session, out);
-        }
-        true
-    }
-
-    /// Whatever a recorder gave, the session's recovery goes on.
-    fn recall_over(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
-        let Some(recalling) = self.keepers.recalls.remove(&id) else {
-            // The recovery went on before; checkpoints that were on their way are missing.
-            return self.with_owner(now, id, out, |owner, effects| owner.unfed(effects));
-        };
-        let whole = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
-        if whole {
-            self.counters.recalled += 1;
-        } else {
-            self.keepers.channels.remove(&recalling.at);
-            let following = self.sessions.get(&id).is_some_and(|it| it.owner.phase() == Phase::Following);
-            if following {
-                self.with_owner(now, id, out, |owner, effects| {
-                    owner.leave(Code::Waiting, "the recorder gave only a part".to_string(), effects);
-                });
-            }
-        }
-        let (wire, hello) = recalling.hello;
-        if self.wires.contains_key(&wire) {
-            self.hello_recalled(now, wire, hello, out);
-        }
-    }
-
-    /// Recorders that take too long are not waited for.
-    pub(super) fn recalls_due(&mut self, now: Now, out: &mut Vec<Out>) {
-        while let Some(id) = self
-            .keepers
-            .recalls
-            .iter()
-            .find(|(_, recalling)| recalling.until_ns <= now.mono_ns)
-            .map(|(id, _)| *id)
-        {
-            self.counters.recalls_late += 1;
-            self.recall_over(now, id, out);
         }
     }
 

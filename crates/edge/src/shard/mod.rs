@@ -4,6 +4,7 @@ mod effects;
 mod hello;
 mod keepers;
 mod peers;
+mod recalls;
 mod record;
 mod refused;
 mod report;

@@ -114,7 +114,7 @@ impl Owner {
 
     /// The answer to [`Effect::Start`].
     pub fn started(&mut self, now: Now, cell: CellId, result: Result<(), CellError>, out: &mut Vec<Effect>) {
-        if self.cell != Some(cell) {
+        if self.former_started(cell, &result, out) || self.cell != Some(cell) {
             return;
         }
         if self.is_following() {

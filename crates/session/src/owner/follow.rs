@@ -57,7 +57,7 @@ pub(super) struct Follow {
     /// A checkpoint on its way: what it will be, and how many bytes of it are there.
     arriving: Option<(CheckpointMeta, u64)>,
     /// The cell as it is while a full checkpoint arrives that will replace it.
-    former: Option<CellId>,
+    former: Option<Former>,
     /// Whether a handler runs.
     busy: bool,
     /// Log before this is covered by a checkpoint that an end holds: an end that lacks it need not be given it.
@@ -79,6 +79,14 @@ pub(super) struct Follow {
     recalled: Option<Box<Recall>>,
     /// What the digest must have been at the ends' log, and at the end of what the recorder gave.
     owed: Vec<(u64, [u8; 8])>,
+}
+
+/// A cell that a checkpoint on its way will replace.
+#[derive(Clone, Copy, Debug)]
+struct Former {
+    cell: CellId,
+    /// Whether it has started or been restored: it may still be starting when the checkpoint is announced.
+    standing: bool,
 }
 
 /// A place in the log.
@@ -279,7 +287,7 @@ impl Owner {
             return unfit(Code::Protocol, "a checkpoint does not fit what is kept here");
         }
         if meta.full {
-            follow.former = self.cell.take();
+            follow.former = self.cell.take().map(|cell| Former { cell, standing: follow.standing });
             out.push(Effect::Restore(self.image, alloc::vec![meta.clone()]));
         } else if let Some(cell) = self.cell {
             out.push(Effect::Advance(cell, meta.clone()));
@@ -373,6 +381,23 @@ impl Owner {
         self.unfit(Unfit(Code::Guest, reason.to_string()), out);
     }
 
+    /// If this cell is the one that a checkpoint on its way will replace: it has started, or cannot. Whoever takes over before the
+    /// checkpoint is whole goes on with it.
+    pub(super) fn former_started(
+        &mut self,
+        cell: CellId,
+        result: &Result<(), CellError>,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(follow) = &mut self.follow else { return false };
+        let Some(former) = follow.former.as_mut().filter(|former| former.cell == cell) else { return false };
+        match result {
+            Ok(()) => former.standing = true,
+            Err(error) => self.unfit(Unfit(error.code, error.reason.clone()), out),
+        }
+        true
+    }
+
     /// The cell stands: started, or restored with this header.
     pub(super) fn stands(
         &mut self,
@@ -387,7 +412,7 @@ impl Owner {
             Ok(()) => {
                 if let Some(follow) = &mut self.follow {
                     follow.standing = true;
-                    out.extend(follow.former.take().map(Effect::Remove));
+                    out.extend(follow.former.take().map(|former| Effect::Remove(former.cell)));
                     if let Some(((meta, _), channel)) = follow.arriving.take().zip(follow.channel) {
                         let (bytes, complete) = (core::mem::take(&mut follow.stored), Some(meta.number));
                         out.push(Effect::Feeder(Stored { channel, bytes, complete }.into()));
@@ -439,7 +464,8 @@ impl Owner {
                 channel
                     .map(|channel| Effect::Feeder(Reject { channel, code, reason: reason.clone() }.into())),
             );
-            out.extend(self.follow.take().and_then(|follow| follow.former).map(Effect::Remove));
+            let former = self.follow.take().and_then(|follow| follow.former);
+            out.extend(former.map(|former| Effect::Remove(former.cell)));
             out.extend(self.cell.take().map(Effect::Remove));
             return out.push(Effect::Over(code, reason));
         }

@@ -14,7 +14,9 @@ use std::{
 
 /// What the copy holds.
 const MEMBERS: [&str; 5] = ["crates/wire", "crates/session", "crates/edge", "crates/sim", "cells/chain/algo"];
-/// A mutant that runs for longer hangs, and so is caught.
+/// How many seeds a mutant runs at a time: seconds of work.
+const CHUNK: u64 = 1_000;
+/// A mutant that takes longer for that many hangs, and so is caught. It says nothing of a mutant that runs through more of them.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How often a running mutant is looked at.
 const LOOK: Duration = Duration::from_millis(20);
@@ -113,10 +115,16 @@ impl Workshop {
 
     /// Fresh seeds, and saved ones where those say nothing.
     fn search(&self, variant: u32, from: u64, count: u64) -> io::Result<Verdict> {
-        let (from, count) = (from.to_string(), count.to_string());
-        let fresh = self.run(variant, &["--first", "--from", &from, "--count", &count])?;
-        if fresh != Verdict::Survived {
-            return Ok(fresh);
+        let end = from + count;
+        let mut next = from;
+        while next < end {
+            let chunk = CHUNK.min(end - next);
+            let (first, size) = (next.to_string(), chunk.to_string());
+            let fresh = self.run(variant, &["--first", "--from", &first, "--count", &size])?;
+            if fresh != Verdict::Survived {
+                return Ok(fresh);
+            }
+            next += chunk;
         }
         Ok(match self.run(variant, &["--first", "--count", "0"])? {
             Verdict::Caught(words) => Verdict::SavedOnly(words),

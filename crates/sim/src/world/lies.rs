@@ -186,7 +186,8 @@ fn order(chance: &mut Random, out: &mut [Out], range: Range<usize>) -> bool {
 /// checkpoint that was announced it would, and none is withheld here.
 fn missing_or_twice(chance: &mut Random, out: &mut Vec<Out>, range: Range<usize>) -> bool {
     let at = range.start + chance.index(range.len());
-    let may_miss = matches!(frame(out, at), Some(Frame::LogPart(_) | Frame::KeptInput(_)));
+    // All that is announced may be withheld; without the announcement there is no answer.
+    let may_miss = !matches!(frame(out, at), Some(Frame::Recalled(_)) | None);
     if may_miss && chance.percent(50) {
         out.remove(at);
     } else if let Some(Out::Send { wire, frame }) = out.get(at) {

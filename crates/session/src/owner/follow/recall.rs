@@ -137,6 +137,16 @@ impl Owner {
         })
     }
 
+    /// Whether checkpoints that a recorder announced are still to come from it.
+    #[must_use]
+    pub fn recalled_lacks(&self) -> bool {
+        let recall = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
+        recall.is_some_and(|recall| {
+            let announced = recall.said.checkpoints.iter().map(|meta| meta.size);
+            recall.given < announced.fold(0, u64::saturating_add)
+        })
+    }
+
     /// Whether every end goes on just where the recorder's messages end: one that begins elsewhere never sent all of them, or has
     /// been made to forget some that they lack.
     pub(super) fn ends_go_on_from(&self, recall: &Recall) -> bool {

@@ -20,7 +20,7 @@ impl Owner {
     pub(super) fn forget_fed(&mut self, out: &mut Vec<Effect>) {
         if let Some(follow) = self.follow.take() {
             self.seed = follow.own_seed;
-            out.extend(follow.former.map(Effect::Remove));
+            out.extend(follow.former.map(|former| Effect::Remove(former.cell)));
         }
         out.extend(self.cell.take().map(Effect::Remove));
         self.replay = None;
@@ -41,15 +41,20 @@ impl Owner {
             // Half of a checkpoint: the cell is as it was before.
             if meta.full {
                 out.extend(self.cell.take().map(Effect::Remove));
-                self.cell = follow.former.take();
+                let former = follow.former.take();
+                self.cell = former.map(|former| former.cell);
+                follow.standing = former.is_some_and(|former| former.standing);
             }
             follow.standing &= self.cell.is_some();
         }
         // All of one: the cell is about to stand elsewhere.
         follow.standing &= follow.arriving.is_none();
-        let lost = follow.recalled.is_some() && !follow.standing;
-        if lost && self.phase != Phase::Following {
-            self.begin_anew(out);
+        let recalls = follow.recalled.is_some() && !follow.standing;
+        if recalls && (self.recalled_lacks() || !self.recalled_whole()) {
+            match self.phase {
+                Phase::Following => self.forget_fed(out),
+                _ => self.begin_anew(out),
+            }
         }
     }
 

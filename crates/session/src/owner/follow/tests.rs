@@ -1,6 +1,7 @@
 //! Taking over, one history at a time: what a standby was fed, what the ends have, and what becomes of the session. The cell
 //! echoes.
 
+mod half;
 mod recall;
 
 use super::*;
@@ -461,23 +462,6 @@ fn an_end_that_lacks_log_from_before_that_checkpoint_makes_it_begin_anew() {
     let covered =
         |frame: &Frame| matches!(frame, Frame::Truncate(it) if it.log_offset == standby.history.offset(3));
     assert!(standby.sent(Port::SERVER).any(covered), "it may forget what lies before: {:?}", standby.out);
-}
-
-#[test]
-fn half_a_checkpoint_leaves_the_cell_where_it_stood() {
-    let mut standby = fed_from_the_middle();
-    let meta = CheckpointMeta { size: 16, number: 2, ..standby.history.meta(4) };
-    standby.owner.fed(NOW, Base { channel: 9, meta, took: Vec::new() }.into(), &mut standby.out);
-    standby.owner.name_cell(CellId(2));
-    let half = CheckpointPart { channel: 9, bytes: Bytes::from_static(&[0; 8]) };
-    standby.owner.fed(NOW, half.into(), &mut standby.out);
-    standby.out.clear();
-    standby.owner.unfed(&mut standby.out);
-    assert!(matches!(&standby.out[..], [Effect::Remove(CellId(2))]), "{:?}", standby.out);
-    standby.opens(&level(5, 4), &Says { log: 5..5, ..level(5, 0) });
-    assert!(standby.goes_on(), "{:?}", standby.out);
-    assert_eq!(standby.owner.cell(), Some(CELL));
-    assert_eq!((standby.heard(), standby.echoes()), (SAID[2..4].to_vec(), Vec::new()));
 }
 
 #[test]

@@ -1,0 +1,199 @@
+//! Asking a recorder what it keeps of a session that is to be recovered. It is not waited for for long: what it does not give in
+//! time, the ends are asked for.
+
+use super::Shard;
+use crate::api::{Now, Out, WireId};
+use alloc::{collections::BTreeMap, string::ToString, vec::Vec};
+use marram_session::{
+    cell::Seed,
+    owner::{Owner, Phase},
+};
+use marram_wire::{
+    frame::{Channel, Code, Frame, Hello, Recall},
+    id::SessionId,
+    seal::SessionKeys,
+};
+
+const MS: u64 = 1_000_000;
+
+/// How long a recorder may take to say what it keeps of a session that is recovered, and to hand it over.
+const RECALL_NS: u64 = 50 * MS;
+const RECALLED_NS: u64 = 500 * MS;
+/// How much longer for each byte of a checkpoint, so that a recorder gives at least a megabyte a second.
+const RECALLED_BYTE_NS: u64 = 1_000;
+
+/// A session that is to be recovered, while a recorder is asked.
+#[derive(Debug)]
+struct Recalling {
+    hello: (WireId, Hello),
+    at: (WireId, Channel),
+    until_ns: u64,
+}
+
+/// A session that is being recovered, to which a recorder still owes a checkpoint.
+#[derive(Debug)]
+struct Owed {
+    at: (WireId, Channel),
+    until_ns: u64,
+}
+
+/// Sessions of which a recorder was asked, and has not given everything.
+#[derive(Debug, Default)]
+pub(super) struct Recalls {
+    /// Those whose recovery waits for log and messages.
+    asked: BTreeMap<SessionId, Recalling>,
+    /// Those whose recovery goes on, and will need the checkpoint in the end.
+    owed: BTreeMap<SessionId, Owed>,
+}
+
+impl Recalls {
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        let asked = self.asked.values().map(|recalling| recalling.until_ns);
+        asked.chain(self.owed.values().map(|owed| owed.until_ns)).min()
+    }
+
+    /// So many bytes of a checkpoint came.
+    fn given(&mut self, now: Now, id: SessionId, bytes: u64) {
+        let asked = self.asked.get_mut(&id).map(|recalling| &mut recalling.until_ns);
+        let owed = self.owed.get_mut(&id).map(|owed| &mut owed.until_ns);
+        for until_ns in asked.into_iter().chain(owed) {
+            let longer_ns = until_ns.saturating_add(bytes.saturating_mul(RECALLED_BYTE_NS));
+            *until_ns = longer_ns.min(now.mono_ns + RECALLED_NS).max(*until_ns);
+        }
+    }
+}
+
+impl Shard {
+    /// Asks a recorder what it keeps of a session that is not here and is to be recovered. True if there is one to wait for.
+    pub(super) fn recall(&mut self, now: Now, wire: WireId, hello: &Hello, out: &mut Vec<Out>) -> bool {
+        if self.keepers.recalls.asked.contains_key(&hello.session) {
+            return true;
+        }
+        let Some((at, _)) = self.recorder() else { return false };
+        let Some(recorder) = self.wires.get_mut(&at) else { return false };
+        let (channel, session) = (recorder.channel(), hello.session);
+        self.keepers.recalls.owed.remove(&session);
+        self.keepers.channels.insert((at, channel), (session, None));
+        let until_ns = now.mono_ns + RECALL_NS;
+        let recalling = Recalling { hello: (wire, hello.clone()), at: (at, channel), until_ns };
+        self.keepers.recalls.asked.insert(session, recalling);
+        self.counters.recalls += 1;
+        out.push(Out::Send { wire: at, frame: Recall { channel, session }.into() });
+        true
+    }
+
+    pub(super) fn recall_frame(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        wire: WireId,
+        channel: Channel,
+        frame: Frame,
+        out: &mut Vec<Out>,
+    ) {
+        match frame {
+            Frame::Ended(_) | Frame::Reject(_) => {
+                self.keepers.channels.remove(&(wire, channel));
+                self.recall_over(now, id, out);
+            }
+            Frame::Recalled(recalled) if !self.sessions.contains_key(&id) => {
+                let Some(recalling) = self.keepers.recalls.asked.get_mut(&id) else { return };
+                recalling.until_ns = now.mono_ns + RECALLED_NS;
+                let (end, hello) = recalling.hello.clone();
+                let made = self.recalled(now, end, &hello, recalled, out);
+                if !made {
+                    self.keepers.channels.remove(&(wire, channel));
+                    self.recall_over(now, id, out);
+                }
+            }
+            other => {
+                let before = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
+                let bytes = match &other {
+                    Frame::CheckpointPart(part) => part.bytes.len() as u64,
+                    _ => 0,
+                };
+                self.with_owner(now, id, out, |owner, effects| owner.fed(now, other, effects));
+                let whole = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
+                let gone = !self.sessions.contains_key(&id);
+                self.keepers.recalls.given(now, id, bytes);
+                if gone || (whole && !before) {
+                    self.recall_over(now, id, out);
+                }
+            }
+        }
+    }
+
+    /// Makes the owner that is fed with what the recorder keeps.
+    fn recalled(
+        &mut self,
+        now: Now,
+        end: WireId,
+        hello: &Hello,
+        recalled: marram_wire::frame::Recalled,
+        out: &mut Vec<Out>,
+    ) -> bool {
+        let keys = SessionKeys::derive(&self.secret, hello.session);
+        let Ok(proven) = self.proven(end, hello, &keys) else { return false };
+        let Ok((app, ends)) = self.resolve(now, end, hello, proven, out) else { return false };
+        let hosts: Vec<_> = ends.iter().map(|(.., host)| *host).collect();
+        let mut effects = Vec::new();
+        let (policy, seed) = (super::policy(&app, &self.config), Seed(self.random.bytes()));
+        let owner = Owner::new(hello.session, app.image, keys, policy, &hosts, seed);
+        let Ok(owner) = owner.recalled(recalled, hello.promised, &mut effects) else { return false };
+        let session = self.new_session(now, owner, &app);
+        self.sessions.insert(hello.session, session);
+        self.perform(now, hello.session, effects, out);
+        // With neither checkpoint nor log there is nothing more to wait for.
+        let whole = self.sessions.get(&hello.session).is_some_and(|it| it.owner.recalled_whole());
+        if whole {
+            self.recall_over(now, hello.session, out);
+        }
+        true
+    }
+
+    /// Whatever a recorder gave, the session's recovery goes on.
+    pub(super) fn recall_over(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+        let Some(recalling) = self.keepers.recalls.asked.remove(&id) else {
+            // The recovery went on before; checkpoints that were on their way are missing.
+            return self.with_owner(now, id, out, |owner, effects| owner.unfed(effects));
+        };
+        let whole = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
+        if whole {
+            self.counters.recalled += 1;
+            let owed = Owed { at: recalling.at, until_ns: now.mono_ns + RECALLED_NS };
+            self.keepers.recalls.owed.insert(id, owed);
+        } else {
+            self.keepers.channels.remove(&recalling.at);
+            let following = self.sessions.get(&id).is_some_and(|it| it.owner.phase() == Phase::Following);
+            if following {
+                self.with_owner(now, id, out, |owner, effects| {
+                    owner.leave(Code::Waiting, "the recorder gave only a part".to_string(), effects);
+                });
+            }
+        }
+        let (wire, hello) = recalling.hello;
+        if self.wires.contains_key(&wire) {
+            self.hello_recalled(now, wire, hello, out);
+        }
+    }
+
+    /// Recorders that take too long are not waited for.
+    pub(super) fn recalls_due(&mut self, now: Now, out: &mut Vec<Out>) {
+        while let Some(id) = due(&self.keepers.recalls.asked, |recalling| recalling.until_ns, now) {
+            self.counters.recalls_late += 1;
+            self.recall_over(now, id, out);
+        }
+        while let Some(id) = due(&self.keepers.recalls.owed, |owed| owed.until_ns, now) {
+            let Some(owed) = self.keepers.recalls.owed.remove(&id) else { continue };
+            if self.sessions.get(&id).is_some_and(|it| it.owner.recalled_lacks()) {
+                self.counters.recalls_late += 1;
+                self.keepers.channels.remove(&owed.at);
+                self.with_owner(now, id, out, |owner, effects| owner.unfed(effects));
+            }
+        }
+    }
+}
+
+fn due<T>(waiting: &BTreeMap<SessionId, T>, until_ns: impl Fn(&T) -> u64, now: Now) -> Option<SessionId> {
+    waiting.iter().find(|(_, it)| until_ns(it) <= now.mono_ns).map(|(id, _)| *id)
+}
