@@ -340,6 +340,11 @@ impl Client {
             return;
         }
         let Some((_, step)) = self.step.take() else { return };
+        // What answers is there: one answer that is lost later is not to cost the lease.
+        let failures = self.failures;
+        if result.is_ok() {
+            self.failures = 0;
+        }
         match (step, result) {
             (Step::Revoke, _) => self.lease = None,
             // The store is full: that is no reason to think that it is away.
@@ -400,6 +405,7 @@ impl Client {
                 self.wait(now_ns);
             }
             (step, Ok(reply)) => {
+                self.failures = failures;
                 let why = format!("the store answered {step:?} with {reply:?}, as none of this version does");
                 self.failed(now_ns, &Failure::Refused(why), out);
             }
@@ -418,7 +424,7 @@ impl Client {
         self.go_away(now_ns, format!("{failure}"), out);
     }
 
-    /// Nothing more for a while, longer each time until all is well.
+    /// Nothing more for a while, longer each time until the store answers.
     fn wait(&mut self, now_ns: u64) {
         let doubled = BACKOFF_MIN_NS.saturating_mul(1 << self.failures.min(8)).min(BACKOFF_MAX_NS);
         self.failures = self.failures.saturating_add(1);

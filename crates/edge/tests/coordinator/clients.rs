@@ -5,8 +5,8 @@ use super::Dice;
 use bytes::Bytes;
 use marram_edge::api::Placed;
 use marram_edge::coordinator::{
-    Ask, AskAnswer, BACKOFF_MAX_NS, Changes, Client, Config, Failure, In, LISTING_NS, Out, Placements, Reply,
-    Request, STORE_BYTES_MAX, StandsBy, State, Store, VALUE_BYTES_MAX,
+    Ask, AskAnswer, BACKOFF_MAX_NS, Changes, Client, Config, Failure, In, LISTING_NS, Lease, Out, Placements,
+    Reply, Request, STORE_BYTES_MAX, StandsBy, State, Store, VALUE_BYTES_MAX,
     contents::{
         Claimed, Held, NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, Registration, Stands, Subject, Witnessed,
         decode, edge_key,
@@ -255,6 +255,36 @@ fn while_it_is_away_everybody_is_told_so_at_once_and_afterwards_all_is_as_before
         assert_eq!(world.names(index).len(), 3);
         assert_eq!(world.edges[index].client.figures().leases_lost, 1, "all of them registered anew");
     }
+}
+
+#[test]
+fn an_answer_that_is_lost_behind_one_that_came_costs_no_lease() {
+    let mut client = Client::new(Config { edge: "edge".into(), lease_s: 2, salt: 3 }, 0);
+    let (mut now, mut out) = (0, Vec::new());
+    client.step(now, In::Here(registration(1)), &mut out);
+    let mut asked = |now: &mut u64, result| {
+        let sent = out.drain(..).find_map(|out| match out {
+            Out::Send { tag, .. } => Some(tag),
+            _ => None,
+        });
+        client.step(*now, In::Answered { tag: sent.expect("it asks"), result }, &mut out);
+        let wait = out.iter().find_map(|out| match out {
+            Out::WakeAt { mono_ns } => Some(*mono_ns - *now),
+            _ => None,
+        });
+        if let Some(wait) = wait {
+            *now += wait;
+            client.step(*now, In::Wake, &mut out);
+        }
+        wait
+    };
+    // It was away for long: it is asked every few seconds.
+    let waits: Vec<u64> = (0..8).filter_map(|_| asked(&mut now, silence())).collect();
+    assert!(waits.is_sorted_by_key(|wait| wait / (SECOND / 4)) && waits[7] > 3 * SECOND, "{waits:?}");
+    let granted = Reply::Granted { lease: Lease(1), ttl_s: 2 };
+    assert_eq!(asked(&mut now, Ok(granted)), None, "what is to be registered follows at once");
+    // Of a lease of two seconds most is left.
+    assert!(asked(&mut now, silence()).is_some_and(|wait| wait < SECOND / 4));
 }
 
 #[test]
