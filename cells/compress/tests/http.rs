@@ -451,6 +451,16 @@ fn the_server_is_told_who_the_client_is_and_the_client_cannot_say_otherwise() {
             );
         }
     }
+    // What a request calls its connection's own is dropped by the server.
+    for (mode, asks, told) in [
+        ("set", "Connection: x-forwarded-for\r\n", format!("{gzip}{own}")),
+        ("set", "Connection: close,Forwarded , te\r\n", format!("Connection: close, te\r\n{gzip}{own}")),
+        ("off", "Connection: Forwarded\r\n", format!("Connection: Forwarded\r\n{gzip}")),
+    ] {
+        let mut talk = Conversation::of(&format!("forwarded {mode}"), Some(([192, 0, 2, 7], 51_000).into()));
+        talk.client(format!("GET / HTTP/1.1\r\nHost: a\r\n{asks}\r\n").as_bytes(), 9);
+        assert_eq!(talk.server_heard(), format!("GET / HTTP/1.1\r\nHost: a\r\n{told}\r\n"), "{mode} {asks}");
+    }
     let mut talk = Conversation::of("", Some(([192, 0, 2, 7], 51_000).into()));
     talk.client(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 9);
     assert_eq!(

@@ -1,7 +1,9 @@
 //! Who the client is, for the server: `X-Forwarded-For`, and `Forwarded` of RFC 7239.
 
 use super::head::{Request, field};
+use super::list::elements;
 use crate::config::Forwarded;
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 /// The fields, in the order in which they are written.
@@ -34,6 +36,18 @@ impl Teller {
                 self.client.is_some() && FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field))
             }
         }
+    }
+
+    /// What a request's `Connection` may list: a server drops the fields that it names, and ours are not the client's to name.
+    pub(super) fn for_this_connection<'v>(&self, value: &'v [u8]) -> Cow<'v, [u8]> {
+        let is_ours = |element: &&[u8]| {
+            str::from_utf8(element).is_ok_and(|name| FIELDS.iter().any(|field| is_like(name, field)))
+        };
+        if self.mode == Forwarded::Off || !elements(value).any(|element| is_ours(&element)) {
+            return value.into();
+        }
+        let kept: Vec<&[u8]> = elements(value).filter(|element| !is_ours(element)).collect();
+        kept.join(&b", "[..]).into()
     }
 
     /// Writes the fields.

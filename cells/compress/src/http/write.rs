@@ -26,6 +26,12 @@ pub(super) fn request(
                     field(out, name, b"trailers");
                 }
             }
+            10 if is(name, "Connection") => {
+                let value = teller.for_this_connection(value);
+                if !value.is_empty() {
+                    field(out, name, &value);
+                }
+            }
             15 if asked.for_client && is(name, "Accept-Encoding") => {}
             14 if is_changed && is(name, "Content-Length") => {}
             16 if is_changed && is(name, "Content-Encoding") => {}
