@@ -64,7 +64,6 @@ struct Conversation {
 }
 
 /// What came.
-#[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub(super) enum Came {
     /// From a peer that is known.
     Known(In),

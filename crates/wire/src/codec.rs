@@ -3,7 +3,7 @@
 //! Knows no message; `take` never reads past the end, never allocates more than the input could hold.
 
 use crate::limits::{LIST_MAX, TEXT_MAX};
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use core::fmt;
 
@@ -173,6 +173,15 @@ impl<T: Field> Field for Option<T> {
     }
     fn take(from: &mut Bytes) -> Result<Self, Error> {
         bool::take(from)?.then(|| T::take(from)).transpose()
+    }
+}
+
+impl<T: Field> Field for Box<T> {
+    fn put(&self, out: &mut BytesMut) {
+        (**self).put(out);
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        T::take(from).map(Self::new)
     }
 }
 

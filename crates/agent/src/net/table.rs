@@ -25,7 +25,6 @@ const FRAMES: usize = 16;
 pub(crate) const PAUSE: usize = 8 << 20;
 
 /// What happened on a wire.
-#[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub enum Happened<M> {
     /// It stands. An edge's: with what was verified of the agent.
     Up(M, Option<Box<Verified>>),

@@ -4,7 +4,6 @@ use super::{Bound, Shard, index, policy};
 use crate::api::{App, Now, Out, Protect, WireId};
 use crate::near;
 use alloc::{
-    boxed::Box,
     string::{String, ToString},
     vec::Vec,
 };
@@ -147,7 +146,7 @@ impl Shard {
         }
         if let Some(session) = self.sessions.get_mut(&id) {
             (session.fresh, session.proven, session.again) = (hello.fresh, proven, 0);
-            session.origin = hello.origin.clone().filter(|_| hello.fresh).map(Box::new);
+            session.origin = hello.origin.clone().filter(|_| hello.fresh);
         }
         if hello.fresh {
             self.place(now, id, out);

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::end::{Effect, End};
 use alloc::{
+    boxed::Box,
     collections::VecDeque,
     string::{String, ToString},
     vec::Vec,
@@ -98,7 +99,9 @@ impl Agent {
             return out.push(reset(connection, None, Code::NoEdge, "the agent is stopping"));
         }
         let id = EndId { session: self.new_session(), server: false };
-        let end = End::new(id.session, false, app).with_datagrams(local.datagrams).with_origin(origin);
+        let end = End::new(id.session, false, app)
+            .with_datagrams(local.datagrams)
+            .with_origin(origin.map(Box::new));
         let mut session = Session::new(end, now_ns);
         session.local = Local { id: Some(connection), open: true, ..local };
         self.connections.insert(connection, id);

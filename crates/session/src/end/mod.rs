@@ -23,7 +23,6 @@ use marram_wire::{
 
 /// What an end wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub enum Effect {
     /// Send this to the owner.
     Send(Frame),
@@ -160,8 +159,8 @@ impl End {
 
     /// Says where the client came in. Before the first promise.
     #[must_use]
-    pub fn with_origin(self, origin: Option<Origin>) -> Self {
-        Self { origin: origin.map(Box::new), ..self }
+    pub fn with_origin(self, origin: Option<Box<Origin>>) -> Self {
+        Self { origin, ..self }
     }
 
     /// Where the client came in, as far as this end knows.
@@ -352,8 +351,8 @@ impl End {
 
     /// What the client's end says of its client: while it has no log, since the log's first entry says it then. An owner may have
     /// died after its promise and before that entry reached any end.
-    fn said_origin(&self) -> Option<Origin> {
-        self.origin.as_deref().filter(|_| self.log.end() == 0 && !self.server).cloned()
+    fn said_origin(&self) -> Option<Box<Origin>> {
+        self.origin.clone().filter(|_| self.log.end() == 0 && !self.server)
     }
 
     /// Sends again what an owner needs to make a recording, behind everything else: checkpoints, and the messages that it was

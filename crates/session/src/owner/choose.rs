@@ -270,7 +270,7 @@ impl Owner {
             side.and_then(|side| side.promised.as_ref())
         };
         let datagrams = |port: Port| promised(port).is_some_and(|promised| promised.datagrams);
-        let origin = promised(Port::CLIENT).and_then(|promised| promised.origin.as_ref());
+        let origin = promised(Port::CLIENT).and_then(|promised| promised.origin.as_deref());
         Peers {
             server: self.sides.len() > 1,
             client_datagrams: datagrams(Port::CLIENT),

@@ -2,7 +2,7 @@
 
 use super::{Effect, Now, Owner, Phase, side::Message};
 use crate::replay::newest;
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
     frame::{Channel, CheckpointMeta, Code, Input, Live, LogPart, Promise, Promised},
@@ -64,7 +64,8 @@ impl Owner {
             let peer = self.sides.iter().find(|other| other.port != side.port).map(|other| other.host);
             let server = self.policy.server.clone().filter(|_| side.port == Port::SERVER);
             let (took, log_end) = (side.fed_end(), self.log.end());
-            let origin = attempt.origin.filter(|_| attempt.fresh && side.port == Port::SERVER).cloned();
+            let origin = attempt.origin.filter(|_| attempt.fresh && side.port == Port::SERVER);
+            let origin = origin.cloned().map(Box::new);
             let live = self.live.map(|generation| Live { generation, took, log_end });
             let promise = Promise {
                 channel,

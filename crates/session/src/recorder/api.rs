@@ -32,7 +32,6 @@ pub struct Config {
 
 /// Something happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub enum In {
     /// A wire that was asked for by [`Out::Dial`] is there: connected, encrypted and authenticated as configured.
     WireUp {

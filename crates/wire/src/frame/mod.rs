@@ -27,7 +27,7 @@ use crate::{
     peer::Origin,
     record,
 };
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
 
 /// Names a channel on its wire: even when the agent opened it (with [`Hello`]), odd when the edge did (with [`Promise`]).
@@ -160,7 +160,7 @@ frames! {
         /// Of the session's other end, where known: whom to invite.
         peer: Option<HostId>,
         /// Where the client came in, for the server's end; absent unless fresh.
-        origin: Option<Origin>,
+        origin: Option<Box<Origin>>,
     }
     /// Edge to end: promise me this generation. Opens the channel at the end that did not say [`Hello`].
     17 Promise {
@@ -193,7 +193,7 @@ frames! {
         /// messages from there on.
         live: Option<Live>,
         /// Where the client came in, as its agent says, for a server's end that begins now.
-        origin: Option<Origin>,
+        origin: Option<Box<Origin>>,
     }
     /// End to edge: promised. Followed on the channel by checkpoints, log and messages as announced here.
     18 Promised {
@@ -224,7 +224,7 @@ frames! {
         /// Whether the program at this end speaks in datagrams. Says how its port opens, if the session begins now.
         datagrams: bool,
         /// Where the client came in; only from the client's end, and only if the session has not begun.
-        origin: Option<Origin>,
+        origin: Option<Box<Origin>>,
     }
     /// End to edge, or in [`Chosen`]'s wake: a part of the log as one generation sealed it.
     19 LogPart {

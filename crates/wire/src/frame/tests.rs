@@ -37,11 +37,11 @@ fn samples() -> Vec<Frame> {
             checkpoints: vec![meta.clone(), meta.clone()],
             failed: Some(failure),
             datagrams: true,
-            origin: Some(Origin {
+            origin: Some(Box::new(Origin {
                 client: Some(([192, 0, 2, 1], 40_000).into()),
                 local: Some(([1, 0, 0, 0, 0, 0, 0, 2], 443).into()),
                 listener: "web".into(),
-            }),
+            })),
         }
         .into(),
         Fetch { channel: 1 }.into(),
