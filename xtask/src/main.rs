@@ -12,6 +12,7 @@ mod project;
 mod purity;
 mod setup;
 mod shell;
+mod soak;
 mod suite;
 mod tidy;
 mod toolchain;
@@ -59,6 +60,7 @@ const TASKS: &[Task] = &[
         WithArguments(programs::mutants),
     ),
     Task("bench", "[NAME ...] [OPTIONS]", "measure what the README claims", WithArguments(programs::bench)),
+    Task("soak", "[NAME ...]", "the amounts that CI has no time for: hours", WithArguments(soak::command)),
     Task("fuzz", "[TARGET] [--seconds N]", "fuzz the decoders", WithArguments(fuzz::command)),
     Task("tidy", "", "check the habits that no compiler holds", Plain(tidy::check)),
     Task("deny", "", "check licences and sources of dependencies", Plain(deny::check)),

@@ -27,7 +27,7 @@ const LINES_SHOWN: usize = 80;
 const FAILURES_MAX: usize = 20;
 
 const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--first] [--verbose]
-       marram-sim mutants [--only TEXT] [--unproven]
+       marram-sim mutants [--only TEXT] [--slow]
   without arguments: the saved seeds and 20,000 more
   SEED               that seed alone, with everything that happened
   --from --count     so many seeds from that one on
@@ -46,7 +46,7 @@ struct Arguments {
     verbose: bool,
     mutants: bool,
     only: Option<String>,
-    unproven: bool,
+    slow: bool,
 }
 
 fn main() -> ExitCode {
@@ -86,7 +86,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             }
             "mutants" => arguments.mutants = true,
             "--only" => arguments.only = words.next(),
-            "--unproven" => arguments.unproven = true,
+            "--slow" => arguments.slow = true,
             _ => arguments.seed = Some(number(Some(word))?),
         }
     }
@@ -95,7 +95,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
 
 /// Breaks the protocol and sees that it is noticed.
 fn mutate(arguments: &Arguments) -> bool {
-    mutants::run_named(arguments.only.as_deref(), arguments.unproven).unwrap_or_else(|error| {
+    mutants::run_named(arguments.only.as_deref(), arguments.slow).unwrap_or_else(|error| {
         eprintln!("mutations: {error}");
         false
     })

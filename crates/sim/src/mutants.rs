@@ -21,8 +21,8 @@ pub struct Mutation {
     pub name: String,
     /// Kinds of it that are built together and chosen when it runs; empty if there is one only.
     variants: Vec<String>,
-    /// It was not yet seen that fresh seeds catch it.
-    unproven: bool,
+    /// Fresh seeds catch it, and so few that CI has no time for it.
+    slow: bool,
     edits: Vec<Edit>,
 }
 
@@ -51,21 +51,19 @@ fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Applies every named mutation, those whose name contains `only`, or those of which it was not seen so far that they are caught.
+/// Applies every named mutation that is not slow, those whose name contains `only`, or all of them, slow ones included.
 /// Returns whether all were caught.
 ///
 /// # Errors
 /// If the copies cannot be written or built, or if a mutation does not fit the sources.
-pub fn run_named(only: Option<&str>, unproven: bool) -> io::Result<bool> {
+pub fn run_named(only: Option<&str>, slow: bool) -> io::Result<bool> {
     let text = fs::read_to_string(root().join("crates/sim/mutations/named.txt"))?;
     let mut mutations = named::parse(&text, &root())?;
     mutations.retain(|mutation| only.is_none_or(|only| mutation.name.contains(only)));
-    if unproven {
-        mutations.retain(|mutation| mutation.unproven);
-    } else if only.is_none() {
+    if only.is_none() && !slow {
         let all = mutations.len();
-        mutations.retain(|mutation| !mutation.unproven);
-        println!("{} of {all} are unproven and run by name alone", all - mutations.len());
+        mutations.retain(|mutation| !mutation.slow);
+        println!("{} of {all} are slow and left out; `--slow` runs them too", all - mutations.len());
     }
     let workshop = Workshop::open(&root())?;
     let (mut missed, mut all) = (0_usize, 0_usize);

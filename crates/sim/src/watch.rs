@@ -51,6 +51,8 @@ struct Bound {
     session: SessionId,
     server: bool,
     generation: Option<Generation>,
+    /// Whose cell the owner offers to go on with.
+    live: Option<Generation>,
 }
 
 /// One attempt to own a session, as frames tell of it.
@@ -154,7 +156,7 @@ impl Watch {
             }
             (Side::Agent, Frame::Promised(promised)) => {
                 self.see(Moment::Promised, Some(seat));
-                self.promised_by(wire, agent, promised.channel);
+                self.promised_by(wire, agent, promised);
                 self.counts.add(Rare::LiveOwnerKept, u64::from(promised.live));
             }
             (Side::Edge, Frame::Chosen(chosen)) => {
@@ -182,12 +184,22 @@ impl Watch {
         self.counts.add(Rare::WindowFull, std::mem::take(&mut self.bounds.full));
     }
 
-    /// An end promised itself on a channel.
-    fn promised_by(&mut self, wire: usize, agent: usize, channel: u32) {
-        if let Some(Bound { session, server, generation: Some(generation) }) =
-            self.channels.get(&(wire, channel))
-        {
-            self.promised_by.insert((agent, *session, *server), *generation);
+    /// An end accepts the generation of a channel: each later than the one before, and its owner's cell as the living one only if that
+    /// owner's generation is the one that it accepted last.
+    fn promised_by(&mut self, wire: usize, agent: usize, promised: &Promised) {
+        let Some(Bound { session, server, generation: Some(generation), live }) =
+            self.channels.get(&(wire, promised.channel))
+        else {
+            return;
+        };
+        let before = self.promised_by.insert((agent, *session, *server), *generation);
+        if let Some(before) = before.filter(|before| before >= generation) {
+            let what = format!("an end of {session:?} that promised {before} promises {generation} later");
+            self.bounds.broken = Some(what);
+        }
+        if promised.live && *live != before {
+            let what = format!("an end of {session:?} takes a cell of {live:?} for the one of {before:?}");
+            self.bounds.broken = Some(what);
         }
     }
 
@@ -205,7 +217,8 @@ impl Watch {
         if matches!(frame, Frame::Hello(_) | Frame::Promise(_)) {
             return None;
         }
-        let Bound { session, server, generation } = *self.channels.get(&(wire, frame.channel(speaker)?))?;
+        let Bound { session, server, generation, .. } =
+            *self.channels.get(&(wire, frame.channel(speaker)?))?;
         let generation = generation?;
         let newest = match side {
             Side::Agent => *self.promised_by.get(&(agent, session, server))?,
@@ -282,7 +295,7 @@ impl Watch {
 
     fn hello(&mut self, wire: usize, hello: &Hello) {
         let (session, server) = (hello.session, hello.server);
-        self.channels.insert((wire, hello.channel), Bound { session, server, generation: None });
+        self.channels.insert((wire, hello.channel), Bound { session, server, generation: None, live: None });
         if hello.fresh {
             return;
         }
@@ -295,7 +308,8 @@ impl Watch {
     fn promise(&mut self, wire: usize, seat: Seat, promise: &Promise) {
         let server = !promise.server.is_empty();
         let (session, generation) = (promise.session, promise.generation);
-        let bound = Bound { session, server, generation: Some(generation) };
+        let live = promise.live.as_ref().map(|live| live.generation);
+        let bound = Bound { session, server, generation: Some(generation), live };
         self.channels.insert((wire, promise.channel), bound);
         self.opened.insert((seat, session), generation);
         let track = self.sessions.entry(session).or_default();

@@ -4,7 +4,7 @@
 //! == name
 //! any words: why the rule is there
 //! variants: Kind Other ... where one build holds several: `marram_wire::MUTANT` is the place of one, from 1 on
-//! unproven: where it was not yet seen that fresh seeds catch it; runs by its name alone. The list may only get shorter
+//! slow: why CI has no time for it; `--slow` runs it too
 //! file: crates/session/src/...
 //! -- from
 //! text as it stands in the file, exactly once
@@ -27,8 +27,8 @@ fn one(entry: &str, root: &Path) -> io::Result<Mutation> {
     let edits = entry.split("\n-- and\n").map(|part| edit(name, part, root)).collect::<io::Result<_>>()?;
     let variants = entry.lines().find_map(|line| line.strip_prefix("variants: ")).unwrap_or_default();
     let variants = variants.split_whitespace().map(str::to_owned).collect();
-    let unproven = entry.lines().any(|line| line.starts_with("unproven: "));
-    Ok(Mutation { name: name.into(), variants, unproven, edits })
+    let slow = entry.lines().any(|line| line.starts_with("slow: "));
+    Ok(Mutation { name: name.into(), variants, slow, edits })
 }
 
 fn edit(name: &str, part: &str, root: &Path) -> io::Result<Edit> {

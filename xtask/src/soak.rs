@@ -1,0 +1,113 @@
+//! `cargo xtask soak`: the amounts that CI has no time for. Hours, all of them together.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    cells, fuzz, programs, project, setup,
+    shell::{run, say, step},
+};
+
+/// One of them: its name, what it does, and how.
+type Soak = (&'static str, &'static str, fn() -> Result<()>);
+
+const SOAKS: [Soak; 6] = [
+    ("sim", "200,000 histories that were never simulated before", sim),
+    ("mutants", "every named mutation of the protocol, slow ones too", mutants),
+    ("faults", "200 kills and stops of processes, and 200 over cells with state", faults),
+    ("standby", "the tests of taking over, 20 times, a busy loop on every core", standby),
+    ("suite", "all tests of the workspace, five times, a busy loop on one core", suite),
+    ("fuzz", "every fuzz target for ten minutes", || fuzz::run_all(600)),
+];
+
+/// `cargo xtask soak [NAME ...]`: those, or all of them. Stops at the first that fails.
+pub(crate) fn command(names: &[String]) -> Result<()> {
+    let chosen = choose(names)?;
+    setup::for_tests()?;
+    cells::build()?;
+    for (name, what, action) in chosen {
+        step(&format!("soak {name}: {what}"), action)?;
+    }
+    Ok(())
+}
+
+fn choose(names: &[String]) -> Result<Vec<Soak>> {
+    if let Some(name) = names.iter().find(|name| SOAKS.iter().all(|(known, ..)| name != known)) {
+        let known: Vec<String> = SOAKS.iter().map(|(name, what, _)| format!("  {name:<10}{what}")).collect();
+        bail!("there is no soak `{name}`; there are:\n{}", known.join("\n"));
+    }
+    let wanted = |(name, ..): &Soak| names.is_empty() || names.iter().any(|it| it == name);
+    Ok(SOAKS.into_iter().filter(wanted).collect())
+}
+
+/// Other seeds each time; which, the simulator's own words say.
+fn sim() -> Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    let from = (now.as_secs() * 1_000_000).to_string();
+    say(format!("from seed {from} on"));
+    programs::sim(&["--from".into(), from, "--count".into(), "200000".into()])
+}
+
+fn mutants() -> Result<()> {
+    programs::sim(&["mutants".into(), "--slow".into()])
+}
+
+fn faults() -> Result<()> {
+    let mut tests = tests(&["--package", "marram", "--test", "real_faults"]);
+    run(tests.env("MARRAM_FAULTS", "200").env("MARRAM_FAULTS_WITH_STATE", "200"))
+}
+
+fn standby() -> Result<()> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    repeat(20, cores, || run(&mut tests(&["--package", "marram", "--test", "standby"])))
+}
+
+fn suite() -> Result<()> {
+    repeat(5, 1, || run(&mut tests(&["--workspace", "--no-fail-fast"])))
+}
+
+fn tests(what: &[&str]) -> std::process::Command {
+    let mut command = project::cargo("test");
+    command.args(["--release", "--locked"]).args(what);
+    if what.contains(&"--workspace") {
+        command.args(["--features", "marram-sim/wasm"]);
+    }
+    command
+}
+
+/// Does something so often, while loops keep so many cores busy.
+fn repeat(times: u32, loops: usize, action: impl Fn() -> Result<()>) -> Result<()> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..loops {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let all = (1..=times).try_for_each(|time| step(&format!("{time} of {times}"), &action));
+        over.store(true, Ordering::Relaxed);
+        all
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::choose;
+
+    #[test]
+    fn some_all_or_a_list_of_what_there_is() {
+        let names = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        assert_eq!(choose(&[]).unwrap().len(), 6);
+        let chosen = choose(&names(&["fuzz", "sim"])).unwrap();
+        assert_eq!(chosen.iter().map(|(name, ..)| *name).collect::<Vec<_>>(), ["sim", "fuzz"]);
+        let refused = choose(&names(&["moon"])).unwrap_err().to_string();
+        assert!(refused.contains("`moon`") && refused.contains("standby"), "{refused}");
+    }
+}
