@@ -188,6 +188,10 @@ pub(super) struct Executor {
     stocking: bool,
     /// When to look again at what is kept ahead, and at the machine's memory.
     tend_at: Instant,
+    /// Whether the machine runs out of memory.
+    is_short: fn() -> bool,
+    /// Whether it did when that was looked at last.
+    was_short: bool,
     reclaims: u64,
 }
 
@@ -227,6 +231,8 @@ impl Executor {
             complaints: Limiter::new(Instant::now()),
             stocking: false,
             tend_at: Instant::now() + TEND_EVERY,
+            is_short: pressure::is_short,
+            was_short: false,
             reclaims: 0,
         })
     }
@@ -285,7 +291,8 @@ impl Executor {
         self.cells.part();
     }
 
-    /// Gives back what was kept ahead and not needed; all of it when the machine is short of memory.
+    /// Gives back what was kept ahead and not needed; all of it when the machine is short of memory. Cells and slots that are
+    /// nobody's go first, for they are filled again in microseconds; images, which must be loaded again, where that was not enough.
     pub(super) fn tend(&mut self, now: Instant) {
         if now < self.tend_at {
             return;
@@ -293,9 +300,10 @@ impl Executor {
         self.tend_at = now + TEND_EVERY;
         let seats = &self.seats;
         self.caches.sweep(|app| seats.values().any(|seat| seat.app == app));
-        if pressure::is_short() {
+        if (self.is_short)() {
             let (cells, slots) = self.cells.reclaim();
-            let images = self.drop_idle_images();
+            let images = if self.was_short { self.drop_idle_images() } else { 0 };
+            self.was_short = true;
             self.reclaims += 1;
             self.stocking = false;
             if let Some(swallowed) = self.complaints.pass(now) {
@@ -303,6 +311,7 @@ impl Executor {
                 warn!(cells, slots, images, swallowed, "{what}");
             }
         } else {
+            self.was_short = false;
             self.cells.tend();
         }
     }

@@ -296,6 +296,36 @@ fn a_cell_that_runs_or_is_removed_stays_what_it_was() {
 }
 
 #[test]
+fn a_machine_short_of_memory_is_given_spare_slots_and_then_images() {
+    let mut pair = Pair::new();
+    let mut now = Instant::now();
+    let mut tend = |here: &mut Executor| {
+        now += TEND_EVERY;
+        here.tend(now);
+        (here.loaded_count(), here.reclaims)
+    };
+    // A cell that is kept for the next client, and a slot that had one.
+    pair.here.deployed("counter", Some(pair.image.hash()));
+    let image = Arc::clone(&pair.image);
+    pair.here.cells.expect(&image);
+    while pair.here.cells.stock_one() {}
+    pair.here.remove(CELL);
+    assert!(pair.here.cells.ready_stats().ready > 0);
+    pair.here.is_short = || true;
+    assert_eq!(tend(&mut pair.here), (1, 1), "the image is still there");
+    assert_eq!(pair.here.cells.ready_stats().ready, 0);
+    assert_eq!(tend(&mut pair.here), (0, 2), "that was not enough");
+    pair.here.is_short = || false;
+    pair.restore(CELL);
+    assert_eq!(pair.answer(), (CELL, Ok(1)), "what was given up is made again");
+    pair.stand_alike();
+    assert_eq!(tend(&mut pair.here), (1, 2));
+    pair.here.is_short = || true;
+    pair.here.remove(CELL);
+    assert_eq!(tend(&mut pair.here), (1, 3), "short again, spare cells go first again");
+}
+
+#[test]
 fn what_is_refused_leaves_the_cell_where_it_was() {
     let mut pair = Pair::new();
     let (next, later) = (pair.next(), pair.next());

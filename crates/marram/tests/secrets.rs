@@ -1,0 +1,151 @@
+//! What a client's machine could find out: the memory of a real agent, its files and its log are searched for the domain's keys and
+//! for the session's own, which only edges have (DESIGN.md section 5.12).
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use marram::harness::{Lab, Place, Side};
+use marram_wire::{
+    id::SessionId,
+    seal::{DomainSecret, EdgeKey, SessionKeys},
+};
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+    os::unix::fs::FileExt,
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Memory is read in pieces of so many bytes.
+const PIECE: usize = 1 << 20;
+/// No key is longer.
+const KEY_BYTES_MAX: usize = 128;
+
+/// Bytes to look for, under a name.
+type Needle = (&'static str, Vec<u8>);
+
+/// Counts with its cell once more.
+fn count(client: &mut BufReader<TcpStream>, number: u32) {
+    client.get_mut().write_all(b"f").unwrap();
+    let mut line = String::new();
+    client.read_line(&mut line).unwrap();
+    assert_eq!(line.split(' ').next(), Some(&*format!("count={number}")));
+}
+
+fn found_in(text: &[u8], needles: &[Needle]) -> Vec<&'static str> {
+    let has = |needle: &[u8]| text.windows(needle.len()).any(|window| window == needle);
+    needles.iter().filter(|(_, needle)| has(needle)).map(|(name, _)| *name).collect()
+}
+
+/// The names of those that lie somewhere in a process's memory; it is read until all are found.
+fn found_in_memory(process: u32, needles: &[Needle]) -> Vec<&'static str> {
+    let memory = File::open(format!("/proc/{process}/mem")).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
+    let (mut found, mut read) = (Vec::new(), 0);
+    for line in maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|it| it.starts_with('r'))) {
+        let (from, to) = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
+        let address = |text| u64::from_str_radix(text, 16).unwrap();
+        let (mut at, to) = (address(from), address(to));
+        while at < to {
+            let size = usize::try_from(to - at).unwrap().min(PIECE);
+            let mut piece = vec![0; size];
+            // Some of what is mapped cannot be read, such as the kernel's own pages.
+            let Ok(size) = memory.read_at(&mut piece, at) else { break };
+            read += size;
+            found.extend(found_in(&piece[..size], needles));
+            if found.len() >= needles.len() {
+                return found;
+            }
+            // A key may lie across the border.
+            let last = at + size as u64 >= to || size <= KEY_BYTES_MAX;
+            at += if last { size } else { size - KEY_BYTES_MAX } as u64;
+            if size == 0 {
+                break;
+            }
+        }
+    }
+    assert!(read > 1 << 20, "only {read} bytes of the process could be read");
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// What only edges may have: the domain's secret, as it is written and as it is used, what is derived from it for edges, and the session's
+/// keys as `marram_wire::seal` derives them.
+fn secret(material: &str, session: SessionId) -> Vec<Needle> {
+    let domain = blake3::derive_key("marram 2026 domain secret", material.as_bytes());
+    let key = |purpose: u8| {
+        let mut hasher = blake3::Hasher::new_keyed(&domain);
+        hasher.update(&[purpose]).update(&session.0);
+        *hasher.finalize().as_bytes()
+    };
+    let keys = SessionKeys::derive(&DomainSecret::from_material(material.as_bytes()), session);
+    assert_eq!(key(0)[..16], keys.resume(), "keys are derived in another way than this test believes");
+    let bearer = EdgeKey::derive(&DomainSecret::from_material(material.as_bytes())).bearer();
+    vec![
+        ("the secret's text", material.as_bytes().to_vec()),
+        ("the domain's key", domain.to_vec()),
+        ("what edges show one another", bearer.into_bytes()),
+        ("the key of the digests", key(1).to_vec()),
+        ("the key of the log", key(2).to_vec()),
+        ("the key of the checkpoints", key(3).to_vec()),
+        ("the key of the payloads", key(4)[..16].to_vec()),
+        ("the key of redacted records", keys.redaction().to_vec()),
+    ]
+}
+
+#[test]
+fn a_real_agent_has_no_key_but_its_session_s_own() {
+    let layout = support::layout("secrets", |layout| layout.edges = 2);
+    let app = |place: &Place| {
+        Ok(vec![support::cells().manifest(place, "count", "counter", "[keep]\nlinger = \"2m\"\n")?])
+    };
+    let mut lab = Lab::new(layout, app).unwrap();
+    lab.start_edges(support::UNSUSPECTING).unwrap();
+    let edges = lab.edge_addresses();
+    let address = lab.start_client_agent(&edges, &["count"]).unwrap()[0].address;
+    let mut client = BufReader::new(TcpStream::connect(address).unwrap());
+    client.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+    (1..=3).for_each(|number| count(&mut client, number));
+    // What an agent keeps has gone to another edge and come back by then.
+    let owner = lab.owner().unwrap();
+    lab.edges[owner].kill();
+    count(&mut client, 4);
+    let owned = lab.journal.last(|event| event.name() == "owned").unwrap();
+    let session: u128 = u128::from_str_radix(owned.text("session"), 16).unwrap();
+    let session = SessionId(session.to_be_bytes());
+    let material = fs::read_to_string(lab.place.path().join("secret")).unwrap();
+    let secret = secret(material.trim(), session);
+    let keys = SessionKeys::derive(&DomainSecret::from_material(material.trim().as_bytes()), session);
+    let own = vec![("the key of resumption", keys.resume().to_vec())];
+
+    let agent = lab.agents().next().unwrap().id();
+    assert_eq!(found_in_memory(agent, &own), [own[0].0], "the search does not find what must be there");
+    assert_eq!(found_in_memory(agent, &secret), [""; 0]);
+    let edge = lab.edges[1 - owner].process().unwrap().id();
+    let domain = &secret[1..2];
+    assert_eq!(
+        found_in_memory(edge, domain),
+        [domain[0].0],
+        "the search does not find what an edge must have"
+    );
+
+    let needles: Vec<Needle> = secret.into_iter().chain(own).collect();
+    for entry in fs::read_dir(lab.place.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("agent-") && path.is_file() {
+            assert_eq!(found_in(&fs::read(&path).unwrap(), &needles), [""; 0], "{name}");
+        }
+    }
+    for open in fs::read_dir(format!("/proc/{agent}/fd")).unwrap() {
+        let path = open.unwrap().path();
+        if fs::metadata(&path).is_ok_and(|file| file.is_file()) {
+            assert_eq!(found_in(&fs::read(&path).unwrap(), &needles), [""; 0], "{}", path.display());
+        }
+    }
+    let said = lab.journal.tail_of(usize::MAX, |event| *event.who == *Side::Client.agent());
+    assert_eq!(found_in(said.as_bytes(), &needles), [""; 0]);
+}
