@@ -7,9 +7,10 @@ use marram::harness::{Lab, Place, free_address};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use support::counting::Client;
 use support::etcd::Etcd;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,32 +58,6 @@ fn until(holds: impl Fn() -> bool, why: impl Fn() -> String) {
     }
 }
 
-/// A client that counts with its cell.
-struct Client(BufReader<TcpStream>, u32);
-
-impl Client {
-    fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self(BufReader::new(stream), 0)
-    }
-
-    fn count(&mut self) {
-        self.0.get_mut().write_all(b"f").unwrap();
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        self.1 += 1;
-        assert_eq!(line.split(' ').next(), Some(&*format!("count={}", self.1)));
-    }
-}
-
-fn client(lab: &mut Lab) -> Client {
-    let addresses = lab.edge_addresses();
-    let mut client = Client::connect(lab.start_client_agent(&addresses, &["count"]).unwrap()[0].address);
-    client.count();
-    client
-}
-
 #[test]
 fn edges_find_one_another_and_images_through_the_one_that_serves_the_store() {
     let mut lab = lab("coordinator", 3);
@@ -93,7 +68,7 @@ fn edges_find_one_another_and_images_through_the_one_that_serves_the_store() {
     for edge in [1, 2] {
         lab.start_edge(edge, &table(&format!("urls = [\"http://{store}\"]"))).unwrap();
     }
-    let mut client = client(&mut lab);
+    let mut client = Client::start(&mut lab);
     for edge in 0..3 {
         (0..3).for_each(|other| {
             _ = wait(&lab, edge, 0, &["registered at the coordinator", ["A-1", "B-1", "C-1"][other]])
@@ -155,7 +130,7 @@ fn an_edge_without_peers_fetches_an_image_from_whom_the_coordinator_names() {
         assert!(output.unwrap().status.success());
     };
     deploy(&lab, &[0], "1MiB");
-    let mut client = client(&mut lab);
+    let mut client = Client::start(&mut lab);
     let images = |lab: &Lab| {
         let known = known(lab, 1);
         let edges = known["edges"].as_array().unwrap().iter();
@@ -187,7 +162,7 @@ fn edges_find_one_another_through_etcd_which_is_killed_and_stopped_while_session
         wait(&lab, edge, 0, &["registered at the coordinator", "A-1"]);
         wait(&lab, edge, 0, &["registered at the coordinator", "B-1"]);
     }
-    let mut client = client(&mut lab);
+    let mut client = Client::start(&mut lab);
     let start = lab.journal.end();
     etcd.kill(0);
     for edge in 0..2 {
@@ -223,7 +198,7 @@ fn an_etcd_in_minority_decides_nothing_and_sessions_go_on() {
     let etcd = Etcd::start(&lab.journal, 3);
     lab.start_edges(&format!("coordinator = {{ urls = {}, lease = \"5s\" }}", etcd.urls())).unwrap();
     (0..2).for_each(|edge| _ = wait(&lab, edge, 0, &["registered at the coordinator", "B-1"]));
-    let mut client = client(&mut lab);
+    let mut client = Client::start(&mut lab);
     // With one member gone two decide, whichever an edge asked before.
     let start = lab.journal.end();
     etcd.signal(0, Signal::STOP);

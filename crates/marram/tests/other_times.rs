@@ -5,13 +5,14 @@ mod support;
 
 use marram::harness::{Event, Lab, Process, free_address};
 use marram_agent::net::{Answer, NotUnderstood, PREAMBLE_SIZE, Preamble, Verdict};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+use support::counting::Client;
 use support::etcd::Etcd;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -67,29 +68,6 @@ fn counting(purpose: &'static str) -> Lab {
     .unwrap()
 }
 
-/// A client that counts with its cell.
-struct Client(BufReader<TcpStream>, u32);
-
-impl Client {
-    fn connect(lab: &mut Lab) -> Self {
-        let edges = lab.edge_addresses();
-        let address = lab.start_client_agent(&edges, &["count"]).unwrap()[0].address;
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut client = Self(BufReader::new(stream), 0);
-        client.count();
-        client
-    }
-
-    fn count(&mut self) {
-        self.0.get_mut().write_all(b"f").unwrap();
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        self.1 += 1;
-        assert_eq!(line.split(' ').next(), Some(&*format!("count={}", self.1)));
-    }
-}
-
 /// Waits until somebody says all of these words in one line.
 fn said(lab: &Lab, start: usize, words: &[&str]) -> Event {
     let says = |event: &Event| words.iter().all(|word| event.fields.to_string().contains(word));
@@ -106,7 +84,7 @@ fn an_etcd_that_answers_too_late_is_away_and_sessions_go_on() {
         .unwrap();
     said(&lab, 0, &["registered at the coordinator", "A-1"]);
     said(&lab, 0, &["registered at the coordinator", "B-1"]);
-    let mut client = Client::connect(&mut lab);
+    let mut client = Client::start(&mut lab);
     let start = lab.journal.end();
     slow.is_slow.store(true, Ordering::SeqCst);
     let away = said(&lab, start, &["the coordinator is away", "sessions go on"]);
@@ -134,7 +112,7 @@ fn a_recorder_of_another_wire_version_is_refused_in_words_and_sessions_go_on() {
     let mut lab = counting("other-version");
     lab.start_edges("").unwrap();
     let start = lab.journal.end();
-    let mut client = Client::connect(&mut lab);
+    let mut client = Client::start(&mut lab);
     let mut stream = TcpStream::connect(lab.edges[0].address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut preamble = Preamble { shard: 0, tls: true, token: true }.encode();
@@ -190,7 +168,7 @@ fn a_recorder_says_which_edge_speaks_another_version_and_serves_the_others() {
     let up = |event: &Event| *event.who == *"recorder" && event.name() == "edge_up";
     let (first, _) = lab.journal.wait(start, PATIENCE, up).expect("it serves the other edges");
     lab.journal.wait(first, PATIENCE, up).expect("both of them");
-    let mut client = Client::connect(&mut lab);
+    let mut client = Client::start(&mut lab);
     client.count();
     let kept = |event: &Event| *event.who == *"recorder" && event.name() == "kept";
     lab.journal.wait(start, PATIENCE, kept).expect("it keeps the session");

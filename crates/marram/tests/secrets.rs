@@ -11,13 +11,10 @@ use marram_wire::{
 };
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader, Write},
-    net::TcpStream,
     os::unix::fs::FileExt,
-    time::Duration,
 };
+use support::counting::Client;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Memory is read in pieces of so many bytes.
 const PIECE: usize = 1 << 20;
 /// No key is longer.
@@ -25,14 +22,6 @@ const KEY_BYTES_MAX: usize = 128;
 
 /// Bytes to look for, under a name.
 type Needle = (&'static str, Vec<u8>);
-
-/// Counts with its cell once more.
-fn count(client: &mut BufReader<TcpStream>, number: u32) {
-    client.get_mut().write_all(b"f").unwrap();
-    let mut line = String::new();
-    client.read_line(&mut line).unwrap();
-    assert_eq!(line.split(' ').next(), Some(&*format!("count={number}")));
-}
 
 fn found_in(text: &[u8], needles: &[Needle]) -> Vec<&'static str> {
     let has = |needle: &[u8]| text.windows(needle.len()).any(|window| window == needle);
@@ -119,15 +108,12 @@ fn a_real_agent_has_no_key_but_its_session_s_own() {
     };
     let mut lab = Lab::new(layout, app).unwrap();
     lab.start_edges(support::UNSUSPECTING).unwrap();
-    let edges = lab.edge_addresses();
-    let address = lab.start_client_agent(&edges, &["count"]).unwrap()[0].address;
-    let mut client = BufReader::new(TcpStream::connect(address).unwrap());
-    client.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
-    (1..=3).for_each(|number| count(&mut client, number));
+    let mut client = Client::start(&mut lab);
+    (0..2).for_each(|_| client.count());
     // What an agent keeps has gone to another edge and come back by then.
     let owner = lab.owner().unwrap();
     lab.edges[owner].kill();
-    count(&mut client, 4);
+    client.count();
     let owned = lab.journal.last(|event| event.name() == "owned").unwrap();
     let session: u128 = u128::from_str_radix(owned.text("session"), 16).unwrap();
     let session = SessionId(session.to_be_bytes());

@@ -1,0 +1,35 @@
+//! A client of the cell `counter`, which knows what the cell must answer next.
+
+use marram::harness::Lab;
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Counts with its cell.
+pub(crate) struct Client(BufReader<TcpStream>, u32);
+
+impl Client {
+    /// Starts the client's agent, which knows all edges, for the app `count`, and counts for the first time.
+    pub(crate) fn start(lab: &mut Lab) -> Self {
+        let edges = lab.edge_addresses();
+        let address = lab.start_client_agent(&edges, &["count"]).unwrap()[0].address;
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut client = Self(BufReader::new(stream), 0);
+        client.count();
+        client
+    }
+
+    /// Counts once more.
+    pub(crate) fn count(&mut self) {
+        self.0.get_mut().write_all(b"f").unwrap();
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        self.1 += 1;
+        assert_eq!(line.split(' ').next(), Some(&*format!("count={}", self.1)));
+    }
+}
