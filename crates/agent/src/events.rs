@@ -24,8 +24,8 @@ pub(super) fn write(report: &Report, address: &str) {
             let (shard, left_ms) = (target.shard, left_ns / 1_000_000);
             debug!(event = "waiting", %session, app, edge = address, shard, ?code, reason, left_ms, "report");
         }
-        Report::GoesHome { session, target } => {
-            debug!(event = "goes_home", %session, edge = address, shard = target.shard, "report");
+        Report::FailingBack { session, target } => {
+            debug!(event = "failing_back", %session, edge = address, shard = target.shard, "report");
         }
         Report::Orphaned { session, reason } => debug!(event = "orphaned", %session, reason, "report"),
         Report::ZombieRefused { session, generation } => {

@@ -40,7 +40,7 @@ pub struct Options {
     /// How its wires are protected.
     pub security: Security,
     /// How patient it is.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
 }
 
 /// A server that an agent connects to.
@@ -58,13 +58,13 @@ pub struct Server {
 
 /// How long an agent waits for what. Every value must be greater than zero.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Patience {
+pub struct Timeouts {
     /// How often a wire is asked whether its edge is there.
     pub heartbeat_interval: Duration,
     /// After how long without a word an edge is suspected; at least twice the interval.
     pub heartbeat_timeout: Duration,
     /// How long a connection waits for an edge that takes its session before it is given up.
-    pub no_edge: Duration,
+    pub edge_wait: Duration,
     /// First wait before an edge is dialled again; doubles, with jitter.
     pub backoff_min: Duration,
     /// Longest wait before an edge is dialled again.
@@ -72,7 +72,7 @@ pub struct Patience {
     /// How long a session that cannot be resumed is remembered when its edge did not say.
     pub linger: Duration,
     /// How long a shard that failed has to be well before sessions that belong there go back to it; doubles each time.
-    pub home_after: Duration,
+    pub failback_delay: Duration,
     /// How long a wire may take from the first packet to the last proof.
     pub dial: Duration,
     /// How long connecting to a server may take.
@@ -80,31 +80,31 @@ pub struct Patience {
     /// How long a connection is held for what its client says first, where a rule asks for it.
     pub first_bytes: Duration,
     /// How long the host of a client or server may be out of reach before its connections count as broken.
-    pub vanished: Duration,
+    pub peer_unreachable: Duration,
     /// How long sessions may run on after the wish to stop.
     pub drain: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             heartbeat_interval: Duration::from_millis(50),
             heartbeat_timeout: Duration::from_millis(200),
-            no_edge: Duration::from_secs(30),
+            edge_wait: Duration::from_secs(30),
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(2),
             linger: Duration::from_secs(600),
-            home_after: Duration::from_secs(2),
+            failback_delay: Duration::from_secs(2),
             dial: Duration::from_secs(3),
             connect: Duration::from_secs(5),
             first_bytes: Duration::from_secs(3),
-            vanished: Duration::from_secs(120),
+            peer_unreachable: Duration::from_secs(120),
             drain: Duration::from_secs(30),
         }
     }
 }
 
-impl Patience {
+impl Timeouts {
     /// Whether an agent can work with it.
     ///
     /// # Errors
@@ -113,25 +113,25 @@ impl Patience {
         let times = [
             ("heartbeat_interval", self.heartbeat_interval),
             ("heartbeat_timeout", self.heartbeat_timeout),
-            ("no_edge", self.no_edge),
+            ("edge_wait", self.edge_wait),
             ("backoff_min", self.backoff_min),
             ("backoff_max", self.backoff_max),
             ("linger", self.linger),
-            ("home_after", self.home_after),
+            ("failback_delay", self.failback_delay),
             ("dial", self.dial),
             ("connect", self.connect),
             ("first_bytes", self.first_bytes),
-            ("vanished", self.vanished),
+            ("peer_unreachable", self.peer_unreachable),
             ("drain", self.drain),
         ];
         for (name, time) in times {
-            ensure!(!time.is_zero(), "`patience.{name}` is zero: it is a time that something takes");
+            ensure!(!time.is_zero(), "`timeouts.{name}` is zero: it is a time that something takes");
         }
         ensure!(
             self.heartbeat_timeout >= 2 * self.heartbeat_interval,
-            "`patience.heartbeat_timeout` is less than two heartbeats: one that is late would be an edge's death"
+            "`timeouts.heartbeat_timeout` is less than two heartbeats: one that is late would be an edge's death"
         );
-        ensure!(self.backoff_max >= self.backoff_min, "`patience.backoff_max` is less than `backoff_min`");
+        ensure!(self.backoff_max >= self.backoff_min, "`timeouts.backoff_max` is less than `backoff_min`");
         Ok(())
     }
 }
@@ -159,7 +159,7 @@ pub fn prepare(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Sh
 /// # Errors
 /// As [`run`].
 pub fn embed(options: &Options, stop: Stop, program: Program) -> anyhow::Result<(Shell, Asker)> {
-    options.patience.check()?;
+    options.timeouts.check()?;
     let shell = Shell::new(options, stop, reach(&options.security, &options.edges)?, Some(program))?;
     let asker = shell.asker().expect("it has a program");
     Ok((shell, asker))

@@ -42,7 +42,7 @@ pub(super) struct Locals {
     deadlines: VecDeque<(Instant, ConnectionId)>,
     connect_timeout: Duration,
     /// After how long without a word from its host a peer is gone.
-    vanished: Duration,
+    peer_unreachable: Duration,
     /// When to look for peers that are gone, and behind which connection the search that is under way goes on.
     search_at: Instant,
     search: Option<ConnectionId>,
@@ -52,16 +52,16 @@ pub(super) struct Locals {
 }
 
 impl Locals {
-    /// None. Those that the agent asks for may take `connect_timeout`; those whose host is silent for `vanished` are broken.
-    pub(super) fn new(connect_timeout: Duration, vanished: Duration, now: Instant) -> Self {
+    /// None. Those that the agent asks for may take `connect_timeout`; those whose host is silent for `peer_unreachable` are broken.
+    pub(super) fn new(connect_timeout: Duration, peer_unreachable: Duration, now: Instant) -> Self {
         Self {
             all: BTreeMap::new(),
             ready: VecDeque::new(),
             dirty: Vec::new(),
             deadlines: VecDeque::new(),
             connect_timeout,
-            vanished,
-            search_at: now + vanished / SEARCHES,
+            peer_unreachable,
+            search_at: now + peer_unreachable / SEARCHES,
             search: None,
             next_accepted: 0,
             buffer: BytesMut::new(),
@@ -94,10 +94,10 @@ impl Locals {
             self.all.range((from, Bound::Unbounded)).take(SEARCHED).map(|(id, _)| *id).collect();
         self.search = some.last().copied().filter(|_| some.len() == SEARCHED);
         if self.search.is_none() {
-            self.search_at = now + self.vanished / SEARCHES;
+            self.search_at = now + self.peer_unreachable / SEARCHES;
         }
         for connection in some {
-            let gone = |local: &Local| !local.connecting && local.socket.has_vanished(self.vanished);
+            let gone = |local: &Local| !local.connecting && local.socket.has_vanished(self.peer_unreachable);
             if self.all.get(&connection).is_some_and(gone) {
                 let reason = "its host is out of reach".to_owned();
                 self.reset(connection, Failure { session: None, code: Code::Reset, reason });
@@ -120,7 +120,7 @@ impl Locals {
     ) -> io::Result<ConnectionId> {
         let number = self.next_accepted;
         let interests = Interest::READABLE | Interest::WRITABLE;
-        socket.ask_for_peer(self.vanished)?;
+        socket.ask_for_peer(self.peer_unreachable)?;
         registry.register(&mut socket, token::token(ACCEPTED, number), interests)?;
         self.next_accepted += 1;
         let connection = ConnectionId(number);
@@ -138,7 +138,7 @@ impl Locals {
         now: Instant,
     ) -> io::Result<()> {
         let interests = Interest::READABLE | Interest::WRITABLE;
-        socket.ask_for_peer(self.vanished)?;
+        socket.ask_for_peer(self.peer_unreachable)?;
         registry.register(&mut socket, token::token(CONNECTED, connection.0 & !ASKED), interests)?;
         self.all.insert(connection, Local::new(connection, socket, true, fate));
         self.deadlines.push_back((now + self.connect_timeout, connection));

@@ -141,7 +141,7 @@ impl Reports {
             | Report::EdgeDown { target, .. }
             | Report::Owned { target, .. }
             | Report::Waiting { target, .. }
-            | Report::GoesHome { target, .. } => self.name(*target),
+            | Report::FailingBack { target, .. } => self.name(*target),
             Report::Orphaned { .. } | Report::ZombieRefused { .. } | Report::Ended { .. } => "",
         };
         events::write(report, about);
@@ -160,7 +160,7 @@ impl Reports {
                     warn!(%session, %app, edge = %address, ?code, %reason, swallowed, "session waits, for {left_s} s more at the most");
                 }
             }
-            Report::GoesHome { session, target } => {
+            Report::FailingBack { session, target } => {
                 let (address, shard) = (self.name(*target), target.shard);
                 debug!(%session, %address, shard, "session goes back to the shard where it belongs");
             }

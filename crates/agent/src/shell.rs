@@ -109,11 +109,11 @@ impl Shell {
             inputs: VecDeque::new(),
             accepting: vec![false; listeners.len()],
             listeners,
-            table: Table::new(options.patience.dial, false),
-            locals: Locals::new(options.patience.connect, options.patience.vanished, now),
+            table: Table::new(options.timeouts.dial, false),
+            locals: Locals::new(options.timeouts.connect, options.timeouts.peer_unreachable, now),
             datagrams: Datagrams::bind(poll.registry(), &options.routing)?,
-            websockets: WebSockets::new(options.patience.first_bytes, options.patience.vanished, now),
-            held: Held::new(options.patience.first_bytes),
+            websockets: WebSockets::new(options.timeouts.first_bytes, options.timeouts.peer_unreachable, now),
+            held: Held::new(options.timeouts.first_bytes),
             routing: options.routing.clone(),
             turn: 0,
             reports: Reports::new(edges, now),
@@ -124,7 +124,7 @@ impl Shell {
             wake_at: Some(0),
             stop,
             stops: 0,
-            drain_limit: options.patience.drain,
+            drain_limit: options.timeouts.drain,
             drain_deadline: None,
             poll,
             reacher,
@@ -231,7 +231,7 @@ impl Shell {
             let (sessions, limit) = (self.reports.sessions(), self.drain_limit);
             let s = if sessions == 1 { "" } else { "s" };
             info!(
-                "stopping: taking no new connections, waiting for {sessions} session{s}, {limit:?} at most (`patience.drain`)"
+                "stopping: taking no new connections, waiting for {sessions} session{s}, {limit:?} at most (`timeouts.drain`)"
             );
             self.drain_deadline = Some(self.clock.now() + self.drain_limit);
             // What the program has asked for before it had enough.
@@ -459,17 +459,17 @@ fn own_server(name: &str, kind: Kind) -> Server {
 }
 
 fn config(options: &Options, edges: u16) -> Config {
-    let patience = &options.patience;
+    let timeouts = &options.timeouts;
     Config {
         servers: options.servers.iter().map(server).collect(),
         edges,
-        heartbeat_interval_ns: nanos(patience.heartbeat_interval),
-        heartbeat_timeout_ns: nanos(patience.heartbeat_timeout),
-        patience_ns: nanos(patience.no_edge),
-        backoff_min_ns: nanos(patience.backoff_min),
-        backoff_max_ns: nanos(patience.backoff_max),
-        linger_ns: nanos(patience.linger),
-        home_after_ns: nanos(patience.home_after),
-        connect_timeout_ns: nanos(patience.connect),
+        heartbeat_interval_ns: nanos(timeouts.heartbeat_interval),
+        heartbeat_timeout_ns: nanos(timeouts.heartbeat_timeout),
+        edge_wait_ns: nanos(timeouts.edge_wait),
+        backoff_min_ns: nanos(timeouts.backoff_min),
+        backoff_max_ns: nanos(timeouts.backoff_max),
+        linger_ns: nanos(timeouts.linger),
+        failback_delay_ns: nanos(timeouts.failback_delay),
+        connect_timeout_ns: nanos(timeouts.connect),
     }
 }

@@ -352,7 +352,7 @@ record! {
         image: ImageHash,
         /// Its generation here.
         generation: Generation,
-        /// `asking`, `restoring`, `replaying`, `running`, `finishing`.
+        /// `opening`, `restoring`, `replaying`, `running`, `finishing`.
         phase: String,
         /// The client's agent.
         client: HostId,

@@ -518,7 +518,7 @@ impl Control {
                     Counter::count("shard_deaths_total", self.restarts),
                     Counter::gauge("apps", self.apps.len()),
                     Counter::gauge("standbys_listed", self.placements.count()),
-                    Counter::count("standbys_not_listed_total", self.placements.dropped()),
+                    Counter::count("standbys_omitted_total", self.placements.dropped()),
                 ];
                 question.figures.extend(own.map(|counter| Figure { shard: None, counter }));
                 Answer::Counters(question.figures)

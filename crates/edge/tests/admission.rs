@@ -244,7 +244,7 @@ fn a_server_that_nobody_reaches_is_named_with_those_that_somebody_does() {
     let told = world.ask(1, &web, true);
     let text = notes(&told)[0].1;
     assert!(
-        text.contains("`origin`") && text.contains("`patience.no_edge`") && text.contains("no agent"),
+        text.contains("`origin`") && text.contains("`timeouts.edge_wait`") && text.contains("no agent"),
         "{text}"
     );
     let greet = Greet {

@@ -104,12 +104,12 @@ impl World {
             edges: 2,
             heartbeat_interval_ns: 1 << 40,
             heartbeat_timeout_ns: 1 << 50,
-            patience_ns: 1 << 50,
+            edge_wait_ns: 1 << 50,
             backoff_min_ns: 1,
             backoff_max_ns: 1,
             linger_ns: 1 << 50,
             connect_timeout_ns: 1,
-            home_after_ns: 1 << 50,
+            failback_delay_ns: 1 << 50,
         };
         let mut world = Self {
             agent: Agent::new(config, [1; 32]),

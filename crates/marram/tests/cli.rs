@@ -172,7 +172,7 @@ fn one_session_too_many_is_refused_and_the_reason_is_told() {
     let apps =
         |place: &_| Ok(vec![cells.manifest(place, "counting", "counter", "[quotas]\nsessions = 1\n")?]);
     let layout = support::layout("cli-quota", |layout| {
-        layout.agent_tables += "no_edge = \"3s\"\n";
+        layout.agent_tables += "edge_wait = \"3s\"\n";
     });
     let mut lab = Lab::new(layout, apps).unwrap();
     lab.start_edges("").unwrap();

@@ -86,7 +86,7 @@ fn samples_are_legal_as_they_are_and_with_every_line_on() {
         let text = change(edge::SAMPLE).replace("/etc/marram/", "");
         let config = place.edge(&text).unwrap();
         assert_eq!(config.edge.name, "edge-a");
-        assert_eq!(config.edge.patience.heartbeat_interval, Duration::from_millis(50));
+        assert_eq!(config.edge.timeouts.heartbeat_interval, Duration::from_millis(50));
         let text = change(agent::SAMPLE).replace("/etc/marram/", "");
         assert_eq!(place.agent(&text, Side::Client).unwrap().agent.edges.len(), 2);
         let text = change(&agent::sample_for_servers()).replace("/etc/marram/", "");
@@ -172,10 +172,10 @@ fn samples_show_the_defaults() {
     std::fs::copy(place.0.join("token"), place.0.join("admin-token")).unwrap();
     std::fs::copy(place.0.join("token"), place.0.join("metrics-token")).unwrap();
     let sample = all_settings(agent::SAMPLE).replace("/etc/marram/", "");
-    assert_eq!(place.agent(&sample, Side::Client).unwrap().agent.patience, short.patience);
+    assert_eq!(place.agent(&sample, Side::Client).unwrap().agent.timeouts, short.timeouts);
     let short = place.edge(EDGE).unwrap().edge;
     let limits =
-        edge::SAMPLE.split("[limits]").nth(1).and_then(|rest| rest.split("[patience]").next()).unwrap();
+        edge::SAMPLE.split("[limits]").nth(1).and_then(|rest| rest.split("[timeouts]").next()).unwrap();
     let text = format!("{EDGE}[limits]\n{}", all_settings(limits));
     assert_eq!(place.edge(&text).unwrap().edge.limits, short.limits);
 }
@@ -209,7 +209,7 @@ fn an_edges_errors_name_line_field_and_fix() {
             &["the token of another credential", "its own"],
         ),
         ("secret = \"secret\"", &[":4", "unknown field", "did you mean `secret_file`?"]),
-        ("suspect_after = \"1s\"", &[":4", "`suspect_after` belongs below `[patience]`"]),
+        ("suspect_after = \"1s\"", &[":4", "`suspect_after` belongs below `[timeouts]`"]),
         ("[admin]\napps = [\"x\"]", &[":5", "`apps` belongs above the first table"]),
         ("weight = 3", &[":4", "`weight` belongs below `[[tenant]]`"]),
         ("apps = \"x\"", &[":4", "`apps`", "write a list: [\"x\"]"]),
@@ -234,9 +234,9 @@ fn an_edges_errors_name_line_field_and_fix() {
         ("[security]\nkey = \"token\"", &[":5", "`security.key`", "certificate = "]),
         ("[security]\nca = \"token\"", &[":5", "`security.ca`", "PEM"]),
         ("[[gate]]\nlisten = \"0.0.0.0:80\"", &[":4", "gate", "missing field `app`"]),
-        ("[patience]\nheartbeat = \"150ms\"", &[":5", "`patience.heartbeat`", "twice"]),
-        ("[patience]\nbackoff_max = \"1ms\"", &[":5", "`patience.backoff_max`", "backoff_min"]),
-        ("[patience]\nlinger = \"0s\"", &[":5", "`patience.linger`", "more than nothing"]),
+        ("[timeouts]\nheartbeat = \"150ms\"", &[":5", "`timeouts.heartbeat`", "twice"]),
+        ("[timeouts]\nbackoff_max = \"1ms\"", &[":5", "`timeouts.backoff_max`", "backoff_min"]),
+        ("[timeouts]\nlinger = \"0s\"", &[":5", "`timeouts.linger`", "more than nothing"]),
         ("[limits]\ndrain = \"5\"", &[":5", "`limits.drain`", "\"30s\""]),
         ("[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"", &["granted twice"]),
         ("[[tenant]]\nname = \"a\"\nweight = 0", &["at least 1"]),
@@ -334,8 +334,8 @@ fn a_recorders_errors_name_line_field_and_fix_and_its_sample_shows_the_defaults(
         ("listen = 1", &[":3", "listen", "expected one of", "`directory`"][..]),
         ("[limits]\nmemory = \"1MiB\"", &[":4", "`limits.memory`", "64MiB"]),
         ("[admin]\nlisten = \"0.0.0.0:7402\"", &[":4", "`admin.listen`", "token_file"]),
-        ("[patience]\nno_edge = \"5s\"", &[":4", "no_edge", "expected one of"]),
-        ("[patience]\nlinger = \"0s\"", &[":4", "`patience.linger`", "more than nothing"]),
+        ("[timeouts]\nno_edge = \"5s\"", &[":4", "edge_wait", "expected one of"]),
+        ("[timeouts]\nlinger = \"0s\"", &[":4", "`timeouts.linger`", "more than nothing"]),
     ] {
         let error = place.recorder(&format!("{short}{text}\n")).map(|_| ()).unwrap_err();
         assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
@@ -346,15 +346,15 @@ fn a_recorders_errors_name_line_field_and_fix_and_its_sample_shows_the_defaults(
         format!("{}\n{rest}", names[0])
     };
     let limits = tables(["[limits]", "# How wires"]);
-    let patience = tables(["[patience]", "[log]"]);
-    let shown = place.recorder(&format!("{short}{limits}\n{patience}")).unwrap().recorder;
+    let timeouts = tables(["[timeouts]", "[log]"]);
+    let shown = place.recorder(&format!("{short}{limits}\n{timeouts}")).unwrap().recorder;
     let own = place.recorder(short).unwrap().recorder;
     assert_eq!((shown.memory, shown.sessions, shown.linger), (own.memory, own.sessions, own.linger));
-    let patience = |options: &marram::recorder::Options| {
+    let timeouts = |options: &marram::recorder::Options| {
         // The time for which it keeps sessions stands beside it.
-        marram_agent::Patience { linger: Duration::ZERO, ..options.patience.clone() }
+        marram_agent::Timeouts { linger: Duration::ZERO, ..options.timeouts.clone() }
     };
-    assert_eq!(patience(&shown), patience(&own));
+    assert_eq!(timeouts(&shown), timeouts(&own));
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod messages;
 mod support;
 
 use marram::harness::{Lab, free_address};
-use marram_host::{Client, Connection, Event, Kind, Patience, Server, Settings};
+use marram_host::{Client, Connection, Event, Kind, Server, Settings, Timeouts};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::{Receiver, channel};
@@ -20,7 +20,7 @@ fn settings(lab: &Lab) -> Settings {
     let token = std::fs::read_to_string(lab.place.path().join("token")).unwrap();
     let mut settings = Settings::new(lab.edge_addresses().iter().map(ToString::to_string)).token(&token);
     // Edges that die here reset their connections; one that is slow is not to be suspected.
-    settings.patience.heartbeat_timeout = Duration::from_secs(5);
+    settings.timeouts.heartbeat_timeout = Duration::from_secs(5);
     settings
 }
 
@@ -100,9 +100,9 @@ fn accepted(server: &Server) -> Connection {
 }
 
 /// Settings with a mistake in them.
-fn impatient(change: impl FnOnce(&mut Patience)) -> Settings {
+fn impatient(change: impl FnOnce(&mut Timeouts)) -> Settings {
     let mut settings = Settings::new(["127.0.0.1:1"]);
-    change(&mut settings.patience);
+    change(&mut settings.timeouts);
     settings
 }
 
@@ -204,7 +204,7 @@ fn a_client_that_is_closed_at_once_has_said_what_it_said() {
 fn failures_are_told_apart_from_ends_with_reasons() {
     let lab = lab("host-fails", 1);
     let mut settings = settings(&lab);
-    settings.patience.drain = Duration::from_millis(300);
+    settings.timeouts.drain = Duration::from_millis(300);
     let server = Server::start(settings.clone(), "peer").unwrap();
     server.wait_ready(PATIENCE).unwrap();
     let client = Client::start(settings.clone()).unwrap();
@@ -240,7 +240,7 @@ fn failures_are_told_apart_from_ends_with_reasons() {
     let nowhere = free_address().unwrap();
     let mut elsewhere = settings.clone();
     elsewhere.edges = vec![nowhere.to_string()];
-    elsewhere.patience.no_edge = Duration::from_millis(300);
+    elsewhere.timeouts.edge_wait = Duration::from_millis(300);
     let lost = Client::start(elsewhere).unwrap().connect("forward").unwrap();
     lost.set_read_timeout(Some(PATIENCE)).unwrap();
     thread::scope(|scope| {
@@ -266,8 +266,8 @@ fn many_connections_at_once_and_wrong_settings_are_named() {
     for (settings, says) in [
         (Settings::new(Vec::<String>::new()), "no edge is configured"),
         (Settings::new(["edge"]), "host:port"),
-        (impatient(|patience| patience.vanished = Duration::ZERO), "patience.vanished"),
-        (impatient(|patience| patience.heartbeat_timeout = patience.heartbeat_interval), "two heartbeats"),
+        (impatient(|timeouts| timeouts.peer_unreachable = Duration::ZERO), "timeouts.peer_unreachable"),
+        (impatient(|timeouts| timeouts.heartbeat_timeout = timeouts.heartbeat_interval), "two heartbeats"),
     ] {
         let error = Client::start(settings).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");

@@ -105,7 +105,7 @@ fn write_app(place: &Place, app: &App) -> anyhow::Result<PathBuf> {
 fn start() -> (Lab, BTreeMap<&'static str, SocketAddr>) {
     let layout = support::layout("hostile", |layout| {
         layout.edge_tables = format!("[[tenant]]\nname = \"crowd\"\nsessions = {GRANTED}\n");
-        layout.agent_tables += "no_edge = \"3s\"\n";
+        layout.agent_tables += "edge_wait = \"3s\"\n";
     });
     let mut lab = Lab::new(layout, |place| APPS.iter().map(|app| write_app(place, app)).collect()).unwrap();
     lab.start_edges("").unwrap();

@@ -170,7 +170,7 @@ fn a_recorder_says_which_edge_speaks_another_version_and_serves_the_others() {
     lab.journal.wait(first, PATIENCE, up).expect("both of them");
     let mut client = Client::start(&mut lab);
     client.count();
-    let kept = |event: &Event| *event.who == *"recorder" && event.name() == "kept";
+    let kept = |event: &Event| *event.who == *"recorder" && event.name() == "recorded";
     lab.journal.wait(start, PATIENCE, kept).expect("it keeps the session");
     drop(recorder);
 }

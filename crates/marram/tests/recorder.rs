@@ -50,7 +50,7 @@ impl World {
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut world = Self { lab, client, said: 0 };
         world.talk(20);
-        world.wait("kept", 0);
+        world.wait("recorded", 0);
         world
     }
 
@@ -116,7 +116,7 @@ fn an_edge_that_recovers_a_session_takes_it_from_the_recorder() {
     let start = world.kill_owner();
     assert!(world.wait("recalled", start).number("bytes") > 50_000);
     // The next owner feeds it as well.
-    world.wait("kept", start);
+    world.wait("recorded", start);
     world.talk(50);
     world.until_figure("recalls_total", 1);
     // A session that is over is forgotten.
@@ -142,7 +142,7 @@ fn a_recorder_that_is_killed_or_frozen_costs_nothing_but_time() {
     // Another one, which knows nothing, is fed at once.
     let start = world.lab.journal.end();
     world.lab.start_recorder("", support::PATIENT).unwrap();
-    world.wait("kept", start);
+    world.wait("recorded", start);
     world.talk(20);
 }
 
@@ -171,7 +171,7 @@ fn what_lies_on_disk_is_read_back_and_damage_refused_by_name_and_place() {
     world.lab.start_recorder("directory = \"kept\"", support::PATIENT).unwrap();
     assert_eq!(world.wait("restored", start).number("sessions"), 1);
     let (before, after) = (&before[0], &world.sessions()[0]);
-    assert_eq!(after["phase"], "unfed", "{after}");
+    assert_eq!(after["phase"], "orphaned", "{after}");
     for field in ["session", "generation", "log_bytes", "message_bytes", "checkpoint_bytes"] {
         assert_eq!(before[field], after[field], "{field}");
     }

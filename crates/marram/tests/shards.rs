@@ -42,7 +42,7 @@ fn world(edges: usize, manifest: &str) -> (Lab, SocketAddr) {
         encrypted: true,
         edge_tables: String::new(),
         // What dies here resets its connections; what is only slow is not to lose its sessions.
-        agent_tables: "[patience]\nsuspect_after = \"2s\"\n".into(),
+        agent_tables: "[timeouts]\nsuspect_after = \"2s\"\n".into(),
         namespaces: false,
         admin: String::new(),
     };

@@ -47,11 +47,11 @@ fn manifest(protect: &str) -> String {
 }
 
 /// Edges of two shards each, which are as patient as agents.
-fn layout(purpose: &'static str, edges: usize, patience: &str) -> Layout {
+fn layout(purpose: &'static str, edges: usize, timeouts: &str) -> Layout {
     support::layout(purpose, |layout| {
         (layout.edges, layout.shards) = (edges, 2);
-        layout.edge_tables = patience.into();
-        layout.agent_tables = patience.into();
+        layout.edge_tables = timeouts.into();
+        layout.agent_tables = timeouts.into();
     })
 }
 
@@ -491,7 +491,7 @@ fn any_edge_tells_from_the_coordinator_where_a_session_stood_by_when_its_owner_i
     stream.finish();
     until_listed(&world, None);
     assert_eq!(world.counter(standby, "standbys_listed"), 0);
-    assert_eq!(world.counter(standby, "standbys_not_listed_total"), 0);
+    assert_eq!(world.counter(standby, "standbys_omitted_total"), 0);
 }
 
 impl World {

@@ -25,7 +25,7 @@ fn fails(address: SocketAddr) {
 
 #[test]
 fn with_every_edge_down_a_connection_waits_and_then_fails_in_words() {
-    let mut lab = support::lab_with("no-edge", |layout| layout.agent_tables += "no_edge = \"300ms\"\n");
+    let mut lab = support::lab_with("no-edge", |layout| layout.agent_tables += "edge_wait = \"300ms\"\n");
     // Never started: its address answers nobody.
     let edges = lab.edge_addresses();
     let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;

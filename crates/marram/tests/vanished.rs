@@ -49,7 +49,7 @@ impl World {
         }
         let away = Namespace::new().unwrap();
         let mut lab = support::lab_with(purpose, |layout| {
-            layout.agent_tables += "vanished = \"2s\"\n";
+            layout.agent_tables += "peer_unreachable = \"2s\"\n";
         });
         lab.start_edges("").unwrap();
         let edges = lab.edge_addresses();

@@ -22,7 +22,7 @@ struct World {
 
 impl World {
     /// With an edge that runs, unless clients are to have only so much patience for one that does not.
-    fn new(no_edge: Option<&str>) -> Self {
+    fn new(edge_wait: Option<&str>) -> Self {
         let layout = Layout {
             purpose: "ends",
             program: env!("CARGO_BIN_EXE_marram").into(),
@@ -30,7 +30,7 @@ impl World {
             shards: 1,
             encrypted: false,
             edge_tables: String::new(),
-            agent_tables: format!("[patience]\nno_edge = {:?}\n", no_edge.unwrap_or("60s")),
+            agent_tables: format!("[timeouts]\nno_edge = {:?}\n", edge_wait.unwrap_or("60s")),
             namespaces: false,
             admin: String::new(),
         };
@@ -40,7 +40,7 @@ impl World {
         let mut lab = Lab::new(layout, apps).expect("a directory");
         let server = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let addresses = lab.edge_addresses();
-        if no_edge.is_none() {
+        if edge_wait.is_none() {
             lab.start_edges("").expect("they start");
             let web = server.local_addr().expect("bound");
             lab.start_server_agent(&addresses, &[("web", web)]).expect("it starts");

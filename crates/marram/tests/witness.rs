@@ -60,7 +60,7 @@ fn recoveries_ask_the_witness_and_wait_while_it_is_away() {
     (1..=3).for_each(|number| count(&mut client, number));
     let owner = 1 + lab.owner().unwrap();
     let other = 3 - owner;
-    wait_for(&lab, owner, "witness_told_total");
+    wait_for(&lab, owner, "witness_reports_total");
     // It vouches for a client that did not go back.
     let start = lab.journal.end();
     lab.edges[owner].kill();

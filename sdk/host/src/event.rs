@@ -78,7 +78,9 @@ impl<'a> Event<'a> {
                 left: Duration::from_nanos(*left_ns),
             },
             Report::Ended { session, reason, .. } => Self::Ended { session: session.to_string(), reason },
-            Report::Orphaned { .. } | Report::ZombieRefused { .. } | Report::GoesHome { .. } => return None,
+            Report::Orphaned { .. } | Report::ZombieRefused { .. } | Report::FailingBack { .. } => {
+                return None;
+            }
         })
     }
 }

@@ -88,7 +88,7 @@ mod running;
 pub use connection::Connection;
 pub use event::Event;
 pub use marram_agent::{
-    Kind, Patience,
+    Kind, Timeouts,
     net::{Identity, Security},
 };
 pub use running::{Client, Incoming, Server};
@@ -106,7 +106,7 @@ pub struct Settings {
     /// How wires are protected. Between machines it takes a token or certificates.
     pub security: Security,
     /// How long it waits for what.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
     observer: Option<Observer>,
 }
 
@@ -115,18 +115,18 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("edges", &self.edges)
             .field("security", &self.security)
-            .field("patience", &self.patience)
+            .field("timeouts", &self.timeouts)
             .finish_non_exhaustive()
     }
 }
 
 impl Settings {
-    /// These edges, nothing to show, and the patience of an agent that was told of none.
+    /// These edges, nothing to show, and the timeouts of an agent that was told of none.
     pub fn new<T: Into<String>>(edges: impl IntoIterator<Item = T>) -> Self {
         Self {
             edges: edges.into_iter().map(Into::into).collect(),
             security: Security::default(),
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
             observer: None,
         }
     }

@@ -53,7 +53,7 @@ impl Edges {
 impl Running {
     /// Starts it; `servers` are those that this program is.
     fn start(settings: Settings, servers: &[(&str, Kind)]) -> io::Result<(Arc<Self>, Arc<Backlog>)> {
-        let Settings { edges: addresses, security, patience, observer } = settings;
+        let Settings { edges: addresses, security, timeouts, observer } = settings;
         let edges = Arc::new(Edges::default());
         let heard = Arc::clone(&edges);
         let mut program = Program::new(move |address, report| {
@@ -65,7 +65,7 @@ impl Running {
         let accepted = program.serve(servers, BACKLOG_MAX);
         let routing = Routing::default();
         let options =
-            Options { routing: routing.clone(), edges: addresses, servers: Vec::new(), security, patience };
+            Options { routing: routing.clone(), edges: addresses, servers: Vec::new(), security, timeouts };
         let (stop, stopper) = Stop::pair()?;
         let (mut agent, asker) = marram_agent::embed(&options, stop, program)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error:#}")))?;
@@ -115,7 +115,7 @@ impl Running {
         match thread.take().map(JoinHandle::join) {
             None | Some(Ok(Ok(true))) => Ok(()),
             Some(Ok(Ok(false))) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "sessions were not over in `patience.drain`"))
+                Err(io::Error::new(io::ErrorKind::TimedOut, "sessions were not over in `timeouts.drain`"))
             }
             Some(Ok(Err(reason))) => Err(io::Error::other(reason)),
             Some(Err(_)) => Err(io::Error::other("the agent in this program has panicked")),
@@ -139,7 +139,7 @@ impl Client {
     }
 
     /// A connection to a new cell of `app`, or to the one that its clients share. Returns at once: what is written waits until an edge
-    /// has taken the session, and if none does for [`crate::Patience::no_edge`], reading says why.
+    /// has taken the session, and if none does for [`crate::Timeouts::edge_wait`], reading says why.
     ///
     /// # Errors
     /// If the client was closed, if it has more to do than it can, or if the process has no descriptor left.
@@ -173,7 +173,7 @@ impl Client {
     /// it wrote last.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] if some were not over in [`crate::Patience::drain`]; otherwise if the operating system has failed
+    /// [`io::ErrorKind::TimedOut`] if some were not over in [`crate::Timeouts::drain`]; otherwise if the operating system has failed
     /// the agent.
     pub fn close(self) -> io::Result<()> {
         self.0.close()
@@ -255,7 +255,7 @@ impl Server {
     }
 
     /// Takes no new sessions from now on; those that there are go on. [`Self::accept`] fails once they are over, or
-    /// [`crate::Patience::drain`] is: for another thread that waits there.
+    /// [`crate::Timeouts::drain`] is: for another thread that waits there.
     pub fn stop(&self) {
         self.running.stop();
     }

@@ -47,10 +47,11 @@ impl Socket {
     }
 
     /// Has the kernel ask now and then whether the peer's host is there, so that a connection on which nothing is said breaks
-    /// about `vanished` after the host was heard last. For one that waits for an answer, see [`Self::has_vanished`].
-    pub fn ask_for_peer(&self, vanished: Duration) -> io::Result<()> {
+    /// about `peer_unreachable` after the host was heard last. For one that waits for an answer, see [`Self::has_vanished`].
+    pub fn ask_for_peer(&self, peer_unreachable: Duration) -> io::Result<()> {
         let Self::Tcp(stream) = self else { return Ok(()) };
-        let (idle, interval) = ((vanished / 2).max(SECOND), (vanished / 2 / PROBES).max(SECOND));
+        let (idle, interval) =
+            ((peer_unreachable / 2).max(SECOND), (peer_unreachable / 2 / PROBES).max(SECOND));
         sockopt::set_tcp_keepidle(stream, idle)?;
         sockopt::set_tcp_keepintvl(stream, interval)?;
         sockopt::set_tcp_keepcnt(stream, PROBES)?;
@@ -61,11 +62,11 @@ impl Socket {
     /// Whether the peer's host answers no more: it was asked several times, by data sent again or by probes, and has not been
     /// heard for so long. The kernel alone would go on for a quarter of an hour. `TCP_USER_TIMEOUT` is not used, since it
     /// also ends connections whose peer answers and does not read.
-    pub fn has_vanished(&self, vanished: Duration) -> bool {
+    pub fn has_vanished(&self, peer_unreachable: Duration) -> bool {
         let Self::Tcp(stream) = self else { return false };
         let Ok(info) = tcp_info(stream.as_fd()) else { return false };
         let asked = info.tcpi_retransmits.max(info.tcpi_probes);
-        asked >= UNANSWERED && Duration::from_millis(info.tcpi_last_ack_recv.into()) >= vanished
+        asked >= UNANSWERED && Duration::from_millis(info.tcpi_last_ack_recv.into()) >= peer_unreachable
     }
 
     /// Whether a connection attempt has come to its end: an error if to a bad one.

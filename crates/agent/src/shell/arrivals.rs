@@ -173,7 +173,7 @@ impl Shell {
                 Ok(Said::More) if !last => return,
                 Ok(Said::More) => {
                     let reason =
-                        "its PROXY protocol header did not come, or not in time (`patience.first_bytes`)";
+                        "its PROXY protocol header did not come, or not in time (`timeouts.first_bytes`)";
                     return self.refuse_unproxied(connection, reason);
                 }
                 Ok(Said::Header { len, ends }) => {

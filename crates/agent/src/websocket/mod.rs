@@ -77,15 +77,15 @@ pub(super) struct WebSockets {
     fruitless: usize,
     accepted: u64,
     patience: Duration,
-    vanished: Duration,
+    peer_unreachable: Duration,
     search_at: Instant,
     search: Option<ConnectionId>,
     buffer: BytesMut,
 }
 
 impl WebSockets {
-    /// None. Each may take `patience` to ask; those whose host is silent for `vanished` are broken.
-    pub(super) fn new(patience: Duration, vanished: Duration, now: Instant) -> Self {
+    /// None. Each may take `patience` to ask; those whose host is silent for `peer_unreachable` are broken.
+    pub(super) fn new(patience: Duration, peer_unreachable: Duration, now: Instant) -> Self {
         Self {
             all: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -98,8 +98,8 @@ impl WebSockets {
             fruitless: 0,
             accepted: 0,
             patience,
-            vanished,
-            search_at: now + vanished / SEARCHES,
+            peer_unreachable,
+            search_at: now + peer_unreachable / SEARCHES,
             search: None,
             buffer: BytesMut::new(),
         }
@@ -139,7 +139,7 @@ impl WebSockets {
         now: Instant,
     ) -> io::Result<()> {
         let connection = ConnectionId(OURS | self.accepted);
-        socket.ask_for_peer(self.vanished)?;
+        socket.ask_for_peer(self.peer_unreachable)?;
         let interests = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut socket, token::token(ACCEPTED, connection.0), interests)?;
         self.accepted += 1;
@@ -353,10 +353,11 @@ impl WebSockets {
             self.all.range((from, Bound::Unbounded)).take(SEARCHED).map(|(id, _)| *id).collect();
         self.search = some.last().copied().filter(|_| some.len() == SEARCHED);
         if self.search.is_none() {
-            self.search_at = now + self.vanished / SEARCHES;
+            self.search_at = now + self.peer_unreachable / SEARCHES;
         }
         for connection in some {
-            let gone = self.all.get(&connection).is_some_and(|one| one.socket.has_vanished(self.vanished));
+            let gone =
+                self.all.get(&connection).is_some_and(|one| one.socket.has_vanished(self.peer_unreachable));
             if gone && self.remove(connection).is_some_and(|one| one.known) {
                 inputs.push_back(In::Broken { connection });
             }

@@ -71,7 +71,7 @@ impl Shard {
                 Effect::Remove(cell) => self.remove_cell(now, cell, out),
                 Effect::AskWitness(generation) => self.ask_witness(id, generation, out),
                 Effect::Report(seen) => self.report(id, seen, out),
-                Effect::Unwitnessed => self.unwitnessed(id, out),
+                Effect::WitnessMissing => self.witness_missing(id, out),
                 Effect::Again(count) => again = Some(count),
                 Effect::Over(code, reason) => over = Some((code, reason)),
             }
@@ -94,7 +94,7 @@ impl Shard {
         if let Some(count) = again {
             return self.again(now, id, count, out);
         }
-        if self.sessions.get(&id).is_some_and(|session| session.owner.phase() == Phase::Adrift) {
+        if self.sessions.get(&id).is_some_and(|session| session.owner.phase() == Phase::Detached) {
             self.tell_former(
                 id,
                 Code::Superseded,

@@ -169,7 +169,7 @@ impl Shard {
     pub(super) fn place(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let owner = &session.owner;
-        let begins = session.fresh && matches!(owner.phase(), Phase::Asking | Phase::Adrift);
+        let begins = session.fresh && matches!(owner.phase(), Phase::Promising | Phase::Detached);
         if !owner.policy().keep || !(owner.phase() == Phase::Running || begins) {
             return;
         }

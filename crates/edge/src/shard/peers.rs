@@ -253,7 +253,7 @@ impl Shard {
             match session.owner.phase() {
                 Phase::Following if newer || unfed => self.drop_standby(now, keep.session, out),
                 // This edge took over too early, or once owned the session: no end will come back to an older generation.
-                Phase::Adrift if newer => self.with_owner(now, keep.session, out, |owner, effects| {
+                Phase::Detached if newer => self.with_owner(now, keep.session, out, |owner, effects| {
                     owner.leave(Code::Superseded, "the session is owned elsewhere".to_string(), effects);
                 }),
                 _ => return Err(Unfit(Code::Superseded, "the session is owned here".to_string())),

@@ -106,7 +106,7 @@ impl Shard {
                 "it is refused, and over unless its agent knows an edge with that app or misses one"
             }
             _ if hello.fresh => {
-                "it waits, and asks again until the agent's `patience.no_edge` is over or another edge takes it"
+                "it waits, and asks again until the agent's `timeouts.edge_wait` is over or another edge takes it"
             }
             _ => "it waits, and asks again until its app's `keep.linger` is over or another edge takes it",
         };

@@ -42,8 +42,8 @@ pub(super) struct Counters {
     pub(super) recalled: u64,
     pub(super) recalls_late: u64,
     pub(super) witness_asked: u64,
-    pub(super) witness_told: u64,
-    pub(super) unwitnessed: u64,
+    pub(super) witness_reports: u64,
+    pub(super) witness_missing: u64,
 }
 
 impl Counters {
@@ -171,13 +171,13 @@ impl Shard {
             count("recalled_total", self.counters.recalled),
             count("recalls_late_total", self.counters.recalls_late),
             count("witness_asked_total", self.counters.witness_asked),
-            count("witness_told_total", self.counters.witness_told),
-            count("unwitnessed_total", self.counters.unwitnessed),
+            count("witness_reports_total", self.counters.witness_reports),
+            count("witness_missing_total", self.counters.witness_missing),
             count("recordings_total", self.counters.recordings),
             count("recordings_failed_total", self.counters.recordings_failed),
             count("sessions_finished_total", self.counters.finished),
             count("sessions_failed_total", self.counters.failed),
-            count("sessions_left_total", self.counters.moved),
+            count("sessions_moved_total", self.counters.moved),
         ];
         self.tenants.count(&mut counters);
         let mut servers: BTreeMap<&String, usize> = BTreeMap::new();

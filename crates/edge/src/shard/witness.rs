@@ -23,14 +23,14 @@ impl Shard {
     }
 
     pub(super) fn report(&mut self, session: SessionId, seen: Seen, out: &mut Vec<Out>) {
-        self.counters.witness_told += 1;
+        self.counters.witness_reports += 1;
         let Seen { generation, log_end, tag } = seen;
         let seen = Witnessed { generation, log_end, tag };
         out.push(Out::Control(FromShard::Saw(Saw { session, seen })));
     }
 
-    pub(super) fn unwitnessed(&mut self, session: SessionId, out: &mut Vec<Out>) {
-        self.counters.unwitnessed += 1;
+    pub(super) fn witness_missing(&mut self, session: SessionId, out: &mut Vec<Out>) {
+        self.counters.witness_missing += 1;
         let text = "goes on although nobody can say whether its client went back to an older state";
         self.note(1, Some(session), text.to_string(), out);
     }

@@ -67,12 +67,12 @@ fn agent(servers: &[&str], entropy: u8) -> Agent {
         edges: 1,
         heartbeat_interval_ns: 1 << 40,
         heartbeat_timeout_ns: 1 << 50,
-        patience_ns: 1 << 50,
+        edge_wait_ns: 1 << 50,
         backoff_min_ns: 1,
         backoff_max_ns: 1,
         linger_ns: 1 << 50,
         connect_timeout_ns: 1 << 50,
-        home_after_ns: 1 << 50,
+        failback_delay_ns: 1 << 50,
     };
     Agent::new(config, [entropy; 32])
 }

@@ -50,9 +50,9 @@ impl Site for RecorderDesk {
 /// One session that is kept.
 fn row((row, edge): &(Row, Option<String>)) -> Value {
     let phase = match (row.ready, edge) {
-        (false, _) => "arriving",
-        (true, Some(_)) => "kept",
-        (true, None) => "unfed",
+        (false, _) => "receiving",
+        (true, Some(_)) => "recorded",
+        (true, None) => "orphaned",
     };
     json!({
         "session": row.session.to_string(),

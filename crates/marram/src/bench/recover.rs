@@ -113,7 +113,7 @@ impl Scene {
                 .lines()
                 .any(|line| line.starts_with("marram_recorder_wires{") && line.ends_with(" 2"));
             let whole = kept["checkpoint_bytes"].as_u64().is_some_and(|bytes| bytes > 10 << 20);
-            if kept["phase"] == "kept" && kept["edge"] == edge && whole && wires {
+            if kept["phase"] == "recorded" && kept["edge"] == edge && whole && wires {
                 return Ok(());
             }
             anyhow::ensure!(Instant::now() < deadline, "the recorder does not keep the session: {listed}");

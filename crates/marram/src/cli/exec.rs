@@ -14,7 +14,7 @@ const CONFIG: &str = "/etc/marram/agent.toml";
 /// `marram exec`
 #[derive(Args)]
 pub(super) struct Exec {
-    /// The agent's configuration: `instead_of` of each `[[listen]]` says which destinations go there. /etc/marram/agent.toml if
+    /// The agent's configuration: `redirect` of each `[[listen]]` says which destinations go there. /etc/marram/agent.toml if
     /// neither this nor --redirect is given.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,

@@ -66,7 +66,7 @@ pub(super) fn unit(arguments: &Unit) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Longest that units wait for sessions to move away: the default of `patience.drain` and of `limits.drain`, and some.
+/// Longest that units wait for sessions to move away: the default of `timeouts.drain` and of `limits.drain`, and some.
 const STOP_S: u32 = 45;
 
 fn unit_of(role: Role, program: &Path) -> String {

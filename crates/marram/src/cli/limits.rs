@@ -352,31 +352,31 @@ fn of_the_coordinator() -> Vec<Row> {
 }
 
 fn waiting() -> Vec<Row> {
-    let (patience, limits) = (agent::Patience::default(), edge::Limits::default());
+    let (timeouts, limits) = (agent::Timeouts::default(), edge::Limits::default());
     vec![
-        ("between heartbeats (c)", time(patience.heartbeat_interval), "one is sent"),
+        ("between heartbeats (c)", time(timeouts.heartbeat_interval), "one is sent"),
         (
             "silence of an edge (c)",
-            time(patience.heartbeat_timeout),
+            time(timeouts.heartbeat_timeout),
             "it is suspected; its sessions recover elsewhere",
         ),
         (
             "no edge that takes a session (c)",
-            time(patience.no_edge),
+            time(timeouts.edge_wait),
             "the connection is reset with a clear log line",
         ),
-        ("before an edge is dialled again (c)", time(patience.backoff_min), "doubles with each failure"),
-        ("before an edge is dialled again, at most (c)", time(patience.backoff_max), ""),
+        ("before an edge is dialled again (c)", time(timeouts.backoff_min), "doubles with each failure"),
+        ("before an edge is dialled again, at most (c)", time(timeouts.backoff_max), ""),
         (
             "a shard that failed is well again (c)",
-            time(patience.home_after),
+            time(timeouts.failback_delay),
             "sessions that belong there go back to it, one a heartbeat; doubles with each failure",
         ),
-        ("making a wire (c)", time(patience.dial), "another edge is tried"),
-        ("connecting to a server (c)", time(patience.connect), "the session ends with the reason"),
+        ("making a wire (c)", time(timeouts.dial), "another edge is tried"),
+        ("connecting to a server (c)", time(timeouts.connect), "the session ends with the reason"),
         (
             "a client's or server's host out of reach (c)",
-            time(patience.vanished),
+            time(timeouts.peer_unreachable),
             "its connections are broken",
         ),
         (
@@ -386,7 +386,7 @@ fn waiting() -> Vec<Row> {
         ),
         (
             "the same before its app's linger time is known (c)",
-            time(patience.linger),
+            time(timeouts.linger),
             "the end forgets it and reports so",
         ),
         (
@@ -400,7 +400,7 @@ fn waiting() -> Vec<Row> {
             "",
         ),
         ("a silent client that speaks in datagrams (c)", time(agent::IDLE), "its session ends in order"),
-        ("first bytes that a rule asks for (c)", time(patience.first_bytes), "such rules do not fit"),
+        ("first bytes that a rule asks for (c)", time(timeouts.first_bytes), "such rules do not fit"),
         ("an agent's proof (c)", time(limits.handshake), "the connection is closed"),
         (
             "the ends of a session that is recorded",

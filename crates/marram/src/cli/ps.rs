@@ -100,15 +100,15 @@ enum Order {
 const PHASES: [(&str, &str); 11] = [
     ("running", "its cell takes what its ends say"),
     ("standing by", "another edge owns it; here is its standby"),
-    ("asking", "waits for its ends' promises and what they keep: it begins, or recovers"),
+    ("opening", "waits for its ends' promises and what they keep: it begins, or recovers"),
     ("restoring", "its cell is started, or made from a checkpoint"),
     ("replaying", "its cell is run to where it stood"),
     ("recording", "its handler was stopped, and what its ends keep is recorded before they are told"),
     ("finishing", "both sides are done; its ends are told"),
-    ("adrift", "its cell lives, and no end is connected to it here"),
-    ("arriving", "a recorder is being fed it"),
-    ("kept", "a recorder has it"),
-    ("unfed", "a recorder has it, and no edge feeds it"),
+    ("detached", "its cell lives, and no end is connected to it here"),
+    ("receiving", "a recorder is being fed it"),
+    ("recorded", "a recorder has it"),
+    ("orphaned", "a recorder has it, and no edge feeds it"),
 ];
 
 fn phases() -> PossibleValuesParser {
@@ -303,7 +303,7 @@ mod tests {
             row("b", "shop", "standby (hot)", &["edge-b (hot, 0 B behind)"], 5_000, 3),
             row("c", "tea", "endpoints", &[], 1_000, 2),
             // A recorder's.
-            json!({ "session": "d", "app": "tea", "phase": "kept" }),
+            json!({ "session": "d", "app": "tea", "phase": "recorded" }),
         ];
         json!({ "edge": "A", "sessions": rows })
     }

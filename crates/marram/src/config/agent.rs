@@ -2,7 +2,7 @@
 
 use super::environment;
 use super::routes::{self, WrittenListener, WrittenRoute, WrittenServer};
-use super::shared::{self, WrittenAdmin, WrittenLog, WrittenPatience, WrittenSecurity, own_name, socket};
+use super::shared::{self, WrittenAdmin, WrittenLog, WrittenSecurity, WrittenTimeouts, own_name, socket};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Peer, Socket, Time};
 use crate::admin::Access;
@@ -109,7 +109,7 @@ impl Config {
                 insecure_plain: flags.insecure_plain,
                 ..Security::default()
             },
-            patience: marram_agent::Patience::default(),
+            timeouts: marram_agent::Timeouts::default(),
         };
         let missing = match side {
             Side::Client if agent.routing.listeners().next().is_none() => {
@@ -148,14 +148,14 @@ pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
     let source = &source.overridden::<Written>(environment::AGENT)?;
     let mut redirects = Vec::new();
     for written in source.parse::<Written>("agent-client")?.listen {
-        let (destinations, address) = (written.instead_of.clone(), written.address.span());
+        let (destinations, address) = (written.redirect.clone(), written.address.span());
         let listener = written.resolve(source)?;
         let protocol = match listener.protocol {
             Protocol::Tcp => preload::Protocol::Tcp,
             Protocol::Udp => preload::Protocol::Udp,
             Protocol::WebSocket if destinations.is_empty() => continue,
             Protocol::WebSocket => {
-                let what = "is for browsers, which nothing has to redirect; `instead_of` is for the protocols \"tcp\" and \"udp\"";
+                let what = "is for browsers, which nothing has to redirect; `redirect` is for the protocols \"tcp\" and \"udp\"";
                 return Err(source.problem(&address, what));
             }
         };
@@ -183,7 +183,7 @@ struct Written {
     #[serde(default)]
     admin: WrittenAdmin,
     #[serde(default)]
-    patience: WrittenPatience,
+    timeouts: WrittenTimeouts,
     #[serde(default)]
     log: WrittenLog,
 }
@@ -201,12 +201,12 @@ struct WrittenListen {
     origins: Vec<Spanned<String>>,
     proxy_protocol: Option<Spanned<bool>>,
     #[serde(default)]
-    instead_of: Vec<Address>,
+    redirect: Vec<Address>,
 }
 
 impl WrittenListen {
     fn resolve(self, source: &Source) -> Result<Listener, Problem> {
-        let Self { address, app, name, protocol, idle, flows, origins, proxy_protocol, instead_of: _ } = self;
+        let Self { address, app, name, protocol, idle, flows, origins, proxy_protocol, redirect: _ } = self;
         let address = socket(source, &address)?;
         let listener = WrittenListener { name, protocol, idle, flows, origins, proxy_protocol };
         listener.resolve(source, address, app)
@@ -244,7 +244,7 @@ impl Written {
                 identity_file: self.identity_file.map(|path| source.path(&path)),
                 ..self.security.resolve(source)?
             },
-            patience: self.patience.resolve(source)?,
+            timeouts: self.timeouts.resolve(source)?,
         };
         let (listen, access) = self.admin.resolve(source, "read what this agent logs")?;
         let kind = match side {

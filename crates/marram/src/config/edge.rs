@@ -5,7 +5,7 @@ use super::credentials::{self, WrittenCredential};
 use super::environment;
 use super::keys::{self, WrittenKey};
 use super::routes::{self, WrittenListener, WrittenRoute, WrittenServer};
-use super::shared::{self, WrittenLog, WrittenPatience, WrittenSecurity, host_name, socket};
+use super::shared::{self, WrittenLog, WrittenSecurity, WrittenTimeouts, host_name, socket};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Size, Time};
 use crate::admin::Access;
@@ -104,7 +104,7 @@ struct Written {
     #[serde(default)]
     standby: WrittenStandby,
     #[serde(default)]
-    patience: WrittenPatience,
+    timeouts: WrittenTimeouts,
     #[serde(default)]
     log: WrittenLog,
 }
@@ -223,7 +223,7 @@ impl Written {
             routing: routes::routing(source, gates, &self.route)?,
             servers: routes::servers(self.servers),
             gate_edges: self.gates.edges.into_iter().map(|edge| edge.0).collect(),
-            patience: self.patience.resolve(source)?,
+            timeouts: self.timeouts.resolve(source)?,
             standby: self.standby.edges.into_iter().map(|edge| edge.0).collect(),
             limits: self.limits.resolve(tenants(source, self.tenant)?),
             sabotage: 0,

@@ -22,7 +22,7 @@ pub(super) struct Patch {
     /// Where it is now.
     pub(super) at: Range<usize>,
     /// How many bytes it took the place of.
-    pub(super) instead_of: usize,
+    pub(super) replaced: usize,
     /// Which variable.
     pub(super) variable: String,
 }

@@ -1,7 +1,7 @@
 //! A recorder's configuration: as typed, and as the recorder takes it.
 
 use super::environment;
-use super::shared::{self, WrittenAdmin, WrittenLog, WrittenPatience, WrittenSecurity, own_name};
+use super::shared::{self, WrittenAdmin, WrittenLog, WrittenSecurity, WrittenTimeouts, own_name};
 use super::source::{Problem, Source};
 use super::units::{Address, Name, Size, Time};
 use crate::admin::Access;
@@ -57,7 +57,7 @@ struct Written {
     #[serde(default)]
     admin: WrittenAdmin,
     #[serde(default)]
-    patience: WrittenWaits,
+    timeouts: WrittenWaits,
     #[serde(default)]
     log: WrittenLog,
 }
@@ -90,18 +90,18 @@ impl Written {
         // The secret itself is not kept: a recorder cannot open what it keeps.
         let secret = DomainSecret::from_material(&shared::secret(source, &self.secret_file)?);
         let (memory, sessions) = self.limits.resolve(source)?;
-        let lingers = self.patience.linger.is_some();
-        let patience = WrittenPatience {
-            heartbeat: self.patience.heartbeat,
-            suspect_after: self.patience.suspect_after,
-            backoff_min: self.patience.backoff_min,
-            backoff_max: self.patience.backoff_max,
-            dial: self.patience.dial,
-            linger: self.patience.linger,
-            drain: self.patience.drain,
-            ..WrittenPatience::default()
+        let lingers = self.timeouts.linger.is_some();
+        let timeouts = WrittenTimeouts {
+            heartbeat: self.timeouts.heartbeat,
+            suspect_after: self.timeouts.suspect_after,
+            backoff_min: self.timeouts.backoff_min,
+            backoff_max: self.timeouts.backoff_max,
+            dial: self.timeouts.dial,
+            linger: self.timeouts.linger,
+            drain: self.timeouts.drain,
+            ..WrittenTimeouts::default()
         };
-        let patience = patience.resolve(source)?;
+        let timeouts = timeouts.resolve(source)?;
         let recorder = recorder::Options {
             name: self.name.unwrap_or_else(|| own_name("recorder")).0,
             edges: self.edges.into_iter().map(|edge| edge.0).collect(),
@@ -110,8 +110,8 @@ impl Written {
                 identity_file: self.identity_file.map(|path| source.path(&path)),
                 ..self.security.resolve(source)?
             },
-            linger: if lingers { patience.linger } else { recorder::LINGER },
-            patience,
+            linger: if lingers { timeouts.linger } else { recorder::LINGER },
+            timeouts,
             memory,
             sessions,
             directory: self.directory.map(|directory| source.path(&directory)),

@@ -1,10 +1,10 @@
-//! The tables that edges and agents share: `[security]`, `[patience]`, `[admin]`, `[log]`; and files that hold secrets.
+//! The tables that edges and agents share: `[security]`, `[timeouts]`, `[admin]`, `[log]`; and files that hold secrets.
 
 use super::source::{Problem, Source, unreadable};
 use super::units::{Name, Size, Time};
 use crate::admin::{Access, Metrics};
 use crate::logging;
-use marram_agent::Patience;
+use marram_agent::Timeouts;
 use marram_agent::net::{Identity, Security};
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -16,8 +16,8 @@ use toml::Spanned;
 /// Bytes of a secret, token, certificate or key file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Within these the kernel can ask for a peer; it counts in seconds, and up to nine hours.
-const VANISHED_MIN: Duration = Duration::from_secs(2);
-const VANISHED_MAX: Duration = Duration::from_secs(8 * 3_600);
+const PEER_UNREACHABLE_MIN: Duration = Duration::from_secs(2);
+const PEER_UNREACHABLE_MAX: Duration = Duration::from_secs(8 * 3_600);
 /// A token or secret that is shorter can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 
@@ -277,24 +277,24 @@ pub(super) fn file(source: &Source, path: &Spanned<String>) -> Result<Vec<u8>, P
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
-pub(super) struct WrittenPatience {
+pub(super) struct WrittenTimeouts {
     pub(super) heartbeat: Option<Spanned<Time>>,
     pub(super) suspect_after: Option<Spanned<Time>>,
-    pub(super) no_edge: Option<Spanned<Time>>,
+    pub(super) edge_wait: Option<Spanned<Time>>,
     pub(super) backoff_min: Option<Spanned<Time>>,
     pub(super) backoff_max: Option<Spanned<Time>>,
     pub(super) linger: Option<Spanned<Time>>,
-    pub(super) home_after: Option<Spanned<Time>>,
+    pub(super) failback_delay: Option<Spanned<Time>>,
     pub(super) dial: Option<Spanned<Time>>,
     pub(super) connect: Option<Spanned<Time>>,
     pub(super) first_bytes: Option<Spanned<Time>>,
-    pub(super) vanished: Option<Spanned<Time>>,
+    pub(super) peer_unreachable: Option<Spanned<Time>>,
     pub(super) drain: Option<Spanned<Time>>,
 }
 
-impl WrittenPatience {
-    pub(super) fn resolve(&self, source: &Source) -> Result<Patience, Problem> {
-        let default = Patience::default();
+impl WrittenTimeouts {
+    pub(super) fn resolve(&self, source: &Source) -> Result<Timeouts, Problem> {
+        let default = Timeouts::default();
         let time =
             |written: &Option<Spanned<Time>>, default: Duration| match written {
                 None => Ok(default),
@@ -302,45 +302,49 @@ impl WrittenPatience {
                     .problem(&written.span(), "must be more than nothing; leave it out for the default")),
                 Some(written) => Ok(written.get_ref().0),
             };
-        let patience = Patience {
+        let timeouts = Timeouts {
             heartbeat_interval: time(&self.heartbeat, default.heartbeat_interval)?,
             heartbeat_timeout: time(&self.suspect_after, default.heartbeat_timeout)?,
-            no_edge: time(&self.no_edge, default.no_edge)?,
+            edge_wait: time(&self.edge_wait, default.edge_wait)?,
             backoff_min: time(&self.backoff_min, default.backoff_min)?,
             backoff_max: time(&self.backoff_max, default.backoff_max)?,
             linger: time(&self.linger, default.linger)?,
-            home_after: time(&self.home_after, default.home_after)?,
+            failback_delay: time(&self.failback_delay, default.failback_delay)?,
             dial: time(&self.dial, default.dial)?,
             connect: time(&self.connect, default.connect)?,
             first_bytes: time(&self.first_bytes, default.first_bytes)?,
-            vanished: time(&self.vanished, default.vanished)?,
+            peer_unreachable: time(&self.peer_unreachable, default.peer_unreachable)?,
             drain: time(&self.drain, default.drain)?,
         };
-        if let Some(written) = self.vanished.as_ref().filter(|_| patience.vanished < VANISHED_MIN) {
+        if let Some(written) =
+            self.peer_unreachable.as_ref().filter(|_| timeouts.peer_unreachable < PEER_UNREACHABLE_MIN)
+        {
             let what = "a host would be taken for gone for one lost packet; write \"2s\" or more";
             return Err(source.problem(&written.span(), what));
         }
-        if let Some(written) = self.vanished.as_ref().filter(|_| patience.vanished > VANISHED_MAX) {
+        if let Some(written) =
+            self.peer_unreachable.as_ref().filter(|_| timeouts.peer_unreachable > PEER_UNREACHABLE_MAX)
+        {
             return Err(
                 source.problem(&written.span(), "is more than the kernel can wait; write \"8h\" or less")
             );
         }
         let heartbeat_span = self.suspect_after.as_ref().or(self.heartbeat.as_ref());
         if let Some(written) = heartbeat_span
-            && patience.heartbeat_timeout < 2 * patience.heartbeat_interval
+            && timeouts.heartbeat_timeout < 2 * timeouts.heartbeat_interval
         {
             let what = "an edge would be suspected for one late answer; let `suspect_after` be at least twice `heartbeat`";
             return Err(source.problem(&written.span(), what));
         }
         let backoff_span = self.backoff_max.as_ref().or(self.backoff_min.as_ref());
         if let Some(written) = backoff_span
-            && patience.backoff_max < patience.backoff_min
+            && timeouts.backoff_max < timeouts.backoff_min
         {
             return Err(
                 source.problem(&written.span(), "`backoff_max` is below `backoff_min`; swap or raise them")
             );
         }
-        Ok(patience)
+        Ok(timeouts)
     }
 }
 

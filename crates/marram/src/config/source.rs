@@ -105,7 +105,7 @@ impl Source {
             patch.at = moved(patch.at.start)..moved(patch.at.end);
         }
         let end = at.start + text.len();
-        source.patches.push(Patch { at: at.start..end, instead_of: at.len(), variable: variable.to_owned() });
+        source.patches.push(Patch { at: at.start..end, replaced: at.len(), variable: variable.to_owned() });
         source
     }
 
@@ -169,7 +169,7 @@ impl Source {
         }
         let before = self.patches.iter().filter(|patch| patch.at.end <= span.start);
         let (more, less) =
-            before.fold((0, 0), |(more, less), patch| (more + patch.at.len(), less + patch.instead_of));
+            before.fold((0, 0), |(more, less), patch| (more + patch.at.len(), less + patch.replaced));
         let place = Place::find(&self.written, (span.start + less).saturating_sub(more));
         Problem { file: self.name.clone(), line: Some(place.line), field: place.field, what: what.into() }
     }

@@ -70,7 +70,7 @@ impl Gate {
                 edges: Vec::new(),
                 servers: options.servers.clone(),
                 security: options.security.clone(),
-                patience: options.patience.clone(),
+                timeouts: options.timeouts.clone(),
             },
             stop,
             reach,

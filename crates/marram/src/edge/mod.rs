@@ -32,7 +32,7 @@ pub use witness::{Answered, Coordinating};
 
 use crate::keys::Key;
 use marram_agent::{
-    Patience, Routing, Server,
+    Routing, Server, Timeouts,
     net::{Security, Stop},
 };
 use marram_edge::api::Grant;
@@ -69,7 +69,7 @@ pub struct Options {
     /// What the gates show those edges, if it is not [`Security::token`].
     pub gate_token: Option<String>,
     /// How patient the gates' own agent is.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
     /// Edges whose sessions this one stands by for, `host:port` each.
     pub standby: Vec<String>,
     /// What it shows them, if it is not [`Security::token`].

@@ -116,7 +116,7 @@ impl Supervisor {
             coordinator: witnesses.are_there(),
             record_stops: options.stops.is_some(),
             dials: u32::try_from(options.standby.len())?,
-            heartbeat_ms: [options.patience.heartbeat_interval, options.patience.heartbeat_timeout]
+            heartbeat_ms: [options.timeouts.heartbeat_interval, options.timeouts.heartbeat_timeout]
                 .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
             sabotage: options.sabotage,
         });

@@ -36,7 +36,7 @@ pub(super) fn resolve(redirects: &[Redirect]) -> anyhow::Result<Vec<Rule>> {
     }
     if rules.is_empty() {
         bail!(
-            "no destination is named: give --redirect HOST:PORT=LISTENER, or `instead_of` in the agent's [[listen]]"
+            "no destination is named: give --redirect HOST:PORT=LISTENER, or `redirect` in the agent's [[listen]]"
         );
     }
     Ok(rules)

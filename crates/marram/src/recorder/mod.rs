@@ -9,7 +9,7 @@ pub use asking::{Client, Figure, Questions, Unanswered};
 pub use disk::QUEUE_MAX;
 
 use marram_agent::{
-    self as agent, Patience,
+    self as agent, Timeouts,
     net::{Security, Stop},
 };
 use marram_wire::seal::KeeperKey;
@@ -27,7 +27,7 @@ pub struct Options {
     /// How its wires are protected.
     pub security: Security,
     /// How patient it is: with edges as an agent.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
     /// How long a session is kept that nobody feeds any more.
     pub linger: Duration,
     /// Bytes that it keeps of all sessions.

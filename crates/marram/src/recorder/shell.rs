@@ -48,16 +48,16 @@ pub(super) struct Shell {
 }
 
 fn config(options: &Options, edges: usize) -> anyhow::Result<Config> {
-    let patience = &options.patience;
+    let timeouts = &options.timeouts;
     Ok(Config {
         name: options.name.clone(),
         key: options.key.clone(),
         dialer: dialer::Config {
             edges: u16::try_from(edges)?,
-            heartbeat_interval_ns: nanos(patience.heartbeat_interval),
-            heartbeat_timeout_ns: nanos(patience.heartbeat_timeout),
-            backoff_min_ns: nanos(patience.backoff_min),
-            backoff_max_ns: nanos(patience.backoff_max),
+            heartbeat_interval_ns: nanos(timeouts.heartbeat_interval),
+            heartbeat_timeout_ns: nanos(timeouts.heartbeat_timeout),
+            backoff_min_ns: nanos(timeouts.backoff_min),
+            backoff_max_ns: nanos(timeouts.backoff_max),
         },
         linger_ns: nanos(options.linger),
         memory: options.memory,
@@ -95,7 +95,7 @@ impl Shell {
             inputs: VecDeque::new(),
             reacher,
             // It always reads: an edge that waits to be read from may not read either.
-            table: Table::new(options.patience.dial, false),
+            table: Table::new(options.timeouts.dial, false),
             disk,
             refused_files,
             questions,
@@ -105,7 +105,7 @@ impl Shell {
             clock: Clock::new(now),
             wake_at: Some(0),
             stop,
-            drain: options.patience.drain,
+            drain: options.timeouts.drain,
             poll,
         })
     }
@@ -141,7 +141,7 @@ impl Shell {
         if let Some(disk) = self.disk.take()
             && !disk.finish(self.drain)
         {
-            warn!("not all of what was kept is on disk: `patience.drain` is over");
+            warn!("not all of what was kept is on disk: `timeouts.drain` is over");
         }
         Ok(())
     }
@@ -257,7 +257,7 @@ impl Shell {
             }
             Report::Kept { session, app, generation, target } => {
                 let (edge, shard) = (self.edges.name(*target), target.shard);
-                debug!(event = "kept", %session, app, %generation, edge, shard, "report");
+                debug!(event = "recorded", %session, app, %generation, edge, shard, "report");
             }
             Report::Refused { session, code, reason } => {
                 debug!(event = "refused", %session, ?code, reason, "report");
@@ -299,7 +299,7 @@ impl Shell {
         let counts = self.recorder.counts();
         let mut figures = vec![
             gauge("sessions", self.recorder.session_count() as u64),
-            gauge("sessions_unfed", self.recorder.unfed_count() as u64),
+            gauge("sessions_without_feed", self.recorder.without_feed_count() as u64),
             gauge("kept_bytes", self.recorder.kept_bytes()),
             gauge("wires", self.recorder.wire_count() as u64),
             count("inputs_total", counts.fed),

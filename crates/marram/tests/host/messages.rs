@@ -253,7 +253,7 @@ fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
     let lab = lab("host-messages-fail", 1);
     let server = Server::start_as(settings(&lab), &[("peer", Kind::Datagrams)]).unwrap();
     let mut impatient = settings(&lab);
-    impatient.patience.drain = Duration::from_millis(300);
+    impatient.timeouts.drain = Duration::from_millis(300);
     let client = Client::start(impatient).unwrap();
     for kind in [Kind::Messages, Kind::Datagrams] {
         let connection = patient(client.connect_as("nonesuch", kind).unwrap());
@@ -288,7 +288,7 @@ fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
     // Without an edge.
     let mut elsewhere = settings(&lab);
     elsewhere.edges = vec![free_address().unwrap().to_string()];
-    elsewhere.patience.no_edge = Duration::from_millis(300);
+    elsewhere.timeouts.edge_wait = Duration::from_millis(300);
     let lost = Client::start(elsewhere).unwrap().connect_as("forward", Kind::Datagrams).unwrap();
     lost.send(b"x").unwrap();
     let error = patient(lost).recv().unwrap_err();

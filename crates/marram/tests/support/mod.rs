@@ -22,11 +22,11 @@ use std::process::{Command, Stdio};
 /// Of a configuration: who dies is noticed at once, since its connections are reset; who is only slow, as on a machine with other work,
 /// keeps its sessions where a test has left them.
 /// The beginning of a table, to which more can be added.
-pub(crate) const PATIENT: &str = "[patience]\nsuspect_after = \"2s\"\n";
+pub(crate) const PATIENT: &str = "[timeouts]\nsuspect_after = \"2s\"\n";
 
 /// As [`PATIENT`], where a test says which edge has a session: an edge that is killed is noticed at once, and none is replaced because the
 /// machine has other work.
-pub(crate) const UNSUSPECTING: &str = "[patience]\nsuspect_after = \"90s\"\n";
+pub(crate) const UNSUSPECTING: &str = "[timeouts]\nsuspect_after = \"90s\"\n";
 
 /// How much to do: small by default, so that everybody runs these tests; the environment asks for more.
 pub(crate) fn amount(variable: &str, default: usize) -> usize {

@@ -48,7 +48,7 @@ pub struct Config {
     /// After how long without a word from it an edge is suspected.
     pub heartbeat_timeout_ns: u64,
     /// How long a connection waits for an edge that takes its session before it is given up.
-    pub patience_ns: u64,
+    pub edge_wait_ns: u64,
     /// First wait before an edge is dialled again; doubles, with jitter.
     pub backoff_min_ns: u64,
     /// Longest wait before an edge is dialled again.
@@ -58,7 +58,7 @@ pub struct Config {
     /// How long connecting to the server may take.
     pub connect_timeout_ns: u64,
     /// How long a shard that failed has to be well before the sessions that belong there go back to it. Doubles each time.
-    pub home_after_ns: u64,
+    pub failback_delay_ns: u64,
 }
 
 /// Something happened.
@@ -291,7 +291,7 @@ pub enum Report {
         reason: String,
     },
     /// A session asks the shard where it belongs for a generation; until it has one there, it stays where it is.
-    GoesHome {
+    FailingBack {
         /// Which.
         session: SessionId,
         /// Where to.

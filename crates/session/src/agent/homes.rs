@@ -136,7 +136,7 @@ impl Agent {
     }
 
     /// Sends one session home, if it is time and there is one: one a heartbeat.
-    pub(super) fn come_home(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+    pub(super) fn fail_back(&mut self, now_ns: u64, out: &mut Vec<Out>) {
         if self.homes.wake_ns().is_none_or(|look_ns| look_ns > now_ns) {
             return;
         }
@@ -157,7 +157,7 @@ impl Agent {
             away.iter().find(free).map(|id| (*id, *wire, at.target))
         });
         if let Some((id, wire, target)) = found {
-            out.push(Out::Report(Report::GoesHome { session: id.session, target }));
+            out.push(Out::Report(Report::FailingBack { session: id.session, target }));
             self.ask(now_ns, id, wire, out);
         }
     }

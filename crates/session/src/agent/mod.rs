@@ -82,7 +82,7 @@ impl Agent {
     pub fn new(config: Config, entropy: [u8; 32]) -> Self {
         Self {
             dialer: Dialer::new(dialer(&config), 0),
-            homes: Homes::new(config.home_after_ns),
+            homes: Homes::new(config.failback_delay_ns),
             config,
             random: Random::new(entropy),
             started: false,
@@ -134,7 +134,7 @@ impl Agent {
         }
         self.wires_due(now_ns, out);
         self.sessions_due(now_ns, out);
-        self.come_home(now_ns, out);
+        self.fail_back(now_ns, out);
         self.forget_buried(now_ns);
         self.ask_to_wake(out);
     }

@@ -150,7 +150,7 @@ impl Agent {
         let linger_ns =
             session.end.terms().map_or(self.config.linger_ns, |t| u64::from(t.linger_ms) * 1_000_000);
         let begun = session.end.begun() || session.is_server();
-        Some(since_ns + if begun { linger_ns } else { self.config.patience_ns })
+        Some(since_ns + if begun { linger_ns } else { self.config.edge_wait_ns })
     }
 
     fn arm_deadline(&mut self, now_ns: u64, id: EndId) {
@@ -308,7 +308,7 @@ impl Agent {
         if connect {
             self.connect(now_ns, id, out);
         }
-        if phase == Phase::Adrift {
+        if phase == Phase::Detached {
             self.orphan(now_ns, id, "a handler was stopped", out);
         }
     }

@@ -281,7 +281,7 @@ impl Agent {
             |edge| self.wires.iter().any(|(id, wire)| wire.target.edge == edge && self.is_usable(*id));
         self.gone.iter().any(|(edge, gone)| {
             // Of one that never answered nothing says that it ever will.
-            let patience_ns = if gone.known { u64::MAX } else { DEPLOYS_NS }.min(self.config.patience_ns);
+            let patience_ns = if gone.known { u64::MAX } else { DEPLOYS_NS }.min(self.config.edge_wait_ns);
             let deploys = gone.back_ns.is_some_and(|back_ns| now_ns < back_ns.saturating_add(DEPLOYS_NS));
             deploys || (now_ns < gone.at_ns.saturating_add(patience_ns) && !there(*edge))
         })

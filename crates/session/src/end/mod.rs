@@ -70,7 +70,7 @@ pub struct Terms {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Nobody owns the session, as far as this end knows.
-    Adrift,
+    Detached,
     /// Promised; waits for the chosen log.
     Promised,
     /// Messages flow.
@@ -132,7 +132,7 @@ impl End {
             terms: None,
             promised: Generation::NONE,
             channel: 0,
-            phase: Phase::Adrift,
+            phase: Phase::Detached,
             begun: false,
             log: Log::default(),
             checkpoints: Checkpoints::default(),
@@ -413,7 +413,7 @@ impl End {
 
     /// The owner is gone; messages wait for the next.
     pub fn drift(&mut self) {
-        self.phase = Phase::Adrift;
+        self.phase = Phase::Detached;
     }
 
     /// The program took outputs of this charge.

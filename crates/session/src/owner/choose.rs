@@ -140,7 +140,7 @@ impl Owner {
         match self.phase {
             _ if self.cell != Some(cell) => {}
             _ if self.is_following() => self.stands(now, result.map(Some), out),
-            Phase::Asking if self.source.is_some() => self.early = Some(result),
+            Phase::Promising if self.source.is_some() => self.early = Some(result),
             Phase::Restoring => self.stand_restored(now, result, out),
             _ => {}
         }

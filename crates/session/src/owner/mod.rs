@@ -131,7 +131,7 @@ pub enum Effect {
     /// Tell the witness what the client has. Nothing waits for it.
     Report(Seen),
     /// The session goes on although the witness cannot be asked.
-    Unwitnessed,
+    WitnessMissing,
     /// The cell is not needed any more.
     Remove(CellId),
     /// Open another generation, newer than this count: another attempt was in the way, or the cell cannot be kept.
@@ -146,7 +146,7 @@ pub enum Phase {
     /// Standing by: fed by the session's owner.
     Following,
     /// Waiting for promises and for what the ends keep.
-    Asking,
+    Promising,
     /// Waiting for the cell to be started or restored.
     Restoring,
     /// Running the chosen log through the cell.
@@ -158,7 +158,7 @@ pub enum Phase {
     /// Every end has everything; waiting for their word that they are ready to forget.
     Finishing,
     /// The cell lives, but no end is linked.
-    Adrift,
+    Detached,
 }
 
 impl Phase {
@@ -167,13 +167,13 @@ impl Phase {
     pub fn name(self) -> &'static str {
         match self {
             Self::Following => "standing by",
-            Self::Asking => "asking",
+            Self::Promising => "opening",
             Self::Restoring => "restoring",
             Self::Replaying => "replaying",
             Self::Running => "running",
             Self::Recording => "recording",
             Self::Finishing => "finishing",
-            Self::Adrift => "adrift",
+            Self::Detached => "detached",
         }
     }
 }
@@ -294,7 +294,7 @@ impl Owner {
             policy,
             generation: Generation::NONE,
             seal,
-            phase: Phase::Adrift,
+            phase: Phase::Detached,
             sides: sides.map(|(host, port)| Side::new(port, *host)).collect(),
             cell: None,
             seed,
@@ -411,18 +411,18 @@ impl Owner {
     /// Whether the session is on its way to its first or next release.
     #[must_use]
     pub fn recovering(&self) -> bool {
-        matches!(self.phase, Phase::Asking | Phase::Restoring | Phase::Replaying)
+        matches!(self.phase, Phase::Promising | Phase::Restoring | Phase::Replaying)
     }
 
     /// A frame from the end at `port`, on the channel of the current generation.
     pub fn receive(&mut self, now: Now, port: Port, frame: Frame, out: &mut Vec<Effect>) {
         let index = self.index(port);
-        let asking = self.phase == Phase::Asking;
+        let promising = self.phase == Phase::Promising;
         match frame {
-            Frame::Promised(promised) if asking => self.promised(now, index, promised, out),
-            Frame::LogPart(part) if asking => self.got_log(now, index, &part, out),
-            Frame::CheckpointBegin(begin) if asking => self.got_checkpoint(index, begin.meta, out),
-            Frame::CheckpointPart(part) if asking => self.got_part(now, index, part.bytes, out),
+            Frame::Promised(promised) if promising => self.promised(now, index, promised, out),
+            Frame::LogPart(part) if promising => self.got_log(now, index, &part, out),
+            Frame::CheckpointBegin(begin) if promising => self.got_checkpoint(index, begin.meta, out),
+            Frame::CheckpointPart(part) if promising => self.got_part(now, index, part.bytes, out),
             Frame::CheckpointBegin(begin) => self.kept_checkpoint(index, &begin.meta, out),
             Frame::CheckpointPart(part) => self.kept_part(index, &part.bytes, out),
             Frame::Kept(kept) => self.kept(index, kept, out),
@@ -446,7 +446,7 @@ impl Owner {
     pub fn unlinked(&mut self, port: Port, out: &mut Vec<Effect>) {
         let index = self.index(port);
         self.sides[index].channel = None;
-        if matches!(self.phase, Phase::Adrift | Phase::Following) {
+        if matches!(self.phase, Phase::Detached | Phase::Following) {
             return;
         }
         if !self.policy.keep {
@@ -460,7 +460,7 @@ impl Owner {
             return self.let_down(Code::Waiting, "the other end's connection broke", out);
         }
         if self.sides.iter().all(|side| side.channel.is_none()) {
-            self.phase = Phase::Adrift;
+            self.phase = Phase::Detached;
         }
     }
 
@@ -469,7 +469,7 @@ impl Owner {
         if promised <= self.generation {
             return self.unlinked(port, out);
         }
-        if self.phase == Phase::Asking {
+        if self.phase == Phase::Promising {
             out.push(Effect::Again(promised.count));
         } else {
             self.leave(Code::Superseded, "a newer owner has the session".into(), out);
@@ -482,7 +482,7 @@ impl Owner {
             return self.leave(code, reason.into(), out);
         }
         self.reject(code, reason, out);
-        self.phase = Phase::Adrift;
+        self.phase = Phase::Detached;
     }
 
     /// Gives the session up; nothing has happened that an end does not know.
@@ -550,7 +550,7 @@ impl Owner {
         match self.phase {
             Phase::Replaying => self.replayed(now, ran, out),
             Phase::Following | Phase::Restoring | Phase::Finishing | Phase::Recording => {}
-            Phase::Running | Phase::Asking | Phase::Adrift => self.consumed(now, ran, out),
+            Phase::Running | Phase::Promising | Phase::Detached => self.consumed(now, ran, out),
         }
     }
 

@@ -37,7 +37,7 @@ impl Owner {
         self.begin_takeover(out);
         self.generation = attempt.generation;
         self.seal = self.keys.seal(attempt.generation);
-        self.phase = Phase::Asking;
+        self.phase = Phase::Promising;
         self.totals.generations += 1;
         self.give_up_record("a new generation of the session is being opened", out);
         if self.follow.is_none() {
@@ -196,17 +196,17 @@ impl Owner {
 
     /// A message from an end: kept while asking, else for the cell.
     pub(super) fn input(&mut self, now: Now, index: usize, input: Input, out: &mut Vec<Effect>) {
-        let asking = self.phase == Phase::Asking;
+        let promising = self.phase == Phase::Promising;
         let side = &mut self.sides[index];
         let others = if side.fed { 2 * RETAINED_MAX } else { 0 };
         let bound = others + RETAINED_MAX + INPUT_WINDOW + charge(0);
         // Until a log is chosen, an end sends what it announced and no more.
-        let announced = side.promised.as_ref().is_some_and(|it| !asking || side.next < it.sent_end);
+        let announced = side.promised.as_ref().is_some_and(|it| !promising || side.next < it.sent_end);
         if side.inputs_charge + charge(input.payload.len()) > bound || !announced {
             return self.over(Code::Protocol, "an end sends more than it was granted".into(), out);
         }
         side.push_input(Message { close: input.close, payload: input.payload });
-        if asking {
+        if promising {
             return self.choose_if_complete(now, out);
         }
         if input.ack > 0 {
@@ -217,7 +217,7 @@ impl Owner {
 
     pub(super) fn choose_if_complete(&mut self, now: Now, out: &mut Vec<Effect>) {
         let all = self.sides.iter().all(super::side::Side::complete);
-        if self.phase == Phase::Asking && all && !self.waits_for_witness() {
+        if self.phase == Phase::Promising && all && !self.waits_for_witness() {
             self.choose(now, out);
         }
     }

@@ -143,7 +143,7 @@ impl Owner {
                 return self.let_down(Code::Waiting, &reason, out);
             }
             (Testimony::Away(_), _) => {
-                out.push(Effect::Unwitnessed);
+                out.push(Effect::WitnessMissing);
                 Asked::Answered(None)
             }
         };

@@ -190,7 +190,7 @@ impl Recorder {
 
     /// How many of them nobody feeds any more.
     #[must_use]
-    pub fn unfed_count(&self) -> usize {
+    pub fn without_feed_count(&self) -> usize {
         self.deadlines.len()
     }
 

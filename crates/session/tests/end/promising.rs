@@ -15,7 +15,7 @@ const WINDOW: u64 = OUTPUT_WINDOW;
 #[test]
 fn an_end_promises_itself_to_ever_newer_generations() {
     let mut bench = Bench::new();
-    assert_eq!((bench.end.promised(), bench.end.phase()), (Generation::NONE, Phase::Adrift));
+    assert_eq!((bench.end.promised(), bench.end.phase()), (Generation::NONE, Phase::Detached));
     bench.promise(&promise(3)).expect("the first one");
     assert_eq!(bench.look(), [format!("promised after 0 log 0..0 received 0 window {WINDOW} sent 0..0")]);
     assert_eq!((bench.end.promised(), bench.end.phase()), (generation(3), Phase::Promised));
@@ -238,7 +238,7 @@ fn a_stopped_handler_is_told_to_the_next_owner() {
     let mut bench = Bench::owned(1_000);
     let failure = Failure { log_offset: 3, input: 1, reason: "unreachable".into() };
     bench.frame(Failed { channel: CHANNEL, failure });
-    assert_eq!(bench.end.phase(), Phase::Adrift);
+    assert_eq!(bench.end.phase(), Phase::Detached);
     bench.promise(&promise(2)).expect("a newer one");
     let told = format!("promised after 1 log 0..0 received 0 window {WINDOW} sent 0..0 failed");
     assert_eq!(bench.look(), [told]);

@@ -131,7 +131,7 @@ fn a_cell_outlives_its_links() {
     bench.ran(&[(CLIENT, "yes"), (SERVER, "yes")]);
     assert_eq!(bench.look(), ["run are you there of server", "server: output yes with log 0..43"]);
     bench.unlinked(SERVER);
-    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (Phase::Adrift, true));
+    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (Phase::Detached, true));
     assert!(bench.owner.incomplete());
     bench.unlinked(SERVER);
     assert_eq!(bench.look(), [""; 0]);
@@ -159,7 +159,7 @@ fn a_link_that_breaks_ends_an_attempt() {
     bench.look();
     bench.unlinked(CLIENT);
     assert_eq!(bench.look(), ["server: reject Waiting"]);
-    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (Phase::Adrift, true));
+    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (Phase::Detached, true));
 }
 
 #[test]

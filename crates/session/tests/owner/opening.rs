@@ -29,10 +29,10 @@ fn meta(number: u32, full: bool, size: u64) -> CheckpointMeta {
 #[test]
 fn a_session_begins_when_both_ends_have_promised() {
     let mut bench = Bench::new(policy());
-    assert_eq!(bench.phase(), Phase::Adrift);
+    assert_eq!(bench.phase(), Phase::Detached);
     bench.open();
     assert_eq!(bench.look(), ["client: promise 1 beside 2", "server: promise 1 beside 1 to database"]);
-    assert_eq!(bench.phase(), Phase::Asking);
+    assert_eq!(bench.phase(), Phase::Promising);
     bench.hand_over_of(0);
     assert_eq!(bench.look(), [""; 0]);
     bench.hand_over_of(1);
@@ -291,7 +291,7 @@ fn a_live_cell_outlasts_an_attempt_that_is_let_down() {
     bench.look();
     bench.step(|owner, _, out| owner.let_down(Code::Waiting, "nobody came", out));
     assert_eq!(bench.look(), ["client: reject Waiting", "server: reject Waiting"]);
-    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (Phase::Adrift, true));
+    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (Phase::Detached, true));
     bench.open();
     let asked = [
         "client: promise 3 beside 2 live since 1 took 1",

@@ -211,7 +211,7 @@ fn an_executor_may_be_faster_than_the_other_ends_log() {
     bench.frame(SERVER, frames.next().expect("a promise"));
     assert_eq!(bench.look(), ["restore 1"]);
     bench.restored(43);
-    assert_eq!((bench.look().len(), bench.phase()), (0, Phase::Asking), "nothing is chosen yet");
+    assert_eq!((bench.look().len(), bench.phase()), (0, Phase::Promising), "nothing is chosen yet");
     frames.for_each(|frame| bench.frame(SERVER, frame));
     assert_eq!(bench.look(), ["run b of client"]);
 }

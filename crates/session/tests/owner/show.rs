@@ -101,7 +101,7 @@ pub(crate) fn effect(effect: &Effect) -> String {
         Effect::Feeder(frame) => format!("to feeder: {frame:?}"),
         Effect::AskWitness(generation) => format!("ask the witness for {}", generation.count),
         Effect::Report(seen) => format!("report {} of {}", seen.log_end, seen.generation.count),
-        Effect::Unwitnessed => "unwitnessed".into(),
+        Effect::WitnessMissing => "witness missing".into(),
         Effect::Remove(cell) => format!("remove {}", cell.0),
         Effect::Again(count) => format!("again {count}"),
         Effect::Over(code, _) => format!("over {code:?}"),

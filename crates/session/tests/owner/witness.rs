@@ -196,7 +196,7 @@ fn a_witness_that_is_away_is_waited_for_or_not_as_the_app_wants() {
         testify(&mut bench, Testimony::Away("no answer".into()));
         let expected = match witness {
             Witnessing::Strict => &["client: reject Waiting", "over Waiting"][..],
-            Witnessing::Lenient => &["unwitnessed", "start"],
+            Witnessing::Lenient => &["witness missing", "start"],
         };
         assert_eq!(bench.look(), expected);
     }

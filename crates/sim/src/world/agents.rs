@@ -56,11 +56,11 @@ impl AgentNode {
             edges: u16::try_from(plan.shards.len()).expect("a few edges"),
             heartbeat_interval_ns: 100 * MS,
             heartbeat_timeout_ns: 400 * MS,
-            patience_ns: 40 * S,
+            edge_wait_ns: 40 * S,
             backoff_min_ns: 10 * MS,
             backoff_max_ns: 500 * MS,
             linger_ns: 20 * S,
-            home_after_ns: 400 * MS,
+            failback_delay_ns: 400 * MS,
             // Longer than any process stands still.
             connect_timeout_ns: 10 * S,
         };
@@ -260,7 +260,7 @@ impl World {
                     self.judge_end(&name, (*code, reason), Some(*session), None);
                 }
             }
-            Report::GoesHome { session, target } => {
+            Report::FailingBack { session, target } => {
                 self.agents[agent].homeward.insert(*session, *target);
             }
             Report::OtherDomain { .. } => {

@@ -312,7 +312,7 @@ impl Scene {
             let recorder = self.lab.recorder.as_ref().context("a recorder was started")?;
             let list = sessions_of(&recorder.client()?)?;
             let address = self.lab.edges[owner].address().to_string();
-            let kept = |row: &Value| row["phase"] == "kept" && row["edge"] == address;
+            let kept = |row: &Value| row["phase"] == "recorded" && row["edge"] == address;
             if !row_of(&list, session).is_some_and(kept) {
                 return Ok(Some(("the recorder does not keep it", list)));
             }

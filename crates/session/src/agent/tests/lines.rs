@@ -91,7 +91,7 @@ fn reported(report: &Report, name: &mut impl FnMut(SessionId) -> String) -> Stri
             let (session, left) = (name(*session), super::stage::milliseconds(*left_ns));
             format!("{session} waits at {}.{}, {code:?}: {reason}, {left} ms left", target.edge, target.shard)
         }
-        Report::GoesHome { session, target } => {
+        Report::FailingBack { session, target } => {
             format!("{} goes home to {}.{}", name(*session), target.edge, target.shard)
         }
         Report::Orphaned { session, reason } => format!("{} orphaned: {reason}", name(*session)),

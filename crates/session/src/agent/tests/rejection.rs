@@ -2,7 +2,7 @@
 
 use super::{
     Stage, promise,
-    stage::{MS, PATIENCE, TIMEOUT, config, only},
+    stage::{EDGE_WAIT, MS, TIMEOUT, config, only},
 };
 use alloc::{collections::BTreeSet, vec::Vec};
 use marram_wire::frame::Code;
@@ -208,7 +208,7 @@ fn an_edge_that_was_there_lately_may_have_the_app() {
             assert_eq!(stage.reject(3, 2, Code::UnknownApp), waits, "case {case}");
         }
         // It is not waited for for ever.
-        stage.wait(PATIENCE);
+        stage.wait(EDGE_WAIT);
         let asks = stage.accept(2).concat();
         let channel = asks.split(['c', ' ']).nth(3).unwrap().parse().unwrap();
         assert_eq!(stage.reject(1, channel, Code::UnknownApp), over, "case {case}: {asks}");

@@ -26,10 +26,10 @@ const START_NS: u64 = 3_600_000 * MS;
 /// Patience in milliseconds, chosen so that no two things are due at one time by chance.
 pub(super) const INTERVAL: u64 = 700;
 pub(super) const TIMEOUT: u64 = 2_000;
-pub(super) const PATIENCE: u64 = 10_000;
+pub(super) const EDGE_WAIT: u64 = 10_000;
 pub(super) const LINGER: u64 = 20_000;
 pub(super) const CONNECT: u64 = 3_000;
-pub(super) const HOME_AFTER: u64 = 5_000;
+pub(super) const FAILBACK_DELAY: u64 = 5_000;
 /// The session's own, as promises tell it.
 pub(super) const SESSION_LINGER: u64 = 30_000;
 
@@ -56,12 +56,12 @@ pub(super) fn config(edges: u16, servers: &[&str]) -> Config {
         edges,
         heartbeat_interval_ns: INTERVAL * MS,
         heartbeat_timeout_ns: TIMEOUT * MS,
-        patience_ns: PATIENCE * MS,
+        edge_wait_ns: EDGE_WAIT * MS,
         backoff_min_ns: 100 * MS,
         backoff_max_ns: 1_000 * MS,
         linger_ns: LINGER * MS,
         connect_timeout_ns: CONNECT * MS,
-        home_after_ns: HOME_AFTER * MS,
+        failback_delay_ns: FAILBACK_DELAY * MS,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     super::{In, Target, WireId},
     Stage, chosen, promise,
-    stage::{HOME_AFTER, INTERVAL, MS, TIMEOUT, config, only, welcome},
+    stage::{FAILBACK_DELAY, INTERVAL, MS, TIMEOUT, config, only, welcome},
 };
 use alloc::{format, string::String, vec::Vec};
 use marram_wire::frame::{Code, Promise, Welcome};
@@ -44,7 +44,7 @@ fn two_begin(stage: &mut Stage) {
 
 /// How long until it goes home, and what it says then.
 fn goes(stage: &mut Stage) -> (u64, Vec<String>) {
-    let (waited_ns, lines) = stage.wait_to("goes home", 100 * HOME_AFTER);
+    let (waited_ns, lines) = stage.wait_to("goes home", 100 * FAILBACK_DELAY);
     (waited_ns / MS, lines)
 }
 
@@ -53,12 +53,12 @@ fn a_session_goes_home_when_its_shard_has_been_well_for_a_while() {
     let mut stage = away();
     let (waited_ms, lines) = goes(&mut stage);
     assert_eq!(lines, ["s1 goes home to 0.0", "w3 hello c2 s1 after g2"]);
-    assert!((HOME_AFTER..=HOME_AFTER * 5 / 4 + INTERVAL).contains(&waited_ms), "{waited_ms}");
+    assert!((FAILBACK_DELAY..=FAILBACK_DELAY * 5 / 4 + INTERVAL).contains(&waited_ms), "{waited_ms}");
     assert_eq!(stage.output(2, 2, "meanwhile"), ["p1 is given 'meanwhile'"]);
     let lines = stage.frame(3, promise(stage.session(1), 2, 3));
     assert_eq!(only(lines, "superseded"), ["w2 superseded c2 by g3"]);
     assert_eq!(only(stage.frame(3, chosen(2)), "owned").len(), 1);
-    assert_eq!(only(stage.wait(100 * HOME_AFTER), "home"), [""; 0], "it is there");
+    assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "home"), [""; 0], "it is there");
 }
 
 #[test]
@@ -101,18 +101,18 @@ fn a_shard_that_fails_again_is_trusted_later() {
     stage.own(2, 4, 4);
     stage.shard(4, 0, 0, 2);
     let (second_ms, _) = goes(&mut stage);
-    assert!(second_ms >= 2 * HOME_AFTER && second_ms > first_ms, "{first_ms}, {second_ms}");
+    assert!(second_ms >= 2 * FAILBACK_DELAY && second_ms > first_ms, "{first_ms}, {second_ms}");
 }
 
 #[test]
 fn a_shard_that_is_suspected_again_has_to_be_well_from_then_on() {
     let mut stage = away();
-    stage.wait(HOME_AFTER / 2);
+    stage.wait(FAILBACK_DELAY / 2);
     stage.silence(3);
     stage.wait(TIMEOUT);
     stage.answering.insert(WireId(3), MS);
     let (waited_ms, _) = goes(&mut stage);
-    assert!(waited_ms >= 2 * HOME_AFTER, "{waited_ms}");
+    assert!(waited_ms >= 2 * FAILBACK_DELAY, "{waited_ms}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_session_that_home_will_not_have_stays_where_it_is() {
     let mut stage = away();
     goes(&mut stage);
     assert_eq!(stage.reject(3, 2, Code::Guest), [""; 0]);
-    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+    assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
     assert_eq!(stage.output(2, 2, "on"), ["p1 is given 'on'"]);
 }
 
@@ -130,7 +130,7 @@ fn a_session_that_home_cannot_have_now_asks_again_later() {
     goes(&mut stage);
     assert_eq!(stage.reject(3, 2, Code::Waiting), [""; 0]);
     let (waited_ms, lines) = goes(&mut stage);
-    assert!(waited_ms >= HOME_AFTER, "{waited_ms}");
+    assert!(waited_ms >= FAILBACK_DELAY, "{waited_ms}");
     assert_eq!(only(lines, "hello"), ["w3 hello c4 s1 after g2"]);
 }
 
@@ -139,12 +139,12 @@ fn a_session_that_home_takes_long_to_restore_is_not_sent_there_again() {
     let mut stage = away();
     goes(&mut stage);
     stage.frame(3, promise(stage.session(1), 2, 3));
-    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+    assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
     // Likewise if it was led there, since its owner died.
     let mut stage = away();
     assert_eq!(only(stage.wire_down(2), "hello"), ["w3 hello c2 s1 after g2"]);
     stage.frame(3, promise(stage.session(1), 2, 3));
-    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+    assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn one_failure_that_is_seen_in_two_ways_counts_once() {
     stage.wire_down(1);
     stage.shard(3, 0, 0, 2);
     let (waited_ms, _) = goes(&mut stage);
-    assert!(waited_ms < 2 * HOME_AFTER, "{waited_ms}");
+    assert!(waited_ms < 2 * FAILBACK_DELAY, "{waited_ms}");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_session_that_begins_before_its_home_is_there_goes_there_after_a_while() {
     two_begin(&mut stage);
     stage.shard(2, 0, 1, 2);
     let (waited_ms, lines) = goes(&mut stage);
-    assert!(waited_ms >= HOME_AFTER && only(lines, "w2 hello").len() == 1, "{waited_ms}");
+    assert!(waited_ms >= FAILBACK_DELAY && only(lines, "w2 hello").len() == 1, "{waited_ms}");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn an_edge_that_has_fewer_shards_now_has_its_sessions_where_they_are() {
     stage.frame(1, Welcome { shard: 0, ..welcome(2) });
     two_begin(&mut stage);
     stage.shard(2, 0, 0, 2);
-    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+    assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_home_that_does_not_answer_is_asked_again_later() {
     let mut stage = away();
     goes(&mut stage);
     let (waited_ms, lines) = goes(&mut stage);
-    assert!(waited_ms >= HOME_AFTER, "{waited_ms}");
+    assert!(waited_ms >= FAILBACK_DELAY, "{waited_ms}");
     assert_eq!(only(lines, "hello"), ["w3 hello c4 s1 after g2"]);
 }
 
@@ -206,10 +206,10 @@ fn a_session_stays_that_nobody_keeps_or_whose_agent_drains() {
     stage.frame(2, Promise { keep: false, ..promise(stage.session(1), 2, 2) });
     stage.frame(2, chosen(2));
     stage.shard(3, 0, 0, 2);
-    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+    assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
     let mut stage = away();
     stage.step(In::Drain);
-    assert_eq!(only(stage.wait(100 * HOME_AFTER), "hello"), [""; 0]);
+    assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
 }
 
 #[test]
@@ -220,5 +220,5 @@ fn a_session_is_at_home_at_any_shard_of_an_edge_with_one() {
     stage.edge(3, 0);
     let other = Target { edge: 0, shard: 0 };
     let home = format!("home to {}.{}", other.edge, other.shard);
-    assert_eq!(only(stage.wait(100 * HOME_AFTER), &home), [""; 0]);
+    assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), &home), [""; 0]);
 }

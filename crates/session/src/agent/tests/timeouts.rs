@@ -3,7 +3,7 @@
 use super::{
     super::Config,
     Stage, chosen, promise,
-    stage::{MS, PATIENCE, SERVED, SESSION_LINGER, config, only},
+    stage::{EDGE_WAIT, MS, SERVED, SESSION_LINGER, config, only},
 };
 use alloc::{format, string::ToString};
 use marram_wire::frame::{Code, Ended, Finish, Promise};
@@ -29,7 +29,7 @@ fn a_connection_whose_edge_is_silent_is_given_up_likewise() {
 
 #[test]
 fn patience_may_be_shorter_than_that_with_one_edge() {
-    let mut stage = Stage::new(Config { patience_ns: 3_000 * MS, ..config(1, &[]) }, 1);
+    let mut stage = Stage::new(Config { edge_wait_ns: 3_000 * MS, ..config(1, &[]) }, 1);
     stage.edge(1, 0);
     stage.accept(1);
     assert_eq!(stage.wait(60_000), ["3000 p1 is reset", &format!("3000 {NO_EDGE}")]);
@@ -103,7 +103,7 @@ fn an_edge_that_has_the_promise_is_waited_for() {
     stage.accept(1);
     stage.wait(1_000);
     stage.frame(1, promise(stage.session(1), 2, 1));
-    assert_eq!(stage.wait(2 * PATIENCE), [""; 0], "it may have much to replay");
+    assert_eq!(stage.wait(2 * EDGE_WAIT), [""; 0], "it may have much to replay");
     assert_eq!(stage.wire_down(1), ["p1 is reset", NO_EDGE]);
 }
 
