@@ -4,11 +4,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use marram_session::agent::routes::{
-    Action, Arrival, Decision, HELD_MAX, Protocol, Rule, ServerName, Sni, Table, server_name,
+    Arrival, Decision, HELD_MAX, RouteAction, RouteProtocol, RouteRule, RouteTable, ServerName, Sni,
+    server_name,
 };
 
-fn rule(name: &str, sni: Option<&str>, first_bytes: Option<&[u8]>) -> Rule {
-    Rule {
+fn rule(name: &str, sni: Option<&str>, first_bytes: Option<&[u8]>) -> RouteRule {
+    RouteRule {
         name: name.into(),
         priority: 0,
         listener: None,
@@ -17,12 +18,12 @@ fn rule(name: &str, sni: Option<&str>, first_bytes: Option<&[u8]>) -> Rule {
         protocol: None,
         sni: sni.and_then(ServerName::parse),
         first_bytes: first_bytes.map(<[u8]>::to_vec),
-        action: Action::App(name.into()),
+        action: RouteAction::App(name.into()),
     }
 }
 
 fuzz_target!(|data: &[u8]| {
-    let mut table = Table::new(vec![
+    let mut table = RouteTable::new(vec![
         rule("text", None, Some(b"SSH-")),
         rule("both", Some("*.example.org"), Some(&[22, 3])),
         rule("named", Some("a"), None),
@@ -32,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
         listener: "l",
         local: ([127, 0, 0, 1], 1).into(),
         client: ([127, 0, 0, 1], 2).into(),
-        protocol: Protocol::Tcp,
+        protocol: RouteProtocol::Tcp,
     };
     let whole = server_name(data);
     let decided = format!("{:?}", table.decide(&arrival, data, false));

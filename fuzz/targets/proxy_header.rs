@@ -3,21 +3,21 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use marram_session::agent::proxy::{HEADER_MAX, Said, read, write};
+use marram_session::agent::proxy::{HEADER_MAX, ProxyHeader, read, write};
 
 fuzz_target!(|data: &[u8]| {
     let whole = read(data);
-    assert!(whole != Ok(Said::More) || data.len() < HEADER_MAX, "waits for more than can be");
+    assert!(whole != Ok(ProxyHeader::More) || data.len() < HEADER_MAX, "waits for more than can be");
     // Every cut of a long input would take for ever.
     for upto in (0..data.len()).step_by(1 + data.len() / 64) {
         // What is wrong may be said in other words when more of it is there.
         let (early, whole) = (read(&data[..upto]).map_err(drop), whole.map_err(drop));
-        assert!(early == Ok(Said::More) || early == whole, "{early:?} became {whole:?}");
+        assert!(early == Ok(ProxyHeader::More) || early == whole, "{early:?} became {whole:?}");
     }
-    if let Ok(Said::Header { len, ends }) = whole {
+    if let Ok(ProxyHeader::Header { len, ends }) = whole {
         assert!(len <= data.len().min(HEADER_MAX));
         let written = write(ends);
-        let Ok(Said::Header { len, ends: again }) = read(&written) else {
+        let Ok(ProxyHeader::Header { len, ends: again }) = read(&written) else {
             panic!("{written:?} is no header")
         };
         assert_eq!(len, written.len());

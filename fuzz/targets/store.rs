@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use marram::coordinator::protocol::{self, Asked, Seen};
-use marram_edge::coordinator::{Failure, Lease, Reply, Request};
+use marram_edge::coordinator::{Lease, StoreFailure, StoreReply, StoreRequest};
 use serde_json::Value;
 
 /// Paths of requests that the store knows, and one that it does not.
@@ -18,22 +18,22 @@ const PATHS: [&str; 7] = [
     "/v3/kv/put",
 ];
 
-fn requests() -> [Request; 6] {
+fn requests() -> [StoreRequest; 6] {
     let key = || "edges/a".to_owned();
     [
-        Request::Get { key: key() },
-        Request::Range { prefix: key() },
-        Request::Write { key: key(), expect: Some(3), value: None, lease: None },
-        Request::Grant { ttl_s: 10 },
-        Request::KeepAlive { lease: Lease(7) },
-        Request::Revoke { lease: Lease(7) },
+        StoreRequest::Get { key: key() },
+        StoreRequest::Range { prefix: key() },
+        StoreRequest::Write { key: key(), expect: Some(3), value: None, lease: None },
+        StoreRequest::Grant { ttl_s: 10 },
+        StoreRequest::KeepAlive { lease: Lease(7) },
+        StoreRequest::Revoke { lease: Lease(7) },
     ]
 }
 
-fn answers(request: &Request, said: &Value) {
+fn answers(request: &StoreRequest, said: &Value) {
     let Some(reply) = protocol::reply(request, said) else { return };
     let revision = match reply {
-        Reply::Entries { revision, .. } | Reply::Written { revision } => revision,
+        StoreReply::Entries { revision, .. } | StoreReply::Written { revision } => revision,
         _ => 1,
     };
     let (status, again) = protocol::answer(revision, request, Ok(reply.clone()));
@@ -57,8 +57,8 @@ fn asks(path: &str, said: &Value) {
 
 fn refuses(status: u16, said: &[u8]) {
     match protocol::failure(status, said) {
-        Ok(reply) => assert_eq!(reply, Reply::NoLease, "an error is no success"),
-        Err(Failure::Unreachable(why) | Failure::Refused(why)) => assert!(!why.is_empty()),
+        Ok(reply) => assert_eq!(reply, StoreReply::NoLease, "an error is no success"),
+        Err(StoreFailure::Unreachable(why) | StoreFailure::Refused(why)) => assert!(!why.is_empty()),
     }
 }
 

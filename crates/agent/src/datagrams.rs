@@ -5,9 +5,9 @@ use super::routing::{Listener, Routing};
 use crate::net::{cannot_listen, token};
 use bytes::Bytes;
 use marram_session::agent::{
-    ConnectionId, In,
+    AgentInput, ConnectionId,
     routes::{
-        Protocol,
+        RouteProtocol,
         flows::{Expired, Flows},
     },
 };
@@ -66,7 +66,7 @@ struct Conversation {
 /// What came.
 pub(super) enum Came {
     /// From a peer that is known.
-    Known(In),
+    Known(AgentInput),
     /// From an address that has no conversation with this listener.
     New(NewClient, Bytes),
 }
@@ -101,7 +101,7 @@ impl Datagrams {
     pub(super) fn bind(registry: &Registry, routing: &Routing) -> anyhow::Result<Self> {
         let mut doors = Vec::new();
         for (listener, (at, _)) in routing.listeners().enumerate() {
-            if at.protocol == Protocol::Udp {
+            if at.protocol == RouteProtocol::Udp {
                 doors.push(Door::bind(registry, doors.len(), listener, at)?);
             }
         }
@@ -139,12 +139,12 @@ impl Datagrams {
         registry: &Registry,
         connection: ConnectionId,
         mut socket: UdpSocket,
-    ) -> io::Result<In> {
+    ) -> io::Result<AgentInput> {
         let interests = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut socket, token::token(SERVER, connection.0 & !ASKED), interests)?;
         let way = Way::Socket(socket);
         self.all.insert(connection, Conversation { way, waiting: VecDeque::new(), closing: false });
-        Ok(In::Connected { connection })
+        Ok(AgentInput::Connected { connection })
     }
 
     /// Notes what the poll said of token `number` of `kind`.
@@ -195,7 +195,7 @@ impl Datagrams {
             self.ready.push_back(source);
             let bytes = Bytes::copy_from_slice(&self.buffer[..len]);
             return Some(match source {
-                Source::Server(connection) => Came::Known(In::Received { connection, bytes }),
+                Source::Server(connection) => Came::Known(AgentInput::Received { connection, bytes }),
                 Source::Door(door) => self.came(now_ns, door, from, bytes),
             });
         }
@@ -205,7 +205,7 @@ impl Datagrams {
     fn came(&mut self, now_ns: u64, number: usize, from: SocketAddr, bytes: Bytes) -> Came {
         let door = &mut self.doors[number];
         match door.flows.heard(now_ns, from) {
-            Some(connection) => Came::Known(In::Received { connection, bytes }),
+            Some(connection) => Came::Known(AgentInput::Received { connection, bytes }),
             None => Came::New(NewClient { door: number, listener: door.listener, address: from }, bytes),
         }
     }
@@ -275,19 +275,19 @@ impl Datagrams {
     }
 
     /// The next one that was.
-    pub(super) fn expire(&mut self, now_ns: u64) -> Option<In> {
+    pub(super) fn expire(&mut self, now_ns: u64) -> Option<AgentInput> {
         let expired = self.doors.iter_mut().find_map(|door| door.flows.expire(now_ns))?;
         Some(match expired {
-            Expired::Silent(connection) => In::EndOfInput { connection },
+            Expired::Silent(connection) => AgentInput::EndOfInput { connection },
             Expired::Stuck(connection) => {
                 self.remove(connection);
-                In::Broken { connection }
+                AgentInput::Broken { connection }
             }
         })
     }
 
     /// Sends what waits, as far as the sockets take it, and says how much that was.
-    pub(super) fn flush(&mut self, now_ns: u64, inputs: &mut VecDeque<In>) {
+    pub(super) fn flush(&mut self, now_ns: u64, inputs: &mut VecDeque<AgentInput>) {
         while let Some(connection) = self.dirty.pop_first() {
             let Some(conversation) = self.all.get_mut(&connection) else { continue };
             let (mut count, mut bytes, mut broken) = (0, 0, false);
@@ -318,10 +318,10 @@ impl Datagrams {
                 if let Way::Door(door, _) = conversation.way {
                     self.doors[door].flows.spoke(now_ns, connection);
                 }
-                inputs.push_back(In::Written { connection, bytes });
+                inputs.push_back(AgentInput::Written { connection, bytes });
             }
             if broken {
-                inputs.push_back(In::Broken { connection });
+                inputs.push_back(AgentInput::Broken { connection });
             }
             if over {
                 self.remove(connection);

@@ -1,37 +1,37 @@
 //! Every report of the agent as one structured line for programs that follow it: at debug level, named by its field `event`,
 //! and not limited. People read the lines of `reports`.
 
-use marram_session::agent::Report;
+use marram_session::agent::AgentReport;
 use tracing::debug;
 
 /// Writes one report. `address` is how the edge that it is about was configured, where it is about one.
-pub(super) fn write(report: &Report, address: &str) {
+pub(super) fn write(report: &AgentReport, address: &str) {
     match report {
-        Report::EdgeUp { target, name } => {
+        AgentReport::EdgeUp { target, name } => {
             debug!(event = "edge_up", edge = address, shard = target.shard, name, "report");
         }
-        Report::OtherDomain { target, name, other } => {
+        AgentReport::OtherDomain { target, name, other } => {
             debug!(event = "other_domain", edge = address, shard = target.shard, name, other, "report");
         }
-        Report::EdgeDown { target, reason, suspected } => {
+        AgentReport::EdgeDown { target, reason, suspected } => {
             debug!(event = "edge_down", edge = address, shard = target.shard, reason, suspected, "report");
         }
-        Report::Owned { session, app, generation, target, gap_ns } => {
+        AgentReport::Owned { session, app, generation, target, gap_ns } => {
             let (shard, gap_us) = (target.shard, gap_ns / 1_000);
             debug!(event = "owned", %session, app, %generation, edge = address, shard, gap_us, "report");
         }
-        Report::Waiting { session, app, target, code, reason, left_ns } => {
+        AgentReport::Waiting { session, app, target, code, reason, left_ns } => {
             let (shard, left_ms) = (target.shard, left_ns / 1_000_000);
             debug!(event = "waiting", %session, app, edge = address, shard, ?code, reason, left_ms, "report");
         }
-        Report::FailingBack { session, target } => {
+        AgentReport::FailingBack { session, target } => {
             debug!(event = "failing_back", %session, edge = address, shard = target.shard, "report");
         }
-        Report::Orphaned { session, reason } => debug!(event = "orphaned", %session, reason, "report"),
-        Report::ZombieRefused { session, generation } => {
+        AgentReport::Orphaned { session, reason } => debug!(event = "orphaned", %session, reason, "report"),
+        AgentReport::ZombieRefused { session, generation } => {
             debug!(event = "zombie_refused", %session, %generation, "report");
         }
-        Report::Ended { session, code, reason, lingered } => {
+        AgentReport::Ended { session, code, reason, lingered } => {
             debug!(event = "ended", %session, ?code, reason, lingered, "report");
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     program::Fate,
 };
 use bytes::{Buf, Bytes, BytesMut};
-use marram_session::agent::{ConnectionId, Failure, In};
+use marram_session::agent::{AgentInput, ConnectionFailure, ConnectionId};
 use marram_wire::limits::STREAM_CUT;
 use std::{
     collections::VecDeque,
@@ -140,7 +140,7 @@ impl Local {
     }
 
     /// Reads once at most, and at most one cut of the stream, into `buffer`, which is empty before and after.
-    pub(super) fn read(&mut self, buffer: &mut BytesMut) -> Option<In> {
+    pub(super) fn read(&mut self, buffer: &mut BytesMut) -> Option<AgentInput> {
         debug_assert!(buffer.is_empty(), "each read is taken out");
         let connection = self.id;
         if self.pieces.as_ref().is_some_and(Pieces::has_next) {
@@ -155,7 +155,7 @@ impl Local {
             Ok(0) if self.pieces.as_ref().is_some_and(|pieces| !pieces.is_empty()) => Some(self.broken()),
             Ok(0) => {
                 self.input_ended = true;
-                Some(In::EndOfInput { connection })
+                Some(AgentInput::EndOfInput { connection })
             }
             Ok(count) => {
                 self.readable = count == STREAM_CUT || self.peer_closed;
@@ -171,7 +171,7 @@ impl Local {
                     buffer.clear();
                     bytes
                 };
-                Some(In::Received { connection, bytes })
+                Some(AgentInput::Received { connection, bytes })
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.readable = false;
@@ -182,21 +182,21 @@ impl Local {
     }
 
     /// The next message in what was read, if one is whole.
-    fn next_message(&mut self) -> Option<In> {
+    fn next_message(&mut self) -> Option<AgentInput> {
         match self.pieces.as_mut()?.next() {
-            Ok(message) => message.map(|bytes| In::Received { connection: self.id, bytes }),
+            Ok(message) => message.map(|bytes| AgentInput::Received { connection: self.id, bytes }),
             Err(_) => Some(self.broken()),
         }
     }
 
-    fn broken(&mut self) -> In {
+    fn broken(&mut self) -> AgentInput {
         self.input_ended = true;
         self.waiting.clear();
-        In::Broken { connection: self.id }
+        AgentInput::Broken { connection: self.id }
     }
 
     /// Its program is to learn that it failed when it is dropped now.
-    pub(super) fn fail(&self, failure: Failure) {
+    pub(super) fn fail(&self, failure: ConnectionFailure) {
         match &self.fate {
             Some(fate) => fate.fail(failure),
             // It is closed either way; at worst the program is told of an end where there was a failure.

@@ -7,7 +7,7 @@ use crate::{
     program::Fate,
 };
 use bytes::BytesMut;
-use marram_session::agent::{ConnectionId, Failure, In};
+use marram_session::agent::{AgentInput, ConnectionFailure, ConnectionId};
 use marram_wire::frame::Code;
 use mio::{Interest, Registry};
 use std::{
@@ -85,7 +85,7 @@ impl Locals {
 
     /// Looks at some of the connections, in turn, and takes out those whose peers' hosts are gone: the kernel does that for
     /// silent ones only.
-    pub(super) fn search_vanished(&mut self, now: Instant, inputs: &mut VecDeque<In>) {
+    pub(super) fn search_vanished(&mut self, now: Instant, inputs: &mut VecDeque<AgentInput>) {
         if now < self.search_at {
             return;
         }
@@ -100,8 +100,8 @@ impl Locals {
             let gone = |local: &Local| !local.connecting && local.socket.has_vanished(self.peer_unreachable);
             if self.all.get(&connection).is_some_and(gone) {
                 let reason = "its host is out of reach".to_owned();
-                self.reset(connection, Failure { session: None, code: Code::Reset, reason });
-                inputs.push_back(In::Broken { connection });
+                self.reset(connection, ConnectionFailure { session: None, code: Code::Reset, reason });
+                inputs.push_back(AgentInput::Broken { connection });
             }
         }
     }
@@ -146,7 +146,12 @@ impl Locals {
     }
 
     /// Notes what the poll said of token `number` of `kind`; what follows from it at once, if something does.
-    pub(super) fn on_event(&mut self, kind: u64, number: u64, event: &mio::event::Event) -> Option<In> {
+    pub(super) fn on_event(
+        &mut self,
+        kind: u64,
+        number: u64,
+        event: &mio::event::Event,
+    ) -> Option<AgentInput> {
         let connection = ConnectionId(if kind == CONNECTED { number | ASKED } else { number });
         let local = self.all.get_mut(&connection)?;
         let mut input = None;
@@ -155,19 +160,19 @@ impl Locals {
                 Ok(false) => return None,
                 Ok(true) => {
                     local.connecting = false;
-                    input = Some(In::Connected { connection });
+                    input = Some(AgentInput::Connected { connection });
                 }
                 Err(error) => {
                     self.all.remove(&connection);
                     let reason = format!("cannot connect to the server: {error}");
-                    return Some(In::ConnectFailed { connection, reason });
+                    return Some(AgentInput::ConnectFailed { connection, reason });
                 }
             }
         }
         let closed = event.is_read_closed() || event.is_error();
         if (event.is_error() && local.input_ended()) || (closed && local.is_aborted()) {
             self.all.remove(&connection);
-            return Some(In::Broken { connection });
+            return Some(AgentInput::Broken { connection });
         }
         local.ready(event.is_readable() || closed, closed);
         queue(&mut self.ready, connection, local);
@@ -183,19 +188,19 @@ impl Locals {
     }
 
     /// Gives up one connection attempt that takes too long, if there is one.
-    pub(super) fn expire(&mut self, now: Instant) -> Option<In> {
+    pub(super) fn expire(&mut self, now: Instant) -> Option<AgentInput> {
         while let Some((_, connection)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
             if self.all.get(&connection).is_some_and(|local| local.connecting) {
                 self.all.remove(&connection);
                 let reason = "the server did not answer in time".to_string();
-                return Some(In::ConnectFailed { connection, reason });
+                return Some(AgentInput::ConnectFailed { connection, reason });
             }
         }
         None
     }
 
     /// Reads from the next one that has something.
-    pub(super) fn next_input(&mut self) -> Option<In> {
+    pub(super) fn next_input(&mut self) -> Option<AgentInput> {
         while let Some(connection) = self.ready.pop_front() {
             let Some(local) = self.all.get_mut(&connection) else { continue };
             local.queued = false;
@@ -204,7 +209,7 @@ impl Locals {
             }
             let input = local.read(&mut self.buffer);
             queue(&mut self.ready, connection, local);
-            if matches!(input, Some(In::Broken { .. })) {
+            if matches!(input, Some(AgentInput::Broken { .. })) {
                 self.all.remove(&connection);
             }
             if input.is_some() {
@@ -233,23 +238,23 @@ impl Locals {
     }
 
     /// Closes one so that its program learns that it failed.
-    pub(super) fn reset(&mut self, connection: ConnectionId, failure: Failure) {
+    pub(super) fn reset(&mut self, connection: ConnectionId, failure: ConnectionFailure) {
         if let Some(local) = self.all.remove(&connection) {
             local.fail(failure);
         }
     }
 
     /// Writes what waits on all, as far as their sockets take it, and says how much that was.
-    pub(super) fn flush(&mut self, inputs: &mut VecDeque<In>) {
+    pub(super) fn flush(&mut self, inputs: &mut VecDeque<AgentInput>) {
         for connection in std::mem::take(&mut self.dirty) {
             let Some(local) = self.all.get_mut(&connection) else { continue };
             let over = match local.flush() {
                 Ok(written) => {
-                    inputs.extend(written.map(|bytes| In::Written { connection, bytes }));
+                    inputs.extend(written.map(|bytes| AgentInput::Written { connection, bytes }));
                     local.is_over()
                 }
                 Err(_) => {
-                    inputs.push_back(In::Broken { connection });
+                    inputs.push_back(AgentInput::Broken { connection });
                     true
                 }
             };

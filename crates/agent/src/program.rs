@@ -5,7 +5,7 @@
 
 use crate::net::Socket;
 use anyhow::ensure;
-use marram_session::agent::{Failure, Report};
+use marram_session::agent::{AgentReport, ConnectionFailure};
 use marram_wire::frame::Code;
 use mio::Waker;
 use std::{
@@ -63,7 +63,7 @@ pub enum State {
     /// What comes still is all there is.
     Ended,
     /// It failed.
-    Failed(Failure),
+    Failed(ConnectionFailure),
 }
 
 /// What the two halves of a connection know and tell each other beside its bytes.
@@ -117,7 +117,7 @@ impl Fate {
     }
 
     /// Said before the stream is told.
-    pub(super) fn fail(&self, failure: Failure) {
+    pub(super) fn fail(&self, failure: ConnectionFailure) {
         *self.lock() = State::Failed(failure);
     }
 }
@@ -227,7 +227,7 @@ pub(super) struct Ask {
 }
 
 /// Told of every report, with an edge's address.
-type Observe = Box<dyn FnMut(&str, &Report) + Send>;
+type Observe = Box<dyn FnMut(&str, &AgentReport) + Send>;
 
 /// What an agent's loop knows of the program that it runs in.
 pub struct Program {
@@ -246,7 +246,7 @@ impl fmt::Debug for Program {
 impl Program {
     /// A program that is told of every report, with the address of the edge that it is about, if it is about one. It must not
     /// block: the agent waits.
-    pub fn new(observe: impl FnMut(&str, &Report) + Send + 'static) -> Self {
+    pub fn new(observe: impl FnMut(&str, &AgentReport) + Send + 'static) -> Self {
         let (asker, asks) = sync_channel(ASKED_MAX);
         Self { asks, asker, servers: BTreeMap::new(), observe: Box::new(observe) }
     }
@@ -303,5 +303,5 @@ pub const STOPPED: &str = "the agent in this program has stopped";
 
 /// Turns a connection down that came too late.
 pub(super) fn turn_down(ask: &Ask) {
-    ask.half.fate.fail(Failure { session: None, code: Code::NoEdge, reason: STOPPED.to_owned() });
+    ask.half.fate.fail(ConnectionFailure { session: None, code: Code::NoEdge, reason: STOPPED.to_owned() });
 }

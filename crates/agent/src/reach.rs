@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use marram_session::agent::{
     ConnectionId, Target,
-    proxy::{self, Ends},
+    proxy::{self, ProxyAddresses},
 };
 use marram_wire::{id::HostId, peer::Origin};
 use mio::{
@@ -47,8 +47,8 @@ impl Manner {
         if server.datagrams {
             return Self::Datagrams;
         }
-        let ends =
-            origin.and_then(|origin| Some(Ends { source: origin.client?, destination: origin.local? }));
+        let ends = origin
+            .and_then(|origin| Some(ProxyAddresses { source: origin.client?, destination: origin.local? }));
         Self::Stream(server.proxy_protocol.then(|| proxy::write(ends).into()))
     }
 }

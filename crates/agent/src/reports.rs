@@ -3,7 +3,7 @@
 
 use super::{edges::Edge, events};
 use crate::net::Limiter;
-use marram_session::agent::{Report, Target};
+use marram_session::agent::{AgentReport, Target};
 use marram_wire::{
     frame::Code,
     id::{Generation, SessionId},
@@ -76,7 +76,7 @@ impl EdgeReports {
 /// Writes reports to the log, and remembers which sessions are not over.
 pub(super) struct Reports {
     /// What there is to report. A line costs about what a session's begin does, so it waits for a lull.
-    waiting: Vec<Report>,
+    waiting: Vec<AgentReport>,
     sessions: BTreeSet<SessionId>,
     edges: EdgeReports,
     moves: Limiter,
@@ -111,10 +111,10 @@ impl Reports {
     }
 
     /// Takes a report, which [`Self::write`] will write.
-    pub(super) fn add(&mut self, report: Report) {
+    pub(super) fn add(&mut self, report: AgentReport) {
         match &report {
-            Report::Owned { session, .. } => _ = self.sessions.insert(*session),
-            Report::Ended { session, .. } => _ = self.sessions.remove(session),
+            AgentReport::Owned { session, .. } => _ = self.sessions.insert(*session),
+            AgentReport::Ended { session, .. } => _ = self.sessions.remove(session),
             _ => {}
         }
         self.waiting.push(report);
@@ -134,47 +134,51 @@ impl Reports {
         self.waiting = waiting;
     }
 
-    fn write_one(&mut self, report: &Report, now: Instant) {
+    fn write_one(&mut self, report: &AgentReport, now: Instant) {
         let about = match report {
-            Report::EdgeUp { target, .. }
-            | Report::OtherDomain { target, .. }
-            | Report::EdgeDown { target, .. }
-            | Report::Owned { target, .. }
-            | Report::Waiting { target, .. }
-            | Report::FailingBack { target, .. } => self.name(*target),
-            Report::Orphaned { .. } | Report::ZombieRefused { .. } | Report::Ended { .. } => "",
+            AgentReport::EdgeUp { target, .. }
+            | AgentReport::OtherDomain { target, .. }
+            | AgentReport::EdgeDown { target, .. }
+            | AgentReport::Owned { target, .. }
+            | AgentReport::Waiting { target, .. }
+            | AgentReport::FailingBack { target, .. } => self.name(*target),
+            AgentReport::Orphaned { .. } | AgentReport::ZombieRefused { .. } | AgentReport::Ended { .. } => {
+                ""
+            }
         };
         events::write(report, about);
         match report {
-            Report::EdgeUp { target, name } => self.edges.up(*target, name, now),
-            Report::OtherDomain { target, name, other } => self.edges.other_domain(*target, name, other, now),
-            Report::EdgeDown { target, reason, suspected } => {
+            AgentReport::EdgeUp { target, name } => self.edges.up(*target, name, now),
+            AgentReport::OtherDomain { target, name, other } => {
+                self.edges.other_domain(*target, name, other, now)
+            }
+            AgentReport::EdgeDown { target, reason, suspected } => {
                 self.edges.down(*target, reason, *suspected, now);
             }
-            Report::Owned { session, app, generation, target, gap_ns } => {
+            AgentReport::Owned { session, app, generation, target, gap_ns } => {
                 self.owned(*session, app, *generation, *target, *gap_ns, now);
             }
-            Report::Waiting { session, app, target, code, reason, left_ns } => {
+            AgentReport::Waiting { session, app, target, code, reason, left_ns } => {
                 if let Some(swallowed) = self.waits.pass(now) {
                     let (address, left_s) = (self.name(*target), left_ns / 1_000_000_000);
                     warn!(%session, %app, edge = %address, ?code, %reason, swallowed, "session waits, for {left_s} s more at the most");
                 }
             }
-            Report::FailingBack { session, target } => {
+            AgentReport::FailingBack { session, target } => {
                 let (address, shard) = (self.name(*target), target.shard);
                 debug!(%session, %address, shard, "session goes back to the shard where it belongs");
             }
-            Report::Orphaned { session, reason } => {
+            AgentReport::Orphaned { session, reason } => {
                 if let Some(swallowed) = self.moves.pass(now) {
                     warn!(%session, %reason, swallowed, "session lost its owner");
                 }
             }
-            Report::ZombieRefused { session, generation } => {
+            AgentReport::ZombieRefused { session, generation } => {
                 if let Some(swallowed) = self.zombies.pass(now) {
                     warn!(%session, %generation, swallowed, "frame of an older generation refused");
                 }
             }
-            Report::Ended { session, code, reason, lingered } => {
+            AgentReport::Ended { session, code, reason, lingered } => {
                 self.ended(*session, *code, reason, *lingered, now);
             }
         }

@@ -3,8 +3,8 @@
 //! Asked once a new connection or conversation, never for a message; the lock is then free but for an operator's question.
 
 use marram_session::agent::{
-    proxy::Ends,
-    routes::{Arrival, Decision, Protocol, Refused, Rule, Table},
+    proxy::ProxyAddresses,
+    routes::{Arrival, Decision, RouteError, RouteProtocol, RouteRule, RouteTable},
 };
 use marram_wire::peer::Origin;
 use std::{
@@ -24,7 +24,7 @@ pub struct Listener {
     /// Where it listens.
     pub address: SocketAddr,
     /// How its clients speak.
-    pub protocol: Protocol,
+    pub protocol: RouteProtocol,
     /// The app of those for whom no rule chooses one.
     pub app: String,
     /// How long a client that speaks in datagrams may be silent.
@@ -46,7 +46,7 @@ pub const FLOWS_MAX: usize = 4096;
 impl Listener {
     /// A listener for one app, with defaults for the rest, called by its address.
     #[must_use]
-    pub fn new(address: SocketAddr, protocol: Protocol, app: String) -> Self {
+    pub fn new(address: SocketAddr, protocol: RouteProtocol, app: String) -> Self {
         Self {
             name: address.to_string(),
             address,
@@ -73,8 +73,8 @@ pub(super) struct Arrived {
 
 impl Arrived {
     /// Takes over what a proxy says.
-    pub(super) fn through(&mut self, ends: Option<Ends>) {
-        if let Some(Ends { source, destination }) = ends {
+    pub(super) fn through(&mut self, ends: Option<ProxyAddresses>) {
+        if let Some(ProxyAddresses { source, destination }) = ends {
             (self.client, self.local) = (source, destination);
         }
     }
@@ -110,7 +110,7 @@ pub enum NotReplaced {
     /// Somebody else has replaced them since; the revision now.
     Moved(u64),
     /// One of them is wrong.
-    Refused(Refused),
+    Refused(RouteError),
 }
 
 /// Listeners, rules and counts of one agent; clones are the same.
@@ -128,7 +128,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Numbered {
     revision: u64,
-    table: Table,
+    table: RouteTable,
 }
 
 impl Default for Routing {
@@ -142,7 +142,7 @@ impl Routing {
     ///
     /// # Errors
     /// If a rule is wrong in itself, or names a listener that there is not.
-    pub fn new(listeners: Vec<Listener>, rules: Vec<Rule>) -> Result<Self, Refused> {
+    pub fn new(listeners: Vec<Listener>, rules: Vec<RouteRule>) -> Result<Self, RouteError> {
         let listeners = listeners.into_iter().map(|listener| (listener, Counts::default())).collect();
         let routing =
             Self(Arc::new(Shared { listeners, table: Mutex::default(), dropped: AtomicU64::new(0) }));
@@ -152,12 +152,12 @@ impl Routing {
     }
 
     /// Rules name only listeners that there are.
-    fn check(&self, rules: &[Rule]) -> Result<(), Refused> {
+    fn check(&self, rules: &[RouteRule]) -> Result<(), RouteError> {
         let known = |name: &String| {
             self.listeners()
                 .any(|(listener, _)| *name == listener.name || *name == listener.address.to_string())
         };
-        let strange = |rule: &Rule| rule.listener.as_ref().is_some_and(|name| !known(name));
+        let strange = |rule: &RouteRule| rule.listener.as_ref().is_some_and(|name| !known(name));
         let Some(index) = rules.iter().position(strange) else { return Ok(()) };
         let names: Vec<_> = self.listeners().map(|(listener, _)| listener.name.as_str()).collect();
         let there = if names.is_empty() {
@@ -166,7 +166,7 @@ impl Routing {
             names.join(", ")
         };
         let what = format!("is no listener of this configuration; there are: {there}");
-        Err(Refused { index, field: "listener", what })
+        Err(RouteError { index, field: "listener", what })
     }
 
     fn lock(&self) -> MutexGuard<'_, Numbered> {
@@ -178,7 +178,7 @@ impl Routing {
     ///
     /// # Errors
     /// If it is not, or a rule is wrong; nothing has changed then.
-    pub fn replace(&self, revision: Option<u64>, rules: Vec<Rule>) -> Result<u64, NotReplaced> {
+    pub fn replace(&self, revision: Option<u64>, rules: Vec<RouteRule>) -> Result<u64, NotReplaced> {
         self.check(&rules).map_err(NotReplaced::Refused)?;
         let mut numbered = self.lock();
         if revision.is_some_and(|revision| revision != numbered.revision) {
@@ -191,7 +191,7 @@ impl Routing {
 
     /// How often the rules were replaced; they, as written, with how often each decided; how often none did.
     #[must_use]
-    pub fn rules(&self) -> (u64, Vec<(Rule, u64)>, u64) {
+    pub fn rules(&self) -> (u64, Vec<(RouteRule, u64)>, u64) {
         let numbered = self.lock();
         let rules = numbered.table.rules().map(|(rule, hits)| (rule.clone(), hits)).collect();
         (numbered.revision, rules, numbered.table.defaults())
@@ -205,13 +205,13 @@ impl Routing {
     /// Whether a listener or a rule leads to an app.
     #[must_use]
     pub fn leads_to(&self, app: &str) -> bool {
-        use marram_session::agent::routes::Action;
+        use marram_session::agent::routes::RouteAction;
         self.listeners().any(|(listener, _)| listener.app == app)
             || self
                 .lock()
                 .table
                 .rules()
-                .any(|(rule, _)| matches!(&rule.action, Action::App(name) if name == app))
+                .any(|(rule, _)| matches!(&rule.action, RouteAction::App(name) if name == app))
     }
 
     /// Datagrams that sessions had no place for.
@@ -224,7 +224,7 @@ impl Routing {
         self.0.dropped.store(dropped, Relaxed);
     }
 
-    pub(super) fn protocol(&self, listener: usize) -> Protocol {
+    pub(super) fn protocol(&self, listener: usize) -> RouteProtocol {
         self.0.listeners[listener].0.protocol
     }
 

@@ -16,7 +16,9 @@ use super::{
     websocket::WebSockets,
 };
 use crate::net::{Clock, Happened, Limiter, Lull, Stop, Table, Wire, nanos, random, token};
-use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report, Server, Target, WireId};
+use marram_session::agent::{
+    Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target, WireId,
+};
 use marram_wire::peer::Origin;
 use mio::{
     Events, Interest, Poll, Waker,
@@ -50,8 +52,8 @@ const _: () = {
 pub struct Shell {
     poll: Poll,
     agent: Agent,
-    outs: Vec<Out>,
-    inputs: VecDeque<In>,
+    outs: Vec<AgentOutput>,
+    inputs: VecDeque<AgentInput>,
     reacher: Reacher,
     /// With their places among all of [`Routing::listeners`].
     listeners: Vec<(TcpListener, usize)>,
@@ -98,7 +100,8 @@ impl Shell {
         let now = Instant::now();
         let mut reacher = Reacher::new(reach, &options.servers, Arc::clone(&waker))?;
         let own = program.as_mut().map(|program| std::mem::take(&mut program.servers)).unwrap_or_default();
-        let own_servers: Vec<Server> = own.iter().map(|(name, own)| own_server(name, own.kind)).collect();
+        let own_servers: Vec<AgentServer> =
+            own.iter().map(|(name, own)| own_server(name, own.kind)).collect();
         reacher.add(own);
         let edges = reacher.edges();
         let mut config = config(options, u16::try_from(edges.len().max(1))?);
@@ -239,7 +242,7 @@ impl Shell {
             self.accept_asked();
             self.listeners.clear();
             self.accepting.clear();
-            self.inputs.push_back(In::Drain);
+            self.inputs.push_back(AgentInput::Drain);
         }
         self.stops += wishes;
     }
@@ -273,7 +276,7 @@ impl Shell {
         self.expire();
         if self.wake_at.is_some_and(|at| at <= self.now_ns()) {
             self.wake_at = None;
-            self.step(In::Wake);
+            self.step(AgentInput::Wake);
             worked = true;
         }
         // Writing to local sockets gives credit back, which then leaves with the rest.
@@ -288,7 +291,7 @@ impl Shell {
         worked
     }
 
-    fn next_input(&mut self) -> Option<In> {
+    fn next_input(&mut self) -> Option<AgentInput> {
         if let Some(input) = self.inputs.pop_front() {
             return Some(input);
         }
@@ -310,23 +313,25 @@ impl Shell {
         None
     }
 
-    fn next_from_wires(&mut self) -> Option<In> {
+    fn next_from_wires(&mut self) -> Option<AgentInput> {
         let (id, happened) = self.table.next_happened()?;
         Some(self.happened(WireId(id), happened))
     }
 
-    fn happened(&mut self, wire: WireId, happened: Happened<Target>) -> In {
+    fn happened(&mut self, wire: WireId, happened: Happened<Target>) -> AgentInput {
         match happened {
-            Happened::Up(target, _) => In::WireUp { wire, target },
-            Happened::Frame(frame) => In::Frame { wire, frame },
-            Happened::Down { error, stood: true, .. } => In::WireDown { wire, reason: error.to_string() },
+            Happened::Up(target, _) => AgentInput::WireUp { wire, target },
+            Happened::Frame(frame) => AgentInput::Frame { wire, frame },
+            Happened::Down { error, stood: true, .. } => {
+                AgentInput::WireDown { wire, reason: error.to_string() }
+            }
             Happened::Down { error, stood: false, meta: target } => {
-                In::DialFailed { target, reason: error.to_string() }
+                AgentInput::DialFailed { target, reason: error.to_string() }
             }
         }
     }
 
-    fn step(&mut self, input: In) {
+    fn step(&mut self, input: AgentInput) {
         let mut outs = std::mem::take(&mut self.outs);
         self.agent.step(self.now_ns(), input, &mut outs);
         for out in outs.drain(..) {
@@ -335,43 +340,51 @@ impl Shell {
         self.outs = outs;
     }
 
-    fn perform(&mut self, out: Out) {
+    fn perform(&mut self, out: AgentOutput) {
         match out {
-            Out::Send { wire, frame } => self.table.send(wire.0, frame),
-            Out::Write { connection, .. } | Out::Shutdown { connection } | Out::Close { connection, .. }
+            AgentOutput::Send { wire, frame } => self.table.send(wire.0, frame),
+            AgentOutput::Write { connection, .. }
+            | AgentOutput::Shutdown { connection }
+            | AgentOutput::Close { connection, .. }
                 if self.datagrams.has(connection) =>
             {
                 self.tell_datagrams(connection, out);
             }
-            Out::Write { connection, .. }
-            | Out::Shutdown { connection }
-            | Out::Close { connection, .. }
-            | Out::Reading { connection, .. }
+            AgentOutput::Write { connection, .. }
+            | AgentOutput::Shutdown { connection }
+            | AgentOutput::Close { connection, .. }
+            | AgentOutput::Reading { connection, .. }
                 if self.websockets.has(connection) =>
             {
                 self.tell_browser(connection, out);
             }
-            Out::Write { connection, bytes } => self.locals.change(connection, |local| local.push(bytes)),
-            Out::Shutdown { connection } => self.locals.change(connection, Local::shutdown),
-            Out::Reading { connection, on } => self.locals.set_reading(connection, on),
-            Out::Close { connection, failure: None } => self.locals.change(connection, Local::close),
-            Out::Close { connection, failure: Some(failure) } => self.locals.reset(connection, failure),
-            Out::Dial { target } => self.dial(target),
-            Out::CloseWire { wire, .. } => {
+            AgentOutput::Write { connection, bytes } => {
+                self.locals.change(connection, |local| local.push(bytes))
+            }
+            AgentOutput::Shutdown { connection } => self.locals.change(connection, Local::shutdown),
+            AgentOutput::Reading { connection, on } => self.locals.set_reading(connection, on),
+            AgentOutput::Close { connection, failure: None } => self.locals.change(connection, Local::close),
+            AgentOutput::Close { connection, failure: Some(failure) } => {
+                self.locals.reset(connection, failure)
+            }
+            AgentOutput::Dial { target } => self.dial(target),
+            AgentOutput::CloseWire { wire, .. } => {
                 self.table.close(wire.0);
             }
-            Out::Connect { connection, server, origin } => self.connect(connection, &server, origin.as_ref()),
-            Out::WakeAt { now_ns } => self.wake_at = Some(now_ns),
-            Out::Report(report) => self.report(report),
+            AgentOutput::Connect { connection, server, origin } => {
+                self.connect(connection, &server, origin.as_ref())
+            }
+            AgentOutput::WakeAt { now_ns } => self.wake_at = Some(now_ns),
+            AgentOutput::Report(report) => self.report(report),
         }
     }
 
     /// What is to be done with a conversation in datagrams.
-    fn tell_datagrams(&mut self, connection: ConnectionId, out: Out) {
+    fn tell_datagrams(&mut self, connection: ConnectionId, out: AgentOutput) {
         match out {
-            Out::Write { bytes, .. } => self.datagrams.push(connection, bytes),
-            Out::Shutdown { .. } => self.datagrams.retire(self.now_ns(), connection),
-            Out::Close { failure: None, .. } => self.datagrams.close(connection),
+            AgentOutput::Write { bytes, .. } => self.datagrams.push(connection, bytes),
+            AgentOutput::Shutdown { .. } => self.datagrams.retire(self.now_ns(), connection),
+            AgentOutput::Close { failure: None, .. } => self.datagrams.close(connection),
             _ => self.datagrams.remove(connection),
         }
     }
@@ -388,7 +401,7 @@ impl Shell {
             Ok(self.table.insert(self.poll.registry(), token, wire, target, self.clock.now())?)
         });
         if let Err(error) = inserted {
-            self.inputs.push_back(In::DialFailed { target, reason: format!("{error:#}") });
+            self.inputs.push_back(AgentInput::DialFailed { target, reason: format!("{error:#}") });
         }
     }
 
@@ -419,18 +432,18 @@ impl Shell {
         });
         self.inputs.extend(begun.unwrap_or_else(|error| {
             let reason = format!("cannot connect to the server: {error:#}");
-            Some(In::ConnectFailed { connection, reason })
+            Some(AgentInput::ConnectFailed { connection, reason })
         }));
     }
 
-    fn report(&mut self, report: Report) {
+    fn report(&mut self, report: AgentReport) {
         if let Some(program) = &mut self.program {
             let edge = match &report {
-                Report::EdgeUp { target, .. }
-                | Report::OtherDomain { target, .. }
-                | Report::EdgeDown { target, .. }
-                | Report::Owned { target, .. }
-                | Report::Waiting { target, .. } => self.reports.name(*target),
+                AgentReport::EdgeUp { target, .. }
+                | AgentReport::OtherDomain { target, .. }
+                | AgentReport::EdgeDown { target, .. }
+                | AgentReport::Owned { target, .. }
+                | AgentReport::Waiting { target, .. } => self.reports.name(*target),
                 _ => "",
             };
             (program.observe)(edge, &report);
@@ -449,18 +462,18 @@ impl Shell {
     }
 }
 
-fn server(server: &super::Server) -> Server {
-    Server { name: server.name.clone(), datagrams: server.datagrams, messages: false }
+fn server(server: &super::Server) -> AgentServer {
+    AgentServer { name: server.name.clone(), datagrams: server.datagrams, messages: false }
 }
 
 /// One that is the program that the agent runs in.
-fn own_server(name: &str, kind: Kind) -> Server {
-    Server { name: name.to_owned(), datagrams: kind == Kind::Datagrams, messages: kind.keeps_messages() }
+fn own_server(name: &str, kind: Kind) -> AgentServer {
+    AgentServer { name: name.to_owned(), datagrams: kind == Kind::Datagrams, messages: kind.keeps_messages() }
 }
 
-fn config(options: &Options, edges: u16) -> Config {
+fn config(options: &Options, edges: u16) -> AgentConfig {
     let timeouts = &options.timeouts;
-    Config {
+    AgentConfig {
         servers: options.servers.iter().map(server).collect(),
         edges,
         heartbeat_interval_ns: nanos(timeouts.heartbeat_interval),

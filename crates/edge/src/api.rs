@@ -1,15 +1,15 @@
 //! What a shard and the control are told and what they ask for: the seam between the pure edge and everything around it.
 
 use crate::coordinator::contents::{Stands, Witnessed};
-use crate::turns::{Class, Tenant};
+use crate::run_queue::{Class, Tenant};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
-use marram_session::cell::{Base, CellId, Ran, Run, Seed};
+use marram_session::cell::{CellId, CheckpointBase, Ran, Run, Seed};
 use marram_session::replay::Gathered;
 pub use marram_session::{
     agent::Target,
     cell::CellError,
-    owner::{Now, Wish},
+    owner::{Now, RecordRequest},
 };
 use marram_wire::{
     frame::{CheckpointMeta, Frame},
@@ -22,15 +22,15 @@ use marram_wire::{
 
 /// A wire from one agent to this shard; named by the shell, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct WireId(pub u64);
+pub struct ShardWireId(pub u64);
 
 /// Something happened to a shard.
 #[derive(Clone, PartialEq, Debug)]
-pub enum In {
+pub enum ShardInput {
     /// An agent's wire is there: encrypted and authenticated as configured. Its first frame is its greeting.
     WireUp {
         /// Its name from now on.
-        wire: WireId,
+        wire: ShardWireId,
         /// Which agent it is and what its credential allows. Decided by the shell; the shard holds agents to it.
         verified: Box<Verified>,
         /// Where it comes from, for people; absent for the edge's own gate.
@@ -39,25 +39,25 @@ pub enum In {
     /// A wire broke or was closed.
     WireDown {
         /// Which.
-        wire: WireId,
+        wire: ShardWireId,
     },
     /// A frame arrived.
     Frame {
         /// On which wire.
-        wire: WireId,
+        wire: ShardWireId,
         /// What.
         frame: Frame,
     },
-    /// The answer to [`Out::Start`].
+    /// The answer to [`ShardOutput::Start`].
     Started {
         /// Which cell.
         cell: CellId,
         /// Whether it is there.
         result: Result<(), CellError>,
     },
-    /// The answer to [`Out::Run`].
+    /// The answer to [`ShardOutput::Run`].
     Ran(Ran),
-    /// The answer to [`Out::Checkpoint`].
+    /// The answer to [`ShardOutput::Checkpoint`].
     Checkpointed {
         /// Which cell.
         cell: CellId,
@@ -66,10 +66,10 @@ pub enum In {
         /// Sealed bytes, or why there are none; the session runs on without.
         result: Result<Bytes, String>,
     },
-    /// A wire that was asked for by [`Out::Dial`] is there: encrypted and authenticated as configured. This shard greets.
+    /// A wire that was asked for by [`ShardOutput::Dial`] is there: encrypted and authenticated as configured. This shard greets.
     Dialled {
         /// Its name from now on.
-        wire: WireId,
+        wire: ShardWireId,
         /// Where it leads.
         target: Target,
     },
@@ -80,14 +80,14 @@ pub enum In {
         /// For people.
         reason: String,
     },
-    /// The answer to [`Out::Restore`] and [`Out::Advance`].
+    /// The answer to [`ShardOutput::Restore`] and [`ShardOutput::Advance`].
     Restored {
         /// Which cell.
         cell: CellId,
         /// The last checkpoint's header.
         result: Result<Box<Header>, CellError>,
     },
-    /// The answer to [`Out::Record`].
+    /// The answer to [`ShardOutput::Record`].
     Recorded {
         /// Which session.
         session: SessionId,
@@ -98,31 +98,31 @@ pub enum In {
     },
     /// A word from control.
     Control(ToShard),
-    /// A time asked for by [`Out::WakeAt`] has come.
+    /// A time asked for by [`ShardOutput::WakeAt`] has come.
     Wake,
 }
 
 /// A shard wants something done.
 #[derive(Clone, Debug)]
-pub enum Out {
+pub enum ShardOutput {
     /// Send a frame; those for which [`Frame::is_bulk`] holds may wait behind others of their wire.
     Send {
         /// On which wire.
-        wire: WireId,
+        wire: ShardWireId,
         /// What.
         frame: Frame,
     },
-    /// Close a wire after what was sent; answered by [`In::WireDown`].
+    /// Close a wire after what was sent; answered by [`ShardInput::WireDown`].
     CloseWire {
         /// Which.
-        wire: WireId,
+        wire: ShardWireId,
     },
-    /// Make a wire to a shard of a peer; answered by [`In::Dialled`] or [`In::DialFailed`].
+    /// Make a wire to a shard of a peer; answered by [`ShardInput::Dialled`] or [`ShardInput::DialFailed`].
     Dial {
         /// Where: a place in the list of peers, and a shard of that edge.
         target: Target,
     },
-    /// Start a cell from an image; answered by [`In::Started`].
+    /// Start a cell from an image; answered by [`ShardInput::Started`].
     Start {
         /// Its name from now on.
         cell: CellId,
@@ -135,11 +135,11 @@ pub enum Out {
         /// For which session; none if many share it.
         session: Option<SessionId>,
         /// Whose turn its handlers take.
-        place: Place,
+        place: SchedulingParams,
     },
     /// Start a cell from an image and checkpoints, whose bytes follow: open each, split it, check that its header names this
     /// session, image and its place in the list (`meta` and base), apply its sections in order. What has been authenticated may be
-    /// applied before the rest is here; answered by [`In::Restored`] with the last header once every bit of all of them has been,
+    /// applied before the rest is here; answered by [`ShardInput::Restored`] with the last header once every bit of all of them has been,
     /// or with a refusal as soon as something is wrong.
     Restore {
         /// Its name from now on.
@@ -152,16 +152,16 @@ pub enum Out {
         keys: SessionKeys,
         /// A full one and its deltas, in order.
         checkpoints: Vec<CheckpointMeta>,
-        /// Whether [`Out::Advance`] may follow.
+        /// Whether [`ShardOutput::Advance`] may follow.
         stands_by: bool,
-        /// Whose it is, as in [`Out::Start`].
+        /// Whose it is, as in [`ShardOutput::Start`].
         app: String,
         /// Whose turn its handlers take.
-        place: Place,
+        place: SchedulingParams,
     },
     /// Bring a cell that was restored, stands by and has not run since to its next checkpoint, a delta on the last one. Its bytes
-    /// follow as [`Out::Part`]s, checked as those of [`Out::Restore`]; the cell is as before until all of them are there. Answered by
-    /// [`In::Restored`]. A run of the cell in between, or another of these, drops what has arrived.
+    /// follow as [`ShardOutput::Part`]s, checked as those of [`ShardOutput::Restore`]; the cell is as before until all of them are there. Answered by
+    /// [`ShardInput::Restored`]. A run of the cell in between, or another of these, drops what has arrived.
     Advance {
         /// Which cell.
         cell: CellId,
@@ -175,16 +175,16 @@ pub enum Out {
         /// Sealed.
         bytes: Bytes,
     },
-    /// Run one handler; answered by [`In::Ran`], at once or after other steps.
+    /// Run one handler; answered by [`ShardInput::Ran`], at once or after other steps.
     Run(Run),
-    /// Copy what changed, now, before any later run of this cell. Kept until [`Out::Checkpoint`] or the next copy. Not answered.
+    /// Copy what changed, now, before any later run of this cell. Kept until [`ShardOutput::Checkpoint`] or the next copy. Not answered.
     Copy {
         /// Of which cell.
         cell: CellId,
         /// What to copy.
-        base: Base,
+        base: CheckpointBase,
     },
-    /// In no hurry: encode what was copied last, join it with the header, seal it. Answered by [`In::Checkpointed`].
+    /// In no hurry: encode what was copied last, join it with the header, seal it. Answered by [`ShardInput::Checkpointed`].
     Checkpoint {
         /// Of which cell.
         cell: CellId,
@@ -193,17 +193,17 @@ pub enum Out {
         /// Seals it under the header's number.
         seal: Seal,
     },
-    /// Hash the cell's state, now, before any later run of this cell. Kept until [`Out::Record`] names the cell, or the next one
+    /// Hash the cell's state, now, before any later run of this cell. Kept until [`ShardOutput::Record`] names the cell, or the next one
     /// of this cell. Not answered.
     Hash {
         /// Of which cell.
         cell: CellId,
     },
     /// In no hurry: make a recording of what was gathered, with the cell's hash if it names one, and keep it in a file. Answered
-    /// by [`In::Recorded`].
+    /// by [`ShardInput::Recorded`].
     Record {
         /// Who wants it.
-        wish: Wish,
+        request: RecordRequest,
         /// What there is.
         gathered: Box<Gathered>,
         /// The edge's name.
@@ -216,7 +216,7 @@ pub enum Out {
         /// Which.
         cell: CellId,
     },
-    /// Call again with [`In::Wake`] at this time (monotonic) at the latest. The last one counts.
+    /// Call again with [`ShardInput::Wake`] at this time (monotonic) at the latest. The last one counts.
     WakeAt {
         /// In nanoseconds.
         mono_ns: u64,
@@ -242,7 +242,7 @@ pub enum Protect {
 /// Which end keeps checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Keep {
+pub enum CheckpointHolder {
     /// The client's.
     Client = 0,
     /// The server's; needs one.
@@ -254,7 +254,7 @@ pub enum Keep {
 /// Whether somebody outside remembers how much of a session its client has ([`marram_session::owner::Witnessing`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Witness {
+pub enum WitnessMode {
     /// Nobody.
     None = 0,
     /// The coordinator; while it is away sessions go on without its word.
@@ -277,8 +277,8 @@ macro_rules! byte_enum {
     };
 }
 byte_enum!(Protect { None, Endpoints, Warm, Hot });
-byte_enum!(Keep { Client, Server, Both });
-byte_enum!(Witness { None, Lenient, Strict });
+byte_enum!(CheckpointHolder { Client, Server, Both });
+byte_enum!(WitnessMode { None, Lenient, Strict });
 
 record! {
     /// An app as deployed: what its manifest says, resolved.
@@ -292,7 +292,7 @@ record! {
         /// The server's name, where the app has one.
         server: Option<String>,
         /// Which end keeps checkpoints.
-        keep: Keep,
+        keep: CheckpointHolder,
         /// Replaying what is not covered by a checkpoint should not take longer, in nanoseconds.
         recovery_target_ns: u64,
         /// How long ends remember a session that cannot be resumed, in milliseconds.
@@ -310,9 +310,9 @@ record! {
         /// 0 for the fair class; else its priority, the highest first, before all that is fair.
         priority: u8,
         /// Whether its clients could go back to an older state unseen. For apps without a server.
-        witness: Witness,
+        witness: WitnessMode,
         /// Where its cells read objects from, if they may.
-        cache: Option<crate::cache::Policy>,
+        cache: Option<crate::cache::CachePolicy>,
     }
 }
 
@@ -332,7 +332,7 @@ record! {
 
 /// Where a cell's handlers queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct SchedulingParams {
     /// On whose account.
     pub tenant: Tenant,
     /// What that tenant's time is worth.
@@ -343,7 +343,7 @@ pub struct Place {
 
 record! {
     /// One session on one shard, for listings.
-    Row {
+    SessionRow {
         /// Which.
         session: SessionId,
         /// Its app.
@@ -410,8 +410,8 @@ pub enum ToShard {
     Kill(Kill),
     /// Answer with [`FromShard::Rows`] and [`FromShard::Counted`].
     List(Tag),
-    /// The answer to [`FromShard::Seek`].
-    Testified(Testified),
+    /// The answer to [`FromShard::WitnessQuery`].
+    WitnessAnswer(WitnessAnswer),
     /// Make a recording of a session; answer with [`FromShard::Recorded`], at once if it is not here.
     Record(Record),
 }
@@ -436,9 +436,9 @@ pub enum FromShard {
     /// A session names an image that is not here: peers may have it.
     Want(Want),
     /// What was the client of a session seen to have?
-    Seek(Seek),
+    WitnessQuery(WitnessQuery),
     /// A client has this. Nobody waits for it.
-    Saw(Saw),
+    WitnessReport(WitnessReport),
     /// Who stands by for a session has changed. Nobody waits for it.
     Placed(Placed),
 }
@@ -516,7 +516,7 @@ record! {
 }
 record! {
     /// Whose witness is asked.
-    Seek {
+    WitnessQuery {
         /// Which session.
         session: SessionId,
         /// The attempt that waits for the answer.
@@ -525,7 +525,7 @@ record! {
 }
 record! {
     /// What the client of a session has.
-    Saw {
+    WitnessReport {
         /// Which session.
         session: SessionId,
         /// How much.
@@ -543,7 +543,7 @@ record! {
 }
 record! {
     /// What the witness says.
-    Testified {
+    WitnessAnswer {
         /// As asked.
         session: SessionId,
         /// As asked.
@@ -618,7 +618,7 @@ record! {
         /// As asked.
         tag: u64,
         /// At most [`marram_wire::limits::LIST_MAX`].
-        rows: Vec<Row>,
+        rows: Vec<SessionRow>,
     }
 }
 record! {
@@ -772,7 +772,7 @@ messages!(ToShard {
     6u8 Know(App),
     7u8 Missing(Missing),
     8u8 Record(Record),
-    9u8 Testified(Testified),
+    9u8 WitnessAnswer(WitnessAnswer),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -783,8 +783,8 @@ messages!(FromShard {
     5u8 Drained,
     6u8 Want(Want),
     7u8 Recorded(Recorded),
-    8u8 Seek(Seek),
-    9u8 Saw(Saw),
+    8u8 WitnessQuery(WitnessQuery),
+    9u8 WitnessReport(WitnessReport),
     10u8 Placed(Placed),
 });
 
@@ -799,7 +799,7 @@ pub(crate) mod tests {
             image: ImageHash([1; 32]),
             protect: Protect::Endpoints,
             server: None,
-            keep: Keep::Client,
+            keep: CheckpointHolder::Client,
             recovery_target_ns: 0,
             linger_ms: 0,
             messages_per_s: 0,
@@ -808,7 +808,7 @@ pub(crate) mod tests {
             shared: false,
             tenant: tenant.into(),
             priority,
-            witness: Witness::None,
+            witness: WitnessMode::None,
             cache: None,
         }
     }

@@ -16,7 +16,7 @@ pub const ENTRY_CHARGE: u64 = 256;
 
 record! {
     /// What an app's manifest says of its cache, resolved.
-    Policy {
+    CachePolicy {
         /// Where objects come from: a URL that ends in `/`. Keys are paths below it.
         origin: String,
         /// How long an object is good whose answer does not say, in milliseconds.
@@ -34,7 +34,7 @@ record! {
     }
 }
 
-impl Policy {
+impl CachePolicy {
     /// The largest object that a cache of so many bytes takes.
     #[must_use]
     pub fn object_max(bytes_max: u64) -> usize {
@@ -64,7 +64,7 @@ pub enum Freshness {
 
 /// What an origin answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum OriginAnswer {
     /// The object.
     Object(Bytes, Validators, Freshness),
     /// It is as it was.
@@ -79,7 +79,7 @@ pub enum Answer {
 
 /// What becomes of a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum CacheRead {
     /// It is there.
     Found(Found),
     /// Whoever asked waits, and the origin is to be asked: only whether it has changed, if there are validators.
@@ -90,7 +90,7 @@ pub enum Step {
 
 /// Counted over the cache's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Totals {
+pub struct CacheTotals {
     /// Reads that found something good.
     pub hits: u64,
     /// Reads that did not, waiters with others included.
@@ -137,7 +137,7 @@ struct Fetching<W> {
 /// The cache.
 #[derive(Debug)]
 pub struct Cache<W> {
-    policy: Policy,
+    policy: CachePolicy,
     bytes_max: u64,
     entries: BTreeMap<Bytes, Entry>,
     /// Those that were read longest ago come first.
@@ -145,7 +145,7 @@ pub struct Cache<W> {
     reads: u64,
     bytes: u64,
     fetching: BTreeMap<Bytes, Fetching<W>>,
-    totals: Totals,
+    totals: CacheTotals,
 }
 
 fn ns(ms: u64) -> u64 {
@@ -155,7 +155,7 @@ fn ns(ms: u64) -> u64 {
 impl<W: PartialEq> Cache<W> {
     /// An empty one, of one of so many shards.
     #[must_use]
-    pub fn new(policy: Policy, shards: u64) -> Self {
+    pub fn new(policy: CachePolicy, shards: u64) -> Self {
         let bytes_max = policy.bytes_max / shards.max(1);
         Self {
             policy,
@@ -165,25 +165,25 @@ impl<W: PartialEq> Cache<W> {
             reads: 0,
             bytes: 0,
             fetching: BTreeMap::new(),
-            totals: Totals::default(),
+            totals: CacheTotals::default(),
         }
     }
 
     /// What it goes by.
     #[must_use]
-    pub fn policy(&self) -> &Policy {
+    pub fn policy(&self) -> &CachePolicy {
         &self.policy
     }
 
     /// The largest object that it takes.
     #[must_use]
     pub fn object_max(&self) -> usize {
-        Policy::object_max(self.bytes_max.saturating_sub(ENTRY_CHARGE))
+        CachePolicy::object_max(self.bytes_max.saturating_sub(ENTRY_CHARGE))
     }
 
     /// What it has counted.
     #[must_use]
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> CacheTotals {
         self.totals
     }
 
@@ -193,45 +193,45 @@ impl<W: PartialEq> Cache<W> {
         (self.bytes, self.entries.len())
     }
 
-    /// Somebody reads an object. After [`Step::Fetch`] and [`Step::Wait`] the answer comes from [`Self::fetched`].
-    pub fn read(&mut self, now_ns: u64, key: &Bytes, waiter: W) -> Step {
+    /// Somebody reads an object. After [`CacheRead::Fetch`] and [`CacheRead::Wait`] the answer comes from [`Self::fetched`].
+    pub fn read(&mut self, now_ns: u64, key: &Bytes, waiter: W) -> CacheRead {
         if let Some(entry) = self.use_entry(key)
             && now_ns < entry.until_ns
         {
             self.totals.hits += 1;
-            return Step::Found(entry.found);
+            return CacheRead::Found(entry.found);
         }
         self.totals.misses += 1;
         if let Some(fetching) = self.fetching.get_mut(key) {
             fetching.waiters.push(waiter);
-            return Step::Wait;
+            return CacheRead::Wait;
         }
         let had = self.entries.get(key).cloned();
         let early = had.as_ref().is_some_and(|entry| now_ns < entry.retry_ns);
         if early || self.fetching.len() >= FETCHES_MAX {
-            return Step::Found(self.make_do(now_ns, had));
+            return CacheRead::Found(self.make_do(now_ns, had));
         }
         let validators = had.as_ref().map(|entry| entry.validators.clone()).unwrap_or_default();
         self.fetching.insert(key.clone(), Fetching { waiters: alloc::vec![waiter], had });
         self.totals.fetches += 1;
-        Step::Fetch(validators)
+        CacheRead::Fetch(validators)
     }
 
     /// The origin has answered, or did not in time: what all who waited have found, and who they are.
-    pub fn fetched(&mut self, now_ns: u64, key: &Bytes, answer: Answer) -> (Found, Vec<W>) {
+    pub fn fetched(&mut self, now_ns: u64, key: &Bytes, answer: OriginAnswer) -> (Found, Vec<W>) {
         let Some(Fetching { waiters, had }) = self.fetching.remove(key) else {
             return (Found::Away, Vec::new());
         };
         let negative = ns(self.policy.negative_ttl_ms);
         let (found, validators, lasts_ns) = match answer {
-            Answer::Object(bytes, ..) if bytes.len() > self.object_max() => {
+            OriginAnswer::Object(bytes, ..) if bytes.len() > self.object_max() => {
                 self.totals.failures += 1;
                 (Found::Refused, Validators::default(), Some(negative))
             }
-            Answer::Object(bytes, validators, freshness) => {
+            OriginAnswer::Object(bytes, validators, freshness) => {
                 (Found::Object(bytes), validators, self.lasts_ns(freshness, self.policy.ttl_ms))
             }
-            Answer::Unchanged(freshness) => match had {
+            OriginAnswer::Unchanged(freshness) => match had {
                 Some(Entry { found: found @ Found::Object(_), validators, .. }) => {
                     self.totals.unchanged += 1;
                     (found, validators, self.lasts_ns(freshness, self.policy.ttl_ms))
@@ -242,15 +242,15 @@ impl<W: PartialEq> Cache<W> {
                     (Found::Refused, Validators::default(), Some(negative))
                 }
             },
-            Answer::Nothing(freshness) => {
+            OriginAnswer::Nothing(freshness) => {
                 let lasts_ns = self.lasts_ns(freshness, self.policy.negative_ttl_ms);
                 (Found::Nothing, Validators::default(), lasts_ns.map(|lasts_ns| lasts_ns.min(negative)))
             }
-            Answer::Refused => {
+            OriginAnswer::Refused => {
                 self.totals.failures += 1;
                 (Found::Refused, Validators::default(), Some(negative))
             }
-            Answer::Away => {
+            OriginAnswer::Away => {
                 self.totals.failures += 1;
                 return (self.go_without(now_ns, key, had), waiters);
             }

@@ -1,8 +1,8 @@
 //! The control of one edge: apps, shards, questions about sessions. Knows no HTTP and no process.
 
 use crate::api::{
-    App, Configure, Counter, FromShard, Grant, Keep, Missing, Name, Protect, Row, Saw, Seek, Tag, Testified,
-    ToShard, Want, Witness,
+    App, CheckpointHolder, Configure, Counter, FromShard, Grant, Missing, Name, Protect, SessionRow, Tag,
+    ToShard, Want, WitnessAnswer, WitnessMode, WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements};
 use alloc::{
@@ -11,7 +11,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use marram_session::owner::Phase;
+use marram_session::owner::OwnerPhase;
 use marram_wire::id::{HostId, ImageHash, SessionId};
 
 /// Images that peers are asked for at a time. Whoever needs one more asks again later.
@@ -19,7 +19,7 @@ pub const FETCHES_MAX: usize = 4;
 
 /// Something happened to the control.
 #[derive(Clone, PartialEq, Debug)]
-pub enum In {
+pub enum ControlInput {
     /// A shard process is there and connected (again).
     ShardUp {
         /// Which.
@@ -47,21 +47,21 @@ pub enum In {
         /// Names the answer.
         tag: u64,
         /// What is asked.
-        request: Request,
+        request: ControlRequest,
     },
-    /// The answer to [`Out::Fetch`].
+    /// The answer to [`ControlOutput::Fetch`].
     Fetched {
         /// Which image.
         image: ImageHash,
         /// Its app, with the image on disk; or why nobody gives it.
         result: Result<App, String>,
     },
-    /// The answer to [`Out::AskWitness`].
-    Testified {
+    /// The answer to [`ControlOutput::AskWitness`].
+    WitnessAnswer {
         /// Which shard asked.
         shard: u8,
         /// What to tell it.
-        testified: Testified,
+        testified: WitnessAnswer,
     },
     /// An answer is overdue: give what is there. Sent by the shell some time after a request.
     Overdue {
@@ -72,7 +72,7 @@ pub enum In {
 
 /// What an operator can ask.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Request {
+pub enum ControlRequest {
     /// The image is on disk: let sessions run it.
     Deploy(App),
     /// No new sessions of this app.
@@ -101,7 +101,7 @@ pub enum Request {
 
 /// What an operator is told.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Answer {
+pub enum ControlAnswer {
     /// Done.
     Done,
     /// No such app or session.
@@ -113,20 +113,20 @@ pub enum Answer {
     /// Apps by image, and whether the edge drains.
     Images(Vec<App>, bool),
     /// Sessions, and the counters that shards give with them.
-    Sessions(Vec<Row>, Vec<Figure>),
+    Sessions(Vec<SessionRow>, Vec<MetricSample>),
     /// One session and, in words, what it survives and why (DESIGN.md section 5.11).
-    Session(Box<Row>, Vec<String>),
+    Session(Box<SessionRow>, Vec<String>),
     /// The name of the file with the recording.
     Recorded(String),
     /// Counters.
-    Counters(Vec<Figure>),
+    Counters(Vec<MetricSample>),
     /// The newest version, and the parts that changed.
     Placements(u64, Parts),
 }
 
 /// A counter, and whose it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Figure {
+pub struct MetricSample {
     /// Which shard counts it; none for what the edge itself counts.
     pub shard: Option<u8>,
     /// What it says.
@@ -135,7 +135,7 @@ pub struct Figure {
 
 /// The control wants something done.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Out {
+pub enum ControlOutput {
     /// A word to a shard.
     ToShard {
         /// Which.
@@ -148,22 +148,22 @@ pub enum Out {
         /// As asked.
         tag: u64,
         /// The answer.
-        answer: Answer,
+        answer: ControlAnswer,
     },
-    /// Ask the peers for an image and what was promised of its app; answered by [`In::Fetched`].
+    /// Ask the peers for an image and what was promised of its app; answered by [`ControlInput::Fetched`].
     Fetch {
         /// Which.
         image: ImageHash,
     },
-    /// Ask the coordinator what a client was seen to have; answered by [`In::Testified`], always, after a bounded time.
+    /// Ask the coordinator what a client was seen to have; answered by [`ControlInput::WitnessAnswer`], always, after a bounded time.
     AskWitness {
         /// For which shard.
         shard: u8,
         /// What it asks.
-        seek: Seek,
+        seek: WitnessQuery,
     },
     /// Tell the coordinator what a client has.
-    TellWitness(Saw),
+    TellWitness(WitnessReport),
     /// A line for the log: 0 error, 1 warning, 2 info, 3 debug.
     Log(u8, String),
     /// Every shard is empty after a drain: the process can stop.
@@ -172,7 +172,7 @@ pub enum Out {
 
 /// What the control needs to know of its edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Config {
+pub struct ControlConfig {
     /// The edge's name.
     pub edge: String,
     /// How many shards it has.
@@ -200,10 +200,10 @@ pub struct Config {
 /// A question to all shards that waits for their answers.
 #[derive(Debug)]
 struct Question {
-    request: Request,
+    request: ControlRequest,
     waiting: Vec<u8>,
-    rows: Vec<Row>,
-    figures: Vec<Figure>,
+    rows: Vec<SessionRow>,
+    figures: Vec<MetricSample>,
     found: bool,
     recorded: Option<Result<String, String>>,
 }
@@ -211,7 +211,7 @@ struct Question {
 /// The control. Feed it what happens; do what it says.
 #[derive(Debug)]
 pub struct Control {
-    config: Config,
+    config: ControlConfig,
     gate: Option<HostId>,
     /// What new sessions of an app run.
     apps: BTreeMap<String, App>,
@@ -230,7 +230,7 @@ pub struct Control {
 impl Control {
     /// An edge without apps.
     #[must_use]
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: ControlConfig) -> Self {
         Self {
             config,
             gate: None,
@@ -247,27 +247,27 @@ impl Control {
     }
 
     /// Takes one event and appends what is to be done.
-    pub fn step(&mut self, input: In, out: &mut Vec<Out>) {
+    pub fn step(&mut self, input: ControlInput, out: &mut Vec<ControlOutput>) {
         match input {
-            In::ShardUp { shard } => self.shard_up(shard, out),
-            In::ShardDown { shard } => self.shard_down(shard, out),
-            In::FromShard { shard, message } => self.heard(shard, message, out),
-            In::Gate { host } => {
+            ControlInput::ShardUp { shard } => self.shard_up(shard, out),
+            ControlInput::ShardDown { shard } => self.shard_down(shard, out),
+            ControlInput::FromShard { shard, message } => self.heard(shard, message, out),
+            ControlInput::Gate { host } => {
                 self.gate = Some(host);
                 let up: Vec<u8> = self.up.iter().copied().collect();
                 up.into_iter().for_each(|shard| self.configure(shard, out));
             }
-            In::Request { tag, request } => self.request(tag, request, out),
-            In::Fetched { image, result } => self.fetched(image, result, out),
+            ControlInput::Request { tag, request } => self.request(tag, request, out),
+            ControlInput::Fetched { image, result } => self.fetched(image, result, out),
             // A shard that has died meanwhile has no such attempt.
-            In::Testified { shard, testified } => {
-                out.push(Out::ToShard { shard, message: ToShard::Testified(testified) });
+            ControlInput::WitnessAnswer { shard, testified } => {
+                out.push(ControlOutput::ToShard { shard, message: ToShard::WitnessAnswer(testified) });
             }
-            In::Overdue { tag } => self.answer(tag, out),
+            ControlInput::Overdue { tag } => self.answer(tag, out),
         }
     }
 
-    fn configure(&self, shard: u8, out: &mut Vec<Out>) {
+    fn configure(&self, shard: u8, out: &mut Vec<ControlOutput>) {
         let configure = Configure {
             edge: self.config.edge.clone(),
             shard,
@@ -283,30 +283,30 @@ impl Control {
             heartbeat_timeout_ms: self.config.heartbeat_ms[1],
             sabotage: self.config.sabotage,
         };
-        out.push(Out::ToShard { shard, message: ToShard::Configure(configure) });
+        out.push(ControlOutput::ToShard { shard, message: ToShard::Configure(configure) });
     }
 
-    fn shard_up(&mut self, shard: u8, out: &mut Vec<Out>) {
+    fn shard_up(&mut self, shard: u8, out: &mut Vec<ControlOutput>) {
         self.up.insert(shard);
         self.configure(shard, out);
         let current: BTreeSet<ImageHash> = self.apps.values().map(|app| app.image).collect();
         for app in self.images.values().filter(|app| !current.contains(&app.image)) {
-            out.push(Out::ToShard { shard, message: ToShard::Know(app.clone()) });
+            out.push(ControlOutput::ToShard { shard, message: ToShard::Know(app.clone()) });
         }
         for app in self.apps.values() {
-            out.push(Out::ToShard { shard, message: ToShard::Deploy(app.clone()) });
+            out.push(ControlOutput::ToShard { shard, message: ToShard::Deploy(app.clone()) });
         }
         if self.draining {
-            out.push(Out::ToShard { shard, message: ToShard::Drain });
+            out.push(ControlOutput::ToShard { shard, message: ToShard::Drain });
         }
     }
 
-    fn shard_down(&mut self, shard: u8, out: &mut Vec<Out>) {
+    fn shard_down(&mut self, shard: u8, out: &mut Vec<ControlOutput>) {
         self.up.remove(&shard);
         self.restarts += 1;
         self.placements.shard_gone(shard);
         let text = alloc::format!("shard {shard} died; its sessions recover elsewhere, a new one is started");
-        out.push(Out::Log(1, text));
+        out.push(ControlOutput::Log(1, text));
         let tags: Vec<u64> = self.questions.keys().copied().collect();
         tags.into_iter().for_each(|tag| self.answered(tag, shard, out));
         if self.draining {
@@ -314,7 +314,7 @@ impl Control {
         }
     }
 
-    fn heard(&mut self, shard: u8, message: FromShard, out: &mut Vec<Out>) {
+    fn heard(&mut self, shard: u8, message: FromShard, out: &mut Vec<ControlOutput>) {
         match message {
             FromShard::Ready => {}
             FromShard::Rows(rows) => {
@@ -324,7 +324,7 @@ impl Control {
             }
             FromShard::Counted(counted) => {
                 if let Some(question) = self.questions.get_mut(&counted.tag) {
-                    let figure = |counter| Figure { shard: Some(shard), counter };
+                    let figure = |counter| MetricSample { shard: Some(shard), counter };
                     question.figures.extend(counted.counters.into_iter().map(figure));
                     if counted.last {
                         self.answered(counted.tag, shard, out);
@@ -347,113 +347,119 @@ impl Control {
             }
             FromShard::Note(note) => {
                 let about = note.session.map_or_else(String::new, |id| alloc::format!("session {id}: "));
-                out.push(Out::Log(note.level, alloc::format!("shard {shard}: {about}{}", note.text)));
+                out.push(ControlOutput::Log(
+                    note.level,
+                    alloc::format!("shard {shard}: {about}{}", note.text),
+                ));
             }
             FromShard::Drained => self.drained(shard, out),
             FromShard::Want(want) => self.want(shard, &want, out),
-            FromShard::Seek(seek) => out.push(Out::AskWitness { shard, seek }),
-            FromShard::Saw(saw) => out.push(Out::TellWitness(saw)),
+            FromShard::WitnessQuery(seek) => out.push(ControlOutput::AskWitness { shard, seek }),
+            FromShard::WitnessReport(saw) => out.push(ControlOutput::TellWitness(saw)),
             FromShard::Placed(placed) if self.config.coordinator => self.placements.placed(shard, placed),
             FromShard::Placed(_) => {}
         }
     }
 
-    fn want(&mut self, shard: u8, want: &Want, out: &mut Vec<Out>) {
+    fn want(&mut self, shard: u8, want: &Want, out: &mut Vec<ControlOutput>) {
         let image = want.image;
         if let Some(app) = self.images.get(&image) {
             // The shard's word and a deployment have crossed.
-            return out.push(Out::ToShard { shard, message: ToShard::Know(app.clone()) });
+            return out.push(ControlOutput::ToShard { shard, message: ToShard::Know(app.clone()) });
         }
         if self.fetching.len() >= FETCHES_MAX && !self.fetching.contains_key(&image) {
             let why = "it asks its peers for as many other images as it may".to_string();
-            return out.push(Out::ToShard { shard, message: ToShard::Missing(Missing { image, why }) });
+            return out
+                .push(ControlOutput::ToShard { shard, message: ToShard::Missing(Missing { image, why }) });
         }
         let new = !self.fetching.contains_key(&image);
         self.fetching.entry(image).or_default().insert(shard);
         if new {
             let text =
                 alloc::format!("a session runs image {image} of `{}`: asking the peers for it", want.app);
-            out.push(Out::Log(2, text));
-            out.push(Out::Fetch { image });
+            out.push(ControlOutput::Log(2, text));
+            out.push(ControlOutput::Fetch { image });
         }
     }
 
-    fn fetched(&mut self, image: ImageHash, result: Result<App, String>, out: &mut Vec<Out>) {
+    fn fetched(&mut self, image: ImageHash, result: Result<App, String>, out: &mut Vec<ControlOutput>) {
         let shards = self.fetching.remove(&image).unwrap_or_default();
         match result {
             Ok(app) => {
                 let text =
                     alloc::format!("image {image} of `{}` is fetched: its sessions can go on here", app.name);
-                out.push(Out::Log(2, text));
+                out.push(ControlOutput::Log(2, text));
                 self.images.insert(image, app.clone());
                 self.tell_all(&ToShard::Know(app), out);
             }
             Err(why) => {
-                out.push(Out::Log(1, alloc::format!("image {image} cannot be fetched: {why}")));
+                out.push(ControlOutput::Log(1, alloc::format!("image {image} cannot be fetched: {why}")));
                 for shard in shards.intersection(&self.up) {
                     let missing = Missing { image, why: why.clone() };
-                    out.push(Out::ToShard { shard: *shard, message: ToShard::Missing(missing) });
+                    out.push(ControlOutput::ToShard { shard: *shard, message: ToShard::Missing(missing) });
                 }
             }
         }
     }
 
-    fn drained(&mut self, shard: u8, out: &mut Vec<Out>) {
+    fn drained(&mut self, shard: u8, out: &mut Vec<ControlOutput>) {
         let new = self.drained.insert(shard);
         if new && self.up.iter().all(|shard| self.drained.contains(shard)) {
-            out.push(Out::Drained);
+            out.push(ControlOutput::Drained);
         }
     }
 
-    fn request(&mut self, tag: u64, request: Request, out: &mut Vec<Out>) {
+    fn request(&mut self, tag: u64, request: ControlRequest, out: &mut Vec<ControlOutput>) {
         let answer = match request {
-            Request::Deploy(app) => self.deploy(app, out),
-            Request::Undeploy(name) => {
+            ControlRequest::Deploy(app) => self.deploy(app, out),
+            ControlRequest::Undeploy(name) => {
                 let known = self.apps.remove(&name).is_some();
                 self.tell_all(&ToShard::Undeploy(Name { name }), out);
-                if known { Answer::Done } else { Answer::NotFound }
+                if known { ControlAnswer::Done } else { ControlAnswer::NotFound }
             }
-            Request::Apps => Answer::Apps(self.apps.values().cloned().collect()),
-            Request::Image(image) => match self.images.get(&image) {
-                Some(app) => Answer::Apps(alloc::vec![app.clone()]),
-                None => Answer::NotFound,
+            ControlRequest::Apps => ControlAnswer::Apps(self.apps.values().cloned().collect()),
+            ControlRequest::Image(image) => match self.images.get(&image) {
+                Some(app) => ControlAnswer::Apps(alloc::vec![app.clone()]),
+                None => ControlAnswer::NotFound,
             },
-            Request::Images => Answer::Images(self.images.values().cloned().collect(), self.draining),
-            Request::Placements(version) => {
-                let (version, parts) = self.placements.since(version);
-                Answer::Placements(version, parts)
+            ControlRequest::Images => {
+                ControlAnswer::Images(self.images.values().cloned().collect(), self.draining)
             }
-            Request::Drain => {
+            ControlRequest::Placements(version) => {
+                let (version, parts) = self.placements.since(version);
+                ControlAnswer::Placements(version, parts)
+            }
+            ControlRequest::Drain => {
                 self.draining = true;
                 self.tell_all(&ToShard::Drain, out);
                 if self.up.is_empty() {
-                    out.push(Out::Drained);
+                    out.push(ControlOutput::Drained);
                 }
-                Answer::Done
+                ControlAnswer::Done
             }
-            Request::Kill(session, ref reason) => {
+            ControlRequest::Kill(session, ref reason) => {
                 let kill = crate::api::Kill { tag, session, reason: reason.clone() };
                 return self.ask(tag, request, &ToShard::Kill(kill), out);
             }
-            Request::Record(session, redact) => {
+            ControlRequest::Record(session, redact) => {
                 let record = crate::api::Record { tag, session, redact };
                 return self.ask(tag, request, &ToShard::Record(record), out);
             }
-            Request::Sessions | Request::Inspect(_) | Request::Counters => {
+            ControlRequest::Sessions | ControlRequest::Inspect(_) | ControlRequest::Counters => {
                 return self.ask(tag, request, &ToShard::List(Tag { tag }), out);
             }
         };
-        out.push(Out::Answer { tag, answer });
+        out.push(ControlOutput::Answer { tag, answer });
     }
 
-    fn deploy(&mut self, app: App, out: &mut Vec<Out>) -> Answer {
-        if app.keep != Keep::Client && app.server.is_none() {
-            return Answer::Refused(
+    fn deploy(&mut self, app: App, out: &mut Vec<ControlOutput>) -> ControlAnswer {
+        if app.keep != CheckpointHolder::Client && app.server.is_none() {
+            return ControlAnswer::Refused(
                 "keep.checkpoint names the server's end, but the app has no server: set keep.checkpoint = \"client\"".into(),
             );
         }
-        if app.witness != Witness::None && !self.config.coordinator {
-            return Answer::Refused(
+        if app.witness != WitnessMode::None && !self.config.coordinator {
+            return ControlAnswer::Refused(
                 "keep.witness asks the coordinator what clients were seen to have, and this edge has none: add [coordinator] to its \
                  configuration, or leave keep.witness out"
                     .into(),
@@ -462,14 +468,16 @@ impl Control {
         self.images.insert(app.image, app.clone());
         self.apps.insert(app.name.clone(), app.clone());
         self.tell_all(&ToShard::Deploy(app), out);
-        Answer::Done
+        ControlAnswer::Done
     }
 
-    fn tell_all(&self, message: &ToShard, out: &mut Vec<Out>) {
-        out.extend(self.up.iter().map(|shard| Out::ToShard { shard: *shard, message: message.clone() }));
+    fn tell_all(&self, message: &ToShard, out: &mut Vec<ControlOutput>) {
+        out.extend(
+            self.up.iter().map(|shard| ControlOutput::ToShard { shard: *shard, message: message.clone() }),
+        );
     }
 
-    fn ask(&mut self, tag: u64, request: Request, message: &ToShard, out: &mut Vec<Out>) {
+    fn ask(&mut self, tag: u64, request: ControlRequest, message: &ToShard, out: &mut Vec<ControlOutput>) {
         let waiting: Vec<u8> = self.up.iter().copied().collect();
         let none = waiting.is_empty();
         let question = Question {
@@ -487,7 +495,7 @@ impl Control {
         }
     }
 
-    fn answered(&mut self, tag: u64, shard: u8, out: &mut Vec<Out>) {
+    fn answered(&mut self, tag: u64, shard: u8, out: &mut Vec<ControlOutput>) {
         let Some(question) = self.questions.get_mut(&tag) else { return };
         question.waiting.retain(|waiting| *waiting != shard);
         if question.waiting.is_empty() {
@@ -495,24 +503,24 @@ impl Control {
         }
     }
 
-    fn answer(&mut self, tag: u64, out: &mut Vec<Out>) {
+    fn answer(&mut self, tag: u64, out: &mut Vec<ControlOutput>) {
         let Some(mut question) = self.questions.remove(&tag) else { return };
         let answer = match question.request {
-            Request::Sessions => Answer::Sessions(question.rows, question.figures),
-            Request::Inspect(id) => match question.rows.into_iter().find(|row| row.session == id) {
+            ControlRequest::Sessions => ControlAnswer::Sessions(question.rows, question.figures),
+            ControlRequest::Inspect(id) => match question.rows.into_iter().find(|row| row.session == id) {
                 Some(row) => {
                     let survives = self.survives(&row);
-                    Answer::Session(Box::new(row), survives)
+                    ControlAnswer::Session(Box::new(row), survives)
                 }
-                None => Answer::NotFound,
+                None => ControlAnswer::NotFound,
             },
-            Request::Kill(..) if !question.found => Answer::NotFound,
-            Request::Record(..) => match question.recorded {
-                Some(Ok(file)) => Answer::Recorded(file),
-                Some(Err(why)) => Answer::Refused(why),
-                None => Answer::NotFound,
+            ControlRequest::Kill(..) if !question.found => ControlAnswer::NotFound,
+            ControlRequest::Record(..) => match question.recorded {
+                Some(Ok(file)) => ControlAnswer::Recorded(file),
+                Some(Err(why)) => ControlAnswer::Refused(why),
+                None => ControlAnswer::NotFound,
             },
-            Request::Counters => {
+            ControlRequest::Counters => {
                 let own = [
                     Counter::gauge("shards", self.up.len()),
                     Counter::count("shard_deaths_total", self.restarts),
@@ -520,23 +528,23 @@ impl Control {
                     Counter::gauge("standbys_listed", self.placements.count()),
                     Counter::count("standbys_omitted_total", self.placements.dropped()),
                 ];
-                question.figures.extend(own.map(|counter| Figure { shard: None, counter }));
-                Answer::Counters(question.figures)
+                question.figures.extend(own.map(|counter| MetricSample { shard: None, counter }));
+                ControlAnswer::Counters(question.figures)
             }
-            _ => Answer::Done,
+            _ => ControlAnswer::Done,
         };
-        out.push(Out::Answer { tag, answer });
+        out.push(ControlOutput::Answer { tag, answer });
     }
 
     /// What a session survives, from where its ends run (DESIGN.md section 5.11).
-    fn survives(&self, row: &Row) -> Vec<String> {
+    fn survives(&self, row: &SessionRow) -> Vec<String> {
         if row.protect == Protect::None {
             return alloc::vec![
                 "ends with: the death of this edge, or of a connection: protect = \"none\" keeps nothing"
                     .into()
             ];
         }
-        if row.phase == Phase::Following.name() {
+        if row.phase == OwnerPhase::Following.name() {
             return alloc::vec![
                 "note: this edge stands by for the session; ask its owner what it survives".into()
             ];
@@ -566,7 +574,7 @@ impl Control {
             "ends with: the death of {ends}, or of the host it runs on: an end is there (another edge's gate counts as an agent)"
         ));
         if row.server.is_none() {
-            let watched = self.images.get(&row.image).is_some_and(|app| app.witness != Witness::None);
+            let watched = self.images.get(&row.image).is_some_and(|app| app.witness != WitnessMode::None);
             lines.push(if watched {
                 "note: there is no server end, and the coordinator is witness: a client can go back by what it acknowledged in the last second, or did not acknowledge"
                     .into()
@@ -589,7 +597,7 @@ mod tests {
     fn control() -> Control {
         let (sessions_max, recoveries_max, peers, record_stops, sabotage) = (0, 0, true, false, 0);
         let grants = Vec::new();
-        Control::new(Config {
+        Control::new(ControlConfig {
             edge: "e".into(),
             shards: 2,
             sessions_max,
@@ -604,7 +612,7 @@ mod tests {
         })
     }
 
-    fn step(control: &mut Control, input: In) -> Vec<Out> {
+    fn step(control: &mut Control, input: ControlInput) -> Vec<ControlOutput> {
         let mut out = Vec::new();
         control.step(input, &mut out);
         out
@@ -614,14 +622,20 @@ mod tests {
     fn a_shard_that_comes_back_is_told_every_image_and_which_are_current() {
         let mut control = control();
         for (name, image) in [("a", 2), ("a", 1), ("gone", 3)] {
-            step(&mut control, In::Request { tag: 0, request: Request::Deploy(app(name, image)) });
+            step(
+                &mut control,
+                ControlInput::Request { tag: 0, request: ControlRequest::Deploy(app(name, image)) },
+            );
         }
-        step(&mut control, In::Request { tag: 0, request: Request::Undeploy("gone".into()) });
-        let told: Vec<ToShard> = step(&mut control, In::ShardUp { shard: 0 })
+        step(
+            &mut control,
+            ControlInput::Request { tag: 0, request: ControlRequest::Undeploy("gone".into()) },
+        );
+        let told: Vec<ToShard> = step(&mut control, ControlInput::ShardUp { shard: 0 })
             .into_iter()
             .filter_map(|out| match out {
-                Out::ToShard { message: ToShard::Configure(_), .. } => None,
-                Out::ToShard { message, .. } => Some(message),
+                ControlOutput::ToShard { message: ToShard::Configure(_), .. } => None,
+                ControlOutput::ToShard { message, .. } => Some(message),
                 _ => None,
             })
             .collect();
@@ -629,18 +643,19 @@ mod tests {
         assert_eq!(told, [ToShard::Know(old), ToShard::Know(gone), ToShard::Deploy(current)]);
     }
 
-    fn want(control: &mut Control, shard: u8, image: u8) -> Vec<Out> {
+    fn want(control: &mut Control, shard: u8, image: u8) -> Vec<ControlOutput> {
         let want = Want { image: ImageHash([image; 32]), app: "a".into() };
-        let mut out = step(control, In::FromShard { shard, message: FromShard::Want(want) });
-        out.retain(|out| !matches!(out, Out::Log(..)));
+        let mut out = step(control, ControlInput::FromShard { shard, message: FromShard::Want(want) });
+        out.retain(|out| !matches!(out, ControlOutput::Log(..)));
         out
     }
 
     fn fetched(control: &mut Control, image: u8, result: Result<App, &str>) -> Vec<(u8, ToShard)> {
-        let fetched = In::Fetched { image: ImageHash([image; 32]), result: result.map_err(Into::into) };
+        let fetched =
+            ControlInput::Fetched { image: ImageHash([image; 32]), result: result.map_err(Into::into) };
         let told = step(control, fetched).into_iter();
         told.filter_map(|out| match out {
-            Out::ToShard { shard, message } => Some((shard, message)),
+            ControlOutput::ToShard { shard, message } => Some((shard, message)),
             _ => None,
         })
         .collect()
@@ -649,8 +664,8 @@ mod tests {
     #[test]
     fn an_image_that_several_shards_want_is_fetched_once_and_told_to_all() {
         let mut control = control();
-        (0..3).for_each(|shard| drop(step(&mut control, In::ShardUp { shard })));
-        let fetch = Out::Fetch { image: ImageHash([7; 32]) };
+        (0..3).for_each(|shard| drop(step(&mut control, ControlInput::ShardUp { shard })));
+        let fetch = ControlOutput::Fetch { image: ImageHash([7; 32]) };
         assert_eq!(want(&mut control, 0, 7), core::slice::from_ref(&fetch));
         assert_eq!(want(&mut control, 1, 7), []);
         let missing = ToShard::Missing(Missing { image: ImageHash([7; 32]), why: "nobody".into() });
@@ -661,13 +676,16 @@ mod tests {
         let told = fetched(&mut control, 7, Ok(app("a", 7)));
         assert_eq!(told, [0, 1, 2].map(|shard| (shard, know.clone())));
         let told = want(&mut control, 2, 7);
-        assert_eq!(told, [Out::ToShard { shard: 2, message: know }], "it asked before it was told");
+        assert_eq!(told, [ControlOutput::ToShard { shard: 2, message: know }], "it asked before it was told");
         // New sessions do not begin with it, and peers that ask are given it.
-        let request = Request::Image(ImageHash([7; 32]));
-        let answers = step(&mut control, In::Request { tag: 1, request });
-        assert_eq!(answers, [Out::Answer { tag: 1, answer: Answer::Apps(alloc::vec![app("a", 7)]) }]);
-        let answers = step(&mut control, In::Request { tag: 2, request: Request::Apps });
-        assert_eq!(answers, [Out::Answer { tag: 2, answer: Answer::Apps(Vec::new()) }]);
+        let request = ControlRequest::Image(ImageHash([7; 32]));
+        let answers = step(&mut control, ControlInput::Request { tag: 1, request });
+        assert_eq!(
+            answers,
+            [ControlOutput::Answer { tag: 1, answer: ControlAnswer::Apps(alloc::vec![app("a", 7)]) }]
+        );
+        let answers = step(&mut control, ControlInput::Request { tag: 2, request: ControlRequest::Apps });
+        assert_eq!(answers, [ControlOutput::Answer { tag: 2, answer: ControlAnswer::Apps(Vec::new()) }]);
     }
 
     #[test]
@@ -675,25 +693,30 @@ mod tests {
         for coordinator in [false, true] {
             let mut control = control();
             control.config.coordinator = coordinator;
-            let app = App { witness: Witness::Strict, ..app("a", 1) };
-            let out = step(&mut control, In::Request { tag: 1, request: Request::Deploy(app) });
-            let refused =
-                |answer: &Answer| matches!(answer, Answer::Refused(why) if why.contains("[coordinator]"));
-            let done = |answer: &Answer| if coordinator { *answer == Answer::Done } else { refused(answer) };
-            assert!(matches!(&out[..], [Out::Answer { tag: 1, answer }] if done(answer)), "{out:?}");
+            let app = App { witness: WitnessMode::Strict, ..app("a", 1) };
+            let out =
+                step(&mut control, ControlInput::Request { tag: 1, request: ControlRequest::Deploy(app) });
+            let refused = |answer: &ControlAnswer| matches!(answer, ControlAnswer::Refused(why) if why.contains("[coordinator]"));
+            let done = |answer: &ControlAnswer| {
+                if coordinator { *answer == ControlAnswer::Done } else { refused(answer) }
+            };
+            assert!(
+                matches!(&out[..], [ControlOutput::Answer { tag: 1, answer }] if done(answer)),
+                "{out:?}"
+            );
         }
     }
 
     #[test]
     fn only_so_many_images_are_fetched_at_a_time() {
         let mut control = control();
-        step(&mut control, In::ShardUp { shard: 0 });
-        let fetches = |out: Vec<Out>| matches!(out[..], [Out::Fetch { .. }]);
+        step(&mut control, ControlInput::ShardUp { shard: 0 });
+        let fetches = |out: Vec<ControlOutput>| matches!(out[..], [ControlOutput::Fetch { .. }]);
         for image in 1..=u8::try_from(FETCHES_MAX).unwrap() {
             assert!(fetches(want(&mut control, 0, image)));
         }
         let out = want(&mut control, 0, 99);
-        assert!(matches!(&out[..], [Out::ToShard { message: ToShard::Missing(_), .. }]), "{out:?}");
+        assert!(matches!(&out[..], [ControlOutput::ToShard { message: ToShard::Missing(_), .. }]), "{out:?}");
         fetched(&mut control, 1, Err("nobody"));
         assert!(fetches(want(&mut control, 0, 99)));
     }
@@ -711,45 +734,48 @@ mod tests {
         let not_here = || recorded(false, None);
         let (made, refused) = (recorded(true, Some("a.marram")), recorded(true, None));
         for (second, answer) in [
-            (not_here(), Answer::NotFound),
-            (made, Answer::Recorded("a.marram".into())),
-            (refused, Answer::Refused("its end is away".into())),
+            (not_here(), ControlAnswer::NotFound),
+            (made, ControlAnswer::Recorded("a.marram".into())),
+            (refused, ControlAnswer::Refused("its end is away".into())),
         ] {
             let mut control = control();
-            (0..2).for_each(|shard| drop(step(&mut control, In::ShardUp { shard })));
-            let request = Request::Record(SessionId([1; 16]), true);
-            let asked = step(&mut control, In::Request { tag: 7, request });
+            (0..2).for_each(|shard| drop(step(&mut control, ControlInput::ShardUp { shard })));
+            let request = ControlRequest::Record(SessionId([1; 16]), true);
+            let asked = step(&mut control, ControlInput::Request { tag: 7, request });
             let record = crate::api::Record { tag: 7, session: SessionId([1; 16]), redact: true };
             let message = ToShard::Record(record);
-            assert_eq!(asked, [0, 1].map(|shard| Out::ToShard { shard, message: message.clone() }));
-            assert_eq!(step(&mut control, In::FromShard { shard: 0, message: not_here() }), []);
-            let answered = step(&mut control, In::FromShard { shard: 1, message: second });
-            assert_eq!(answered, [Out::Answer { tag: 7, answer }]);
+            assert_eq!(asked, [0, 1].map(|shard| ControlOutput::ToShard { shard, message: message.clone() }));
+            assert_eq!(step(&mut control, ControlInput::FromShard { shard: 0, message: not_here() }), []);
+            let answered = step(&mut control, ControlInput::FromShard { shard: 1, message: second });
+            assert_eq!(answered, [ControlOutput::Answer { tag: 7, answer }]);
         }
     }
 
     #[test]
     fn a_question_is_answered_when_every_shard_has_or_died() {
         let mut control = control();
-        step(&mut control, In::ShardUp { shard: 0 });
-        step(&mut control, In::ShardUp { shard: 1 });
-        step(&mut control, In::Request { tag: 7, request: Request::Counters });
+        step(&mut control, ControlInput::ShardUp { shard: 0 });
+        step(&mut control, ControlInput::ShardUp { shard: 1 });
+        step(&mut control, ControlInput::Request { tag: 7, request: ControlRequest::Counters });
         let counted = |counter: &Counter, last| {
             let counters = alloc::vec![counter.clone()];
             FromShard::Counted(crate::api::Counted { tag: 7, counters, last })
         };
         let (first, second) = (Counter::gauge("sessions", 3), Counter::gauge("cells", 4));
         for (counter, last) in [(&first, false), (&second, true)] {
-            assert_eq!(step(&mut control, In::FromShard { shard: 0, message: counted(counter, last) }), []);
+            assert_eq!(
+                step(&mut control, ControlInput::FromShard { shard: 0, message: counted(counter, last) }),
+                []
+            );
         }
-        let answered = step(&mut control, In::ShardDown { shard: 1 });
+        let answered = step(&mut control, ControlInput::ShardDown { shard: 1 });
         let figures = answered.iter().find_map(|out| match out {
-            Out::Answer { tag: 7, answer: Answer::Counters(figures) } => Some(figures),
+            ControlOutput::Answer { tag: 7, answer: ControlAnswer::Counters(figures) } => Some(figures),
             _ => None,
         });
         let figures = figures.expect("nobody is waited for any more");
         for counter in [first, second] {
-            assert!(figures.contains(&Figure { shard: Some(0), counter }), "{figures:?}");
+            assert!(figures.contains(&MetricSample { shard: Some(0), counter }), "{figures:?}");
         }
     }
 }

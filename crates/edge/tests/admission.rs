@@ -5,8 +5,8 @@
 
 use marram_edge::{
     api::{
-        App, Configure, Counter, FromShard, Grant, In, Keep, Kill, Label, Now, Out, Protect, Tag, ToShard,
-        WireId, Witness,
+        App, CheckpointHolder, Configure, Counter, FromShard, Grant, Kill, Label, Now, Protect, ShardInput,
+        ShardOutput, ShardWireId, Tag, ToShard, WitnessMode,
     },
     shard::Shard,
 };
@@ -18,7 +18,7 @@ use marram_wire::{
     seal::{DomainSecret, SessionKeys, proof},
 };
 
-const WIRE: WireId = WireId(1);
+const WIRE: ShardWireId = ShardWireId(1);
 
 fn secret() -> DomainSecret {
     DomainSecret::from_material(b"the domain's")
@@ -34,7 +34,7 @@ fn app(name: &str, tenant: &str, sessions_max: u32) -> App {
         image: ImageHash([name.as_bytes()[0]; 32]),
         protect: Protect::Endpoints,
         server: None,
-        keep: Keep::Client,
+        keep: CheckpointHolder::Client,
         recovery_target_ns: 1,
         linger_ms: 1_000,
         messages_per_s: 0,
@@ -44,13 +44,13 @@ fn app(name: &str, tenant: &str, sessions_max: u32) -> App {
         tenant: tenant.into(),
         priority: 0,
         cache: None,
-        witness: Witness::None,
+        witness: WitnessMode::None,
     }
 }
 
 /// An agent's wire, verified as this one's.
-fn up(wire: WireId, host: u8) -> In {
-    In::WireUp { wire, verified: Box::new(Verified::trusted(HostId([host; 16]))), address: None }
+fn up(wire: ShardWireId, host: u8) -> ShardInput {
+    ShardInput::WireUp { wire, verified: Box::new(Verified::trusted(HostId([host; 16]))), address: None }
 }
 
 struct World {
@@ -75,31 +75,32 @@ impl World {
         world.step(up(WIRE, 9));
         let greet =
             Greet { version_oldest: WIRE_VERSION_OLDEST, version_newest: WIRE_VERSION, servers: Vec::new() };
-        let told = world.step(In::Frame { wire: WIRE, frame: greet.into() });
-        let [Out::Send { frame: Frame::Welcome(Welcome { challenge, .. }), .. }, ..] = &told[..] else {
+        let told = world.step(ShardInput::Frame { wire: WIRE, frame: greet.into() });
+        let [ShardOutput::Send { frame: Frame::Welcome(Welcome { challenge, .. }), .. }, ..] = &told[..]
+        else {
             panic!("{told:?}")
         };
         world.challenge = *challenge;
         world
     }
 
-    fn step(&mut self, input: In) -> Vec<Out> {
+    fn step(&mut self, input: ShardInput) -> Vec<ShardOutput> {
         let mut out = Vec::new();
         self.shard.step(Now { mono_ns: 1_000_000_000, unix_ns: 5_000_000_000 }, input, &mut out);
         out
     }
 
-    fn tell(&mut self, message: ToShard) -> Vec<Out> {
-        self.step(In::Control(message))
+    fn tell(&mut self, message: ToShard) -> Vec<ShardOutput> {
+        self.step(ShardInput::Control(message))
     }
 
     /// A session asks to begin, or to go on here.
-    fn ask(&mut self, number: u8, app: &App, fresh: bool) -> Vec<Out> {
+    fn ask(&mut self, number: u8, app: &App, fresh: bool) -> Vec<ShardOutput> {
         self.ask_after(number, app, fresh, Generation::default())
     }
 
     /// The same, from an end that has promised this generation.
-    fn ask_after(&mut self, number: u8, app: &App, fresh: bool, promised: Generation) -> Vec<Out> {
+    fn ask_after(&mut self, number: u8, app: &App, fresh: bool, promised: Generation) -> Vec<ShardOutput> {
         self.channels += 2;
         let session = session(number);
         let resume = SessionKeys::derive(&secret(), session).resume();
@@ -115,19 +116,22 @@ impl World {
             peer: None,
             origin: None,
         };
-        self.step(In::Frame { wire: WIRE, frame: hello.into() })
+        self.step(ShardInput::Frame { wire: WIRE, frame: hello.into() })
     }
 
     /// The same; what it is refused with, if it is.
     fn hello(&mut self, number: u8, app: &App, fresh: bool) -> Result<(), String> {
         let told = self.ask(number, app, fresh);
         for out in &told {
-            if let Out::Send { frame: Frame::Reject(reject), .. } = out {
+            if let ShardOutput::Send { frame: Frame::Reject(reject), .. } = out {
                 assert_eq!(reject.code, Code::Busy, "another edge may have room");
                 return Err(reject.reason.clone());
             }
         }
-        assert!(told.iter().any(|out| matches!(out, Out::Send { frame: Frame::Promise(_), .. })), "{told:?}");
+        assert!(
+            told.iter().any(|out| matches!(out, ShardOutput::Send { frame: Frame::Promise(_), .. })),
+            "{told:?}"
+        );
         Ok(())
     }
 
@@ -143,7 +147,7 @@ impl World {
         let label = label.into();
         let told = self.tell(ToShard::List(Tag { tag: 1 }));
         let counters = told.into_iter().find_map(|out| match out {
-            Out::Control(FromShard::Counted(counted)) => Some(counted.counters),
+            ShardOutput::Control(FromShard::Counted(counted)) => Some(counted.counters),
             _ => None,
         });
         let of = |counter: &Counter| counter.name == name && counter.label.as_ref() == label;
@@ -209,9 +213,9 @@ fn a_session_that_was_let_in_somewhere_is_not_turned_away_when_it_has_to_move() 
 }
 
 /// The lines for the log.
-fn notes(told: &[Out]) -> Vec<(u8, &str)> {
+fn notes(told: &[ShardOutput]) -> Vec<(u8, &str)> {
     let note = |out| match out {
-        &Out::Control(FromShard::Note(ref note)) => Some((note.level, note.text.as_str())),
+        &ShardOutput::Control(FromShard::Note(ref note)) => Some((note.level, note.text.as_str())),
         _ => None,
     };
     told.iter().filter_map(note).collect()
@@ -252,16 +256,16 @@ fn a_server_that_nobody_reaches_is_named_with_those_that_somebody_does() {
         version_newest: WIRE_VERSION,
         servers: vec!["orgin".into(), "db".into()],
     };
-    world.step(up(WireId(2), 8));
-    world.step(In::Frame { wire: WireId(2), frame: greet.clone().into() });
+    world.step(up(ShardWireId(2), 8));
+    world.step(ShardInput::Frame { wire: ShardWireId(2), frame: greet.clone().into() });
     let told = world.ask(2, &web, true);
     assert!(notes(&told)[0].1.contains("reach `db`, `orgin`"), "{told:?}");
     assert_eq!(world.counted("server_wires", &Label::server("orgin")), 1);
     // Another agent for the same server is news; the same one over another wire is not.
     for (wire, host, news) in [(3, 8, 0), (4, 9, 1)] {
         let greet = Greet { servers: vec!["db".into()], ..greet.clone() };
-        let mut told = world.step(up(WireId(wire), host));
-        told.extend(world.step(In::Frame { wire: WireId(wire), frame: greet.into() }));
+        let mut told = world.step(up(ShardWireId(wire), host));
+        told.extend(world.step(ShardInput::Frame { wire: ShardWireId(wire), frame: greet.into() }));
         let told = notes(&told);
         assert_eq!(told.len(), news, "{told:?}");
         assert!(told.iter().all(|(_, text)| text.contains("another agent reaches `db` already")), "{told:?}");
@@ -276,14 +280,14 @@ fn an_end_that_claims_the_last_generation_is_refused_and_harms_no_other() {
         world.begin(1, &web).unwrap();
         let told = world.ask_after(2, &web, fresh, Generation { count: u64::MAX, opener: 1 });
         let refused = told.iter().any(
-            |out| matches!(out, Out::Send { frame: Frame::Reject(reject), .. } if reject.code == Code::Protocol),
+            |out| matches!(out, ShardOutput::Send { frame: Frame::Reject(reject), .. } if reject.code == Code::Protocol),
         );
         assert!(refused, "{told:?}");
         // One that was asked cannot have promised it either.
         world.ask(3, &web, fresh);
         let promised = Generation { count: u64::MAX, opener: 1 };
         let superseded = Superseded { channel: world.channels, promised };
-        let told = world.step(In::Frame { wire: WIRE, frame: superseded.into() });
+        let told = world.step(ShardInput::Frame { wire: WIRE, frame: superseded.into() });
         let ended = notes(&told).iter().any(|(_, text)| text.contains("no generation can follow"));
         assert!(ended, "{told:?}");
         world.begin(4, &web).unwrap();

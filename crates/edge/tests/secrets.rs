@@ -5,12 +5,12 @@
 
 use bytes::Bytes;
 use marram_edge::{
-    api::{App, In as ShardIn, Keep, Now, Out as ShardOut, Protect, ToShard, WireId as ShardWire, Witness},
+    api::{App, CheckpointHolder, Now, Protect, ShardInput, ShardOutput, ShardWireId, ToShard, WitnessMode},
     shard::Shard,
 };
 use marram_session::{
-    agent::{Agent, Config, ConnectionId, In, Out, Report, Target, WireId},
-    cell::{Input, Outcome, Output, Ran},
+    agent::{Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, ConnectionId, Target, WireId},
+    cell::{CellInput, CellOutput, Ran, RunOutcome},
 };
 use marram_wire::{
     frame::{CheckpointMeta, Code, Frame},
@@ -32,12 +32,12 @@ struct Cell {
 }
 
 impl Cell {
-    fn run(&mut self, input: &Input) -> Vec<Output> {
-        if !matches!(input, Input::Message { .. }) {
+    fn run(&mut self, input: &CellInput) -> Vec<CellOutput> {
+        if !matches!(input, CellInput::Message { .. }) {
             return Vec::new();
         }
         self.count += 1;
-        vec![Output::Message { port: Port::CLIENT, payload: Bytes::from(self.count.to_string()) }]
+        vec![CellOutput::Message { port: Port::CLIENT, payload: Bytes::from(self.count.to_string()) }]
     }
 
     fn save(&self) -> Vec<u8> {
@@ -83,7 +83,7 @@ fn app(recovery_target_ns: u64) -> App {
         image: ImageHash([7; 32]),
         protect: Protect::Endpoints,
         server: None,
-        keep: Keep::Client,
+        keep: CheckpointHolder::Client,
         recovery_target_ns,
         linger_ms: 1_000,
         messages_per_s: 0,
@@ -93,13 +93,13 @@ fn app(recovery_target_ns: u64) -> App {
         tenant: "t".into(),
         priority: 0,
         cache: None,
-        witness: Witness::None,
+        witness: WitnessMode::None,
     }
 }
 
 impl World {
     fn new(recovery_target_ns: u64) -> Self {
-        let config = Config {
+        let config = AgentConfig {
             servers: Vec::new(),
             edges: 2,
             heartbeat_interval_ns: 1 << 40,
@@ -132,19 +132,20 @@ impl World {
         self.target += 1;
         let wire = u64::from(self.target);
         self.shard = Shard::new(secret, [self.target.to_le_bytes()[0] + 10; 32]);
-        let deploy = ShardIn::Control(ToShard::Deploy(app(recovery_target_ns)));
+        let deploy = ShardInput::Control(ToShard::Deploy(app(recovery_target_ns)));
         self.drive(
             vec![],
             vec![
                 deploy,
-                ShardIn::WireUp {
-                    wire: ShardWire(wire),
+                ShardInput::WireUp {
+                    wire: ShardWireId(wire),
                     verified: Box::new(Verified::trusted(HostId([9; 16]))),
                     address: None,
                 },
             ],
         );
-        let up = In::WireUp { wire: WireId(wire), target: Target { edge: self.target - 1, shard: 0 } };
+        let up =
+            AgentInput::WireUp { wire: WireId(wire), target: Target { edge: self.target - 1, shard: 0 } };
         self.drive(vec![up], vec![]);
     }
 
@@ -153,15 +154,18 @@ impl World {
         let dead = WireId(u64::from(self.target));
         self.cell = Cell::default();
         self.connect(recovery_target_ns, secret);
-        self.drive(vec![In::WireDown { wire: dead, reason: "killed".into() }], vec![]);
+        self.drive(vec![AgentInput::WireDown { wire: dead, reason: "killed".into() }], vec![]);
     }
 
     fn say(&mut self, text: &'static [u8]) {
-        self.drive(vec![In::Received { connection: CLIENT, bytes: Bytes::from_static(text) }], vec![]);
+        self.drive(
+            vec![AgentInput::Received { connection: CLIENT, bytes: Bytes::from_static(text) }],
+            vec![],
+        );
     }
 
     /// Runs both until neither has anything left to do.
-    fn drive(&mut self, to_agent: Vec<In>, to_shard: Vec<ShardIn>) {
+    fn drive(&mut self, to_agent: Vec<AgentInput>, to_shard: Vec<ShardInput>) {
         let mut to_agent = VecDeque::from(to_agent);
         let mut to_shard = VecDeque::from(to_shard);
         loop {
@@ -179,33 +183,40 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, out: Out, to_shard: &mut VecDeque<ShardIn>) {
+    fn deliver(&mut self, out: AgentOutput, to_shard: &mut VecDeque<ShardInput>) {
         match out {
-            Out::Send { wire, mut frame } if wire.0 == u64::from(self.target) => {
+            AgentOutput::Send { wire, mut frame } if wire.0 == u64::from(self.target) => {
                 (self.tamper)(&mut frame);
-                to_shard.push_back(ShardIn::Frame { wire: ShardWire(wire.0), frame });
+                to_shard.push_back(ShardInput::Frame { wire: ShardWireId(wire.0), frame });
             }
-            Out::Write { bytes, .. } => self.received.extend_from_slice(&bytes),
-            Out::Report(Report::Ended { code, .. }) => self.ended = Some(code),
-            Out::Report(Report::Owned { session, .. }) => self.session = Some(session),
+            AgentOutput::Write { bytes, .. } => self.received.extend_from_slice(&bytes),
+            AgentOutput::Report(AgentReport::Ended { code, .. }) => self.ended = Some(code),
+            AgentOutput::Report(AgentReport::Owned { session, .. }) => self.session = Some(session),
             _ => {}
         }
     }
 
-    fn perform(&mut self, out: ShardOut, to_agent: &mut VecDeque<In>, to_shard: &mut VecDeque<ShardIn>) {
+    fn perform(
+        &mut self,
+        out: ShardOutput,
+        to_agent: &mut VecDeque<AgentInput>,
+        to_shard: &mut VecDeque<ShardInput>,
+    ) {
         match out {
-            ShardOut::Send { wire, frame } => to_agent.push_back(In::Frame { wire: WireId(wire.0), frame }),
-            ShardOut::Start { cell, seed, .. } => {
+            ShardOutput::Send { wire, frame } => {
+                to_agent.push_back(AgentInput::Frame { wire: WireId(wire.0), frame })
+            }
+            ShardOutput::Start { cell, seed, .. } => {
                 self.cell = Cell { seed: seed.0, count: 0 };
                 self.seeds.push(seed.0);
-                to_shard.push_back(ShardIn::Started { cell, result: Ok(()) });
+                to_shard.push_back(ShardInput::Started { cell, result: Ok(()) });
             }
-            ShardOut::Run(run) => {
+            ShardOutput::Run(run) => {
                 let outputs = self.cell.run(&run.input);
                 let (timers, tasks, cost_ns) = (Vec::new(), Vec::new(), 1_000);
                 let ran = Ran {
                     cell: run.cell,
-                    outcome: Outcome::Idle,
+                    outcome: RunOutcome::Idle,
                     clock_read: false,
                     outputs,
                     timers,
@@ -213,18 +224,18 @@ impl World {
                     reads: Vec::new(),
                     cost_ns,
                 };
-                to_shard.push_back(ShardIn::Ran(ran));
+                to_shard.push_back(ShardInput::Ran(ran));
             }
-            ShardOut::Copy { .. } => self.copied = self.cell.save(),
-            ShardOut::Checkpoint { cell, header, seal } => {
+            ShardOutput::Copy { .. } => self.copied = self.cell.save(),
+            ShardOutput::Checkpoint { cell, header, seal } => {
                 let number = header.number;
                 let sealed = seal.seal_checkpoint(number, &header::join(&header, &self.copied));
-                to_shard.push_back(ShardIn::Checkpointed { cell, number, result: Ok(sealed.into()) });
+                to_shard.push_back(ShardInput::Checkpointed { cell, number, result: Ok(sealed.into()) });
             }
-            ShardOut::Restore { keys, checkpoints, .. } => {
+            ShardOutput::Restore { keys, checkpoints, .. } => {
                 self.restoring = Some((keys, checkpoints.into(), Vec::new()));
             }
-            ShardOut::Part { cell, bytes } => {
+            ShardOutput::Part { cell, bytes } => {
                 let (keys, expected, arriving) = self.restoring.as_mut().expect("a cell is restored");
                 arriving.extend_from_slice(&bytes);
                 if arriving.len() as u64 != expected[0].size {
@@ -244,7 +255,7 @@ impl World {
                         Err(marram_edge::api::CellError { code: Code::Tampered, reason: broken.to_string() })
                     }
                 };
-                to_shard.push_back(ShardIn::Restored { cell, result });
+                to_shard.push_back(ShardInput::Restored { cell, result });
             }
             _ => {}
         }
@@ -255,7 +266,7 @@ impl World {
 fn begun(recovery_target_ns: u64) -> World {
     let mut world = World::new(recovery_target_ns);
     world.drive(
-        vec![In::Accepted {
+        vec![AgentInput::Accepted {
             connection: CLIENT,
             app: "count".into(),
             datagrams: false,

@@ -6,14 +6,16 @@
 use bytes::Bytes;
 use marram_edge::{
     api::{
-        App, CellError, Configure, In as ShardIn, Keep, Now, Out as ShardOut, Protect, ToShard, WireId,
-        Witness,
+        App, CellError, CheckpointHolder, Configure, Now, Protect, ShardInput, ShardOutput, ShardWireId,
+        ToShard, WitnessMode,
     },
     shard::Shard,
 };
 use marram_session::{
-    agent::{Agent, Config, ConnectionId, In, Out, Report, Target, WireId as AgentWire},
-    cell::{CellId, Input, Outcome, Output, Ran, Run, Stop},
+    agent::{
+        Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, ConnectionId, Target, WireId as AgentWire,
+    },
+    cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome},
 };
 use marram_wire::{
     frame::Code,
@@ -27,8 +29,8 @@ const SHARDS: u8 = 2;
 
 /// What is under way between the agent and the shards.
 enum Event {
-    Agent(In),
-    Shard(usize, ShardIn),
+    Agent(AgentInput),
+    Shard(usize, ShardInput),
 }
 
 struct World {
@@ -51,7 +53,7 @@ fn hall(image: u8) -> App {
         image: ImageHash([image; 32]),
         protect: Protect::None,
         server: None,
-        keep: Keep::Client,
+        keep: CheckpointHolder::Client,
         recovery_target_ns: 1,
         linger_ms: 1_000,
         messages_per_s: 0,
@@ -61,7 +63,7 @@ fn hall(image: u8) -> App {
         tenant: "t".into(),
         priority: 0,
         cache: None,
-        witness: Witness::None,
+        witness: WitnessMode::None,
     }
 }
 
@@ -71,7 +73,7 @@ fn configure(shard: u8) -> ToShard {
 
 impl World {
     fn new() -> Self {
-        let config = Config {
+        let config = AgentConfig {
             servers: Vec::new(),
             edges: 1,
             heartbeat_interval_ns: 1 << 40,
@@ -101,30 +103,30 @@ impl World {
             let wire = u64::from(shard);
             world.events.push_back(Event::Shard(
                 usize::from(shard),
-                ShardIn::WireUp {
-                    wire: WireId(wire),
+                ShardInput::WireUp {
+                    wire: ShardWireId(wire),
                     verified: Box::new(Verified::trusted(HostId([9; 16]))),
                     address: None,
                 },
             ));
             let target = Target { edge: 0, shard };
-            world.agent(In::WireUp { wire: AgentWire(wire), target });
+            world.agent(AgentInput::WireUp { wire: AgentWire(wire), target });
         }
         world
     }
 
     fn tell(&mut self, shard: u8, message: ToShard) {
-        self.events.push_back(Event::Shard(usize::from(shard), ShardIn::Control(message)));
+        self.events.push_back(Event::Shard(usize::from(shard), ShardInput::Control(message)));
         self.settle();
     }
 
-    fn agent(&mut self, input: In) {
+    fn agent(&mut self, input: AgentInput) {
         self.events.push_back(Event::Agent(input));
         self.settle();
     }
 
     fn connect(&mut self, client: u64) {
-        self.agent(In::Accepted {
+        self.agent(AgentInput::Accepted {
             connection: ConnectionId(client),
             app: "hall".into(),
             datagrams: false,
@@ -135,7 +137,7 @@ impl World {
     }
 
     fn say(&mut self, client: u64, text: &'static str) {
-        self.agent(In::Received {
+        self.agent(AgentInput::Received {
             connection: ConnectionId(client),
             bytes: Bytes::from_static(text.as_bytes()),
         });
@@ -164,44 +166,45 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, out: Out) {
+    fn deliver(&mut self, out: AgentOutput) {
         match out {
-            Out::Send { wire, frame } => {
+            AgentOutput::Send { wire, frame } => {
                 let shard = usize::try_from(wire.0).unwrap();
-                self.events.push_back(Event::Shard(shard, ShardIn::Frame { wire: WireId(wire.0), frame }));
+                self.events
+                    .push_back(Event::Shard(shard, ShardInput::Frame { wire: ShardWireId(wire.0), frame }));
             }
-            Out::Write { connection, bytes } => {
+            AgentOutput::Write { connection, bytes } => {
                 self.received.entry(connection.0).or_default().push_str(str::from_utf8(&bytes).unwrap());
                 let bytes = bytes.len() as u64;
-                self.events.push_back(Event::Agent(In::Written { connection, bytes }));
+                self.events.push_back(Event::Agent(AgentInput::Written { connection, bytes }));
             }
-            Out::Close { connection, .. } => {
+            AgentOutput::Close { connection, .. } => {
                 self.closed.insert(connection.0);
             }
-            Out::Report(Report::Ended { code, .. }) => self.ended.push(code),
+            AgentOutput::Report(AgentReport::Ended { code, .. }) => self.ended.push(code),
             _ => {}
         }
     }
 
-    fn perform(&mut self, shard: usize, out: ShardOut) {
+    fn perform(&mut self, shard: usize, out: ShardOutput) {
         match out {
-            ShardOut::Send { wire, frame } => {
-                self.events.push_back(Event::Agent(In::Frame { wire: AgentWire(wire.0), frame }));
+            ShardOutput::Send { wire, frame } => {
+                self.events.push_back(Event::Agent(AgentInput::Frame { wire: AgentWire(wire.0), frame }));
             }
-            ShardOut::Start { cell, .. } => {
+            ShardOutput::Start { cell, .. } => {
                 let error = || CellError { code: Code::Guest, reason: "no".into() };
                 let result = if self.full { Err(error()) } else { Ok(()) };
                 if result.is_ok() {
                     self.started += 1;
                     self.cells.insert((shard, cell), BTreeSet::new());
                 }
-                self.events.push_back(Event::Shard(shard, ShardIn::Started { cell, result }));
+                self.events.push_back(Event::Shard(shard, ShardInput::Started { cell, result }));
             }
-            ShardOut::Run(run) => {
+            ShardOutput::Run(run) => {
                 let ran = self.run(shard, run);
-                self.events.push_back(Event::Shard(shard, ShardIn::Ran(ran)));
+                self.events.push_back(Event::Shard(shard, ShardInput::Ran(ran)));
             }
-            ShardOut::Remove { cell } => {
+            ShardOutput::Remove { cell } => {
                 self.cells.remove(&(shard, cell)).expect("only cells that live are removed");
             }
             _ => {}
@@ -212,21 +215,21 @@ impl World {
     fn run(&mut self, shard: usize, Run { cell, input, .. }: Run) -> Ran {
         let ports = self.cells.get_mut(&(shard, cell)).expect("it was started");
         let mut outputs = Vec::new();
-        let mut outcome = Outcome::Idle;
+        let mut outcome = RunOutcome::Idle;
         match input {
-            Input::Open { port, .. } => assert!(ports.insert(port), "{port:?} is free"),
-            Input::Message { payload, .. } if payload == "poison" => {
-                outcome = Outcome::Stopped(Stop::Trap("unreachable".into()));
+            CellInput::Open { port, .. } => assert!(ports.insert(port), "{port:?} is free"),
+            CellInput::Message { payload, .. } if payload == "poison" => {
+                outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into()));
                 self.cells.remove(&(shard, cell));
             }
-            Input::Message { port, payload } => {
+            CellInput::Message { port, payload } => {
                 let text = format!("{}:{} ", port.0, str::from_utf8(&payload).unwrap());
-                let tell = |to: &Port| Output::Message { port: *to, payload: text.clone().into() };
+                let tell = |to: &Port| CellOutput::Message { port: *to, payload: text.clone().into() };
                 outputs.extend(ports.iter().map(tell));
             }
-            Input::Close { port } => outputs.push(Output::Close { port }),
-            Input::Gone { port } => assert!(ports.remove(&port), "{port:?} was open"),
-            Input::Timer { .. } | Input::Task { .. } => panic!("it sets none"),
+            CellInput::Close { port } => outputs.push(CellOutput::Close { port }),
+            CellInput::Gone { port } => assert!(ports.remove(&port), "{port:?} was open"),
+            CellInput::Timer { .. } | CellInput::Task { .. } => panic!("it sets none"),
         }
         Ran {
             cell,
@@ -257,20 +260,20 @@ fn all_clients_share_one_cell_wherever_they_knock() {
 fn who_leaves_is_not_missed_and_the_next_has_its_port() {
     let mut world = World::new();
     (1..=3).for_each(|client| world.connect(client));
-    world.agent(In::EndOfInput { connection: ConnectionId(2) });
+    world.agent(AgentInput::EndOfInput { connection: ConnectionId(2) });
     assert_eq!(world.ended, [Code::Finished]);
     assert!(world.closed.contains(&2));
     (1..=3).for_each(|client| drop(world.received(client)));
     world.connect(4);
     world.say(4, "new");
     assert_eq!(world.received(1), "2:hi 2:new ");
-    world.agent(In::Broken { connection: ConnectionId(1) });
+    world.agent(AgentInput::Broken { connection: ConnectionId(1) });
     world.say(4, "alone");
     assert_eq!(world.received(1), "");
     assert_eq!(world.received(3), "2:hi 2:new 2:alone ");
     // What nobody uses stays: its state is the app's, not a client's.
     for connection in [ConnectionId(3), ConnectionId(4)] {
-        world.agent(In::EndOfInput { connection });
+        world.agent(AgentInput::EndOfInput { connection });
     }
     assert_eq!(world.cells.values().next(), Some(&BTreeSet::new()));
 }
@@ -304,8 +307,8 @@ fn another_version_has_a_cell_of_its_own_and_the_old_one_goes_with_its_last_clie
     (0..SHARDS).for_each(|shard| world.tell(shard, ToShard::Deploy(hall(8))));
     world.connect(2);
     assert_eq!((world.received(2).as_str(), world.cells.len()), ("0:hi ", 2));
-    world.agent(In::EndOfInput { connection: ConnectionId(1) });
+    world.agent(AgentInput::EndOfInput { connection: ConnectionId(1) });
     assert_eq!(world.cells.len(), 1);
-    world.agent(In::EndOfInput { connection: ConnectionId(2) });
+    world.agent(AgentInput::EndOfInput { connection: ConnectionId(2) });
     assert_eq!(world.cells.len(), 1, "the current one stays");
 }

@@ -13,8 +13,8 @@ pub use stages::{Stage, read_parts};
 
 use crate::config::source::{Problem, Source};
 use crate::config::units::{Name, Time};
-use marram_edge::api::{App, Keep, Protect, Witness};
-use marram_edge::cache::Policy;
+use marram_edge::api::{App, CheckpointHolder, Protect, WitnessMode};
+use marram_edge::cache::CachePolicy;
 use marram_wire::id::ImageHash;
 use serde::Deserialize;
 use std::time::Duration;
@@ -54,15 +54,15 @@ pub struct Manifest {
     /// What a session may use.
     pub quotas: Quotas,
     /// Which end keeps checkpoints.
-    pub keep: Keep,
+    pub keep: CheckpointHolder,
     /// What replaying should take at most.
     pub recovery_target: Duration,
     /// How long ends remember a session that cannot be resumed.
     pub linger: Duration,
     /// Whether the coordinator remembers how much clients have.
-    pub witness: Witness,
+    pub witness: WitnessMode,
     /// Where its cells read objects from, if they may.
-    pub cache: Option<Policy>,
+    pub cache: Option<CachePolicy>,
 }
 
 impl Manifest {
@@ -243,18 +243,18 @@ impl WrittenSchedule {
 }
 
 impl WrittenKeep {
-    fn witness(&self, source: &Source, protect: Protect, has_server: bool) -> Result<Witness, Problem> {
-        let Some(written) = &self.witness else { return Ok(Witness::None) };
+    fn witness(&self, source: &Source, protect: Protect, has_server: bool) -> Result<WitnessMode, Problem> {
+        let Some(written) = &self.witness else { return Ok(WitnessMode::None) };
         let what = match written.get_ref().as_str() {
-            "none" => return Ok(Witness::None),
+            "none" => return Ok(WitnessMode::None),
             "strict" | "lenient" if protect == Protect::None => {
                 "nothing is kept that a client could go back to; leave it out, or write `protect = \"endpoints\"`".to_string()
             }
             "strict" | "lenient" if has_server => {
                 "the server's end remembers how far the session came; leave it out".to_string()
             }
-            "strict" => return Ok(Witness::Strict),
-            "lenient" => return Ok(Witness::Lenient),
+            "strict" => return Ok(WitnessMode::Strict),
+            "lenient" => return Ok(WitnessMode::Lenient),
             other => format!(
                 "\"{other}\" is no witness; write \"strict\" (while the coordinator is away, recoveries wait), \"lenient\" (they \
                  go on without its word) or \"none\""
@@ -263,12 +263,12 @@ impl WrittenKeep {
         Err(source.problem(&written.span(), what))
     }
 
-    fn keeper(&self, source: &Source, has_server: bool) -> Result<Keep, Problem> {
-        let Some(written) = &self.checkpoint else { return Ok(Keep::Client) };
+    fn keeper(&self, source: &Source, has_server: bool) -> Result<CheckpointHolder, Problem> {
+        let Some(written) = &self.checkpoint else { return Ok(CheckpointHolder::Client) };
         let keep = match written.get_ref() {
-            Keeper::Client => return Ok(Keep::Client),
-            Keeper::Server => Keep::Server,
-            Keeper::Both => Keep::Both,
+            Keeper::Client => return Ok(CheckpointHolder::Client),
+            Keeper::Server => CheckpointHolder::Server,
+            Keeper::Both => CheckpointHolder::Both,
         };
         if has_server {
             return Ok(keep);
@@ -290,7 +290,7 @@ mod tests {
     fn a_short_manifest_has_defaults() {
         let manifest = parse("name = \"forward\"\nmodule = \"forward.wasm\"\n").unwrap();
         assert_eq!(manifest.protect, Protect::Endpoints);
-        assert_eq!((manifest.keep, manifest.server.as_deref()), (Keep::Client, None));
+        assert_eq!((manifest.keep, manifest.server.as_deref()), (CheckpointHolder::Client, None));
         assert_eq!(manifest.recovery_target, RECOVERY_TARGET);
     }
 
@@ -342,6 +342,6 @@ mod tests {
     #[test]
     fn a_server_may_keep_checkpoints() {
         let text = "name = \"a\"\nmodule = \"a.wasm\"\nserver = \"web\"\n[keep]\ncheckpoint = \"both\"\n";
-        assert_eq!(parse(text).unwrap().keep, Keep::Both);
+        assert_eq!(parse(text).unwrap().keep, CheckpointHolder::Both);
     }
 }

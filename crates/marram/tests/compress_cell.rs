@@ -5,7 +5,7 @@
 mod support;
 
 use marram_sandbox::{Cells, CellsConfig, Decoded, Image, ImageFile, Images, Quotas};
-use marram_session::cell::{Base, Input, Output, PortKind, Seed};
+use marram_session::cell::{CellInput, CellOutput, CheckpointBase, PortKind, Seed};
 use marram_wire::id::Port;
 use std::sync::Arc;
 use support::machine::{CELL, run};
@@ -45,16 +45,16 @@ impl Pair {
         }
         let (image, heard) = (Arc::clone(image), Default::default());
         let mut pair = Self { image, stays, carried, is_carried, inputs: 0, spent_ns: 0, heard };
-        pair.give(&Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None });
-        pair.give(&Input::Open { port: Port::SERVER, kind: PortKind::Server, peer: None });
+        pair.give(&CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None });
+        pair.give(&CellInput::Open { port: Port::SERVER, kind: PortKind::Server, peer: None });
         pair
     }
 
-    fn give(&mut self, input: &Input) {
+    fn give(&mut self, input: &CellInput) {
         let (outputs, cost_ns) = run(&mut self.stays, input.clone());
         self.spent_ns += cost_ns;
         if self.is_carried {
-            let checkpoint = self.carried.snapshot(CELL, Base::Image).unwrap().encode();
+            let checkpoint = self.carried.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
             self.carried = machine();
             self.carried.restore(CELL, &self.image, &Decoded::decode(&[checkpoint]).unwrap()).unwrap();
             assert_eq!(run(&mut self.carried, input.clone()).0, outputs, "input {}", self.inputs);
@@ -62,7 +62,7 @@ impl Pair {
         }
         self.inputs += 1;
         for output in outputs {
-            if let Output::Message { port, payload } = output {
+            if let CellOutput::Message { port, payload } = output {
                 self.heard[usize::from(port != Port::CLIENT)].extend_from_slice(&payload);
             }
         }
@@ -70,7 +70,7 @@ impl Pair {
 
     fn say(&mut self, port: Port, bytes: &[u8], piece: usize) {
         for piece in bytes.chunks(piece) {
-            self.give(&Input::Message { port, payload: piece.to_vec().into() });
+            self.give(&CellInput::Message { port, payload: piece.to_vec().into() });
         }
     }
 
@@ -136,7 +136,7 @@ fn what_its_work_costs_is_printed() {
                     println!("level {level}, {len} bytes to {}: {ask:.0} us and {answer:.0} us", heard.len());
                 }
             }
-            let checkpoint = cell.stays.snapshot(CELL, Base::Image).unwrap().encode().len();
+            let checkpoint = cell.stays.snapshot(CELL, CheckpointBase::Image).unwrap().encode().len();
             println!("level {level}: a checkpoint of {} KiB", checkpoint >> 10);
             assert!(checkpoint < 4 << 20);
         }

@@ -10,7 +10,7 @@ mod support;
 
 use marram::keys;
 use marram_sandbox::{Cells, CellsConfig, Decoded, Image, ImageFile, Images, Keyring, Quotas};
-use marram_session::cell::{Base, Input, Output, PortKind, Seed};
+use marram_session::cell::{CellInput, CellOutput, CheckpointBase, PortKind, Seed};
 use marram_wire::id::Port;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -85,13 +85,13 @@ impl<'a> Pair<'a> {
         }
         let (client, server, closed) = (Vec::new(), Vec::new(), Vec::new());
         let mut pair = Self { app, stays, carried, inputs: 0, spent_ns: 0, client, server, closed };
-        pair.give(&Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None });
-        pair.give(&Input::Open { port: Port::SERVER, kind: PortKind::Server, peer: None });
+        pair.give(&CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None });
+        pair.give(&CellInput::Open { port: Port::SERVER, kind: PortKind::Server, peer: None });
         pair
     }
 
-    fn give(&mut self, input: &Input) {
-        let checkpoint = self.carried.snapshot(CELL, Base::Image).unwrap().encode();
+    fn give(&mut self, input: &CellInput) {
+        let checkpoint = self.carried.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
         self.carried = self.app.machine();
         self.carried.restore(CELL, &self.app.image, &Decoded::decode(&[checkpoint]).unwrap()).unwrap();
         let (outputs, spent_ns) = run(&mut self.stays, input.clone());
@@ -101,16 +101,18 @@ impl<'a> Pair<'a> {
         self.inputs += 1;
         for output in outputs {
             match output {
-                Output::Message { port: Port::CLIENT, payload } => self.client.extend_from_slice(&payload),
-                Output::Message { payload, .. } => self.server.extend_from_slice(&payload),
-                Output::Close { port } => self.closed.push(port),
-                Output::Pause { .. } | Output::Resume { .. } => {}
+                CellOutput::Message { port: Port::CLIENT, payload } => {
+                    self.client.extend_from_slice(&payload)
+                }
+                CellOutput::Message { payload, .. } => self.server.extend_from_slice(&payload),
+                CellOutput::Close { port } => self.closed.push(port),
+                CellOutput::Pause { .. } | CellOutput::Resume { .. } => {}
             }
         }
     }
 
     fn message(&mut self, port: Port, bytes: &[u8]) {
-        self.give(&Input::Message { port, payload: bytes.to_vec().into() });
+        self.give(&CellInput::Message { port, payload: bytes.to_vec().into() });
     }
 
     /// Carries bytes between the client and the cells until neither has more to say; what the client heard.
@@ -141,7 +143,7 @@ fn a_cell_that_is_restored_before_every_input_says_what_one_that_stayed_says() {
         }
         client.send_close_notify();
         pair.converse(&mut client, piece);
-        pair.give(&Input::Close { port: Port::SERVER });
+        pair.give(&CellInput::Close { port: Port::SERVER });
         assert_eq!(pair.closed, [Port::SERVER, Port::CLIENT]);
         assert!(pair.inputs > 30, "{} inputs, each on another machine", pair.inputs);
     }
@@ -156,7 +158,7 @@ fn no_private_key_is_in_a_cells_state() {
     let key = rustls::pki_types::PrivateKeyDer::from_pem_slice(app.key.as_bytes()).unwrap();
     let seed =
         key.secret_der().windows(34).find(|window| window.starts_with(&[4, 32])).unwrap()[2..].to_vec();
-    let checkpoint = pair.stays.snapshot(CELL, Base::Image).unwrap();
+    let checkpoint = pair.stays.snapshot(CELL, CheckpointBase::Image).unwrap();
     let plain = checkpoint.encode();
     assert!(plain.len() > 1000 && !plain.windows(32).any(|window| window == seed));
 }

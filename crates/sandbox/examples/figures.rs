@@ -1,7 +1,7 @@
 //! Prints the sandbox's own figures: activation, handlers, checkpoints. `marram bench` prints them with their bars.
 
 use marram_sandbox::{Images, bench};
-use marram_session::cell::Base;
+use marram_session::cell::CheckpointBase;
 
 fn median(mut values: Vec<u64>) -> f64 {
     values.sort_unstable();
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut workload = bench::Workload::new(&images, mib << 20)?;
         let mut best = [u64::MAX; 4];
         for _ in 0..7 {
-            let (full, bytes) = workload.checkpoint(Base::Image)?;
+            let (full, bytes) = workload.checkpoint(CheckpointBase::Image)?;
             let (decode, apply) = workload.restore(&[bytes])?;
             for (best, now) in best.iter_mut().zip([full.pause_ns, full.encode_ns, decode, apply]) {
                 *best = (*best).min(now);

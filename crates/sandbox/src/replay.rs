@@ -10,8 +10,8 @@ use crate::debugging::{self, DebugError};
 use crate::host::Print;
 use crate::images::{Images, LoadError};
 use crate::keys::Keyring;
-use marram_session::cell::{CellId, Input, Output, Ran, TaskChange, TimerChange};
-use marram_session::replay::{Beginning, Came, PlayError, Player};
+use marram_session::cell::{CellId, CellInput, CellOutput, Ran, TaskChange, TimerChange};
+use marram_session::replay::{PlayError, Player, ReplayStart, StepResult};
 use marram_wire::{
     header::{Lock, Task},
     id::ImageHash,
@@ -30,13 +30,13 @@ pub struct Step {
     /// Of which entry, from 0.
     pub entry: u64,
     /// What it was given.
-    pub input: Input,
+    pub input: CellInput,
     /// What it observed as the time, or would have, in nanoseconds of session time.
     pub now_ns: i64,
     /// What came of it.
-    pub came: Came,
+    pub came: StepResult,
     /// What it sent, to peers that still heard it.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<CellOutput>,
     /// What it did to its timers.
     pub timers: Vec<TimerChange>,
     /// What it did to its tasks and locks.
@@ -158,8 +158,8 @@ impl Replayer {
 
     fn begin(&mut self) -> Result<(), ReplayError> {
         match self.player.beginning() {
-            Beginning::Seed(seed) => self.cells.start(CELL, &self.image, seed).map_err(ReplayError::Start),
-            Beginning::Checkpoints => {
+            ReplayStart::Seed(seed) => self.cells.start(CELL, &self.image, seed).map_err(ReplayError::Start),
+            ReplayStart::Checkpoints => {
                 let decoded =
                     Decoded::decode_opened(&self.recording.checkpoints).map_err(ReplayError::Restore)?;
                 self.cells.restore(CELL, &self.image, &decoded).map_err(ReplayError::Restore)
@@ -186,13 +186,13 @@ impl Replayer {
         open.retain(|port| self.player.hears(*port));
         let came = self.player.ran(&ran)?;
         ran.outputs.retain(|output| match output {
-            Output::Message { port, .. } => open.contains(port),
-            Output::Close { port } => {
+            CellOutput::Message { port, .. } => open.contains(port),
+            CellOutput::Close { port } => {
                 let heard = open.contains(port);
                 open.retain(|other| other != port);
                 heard
             }
-            Output::Pause { .. } | Output::Resume { .. } => true,
+            CellOutput::Pause { .. } | CellOutput::Resume { .. } => true,
         });
         let Ran { outputs, timers, tasks, cost_ns, .. } = ran;
         Ok(Some(Step { entry, input, now_ns, came, outputs, timers, tasks, prints, cost_ns }))

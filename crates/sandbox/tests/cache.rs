@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use marram_sandbox::{Cells, Progress, Quotas, reads_cache};
-use marram_session::cell::{Input, Outcome, Output, PortKind, Ran, Run, Stop};
+use marram_session::cell::{CellInput, CellOutput, CellStop, PortKind, Ran, Run, RunOutcome};
 use marram_wire::id::Port;
 use marram_wire::limits::{CACHED_SIZE_MAX, READS_MAX};
 use marram_wire::log::{Found, Read};
@@ -60,7 +60,7 @@ fn never(key: &[u8]) -> Found {
 
 /// What the last read answered, and the room.
 fn answer(ran: &Ran) -> (i32, Vec<u8>) {
-    let [Output::Message { payload, .. }] = &ran.outputs[..] else { panic!("{ran:?}") };
+    let [CellOutput::Message { payload, .. }] = &ran.outputs[..] else { panic!("{ran:?}") };
     (i32::from_le_bytes(*payload.first_chunk().unwrap()), payload[4..].to_vec())
 }
 
@@ -126,7 +126,8 @@ fn a_replay_that_reads_something_else_is_stopped() {
         [(&b"\x01other"[..], reads.clone()), (b"\x02k", reads.clone()), (b"\x01k", Vec::new())]
     {
         let mut cells = start(&image);
-        let Outcome::Stopped(Stop::Trap(why)) = run(&mut cells, payload, Some(logged), never).outcome else {
+        let RunOutcome::Stopped(CellStop::Trap(why)) = run(&mut cells, payload, Some(logged), never).outcome
+        else {
             panic!("it goes on")
         };
         assert!(why.contains("the replay reads another object"), "{why}");
@@ -154,7 +155,7 @@ fn reads_are_bounded_and_what_was_read_before_a_trap_is_told() {
     ] {
         let mut cells = start(&image);
         let ran = run(&mut cells, b"x", None, |_| found.clone());
-        let Outcome::Stopped(Stop::Trap(why)) = &ran.outcome else { panic!("it goes on") };
+        let RunOutcome::Stopped(CellStop::Trap(why)) = &ran.outcome else { panic!("it goes on") };
         assert!(why.contains(words), "{why}");
         assert_eq!(ran.reads.len(), reads);
     }
@@ -169,7 +170,7 @@ fn a_cell_that_waits_can_be_removed_and_stages_of_a_chain_read_too() {
         support::run(
             &mut cells,
             CELL,
-            Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None },
+            CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None },
             0,
         );
         let ran = run(&mut cells, b"\x01k", None, |_| object(b"few"));

@@ -6,7 +6,9 @@ mod support;
 use marram_sandbox::{
     Cells, CellsConfig, Decoded, Image, Progress, Quotas, Reading, RestoreError, StartError, Tracking,
 };
-use marram_session::cell::{Base, CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TimerChange};
+use marram_session::cell::{
+    CellId, CellInput, CellOutput, CellStop, CheckpointBase, PortKind, Ran, Run, RunOutcome, TimerChange,
+};
 use marram_wire::id::Port;
 use std::sync::Arc;
 use support::{
@@ -29,13 +31,13 @@ fn relay(letter: char) -> Vec<u8> {
 
 /// What goes in, and the handlers' outputs in words: `c` to the client, `s` to the server.
 fn words(ran: &Ran) -> Vec<String> {
-    assert_eq!(ran.outcome, Outcome::Idle);
+    assert_eq!(ran.outcome, RunOutcome::Idle);
     let side = |port: Port| if port == Port::CLIENT { 'c' } else { 's' };
-    let word = |output: &Output| match output {
-        Output::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
-        Output::Close { port } => format!("{} ends", side(*port)),
-        Output::Pause { stage, port } => format!("stage {stage} pauses {}", side(*port)),
-        Output::Resume { stage, port } => format!("stage {stage} resumes {}", side(*port)),
+    let word = |output: &CellOutput| match output {
+        CellOutput::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
+        CellOutput::Close { port } => format!("{} ends", side(*port)),
+        CellOutput::Pause { stage, port } => format!("stage {stage} pauses {}", side(*port)),
+        CellOutput::Resume { stage, port } => format!("stage {stage} resumes {}", side(*port)),
     };
     ran.outputs.iter().map(word).collect()
 }
@@ -60,8 +62,8 @@ fn a_stage_pauses_by_its_own_number_and_what_is_on_its_way_arrives() {
     });
 }
 
-fn from_server(payload: &'static [u8]) -> Input {
-    Input::Message { port: Port::SERVER, payload: payload.into() }
+fn from_server(payload: &'static [u8]) -> CellInput {
+    CellInput::Message { port: Port::SERVER, payload: payload.into() }
 }
 
 fn relays() -> Arc<Image> {
@@ -75,9 +77,9 @@ fn messages_and_closes_pass_every_stage_in_order() {
         for (input, expected) in [
             (message(b"x"), "s:xabc"),
             (from_server(b"y"), "c:ycba"),
-            (Input::Close { port: Port::CLIENT }, "s ends"),
+            (CellInput::Close { port: Port::CLIENT }, "s ends"),
             (from_server(b""), "c:cba"),
-            (Input::Close { port: Port::SERVER }, "c ends"),
+            (CellInput::Close { port: Port::SERVER }, "c ends"),
         ] {
             assert_eq!(words(&run(&mut cells, CELL, input, 0)), [expected]);
         }
@@ -101,7 +103,7 @@ fn what_a_close_handler_sends_goes_before_the_close() {
         let mut cells = start(&deploy_chain(&[("a", farewell()), ("b", farewell()), ("c", farewell())]));
         assert_eq!(words(&run(&mut cells, CELL, message(b"x"), 0)), ["s:x"]);
         // Each passes on what the ones before it said, and answers the close of its own neighbour.
-        let ran = run(&mut cells, CELL, Input::Close { port: Port::CLIENT }, 0);
+        let ran = run(&mut cells, CELL, CellInput::Close { port: Port::CLIENT }, 0);
         assert_eq!(words(&ran), ["c:by", "s:bye", "c:by", "s:bye", "s:bye", "s ends", "c:by"]);
     });
 }
@@ -178,7 +180,7 @@ fn herald(letter: char) -> Vec<u8> {
 #[test]
 fn every_stage_has_its_ports_before_its_first_message() {
     let stages = [("a", herald('a')), ("b", herald('b'))];
-    let open = |port, kind| Input::Open { port, kind, peer: None };
+    let open = |port, kind| CellInput::Open { port, kind, peer: None };
     let (client, server) = (open(Port::CLIENT, PortKind::Client), open(Port::SERVER, PortKind::Server));
     let mut cells = cells();
     cells.start(CELL, &chain_with(true, &Quotas::default(), &stages), SEED).unwrap();
@@ -255,7 +257,7 @@ fn many_short_handlers_are_preempted_too() {
             progress = cells.poll(CELL);
         }
         let Progress::Done(ran) = progress else { panic!("it is done") };
-        assert_eq!((ran.outcome, ran.outputs.len()), (Outcome::Idle, 0));
+        assert_eq!((ran.outcome, ran.outputs.len()), (RunOutcome::Idle, 0));
         assert!(slices > 0, "60,000 handlers take longer than a slice");
     });
 }
@@ -266,12 +268,12 @@ fn a_stage_that_computes_too_long_is_named() {
         let quotas = Quotas { handler_time_ns: 5_000_000, ..Quotas::default() };
         let image = chain_with(true, &quotas, &[("a", relay('a')), ("busy", busy())]);
         let mut cells = start(&image);
-        let Stop::Kill(reason) = stop(&mut cells, message(b"!")) else { panic!("a kill") };
+        let CellStop::Kill(reason) = stop(&mut cells, message(b"!")) else { panic!("a kill") };
         assert_eq!(reason, "stage 1 (busy): a handler ran longer than handler_time, 5 ms");
         // In one go or in many: for one input a stage has this much time.
         let stages = [("three", relay('a')), ("busy", busy())];
         let mut cells = start(&chain_with(true, &quotas, &stages));
-        let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
+        let CellStop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
         assert!(reason.contains("stage 1 (busy)"), "{reason}");
     });
 }
@@ -285,7 +287,8 @@ fn a_trap_ends_the_chain_and_names_the_stage() {
         for _ in 0..3 {
             // Every time all three slots are free again.
             start_in(&mut cells, CELL, &image);
-            let Outcome::Stopped(Stop::Trap(reason)) = run(&mut cells, CELL, message(b"x"), 0).outcome else {
+            let RunOutcome::Stopped(CellStop::Trap(reason)) = run(&mut cells, CELL, message(b"x"), 0).outcome
+            else {
                 panic!("a trap")
             };
             assert!(reason.starts_with("stage 1 (bad): ") && reason.contains("unreachable"), "{reason}");
@@ -356,14 +359,14 @@ fn a_timer_is_its_stage_s_own() {
         let ran = run(&mut cells, CELL, message(b"7"), 0);
         let set = |stage| TimerChange::Set { stage, token: 55, delay_ns: 5 };
         assert_eq!(ran.timers, [set(0), set(1)]);
-        assert_eq!(words(&run(&mut cells, CELL, Input::Timer { stage: 0, token: 55 }, 5)), ["c:7"]);
+        assert_eq!(words(&run(&mut cells, CELL, CellInput::Timer { stage: 0, token: 55 }, 5)), ["c:7"]);
         // The second one's client is the first, which sets its timer anew and passes the message back.
-        let ran = run(&mut cells, CELL, Input::Timer { stage: 1, token: 0 }, 5);
+        let ran = run(&mut cells, CELL, CellInput::Timer { stage: 1, token: 0 }, 5);
         assert_eq!(
             (ran.outputs.len(), &ran.timers[..]),
             (0, &[TimerChange::Set { stage: 0, token: 0, delay_ns: 5 }][..])
         );
-        let Stop::Kill(reason) = stop(&mut cells, Input::Timer { stage: 2, token: 1 }) else {
+        let CellStop::Kill(reason) = stop(&mut cells, CellInput::Timer { stage: 2, token: 1 }) else {
             panic!("a kill")
         };
         assert!(reason.contains("stage 2") && reason.contains("does not have"), "{reason}");
@@ -373,7 +376,7 @@ fn a_timer_is_its_stage_s_own() {
 #[test]
 fn equal_inputs_leave_equal_chains() {
     twice(|| {
-        let hash = |image: &Arc<Image>, inputs: &[Input]| {
+        let hash = |image: &Arc<Image>, inputs: &[CellInput]| {
             let mut cells = start(image);
             inputs.iter().for_each(|input| {
                 run(&mut cells, CELL, input.clone(), 3);
@@ -409,10 +412,10 @@ fn worker() -> Vec<u8> {
 }
 
 /// The `n`th input of a history, with its time.
-fn nth(n: u8) -> (Input, i64) {
+fn nth(n: u8) -> (CellInput, i64) {
     let payload = bytes::Bytes::copy_from_slice(&[n.wrapping_mul(37) % 17]);
     let port = if n.is_multiple_of(3) { Port::SERVER } else { Port::CLIENT };
-    (Input::Message { port, payload }, i64::from(n) * 10)
+    (CellInput::Message { port, payload }, i64::from(n) * 10)
 }
 
 #[test]
@@ -424,13 +427,13 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
             let mut cells = Cells::new(config).unwrap();
             start_in(&mut cells, CELL, &image);
             // At every boundary a delta on the first checkpoint and all that followed it.
-            let mut list = vec![cells.snapshot(CELL, Base::Image).unwrap().encode()];
+            let mut list = vec![cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode()];
             let mut follower = Cells::new(config).unwrap();
             follower.restore(CELL, &image, &Decoded::decode(&list).unwrap()).unwrap();
             for n in 0..20 {
                 let (input, now_ns) = nth(n);
                 let ran = run(&mut cells, CELL, input, now_ns);
-                list.push(cells.snapshot(CELL, Base::Previous).unwrap().encode());
+                list.push(cells.snapshot(CELL, CheckpointBase::Previous).unwrap().encode());
                 let other = CellId(2);
                 let decoded = Decoded::decode(&list).unwrap();
                 assert_eq!(decoded.image(), image.hash());
@@ -465,7 +468,7 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
                 cells.remove(other);
             }
             for from in [&mut cells, &mut follower] {
-                let full = from.snapshot(CELL, Base::Image).unwrap().encode();
+                let full = from.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
                 from.restore(CellId(3), &image, &Decoded::decode(&[full]).unwrap()).unwrap();
                 assert_eq!(from.state_hash(CellId(3)), from.state_hash(CELL));
             }
@@ -479,9 +482,9 @@ fn a_chain_s_checkpoint_fits_that_chain_only_and_whole() {
     let stages = [("a", worker()), ("b", relay('b'))];
     let image = deploy_chain(&stages);
     let mut cells = start(&image);
-    let full = cells.snapshot(CELL, Base::Image).unwrap().encode();
+    let full = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
     run(&mut cells, CELL, message(b"1"), 5);
-    let delta = cells.snapshot(CELL, Base::Previous).unwrap().encode();
+    let delta = cells.snapshot(CELL, CheckpointBase::Previous).unwrap().encode();
     for end in 0..full.len() {
         assert!(Decoded::decode(&[&full[..end]]).is_err(), "{end}");
     }
@@ -526,12 +529,12 @@ fn parts(checkpoint: &[u8]) -> Vec<&[u8]> {
 fn a_chain_goes_forward_in_all_of_its_stages_or_in_none() {
     let image = deploy_chain(&[("a", worker()), ("b", worker())]);
     let mut cells = start(&image);
-    let mut list = vec![cells.snapshot(CELL, Base::Image).unwrap().encode()];
+    let mut list = vec![cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode()];
     let mut hashes = Vec::new();
     for n in 1..3 {
         let (input, now_ns) = nth(n);
         run(&mut cells, CELL, input, now_ns);
-        list.push(cells.snapshot(CELL, Base::Previous).unwrap().encode());
+        list.push(cells.snapshot(CELL, CheckpointBase::Previous).unwrap().encode());
         hashes.push(cells.state_hash(CELL));
     }
     let [full, first, second] = &list[..] else { panic!("three checkpoints") };
@@ -552,7 +555,7 @@ fn a_chain_goes_forward_in_all_of_its_stages_or_in_none() {
     }
     // A handler of one stage is a run of the chain.
     cells.restore(CellId(3), &image, &Decoded::decode(&[full]).unwrap()).unwrap();
-    run(&mut cells, CellId(3), Input::Timer { stage: 1, token: 1 }, 0);
+    run(&mut cells, CellId(3), CellInput::Timer { stage: 1, token: 1 }, 0);
     for (checkpoint, hash) in [first, second].into_iter().zip(hashes) {
         let delta = Decoded::decode(&[checkpoint]).unwrap();
         cells.advance(follower, &delta).unwrap();
@@ -573,17 +576,17 @@ fn history(image: &Arc<Image>, stages: u8) -> String {
     };
     for n in 0..100 {
         let (input, now_ns) = match n % 10 {
-            7 => (Input::Timer { stage: n % stages, token: u64::from(n) }, i64::from(n) * 10),
-            8 => (Input::Gone { port: Port(7) }, i64::from(n) * 10),
+            7 => (CellInput::Timer { stage: n % stages, token: u64::from(n) }, i64::from(n) * 10),
+            8 => (CellInput::Gone { port: Port(7) }, i64::from(n) * 10),
             _ => nth(n),
         };
         let ran = run(&mut cells, CELL, input, now_ns);
         note(format!("{:?} {:?} {:?} {}", ran.outcome, ran.outputs, ran.timers, ran.clock_read));
         note(format!("{:?} {:?}", cells.state_hash(CELL), cells.memory_bytes(CELL)));
-        let base = if n % 9 == 0 { Base::Image } else { Base::Previous };
+        let base = if n % 9 == 0 { CheckpointBase::Image } else { CheckpointBase::Previous };
         note(format!("{:?}", cells.snapshot(CELL, base).unwrap().encode()));
     }
-    run(&mut cells, CELL, Input::Close { port: Port::CLIENT }, 2_000);
+    run(&mut cells, CELL, CellInput::Close { port: Port::CLIENT }, 2_000);
     note(format!("{:?}", cells.state_hash(CELL)));
     hasher.finalize().to_hex()[..16].to_owned()
 }

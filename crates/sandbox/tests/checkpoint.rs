@@ -8,7 +8,7 @@ use marram_sandbox::{
     Cells, CellsConfig, Decoded, Image, Quotas, Reading, RestoreError, Snapshot, SnapshotError, Tracking,
     limits::PAGE,
 };
-use marram_session::cell::{Base, CellId, Input};
+use marram_session::cell::{CellId, CellInput, CheckpointBase};
 use std::sync::Arc;
 use support::{CELL, ask_at, cells, deploy, deploy_with, echo, guest, message, mixer, run, start_in};
 
@@ -24,7 +24,12 @@ fn step(cells: &mut Cells, cell: CellId, n: usize) -> Vec<Vec<u8>> {
     let now = 1000 + n as i64;
     let mut outputs = ask_at(cells, cell, INPUTS[n % INPUTS.len()], now);
     if n.is_multiple_of(3) {
-        outputs.extend(support::payloads(&run(cells, cell, Input::Timer { stage: 0, token: n as u64 }, now)));
+        outputs.extend(support::payloads(&run(
+            cells,
+            cell,
+            CellInput::Timer { stage: 0, token: n as u64 },
+            now,
+        )));
     }
     outputs
 }
@@ -44,7 +49,8 @@ fn record(tracking: Tracking, full_every: usize) -> History {
     let mut history = History { image, outputs: vec![], hashes: vec![], checkpoints: vec![] };
     for n in 0..3 * INPUTS.len() {
         history.outputs.push(step(&mut cells, CELL, n));
-        let base = if n.is_multiple_of(full_every) { Base::Image } else { Base::Previous };
+        let base =
+            if n.is_multiple_of(full_every) { CheckpointBase::Image } else { CheckpointBase::Previous };
         history.checkpoints.push(cells.snapshot(CELL, base).unwrap().encode());
         history.hashes.push(cells.state_hash(CELL));
     }
@@ -115,11 +121,11 @@ fn memory_in_huge_pages_is_as_before_and_what_is_written_later_is_found_by_pages
         start_in(&mut cells, CELL, &image);
         let fresh = cells.state_hash(CELL);
         ask_at(&mut cells, CELL, b"f", 0);
-        let mut chain = vec![cells.snapshot(CELL, Base::Image).unwrap().encode()];
+        let mut chain = vec![cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode()];
         let mut hashes = vec![cells.state_hash(CELL)];
         for n in 1..3 {
             ask_at(&mut cells, CELL, b"ww", n);
-            chain.push(cells.snapshot(CELL, Base::Previous).unwrap().encode());
+            chain.push(cells.snapshot(CELL, CheckpointBase::Previous).unwrap().encode());
             hashes.push(cells.state_hash(CELL));
         }
         ask_at(&mut cells, CELL, b"ww", 3);
@@ -135,7 +141,7 @@ fn memory_in_huge_pages_is_as_before_and_what_is_written_later_is_found_by_pages
                 assert_eq!(cells.state_hash(CELL), *hash, "{tracking:?} {n} {piece:?}");
                 for now in n..3 {
                     ask_at(&mut cells, CELL, b"ww", now as i64 + 1);
-                    let delta = cells.snapshot(CELL, Base::Previous).unwrap().encode();
+                    let delta = cells.snapshot(CELL, CheckpointBase::Previous).unwrap().encode();
                     assert!(delta.len() < 4 * PAGE, "{tracking:?} {n} {piece:?}: {} bytes", delta.len());
                 }
                 assert_eq!(cells.state_hash(CELL), later, "{tracking:?} {n} {piece:?}");
@@ -225,7 +231,7 @@ fn deltas_build_on_restored_cells() {
         let mut cells = cells_with(Tracking::Auto);
         cells.restore(CELL, &history.image, &Decoded::decode(&chain).unwrap()).unwrap();
         step(&mut cells, CELL, n);
-        let snapshot = cells.snapshot(CELL, Base::Previous).unwrap();
+        let snapshot = cells.snapshot(CELL, CheckpointBase::Previous).unwrap();
         assert!(snapshot.page_count() < 80, "a delta and not everything: {snapshot:?}");
         chain.push(snapshot.encode());
         assert_eq!(cells.state_hash(CELL), history.hashes[n]);
@@ -251,11 +257,17 @@ fn a_cell_that_follows_delta_by_delta_is_the_one_restored_from_all_of_them() {
             other.advance(CELL, &decode(n / 2..n)).unwrap();
             other.advance(CELL, &decode(n..n + 1)).unwrap();
             assert_eq!(other.memory_bytes(CELL), cells.memory_bytes(CELL));
-            assert_eq!(other.snapshot(CELL, Base::Previous).unwrap().page_count(), 0, "{tracking:?} {n}");
-            let mut chain = vec![other.snapshot(CELL, Base::Image).unwrap().encode()];
-            for (base, later) in [Base::Previous, Base::Image].into_iter().zip(n + 1..history.hashes.len()) {
+            assert_eq!(
+                other.snapshot(CELL, CheckpointBase::Previous).unwrap().page_count(),
+                0,
+                "{tracking:?} {n}"
+            );
+            let mut chain = vec![other.snapshot(CELL, CheckpointBase::Image).unwrap().encode()];
+            for (base, later) in
+                [CheckpointBase::Previous, CheckpointBase::Image].into_iter().zip(n + 1..history.hashes.len())
+            {
                 assert_eq!(step(&mut other, CELL, later), history.outputs[later], "{tracking:?} {n} {later}");
-                if base == Base::Image {
+                if base == CheckpointBase::Image {
                     chain.clear();
                 }
                 chain.push(other.snapshot(CELL, base).unwrap().encode());
@@ -277,9 +289,10 @@ fn a_delta_that_is_not_the_next_one_leaves_the_cell_as_it_was() {
     start_in(&mut cells, CellId(2), &history.image);
     let other = deploy(&echo());
     start_in(&mut cells, CellId(3), &other);
-    cells.snapshot(CellId(3), Base::Image).unwrap();
+    cells.snapshot(CellId(3), CheckpointBase::Image).unwrap();
     ask_at(&mut cells, CellId(3), b"x", 0);
-    let stranger = Decoded::decode(&[cells.snapshot(CellId(3), Base::Previous).unwrap().encode()]).unwrap();
+    let stranger =
+        Decoded::decode(&[cells.snapshot(CellId(3), CheckpointBase::Previous).unwrap().encode()]).unwrap();
 
     cells.restore(CELL, &history.image, &decode(0..1)).unwrap();
     cells.advance(CELL, &decode(1..2)).unwrap();
@@ -328,7 +341,8 @@ fn what_fails_half_way_leaves_nothing_and_says_so() {
     let mut cells = cells();
     start_in(&mut cells, CELL, &image);
     let mut take = |base| cells.snapshot(CELL, base).unwrap().encode();
-    let (full, delta) = (Decoded::decode(&[take(Base::Image)]).unwrap(), take(Base::Previous));
+    let (full, delta) =
+        (Decoded::decode(&[take(CheckpointBase::Image)]).unwrap(), take(CheckpointBase::Previous));
     cells.restore(CellId(2), &image, &full).unwrap();
     let mut resized = |pages| {
         let forged = Decoded::decode(&[resized(&delta, (3, pages))]).unwrap();
@@ -364,21 +378,21 @@ fn a_delta_has_the_pages_that_were_written_and_no_others() {
     for tracking in [Tracking::Auto, Tracking::Compare] {
         let mut cells = cells_with(tracking);
         start_in(&mut cells, CELL, &image);
-        assert_eq!(cells.snapshot(CELL, Base::Previous).unwrap_err(), SnapshotError::NoBase);
+        assert_eq!(cells.snapshot(CELL, CheckpointBase::Previous).unwrap_err(), SnapshotError::NoBase);
         let count =
             |cells: &mut Cells, base| cells.snapshot(CELL, base).map(|s: Snapshot| s.page_count()).unwrap();
         ask_at(&mut cells, CELL, &[3], 0);
-        count(&mut cells, Base::Image);
-        assert_eq!(count(&mut cells, Base::Previous), 0);
+        count(&mut cells, CheckpointBase::Image);
+        assert_eq!(count(&mut cells, CheckpointBase::Previous), 0);
         // The same bytes again: the kernel sees writes, a comparison sees changes.
         ask_at(&mut cells, CELL, &[100], 0);
         let expected = match cells.tracking() {
             text if text.starts_with("userfaultfd") => 101,
             _ => 98,
         };
-        assert_eq!(count(&mut cells, Base::Previous), expected, "{tracking:?}");
-        assert_eq!(count(&mut cells, Base::Previous), 0);
-        assert_eq!(count(&mut cells, Base::Image), 101);
+        assert_eq!(count(&mut cells, CheckpointBase::Previous), expected, "{tracking:?}");
+        assert_eq!(count(&mut cells, CheckpointBase::Previous), 0);
+        assert_eq!(count(&mut cells, CheckpointBase::Image), 101);
     }
 }
 
@@ -407,10 +421,10 @@ fn the_first_delta_has_what_was_written_behind_the_first_checkpoint_and_not_what
         for (how, page) in behind.iter().copied().chain([(write, 3), (read, 5), (read, 40)]) {
             ask_at(&mut cells, CELL, &[how, page], 0);
         }
-        let (_, full) = pages(&mut cells, Base::Image);
+        let (_, full) = pages(&mut cells, CheckpointBase::Image);
         let mut kept = vec![full];
         if !at_once {
-            let (count, empty) = pages(&mut cells, Base::Previous);
+            let (count, empty) = pages(&mut cells, CheckpointBase::Previous);
             assert_eq!(count, 0, "{behind:?}");
             kept.push(empty);
         }
@@ -418,7 +432,7 @@ fn the_first_delta_has_what_was_written_behind_the_first_checkpoint_and_not_what
             ask_at(&mut cells, CELL, &[how, page], 0);
         }
         // Each message is written to one more page.
-        let (count, delta) = pages(&mut cells, Base::Previous);
+        let (count, delta) = pages(&mut cells, CheckpointBase::Previous);
         assert_eq!(count, 3, "{behind:?}");
         kept.push(delta);
         let hash = cells.state_hash(CELL);
@@ -505,7 +519,7 @@ fn a_restore_keeps_to_the_quota() {
     start_in(&mut cells, CELL, &image);
     ask_at(&mut cells, CELL, b"g", 0);
     assert_eq!(cells.memory_bytes(CELL), Some(41 * 65_536));
-    let bytes = cells.snapshot(CELL, Base::Image).unwrap().encode();
+    let bytes = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
     let decoded = Decoded::decode(&[resized(&bytes, (41, 42))]).unwrap();
     assert!(matches!(cells.restore(CellId(2), &image, &decoded), Err(RestoreError::Misfit(_))));
 }
@@ -525,7 +539,7 @@ fn zero_and_repeated_pages_cost_almost_nothing_and_noise_costs_its_size() {
     start_in(&mut cells, CELL, &image);
     let mut size = |byte: u8| {
         ask_at(&mut cells, CELL, &[byte], 0);
-        cells.snapshot(CELL, Base::Image).unwrap().encode().len()
+        cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode().len()
     };
     assert!(size(7) < 20_000);
     assert!(size(0) < 6_000);

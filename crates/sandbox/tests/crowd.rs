@@ -4,7 +4,7 @@
 mod support;
 
 use marram_sandbox::{Cells, CellsConfig};
-use marram_session::cell::{Base, CellId};
+use marram_session::cell::{CellId, CheckpointBase};
 use support::{ask_at, deploy, guest, start_in};
 
 const CELLS: u64 = 2_000;
@@ -36,7 +36,7 @@ fn two_thousand_cells_live_in_a_quarter_of_a_gibibyte_and_each_is_its_own() {
         start_in(&mut cells, CellId(number), &image);
         ask_at(&mut cells, CellId(number), &number.to_le_bytes(), 0);
         // Protected, with its dirty pages watched from here on.
-        cells.snapshot(CellId(number), Base::Image).unwrap();
+        cells.snapshot(CellId(number), CheckpointBase::Image).unwrap();
     }
     let grown = resident_kib() - before;
     assert!(grown < 256 << 10, "{CELLS} cells take {grown} KiB");

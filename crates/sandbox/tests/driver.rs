@@ -5,7 +5,7 @@
 mod support;
 
 use marram_sandbox::{Cells, Decoded, Progress};
-use marram_session::cell::{Base, CellId, Run, Stop};
+use marram_session::cell::{CellId, CellStop, CheckpointBase, Run};
 use support::{CELL, ask, ask_at, deploy, message, mixer, module, run, start, stop};
 
 /// More messages than a cell gets without one.
@@ -54,7 +54,7 @@ fn whatever_a_guest_does_wrong_ends_it_for_the_same_reason() {
         let guest = spoiled(at, harm);
         let reasons = [0, MANY].map(|messages| stop(&mut after(messages, &guest), message(&HARMFUL)));
         assert_eq!(reasons[0], reasons[1], "{at}: {harm}");
-        let Stop::Trap(reason) = &reasons[1] else { panic!("{at}: {harm}: {reasons:?}") };
+        let CellStop::Trap(reason) = &reasons[1] else { panic!("{at}: {harm}: {reasons:?}") };
         assert!(reason.contains(why), "{at}: {harm}: {reason:?}");
     }
 }
@@ -84,7 +84,7 @@ fn a_restored_cell_is_what_the_one_that_lived_for_long_is() {
     for n in 0..MANY {
         ask(&mut cells, text(n).as_bytes());
     }
-    let checkpoint = cells.snapshot(CELL, Base::Image).unwrap().encode();
+    let checkpoint = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
     cells.restore(other, &image, &Decoded::decode(&[checkpoint]).unwrap()).unwrap();
     for n in MANY..2 * MANY {
         assert_eq!(

@@ -4,7 +4,7 @@
 mod support;
 
 use marram_sandbox::{Cells, Decoded, ImageFile, Level, Quotas};
-use marram_session::cell::{Base, CellId};
+use marram_session::cell::{CellId, CheckpointBase};
 use std::sync::Arc;
 use support::files::*;
 use support::wasi::{call, proxy};
@@ -140,7 +140,7 @@ fn files_travel_in_checkpoints() {
     start_in(&mut first, CELL, &image);
     let (mut chain, mut follower) = (Vec::new(), support::cells());
     let mut checkpoint = |cells: &mut Cells| {
-        let base = if chain.is_empty() { Base::Image } else { Base::Previous };
+        let base = if chain.is_empty() { CheckpointBase::Image } else { CheckpointBase::Previous };
         chain.push(cells.snapshot(CELL, base).unwrap().encode());
         let mut second = support::cells();
         start_in(&mut second, CellId(5), &image);
@@ -148,8 +148,8 @@ fn files_travel_in_checkpoints() {
         assert_eq!(second.state_hash(CELL), cells.state_hash(CELL), "checkpoint {}", chain.len());
         let next = Decoded::decode(&chain[chain.len() - 1..]).unwrap();
         match base {
-            Base::Image => follower.restore(CELL, &image, &next).unwrap(),
-            Base::Previous => follower.advance(CELL, &next).unwrap(),
+            CheckpointBase::Image => follower.restore(CELL, &image, &next).unwrap(),
+            CheckpointBase::Previous => follower.advance(CELL, &next).unwrap(),
         }
         assert_eq!(follower.state_hash(CELL), cells.state_hash(CELL), "checkpoint {}", chain.len());
         (chain.last().unwrap().len(), second)

@@ -4,7 +4,7 @@
 mod support;
 
 use marram_sandbox::{Decoded, Quotas};
-use marram_session::cell::{Base, CellId};
+use marram_session::cell::{CellId, CheckpointBase};
 use std::collections::BTreeMap;
 use support::wasi::{DATA, call, proxy};
 use support::{CELL, cells, deploy_with, message, run, start_in};
@@ -109,14 +109,18 @@ fn random_histories_survive_restores_at_every_turn() {
             for _ in 0..numbers.below(6) {
                 one_step(&mut cells, &mut model, &mut numbers);
             }
-            let base = if chain.is_empty() || numbers.below(8) == 0 { Base::Image } else { Base::Previous };
-            if base == Base::Image {
+            let base = if chain.is_empty() || numbers.below(8) == 0 {
+                CheckpointBase::Image
+            } else {
+                CheckpointBase::Previous
+            };
+            if base == CheckpointBase::Image {
                 chain.clear();
             }
             chain.push(cells.snapshot(CELL, base).unwrap().encode());
             // One follows from checkpoint to checkpoint.
             let next = Decoded::decode(&chain[chain.len() - 1..]).unwrap();
-            if base == Base::Image {
+            if base == CheckpointBase::Image {
                 follower.remove(CELL);
                 follower.restore(CELL, &image, &next).unwrap();
             } else {
@@ -149,7 +153,7 @@ fn forged_files_are_refused_or_are_files() {
     }
     assert_eq!(call(&mut cells, "path_create_directory", &[3, AT, 1], b"d").0, 0);
     assert_eq!(call(&mut cells, "path_create_directory", &[3, AT, 3], b"d/e").0, 0);
-    let bytes = cells.snapshot(CELL, Base::Image).unwrap().encode();
+    let bytes = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
     cells.remove(CELL);
     let (mut refused, mut alive) = (0, 0);
     // The sections of files are the last ones; contents matter least and are most, so they are sampled.

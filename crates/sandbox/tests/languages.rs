@@ -6,7 +6,9 @@ mod skip;
 mod support;
 
 use marram_sandbox::{Cells, Decoded, Image, ImageFile, Quotas};
-use marram_session::cell::{Base, Input, Outcome, Output, PortKind, Ran, Stop, TimerChange};
+use marram_session::cell::{
+    CellInput, CellOutput, CellStop, CheckpointBase, PortKind, Ran, RunOutcome, TimerChange,
+};
 use marram_wire::id::Port;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,14 +31,17 @@ fn start(image: &Arc<Image>) -> Cells {
     let mut cells = cells();
     cells.start(CELL, image, SEED).unwrap();
     for (port, kind) in [(Port::CLIENT, PortKind::Client), (Port::SERVER, PortKind::Server)] {
-        assert_eq!(run(&mut cells, CELL, Input::Open { port, kind, peer: None }, 0).outcome, Outcome::Idle);
+        assert_eq!(
+            run(&mut cells, CELL, CellInput::Open { port, kind, peer: None }, 0).outcome,
+            RunOutcome::Idle
+        );
     }
     cells
 }
 
 /// What a handler did, as far as anybody else can see.
-fn seen(ran: Ran) -> (Vec<Output>, Vec<TimerChange>, bool) {
-    (ran.outputs, ran.timers, ran.outcome == Outcome::Idle)
+fn seen(ran: Ran) -> (Vec<CellOutput>, Vec<TimerChange>, bool) {
+    (ran.outputs, ran.timers, ran.outcome == RunOutcome::Idle)
 }
 
 /// Numbers without a pattern that matters here.
@@ -47,7 +52,7 @@ fn draw(state: &mut u64) -> u64 {
 
 /// Goes on in another pool, from a checkpoint.
 fn moved(cells: &mut Cells, image: &Arc<Image>) -> Cells {
-    let checkpoint = cells.snapshot(CELL, Base::Image).unwrap().encode();
+    let checkpoint = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
     let mut there = support::cells();
     there.restore(CELL, image, &Decoded::decode(&[checkpoint]).unwrap()).unwrap();
     there
@@ -63,8 +68,8 @@ fn rust_and_c_answer_alike_also_when_they_are_moved_in_between() {
                 .map(|_| b"fnrctTxswpm?"[usize::try_from(draw(&mut state) % 12).unwrap()])
                 .collect();
             let input = match draw(&mut state) % 8 {
-                0 => Input::Timer { stage: 0, token: 1 },
-                1 => Input::Message { port: Port::SERVER, payload: payload.clone().into() },
+                0 => CellInput::Timer { stage: 0, token: 1 },
+                1 => CellInput::Message { port: Port::SERVER, payload: payload.clone().into() },
                 _ => message(&payload),
             };
             let now_ns = i64::from(n) * 1_000_003;
@@ -76,7 +81,7 @@ fn rust_and_c_answer_alike_also_when_they_are_moved_in_between() {
                 }
             }
         }
-        let close = Input::Close { port: Port::CLIENT };
+        let close = CellInput::Close { port: Port::CLIENT };
         let [rust, c] = all.each_mut().map(|cells| seen(run(cells, CELL, close.clone(), i64::MAX)));
         assert_eq!(rust, c);
     }
@@ -89,7 +94,7 @@ fn what_breaks_a_cell_in_rust_breaks_it_in_c() {
         for image in &images {
             let mut cells = start(image);
             let stop = support::stop(&mut cells, message(&[b'f', command]));
-            assert_eq!(matches!(stop, Stop::Kill(_)), is_kill, "{stop:?}");
+            assert_eq!(matches!(stop, CellStop::Kill(_)), is_kill, "{stop:?}");
         }
     }
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use marram_sandbox::{Cells, Decoded, Image, Quotas};
-use marram_session::cell::{Base, CellId, Input, Outcome, PortKind, Stop};
+use marram_session::cell::{CellId, CellInput, CellStop, CheckpointBase, PortKind, RunOutcome};
 use marram_wire::{
     id::Port,
     peer::{Origin, Peer},
@@ -41,7 +41,7 @@ fn peer(last: u8) -> Arc<Peer> {
 
 fn open(cells: &mut Cells, cell: CellId, port: Port, peer: Option<Arc<Peer>>) {
     let kind = if port == Port::SERVER { PortKind::Server } else { PortKind::Client };
-    assert_eq!(run(cells, cell, Input::Open { port, kind, peer }, 0).outcome, Outcome::Idle);
+    assert_eq!(run(cells, cell, CellInput::Open { port, kind, peer }, 0).outcome, RunOutcome::Idle);
 }
 
 /// A cell whose client is known, and one of its further clients, and another one not.
@@ -89,7 +89,7 @@ fn a_client_is_known_until_it_is_gone_and_half_a_name_is_none() {
     for (room, written) in [(0, ""), (2, ""), (3, "web"), (4, "web")] {
         assert_eq!(asked(&mut cells, 0, 1, room), (3, written.to_owned()), "{room} bytes of room");
     }
-    run(&mut cells, CELL, Input::Gone { port: Port(2) }, 0);
+    run(&mut cells, CELL, CellInput::Gone { port: Port(2) }, 0);
     assert_eq!(asked(&mut cells, 2, 0, 64), unknown());
     open(&mut cells, CELL, Port(2), Some(peer(9)));
     assert_eq!(asked(&mut cells, 2, 0, 64), known("192.0.2.9:40000"));
@@ -99,9 +99,9 @@ fn a_client_is_known_until_it_is_gone_and_half_a_name_is_none() {
 fn a_restored_cell_knows_its_clients_from_every_checkpoint() {
     let image = deploy(&asker());
     let mut first = started(&image);
-    let full = first.snapshot(CELL, Base::Image).unwrap().encode();
-    run(&mut first, CELL, Input::Gone { port: Port(2) }, 0);
-    let delta = first.snapshot(CELL, Base::Previous).unwrap().encode();
+    let full = first.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
+    run(&mut first, CELL, CellInput::Gone { port: Port(2) }, 0);
+    let delta = first.snapshot(CELL, CheckpointBase::Previous).unwrap().encode();
     let mut other = cells();
     other.restore(CELL, &image, &Decoded::decode(std::slice::from_ref(&full)).unwrap()).unwrap();
     check(&mut other);
@@ -143,7 +143,7 @@ fn every_stage_of_a_chain_knows_the_client() {
         if server {
             open(&mut first, CELL, Port::SERVER, None);
         }
-        let full = first.snapshot(CELL, Base::Image).unwrap().encode();
+        let full = first.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
         let mut again = cells();
         again.restore(CELL, &image, &Decoded::decode(&[full]).unwrap()).unwrap();
         for cells in [&mut first, &mut again] {
@@ -169,7 +169,7 @@ fn room_outside_memory_ends_the_session_and_initialisation_has_no_client() {
     let inside = "(drop (call $peer (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 7)))";
     let mut cells = cells();
     cells.start(CELL, &deploy(&body(outside, "")), SEED).unwrap();
-    let Stop::Trap(reason) = stop(&mut cells, message(b"x")) else { panic!("it is no kill") };
+    let CellStop::Trap(reason) = stop(&mut cells, message(b"x")) else { panic!("it is no kill") };
     assert!(reason.contains("peer: the range 65530 + 7 is outside memory"), "{reason}");
     cells.start(CellId(2), &deploy(&body(inside, "")), SEED).unwrap();
     assert_eq!(ask_at(&mut cells, CellId(2), b"x", 0), [[0; 0]; 0]);

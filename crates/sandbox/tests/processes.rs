@@ -5,7 +5,7 @@
 mod support;
 
 use marram_sandbox::{Cells, CellsConfig, Chain, Decoded, Images, Progress, Quotas, Reset, Tracking};
-use marram_session::cell::{Base, CellId, Run};
+use marram_session::cell::{CellId, CheckpointBase, Run};
 use marram_wire::id::ImageHash;
 use std::fmt::Write;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn replay_everywhere(dir: &Dir, session: ImageHash) {
     let mut cells = support::cells();
     start_in(&mut cells, CELL, &images.load(session).unwrap());
     for n in 0..STEPS {
-        let base = if n == 0 { Base::Image } else { Base::Previous };
+        let base = if n == 0 { CheckpointBase::Image } else { CheckpointBase::Previous };
         std::fs::write(dir.0.join(format!("checkpoint{n}")), cells.snapshot(CELL, base).unwrap().encode())
             .unwrap();
         step(&mut cells, n, 0);

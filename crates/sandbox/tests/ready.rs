@@ -39,7 +39,12 @@ fn a_cell_from_the_shelf_is_the_same_as_one_that_was_started() {
                 (marram_wire::id::Port::CLIENT, marram_session::cell::PortKind::Client),
                 (marram_wire::id::Port::SERVER, marram_session::cell::PortKind::Server),
             ] {
-                support::run(cells, cell, marram_session::cell::Input::Open { port, kind, peer: None }, 0);
+                support::run(
+                    cells,
+                    cell,
+                    marram_session::cell::CellInput::Open { port, kind, peer: None },
+                    0,
+                );
             }
             let said = [ask_at(cells, cell, b"a", 1), ask_at(cells, cell, b"b", 2)];
             (said, cells.state_hash(cell).unwrap())

@@ -4,7 +4,7 @@
 mod support;
 
 use marram_sandbox::{CellsConfig, Level, Progress, Quotas, limits};
-use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Run, Stop, TimerChange};
+use marram_session::cell::{CellId, CellInput, CellOutput, CellStop, PortKind, Run, RunOutcome, TimerChange};
 use marram_wire::id::Port;
 use support::{
     CELL, SEED, ask, ask_at, cells, deploy, deploy_with, echo, guest, message, mixer, run, start, start_in,
@@ -45,7 +45,7 @@ fn handlers_see_time_timers_and_ports_and_say_what_they_did() {
     assert!(ran.clock_read);
     assert_eq!(
         ran.outputs,
-        [Output::Message { port: Port::SERVER, payload: 99_i64.to_le_bytes().to_vec().into() }]
+        [CellOutput::Message { port: Port::SERVER, payload: 99_i64.to_le_bytes().to_vec().into() }]
     );
     assert_eq!(
         ran.timers,
@@ -55,17 +55,17 @@ fn handlers_see_time_timers_and_ports_and_say_what_they_did() {
             TimerChange::Cancel { stage: 0, token: 1 },
         ]
     );
-    let ran = run(&mut cells, CELL, Input::Timer { stage: 0, token: 5 }, 100);
+    let ran = run(&mut cells, CELL, CellInput::Timer { stage: 0, token: 5 }, 100);
     assert_eq!(
         ran.outputs,
-        [Output::Message { port: Port::CLIENT, payload: 5_u64.to_le_bytes().to_vec().into() }]
+        [CellOutput::Message { port: Port::CLIENT, payload: 5_u64.to_le_bytes().to_vec().into() }]
     );
     assert!(!ran.clock_read);
-    let ran = run(&mut cells, CELL, Input::Close { port: Port::CLIENT }, 100);
-    assert_eq!(ran.outputs, [Output::Message { port: Port::CLIENT, payload: Vec::new().into() }]);
+    let ran = run(&mut cells, CELL, CellInput::Close { port: Port::CLIENT }, 100);
+    assert_eq!(ran.outputs, [CellOutput::Message { port: Port::CLIENT, payload: Vec::new().into() }]);
     let ran = run(&mut cells, CELL, message(b"c"), 100);
-    assert_eq!(ran.outputs, [Output::Close { port: Port::SERVER }]);
-    let Stop::Trap(reason) = stop(&mut cells, message(b"t")) else { panic!("a trap") };
+    assert_eq!(ran.outputs, [CellOutput::Close { port: Port::SERVER }]);
+    let CellStop::Trap(reason) = stop(&mut cells, message(b"t")) else { panic!("a trap") };
     assert!(reason.contains("has closed port 1"), "{reason:?}");
 }
 
@@ -83,17 +83,19 @@ fn pauses_come_in_call_order_with_what_is_sent_whatever_the_cell_has_closed() {
     ));
     let mut cells = start(&image);
     let (client, server) = (Port::CLIENT, Port::SERVER);
-    let pauses = |port| Output::Pause { stage: 0, port };
-    let answer = Output::Message { port: client, payload: b"x".as_slice().into() };
-    let resumes = Output::Resume { stage: 0, port: server };
+    let pauses = |port| CellOutput::Pause { stage: 0, port };
+    let answer = CellOutput::Message { port: client, payload: b"x".as_slice().into() };
+    let resumes = CellOutput::Resume { stage: 0, port: server };
     let first =
-        [pauses(server), Output::Close { port: server }, answer.clone(), resumes.clone(), pauses(client)];
+        [pauses(server), CellOutput::Close { port: server }, answer.clone(), resumes.clone(), pauses(client)];
     assert_eq!(run(&mut cells, CELL, message(b"x"), 0).outputs, first);
     let again = [pauses(server), answer, resumes, pauses(client)];
     assert_eq!(run(&mut cells, CELL, message(b"x"), 0).outputs, again, "the other direction is still open");
-    let Stop::Trap(reason) = stop(&mut cells, Input::Timer { stage: 0, token: 1 }) else { panic!("a trap") };
+    let CellStop::Trap(reason) = stop(&mut cells, CellInput::Timer { stage: 0, token: 1 }) else {
+        panic!("a trap")
+    };
     assert!(reason.contains("pause: port 7 was never opened"), "{reason:?}");
-    let Stop::Trap(reason) = stop(&mut start(&image), Input::Close { port: client }) else {
+    let CellStop::Trap(reason) = stop(&mut start(&image), CellInput::Close { port: client }) else {
         panic!("a trap")
     };
     assert!(reason.contains("resume: port 2 was never opened"), "{reason:?}");
@@ -102,9 +104,9 @@ fn pauses_come_in_call_order_with_what_is_sent_whatever_the_cell_has_closed() {
 #[test]
 fn optional_handlers_may_be_missing() {
     let mut cells = start(&deploy(&echo()));
-    for input in [Input::Timer { stage: 0, token: 1 }, Input::Close { port: Port::CLIENT }] {
+    for input in [CellInput::Timer { stage: 0, token: 1 }, CellInput::Close { port: Port::CLIENT }] {
         let ran = run(&mut cells, CELL, input, 0);
-        assert_eq!((ran.outcome, ran.outputs.len()), (Outcome::Idle, 0));
+        assert_eq!((ran.outcome, ran.outputs.len()), (RunOutcome::Idle, 0));
     }
 }
 
@@ -126,7 +128,7 @@ fn a_cell_can_be_removed_in_the_middle_of_a_handler() {
 fn misdirected_inputs_are_answered_not_obeyed() {
     let mut cells = cells();
     let ran = run(&mut cells, CELL, message(b"x"), 0);
-    assert_eq!(ran.outcome, Outcome::Stopped(Stop::Kill("there is no such cell".into())));
+    assert_eq!(ran.outcome, RunOutcome::Stopped(CellStop::Kill("there is no such cell".into())));
     let spinner = deploy(&guest(r#"(func (export "marram_recv") (param i32 i32 i32) (loop $l (br $l)))"#));
     start_in(&mut cells, CELL, &spinner);
     assert!(cells.start(CELL, &spinner, SEED).is_err());
@@ -134,7 +136,7 @@ fn misdirected_inputs_are_answered_not_obeyed() {
         cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0, logged: None }),
         Progress::Pending
     ));
-    let Outcome::Stopped(Stop::Kill(_)) = run(&mut cells, CELL, message(b"x"), 0).outcome else {
+    let RunOutcome::Stopped(CellStop::Kill(_)) = run(&mut cells, CELL, message(b"x"), 0).outcome else {
         panic!("a kill")
     };
 }
@@ -201,7 +203,7 @@ fn equal_inputs_make_equal_cells_whatever_happens_between() {
     start_in(&mut cells, plain, &image);
     start_in(&mut cells, paused, &image);
     cells.start(other, &image, marram_session::cell::Seed([1; 32])).unwrap();
-    run(&mut cells, other, Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None }, 0);
+    run(&mut cells, other, CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None }, 0);
     for (now, input) in (0..).zip(inputs) {
         let expected = ask_at(&mut cells, plain, input, now);
         // The same between slices of another cell's work, and with checkpoints and hashes taken all the time.
@@ -212,7 +214,7 @@ fn equal_inputs_make_equal_cells_whatever_happens_between() {
         }
         let Progress::Done(ran) = progress else { unreachable!("it was not pending") };
         assert_eq!(support::payloads(&ran), expected);
-        cells.snapshot(paused, marram_session::cell::Base::Image).unwrap();
+        cells.snapshot(paused, marram_session::cell::CheckpointBase::Image).unwrap();
         assert_eq!(cells.state_hash(paused), cells.state_hash(plain));
         assert_eq!(cells.state_hash(plain), cells.state_hash(plain));
     }
@@ -226,14 +228,14 @@ fn a_trap_names_the_function_as_its_author_wrote_it() {
            (func $plain (call $_ZN4shop4cart3add17h0123456789abcdefE))
            (func (export "marram_recv") (param i32 i32 i32) (call $plain))"#,
     ));
-    let Stop::Trap(reason) = stop(&mut start(&image), message(b"")) else { panic!("a trap") };
+    let CellStop::Trap(reason) = stop(&mut start(&image), message(b"")) else { panic!("a trap") };
     assert!(reason.contains("unreachable") && reason.contains("in shop::cart::add < plain < "), "{reason:?}");
 
     let long = "ü".repeat(100_000);
     let image = deploy(&guest(&format!(
         r#"(func $"{long}" unreachable) (func (export "marram_recv") (param i32 i32 i32) (call $"{long}"))"#
     )));
-    let Stop::Trap(reason) = stop(&mut start(&image), message(b"")) else { panic!("a trap") };
+    let CellStop::Trap(reason) = stop(&mut start(&image), message(b"")) else { panic!("a trap") };
     assert!(reason.len() <= limits::REASON_BYTES_MAX, "{}", reason.len());
 }
 
@@ -248,7 +250,7 @@ fn a_full_house_lives_and_is_checkpointed() {
         assert_eq!(ask_at(&mut cells, CellId(n), &n.to_le_bytes(), 0), [n.to_le_bytes()]);
     }
     for n in 0..u64::from(slots) {
-        cells.snapshot(CellId(n), marram_session::cell::Base::Image).unwrap();
+        cells.snapshot(CellId(n), marram_session::cell::CheckpointBase::Image).unwrap();
     }
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();

@@ -4,7 +4,7 @@
 mod support;
 
 use marram_sandbox::{Cells, Image, ImageFile, Images, Quotas};
-use marram_session::cell::{Input, Outcome, PortKind};
+use marram_session::cell::{CellInput, PortKind, RunOutcome};
 use marram_wire::id::Port;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ fn image(name: &str, quotas: &Quotas) -> Arc<Image> {
 fn started(name: &str, quotas: &Quotas) -> Cells {
     let mut cells = cells();
     cells.start(CELL, &image(name, quotas), support::SEED).expect("a fresh cell starts");
-    let open = Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None };
-    assert_eq!(run(&mut cells, CELL, open, 0).outcome, Outcome::Idle);
+    let open = CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None };
+    assert_eq!(run(&mut cells, CELL, open, 0).outcome, RunOutcome::Idle);
     cells
 }
 

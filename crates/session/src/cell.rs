@@ -66,7 +66,7 @@ impl PortKind {
 
 /// One input event. Together with the image and the seed, the sequence of these determines the cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Input {
+pub enum CellInput {
     /// A peer is there: `marram_open(port, kind)`.
     Open {
         /// The peer's port.
@@ -116,7 +116,7 @@ pub struct Run {
     /// Whose handler.
     pub cell: CellId,
     /// What it is given.
-    pub input: Input,
+    pub input: CellInput,
     /// What every `now()` inside this handler returns, in nanoseconds of session time. Replay passes the logged value.
     pub now_ns: i64,
     /// In replay, what the handler's reads from the cache find, in order, and no cache is asked; it may leave some for the
@@ -126,7 +126,7 @@ pub struct Run {
 
 /// What a handler does to its ports, in call order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Output {
+pub enum CellOutput {
     /// `send(port, ptr, len)`.
     Message {
         /// To whom.
@@ -155,7 +155,7 @@ pub enum Output {
     },
 }
 
-impl Output {
+impl CellOutput {
     /// How many of these are messages or closes, which an end receives and acknowledges.
     #[must_use]
     pub fn count_sent(outputs: &[Self]) -> usize {
@@ -217,7 +217,7 @@ pub enum TaskChange {
 
 /// Why a handler did not come to its end. The cell's instance is gone: it stopped in the middle of a handler.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Stop {
+pub enum CellStop {
     /// The guest trapped (unreachable, out of bounds, stack overflow, bad pointer to an import, ...).
     Trap(String),
     /// The host ended it for breaking a quota: handler time, memory.
@@ -226,11 +226,11 @@ pub enum Stop {
 
 /// How a handler ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum RunOutcome {
     /// It returned; the cell waits for its next input.
     Idle,
     /// It was stopped. Its outputs are discarded.
-    Stopped(Stop),
+    Stopped(CellStop),
 }
 
 /// The answer to a [`Run`].
@@ -239,11 +239,11 @@ pub struct Ran {
     /// Whose handler.
     pub cell: CellId,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// Whether the handler observed `now_ns` (by `now`, a WASI clock, or by setting a timer): then it must be logged.
     pub clock_read: bool,
     /// What it sent, in order.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<CellOutput>,
     /// What it did to its timers, in order.
     pub timers: Vec<TimerChange>,
     /// What it did to its tasks and locks, in order.
@@ -256,7 +256,7 @@ pub struct Ran {
 
 /// Which state a checkpoint's sections build on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Base {
+pub enum CheckpointBase {
     /// The app's image: the checkpoint stands alone.
     Image,
     /// The checkpoint taken or restored last on this cell: only what changed since.

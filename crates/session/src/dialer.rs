@@ -17,7 +17,7 @@ const LATE_COUNTS: u64 = 10;
 
 /// Whom to dial and how patient to be. All times in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Config {
+pub struct DialerConfig {
     /// How many edges there are.
     pub edges: u16,
     /// How often a wire is asked whether its edge is there.
@@ -32,7 +32,7 @@ pub struct Config {
 
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Act {
+pub enum DialerAction {
     /// Make a wire there; say [`Dialer::up`] or [`Dialer::failed`].
     Dial(Target),
     /// Ask the edge on this wire whether it is there.
@@ -98,7 +98,7 @@ impl Lateness {
 /// The wires. Names of wires are the caller's, never reused.
 #[derive(Debug)]
 pub struct Dialer {
-    config: Config,
+    config: DialerConfig,
     lateness: Lateness,
     dials: BTreeMap<Target, Dial>,
     wires: BTreeMap<u64, Wire>,
@@ -109,7 +109,7 @@ pub struct Dialer {
 impl Dialer {
     /// The first shard of each edge is to be dialled at once; its welcome tells of the others.
     #[must_use]
-    pub fn new(config: Config, now_ns: u64) -> Self {
+    pub fn new(config: DialerConfig, now_ns: u64) -> Self {
         let first = |edge| (Target { edge, shard: 0 }, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
         let lateness = Lateness::default();
         let dials = (0..config.edges).map(first).collect();
@@ -201,7 +201,7 @@ impl Dialer {
     }
 
     /// Time has passed, or something has happened.
-    pub fn due(&mut self, now_ns: u64, out: &mut Vec<Act>) {
+    pub fn due(&mut self, now_ns: u64, out: &mut Vec<DialerAction>) {
         let Some(due_ns) = self.wake_ns().filter(|due_ns| *due_ns <= now_ns) else { return };
         self.lateness.note(now_ns, due_ns, self.config.heartbeat_timeout_ns * LATE_COUNTS);
         let grace_ns = self.lateness.grace_ns();
@@ -210,21 +210,21 @@ impl Dialer {
                 && at_ns <= now_ns
             {
                 *dial = Dial::Dialling { backoff_ns };
-                out.push(Act::Dial(*target));
+                out.push(DialerAction::Dial(*target));
             }
         }
         for (id, wire) in &mut self.wires {
             if wire.pinged_ns + self.config.heartbeat_interval_ns <= now_ns {
                 wire.pinged_ns = now_ns;
-                out.push(Act::Ping(*id));
+                out.push(DialerAction::Ping(*id));
             }
             let silent_ns = now_ns.saturating_sub(wire.heard_ns);
             let patience_ns = self.config.heartbeat_timeout_ns;
             if silent_ns >= (patience_ns * GIVE_UP).saturating_add(grace_ns) {
-                out.push(Act::Close { wire: *id, silent_ns });
+                out.push(DialerAction::Close { wire: *id, silent_ns });
             } else if !wire.suspected && silent_ns >= patience_ns.saturating_add(grace_ns) {
                 wire.suspected = true;
-                out.push(Act::Suspect { wire: *id, silent_ns });
+                out.push(DialerAction::Suspect { wire: *id, silent_ns });
             }
         }
     }
@@ -261,7 +261,7 @@ mod tests {
     const SECOND: Target = Target { edge: 0, shard: 1 };
 
     fn dialer() -> Dialer {
-        let config = Config {
+        let config = DialerConfig {
             edges: 1,
             heartbeat_interval_ns: 50 * MS,
             heartbeat_timeout_ns: 200 * MS,
@@ -271,18 +271,18 @@ mod tests {
         Dialer::new(config, 0)
     }
 
-    fn due(dialer: &mut Dialer, now_ns: u64) -> Vec<Act> {
+    fn due(dialer: &mut Dialer, now_ns: u64) -> Vec<DialerAction> {
         let mut out = Vec::new();
         dialer.due(now_ns, &mut out);
         out
     }
 
     /// What is done until then by one who always has its turn in time.
-    fn until(dialer: &mut Dialer, end_ns: u64) -> Vec<Act> {
+    fn until(dialer: &mut Dialer, end_ns: u64) -> Vec<DialerAction> {
         let mut acts = Vec::new();
         while let Some(now_ns) = dialer.wake_ns().filter(|now_ns| *now_ns <= end_ns) {
             dialer.due(now_ns, &mut acts);
-            if matches!(acts.last(), Some(Act::Close { .. })) {
+            if matches!(acts.last(), Some(DialerAction::Close { .. })) {
                 break;
             }
         }
@@ -294,7 +294,7 @@ mod tests {
         let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
         let (mut now_ns, mut waits) = (0, Vec::new());
         for wire in 0..8 {
-            assert_eq!(due(&mut dialer, now_ns), [Act::Dial(FIRST)]);
+            assert_eq!(due(&mut dialer, now_ns), [DialerAction::Dial(FIRST)]);
             fail(&mut dialer, &mut random, now_ns, wire);
             let wake_ns = dialer.wake_ns().expect("it is tried again");
             waits.push(wake_ns - now_ns);
@@ -306,13 +306,13 @@ mod tests {
     #[test]
     fn every_shard_is_dialled_once_and_again_when_its_wire_breaks() {
         let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
-        assert_eq!(due(&mut dialer, 0), [Act::Dial(FIRST)]);
+        assert_eq!(due(&mut dialer, 0), [DialerAction::Dial(FIRST)]);
         assert_eq!(due(&mut dialer, MS), []);
         dialer.up(MS, 7, FIRST);
         dialer.welcomed(MS, 7, 2);
-        assert_eq!(due(&mut dialer, MS), [Act::Dial(SECOND)]);
+        assert_eq!(due(&mut dialer, MS), [DialerAction::Dial(SECOND)]);
         assert_eq!(dialer.down(2 * MS, 7, &mut random), Some(FIRST));
-        assert_eq!(due(&mut dialer, 2 * MS), [Act::Dial(FIRST)]);
+        assert_eq!(due(&mut dialer, 2 * MS), [DialerAction::Dial(FIRST)]);
         assert_eq!(dialer.down(2 * MS, 7, &mut random), None);
     }
 
@@ -355,15 +355,15 @@ mod tests {
         let mut dialer = dialer();
         due(&mut dialer, 0);
         dialer.up(0, 7, FIRST);
-        assert_eq!(due(&mut dialer, 50 * MS), [Act::Ping(7)]);
+        assert_eq!(due(&mut dialer, 50 * MS), [DialerAction::Ping(7)]);
         assert!(!dialer.heard(60 * MS, 7));
         let acts = until(&mut dialer, 260 * MS);
-        assert_eq!(acts.last(), Some(&Act::Suspect { wire: 7, silent_ns: 200 * MS }));
+        assert_eq!(acts.last(), Some(&DialerAction::Suspect { wire: 7, silent_ns: 200 * MS }));
         assert!(dialer.is_suspected(7));
         assert!(dialer.heard(270 * MS, 7) && !dialer.heard(270 * MS, 7), "once");
         let dead_ns = 270 * MS + 200 * MS * GIVE_UP;
         let acts = until(&mut dialer, dead_ns);
-        assert_eq!(acts.last(), Some(&Act::Close { wire: 7, silent_ns: 200 * MS * GIVE_UP }));
+        assert_eq!(acts.last(), Some(&DialerAction::Close { wire: 7, silent_ns: 200 * MS * GIVE_UP }));
     }
 
     #[test]
@@ -372,7 +372,7 @@ mod tests {
         due(&mut dialer, 0);
         dialer.up(0, 7, FIRST);
         // It should have asked after 50 ms, and has its turn after 300.
-        assert_eq!(due(&mut dialer, 300 * MS), [Act::Ping(7)]);
+        assert_eq!(due(&mut dialer, 300 * MS), [DialerAction::Ping(7)]);
         let acts = until(&mut dialer, 699 * MS);
         assert!(!dialer.is_suspected(7), "{acts:?}");
         until(&mut dialer, 700 * MS);

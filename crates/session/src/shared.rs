@@ -4,7 +4,7 @@
 //! for one handler at a time, and is answered. This machine stands between those and the one cell that there is. Nothing
 //! of it is logged: a shared cell is not protected yet (DESIGN.md section 5.1).
 
-use crate::cell::{CellId, Input, Outcome, Output, Ran, Run, Stop};
+use crate::cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome};
 use crate::owner::{Kind, Now, Tasks, Timers};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -15,7 +15,7 @@ use marram_wire::id::Port;
 
 /// What a shared cell wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Effect {
+pub enum SharedEffect {
     /// Run a handler of the cell.
     Run(Run),
     /// A member's cell is there.
@@ -23,32 +23,32 @@ pub enum Effect {
     /// The answer to a member's run.
     Ran(Ran),
     /// The cell sent this to a member in a handler that another input ran.
-    Deliver(CellId, Vec<Output>),
+    Deliver(CellId, Vec<CellOutput>),
     /// The cell was stopped: it is gone, and what its members ran there with it.
     Stopped(Vec<CellId>, String),
 }
 
 /// Which input a handler is given, and for whom.
 #[derive(Debug)]
-struct Turn {
+struct QueuedHandler {
     /// The member that waits for the answer; none for a timer or a task, and for a member that has left.
     member: Option<CellId>,
-    input: Input,
+    input: CellInput,
 }
 
 /// A cell that many sessions share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedCell {
     cell: CellId,
     ready: bool,
-    members: BTreeMap<CellId, Seat>,
+    members: BTreeMap<CellId, Member>,
     by_port: BTreeMap<Port, CellId>,
     /// Ports that were a member's and can be another's.
     free: BTreeSet<Port>,
     /// Every port from this one on was never anybody's.
     unused: u32,
-    turns: VecDeque<Turn>,
-    running: Option<Turn>,
+    queue: VecDeque<QueuedHandler>,
+    running: Option<QueuedHandler>,
     timers: Timers,
     tasks: Tasks,
     /// Ports between the stages of a chain that a stage has paused: they pause every client.
@@ -62,7 +62,7 @@ pub struct Shared {
 
 /// A member's place.
 #[derive(Clone, Copy, Debug)]
-struct Seat {
+struct Member {
     port: Port,
     /// Whether the cell was told of it, or is about to be.
     opened: bool,
@@ -70,7 +70,7 @@ struct Seat {
     closed: bool,
 }
 
-impl Shared {
+impl SharedCell {
     /// A shared cell that was asked for under this name and has not started yet.
     #[must_use]
     pub fn new(now: Now, cell: CellId) -> Self {
@@ -82,7 +82,7 @@ impl Shared {
             by_port: BTreeMap::new(),
             free: BTreeSet::new(),
             unused: 0,
-            turns: VecDeque::new(),
+            queue: VecDeque::new(),
             running: None,
             timers: Timers::default(),
             tasks: Tasks::default(),
@@ -111,22 +111,22 @@ impl Shared {
         self.members.is_empty()
     }
 
-    /// A session joins; `member` is what it calls its cell. It is told [`Effect::Started`] when the cell is there.
-    pub fn join(&mut self, member: CellId, out: &mut Vec<Effect>) {
+    /// A session joins; `member` is what it calls its cell. It is told [`SharedEffect::Started`] when the cell is there.
+    pub fn join(&mut self, member: CellId, out: &mut Vec<SharedEffect>) {
         let port = self.free_port();
         self.by_port.insert(port, member);
-        self.members.insert(member, Seat { port, opened: false, closed: false });
+        self.members.insert(member, Member { port, opened: false, closed: false });
         if self.ready {
             self.welcome(member, out);
         }
     }
 
     /// The cell is there for a member, which is paused where all are.
-    fn welcome(&self, member: CellId, out: &mut Vec<Effect>) {
-        out.push(Effect::Started(member));
-        let pauses = self.paused.iter().map(|(stage, port)| Output::Pause { stage: *stage, port: *port });
+    fn welcome(&self, member: CellId, out: &mut Vec<SharedEffect>) {
+        out.push(SharedEffect::Started(member));
+        let pauses = self.paused.iter().map(|(stage, port)| CellOutput::Pause { stage: *stage, port: *port });
         if !self.paused.is_empty() {
-            out.push(Effect::Deliver(member, pauses.collect()));
+            out.push(SharedEffect::Deliver(member, pauses.collect()));
         }
     }
 
@@ -142,49 +142,49 @@ impl Shared {
     }
 
     /// The cell has started.
-    pub fn started(&mut self, now: Now, out: &mut Vec<Effect>) {
+    pub fn started(&mut self, now: Now, out: &mut Vec<SharedEffect>) {
         self.ready = true;
         self.members.keys().for_each(|member| self.welcome(*member, out));
         self.pump(now, out);
     }
 
     /// A member's owner wants a handler run.
-    pub fn run(&mut self, now: Now, run: Run, out: &mut Vec<Effect>) {
+    pub fn run(&mut self, now: Now, run: Run, out: &mut Vec<SharedEffect>) {
         let Some(seat) = self.members.get_mut(&run.cell) else { return };
-        seat.opened |= matches!(run.input, Input::Open { .. });
-        seat.closed |= matches!(run.input, Input::Close { .. });
+        seat.opened |= matches!(run.input, CellInput::Open { .. });
+        seat.closed |= matches!(run.input, CellInput::Close { .. });
         let input = at_port(run.input, seat.port);
-        self.turns.push_back(Turn { member: Some(run.cell), input });
+        self.queue.push_back(QueuedHandler { member: Some(run.cell), input });
         self.pump(now, out);
     }
 
     /// A member's session is over: the cell learns that the client is gone, and its port is free again after that.
-    pub fn leave(&mut self, now: Now, member: CellId, out: &mut Vec<Effect>) {
-        let Some(Seat { port, opened, closed }) = self.members.remove(&member) else { return };
+    pub fn leave(&mut self, now: Now, member: CellId, out: &mut Vec<SharedEffect>) {
+        let Some(Member { port, opened, closed }) = self.members.remove(&member) else { return };
         self.by_port.remove(&port);
         // What it asked for before is handled, but nobody waits for the answer.
-        let turns = self.turns.iter_mut().chain(&mut self.running);
+        let turns = self.queue.iter_mut().chain(&mut self.running);
         turns.filter(|turn| turn.member == Some(member)).for_each(|turn| turn.member = None);
         if !opened {
             self.free.insert(port);
             return;
         }
         if !closed {
-            self.turns.push_back(Turn { member: None, input: Input::Close { port } });
+            self.queue.push_back(QueuedHandler { member: None, input: CellInput::Close { port } });
         }
         // The cell may believe in the port until it is told of this.
-        self.turns.push_back(Turn { member: None, input: Input::Gone { port } });
+        self.queue.push_back(QueuedHandler { member: None, input: CellInput::Gone { port } });
         self.pump(now, out);
     }
 
-    /// The answer to [`Effect::Run`].
-    pub fn ran(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
+    /// The answer to [`SharedEffect::Run`].
+    pub fn ran(&mut self, now: Now, ran: Ran, out: &mut Vec<SharedEffect>) {
         let Some(turn) = self.running.take() else { return };
-        if let Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)) = ran.outcome {
+        if let RunOutcome::Stopped(CellStop::Trap(reason) | CellStop::Kill(reason)) = ran.outcome {
             let members = self.members.keys().copied().collect();
-            return out.push(Effect::Stopped(members, reason));
+            return out.push(SharedEffect::Stopped(members, reason));
         }
-        if let Input::Gone { port } = turn.input {
+        if let CellInput::Gone { port } = turn.input {
             self.free.insert(port);
         }
         let mut fit = true;
@@ -195,24 +195,24 @@ impl Shared {
         let changed = if fit { changed } else { Err("the cell has more timers than the limit".into()) };
         if let Err(reason) = changed {
             let members = self.members.keys().copied().collect();
-            return out.push(Effect::Stopped(members, reason));
+            return out.push(SharedEffect::Stopped(members, reason));
         }
         self.distribute(turn.member, ran, out);
         self.pump(now, out);
     }
 
     /// Gives every member what was sent to its port; the one whose input it was, as the answer.
-    fn distribute(&mut self, member: Option<CellId>, ran: Ran, out: &mut Vec<Effect>) {
+    fn distribute(&mut self, member: Option<CellId>, ran: Ran, out: &mut Vec<SharedEffect>) {
         let mut answer = Vec::new();
-        let mut others: Vec<(CellId, Vec<Output>)> = Vec::new();
+        let mut others: Vec<(CellId, Vec<CellOutput>)> = Vec::new();
         for output in ran.outputs {
             if self.concerns_all(&output) {
                 others.extend(self.members.keys().map(|member| (*member, alloc::vec![output.clone()])));
                 continue;
             }
             let port = match &output {
-                Output::Message { port, .. } | Output::Close { port } => port,
-                Output::Pause { port, .. } | Output::Resume { port, .. } => port,
+                CellOutput::Message { port, .. } | CellOutput::Close { port } => port,
+                CellOutput::Pause { port, .. } | CellOutput::Resume { port, .. } => port,
             };
             let Some(to) = self.by_port.get(port).copied() else { continue };
             let output = to_client(output);
@@ -225,7 +225,7 @@ impl Shared {
             }
         }
         if let Some(cell) = member {
-            out.push(Effect::Ran(Ran {
+            out.push(SharedEffect::Ran(Ran {
                 cell,
                 outputs: answer,
                 timers: Vec::new(),
@@ -233,18 +233,18 @@ impl Shared {
                 ..ran
             }));
         }
-        out.extend(others.into_iter().map(|(to, outputs)| Effect::Deliver(to, outputs)));
+        out.extend(others.into_iter().map(|(to, outputs)| SharedEffect::Deliver(to, outputs)));
     }
 
     /// Whether it pauses or resumes what lies between stages, and with it every client; remembers it for those that come later.
-    fn concerns_all(&mut self, output: &Output) -> bool {
+    fn concerns_all(&mut self, output: &CellOutput) -> bool {
         let inner = |stage: u8, port: Port| stage > 0 || port == Port::SERVER;
         match *output {
-            Output::Pause { stage, port } if inner(stage, port) => {
+            CellOutput::Pause { stage, port } if inner(stage, port) => {
                 self.paused.insert((stage, port));
                 true
             }
-            Output::Resume { stage, port } if inner(stage, port) => {
+            CellOutput::Resume { stage, port } if inner(stage, port) => {
                 self.paused.remove(&(stage, port));
                 true
             }
@@ -253,7 +253,7 @@ impl Shared {
     }
 
     /// Time has passed.
-    pub fn tick(&mut self, now: Now, out: &mut Vec<Effect>) {
+    pub fn tick(&mut self, now: Now, out: &mut Vec<SharedEffect>) {
         self.pump(now, out);
     }
 
@@ -268,13 +268,13 @@ impl Shared {
     }
 
     /// Members in the order in which they asked; timers first, then tasks, but none twice in a row while another waits.
-    fn pump(&mut self, now: Now, out: &mut Vec<Effect>) {
+    fn pump(&mut self, now: Now, out: &mut Vec<SharedEffect>) {
         if !self.ready || self.running.is_some() {
             return;
         }
         let mono_ns = i64::try_from(now.mono_ns).unwrap_or(i64::MAX);
         let now_ns = mono_ns.saturating_add(self.clock_offset_ns).max(self.last_ns);
-        let own = |input| Turn { member: None, input };
+        let own = |input| QueuedHandler { member: None, input };
         let found = self.last.others_first().into_iter().find_map(|kind| {
             let turn = match kind {
                 Kind::Timer => {
@@ -282,33 +282,33 @@ impl Shared {
                     self.timers.fire().map(own)
                 }
                 Kind::Task => self.tasks.next().map(own),
-                Kind::Message => self.turns.pop_front(),
+                Kind::Message => self.queue.pop_front(),
             };
             turn.map(|turn| (kind, turn))
         });
         let Some((kind, turn)) = found else { return };
         self.last = kind;
         self.last_ns = now_ns;
-        out.push(Effect::Run(Run { cell: self.cell, input: turn.input.clone(), now_ns, logged: None }));
+        out.push(SharedEffect::Run(Run { cell: self.cell, input: turn.input.clone(), now_ns, logged: None }));
         self.running = Some(turn);
     }
 }
 
 /// A member knows one port, its client's; the cell knows it by another.
-fn at_port(input: Input, port: Port) -> Input {
+fn at_port(input: CellInput, port: Port) -> CellInput {
     match input {
-        Input::Open { kind, peer, .. } => Input::Open { port, kind, peer },
-        Input::Message { payload, .. } => Input::Message { port, payload },
-        Input::Close { .. } => Input::Close { port },
-        other @ (Input::Gone { .. } | Input::Timer { .. } | Input::Task { .. }) => other,
+        CellInput::Open { kind, peer, .. } => CellInput::Open { port, kind, peer },
+        CellInput::Message { payload, .. } => CellInput::Message { port, payload },
+        CellInput::Close { .. } => CellInput::Close { port },
+        other @ (CellInput::Gone { .. } | CellInput::Timer { .. } | CellInput::Task { .. }) => other,
     }
 }
 
-fn to_client(output: Output) -> Output {
+fn to_client(output: CellOutput) -> CellOutput {
     match output {
-        Output::Message { payload, .. } => Output::Message { port: Port::CLIENT, payload },
-        Output::Close { .. } => Output::Close { port: Port::CLIENT },
-        Output::Pause { stage, .. } => Output::Pause { stage, port: Port::CLIENT },
-        Output::Resume { stage, .. } => Output::Resume { stage, port: Port::CLIENT },
+        CellOutput::Message { payload, .. } => CellOutput::Message { port: Port::CLIENT, payload },
+        CellOutput::Close { .. } => CellOutput::Close { port: Port::CLIENT },
+        CellOutput::Pause { stage, .. } => CellOutput::Pause { stage, port: Port::CLIENT },
+        CellOutput::Resume { stage, .. } => CellOutput::Resume { stage, port: Port::CLIENT },
     }
 }

@@ -3,9 +3,11 @@
 
 use bytes::Bytes;
 use marram_session::{
-    cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Stop, TaskChange, TimerChange},
+    cell::{
+        CellId, CellInput, CellOutput, CellStop, PortKind, Ran, Run, RunOutcome, TaskChange, TimerChange,
+    },
     owner::Now,
-    shared::{Effect, Shared},
+    shared::{SharedCell, SharedEffect},
 };
 use marram_wire::id::Port;
 
@@ -20,14 +22,14 @@ fn at(mono_ns: u64) -> Now {
 
 /// A shared cell with what it asked for since last looked at.
 struct Bench {
-    shared: Shared,
-    out: Vec<Effect>,
+    shared: SharedCell,
+    out: Vec<SharedEffect>,
     now: u64,
 }
 
 impl Bench {
     fn new() -> Self {
-        let mut bench = Self { shared: Shared::new(at(0), CELL), out: Vec::new(), now: 0 };
+        let mut bench = Self { shared: SharedCell::new(at(0), CELL), out: Vec::new(), now: 0 };
         bench.shared.started(at(0), &mut bench.out);
         bench
     }
@@ -44,7 +46,7 @@ impl Bench {
         bench
     }
 
-    fn ask(&mut self, member: CellId, input: Input) {
+    fn ask(&mut self, member: CellId, input: CellInput) {
         self.shared.run(at(self.now), Run { cell: member, input, now_ns: 0, logged: None }, &mut self.out);
     }
 
@@ -52,43 +54,43 @@ impl Bench {
         self.ask(member, message(Port::CLIENT, text));
     }
 
-    fn answer(&mut self, outputs: &[Output]) {
+    fn answer(&mut self, outputs: &[CellOutput]) {
         self.answer_with(outputs, &[]);
     }
 
-    fn answer_with(&mut self, outputs: &[Output], timers: &[TimerChange]) {
+    fn answer_with(&mut self, outputs: &[CellOutput], timers: &[TimerChange]) {
         let ran = Ran { outputs: outputs.to_vec(), timers: timers.to_vec(), ..idle(CELL) };
         self.shared.ran(at(self.now), ran, &mut self.out);
     }
 
-    fn seen(&mut self) -> Vec<Effect> {
+    fn seen(&mut self) -> Vec<SharedEffect> {
         std::mem::take(&mut self.out)
     }
 
     /// The inputs that the cell was given since last looked at.
-    fn inputs(&mut self) -> Vec<Input> {
-        let run = |effect| if let Effect::Run(run) = effect { Some(run.input) } else { None };
+    fn inputs(&mut self) -> Vec<CellInput> {
+        let run = |effect| if let SharedEffect::Run(run) = effect { Some(run.input) } else { None };
         self.seen().into_iter().filter_map(run).collect()
     }
 }
 
-fn open() -> Input {
-    Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None }
+fn open() -> CellInput {
+    CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None }
 }
 
-fn message(port: Port, text: &'static str) -> Input {
-    Input::Message { port, payload: Bytes::from_static(text.as_bytes()) }
+fn message(port: Port, text: &'static str) -> CellInput {
+    CellInput::Message { port, payload: Bytes::from_static(text.as_bytes()) }
 }
 
-fn sent(port: Port, text: &'static str) -> Output {
-    Output::Message { port, payload: Bytes::from_static(text.as_bytes()) }
+fn sent(port: Port, text: &'static str) -> CellOutput {
+    CellOutput::Message { port, payload: Bytes::from_static(text.as_bytes()) }
 }
 
 fn idle(cell: CellId) -> Ran {
     let (outputs, timers, tasks) = (Vec::new(), Vec::new(), Vec::new());
     Ran {
         cell,
-        outcome: Outcome::Idle,
+        outcome: RunOutcome::Idle,
         clock_read: false,
         outputs,
         timers,
@@ -100,13 +102,13 @@ fn idle(cell: CellId) -> Ran {
 
 #[test]
 fn members_wait_for_the_cell_and_are_told_when_it_is_there() {
-    let mut shared = Shared::new(at(0), CELL);
+    let mut shared = SharedCell::new(at(0), CELL);
     let mut out = Vec::new();
     shared.join(ANNA, &mut out);
     assert_eq!(out, []);
     shared.started(at(1), &mut out);
     shared.join(BELA, &mut out);
-    assert_eq!(out, [Effect::Started(ANNA), Effect::Started(BELA)]);
+    assert_eq!(out, [SharedEffect::Started(ANNA), SharedEffect::Started(BELA)]);
 }
 
 #[test]
@@ -117,14 +119,13 @@ fn each_member_has_a_port_of_its_own_and_none_is_the_server_s() {
         bench.ask(member, open());
         bench.answer(&[]);
     }
-    let ports: Vec<_> =
-        bench
-            .inputs()
-            .into_iter()
-            .map(|input| {
-                if let Input::Open { port, kind, .. } = input { (port.0, kind) } else { panic!("{input:?}") }
-            })
-            .collect();
+    let ports: Vec<_> = bench
+        .inputs()
+        .into_iter()
+        .map(|input| {
+            if let CellInput::Open { port, kind, .. } = input { (port.0, kind) } else { panic!("{input:?}") }
+        })
+        .collect();
     assert_eq!(ports, [(0, PortKind::Client), (2, PortKind::Client), (3, PortKind::Client)]);
 }
 
@@ -147,8 +148,8 @@ fn outputs_go_to_whom_they_are_for_and_the_asker_s_are_its_answer() {
     assert_eq!(
         bench.seen(),
         [
-            Effect::Ran(Ran { outputs: vec![sent(Port::CLIENT, "ok")], ..idle(ANNA) }),
-            Effect::Deliver(BELA, vec![sent(Port::CLIENT, "one"), sent(Port::CLIENT, "two")]),
+            SharedEffect::Ran(Ran { outputs: vec![sent(Port::CLIENT, "ok")], ..idle(ANNA) }),
+            SharedEffect::Deliver(BELA, vec![sent(Port::CLIENT, "one"), sent(Port::CLIENT, "two")]),
         ]
     );
 }
@@ -161,27 +162,27 @@ fn a_member_that_leaves_is_announced_and_its_port_is_free_after_that() {
     assert_eq!(bench.inputs(), [message(Port(0), "last words")]);
     // Nobody hears the answer.
     bench.answer(&[sent(Port(0), "lost")]);
-    assert_eq!(bench.inputs(), [Input::Close { port: Port(0) }]);
+    assert_eq!(bench.inputs(), [CellInput::Close { port: Port(0) }]);
     bench.shared.join(CORA, &mut bench.out);
     bench.answer(&[]);
-    assert_eq!(bench.inputs(), [Input::Gone { port: Port(0) }]);
+    assert_eq!(bench.inputs(), [CellInput::Gone { port: Port(0) }]);
     bench.answer(&[]);
     bench.ask(CORA, open());
-    assert_eq!(bench.inputs(), [Input::Open { port: Port(3), kind: PortKind::Client, peer: None }]);
+    assert_eq!(bench.inputs(), [CellInput::Open { port: Port(3), kind: PortKind::Client, peer: None }]);
     bench.answer(&[]);
     bench.shared.join(ANNA, &mut bench.out);
     bench.ask(ANNA, open());
-    assert_eq!(bench.inputs(), [Input::Open { port: Port(0), kind: PortKind::Client, peer: None }]);
+    assert_eq!(bench.inputs(), [CellInput::Open { port: Port(0), kind: PortKind::Client, peer: None }]);
 }
 
 #[test]
 fn a_member_that_said_that_it_is_done_is_not_closed_twice() {
     let mut bench = Bench::of(&[ANNA]);
-    bench.ask(ANNA, Input::Close { port: Port::CLIENT });
+    bench.ask(ANNA, CellInput::Close { port: Port::CLIENT });
     bench.answer(&[]);
     bench.seen();
     bench.shared.leave(at(0), ANNA, &mut bench.out);
-    assert_eq!(bench.inputs(), [Input::Gone { port: Port(0) }]);
+    assert_eq!(bench.inputs(), [CellInput::Gone { port: Port(0) }]);
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn timers_belong_to_the_cell_and_take_turns_with_members() {
     bench.answer_with(&[], &[again]);
     bench.answer(&[]);
     // A cell that is always due still hears its members.
-    let timer = || Input::Timer { stage: 0, token: 7 };
+    let timer = || CellInput::Timer { stage: 0, token: 7 };
     assert_eq!(bench.inputs(), [timer(), message(Port(0), "x"), timer()]);
 }
 
@@ -220,7 +221,7 @@ fn the_cell_s_clock_never_runs_backwards() {
         bench.now = mono_ns;
         bench.say(ANNA, "x");
         times.extend(bench.seen().into_iter().filter_map(|effect| match effect {
-            Effect::Run(run) => Some(run.now_ns),
+            SharedEffect::Run(run) => Some(run.now_ns),
             _ => None,
         }));
         bench.answer(&[]);
@@ -233,16 +234,16 @@ fn a_cell_that_is_stopped_takes_all_members_with_it() {
     let mut bench = Bench::of(&[ANNA, BELA]);
     bench.say(BELA, "poison");
     bench.seen();
-    let outcome = Outcome::Stopped(Stop::Trap("unreachable".into()));
+    let outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into()));
     bench.shared.ran(at(0), Ran { outcome, ..idle(CELL) }, &mut bench.out);
-    assert_eq!(bench.seen(), [Effect::Stopped(vec![ANNA, BELA], "unreachable".into())]);
+    assert_eq!(bench.seen(), [SharedEffect::Stopped(vec![ANNA, BELA], "unreachable".into())]);
 }
 
 #[test]
 fn tasks_of_a_shared_cell_run_in_turn_with_its_members() {
     let mut bench = Bench::of(&[ANNA]);
     let spawn = |token| TaskChange::Spawn { stage: 0, token };
-    let task = |token| Input::Task { stage: 0, token };
+    let task = |token| CellInput::Task { stage: 0, token };
     bench.say(ANNA, "a");
     let answer = |bench: &mut Bench, tasks: &[TaskChange]| {
         let ran = Ran { tasks: tasks.to_vec(), ..idle(CELL) };
@@ -257,16 +258,19 @@ fn tasks_of_a_shared_cell_run_in_turn_with_its_members() {
     bench.say(ANNA, "c");
     answer(&mut bench, &[TaskChange::Lock { stage: 0, id: 1, token: 7 }]);
     answer(&mut bench, &[TaskChange::Unlock { stage: 0, id: 2, token: 7 }]);
-    let stopped = bench.seen().into_iter().find(|effect| matches!(effect, Effect::Stopped(..)));
-    assert_eq!(stopped, Some(Effect::Stopped(vec![ANNA], "unlock: task 7 does not hold lock 2".into())));
+    let stopped = bench.seen().into_iter().find(|effect| matches!(effect, SharedEffect::Stopped(..)));
+    assert_eq!(
+        stopped,
+        Some(SharedEffect::Stopped(vec![ANNA], "unlock: task 7 does not hold lock 2".into()))
+    );
 }
 
-fn pause(stage: u8, port: Port) -> Output {
-    Output::Pause { stage, port }
+fn pause(stage: u8, port: Port) -> CellOutput {
+    CellOutput::Pause { stage, port }
 }
 
-fn resume(stage: u8, port: Port) -> Output {
-    Output::Resume { stage, port }
+fn resume(stage: u8, port: Port) -> CellOutput {
+    CellOutput::Resume { stage, port }
 }
 
 #[test]
@@ -275,9 +279,9 @@ fn a_pause_holds_for_the_client_whose_port_it_is() {
     bench.say(ANNA, "a");
     bench.answer(&[pause(0, Port(2)), pause(0, Port::CLIENT), resume(0, Port::CLIENT)]);
     let seen = bench.seen();
-    let Effect::Ran(ran) = &seen[1] else { panic!("{seen:?}") };
+    let SharedEffect::Ran(ran) = &seen[1] else { panic!("{seen:?}") };
     assert_eq!(ran.outputs, [pause(0, Port::CLIENT), resume(0, Port::CLIENT)]);
-    assert_eq!(seen[2..], [Effect::Deliver(BELA, vec![pause(0, Port::CLIENT)])]);
+    assert_eq!(seen[2..], [SharedEffect::Deliver(BELA, vec![pause(0, Port::CLIENT)])]);
 }
 
 #[test]
@@ -286,12 +290,15 @@ fn what_a_chain_pauses_between_its_stages_pauses_all_clients_and_those_that_come
     let inner = [pause(0, Port::SERVER), pause(1, Port::CLIENT)];
     bench.say(ANNA, "a");
     bench.answer(&inner);
-    let to = |member: CellId, output: &Output| Effect::Deliver(member, vec![output.clone()]);
+    let to = |member: CellId, output: &CellOutput| SharedEffect::Deliver(member, vec![output.clone()]);
     let each = inner.iter().flat_map(|output| [to(ANNA, output), to(BELA, output)]);
     assert_eq!(bench.seen()[2..], each.collect::<Vec<_>>());
     bench.say(BELA, "b");
     bench.answer(&[resume(0, Port::SERVER)]);
     bench.seen();
     bench.shared.join(CORA, &mut bench.out);
-    assert_eq!(bench.seen(), [Effect::Started(CORA), Effect::Deliver(CORA, vec![pause(1, Port::CLIENT)])]);
+    assert_eq!(
+        bench.seen(),
+        [SharedEffect::Started(CORA), SharedEffect::Deliver(CORA, vec![pause(1, Port::CLIENT)])]
+    );
 }

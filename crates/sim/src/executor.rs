@@ -19,7 +19,9 @@ use crate::program::LENGTH;
 use bytes::Bytes;
 use marram_edge::api::CellError;
 use marram_session::cell::SealedCheckpoint;
-use marram_session::cell::{Base, CellId, Input, Outcome, PortKind, Ran, Run, Seed, Stop, TimerChange};
+use marram_session::cell::{
+    CellId, CellInput, CellStop, CheckpointBase, PortKind, Ran, Run, RunOutcome, Seed, TimerChange,
+};
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
@@ -226,7 +228,7 @@ impl Cells {
         let cell = self.cells.get_mut(&run.cell)?;
         let mut ran = Ran {
             cell: run.cell,
-            outcome: Outcome::Idle,
+            outcome: RunOutcome::Idle,
             clock_read: false,
             outputs: Vec::new(),
             timers: Vec::new(),
@@ -236,7 +238,7 @@ impl Cells {
         };
         if self.habits.poison.is_some_and(|poison| cell.is_poisoned(poison, past)) {
             past.poisoned = true;
-            ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into()));
+            ran.outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into()));
             self.cells.remove(&run.cell);
             return Some((ran, Seen::default()));
         }
@@ -256,21 +258,21 @@ impl Cells {
             hashes.push(cell.stages.hash());
         }
         let timer = match run.input {
-            Input::Timer { stage, .. } => Some(stage),
+            CellInput::Timer { stage, .. } => Some(stage),
             _ => None,
         };
-        let task = matches!(run.input, Input::Task { .. });
+        let task = matches!(run.input, CellInput::Task { .. });
         let (random, read) = (cell.stages.drawn() > drawn, !ran.reads.is_empty());
         let chain = cell.stages.are_several();
         Some((ran, Seen { replayed, timer, task, random, read, datagram, chain }))
     }
 
     /// Saves a cell, to be sealed later.
-    pub(crate) fn copy(&mut self, id: CellId, base: Base, past: &mut Past) {
+    pub(crate) fn copy(&mut self, id: CellId, base: CheckpointBase, past: &mut Past) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let state = cell.save();
         let mut sections = match (base, &cell.saved) {
-            (Base::Previous, Some(saved)) => {
+            (CheckpointBase::Previous, Some(saved)) => {
                 let mut sections = vec![DELTA];
                 sections.extend_from_slice(&(state.len() as u64).to_le_bytes());
                 sections.extend_from_slice(&fingerprint(saved));
@@ -278,11 +280,11 @@ impl Cells {
                 sections.extend(state.iter().zip(saved).map(|(now, then)| now ^ then));
                 sections
             }
-            (Base::Previous, None) => {
+            (CheckpointBase::Previous, None) => {
                 past.violations.push(format!("{id:?} has no checkpoint for a delta to build on"));
                 return;
             }
-            (Base::Image, _) => {
+            (CheckpointBase::Image, _) => {
                 let mut sections = vec![FULL];
                 sections.extend_from_slice(&(state.len() as u64).to_le_bytes());
                 sections.extend_from_slice(&state);
@@ -398,8 +400,8 @@ impl Cells {
 }
 
 /// A cell sees who its client is, and whoever runs it again sees the same.
-fn judge_client(input: &Input, event: ([u8; 32], u64), past: &mut Past) {
-    let Input::Open { port, kind, peer } = input else { return };
+fn judge_client(input: &CellInput, event: ([u8; 32], u64), past: &mut Past) {
+    let CellInput::Open { port, kind, peer } = input else { return };
     match peer {
         Some(peer) if kind.is_client() => {
             let before = past.clients.entry(event).or_insert_with(|| Arc::clone(peer));
@@ -413,9 +415,9 @@ fn judge_client(input: &Input, event: ([u8; 32], u64), past: &mut Past) {
 }
 
 /// A cell sees how its peers speak, and every message of one that speaks in datagrams is a whole one: it says how long it is.
-fn judge_datagrams(input: &Input, datagrams: [bool; 2], past: &mut Past) -> bool {
+fn judge_datagrams(input: &CellInput, datagrams: [bool; 2], past: &mut Past) -> bool {
     match input {
-        Input::Open { port, kind, .. } => {
+        CellInput::Open { port, kind, .. } => {
             let expected = match *port {
                 Port::CLIENT => PortKind::client(datagrams[0]),
                 _ => PortKind::server(datagrams[1]),
@@ -425,7 +427,7 @@ fn judge_datagrams(input: &Input, datagrams: [bool; 2], past: &mut Past) -> bool
             }
             false
         }
-        Input::Message { port, payload } if datagrams[usize::from(*port != Port::CLIENT)] => {
+        CellInput::Message { port, payload } if datagrams[usize::from(*port != Port::CLIENT)] => {
             let length = payload.first_chunk::<LENGTH>().map(|length| u32::from_le_bytes(*length) as usize);
             if length != Some(payload.len()) {
                 past.violations.push(format!(
@@ -487,16 +489,16 @@ impl Cell {
     }
 
     fn run(&mut self, run: &Run, (reads, datagrams): (bool, [bool; 2]), ran: &mut Ran, past: &mut Past) {
-        if matches!(run.input, Input::Gone { .. }) {
+        if matches!(run.input, CellInput::Gone { .. }) {
             return;
         }
         self.events += 1;
-        if let Input::Timer { stage, token } = run.input
+        if let CellInput::Timer { stage, token } = run.input
             && !past.timers.contains(&(self.seed.0, stage, token))
         {
             past.violations.push(format!("a timer {token} fired in stage {stage}, which never set it"));
         }
-        if let Input::Task { stage, token } = run.input
+        if let CellInput::Task { stage, token } = run.input
             && !self.tasks.take(stage, token)
         {
             past.violations.push(format!("task {token} of stage {stage} ran, and it was not its turn"));
@@ -564,7 +566,7 @@ impl Cell {
     }
 
     /// The twin's part goes behind the fake's, its size last.
-    fn save_twin(&self, base: Base, sections: &mut Vec<u8>, past: &mut Past) {
+    fn save_twin(&self, base: CheckpointBase, sections: &mut Vec<u8>, past: &mut Past) {
         if let (Some(twins), Some(twin)) = (&mut past.twins, self.twin) {
             let part = twins.save(twin, base);
             sections.extend_from_slice(&part);

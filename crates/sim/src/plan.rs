@@ -6,7 +6,7 @@ mod opening;
 pub use faults::{Fault, Moment, On, Place, Strike, When};
 
 use crate::{executor::Shape, random::Random};
-use marram_edge::api::{App, Keep, Protect, Witness};
+use marram_edge::api::{App, CheckpointHolder, Protect, WitnessMode};
 use marram_wire::{id::ImageHash, limits::RETAINED_MAX};
 
 /// A microsecond of virtual time.
@@ -355,7 +355,7 @@ fn site(seed: u64, load: Load) -> Option<Site> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Memory {
     /// Whether recoveries wait for it.
-    pub how: Witness,
+    pub how: WitnessMode,
     /// When it is away, for how long, and in which way.
     pub away: Vec<(u64, u64, Absence)>,
     /// When which edge claims a generation of which group.
@@ -390,7 +390,7 @@ fn memory(seed: u64) -> Option<Memory> {
     let random = &mut random;
     random.percent(50).then(|| {
         let count = if random.percent(50) { random.between(1, 3) } else { 0 };
-        let how = random.pick(&[Witness::Strict, Witness::Lenient]);
+        let how = random.pick(&[WitnessMode::Strict, WitnessMode::Lenient]);
         let kinds = [Absence::Frozen, Absence::Cut, Absence::Dead];
         let mut away = || (random.magnitude(MS, 2 * S), random.magnitude(MS, S), random.pick(&kinds));
         let away = (0..count).map(|_| away()).collect();
@@ -410,7 +410,7 @@ fn apps(
     linger_ms: u64,
     (weirs, standby, witness): (bool, Option<Protect>, &Option<Memory>),
 ) -> Vec<App> {
-    let keep = random.pick(&[Keep::Client, Keep::Server, Keep::Both]);
+    let keep = random.pick(&[CheckpointHolder::Client, CheckpointHolder::Server, CheckpointHolder::Both]);
     let recovery_target_ns = random.pick(&[0, 20 * US, 200 * US, 5 * MS]);
     let app = |service: Service| App {
         name: service.name().into(),
@@ -420,7 +420,7 @@ fn apps(
             _ => standby.unwrap_or(Protect::Endpoints),
         },
         server: service.has_server().then(|| SERVER.into()),
-        keep: if service == Service::Alone { Keep::Client } else { keep },
+        keep: if service == Service::Alone { CheckpointHolder::Client } else { keep },
         recovery_target_ns,
         linger_ms: u32::try_from(linger_ms).unwrap_or(u32::MAX),
         messages_per_s: 0,
@@ -431,7 +431,7 @@ fn apps(
         priority: 0,
         witness: match witness {
             Some(witness) if service == Service::Alone => witness.how,
-            _ => Witness::None,
+            _ => WitnessMode::None,
         },
         cache: None,
     };

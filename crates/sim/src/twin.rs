@@ -4,7 +4,7 @@
 
 use crate::executor::Shape;
 use marram_sandbox::{Cells, CellsConfig, Chain, Decoded, Image, Images, Progress, Quotas};
-use marram_session::cell::{Base, CellId, Ran, Run, Seed};
+use marram_session::cell::{CellId, CheckpointBase, Ran, Run, Seed};
 use marram_wire::id::ImageHash;
 use std::{
     collections::BTreeMap,
@@ -137,7 +137,7 @@ impl Twins {
             .then(|| format!("after event {event} the Wasm machine's state differs from an earlier run's"))
     }
 
-    pub(crate) fn save(&mut self, twin: CellId, base: Base) -> Vec<u8> {
+    pub(crate) fn save(&mut self, twin: CellId, base: CheckpointBase) -> Vec<u8> {
         self.cells.snapshot(twin, base).expect("an idle twin can be saved").encode()
     }
 

@@ -12,10 +12,10 @@ use crate::{
     world::Seat,
 };
 use bounds::Bounds;
-use marram_edge::api::Witness;
-use marram_session::cell::{CellId, Outcome, Ran};
+use marram_edge::api::WitnessMode;
+use marram_session::cell::{CellId, Ran, RunOutcome};
 use marram_wire::{
-    frame::{Frame, Hello, Live, Promise, Promised, Speaker},
+    frame::{Frame, Hello, Live, Promise, Promised, Sender},
     header::Header,
     id::{Generation, SessionId},
 };
@@ -102,7 +102,7 @@ pub struct Watch {
     cells: BTreeMap<(Seat, CellId), SessionId>,
     owner: Option<Seat>,
     /// What the word of the witness means, where there is one.
-    witness: Option<Witness>,
+    witness: Option<WitnessMode>,
     /// What owners were told by it: nothing if it was away, else how much log a client was seen to have.
     testimonies: BTreeMap<(SessionId, Generation), Option<Option<u64>>>,
     /// Which generation a shard opened last.
@@ -213,7 +213,7 @@ impl Watch {
         frame: &Frame,
     ) -> Option<Stale> {
         const LOOKS_MAX: usize = 3;
-        let speaker = if side == Side::Edge { Speaker::End } else { Speaker::Edge };
+        let speaker = if side == Side::Edge { Sender::End } else { Sender::Edge };
         if matches!(frame, Frame::Hello(_) | Frame::Promise(_)) {
             return None;
         }
@@ -239,7 +239,7 @@ impl Watch {
     }
 
     /// There is a witness.
-    pub(crate) fn witness(&mut self, how: Witness) {
+    pub(crate) fn witness(&mut self, how: WitnessMode) {
         self.witness = Some(how);
     }
 
@@ -262,7 +262,7 @@ impl Watch {
             return;
         }
         let said = self.testimonies.get(&(session, generation)).copied().flatten();
-        if how == Witness::Strict && said.is_none() {
+        if how == WitnessMode::Strict && said.is_none() {
             self.bounds.broken =
                 Some(format!("{session} goes on as {generation} without the word of its witness"));
         }
@@ -422,7 +422,7 @@ impl Watch {
 
     /// An executor ran a handler.
     pub(crate) fn ran(&mut self, seat: Seat, cell: CellId, ran: &Ran, seen: Seen) {
-        self.counts.add(Rare::HandlerStopped, u64::from(ran.outcome != Outcome::Idle));
+        self.counts.add(Rare::HandlerStopped, u64::from(ran.outcome != RunOutcome::Idle));
         if !seen.replayed {
             return;
         }

@@ -29,7 +29,7 @@ use crate::{
 };
 use marram_edge::{
     api, control,
-    coordinator::{Change, Failure, Reply, Request},
+    coordinator::{StoreChange, StoreFailure, StoreReply, StoreRequest},
 };
 use marram_session::{agent, recorder};
 use marram_wire::{frame::Frame, id::HostId};
@@ -46,11 +46,11 @@ const SAMPLE_NS: u64 = 250 * MS;
 /// Something happens.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Agent(usize, u32, agent::In),
+    Agent(usize, u32, agent::AgentInput),
     AgentWake(usize, u32, u64),
-    Shard(Seat, u32, Box<api::In>),
+    Shard(Seat, u32, Box<api::ShardInput>),
     ShardWake(Seat, u32, u64),
-    Control(usize, u32, control::In),
+    Control(usize, u32, control::ControlInput),
     Arrive(usize, Way, Item),
     Deliver(usize, Way, Item),
     Flush(usize, Way),
@@ -62,7 +62,7 @@ pub(crate) enum Event {
     StartEdge(usize, u32),
     StartShard(Seat, u32),
     StartAgent(usize, u32),
-    Recorder(u32, recorder::In),
+    Recorder(u32, recorder::RecorderInput),
     RecorderWake(u32, u64),
     StartRecorder(u32),
     CrashRecorder(u64),
@@ -71,10 +71,10 @@ pub(crate) enum Event {
     ThawEdge(usize),
     ThawAgent(usize),
     Heal(usize, usize, Way),
-    ToStore { edge: usize, life: u32, tag: u64, request: Request },
-    FromStore { edge: usize, life: u32, tag: u64, result: Result<Reply, Failure> },
+    ToStore { edge: usize, life: u32, tag: u64, request: StoreRequest },
+    FromStore { edge: usize, life: u32, tag: u64, result: Result<StoreReply, StoreFailure> },
     WatchStore { edge: usize, life: u32, watch: u64, prefix: String, since: u64 },
-    News(usize, u32, u64, Option<Vec<Change>>),
+    News(usize, u32, u64, Option<Vec<StoreChange>>),
     ClientWake(usize, u32, u64),
     StoreTick(u64),
     StoreAway(Absence, u64),
@@ -337,11 +337,11 @@ impl World {
                 self.give_agent(agent, input)
             }
             Event::AgentWake(agent, life, at_ns) if self.agents[agent].is_due(life, at_ns) => {
-                self.give_agent(agent, agent::In::Wake);
+                self.give_agent(agent, agent::AgentInput::Wake);
             }
             Event::Shard(seat, life, input) if self.shard(seat).life == life => self.give_shard(seat, *input),
             Event::ShardWake(seat, life, at_ns) if self.shard(seat).is_due(life, at_ns) => {
-                self.give_shard(seat, api::In::Wake);
+                self.give_shard(seat, api::ShardInput::Wake);
             }
             Event::Control(edge, life, input) if self.edges[edge].life == life => {
                 self.give_control(edge, input)
@@ -371,7 +371,7 @@ impl World {
             }
             Event::RecorderWake(life, at_ns) => {
                 if self.recorder.as_ref().is_some_and(|node| node.is_due(life, at_ns)) {
-                    self.give_recorder(recorder::In::Wake);
+                    self.give_recorder(recorder::RecorderInput::Wake);
                 }
             }
             Event::StartRecorder(life) => {

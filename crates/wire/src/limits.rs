@@ -49,7 +49,7 @@ pub const REPLAYED_EVERY: u64 = 64;
 const _: () =
     assert!(2 * REPLAYED_EVERY < REPLAY_LAG_MAX, "one that keeps up has said so before it would be dropped");
 /// Bytes of consumed but not yet covered messages at which an edge takes a checkpoint.
-pub const COVER_BYTES: u64 = 4 << 20;
+pub const CHECKPOINT_AFTER_BYTES: u64 = 4 << 20;
 /// Bytes of outputs that may wait for one client of a cell that others share: they are not to be held up.
 pub const UNSENT_SHARED_MAX: u64 = 4 << 20;
 /// Bytes of log that an end keeps for one session.
@@ -100,7 +100,7 @@ const _: () = assert!(
 const _: () = assert!(DATAGRAM_SIZE_MAX <= STREAM_CUT, "every datagram is a legal message");
 const _: () = assert!(STREAM_CUT <= MESSAGE_SIZE_MAX, "every cut of a stream is a legal message");
 const _: () = assert!(
-    COVER_BYTES + INPUT_WINDOW < RETAINED_MAX,
+    CHECKPOINT_AFTER_BYTES + INPUT_WINDOW < RETAINED_MAX,
     "an edge covers what an end keeps before the end has to stop reading"
 );
 const _: () = assert!(COVER_LOG * 4 < LOG_SIZE_MAX, "a checkpoint is taken long before an end's log is full");

@@ -43,7 +43,7 @@ impl DomainSecret {
 
     /// Names the domain without telling its secret: edges that say the same share it.
     #[must_use]
-    pub fn name(&self) -> [u8; 8] {
+    pub fn fingerprint(&self) -> [u8; 8] {
         let hash = blake3::derive_key("marram 2026 domain name", &self.0);
         core::array::from_fn(|index| hash[index])
     }
@@ -393,11 +393,11 @@ mod tests {
 
     #[test]
     fn a_domain_is_named_by_its_secret_alone() {
-        let name = |material: &[u8]| DomainSecret::from_material(material).name();
+        let name = |material: &[u8]| DomainSecret::from_material(material).fingerprint();
         assert_eq!(name(b"one"), name(b"one"));
         assert_ne!(name(b"one"), name(b"two"));
         let secret = DomainSecret::from_material(b"one");
-        assert_ne!(secret.name()[..], secret.0[..8], "the name does not tell of the secret");
+        assert_ne!(secret.fingerprint()[..], secret.0[..8], "the name does not tell of the secret");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a program can be told of beside its bytes: edges and sessions, in words that stay.
 
-use marram_session::agent::Report;
+use marram_session::agent::AgentReport;
 use std::time::Duration;
 
 /// What happened. Sessions are named as `marram ps` and `marram inspect` name them.
@@ -63,22 +63,26 @@ pub enum Event<'a> {
 
 impl<'a> Event<'a> {
     /// What a report says, if it is for a program's ears.
-    pub(crate) fn of(address: &'a str, report: &'a Report) -> Option<Self> {
+    pub(crate) fn of(address: &'a str, report: &'a AgentReport) -> Option<Self> {
         Some(match report {
-            Report::EdgeUp { name, .. } => Self::EdgeUp { address, name },
-            Report::OtherDomain { name, other, .. } => Self::OtherDomain { address, name, other },
-            Report::EdgeDown { reason, .. } => Self::EdgeDown { address, reason },
-            Report::Owned { session, app, gap_ns, .. } => {
+            AgentReport::EdgeUp { name, .. } => Self::EdgeUp { address, name },
+            AgentReport::OtherDomain { name, other, .. } => Self::OtherDomain { address, name, other },
+            AgentReport::EdgeDown { reason, .. } => Self::EdgeDown { address, reason },
+            AgentReport::Owned { session, app, gap_ns, .. } => {
                 Self::Owned { session: session.to_string(), app, address, gap: Duration::from_nanos(*gap_ns) }
             }
-            Report::Waiting { session, app, reason, left_ns, .. } => Self::Waiting {
+            AgentReport::Waiting { session, app, reason, left_ns, .. } => Self::Waiting {
                 session: session.to_string(),
                 app,
                 reason,
                 left: Duration::from_nanos(*left_ns),
             },
-            Report::Ended { session, reason, .. } => Self::Ended { session: session.to_string(), reason },
-            Report::Orphaned { .. } | Report::ZombieRefused { .. } | Report::FailingBack { .. } => {
+            AgentReport::Ended { session, reason, .. } => {
+                Self::Ended { session: session.to_string(), reason }
+            }
+            AgentReport::Orphaned { .. }
+            | AgentReport::ZombieRefused { .. }
+            | AgentReport::FailingBack { .. } => {
                 return None;
             }
         })

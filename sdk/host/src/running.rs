@@ -5,7 +5,7 @@ use marram_agent::{
     Asker, BACKLOG_MAX, Backlog, Kind, Options, Program, Routing,
     net::{Stop, Stopper},
 };
-use marram_session::agent::Report;
+use marram_session::agent::AgentReport;
 use std::{
     collections::BTreeSet,
     io,
@@ -39,11 +39,11 @@ struct Edges {
 }
 
 impl Edges {
-    fn heard(&self, report: &Report) {
+    fn heard(&self, report: &AgentReport) {
         let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
         match report {
-            Report::EdgeUp { target, .. } => up.insert((target.edge, target.shard)),
-            Report::EdgeDown { target, .. } => up.remove(&(target.edge, target.shard)),
+            AgentReport::EdgeUp { target, .. } => up.insert((target.edge, target.shard)),
+            AgentReport::EdgeDown { target, .. } => up.remove(&(target.edge, target.shard)),
             _ => return,
         };
         self.changed.notify_all();

@@ -9,9 +9,9 @@ use crate::{
 };
 use bytes::Buf;
 use marram_session::agent::{
-    ConnectionId, Failure, In,
-    proxy::{self, Said},
-    routes::{HELD_MAX, Protocol},
+    AgentInput, ConnectionFailure, ConnectionId,
+    proxy::{self, ProxyHeader},
+    routes::{HELD_MAX, RouteProtocol},
 };
 use marram_wire::{frame::Code, limits::STREAM_CUT};
 use mio::{
@@ -25,7 +25,7 @@ use tracing::{info, warn};
 pub(super) fn listen(poll: &Poll, routing: &Routing) -> anyhow::Result<Vec<(TcpListener, usize)>> {
     let mut listeners = Vec::new();
     for (place, (at, _)) in
-        routing.listeners().enumerate().filter(|(_, (at, _))| at.protocol != Protocol::Udp)
+        routing.listeners().enumerate().filter(|(_, (at, _))| at.protocol != RouteProtocol::Udp)
     {
         let (address, app) = (at.address, &at.app);
         let mut listener = TcpListener::bind(address)
@@ -55,7 +55,7 @@ impl Shell {
             let (datagrams, messages) = (fate.kind() == Kind::Datagrams, fate.kind().keeps_messages());
             // Fails if the system is out of memory; the program sees its connection close.
             if let Ok(connection) = self.locals.accept(self.poll.registry(), socket, Some(fate)) {
-                self.step(In::Accepted { connection, app, datagrams, messages, origin: None });
+                self.step(AgentInput::Accepted { connection, app, datagrams, messages, origin: None });
             }
         }
     }
@@ -83,8 +83,8 @@ impl Shell {
     /// Whether one more connection can be accepted from a listener: browsers do not take the place of others.
     fn has_room(&self, index: usize) -> bool {
         match self.routing.protocol(self.listeners[index].1) {
-            Protocol::WebSocket => self.websockets.has_room(),
-            Protocol::Tcp | Protocol::Udp => self.locals.has_room(),
+            RouteProtocol::WebSocket => self.websockets.has_room(),
+            RouteProtocol::Tcp | RouteProtocol::Udp => self.locals.has_room(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Shell {
         let listener = self.listeners[index].1;
         let local = stream.local_addr().unwrap_or(self.routing.address(listener));
         let arrived = Arrived { listener, client, local };
-        if self.routing.protocol(listener) == Protocol::WebSocket {
+        if self.routing.protocol(listener) == RouteProtocol::WebSocket {
             return self.browser_accepted(stream, arrived);
         }
         let registry = self.poll.registry();
@@ -118,14 +118,15 @@ impl Shell {
     fn begin(&mut self, connection: ConnectionId, app: String, arrived: &Arrived) {
         self.routing.counts(arrived.listener).begun.fetch_add(1, Relaxed);
         let origin = self.routing.origin(arrived);
-        self.step(In::Accepted { connection, app, datagrams: false, messages: false, origin });
+        self.step(AgentInput::Accepted { connection, app, datagrams: false, messages: false, origin });
     }
 
     /// Closes a connection whose proxy does not say who its client is.
     fn refuse_unproxied(&mut self, connection: ConnectionId, reason: &str) {
         let Some(waiting) = self.held.release(connection) else { return };
         let session = None;
-        self.locals.reset(connection, Failure { session, code: Code::Killed, reason: reason.to_owned() });
+        self.locals
+            .reset(connection, ConnectionFailure { session, code: Code::Killed, reason: reason.to_owned() });
         self.tell_unproxied(&waiting.arrived, reason);
     }
 
@@ -139,7 +140,8 @@ impl Shell {
 
     fn refuse(&mut self, connection: ConnectionId, client: SocketAddr, rule: &str, reason: &str) {
         let session = None;
-        self.locals.reset(connection, Failure { session, code: Code::Killed, reason: reason.to_owned() });
+        self.locals
+            .reset(connection, ConnectionFailure { session, code: Code::Killed, reason: reason.to_owned() });
         self.tell_refused(client, rule, reason);
     }
 
@@ -150,16 +152,18 @@ impl Shell {
     }
 
     /// What came from a connection whose route may not be decided yet.
-    pub(super) fn heard(&mut self, input: In) {
+    pub(super) fn heard(&mut self, input: AgentInput) {
         match &input {
-            In::Received { connection, bytes } => {
+            AgentInput::Received { connection, bytes } => {
                 if let Some(waiting) = self.held.get_mut(*connection) {
                     waiting.first.extend_from_slice(bytes);
                     return self.ask(*connection, false);
                 }
             }
-            In::EndOfInput { connection } if self.held.has(*connection) => self.ask(*connection, true),
-            In::Broken { connection } if self.held.release(*connection).is_some() => return,
+            AgentInput::EndOfInput { connection } if self.held.has(*connection) => {
+                self.ask(*connection, true)
+            }
+            AgentInput::Broken { connection } if self.held.release(*connection).is_some() => return,
             _ => {}
         }
         self.step(input);
@@ -170,13 +174,13 @@ impl Shell {
         let Some(waiting) = self.held.get_mut(connection) else { return };
         if waiting.proxied {
             match proxy::read(&waiting.first) {
-                Ok(Said::More) if !last => return,
-                Ok(Said::More) => {
+                Ok(ProxyHeader::More) if !last => return,
+                Ok(ProxyHeader::More) => {
                     let reason =
                         "its PROXY protocol header did not come, or not in time (`timeouts.first_bytes`)";
                     return self.refuse_unproxied(connection, reason);
                 }
-                Ok(Said::Header { len, ends }) => {
+                Ok(ProxyHeader::Header { len, ends }) => {
                     waiting.first.advance(len);
                     waiting.proxied = false;
                     waiting.arrived.through(ends);
@@ -199,14 +203,14 @@ impl Shell {
                 let mut first = waiting.first.freeze();
                 while !first.is_empty() {
                     let bytes = first.split_to(first.len().min(STREAM_CUT));
-                    self.step(In::Received { connection, bytes });
+                    self.step(AgentInput::Received { connection, bytes });
                 }
             }
         }
     }
 
     /// The next datagram, if one came.
-    pub(super) fn next_datagram(&mut self) -> Option<In> {
+    pub(super) fn next_datagram(&mut self) -> Option<AgentInput> {
         let now_ns = self.now_ns();
         loop {
             let (client, bytes) = match self.datagrams.next(now_ns)? {
@@ -225,8 +229,14 @@ impl Shell {
                     let arrived = Arrived { listener: client.listener, client: client.address, local };
                     let origin = self.routing.origin(&arrived);
                     let connection = self.datagrams.begin(now_ns, client);
-                    self.step(In::Accepted { connection, app, datagrams: true, messages: false, origin });
-                    return Some(In::Received { connection, bytes });
+                    self.step(AgentInput::Accepted {
+                        connection,
+                        app,
+                        datagrams: true,
+                        messages: false,
+                        origin,
+                    });
+                    return Some(AgentInput::Received { connection, bytes });
                 }
             }
         }

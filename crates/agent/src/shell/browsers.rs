@@ -6,7 +6,7 @@ use crate::{
     routing::{Arrived, Route},
     websocket::{Came, Refusal},
 };
-use marram_session::agent::{ConnectionId, In, Out};
+use marram_session::agent::{AgentInput, AgentOutput, ConnectionId};
 use mio::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -21,7 +21,7 @@ impl Shell {
     }
 
     /// The next thing that a browser says.
-    pub(super) fn next_from_browsers(&mut self) -> Option<In> {
+    pub(super) fn next_from_browsers(&mut self) -> Option<AgentInput> {
         loop {
             let now = self.clock.now();
             let routing = &self.routing;
@@ -39,7 +39,7 @@ impl Shell {
                             self.websockets.grant(connection);
                             let origin = self.routing.origin(&arrived);
                             let (datagrams, messages) = (false, true);
-                            self.step(In::Accepted { connection, app, datagrams, messages, origin });
+                            self.step(AgentInput::Accepted { connection, app, datagrams, messages, origin });
                         }
                         Route::Refuse(rule, reason) => {
                             self.websockets.refuse(now, connection, &Refusal::by_rule(&reason));
@@ -53,13 +53,13 @@ impl Shell {
     }
 
     /// What is to be done with a browser's connection.
-    pub(super) fn tell_browser(&mut self, connection: ConnectionId, out: Out) {
+    pub(super) fn tell_browser(&mut self, connection: ConnectionId, out: AgentOutput) {
         match out {
-            Out::Write { bytes, .. } => self.websockets.push(connection, bytes),
-            Out::Shutdown { .. } => self.websockets.shutdown(connection),
-            Out::Reading { on, .. } => self.websockets.set_reading(connection, on),
-            Out::Close { failure: None, .. } => self.websockets.close(connection),
-            Out::Close { failure: Some(failure), .. } => {
+            AgentOutput::Write { bytes, .. } => self.websockets.push(connection, bytes),
+            AgentOutput::Shutdown { .. } => self.websockets.shutdown(connection),
+            AgentOutput::Reading { on, .. } => self.websockets.set_reading(connection, on),
+            AgentOutput::Close { failure: None, .. } => self.websockets.close(connection),
+            AgentOutput::Close { failure: Some(failure), .. } => {
                 self.websockets.fail(self.clock.now(), connection, failure.code, &failure.reason);
             }
             _ => {}

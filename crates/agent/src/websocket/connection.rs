@@ -8,7 +8,7 @@ use crate::{net::Socket, routing::Arrived};
 use bytes::{Buf, Bytes, BytesMut};
 use marram_session::agent::{
     ConnectionId,
-    proxy::{self, Said},
+    proxy::{self, ProxyHeader},
 };
 use marram_wire::limits::STREAM_CUT;
 use std::{
@@ -189,9 +189,9 @@ impl Connection {
                 head.extend_from_slice(read);
                 if self.proxied {
                     match proxy::read(head) {
-                        Ok(Said::More) => return Step::Nothing,
+                        Ok(ProxyHeader::More) => return Step::Nothing,
                         Err(reason) => return Step::Unproxied(reason),
-                        Ok(Said::Header { len, ends }) => {
+                        Ok(ProxyHeader::Header { len, ends }) => {
                             head.advance(len);
                             self.arrived.through(ends);
                             (self.proxied, from) = (false, 0);

@@ -19,7 +19,7 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use connection::{Connection, Step};
-use marram_session::agent::{ConnectionId, In};
+use marram_session::agent::{AgentInput, ConnectionId};
 use marram_wire::frame::Code;
 use mio::{Interest, Registry};
 use std::{
@@ -51,7 +51,7 @@ const OURS: u64 = 1 << 59;
 /// What came.
 pub(super) enum Came {
     /// From a client that was let in.
-    Input(In),
+    Input(AgentInput),
     /// A request that can be granted, if the routes let it in: its head.
     Asked { connection: ConnectionId, arrived: Arrived, head: Bytes },
     /// A connection was closed because its proxy did not say who its client is.
@@ -192,7 +192,7 @@ impl WebSockets {
         loop {
             if let Some(connection) = self.unfinished.excess() {
                 self.end(now, connection, &Closing::crowded());
-                return Some(Came::Input(In::Broken { connection }));
+                return Some(Came::Input(AgentInput::Broken { connection }));
             }
             if self.fruitless >= FRUITLESS_MAX {
                 return None;
@@ -223,22 +223,22 @@ impl WebSockets {
                 }
                 Step::Received(bytes) => {
                     self.fruitless -= 1;
-                    return Some(Came::Input(In::Received { connection, bytes }));
+                    return Some(Came::Input(AgentInput::Received { connection, bytes }));
                 }
                 Step::Closed => {
                     self.give_until(connection, now + CLOSING);
-                    return Some(Came::Input(In::EndOfInput { connection }));
+                    return Some(Came::Input(AgentInput::EndOfInput { connection }));
                 }
                 Step::Left(known) => {
                     self.give_until(connection, now + CLOSING);
                     if known {
-                        return Some(Came::Input(In::Broken { connection }));
+                        return Some(Came::Input(AgentInput::Broken { connection }));
                     }
                     self.turn_away(connection);
                 }
                 Step::Gone => {
                     if self.remove(connection).is_some_and(|one| one.known) {
-                        return Some(Came::Input(In::Broken { connection }));
+                        return Some(Came::Input(AgentInput::Broken { connection }));
                     }
                 }
             }
@@ -327,7 +327,7 @@ impl WebSockets {
     }
 
     /// Gives up what takes too long, and whose host is gone.
-    pub(super) fn expire(&mut self, now: Instant, inputs: &mut VecDeque<In>) {
+    pub(super) fn expire(&mut self, now: Instant, inputs: &mut VecDeque<AgentInput>) {
         let due = self.deadlines.range(..=(now, ConnectionId(u64::MAX)));
         let due: Vec<_> = due.map(|(_, connection)| *connection).collect();
         for connection in due {
@@ -337,14 +337,14 @@ impl WebSockets {
             }
             let Some(mut one) = self.remove(connection) else { continue };
             if one.known {
-                inputs.push_back(In::Broken { connection });
+                inputs.push_back(AgentInput::Broken { connection });
             }
             one.give_up();
         }
         self.search_vanished(now, inputs);
     }
 
-    fn search_vanished(&mut self, now: Instant, inputs: &mut VecDeque<In>) {
+    fn search_vanished(&mut self, now: Instant, inputs: &mut VecDeque<AgentInput>) {
         if now < self.search_at {
             return;
         }
@@ -359,13 +359,13 @@ impl WebSockets {
             let gone =
                 self.all.get(&connection).is_some_and(|one| one.socket.has_vanished(self.peer_unreachable));
             if gone && self.remove(connection).is_some_and(|one| one.known) {
-                inputs.push_back(In::Broken { connection });
+                inputs.push_back(AgentInput::Broken { connection });
             }
         }
     }
 
     /// Writes what waits on all, as far as their sockets take it, and says how much that was.
-    pub(super) fn flush(&mut self, now: Instant, inputs: &mut VecDeque<In>) {
+    pub(super) fn flush(&mut self, now: Instant, inputs: &mut VecDeque<AgentInput>) {
         self.fruitless = 0;
         while let Some(connection) = self.dirty.pop_first() {
             let Some(one) = self.all.get_mut(&connection) else { continue };
@@ -376,14 +376,14 @@ impl WebSockets {
             };
             let waits = one.awaits_close() && one.deadline.is_none();
             if let Some(bytes) = written.filter(|_| known) {
-                inputs.push_back(In::Written { connection, bytes });
+                inputs.push_back(AgentInput::Written { connection, bytes });
             }
             if waits && !over {
                 // However slowly it read: from here on its client has so long to close.
                 self.give_until(connection, now + CLOSING);
             }
             if over && self.remove(connection).is_some_and(|one| one.known) {
-                inputs.push_back(In::Broken { connection });
+                inputs.push_back(AgentInput::Broken { connection });
             }
         }
     }

@@ -51,7 +51,7 @@ impl Closing {
 
     /// The session is over before all is said.
     pub fn session(code: Code, reason: &str) -> Self {
-        let later = code.retry() || matches!(code, Code::NoEdge | Code::ServerDown);
+        let later = code.is_retryable() || matches!(code, Code::NoEdge | Code::ServerDown);
         Self { code: if later { 1013 } else { 1011 }, words: reason.into() }
     }
 

@@ -19,7 +19,7 @@ struct Bench {
     poll: Poll,
     all: WebSockets,
     now: Instant,
-    inputs: VecDeque<In>,
+    inputs: VecDeque<AgentInput>,
     /// Whether clients come through a proxy that speaks first.
     proxied: bool,
     /// Those that asked, by where they came from; and why others were not let ask.
@@ -62,9 +62,9 @@ impl Bench {
     }
 
     /// What the clients say, up to now; requests are granted.
-    fn hear(&mut self) -> Vec<In> {
+    fn hear(&mut self) -> Vec<AgentInput> {
         self.look();
-        let mut heard: Vec<In> = self.inputs.drain(..).collect();
+        let mut heard: Vec<AgentInput> = self.inputs.drain(..).collect();
         while let Some(came) = self.all.next(self.now, |_| &[]) {
             match came {
                 Came::Input(input) => heard.push(input),
@@ -91,7 +91,7 @@ impl Bench {
     }
 
     /// So much later.
-    fn wait(&mut self, time: Duration) -> Vec<In> {
+    fn wait(&mut self, time: Duration) -> Vec<AgentInput> {
         self.now += time;
         self.all.expire(self.now, &mut self.inputs);
         self.hear()
@@ -119,16 +119,16 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn received(connection: ConnectionId, text: &'static str) -> In {
-    In::Received { connection, bytes: Bytes::from_static(text.as_bytes()) }
+fn received(connection: ConnectionId, text: &'static str) -> AgentInput {
+    AgentInput::Received { connection, bytes: Bytes::from_static(text.as_bytes()) }
 }
 
 #[test]
 fn a_proxy_says_who_asks_before_it_does() {
-    use marram_session::agent::proxy::{Ends, write};
+    use marram_session::agent::proxy::{ProxyAddresses, write};
     let mut bench = Bench { proxied: true, ..Bench::new() };
     let source = SocketAddr::from(([192, 0, 2, 1], 40_000));
-    let header = write(Some(Ends { source, destination: ([192, 0, 2, 2], 80).into() }));
+    let header = write(Some(ProxyAddresses { source, destination: ([192, 0, 2, 2], 80).into() }));
     let asked = [&header[..], ASK].concat();
     // However the bytes are cut. All stay, so that none is heard leaving.
     let mut clients = Vec::new();
@@ -264,17 +264,17 @@ fn of_too_much_that_is_not_whole_the_oldest_goes() {
     talks[0].0.write_all(&frame(0x89, &part)).unwrap();
     assert_eq!(bench.hear(), []);
     talks[0].0.write_all(&frame(0x80, b"")).unwrap();
-    assert!(matches!(&bench.hear()[..], [In::Received { bytes, .. }] if bytes == &part[..]));
+    assert!(matches!(&bench.hear()[..], [AgentInput::Received { bytes, .. }] if bytes == &part[..]));
     let [_, second, third] = &mut talks;
     second.0.write_all(&frame(0x02, &part)).unwrap();
     assert_eq!(bench.hear(), []);
     third.0.write_all(&frame(0x02, &part)).unwrap();
     assert_eq!(bench.hear(), []);
     third.0.write_all(&frame(0x00, &part)).unwrap();
-    assert_eq!(bench.hear(), [In::Broken { connection: second.1 }]);
+    assert_eq!(bench.hear(), [AgentInput::Broken { connection: second.1 }]);
     assert_eq!(read(&mut second.0)[2..4], 1013_u16.to_be_bytes());
     third.0.write_all(&frame(0x80, b"")).unwrap();
-    assert!(matches!(&bench.hear()[..], [In::Received { bytes, .. }] if bytes.len() == 200));
+    assert!(matches!(&bench.hear()[..], [AgentInput::Received { bytes, .. }] if bytes.len() == 200));
 }
 
 #[test]
@@ -319,10 +319,10 @@ fn what_is_written_is_counted_by_messages() {
     for message in ["", "abc"] {
         bench.all.push(connection, Bytes::from_static(message.as_bytes()));
     }
-    assert_eq!(bench.hear(), [In::Written { connection, bytes: 3 }]);
+    assert_eq!(bench.hear(), [AgentInput::Written { connection, bytes: 3 }]);
     assert_eq!(read(&mut client), [0x81, 0, 0x81, 3, b'a', b'b', b'c']);
     bench.all.push(connection, Bytes::new());
-    assert_eq!(bench.hear(), [In::Written { connection, bytes: 0 }]);
+    assert_eq!(bench.hear(), [AgentInput::Written { connection, bytes: 0 }]);
     // More than the socket takes: the rest is counted when it is gone.
     let long = Bytes::from(vec![0xff; 1 << 20]);
     bench.all.push(connection, long.clone());
@@ -335,7 +335,10 @@ fn what_is_written_is_counted_by_messages() {
         counted = bench.hear();
     }
     got += read(&mut client).len();
-    assert_eq!((got, counted), (2 + 10 + long.len(), vec![In::Written { connection, bytes: 1 << 20 }]));
+    assert_eq!(
+        (got, counted),
+        (2 + 10 + long.len(), vec![AgentInput::Written { connection, bytes: 1 << 20 }])
+    );
 }
 
 #[test]
@@ -343,7 +346,7 @@ fn a_client_that_closes_is_answered_when_the_cell_is_done() {
     let mut bench = Bench::new();
     let (mut client, connection) = bench.talk();
     client.write_all(&frame(0x88, &[3, 233])).unwrap();
-    assert_eq!(bench.hear(), [In::EndOfInput { connection }]);
+    assert_eq!(bench.hear(), [AgentInput::EndOfInput { connection }]);
     assert_eq!(read(&mut client), []);
     bench.all.push(connection, Bytes::from_static(b"last"));
     bench.all.shutdown(connection);
@@ -358,8 +361,8 @@ fn a_cell_that_never_closes_is_not_waited_for_by_its_client() {
     let mut bench = Bench::new();
     let (mut client, connection) = bench.talk();
     client.write_all(&frame(0x88, &[])).unwrap();
-    assert_eq!(bench.hear(), [In::EndOfInput { connection }]);
-    assert_eq!(bench.wait(CLOSING), [In::Broken { connection }]);
+    assert_eq!(bench.hear(), [AgentInput::EndOfInput { connection }]);
+    assert_eq!(bench.wait(CLOSING), [AgentInput::Broken { connection }]);
     assert_eq!(read(&mut client), [0x88, 2, 3, 232]);
     assert!(bench.all.is_empty());
 }
@@ -370,7 +373,7 @@ fn a_client_that_closes_and_goes_lets_its_session_end_in_order() {
     let (mut client, connection) = bench.talk();
     client.write_all(&frame(0x88, &[])).unwrap();
     drop(client);
-    assert_eq!(bench.hear(), [In::EndOfInput { connection }]);
+    assert_eq!(bench.hear(), [AgentInput::EndOfInput { connection }]);
     assert!(bench.all.has(connection) && !bench.all.is_busy());
     bench.all.close(connection);
     bench.hear();
@@ -378,7 +381,7 @@ fn a_client_that_closes_and_goes_lets_its_session_end_in_order() {
     // One that only goes has broken it.
     let (client, connection) = bench.talk();
     drop(client);
-    assert_eq!(bench.hear(), [In::Broken { connection }]);
+    assert_eq!(bench.hear(), [AgentInput::Broken { connection }]);
 }
 
 #[test]
@@ -404,6 +407,6 @@ fn a_client_that_does_not_close_after_the_cell_did_is_given_up() {
     assert_eq!(bench.hear(), []);
     client.write_all(&frame(0x81, b"late")).unwrap();
     assert_eq!(bench.hear(), [received(connection, "late")], "it may speak until it closes");
-    assert_eq!(bench.wait(CLOSING), [In::Broken { connection }]);
+    assert_eq!(bench.wait(CLOSING), [AgentInput::Broken { connection }]);
     assert!(bench.all.is_empty());
 }

@@ -6,8 +6,8 @@ use alloc::{format, vec};
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
 
-fn policy(bytes_max: u64) -> Policy {
-    Policy {
+fn policy(bytes_max: u64) -> CachePolicy {
+    CachePolicy {
         origin: "http://origin/".into(),
         ttl_ms: 10_000,
         ttl_max_ms: 60_000,
@@ -30,8 +30,8 @@ fn object(size: usize) -> Found {
     Found::Object(Bytes::from(vec![7; size]))
 }
 
-fn answer(size: usize, freshness: Freshness) -> Answer {
-    Answer::Object(Bytes::from(vec![7; size]), tagged("v1"), freshness)
+fn answer(size: usize, freshness: Freshness) -> OriginAnswer {
+    OriginAnswer::Object(Bytes::from(vec![7; size]), tagged("v1"), freshness)
 }
 
 fn tagged(tag: &str) -> Validators {
@@ -39,8 +39,8 @@ fn tagged(tag: &str) -> Validators {
 }
 
 /// Fetches an object for one reader.
-fn fill(cache: &mut Cache<u32>, now_ns: u64, name: &str, answer: Answer) -> Found {
-    assert!(matches!(cache.read(now_ns, &key(name), 1), Step::Fetch(_)), "{name}");
+fn fill(cache: &mut Cache<u32>, now_ns: u64, name: &str, answer: OriginAnswer) -> Found {
+    assert!(matches!(cache.read(now_ns, &key(name), 1), CacheRead::Fetch(_)), "{name}");
     let (found, waiters) = cache.fetched(now_ns, &key(name), answer);
     assert_eq!(waiters, [1]);
     found
@@ -48,12 +48,12 @@ fn fill(cache: &mut Cache<u32>, now_ns: u64, name: &str, answer: Answer) -> Foun
 
 fn hit(cache: &mut Cache<u32>, now_ns: u64, name: &str) -> bool {
     match cache.read(now_ns, &key(name), 9) {
-        Step::Found(_) => true,
+        CacheRead::Found(_) => true,
         _ => {
             cache.fetched(
                 now_ns,
                 &key(name),
-                Answer::Object(Bytes::new(), Validators::default(), Freshness::Once),
+                OriginAnswer::Object(Bytes::new(), Validators::default(), Freshness::Once),
             );
             false
         }
@@ -63,15 +63,15 @@ fn hit(cache: &mut Cache<u32>, now_ns: u64, name: &str) -> bool {
 #[test]
 fn many_who_wait_cause_one_fetch_and_all_get_its_answer() {
     let mut cache = cache(1 << 20);
-    assert_eq!(cache.read(0, &key("a"), 1), Step::Fetch(Validators::default()));
+    assert_eq!(cache.read(0, &key("a"), 1), CacheRead::Fetch(Validators::default()));
     for waiter in 2..100 {
-        assert_eq!(cache.read(0, &key("a"), waiter), Step::Wait);
+        assert_eq!(cache.read(0, &key("a"), waiter), CacheRead::Wait);
     }
     cache.leave(&50);
     let (found, waiters) = cache.fetched(0, &key("a"), answer(5, Freshness::Unsaid));
     assert_eq!(found, object(5));
     assert_eq!(waiters, (1..100).filter(|waiter| *waiter != 50).collect::<Vec<_>>());
-    assert_eq!(cache.read(10 * S - 1, &key("a"), 1), Step::Found(object(5)));
+    assert_eq!(cache.read(10 * S - 1, &key("a"), 1), CacheRead::Found(object(5)));
     assert_eq!((cache.totals().fetches, cache.totals().misses, cache.totals().hits), (1, 99, 1));
 }
 
@@ -89,11 +89,11 @@ fn an_object_is_good_for_as_long_as_its_answer_and_the_policy_say() {
             assert!(hit(&mut cache, good_ms * MS - 1, "a"), "{freshness:?}");
         }
         // It is asked whether it has changed, and goes on being good if not.
-        assert_eq!(cache.read(good_ms * MS, &key("a"), 1), Step::Fetch(tagged("v1")), "{freshness:?}");
-        let (found, _) = cache.fetched(good_ms * MS, &key("a"), Answer::Unchanged(Freshness::For(5)));
+        assert_eq!(cache.read(good_ms * MS, &key("a"), 1), CacheRead::Fetch(tagged("v1")), "{freshness:?}");
+        let (found, _) = cache.fetched(good_ms * MS, &key("a"), OriginAnswer::Unchanged(Freshness::For(5)));
         assert_eq!(found, object(1));
         assert!(hit(&mut cache, good_ms * MS + 4 * MS, "a"));
-        assert_eq!(cache.read(good_ms * MS + 5 * MS, &key("a"), 1), Step::Fetch(tagged("v1")));
+        assert_eq!(cache.read(good_ms * MS + 5 * MS, &key("a"), 1), CacheRead::Fetch(tagged("v1")));
     }
     let mut cache = cache(1 << 20);
     assert_eq!(fill(&mut cache, 0, "a", answer(1, Freshness::Once)), object(1));
@@ -104,34 +104,34 @@ fn an_object_is_good_for_as_long_as_its_answer_and_the_policy_say() {
 fn that_there_is_nothing_is_believed_for_a_while() {
     for freshness in [Freshness::Unsaid, Freshness::For(2_000), Freshness::For(9_000_000)] {
         let mut cache = cache(1 << 20);
-        assert_eq!(fill(&mut cache, 0, "a", Answer::Nothing(freshness)), Found::Nothing);
-        assert_eq!(cache.read(2 * S - 1, &key("a"), 1), Step::Found(Found::Nothing));
-        assert_eq!(cache.read(2 * S, &key("a"), 1), Step::Fetch(Validators::default()));
+        assert_eq!(fill(&mut cache, 0, "a", OriginAnswer::Nothing(freshness)), Found::Nothing);
+        assert_eq!(cache.read(2 * S - 1, &key("a"), 1), CacheRead::Found(Found::Nothing));
+        assert_eq!(cache.read(2 * S, &key("a"), 1), CacheRead::Fetch(Validators::default()));
     }
     let mut cache = cache(1 << 20);
-    assert_eq!(fill(&mut cache, 0, "a", Answer::Refused), Found::Refused);
-    assert_eq!(cache.read(2 * S - 1, &key("a"), 1), Step::Found(Found::Refused));
+    assert_eq!(fill(&mut cache, 0, "a", OriginAnswer::Refused), Found::Refused);
+    assert_eq!(cache.read(2 * S - 1, &key("a"), 1), CacheRead::Found(Found::Refused));
     // An answer to a question that was not put.
-    assert_eq!(fill(&mut cache, 2 * S, "a", Answer::Unchanged(Freshness::Unsaid)), Found::Refused);
+    assert_eq!(fill(&mut cache, 2 * S, "a", OriginAnswer::Unchanged(Freshness::Unsaid)), Found::Refused);
 }
 
 #[test]
 fn while_the_origin_is_away_an_old_object_is_given_for_a_while_and_nobody_waits_again_so_soon() {
     let mut cache = cache(1 << 20);
-    assert_eq!(fill(&mut cache, 0, "new", Answer::Away), Found::Away);
-    assert_eq!(cache.read(RETRY_NS - 1, &key("new"), 1), Step::Found(Found::Away));
-    assert!(matches!(cache.read(RETRY_NS, &key("new"), 1), Step::Fetch(_)));
+    assert_eq!(fill(&mut cache, 0, "new", OriginAnswer::Away), Found::Away);
+    assert_eq!(cache.read(RETRY_NS - 1, &key("new"), 1), CacheRead::Found(Found::Away));
+    assert!(matches!(cache.read(RETRY_NS, &key("new"), 1), CacheRead::Fetch(_)));
     fill(&mut cache, 0, "a", answer(3, Freshness::For(1_000)));
     for at_ns in [S, 2 * S, 30 * S] {
-        assert_eq!(cache.read(at_ns, &key("a"), 1), Step::Fetch(tagged("v1")));
-        assert_eq!(cache.fetched(at_ns, &key("a"), Answer::Away), (object(3), vec![1]));
-        assert_eq!(cache.read(at_ns + RETRY_NS - 1, &key("a"), 1), Step::Found(object(3)));
+        assert_eq!(cache.read(at_ns, &key("a"), 1), CacheRead::Fetch(tagged("v1")));
+        assert_eq!(cache.fetched(at_ns, &key("a"), OriginAnswer::Away), (object(3), vec![1]));
+        assert_eq!(cache.read(at_ns + RETRY_NS - 1, &key("a"), 1), CacheRead::Found(object(3)));
     }
-    assert_eq!(cache.read(31 * S, &key("a"), 1), Step::Fetch(tagged("v1")));
-    assert_eq!(cache.fetched(31 * S, &key("a"), Answer::Away), (Found::Away, vec![1]));
+    assert_eq!(cache.read(31 * S, &key("a"), 1), CacheRead::Fetch(tagged("v1")));
+    assert_eq!(cache.fetched(31 * S, &key("a"), OriginAnswer::Away), (Found::Away, vec![1]));
     // It is still known, in case that it has not changed.
-    assert_eq!(cache.read(40 * S, &key("a"), 1), Step::Fetch(tagged("v1")));
-    assert_eq!(cache.fetched(40 * S, &key("a"), Answer::Unchanged(Freshness::Unsaid)).0, object(3));
+    assert_eq!(cache.read(40 * S, &key("a"), 1), CacheRead::Fetch(tagged("v1")));
+    assert_eq!(cache.fetched(40 * S, &key("a"), OriginAnswer::Unchanged(Freshness::Unsaid)).0, object(3));
     assert_eq!(cache.totals().stale, 6);
 }
 
@@ -159,9 +159,12 @@ fn what_was_read_longest_ago_goes_first_and_what_is_too_large_is_refused() {
 fn one_that_went_while_the_origin_was_asked_is_there_again() {
     let mut cache = cache(1_300);
     fill(&mut cache, 0, "a", answer(1_000, Freshness::For(0)));
-    assert_eq!(cache.read(0, &key("a"), 1), Step::Fetch(tagged("v1")));
+    assert_eq!(cache.read(0, &key("a"), 1), CacheRead::Fetch(tagged("v1")));
     fill(&mut cache, 0, "b", answer(1_000, Freshness::Unsaid));
-    assert_eq!(cache.fetched(0, &key("a"), Answer::Unchanged(Freshness::Unsaid)), (object(1_000), vec![1]));
+    assert_eq!(
+        cache.fetched(0, &key("a"), OriginAnswer::Unchanged(Freshness::Unsaid)),
+        (object(1_000), vec![1])
+    );
     assert!(hit(&mut cache, 0, "a") && !hit(&mut cache, 0, "b"));
 }
 
@@ -169,10 +172,10 @@ fn one_that_went_while_the_origin_was_asked_is_there_again() {
 fn fetches_are_bounded_and_those_who_wait_can_be_told_that_it_ends() {
     let mut cache = cache(1 << 20);
     for n in 0..u32::try_from(FETCHES_MAX).unwrap() {
-        assert!(matches!(cache.read(0, &key(&format!("{n}")), n), Step::Fetch(_)));
+        assert!(matches!(cache.read(0, &key(&format!("{n}")), n), CacheRead::Fetch(_)));
     }
-    assert_eq!(cache.read(0, &key("more"), 0), Step::Found(Found::Away));
-    assert_eq!(cache.read(0, &key("0"), 100), Step::Wait);
+    assert_eq!(cache.read(0, &key("more"), 0), CacheRead::Found(Found::Away));
+    assert_eq!(cache.read(0, &key("0"), 100), CacheRead::Wait);
     assert_eq!(cache.into_waiters().len(), FETCHES_MAX + 1);
 }
 
@@ -203,7 +206,7 @@ type Had = (Found, bool, u64);
 
 /// The same rules, by lists: entries in the order in which they were used.
 struct Model {
-    policy: Policy,
+    policy: CachePolicy,
     entries: Vec<Kept>,
     /// Key, who waits, and what was there.
     fetching: Vec<(u8, Vec<u32>, Option<Had>)>,
@@ -226,7 +229,7 @@ impl Model {
         }
     }
 
-    fn read(&mut self, now_ns: u64, key: u8, waiter: u32) -> Step {
+    fn read(&mut self, now_ns: u64, key: u8, waiter: u32) -> CacheRead {
         let at = self.entries.iter().position(|entry| entry.0 == key);
         let entry = at.map(|at| self.entries.remove(at));
         self.entries.extend(entry.clone());
@@ -234,21 +237,21 @@ impl Model {
         if let Some((_, found, _, until_ns, _)) = &entry
             && now_ns < *until_ns
         {
-            return Step::Found(found.clone());
+            return CacheRead::Found(found.clone());
         }
         if let Some(fetching) = self.fetching.iter_mut().find(|fetching| fetching.0 == key) {
             fetching.1.push(waiter);
-            return Step::Wait;
+            return CacheRead::Wait;
         }
         if entry.as_ref().is_some_and(|entry| now_ns < entry.4) {
-            return Step::Found(self.old(now_ns, had.as_ref()));
+            return CacheRead::Found(self.old(now_ns, had.as_ref()));
         }
         let tag = had.as_ref().is_some_and(|had| had.1);
         self.fetching.push((key, vec![waiter], had));
-        Step::Fetch(if tag { tagged("v1") } else { Validators::default() })
+        CacheRead::Fetch(if tag { tagged("v1") } else { Validators::default() })
     }
 
-    fn fetched(&mut self, now_ns: u64, key: u8, answer: &Answer) -> (Found, Vec<u32>) {
+    fn fetched(&mut self, now_ns: u64, key: u8, answer: &OriginAnswer) -> (Found, Vec<u32>) {
         let at = self.fetching.iter().position(|fetching| fetching.0 == key).unwrap();
         let (_, waiters, had) = self.fetching.remove(at);
         self.entries.retain(|entry| entry.0 != key);
@@ -260,17 +263,19 @@ impl Model {
         };
         let (ttl, max) = (self.policy.ttl_ms, self.policy.ttl_max_ms);
         let (found, tag, ms, retry_ns) = match (answer, had) {
-            (Answer::Object(bytes, _, freshness), _) => {
+            (OriginAnswer::Object(bytes, _, freshness), _) => {
                 (Found::Object(bytes.clone()), true, lasts(*freshness, ttl).map(|ms| ms.min(max)), 0)
             }
-            (Answer::Unchanged(freshness), Some((found @ Found::Object(_), tag, _))) => {
+            (OriginAnswer::Unchanged(freshness), Some((found @ Found::Object(_), tag, _))) => {
                 (found, tag, lasts(*freshness, ttl).map(|ms| ms.min(max)), 0)
             }
-            (Answer::Nothing(freshness), _) => {
+            (OriginAnswer::Nothing(freshness), _) => {
                 (Found::Nothing, false, lasts(*freshness, negative).map(|ms| ms.min(negative)), 0)
             }
-            (Answer::Unchanged(_) | Answer::Refused, _) => (Found::Refused, false, Some(negative), 0),
-            (Answer::Away, had) => {
+            (OriginAnswer::Unchanged(_) | OriginAnswer::Refused, _) => {
+                (Found::Refused, false, Some(negative), 0)
+            }
+            (OriginAnswer::Away, had) => {
                 let found = self.old(now_ns, had.as_ref());
                 let kept = had.filter(|had| matches!(had.0, Found::Object(_) | Found::Nothing));
                 let (kept, tag, until_ns) = kept.unwrap_or((Found::Away, false, 0));
@@ -318,10 +323,10 @@ fn histories_go_as_in_the_model() {
                     _ => Freshness::For(below(100_000)),
                 };
                 let answer = match below(8) {
-                    0 => Answer::Away,
-                    1 => Answer::Refused,
-                    2 => Answer::Nothing(freshness),
-                    3 | 4 => Answer::Unchanged(freshness),
+                    0 => OriginAnswer::Away,
+                    1 => OriginAnswer::Refused,
+                    2 => OriginAnswer::Nothing(freshness),
+                    3 | 4 => OriginAnswer::Unchanged(freshness),
                     _ => answer(usize::try_from(below(1_200)).unwrap(), freshness),
                 };
                 let expected = model.fetched(now_ns, name, &answer);
@@ -341,7 +346,7 @@ fn histories_go_as_in_the_model() {
 fn one_that_is_emptied_holds_nothing_and_goes_on() {
     let mut cache = cache(1 << 20);
     fill(&mut cache, 0, "a", answer(5, Freshness::Unsaid));
-    assert_eq!(cache.read(0, &key("b"), 1), Step::Fetch(Validators::default()));
+    assert_eq!(cache.read(0, &key("b"), 1), CacheRead::Fetch(Validators::default()));
     cache.empty();
     assert_eq!(cache.size(), (0, 0));
     assert_eq!(cache.fetched(0, &key("b"), answer(6, Freshness::Unsaid)), (object(6), vec![1]));

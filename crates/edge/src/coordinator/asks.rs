@@ -1,12 +1,12 @@
 //! Decisions and memories that an edge asks its coordinator for: who holds a generation, what a client was seen to have; each is
 //! one key, changed by compare-and-swap on its revision. And who stands by for a session, which its owner has listed.
 
-use super::client::Out;
+use super::client::CoordinatorOutput;
 use super::contents::{
     Claimed, Listed, Stands, Subject, Witnessed, decode, encode, part_of, part_owner, part_prefix,
     witness_key,
 };
-use super::{Entry, Failure, Lease, Reply, Request};
+use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
 use alloc::{
     collections::{BTreeMap, VecDeque},
     format,
@@ -142,7 +142,12 @@ impl Asks {
     }
 
     /// Sends what may be sent. While the coordinator is away, whoever asks is told so at once; reports wait.
-    pub(super) fn go_on(&mut self, away: Option<&str>, out: &mut Vec<Out>, tag: &mut dyn FnMut() -> u64) {
+    pub(super) fn go_on(
+        &mut self,
+        away: Option<&str>,
+        out: &mut Vec<CoordinatorOutput>,
+        tag: &mut dyn FnMut() -> u64,
+    ) {
         if let Some(why) = away {
             for pending in self.waiting.drain(..) {
                 answer(&pending, AskAnswer::Away(why.into()), out);
@@ -158,7 +163,8 @@ impl Asks {
         if !self.reports.is_empty() && self.lease.is_none() && self.lending.is_none() {
             let tag = tag();
             self.lending = Some(tag);
-            return out.push(Out::Send { tag, request: Request::Grant { ttl_s: WITNESS_S } });
+            return out
+                .push(CoordinatorOutput::Send { tag, request: StoreRequest::Grant { ttl_s: WITNESS_S } });
         }
         while self.lease.is_some()
             && self.sent.len() < ASKS_MAX
@@ -170,22 +176,28 @@ impl Asks {
         }
     }
 
-    fn send(&mut self, pending: Pending, request: Request, out: &mut Vec<Out>, tag: &mut dyn FnMut() -> u64) {
+    fn send(
+        &mut self,
+        pending: Pending,
+        request: StoreRequest,
+        out: &mut Vec<CoordinatorOutput>,
+        tag: &mut dyn FnMut() -> u64,
+    ) {
         let tag = tag();
         self.sent.insert(tag, pending);
-        out.push(Out::Send { tag, request });
+        out.push(CoordinatorOutput::Send { tag, request });
     }
 
     /// An answer. Gives back a failure that concerns the whole coordinator.
     pub(super) fn answered(
         &mut self,
         tag: u64,
-        result: Result<Reply, Failure>,
-        out: &mut Vec<Out>,
-    ) -> Option<Failure> {
+        result: Result<StoreReply, StoreFailure>,
+        out: &mut Vec<CoordinatorOutput>,
+    ) -> Option<StoreFailure> {
         if self.lending == Some(tag) {
             self.lending = None;
-            if let Ok(Reply::Granted { lease, .. }) = &result {
+            if let Ok(StoreReply::Granted { lease, .. }) = &result {
                 (self.lease, self.lent) = (Some(*lease), 0);
             }
             return result.err();
@@ -197,14 +209,14 @@ impl Asks {
                     self.reports.entry(session).or_insert(seen);
                 } else {
                     let said = match &failure {
-                        Failure::Unreachable(why) => AskAnswer::Away(why.clone()),
-                        Failure::Refused(why) => AskAnswer::Refused(why.clone()),
+                        StoreFailure::Unreachable(why) => AskAnswer::Away(why.clone()),
+                        StoreFailure::Refused(why) => AskAnswer::Refused(why.clone()),
                     };
                     answer(&pending, said, out);
                 }
                 Some(failure)
             }
-            Ok(Reply::Entries { entries, .. }) => {
+            Ok(StoreReply::Entries { entries, .. }) => {
                 if let Ask::Standby { session } = pending.ask {
                     answer(&pending, stands_by(session, &entries), out);
                     return None;
@@ -212,11 +224,11 @@ impl Asks {
                 self.look(tag, pending, entries.into_iter().next(), out);
                 None
             }
-            Ok(Reply::Conflict { entry }) => {
+            Ok(StoreReply::Conflict { entry }) => {
                 self.look(tag, pending, entry, out);
                 None
             }
-            Ok(Reply::NoLease) => {
+            Ok(StoreReply::NoLease) => {
                 self.lease = None;
                 if let Ask::Witness { session, seen } = pending.ask {
                     self.reports.entry(session).or_insert(seen);
@@ -232,7 +244,13 @@ impl Asks {
     }
 
     /// What is there is known: answers, or writes if it may.
-    fn look(&mut self, tag: u64, mut pending: Pending, entry: Option<Entry>, out: &mut Vec<Out>) {
+    fn look(
+        &mut self,
+        tag: u64,
+        mut pending: Pending,
+        entry: Option<StoreEntry>,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
         let revision = entry.as_ref().map_or(0, |entry| entry.revision);
         let value = entry.map(|entry| entry.value);
         let write = match &pending.ask {
@@ -275,9 +293,9 @@ impl Asks {
             }
         }
         let key = key(&pending.ask);
-        let request = Request::Write { key, expect: Some(revision), value: Some(write), lease };
+        let request = StoreRequest::Write { key, expect: Some(revision), value: Some(write), lease };
         self.sent.insert(tag, pending);
-        out.push(Out::Send { tag, request });
+        out.push(CoordinatorOutput::Send { tag, request });
     }
 }
 
@@ -290,13 +308,17 @@ fn key(ask: &Ask) -> String {
 }
 
 /// What a question begins with.
-fn first(ask: &Ask) -> Request {
+fn first(ask: &Ask) -> StoreRequest {
     let key = key(ask);
-    if matches!(ask, Ask::Standby { .. }) { Request::Range { prefix: key } } else { Request::Get { key } }
+    if matches!(ask, Ask::Standby { .. }) {
+        StoreRequest::Range { prefix: key }
+    } else {
+        StoreRequest::Get { key }
+    }
 }
 
 /// The newest owner's word on a session, of the parts of all edges.
-fn stands_by(session: SessionId, entries: &[Entry]) -> AskAnswer {
+fn stands_by(session: SessionId, entries: &[StoreEntry]) -> AskAnswer {
     let mut newest: Option<StandsBy> = None;
     let mut unread = None;
     for entry in entries {
@@ -336,6 +358,6 @@ fn read<T: Field>(value: Option<Bytes>, answer: fn(Option<T>) -> AskAnswer) -> A
     }
 }
 
-fn answer(pending: &Pending, answer: AskAnswer, out: &mut Vec<Out>) {
-    out.extend(pending.asker.map(|tag| Out::Asked { tag, answer }));
+fn answer(pending: &Pending, answer: AskAnswer, out: &mut Vec<CoordinatorOutput>) {
+    out.extend(pending.asker.map(|tag| CoordinatorOutput::Asked { tag, answer }));
 }

@@ -6,11 +6,11 @@
 
 use super::asks::{Ask, AskAnswer, Asks};
 use super::contents::{
-    About, Held, LIVE, Registration, about, decode, edge_key, encode, images_key, named, part_key,
+    About, HeldImage, LIVE, Registration, about, decode, edge_key, encode, images_key, named, part_key,
 };
 use super::placements::Parts;
-use super::store::Change;
-use super::{Failure, Lease, Reply, Request};
+use super::store::StoreChange;
+use super::{Lease, StoreFailure, StoreReply, StoreRequest};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
@@ -31,7 +31,7 @@ pub const LISTING_NS: u64 = 500_000_000;
 
 /// What a client needs to know of its edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Config {
+pub struct CoordinatorConfig {
     /// The edge's name, unique in its domain.
     pub edge: String,
     /// How long the edge stays registered when nothing more is heard of it, in seconds.
@@ -42,28 +42,28 @@ pub struct Config {
 
 /// Something happened to a client.
 #[derive(Clone, PartialEq, Debug)]
-pub enum In {
-    /// A time asked for by [`Out::WakeAt`] has come; or for no reason.
+pub enum CoordinatorInput {
+    /// A time asked for by [`CoordinatorOutput::WakeAt`] has come; or for no reason.
     Wake,
     /// How the edge is now.
     Here(Registration),
     /// Which images it has.
-    Holds(Vec<Held>),
+    Holds(Vec<HeldImage>),
     /// Who stands by for its sessions, in the parts that changed.
     Listed(Parts),
-    /// The answer to [`Out::Send`].
+    /// The answer to [`CoordinatorOutput::Send`].
     Answered {
         /// As sent.
         tag: u64,
         /// What came of it.
-        result: Result<Reply, Failure>,
+        result: Result<StoreReply, StoreFailure>,
     },
-    /// What [`Out::Watch`] sees, in order.
+    /// What [`CoordinatorOutput::Watch`] sees, in order.
     Watched {
         /// The watch's number.
         watch: u64,
         /// What changed.
-        changes: Vec<Change>,
+        changes: Vec<StoreChange>,
     },
     /// The watch broke, or the store does not remember so far back.
     WatchEnded {
@@ -85,13 +85,13 @@ pub enum In {
 
 /// A client wants something done.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Out {
-    /// Ask the store; answered by [`In::Answered`], always, after a bounded time.
+pub enum CoordinatorOutput {
+    /// Ask the store; answered by [`CoordinatorInput::Answered`], always, after a bounded time.
     Send {
         /// Names the answer.
         tag: u64,
         /// What.
-        request: Request,
+        request: StoreRequest,
     },
     /// Watch from here on, instead of what was watched before.
     Watch {
@@ -102,7 +102,7 @@ pub enum Out {
         /// Changes of revisions above this one.
         since: u64,
     },
-    /// The answer to [`In::Ask`].
+    /// The answer to [`CoordinatorInput::Ask`].
     Asked {
         /// As asked.
         tag: u64,
@@ -113,7 +113,7 @@ pub enum Out {
     Changed,
     /// A line for the log: 0 error, 1 warning, 2 info, 3 debug.
     Log(u8, String),
-    /// Call again with [`In::Wake`] at this time (monotonic) at the latest. The last one counts.
+    /// Call again with [`CoordinatorInput::Wake`] at this time (monotonic) at the latest. The last one counts.
     WakeAt {
         /// In nanoseconds.
         mono_ns: u64,
@@ -124,7 +124,7 @@ pub enum Out {
 
 /// Whether the coordinator is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum CoordinatorState {
     /// It is: the edge is registered, and hears of others.
     There,
     /// It is not.
@@ -138,7 +138,7 @@ pub enum State {
 
 /// Counted over a client's life.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Figures {
+pub struct CoordinatorMetrics {
     /// Requests sent.
     pub requests: u64,
     /// Of those, not answered or refused.
@@ -168,17 +168,17 @@ enum Step {
 
 /// The client. Feed it what happens; do what it says.
 #[derive(Debug)]
-pub struct Client {
-    config: Config,
+pub struct CoordinatorClient {
+    config: CoordinatorConfig,
     here: Option<Registration>,
-    holds: Vec<Held>,
+    holds: Vec<HeldImage>,
     /// Who stands by for its sessions, by key.
     listed: BTreeMap<String, Bytes>,
     /// When the next part of that may be written.
     list_at_ns: u64,
     /// The one that was written last: each has its turn, however fast others change.
     list_after: String,
-    state: State,
+    state: CoordinatorState,
     lease: Option<Lease>,
     keep_at_ns: u64,
     /// What the store has under the lease.
@@ -198,22 +198,22 @@ pub struct Client {
     leaving: bool,
     left: bool,
     registrations: BTreeMap<String, Registration>,
-    images: BTreeMap<String, Vec<Held>>,
+    images: BTreeMap<String, Vec<HeldImage>>,
     /// Values under [`LIVE`] that this version cannot read: each is told once.
     unread: u64,
     usurped: bool,
     /// Whether the log says that the coordinator is away.
     complained: bool,
     /// The edges that the log speaks of as registered.
-    told: Vec<String>,
+    reported: Vec<String>,
     asks: Asks,
-    figures: Figures,
+    figures: CoordinatorMetrics,
 }
 
-impl Client {
+impl CoordinatorClient {
     /// A client that has not reached its coordinator yet.
     #[must_use]
-    pub fn new(config: Config, now_ns: u64) -> Self {
+    pub fn new(config: CoordinatorConfig, now_ns: u64) -> Self {
         let why = "it has not answered yet".into();
         Self {
             config,
@@ -222,7 +222,7 @@ impl Client {
             listed: BTreeMap::new(),
             list_at_ns: 0,
             list_after: String::new(),
-            state: State::Away { since_ns: now_ns, why },
+            state: CoordinatorState::Away { since_ns: now_ns, why },
             lease: None,
             keep_at_ns: 0,
             written: BTreeMap::new(),
@@ -241,15 +241,15 @@ impl Client {
             unread: 0,
             usurped: false,
             complained: false,
-            told: Vec::new(),
+            reported: Vec::new(),
             asks: Asks::default(),
-            figures: Figures::default(),
+            figures: CoordinatorMetrics::default(),
         }
     }
 
     /// Whether the coordinator is there.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &CoordinatorState {
         &self.state
     }
 
@@ -257,8 +257,8 @@ impl Client {
     #[must_use]
     pub fn cannot(&self) -> &'static [&'static str] {
         match self.state {
-            State::There => &[],
-            State::Away { .. } => &[
+            CoordinatorState::There => &[],
+            CoordinatorState::Away { .. } => &[
                 "no news of who stands by for whom",
                 "no decision between a primary and its backup",
                 "no witness",
@@ -268,7 +268,7 @@ impl Client {
     }
 
     /// The edges that are registered, this one among them. While the coordinator is away, those that were.
-    pub fn edges(&self) -> impl Iterator<Item = (&str, &Registration, &[Held])> {
+    pub fn edges(&self) -> impl Iterator<Item = (&str, &Registration, &[HeldImage])> {
         self.registrations.iter().map(|(name, registration)| {
             (name.as_str(), registration, self.images.get(name).map_or(&[][..], Vec::as_slice))
         })
@@ -285,7 +285,7 @@ impl Client {
 
     /// Counted over the client's life.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> CoordinatorMetrics {
         self.figures
     }
 
@@ -296,32 +296,34 @@ impl Client {
     }
 
     /// Takes one event and appends what is to be done.
-    pub fn step(&mut self, now_ns: u64, input: In, out: &mut Vec<Out>) {
+    pub fn step(&mut self, now_ns: u64, input: CoordinatorInput, out: &mut Vec<CoordinatorOutput>) {
         match input {
-            In::Wake => {}
-            In::Here(registration) => self.here = Some(registration),
-            In::Holds(mut holds) => {
+            CoordinatorInput::Wake => {}
+            CoordinatorInput::Here(registration) => self.here = Some(registration),
+            CoordinatorInput::Holds(mut holds) => {
                 holds.truncate(super::contents::HELD_MAX);
                 self.holds = holds;
             }
-            In::Listed(parts) => {
+            CoordinatorInput::Listed(parts) => {
                 let key = |(part, value)| (part_key(part, &self.config.edge), value);
                 self.listed.extend(parts.into_iter().map(key));
             }
-            In::Answered { tag, result } => self.answered(now_ns, tag, result, out),
-            In::Watched { watch, changes } if self.watch == Some(watch) => self.watched(changes, out),
-            In::WatchEnded { watch, why } if self.watch == Some(watch) => {
-                out.push(Out::Log(3, format!("the coordinator's news broke off: {why}")));
+            CoordinatorInput::Answered { tag, result } => self.answered(now_ns, tag, result, out),
+            CoordinatorInput::Watched { watch, changes } if self.watch == Some(watch) => {
+                self.watched(changes, out)
+            }
+            CoordinatorInput::WatchEnded { watch, why } if self.watch == Some(watch) => {
+                out.push(CoordinatorOutput::Log(3, format!("the coordinator's news broke off: {why}")));
                 self.watch = None;
             }
-            In::Watched { .. } | In::WatchEnded { .. } => {}
-            In::Ask { tag, ask } => self.asks.ask(tag, ask),
-            In::Leave => self.leaving = true,
+            CoordinatorInput::Watched { .. } | CoordinatorInput::WatchEnded { .. } => {}
+            CoordinatorInput::Ask { tag, ask } => self.asks.ask(tag, ask),
+            CoordinatorInput::Leave => self.leaving = true,
         }
         self.go_on(now_ns, out);
         let away = match &self.state {
-            State::There => None,
-            State::Away { why, .. } => Some(why.as_str()),
+            CoordinatorState::There => None,
+            CoordinatorState::Away { why, .. } => Some(why.as_str()),
         };
         let (tags, figures) = (&mut self.tags, &mut self.figures);
         self.asks.go_on(away, out, &mut || {
@@ -331,10 +333,16 @@ impl Client {
         });
     }
 
-    fn answered(&mut self, now_ns: u64, tag: u64, result: Result<Reply, Failure>, out: &mut Vec<Out>) {
+    fn answered(
+        &mut self,
+        now_ns: u64,
+        tag: u64,
+        result: Result<StoreReply, StoreFailure>,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
         self.figures.failures += u64::from(result.is_err());
         if self.step.as_ref().is_none_or(|(own, _)| *own != tag) {
-            if let Some(Failure::Unreachable(why)) = self.asks.answered(tag, result, out) {
+            if let Some(StoreFailure::Unreachable(why)) = self.asks.answered(tag, result, out) {
                 self.go_away(now_ns, why, out);
             }
             return;
@@ -348,13 +356,13 @@ impl Client {
         match (step, result) {
             (Step::Revoke, _) => self.lease = None,
             // The store is full: that is no reason to think that it is away.
-            (Step::ListStandbys(key, value), Err(Failure::Refused(why))) => {
+            (Step::ListStandbys(key, value), Err(StoreFailure::Refused(why))) => {
                 self.figures.parts_refused += 1;
                 if self.figures.parts_refused == 1 {
                     let text = format!(
                         "the coordinator does not take who stands by for this edge's sessions: {why}"
                     );
-                    out.push(Out::Log(1, text));
+                    out.push(CoordinatorOutput::Log(1, text));
                 }
                 // Until it changes.
                 self.written.insert(key, value);
@@ -364,36 +372,40 @@ impl Client {
                 self.failed(now_ns, &failure, out);
             }
             (_, Err(failure)) => self.failed(now_ns, &failure, out),
-            (Step::Grant, Ok(Reply::Granted { lease, ttl_s })) => {
+            (Step::Grant, Ok(StoreReply::Granted { lease, ttl_s })) => {
                 self.lease = Some(lease);
                 self.keep_at_ns = now_ns + keep_interval_ns(ttl_s);
             }
-            (Step::KeepAlive, Ok(Reply::Kept)) => {
+            (Step::KeepAlive, Ok(StoreReply::Kept)) => {
                 self.keep_at_ns = now_ns + keep_interval_ns(self.config.lease_s);
             }
-            (Step::Write(key, value), Ok(Reply::Written { revision })) => {
+            (Step::Write(key, value), Ok(StoreReply::Written { revision })) => {
                 self.wrote(key, value, revision);
             }
-            (Step::ListStandbys(key, value), Ok(Reply::Written { revision })) => {
+            (Step::ListStandbys(key, value), Ok(StoreReply::Written { revision })) => {
                 self.figures.parts_written += 1;
                 self.wrote(key, value, revision);
             }
             // A write of this edge that came late, or another edge of its name: it is written again, upon that.
-            (Step::Write(key, _) | Step::ListStandbys(key, _), Ok(Reply::Conflict { entry })) => {
+            (Step::Write(key, _) | Step::ListStandbys(key, _), Ok(StoreReply::Conflict { entry })) => {
                 self.unsure.insert(key.clone());
                 self.revisions.insert(key, entry.map_or(0, |entry| entry.revision));
             }
-            (Step::List, Ok(Reply::Entries { revision, entries })) => {
+            (Step::List, Ok(StoreReply::Entries { revision, entries })) => {
                 self.registrations.clear();
                 self.images.clear();
                 entries.into_iter().for_each(|entry| self.learn(&entry.key, Some(&entry.value), out));
                 self.news(out);
                 self.watches += 1;
                 self.watch = Some(self.watches);
-                out.push(Out::Watch { watch: self.watches, prefix: LIVE.into(), since: revision });
+                out.push(CoordinatorOutput::Watch {
+                    watch: self.watches,
+                    prefix: LIVE.into(),
+                    since: revision,
+                });
             }
-            (Step::KeepAlive | Step::Write(..) | Step::ListStandbys(..), Ok(Reply::NoLease)) => {
-                out.push(Out::Log(
+            (Step::KeepAlive | Step::Write(..) | Step::ListStandbys(..), Ok(StoreReply::NoLease)) => {
+                out.push(CoordinatorOutput::Log(
                     1,
                     "this edge's lease at the coordinator is over: it registers anew".into(),
                 ));
@@ -407,7 +419,7 @@ impl Client {
             (step, Ok(reply)) => {
                 self.failures = failures;
                 let why = format!("the store answered {step:?} with {reply:?}, as none of this version does");
-                self.failed(now_ns, &Failure::Refused(why), out);
+                self.failed(now_ns, &StoreFailure::Refused(why), out);
             }
         }
     }
@@ -419,7 +431,7 @@ impl Client {
         self.written.insert(key, value);
     }
 
-    fn failed(&mut self, now_ns: u64, failure: &Failure, out: &mut Vec<Out>) {
+    fn failed(&mut self, now_ns: u64, failure: &StoreFailure, out: &mut Vec<CoordinatorOutput>) {
         self.wait(now_ns);
         self.go_away(now_ns, format!("{failure}"), out);
     }
@@ -433,35 +445,35 @@ impl Client {
         self.retry_ns = now_ns + doubled - (salt >> 8) % (doubled / 4);
     }
 
-    fn go_away(&mut self, now_ns: u64, why: String, out: &mut Vec<Out>) {
+    fn go_away(&mut self, now_ns: u64, why: String, out: &mut Vec<CoordinatorOutput>) {
         match &mut self.state {
-            State::Away { why: before, .. } => before.clone_from(&why),
-            State::There => {
+            CoordinatorState::Away { why: before, .. } => before.clone_from(&why),
+            CoordinatorState::There => {
                 self.figures.absences += 1;
-                self.state = State::Away { since_ns: now_ns, why: why.clone() };
+                self.state = CoordinatorState::Away { since_ns: now_ns, why: why.clone() };
             }
         }
         if !core::mem::replace(&mut self.complained, true) {
             let cannot = self.cannot().join(", ");
             let text =
                 format!("the coordinator is away ({why}): {cannot}; sessions go on, and it is asked again");
-            out.push(Out::Log(1, text));
+            out.push(CoordinatorOutput::Log(1, text));
         }
         // What went on meanwhile is not known.
         self.watch = None;
     }
 
     /// Sends the next request of its own, if it is time.
-    fn go_on(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+    fn go_on(&mut self, now_ns: u64, out: &mut Vec<CoordinatorOutput>) {
         if self.step.is_some() || self.left {
             return;
         }
         if self.leaving && self.lease.is_none() {
             self.left = true;
-            return out.push(Out::Left);
+            return out.push(CoordinatorOutput::Left);
         }
         if now_ns < self.retry_ns && !self.leaving {
-            return out.push(Out::WakeAt { mono_ns: self.retry_ns });
+            return out.push(CoordinatorOutput::WakeAt { mono_ns: self.retry_ns });
         }
         let step = self.next_step(now_ns).or_else(|| {
             self.come_back(now_ns, out);
@@ -469,29 +481,29 @@ impl Client {
         });
         let Some(step) = step else {
             let due_ns = if self.list_at_ns > now_ns { self.list_at_ns } else { u64::MAX };
-            return out.push(Out::WakeAt { mono_ns: self.keep_at_ns.min(due_ns) });
+            return out.push(CoordinatorOutput::WakeAt { mono_ns: self.keep_at_ns.min(due_ns) });
         };
         let request = match (&step, self.lease) {
-            (Step::Grant, _) => Request::Grant { ttl_s: self.config.lease_s },
-            (Step::List, _) => Request::Range { prefix: LIVE.into() },
-            (Step::KeepAlive, Some(lease)) => Request::KeepAlive { lease },
-            (Step::Revoke, Some(lease)) => Request::Revoke { lease },
+            (Step::Grant, _) => StoreRequest::Grant { ttl_s: self.config.lease_s },
+            (Step::List, _) => StoreRequest::Range { prefix: LIVE.into() },
+            (Step::KeepAlive, Some(lease)) => StoreRequest::KeepAlive { lease },
+            (Step::Revoke, Some(lease)) => StoreRequest::Revoke { lease },
             (Step::Write(key, value), lease) => {
                 let (expect, value) = (Some(self.known(key)), Some(value.clone()));
-                Request::Write { key: key.clone(), expect, value, lease }
+                StoreRequest::Write { key: key.clone(), expect, value, lease }
             }
             (Step::ListStandbys(key, value), lease) => {
                 self.list_at_ns = now_ns + LISTING_NS;
                 self.list_after.clone_from(key);
                 let (expect, value) = (Some(self.known(key)), (!value.is_empty()).then(|| value.clone()));
-                Request::Write { key: key.clone(), expect, value, lease }
+                StoreRequest::Write { key: key.clone(), expect, value, lease }
             }
             (Step::KeepAlive | Step::Revoke, None) => return,
         };
         self.tags += 1;
         self.figures.requests += 1;
         self.step = Some((self.tags, step));
-        out.push(Out::Send { tag: self.tags, request });
+        out.push(CoordinatorOutput::Send { tag: self.tags, request });
     }
 
     /// The revision upon which a key is written.
@@ -536,28 +548,31 @@ impl Client {
         Some(Step::ListStandbys(key.clone(), value.clone()))
     }
 
-    fn come_back(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+    fn come_back(&mut self, now_ns: u64, out: &mut Vec<CoordinatorOutput>) {
         self.failures = 0;
-        if let State::Away { since_ns, .. } = self.state
+        if let CoordinatorState::Away { since_ns, .. } = self.state
             && self.here.is_some()
         {
             let away_s = now_ns.saturating_sub(since_ns) / 1_000_000_000;
             let edges = self.registrations.len();
-            out.push(Out::Log(2, format!("the coordinator is there (after {away_s} s): {edges} edges")));
-            self.state = State::There;
+            out.push(CoordinatorOutput::Log(
+                2,
+                format!("the coordinator is there (after {away_s} s): {edges} edges"),
+            ));
+            self.state = CoordinatorState::There;
             self.complained = false;
-            out.push(Out::Changed);
+            out.push(CoordinatorOutput::Changed);
         }
     }
 
-    fn watched(&mut self, changes: Vec<Change>, out: &mut Vec<Out>) {
+    fn watched(&mut self, changes: Vec<StoreChange>, out: &mut Vec<CoordinatorOutput>) {
         for change in changes {
             self.learn(&change.key, change.value.as_ref(), out);
         }
         self.news(out);
     }
 
-    fn learn(&mut self, key: &str, value: Option<&Bytes>, out: &mut Vec<Out>) {
+    fn learn(&mut self, key: &str, value: Option<&Bytes>, out: &mut Vec<CoordinatorOutput>) {
         let readable = match (about(key), value) {
             (None, _) => true,
             (Some(About::Edge(edge)), None) => {
@@ -586,13 +601,13 @@ impl Client {
                     "the coordinator has {key} in words that this version does not know: is an edge of another version in \
                      this domain?"
                 );
-                out.push(Out::Log(1, text));
+                out.push(CoordinatorOutput::Log(1, text));
             }
         }
     }
 
     /// Of the own name there is to be one edge.
-    fn met(&mut self, edge: &str, registration: &Registration, out: &mut Vec<Out>) {
+    fn met(&mut self, edge: &str, registration: &Registration, out: &mut Vec<CoordinatorOutput>) {
         let own = edge == self.config.edge
             && self.written.contains_key(&edge_key(edge))
             && self.here.as_ref().is_some_and(|here| here.life != registration.life);
@@ -601,14 +616,14 @@ impl Client {
             let text = format!(
                 "another edge registers itself as `{edge}`: give each its own `name`, or neither can be told from the other"
             );
-            out.push(Out::Log(0, text));
+            out.push(CoordinatorOutput::Log(0, text));
         }
     }
 
     /// A registration of this edge that vanished under it is written anew.
-    fn gone(&mut self, edge: &str, out: &mut Vec<Out>) {
+    fn gone(&mut self, edge: &str, out: &mut Vec<CoordinatorOutput>) {
         if edge == self.config.edge && self.written.remove(&edge_key(edge)).is_some() {
-            out.push(Out::Log(
+            out.push(CoordinatorOutput::Log(
                 1,
                 "this edge's registration vanished at the coordinator: it registers anew".into(),
             ));
@@ -616,19 +631,19 @@ impl Client {
         }
     }
 
-    fn news(&mut self, out: &mut Vec<Out>) {
+    fn news(&mut self, out: &mut Vec<CoordinatorOutput>) {
         let known: Vec<String> = self.registrations.keys().cloned().collect();
         for (there, told, what) in [
-            (&known, &self.told, "registered at the coordinator"),
-            (&self.told, &known, "not registered any more"),
+            (&known, &self.reported, "registered at the coordinator"),
+            (&self.reported, &known, "not registered any more"),
         ] {
             let new: Vec<String> = there.iter().filter(|name| !told.contains(name)).cloned().collect();
             if !new.is_empty() {
-                out.push(Out::Log(2, format!("edges {what}: {}", named(&new))));
+                out.push(CoordinatorOutput::Log(2, format!("edges {what}: {}", named(&new))));
             }
         }
-        self.told = known;
-        out.push(Out::Changed);
+        self.reported = known;
+        out.push(CoordinatorOutput::Changed);
     }
 }
 

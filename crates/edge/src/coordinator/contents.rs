@@ -60,7 +60,7 @@ record! {
 
 record! {
     /// An image that an edge has, and its app.
-    Held {
+    HeldImage {
         /// The app's name.
         app: String,
         /// The image.

@@ -1,8 +1,8 @@
 //! The coordinator: what edges know of one another, and the few decisions that the ends of a session cannot take
 //! (DESIGN.md sections 2, 5.12, 6, 7).
 //!
-//! A small store with revisions, leases and watches, which [`Store`] is and which etcd is as well; and [`Client`], an edge's
-//! side of it. Both are pure: the shell carries [`Request`] and [`Reply`] and says what time it is. Nothing on the path of a
+//! A small store with revisions, leases and watches, which [`Store`] is and which etcd is as well; and [`CoordinatorClient`], an edge's
+//! side of it. Both are pure: the shell carries [`StoreRequest`] and [`StoreReply`] and says what time it is. Nothing on the path of a
 //! message waits for either.
 
 mod asks;
@@ -13,10 +13,13 @@ mod snapshot;
 mod store;
 
 pub use asks::{ASKS_MAX, Ask, AskAnswer, REPORTS_MAX, StandsBy};
-pub use client::{BACKOFF_MAX_NS, BACKOFF_MIN_NS, Client, Config, Figures, In, LISTING_NS, Out, State};
+pub use client::{
+    BACKOFF_MAX_NS, BACKOFF_MIN_NS, CoordinatorClient, CoordinatorConfig, CoordinatorInput,
+    CoordinatorMetrics, CoordinatorOutput, CoordinatorState, LISTING_NS,
+};
 pub use placements::{Parts, Placements};
 pub use snapshot::Damage;
-pub use store::{Change, Changes, Store, StoreFigures};
+pub use store::{Changes, Store, StoreChange, StoreFigures};
 
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
@@ -49,7 +52,7 @@ pub struct Lease(pub u64);
 
 /// What is asked of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Request {
+pub enum StoreRequest {
     /// One key.
     Get {
         /// Which.
@@ -90,7 +93,7 @@ pub enum Request {
 
 /// A key and what it holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct StoreEntry {
     /// The key.
     pub key: String,
     /// Its value.
@@ -101,13 +104,13 @@ pub struct Entry {
 
 /// What a store answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Reply {
-    /// To [`Request::Get`] and [`Request::Range`].
+pub enum StoreReply {
+    /// To [`StoreRequest::Get`] and [`StoreRequest::Range`].
     Entries {
         /// Of the whole store.
         revision: u64,
         /// In the order of their keys.
-        entries: Vec<Entry>,
+        entries: Vec<StoreEntry>,
     },
     /// The write is done.
     Written {
@@ -117,7 +120,7 @@ pub enum Reply {
     /// The key is not of the revision that was expected.
     Conflict {
         /// What is there.
-        entry: Option<Entry>,
+        entry: Option<StoreEntry>,
     },
     /// A lease.
     Granted {
@@ -134,7 +137,7 @@ pub enum Reply {
 
 /// Why a store does not do what is asked. The same request will fail again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
+pub enum StoreRefusal {
     /// The key is empty or longer than [`KEY_BYTES_MAX`].
     Key,
     /// The value is larger than [`VALUE_BYTES_MAX`].
@@ -147,7 +150,7 @@ pub enum Refused {
     Ttl,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for StoreRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Key => write!(f, "a key has 1 to {KEY_BYTES_MAX} bytes"),
@@ -164,14 +167,14 @@ impl fmt::Display for Refused {
 
 /// Why there is no answer from a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Failure {
+pub enum StoreFailure {
     /// It is away, slow, or has no majority: the same may succeed later. Whether a write was done is not known.
     Unreachable(String),
     /// It says no, and to whom to turn.
     Refused(String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for StoreFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(why) | Self::Refused(why) => f.write_str(why),

@@ -2,8 +2,8 @@
 //! where the bytes are kept is the shell's.
 
 use super::{
-    DURABLE_LEASE_S, Entry, HISTORY_BYTES_MAX, HISTORY_MAX, KEY_BYTES_MAX, KEYS_MAX, LEASE_S_MAX, LEASES_MAX,
-    Lease, Refused, Reply, Request, STORE_BYTES_MAX, VALUE_BYTES_MAX,
+    DURABLE_LEASE_S, HISTORY_BYTES_MAX, HISTORY_MAX, KEY_BYTES_MAX, KEYS_MAX, LEASE_S_MAX, LEASES_MAX, Lease,
+    STORE_BYTES_MAX, StoreEntry, StoreRefusal, StoreReply, StoreRequest, VALUE_BYTES_MAX,
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 /// A key that was put or removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change {
+pub struct StoreChange {
     /// Which.
     pub key: String,
     /// Its new value; none if it is gone.
@@ -27,7 +27,7 @@ pub struct Change {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Changes {
     /// These, in order.
-    All(Vec<Change>),
+    All(Vec<StoreChange>),
     /// The store does not remember so far back, or never was so far: list anew.
     Forgotten,
 }
@@ -70,7 +70,7 @@ pub struct Store {
     pub(super) leases: BTreeMap<Lease, Term>,
     pub(super) bytes: usize,
     pub(super) deadlines: BTreeSet<(u64, Lease)>,
-    pub(super) history: VecDeque<Change>,
+    pub(super) history: VecDeque<StoreChange>,
     /// Bytes of their keys and values.
     pub(super) history_bytes: usize,
     /// The oldest revision from which on every change is in `history`.
@@ -129,32 +129,32 @@ impl Store {
     ///
     /// # Errors
     /// If it would go beyond a limit; nothing is changed then.
-    pub fn apply(&mut self, now_ns: u64, request: Request) -> Result<Reply, Refused> {
+    pub fn apply(&mut self, now_ns: u64, request: StoreRequest) -> Result<StoreReply, StoreRefusal> {
         self.expire(now_ns);
         match request {
-            Request::Get { key } => {
+            StoreRequest::Get { key } => {
                 let entries = self.entry(&key).into_iter().collect();
-                Ok(Reply::Entries { revision: self.revision, entries })
+                Ok(StoreReply::Entries { revision: self.revision, entries })
             }
-            Request::Range { prefix } => {
+            StoreRequest::Range { prefix } => {
                 let begins = |(key, _): &(&String, &Slot)| key.starts_with(&prefix);
                 let slots = self.slots.range::<String, _>(&prefix..).take_while(begins);
                 let entries = slots.map(|(key, slot)| entry(key, slot)).collect();
-                Ok(Reply::Entries { revision: self.revision, entries })
+                Ok(StoreReply::Entries { revision: self.revision, entries })
             }
-            Request::Write { key, expect, value, lease } => self.write(key, expect, value, lease),
-            Request::Grant { ttl_s } => self.grant(now_ns, ttl_s),
-            Request::KeepAlive { lease } => {
-                let Some(term) = self.leases.get_mut(&lease) else { return Ok(Reply::NoLease) };
+            StoreRequest::Write { key, expect, value, lease } => self.write(key, expect, value, lease),
+            StoreRequest::Grant { ttl_s } => self.grant(now_ns, ttl_s),
+            StoreRequest::KeepAlive { lease } => {
+                let Some(term) = self.leases.get_mut(&lease) else { return Ok(StoreReply::NoLease) };
                 self.deadlines.remove(&(term.until_ns, lease));
                 term.until_ns = until(now_ns, term.ttl_s);
                 self.deadlines.insert((term.until_ns, lease));
-                Ok(Reply::Kept)
+                Ok(StoreReply::Kept)
             }
-            Request::Revoke { lease } => {
+            StoreRequest::Revoke { lease } => {
                 let known = self.leases.contains_key(&lease);
                 self.end(lease);
-                Ok(if known { Reply::Kept } else { Reply::NoLease })
+                Ok(if known { StoreReply::Kept } else { StoreReply::NoLease })
             }
         }
     }
@@ -166,11 +166,11 @@ impl Store {
             return Changes::Forgotten;
         }
         let first = self.history.partition_point(|change| change.revision <= since);
-        let under = |change: &&Change| change.key.starts_with(prefix);
+        let under = |change: &&StoreChange| change.key.starts_with(prefix);
         Changes::All(self.history.range(first..).filter(under).cloned().collect())
     }
 
-    fn entry(&self, key: &str) -> Option<Entry> {
+    fn entry(&self, key: &str) -> Option<StoreEntry> {
         self.slots.get_key_value(key).map(|(key, slot)| entry(key, slot))
     }
 
@@ -180,19 +180,19 @@ impl Store {
         expect: Option<u64>,
         value: Option<Bytes>,
         lease: Option<Lease>,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<StoreReply, StoreRefusal> {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
-            return Err(Refused::Key);
+            return Err(StoreRefusal::Key);
         }
         if value.as_ref().is_some_and(|value| value.len() > VALUE_BYTES_MAX) {
-            return Err(Refused::Value);
+            return Err(StoreRefusal::Value);
         }
         let there = self.slots.get(&key);
         if expect.is_some_and(|expect| expect != there.map_or(0, |slot| slot.revision)) {
-            return Ok(Reply::Conflict { entry: self.entry(&key) });
+            return Ok(StoreReply::Conflict { entry: self.entry(&key) });
         }
         if lease.is_some_and(|lease| !self.leases.contains_key(&lease)) {
-            return Ok(Reply::NoLease);
+            return Ok(StoreReply::NoLease);
         }
         let before = there.map_or(0, |slot| key.len() + slot.value.len());
         let after = value.as_ref().map_or(0, |value| key.len() + value.len());
@@ -200,13 +200,13 @@ impl Store {
         if (grows && self.slots.len() >= KEYS_MAX)
             || (after > before && self.bytes - before + after > STORE_BYTES_MAX)
         {
-            return Err(Refused::Full);
+            return Err(StoreRefusal::Full);
         }
         if value.is_none() && there.is_none() {
-            return Ok(Reply::Written { revision: self.revision });
+            return Ok(StoreReply::Written { revision: self.revision });
         }
         self.put(key, value, lease);
-        Ok(Reply::Written { revision: self.revision })
+        Ok(StoreReply::Written { revision: self.revision })
     }
 
     /// Puts or removes a key that may be.
@@ -228,12 +228,12 @@ impl Store {
             }
             self.slots.insert(key.clone(), Slot { value: value.clone(), revision, lease });
         }
-        self.remember(Change { key, value, revision });
+        self.remember(StoreChange { key, value, revision });
     }
 
     /// Keeps a change for those who watch, in the place of the oldest ones.
-    fn remember(&mut self, change: Change) {
-        let size = |change: &Change| change.key.len() + change.value.as_ref().map_or(0, Bytes::len);
+    fn remember(&mut self, change: StoreChange) {
+        let size = |change: &StoreChange| change.key.len() + change.value.as_ref().map_or(0, Bytes::len);
         self.history_bytes += size(&change);
         self.history.push_back(change);
         while self.history.len() > HISTORY_MAX || self.history_bytes > HISTORY_BYTES_MAX {
@@ -249,19 +249,19 @@ impl Store {
         lease.is_none() || term.is_some_and(|term| term.ttl_s >= DURABLE_LEASE_S)
     }
 
-    fn grant(&mut self, now_ns: u64, ttl_s: u32) -> Result<Reply, Refused> {
+    fn grant(&mut self, now_ns: u64, ttl_s: u32) -> Result<StoreReply, StoreRefusal> {
         if ttl_s == 0 || ttl_s > LEASE_S_MAX {
-            return Err(Refused::Ttl);
+            return Err(StoreRefusal::Ttl);
         }
         if self.leases.len() >= LEASES_MAX {
-            return Err(Refused::Leases);
+            return Err(StoreRefusal::Leases);
         }
         // Leases are named by revisions, so that none of an earlier life of the store is mistaken for one of this.
         self.revision += 1;
         let lease = Lease(self.revision);
         self.lend(lease, now_ns, ttl_s);
         self.unsaved |= ttl_s >= DURABLE_LEASE_S;
-        Ok(Reply::Granted { lease, ttl_s })
+        Ok(StoreReply::Granted { lease, ttl_s })
     }
 
     pub(super) fn lend(&mut self, lease: Lease, now_ns: u64, ttl_s: u32) {
@@ -283,6 +283,6 @@ fn until(now_ns: u64, ttl_s: u32) -> u64 {
     now_ns.saturating_add(u64::from(ttl_s) * 1_000_000_000)
 }
 
-fn entry(key: &str, slot: &Slot) -> Entry {
-    Entry { key: key.into(), value: slot.value.clone(), revision: slot.revision }
+fn entry(key: &str, slot: &Slot) -> StoreEntry {
+    StoreEntry { key: key.into(), value: slot.value.clone(), revision: slot.revision }
 }

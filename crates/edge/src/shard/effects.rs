@@ -1,12 +1,12 @@
 //! What owners want done, carried out over this shard's wires and executor.
 
 use super::{Shard, index};
-use crate::api::{FromShard, Note, Now, Out};
+use crate::api::{FromShard, Note, Now, ShardOutput};
 use alloc::{string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_session::{
     cell::CellId,
-    owner::{Effect, Phase},
+    owner::{OwnerEffect, OwnerPhase},
 };
 use marram_wire::{
     frame::{Code, Ended, Frame, Reject},
@@ -14,66 +14,82 @@ use marram_wire::{
 };
 
 impl Shard {
-    pub(super) fn perform(&mut self, now: Now, id: SessionId, mut effects: Vec<Effect>, out: &mut Vec<Out>) {
+    pub(super) fn perform(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        mut effects: Vec<OwnerEffect>,
+        out: &mut Vec<ShardOutput>,
+    ) {
         let mut over = None;
         let mut again = None;
         let mut joins = None;
         let mut lost = Vec::new();
         for effect in effects.drain(..) {
             match effect {
-                Effect::Send(port, frame) => self.send(id, port, frame, out),
-                Effect::Start(image, seed) => {
+                OwnerEffect::Send(port, frame) => self.send(id, port, frame, out),
+                OwnerEffect::Start(image, seed) => {
                     let cell = self.name_cell(id);
                     if self.sessions.get(&id).is_some_and(|session| session.owner.policy().shared) {
                         joins = Some((cell, image, seed));
                     } else {
                         let (app, place) = (self.cells_app(id), self.place_of(id));
                         let session = Some(id);
-                        out.push(Out::Start { cell, image, seed, app, session, place });
+                        out.push(ShardOutput::Start { cell, image, seed, app, session, place });
                     }
                 }
-                Effect::Restore(image, checkpoints) => {
+                OwnerEffect::Restore(image, checkpoints) => {
                     let cell = self.name_cell(id);
                     if let Some(session) = self.sessions.get(&id) {
                         let keys = session.owner.keys().clone();
                         let (place, stands_by) = (session.place, session.feeder.is_some());
                         let (session, app) = (id, self.cells_app(id));
-                        let restore =
-                            Out::Restore { cell, session, image, keys, checkpoints, stands_by, app, place };
+                        let restore = ShardOutput::Restore {
+                            cell,
+                            session,
+                            image,
+                            keys,
+                            checkpoints,
+                            stands_by,
+                            app,
+                            place,
+                        };
                         out.push(restore);
                     }
                 }
-                Effect::Advance(cell, meta) => out.push(Out::Advance { cell, meta }),
-                Effect::Feed(keeper, frame) => self.send_keeper(id, keeper, frame, out),
-                Effect::StandbySlow(_) => self.counters.standbys_slow += 1,
-                Effect::KeeperLost(keeper, code, reason) => lost.push((keeper, code, reason)),
-                Effect::Feeder(frame) => {
+                OwnerEffect::Advance(cell, meta) => out.push(ShardOutput::Advance { cell, meta }),
+                OwnerEffect::ToKeeper(keeper, frame) => self.send_keeper(id, keeper, frame, out),
+                OwnerEffect::StandbySlow(_) => self.counters.standbys_slow += 1,
+                OwnerEffect::KeeperLost(keeper, code, reason) => lost.push((keeper, code, reason)),
+                OwnerEffect::ToFeeder(frame) => {
                     let feeder = self.sessions.get(&id).and_then(|session| session.feeder);
-                    out.extend(feeder.map(|(wire, _)| Out::Send { wire, frame }));
+                    out.extend(feeder.map(|(wire, _)| ShardOutput::Send { wire, frame }));
                 }
-                Effect::Run(run) if self.shared.has_member(run.cell) => self.run_shared(now, run, out),
-                Effect::Run(run) => {
+                OwnerEffect::Run(run) if self.shared.has_member(run.cell) => self.run_shared(now, run, out),
+                OwnerEffect::Run(run) => {
                     self.counters.runs += 1;
-                    out.push(Out::Run(run));
+                    out.push(ShardOutput::Run(run));
                 }
-                Effect::Part(bytes) => {
+                OwnerEffect::Part(bytes) => {
                     let cell = self.sessions.get(&id).and_then(|session| session.owner.cell());
-                    out.extend(cell.map(|cell| Out::Part { cell, bytes }));
+                    out.extend(cell.map(|cell| ShardOutput::Part { cell, bytes }));
                 }
-                Effect::Copy(cell, base) => out.push(Out::Copy { cell, base }),
-                Effect::Checkpoint(cell, header, seal) => out.push(Out::Checkpoint { cell, header, seal }),
-                Effect::Hash(cell) => out.push(Out::Hash { cell }),
-                Effect::Recorded(wish, Ok(gathered)) => {
+                OwnerEffect::Copy(cell, base) => out.push(ShardOutput::Copy { cell, base }),
+                OwnerEffect::Checkpoint(cell, header, seal) => {
+                    out.push(ShardOutput::Checkpoint { cell, header, seal })
+                }
+                OwnerEffect::Hash(cell) => out.push(ShardOutput::Hash { cell }),
+                OwnerEffect::Recorded(request, Ok(gathered)) => {
                     let (edge, unix_ns) = (self.config.edge.clone(), now.unix_ns);
-                    out.push(Out::Record { wish, gathered, edge, unix_ns });
+                    out.push(ShardOutput::Record { request, gathered, edge, unix_ns });
                 }
-                Effect::Recorded(wish, Err(why)) => self.recorded(id, wish.tag, Err(why), out),
-                Effect::Remove(cell) => self.remove_cell(now, cell, out),
-                Effect::AskWitness(generation) => self.ask_witness(id, generation, out),
-                Effect::Report(seen) => self.report(id, seen, out),
-                Effect::WitnessMissing => self.witness_missing(id, out),
-                Effect::Again(count) => again = Some(count),
-                Effect::Over(code, reason) => over = Some((code, reason)),
+                OwnerEffect::Recorded(wish, Err(why)) => self.recorded(id, wish.tag, Err(why), out),
+                OwnerEffect::Remove(cell) => self.remove_cell(now, cell, out),
+                OwnerEffect::AskWitness(generation) => self.ask_witness(id, generation, out),
+                OwnerEffect::Report(seen) => self.report(id, seen, out),
+                OwnerEffect::WitnessMissing => self.witness_missing(id, out),
+                OwnerEffect::Reopen(count) => again = Some(count),
+                OwnerEffect::Done(code, reason) => over = Some((code, reason)),
             }
         }
         self.effects = effects;
@@ -94,7 +110,7 @@ impl Shard {
         if let Some(count) = again {
             return self.again(now, id, count, out);
         }
-        if self.sessions.get(&id).is_some_and(|session| session.owner.phase() == Phase::Detached) {
+        if self.sessions.get(&id).is_some_and(|session| session.owner.phase() == OwnerPhase::Detached) {
             self.tell_former(
                 id,
                 Code::Superseded,
@@ -109,17 +125,17 @@ impl Shard {
     }
 
     /// Ends that have not answered the last attempt still believe in an owner on another channel: there is none any more.
-    fn tell_former(&mut self, id: SessionId, code: Code, reason: &str, out: &mut Vec<Out>) {
+    fn tell_former(&mut self, id: SessionId, code: Code, reason: &str, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         for (_, wire, channel) in core::mem::take(&mut session.former) {
             if self.wires.contains_key(&wire) {
                 let reason = reason.to_string();
-                let frame = if code.retry() {
+                let frame = if code.is_retryable() {
                     Reject { channel, code, reason }.into()
                 } else {
                     Ended { channel, code, reason }.into()
                 };
-                out.push(Out::Send { wire, frame });
+                out.push(ShardOutput::Send { wire, frame });
             }
         }
     }
@@ -149,7 +165,7 @@ impl Shard {
         cell
     }
 
-    fn send(&mut self, id: SessionId, port: Port, mut frame: Frame, out: &mut Vec<Out>) {
+    fn send(&mut self, id: SessionId, port: Port, mut frame: Frame, out: &mut Vec<ShardOutput>) {
         let Some((wire, _)) = self.sessions.get(&id).and_then(|session| session.links[index(port)]) else {
             return;
         };
@@ -157,7 +173,7 @@ impl Shard {
         if self.config.sabotage > 0 {
             self.sabotage(&mut frame);
         }
-        out.push(Out::Send { wire, frame });
+        out.push(ShardOutput::Send { wire, frame });
         if last {
             self.unlink(id, port);
         }
@@ -178,17 +194,17 @@ impl Shard {
         }
     }
 
-    fn remove_cell(&mut self, now: Now, cell: CellId, out: &mut Vec<Out>) {
+    fn remove_cell(&mut self, now: Now, cell: CellId, out: &mut Vec<ShardOutput>) {
         self.cells.remove(&cell);
         if self.shared.has_member(cell) {
             self.leave_shared(now, cell, out);
         } else {
-            out.push(Out::Remove { cell });
+            out.push(ShardOutput::Remove { cell });
         }
     }
 
     /// The owner is done with the session.
-    fn forget(&mut self, now: Now, id: SessionId, code: Code, reason: &str, out: &mut Vec<Out>) {
+    fn forget(&mut self, now: Now, id: SessionId, code: Code, reason: &str, out: &mut Vec<ShardOutput>) {
         self.tell_former(id, code, reason, out);
         self.unlink(id, Port::CLIENT);
         self.unlink(id, Port::SERVER);
@@ -205,16 +221,16 @@ impl Shard {
             self.remove_cell(now, cell, out);
         }
         self.counters.add(&session.owner.totals());
-        if session.owner.phase() == Phase::Following {
+        if session.owner.phase() == OwnerPhase::Following {
             return self.note(3, Some(id), alloc::format!("stands by no more: {reason}"), out);
         }
-        self.counters.over(code);
+        self.counters.count_end(code);
         let level = match code {
             Code::Guest | Code::Tampered | Code::Protocol | Code::WrongKey => 1,
             Code::Finished => 3,
             _ => 2,
         };
         let (text, guest) = (alloc::format!("{code:?}: {reason}"), code == Code::Guest);
-        out.push(Out::Control(FromShard::Note(Note { level, session: Some(id), guest, text })));
+        out.push(ShardOutput::Control(FromShard::Note(Note { level, session: Some(id), guest, text })));
     }
 }

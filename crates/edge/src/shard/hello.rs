@@ -1,8 +1,8 @@
 //! An end asks for a generation: who it is, whether it may, where the other end is, and the attempt itself.
 
 use super::{Bound, Shard, index, policy};
-use crate::api::{App, Now, Out, Protect, WireId};
-use crate::near;
+use crate::api::{App, Now, Protect, ShardOutput, ShardWireId};
+use crate::suggest;
 use alloc::{
     string::{String, ToString},
     vec::Vec,
@@ -21,7 +21,7 @@ use marram_wire::{
 const AGAIN_MAX: u32 = 4;
 
 /// Where an end is reached: over which wire, on which channel if it has opened one, and by which agent.
-pub(super) type Reached = (WireId, Option<Channel>, HostId);
+pub(super) type Reached = (ShardWireId, Option<Channel>, HostId);
 
 /// Why a hello is rejected.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ fn refuse<T>(code: Code, reason: impl Into<String>) -> Result<T, Refusal> {
 const NO_GENERATION_LEFT: &str = "no generation can follow the one that an end claims to have promised";
 
 impl Shard {
-    pub(super) fn hello(&mut self, now: Now, wire: WireId, hello: Hello, out: &mut Vec<Out>) {
+    pub(super) fn hello(&mut self, now: Now, wire: ShardWireId, hello: Hello, out: &mut Vec<ShardOutput>) {
         let known = self.sessions.contains_key(&hello.session);
         let limit = self.config.recoveries_max as usize;
         if !known && !hello.fresh && limit > 0 && self.recoveries >= limit {
@@ -60,13 +60,19 @@ impl Shard {
     }
 
     /// Whether the agent may say such a hello, and has shown the session's key if it has to.
-    fn admissible(&self, wire: WireId, hello: &Hello) -> Result<bool, Refusal> {
+    fn admissible(&self, wire: ShardWireId, hello: &Hello) -> Result<bool, Refusal> {
         self.may_say_hello(wire, hello)?;
         self.proven(wire, hello, &SessionKeys::derive(&self.secret, hello.session))
     }
 
     /// Once more, with all that a recorder could give.
-    pub(super) fn hello_recalled(&mut self, now: Now, wire: WireId, hello: Hello, out: &mut Vec<Out>) {
+    pub(super) fn hello_recalled(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        hello: Hello,
+        out: &mut Vec<ShardOutput>,
+    ) {
         let tried = self.try_hello(now, wire, &hello, false, out);
         self.answer_hello(now, wire, &hello, tried, out);
     }
@@ -74,15 +80,15 @@ impl Shard {
     fn answer_hello(
         &mut self,
         now: Now,
-        wire: WireId,
+        wire: ShardWireId,
         hello: &Hello,
         tried: Result<(), Refusal>,
-        out: &mut Vec<Out>,
+        out: &mut Vec<ShardOutput>,
     ) {
         let Err(Refusal(code, reason)) = tried else { return self.refused.admitted(hello.session) };
         self.counters.rejected += 1;
         self.tell_refusal(now, hello, code, &reason, out);
-        out.push(Out::Send { wire, frame: Reject { channel: hello.channel, code, reason }.into() });
+        out.push(ShardOutput::Send { wire, frame: Reject { channel: hello.channel, code, reason }.into() });
     }
 
     /// Keeps the count of recoveries: called whenever a session's owner was called, or what it is to become was decided.
@@ -94,7 +100,7 @@ impl Shard {
     }
 
     /// Lets waiting recoveries in.
-    pub(super) fn admit(&mut self, now: Now, out: &mut Vec<Out>) {
+    pub(super) fn admit(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let limit = self.config.recoveries_max as usize;
         // One that is rejected leaves its place to the next.
         while limit == 0 || self.recoveries < limit {
@@ -106,10 +112,10 @@ impl Shard {
     fn try_hello(
         &mut self,
         now: Now,
-        wire: WireId,
+        wire: ShardWireId,
         hello: &Hello,
         may_recall: bool,
-        out: &mut Vec<Out>,
+        out: &mut Vec<ShardOutput>,
     ) -> Result<(), Refusal> {
         let proven = self.admissible(wire, hello)?;
         if self.draining {
@@ -160,10 +166,10 @@ impl Shard {
     pub(super) fn resolve(
         &mut self,
         now: Now,
-        wire: WireId,
+        wire: ShardWireId,
         hello: &Hello,
         proven: bool,
-        out: &mut Vec<Out>,
+        out: &mut Vec<ShardOutput>,
     ) -> Result<(App, Vec<Reached>), Refusal> {
         let port = if hello.server { Port::SERVER } else { Port::CLIENT };
         let app = self.app_of(now, hello, proven, out)?;
@@ -189,7 +195,12 @@ impl Shard {
     }
 
     /// Whether whoever says hello showed the session's key, if it has to.
-    pub(super) fn proven(&self, wire: WireId, hello: &Hello, keys: &SessionKeys) -> Result<bool, Refusal> {
+    pub(super) fn proven(
+        &self,
+        wire: ShardWireId,
+        hello: &Hello,
+        keys: &SessionKeys,
+    ) -> Result<bool, Refusal> {
         let challenge = self.wires.get(&wire).map(|wire| wire.challenge).unwrap_or_default();
         match &hello.proof {
             Some(proof) if seal::same(proof, &seal::proof(&keys.resume(), &challenge, hello.session)) => {
@@ -208,13 +219,19 @@ impl Shard {
         }
     }
 
-    fn app_of(&mut self, now: Now, hello: &Hello, proven: bool, out: &mut Vec<Out>) -> Result<App, Refusal> {
+    fn app_of(
+        &mut self,
+        now: Now,
+        hello: &Hello,
+        proven: bool,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<App, Refusal> {
         let image = match hello.image {
             Some(image) => image,
             None => match self.apps.get(&hello.app) {
                 Some(app) => app.image,
                 None => {
-                    let guess = near::guess(&hello.app, self.apps.keys().map(|name| name.as_str()));
+                    let guess = suggest::did_you_mean(&hello.app, self.apps.keys().map(|name| name.as_str()));
                     let reason = alloc::format!(
                         "no app `{}` is deployed on this edge: `marram deploy` it{guess}",
                         hello.app
@@ -234,7 +251,7 @@ impl Shard {
     }
 
     /// Where the other end is; none if the app has no server.
-    fn other_end(&self, hello: &Hello, app: &App) -> Result<Option<(WireId, HostId)>, Refusal> {
+    fn other_end(&self, hello: &Hello, app: &App) -> Result<Option<(ShardWireId, HostId)>, Refusal> {
         let Some(server) = &app.server else { return Ok(None) };
         let port = if hello.server { Port::CLIENT } else { Port::SERVER };
         let known = self.sessions.get(&hello.session).and_then(|session| session.owner.host(port));
@@ -292,14 +309,14 @@ impl Shard {
         id: SessionId,
         count: u64,
         ends: &[Reached],
-        out: &mut Vec<Out>,
+        out: &mut Vec<ShardOutput>,
     ) {
         let Some(last) = self.sessions.get(&id).map(|session| session.owner.generation().count) else {
             return;
         };
         let Some(count) = count.max(last).checked_add(1) else {
             return self.with_owner(now, id, out, |owner, effects| {
-                owner.over(Code::Protocol, NO_GENERATION_LEFT.to_string(), effects);
+                owner.terminate(Code::Protocol, NO_GENERATION_LEFT.to_string(), effects);
             });
         };
         let generation = Generation { count, opener: self.random.number() };
@@ -358,14 +375,14 @@ impl Shard {
     }
 
     /// Another attempt was in the way, or the cell could not be kept: once more, over the same wires.
-    pub(super) fn again(&mut self, now: Now, id: SessionId, count: u64, out: &mut Vec<Out>) {
+    pub(super) fn again(&mut self, now: Now, id: SessionId, count: u64, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.again += 1;
         let tired = session.again > AGAIN_MAX;
         match self.known_ends(id) {
             Some(ends) if !tired => self.attempt(now, id, count, &ends, out),
             _ => self.with_owner(now, id, out, |owner, effects| {
-                owner.leave(Code::Superseded, "other attempts were in the way".to_string(), effects);
+                owner.step_down(Code::Superseded, "other attempts were in the way".to_string(), effects);
             }),
         }
     }

@@ -6,7 +6,7 @@
 
 use super::{Session, Shard, recalls::Recalls};
 use crate::{
-    api::{self, FromShard, Now, Out, Protect, WireId},
+    api::{self, FromShard, Now, Protect, ShardOutput, ShardWireId},
     coordinator::contents::Stands,
     ring::Ring,
 };
@@ -15,9 +15,9 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use marram_session::owner::{KeeperId, Phase};
+use marram_session::owner::{KeeperId, OwnerPhase};
 use marram_wire::{
-    frame::{Channel, Code, Frame, Keeper, Speaker},
+    frame::{Channel, Code, Frame, Keeper, Sender},
     id::{Generation, SessionId},
     limits::REPLAYED_EVERY,
     seal::{self, KeeperKey},
@@ -40,7 +40,7 @@ pub(super) struct Role {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Placed {
     id: KeeperId,
-    wire: WireId,
+    wire: ShardWireId,
     channel: Channel,
     role: Role,
     hot: bool,
@@ -65,7 +65,7 @@ pub(super) struct Keepers {
     made: u64,
     ring: Ring,
     /// By wire and channel, whose session it is.
-    pub(super) channels: BTreeMap<(WireId, Channel), (SessionId, Option<KeeperId>)>,
+    pub(super) channels: BTreeMap<(ShardWireId, Channel), (SessionId, Option<KeeperId>)>,
     pub(super) recalls: Recalls,
 }
 
@@ -77,7 +77,7 @@ impl Keepers {
 
 impl Shard {
     /// A wire says that it leads to a keeper.
-    pub(super) fn keeper(&mut self, now: Now, id: WireId, keeper: Keeper, out: &mut Vec<Out>) {
+    pub(super) fn keeper(&mut self, now: Now, id: ShardWireId, keeper: Keeper, out: &mut Vec<ShardOutput>) {
         let key = KeeperKey::derive(&self.secret);
         let Some(wire) = self.wires.get(&id) else { return };
         let rights = &wire.verified.rights;
@@ -116,7 +116,7 @@ impl Shard {
     }
 
     /// A keeper came or went, or what apps ask for changed: every session looks whether it is kept as it should be.
-    pub(super) fn keepers_changed(&mut self, now: Now, out: &mut Vec<Out>) {
+    pub(super) fn keepers_changed(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let standing = self.wires.values().filter_map(|wire| wire.role.as_ref());
         let names = standing.filter(|role| !role.recorder).map(|role| role.name.clone());
         self.keepers.ring = Ring::new(names);
@@ -126,7 +126,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn keeper_down(&mut self, now: Now, wire: WireId, out: &mut Vec<Out>) {
+    pub(super) fn keeper_down(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
         let gone = self.keepers.channels.range((wire, 0)..=(wire, Channel::MAX));
         let gone: Vec<_> = gone.map(|(at, whose)| (*at, *whose)).collect();
         for (at, (session, keeper)) in gone {
@@ -139,15 +139,15 @@ impl Shard {
         self.keepers_changed(now, out);
     }
 
-    fn unplace(&mut self, now: Now, id: SessionId, keeper: KeeperId, out: &mut Vec<Out>) {
+    fn unplace(&mut self, now: Now, id: SessionId, keeper: KeeperId, out: &mut Vec<ShardOutput>) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.placing.placed.retain(|placed| placed.id != keeper);
         }
-        self.with_owner(now, id, out, |owner, effects| owner.keep_no_more(keeper, effects));
+        self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
     }
 
     /// The wire that leads to whoever should stand by for a session.
-    fn standby_for(&self, id: SessionId) -> Option<(WireId, Role)> {
+    fn standby_for(&self, id: SessionId) -> Option<(ShardWireId, Role)> {
         let name = self.keepers.ring.standby_of(id, &self.config.edge)?;
         let leads = |wire: &super::Wire| wire.role.clone().filter(|role| !role.recorder && role.name == name);
         self.wires
@@ -157,7 +157,7 @@ impl Shard {
             .find(|(_, role)| id.0[0] % role.shards == role.shard)
     }
 
-    pub(super) fn recorder(&self) -> Option<(WireId, Role)> {
+    pub(super) fn recorder(&self) -> Option<(ShardWireId, Role)> {
         let recorders = self
             .wires
             .iter()
@@ -166,11 +166,11 @@ impl Shard {
     }
 
     /// Has a session kept where it should be and is not; lets go of whom it does not need.
-    pub(super) fn place(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+    pub(super) fn place(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let owner = &session.owner;
-        let begins = session.fresh && matches!(owner.phase(), Phase::Promising | Phase::Detached);
-        if !owner.policy().keep || !(owner.phase() == Phase::Running || begins) {
+        let begins = session.fresh && matches!(owner.phase(), OwnerPhase::Promising | OwnerPhase::Detached);
+        if !owner.policy().keep || !(owner.phase() == OwnerPhase::Running || begins) {
             return;
         }
         let app = self.apps.get(&owner.policy().app).or_else(|| self.images.get(&owner.image()));
@@ -182,7 +182,7 @@ impl Shard {
         let leave: Vec<KeeperId> = placed.iter().filter(|it| unwanted(it)).map(|it| it.id).collect();
         for keeper in leave {
             // It is told before it is forgotten here.
-            self.with_owner(now, id, out, |owner, effects| owner.keep_no_more(keeper, effects));
+            self.with_owner(now, id, out, |owner, effects| owner.remove_replica(keeper, effects));
             self.unplace(now, id, keeper, out);
         }
         let Some(session) = self.sessions.get(&id) else { return };
@@ -201,16 +201,16 @@ impl Shard {
     }
 
     /// A log has been chosen, or the session has run on: keepers that are missing are found.
-    pub(super) fn place_if_chosen(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+    pub(super) fn place_if_chosen(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let running = session.owner.phase() == Phase::Running && session.owner.policy().keep;
+        let running = session.owner.phase() == OwnerPhase::Running && session.owner.policy().keep;
         if running && !core::mem::replace(&mut session.placing.looked, true) {
             self.place(now, id, out);
         }
     }
 
     /// Control is told who could take a session over, when that has changed.
-    pub(super) fn list_standby(&mut self, id: SessionId, out: &mut Vec<Out>) {
+    pub(super) fn list_standby(&mut self, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Session { owner, placing, .. } = session;
         if placing.placed.is_empty() && placing.listed.is_none() {
@@ -219,7 +219,7 @@ impl Shard {
         let ready = |keeper: KeeperId| owner.keepers().any(|fill| fill.keeper == keeper && fill.ready);
         let standby = placing.placed.iter().find(|it| !it.role.recorder && ready(it.id));
         let now = match standby {
-            Some(placed) if owner.phase() == Phase::Running => Some((placed.id, owner.generation())),
+            Some(placed) if owner.phase() == OwnerPhase::Running => Some((placed.id, owner.generation())),
             // A generation that may come to nothing is not told of.
             Some(_) => placing.listed,
             None => None,
@@ -234,17 +234,25 @@ impl Shard {
             hot: placed.hot,
         };
         let at = standby.zip(now).map(stands);
-        out.push(Out::Control(FromShard::Placed(api::Placed { session: id, at })));
+        out.push(ShardOutput::Control(FromShard::Placed(api::Placed { session: id, at })));
     }
 
     /// A session that is not here any more is not listed either.
-    pub(super) fn unlist_standby(id: SessionId, session: &Session, out: &mut Vec<Out>) {
+    pub(super) fn unlist_standby(id: SessionId, session: &Session, out: &mut Vec<ShardOutput>) {
         if session.placing.listed.is_some() {
-            out.push(Out::Control(FromShard::Placed(api::Placed { session: id, at: None })));
+            out.push(ShardOutput::Control(FromShard::Placed(api::Placed { session: id, at: None })));
         }
     }
 
-    fn place_at(&mut self, now: Now, id: SessionId, at: WireId, role: Role, hot: bool, out: &mut Vec<Out>) {
+    fn place_at(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        at: ShardWireId,
+        role: Role,
+        hot: bool,
+        out: &mut Vec<ShardOutput>,
+    ) {
         let Some(wire) = self.wires.get_mut(&at) else { return };
         let channel = wire.channel();
         self.keepers.made += 1;
@@ -254,11 +262,11 @@ impl Shard {
             session.placing.placed.push(Placed { id: keeper, wire: at, channel, role, hot });
             session.placing.again_ns = None;
         }
-        self.with_owner(now, id, out, |owner, effects| owner.keep_at(keeper, channel, hot, effects));
+        self.with_owner(now, id, out, |owner, effects| owner.add_replica(keeper, channel, hot, effects));
     }
 
     /// Tells the ends who stands by, once it could take over.
-    pub(super) fn tell_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+    pub(super) fn tell_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let ready =
             |keeper: KeeperId| session.owner.keepers().any(|fill| fill.keeper == keeper && fill.ready);
@@ -270,7 +278,13 @@ impl Shard {
     }
 
     /// A frame of an owner to one of its keepers.
-    pub(super) fn send_keeper(&mut self, id: SessionId, keeper: KeeperId, frame: Frame, out: &mut Vec<Out>) {
+    pub(super) fn send_keeper(
+        &mut self,
+        id: SessionId,
+        keeper: KeeperId,
+        frame: Frame,
+        out: &mut Vec<ShardOutput>,
+    ) {
         let placed = self.sessions.get(&id).and_then(|session| {
             session.placing.placed.iter().find(|placed| placed.id == keeper).map(|it| (it.wire, it.channel))
         });
@@ -278,7 +292,7 @@ impl Shard {
         if matches!(frame, Frame::Ended(_)) {
             self.keepers.channels.remove(&(wire, channel));
         }
-        out.push(Out::Send { wire, frame });
+        out.push(ShardOutput::Send { wire, frame });
     }
 
     fn forget_channel(&mut self, id: SessionId, keeper: KeeperId) {
@@ -294,7 +308,7 @@ impl Shard {
         now: Now,
         id: SessionId,
         (keeper, code, reason): (KeeperId, Code, &str),
-        out: &mut Vec<Out>,
+        out: &mut Vec<ShardOutput>,
     ) {
         self.forget_channel(id, keeper);
         let Some(session) = self.sessions.get_mut(&id) else { return };
@@ -315,8 +329,14 @@ impl Shard {
     }
 
     /// A frame on a keeper's wire.
-    pub(super) fn keeper_frame(&mut self, now: Now, wire: WireId, frame: Frame, out: &mut Vec<Out>) {
-        let Some(channel) = frame.channel(Speaker::End) else {
+    pub(super) fn keeper_frame(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        frame: Frame,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let Some(channel) = frame.channel(Sender::End) else {
             return self.goodbye(wire, "keepers do not send such frames", out);
         };
         let Some((id, keeper)) = self.keepers.channels.get(&(wire, channel)).copied() else {

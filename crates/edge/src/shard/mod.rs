@@ -3,6 +3,7 @@
 mod effects;
 mod hello;
 mod keepers;
+mod missing;
 mod peers;
 mod recalls;
 mod record;
@@ -11,15 +12,17 @@ mod report;
 mod roles;
 mod shared;
 mod tenants;
-mod wanted;
 mod wires;
 mod witness;
 
+pub use missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
 pub use record::RECORDINGS_MAX;
 pub use refused::REMEMBERED_MAX;
-pub use wanted::{REST_MAX_NS, REST_MIN_NS, WANTED_MAX};
 
-use crate::api::{App, Configure, FromShard, In, Keep, Now, Out, Place, Protect, ToShard, WireId};
+use crate::api::{
+    App, CheckpointHolder, Configure, FromShard, Now, Protect, SchedulingParams, ShardInput, ShardOutput,
+    ShardWireId, ToShard,
+};
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -29,7 +32,7 @@ use alloc::{
 use keepers::{Keepers, Placing};
 use marram_session::{
     cell::CellId,
-    owner::{Effect, Holder, Owner, Phase, Policy},
+    owner::{Holder, Owner, OwnerEffect, OwnerPhase, OwnerPolicy},
 };
 use marram_wire::{
     frame::{Channel, Code, Drain, Frame, Hello},
@@ -38,12 +41,12 @@ use marram_wire::{
     random::Random,
     seal::DomainSecret,
 };
+use missing::MissingImages;
 use peers::{FED_AGAIN_NS, Peers};
 use refused::Refused;
 use report::Counters;
 use shared::SharedCells;
 use tenants::Tenants;
-use wanted::Wanted;
 use wires::Wire;
 
 /// One session of this shard.
@@ -51,10 +54,10 @@ use wires::Wire;
 struct Session {
     owner: Owner,
     /// Where its ends are reached, by port.
-    links: [Option<(WireId, Channel)>; 2],
+    links: [Option<(ShardWireId, Channel)>; 2],
     /// Where ends were reached before an attempt that they have not answered: should it come to nothing, they must not go on
     /// believing in the owner that they had there.
-    former: Vec<(Port, WireId, Channel)>,
+    former: Vec<(Port, ShardWireId, Channel)>,
     fresh: bool,
     proven: bool,
     /// Where its client came in, until it has begun.
@@ -69,13 +72,13 @@ struct Session {
     /// Since when an end is missing.
     adrift_ns: Option<u64>,
     since_ms: u64,
-    place: Place,
+    place: SchedulingParams,
     /// Whether it is counted as one of its tenant's: those that this shard only stands by for are not.
     counted: bool,
     /// Who keeps it beside its ends.
     placing: Placing,
     /// Who feeds it, while this shard stands by for it.
-    feeder: Option<(WireId, Channel)>,
+    feeder: Option<(ShardWireId, Channel)>,
     /// Since when nobody does.
     unfed_ns: Option<u64>,
     /// Whether this attempt goes on from what this shard was fed.
@@ -109,12 +112,12 @@ pub struct Shard {
     /// What sessions of an image are promised; kept after the app was deployed anew.
     images: BTreeMap<ImageHash, App>,
     /// What sessions named and is not among them.
-    wanted: Wanted,
+    missing_images: MissingImages,
     refused: Refused,
     /// Records of stopped handlers that were told of, the newest last.
     stops_told: VecDeque<String>,
-    wires: BTreeMap<WireId, Wire>,
-    hosts: BTreeMap<HostId, WireId>,
+    wires: BTreeMap<ShardWireId, Wire>,
+    hosts: BTreeMap<HostId, ShardWireId>,
     sessions: BTreeMap<SessionId, Session>,
     cells: BTreeMap<CellId, SessionId>,
     cells_made: u64,
@@ -123,7 +126,7 @@ pub struct Shard {
     keepers: Keepers,
     peers: Option<Peers>,
     /// Hellos that wait for a place among the recoveries (DESIGN.md section 5.8).
-    waiting: VecDeque<(WireId, Hello)>,
+    waiting: VecDeque<(ShardWireId, Hello)>,
     /// Sessions that are being recovered.
     recoveries: usize,
     timers: BTreeSet<(u64, SessionId)>,
@@ -131,7 +134,7 @@ pub struct Shard {
     wake_ns: Option<u64>,
     counters: Counters,
     /// Empty between steps; kept so that a message allocates no list of effects.
-    effects: Vec<Effect>,
+    effects: Vec<OwnerEffect>,
 }
 
 impl Shard {
@@ -146,7 +149,7 @@ impl Shard {
             drained: false,
             apps: BTreeMap::new(),
             images: BTreeMap::new(),
-            wanted: Wanted::default(),
+            missing_images: MissingImages::default(),
             refused: Refused::default(),
             stops_told: VecDeque::new(),
             wires: BTreeMap::new(),
@@ -169,30 +172,30 @@ impl Shard {
     }
 
     /// Takes one event and appends what is to be done.
-    pub fn step(&mut self, now: Now, input: In, out: &mut Vec<Out>) {
+    pub fn step(&mut self, now: Now, input: ShardInput, out: &mut Vec<ShardOutput>) {
         match input {
-            In::WireUp { wire, verified, address } => self.wire_up(now, wire, *verified, address),
-            In::WireDown { wire } if self.is_peer(wire) => self.peer_down(now, wire, out),
-            In::WireDown { wire } => self.wire_down(now, wire, out),
-            In::Frame { wire, frame } if self.is_peer(wire) => self.peer_frame(now, wire, frame, out),
-            In::Frame { wire, frame } => self.frame(now, wire, frame, out),
-            In::Dialled { wire, target } => self.dialled(now, wire, target, out),
-            In::DialFailed { target, .. } => self.dial_failed(now, target, out),
-            In::Started { cell, result } if self.shared.has(cell) => {
+            ShardInput::WireUp { wire, verified, address } => self.wire_up(now, wire, *verified, address),
+            ShardInput::WireDown { wire } if self.is_peer(wire) => self.peer_down(now, wire, out),
+            ShardInput::WireDown { wire } => self.wire_down(now, wire, out),
+            ShardInput::Frame { wire, frame } if self.is_peer(wire) => self.peer_frame(now, wire, frame, out),
+            ShardInput::Frame { wire, frame } => self.frame(now, wire, frame, out),
+            ShardInput::Dialled { wire, target } => self.dialled(now, wire, target, out),
+            ShardInput::DialFailed { target, .. } => self.dial_failed(now, target, out),
+            ShardInput::Started { cell, result } if self.shared.has(cell) => {
                 self.shared_started(now, cell, result, out);
             }
-            In::Started { cell, result } => {
+            ShardInput::Started { cell, result } => {
                 self.with_cell(now, cell, out, |owner, effects| owner.started(now, cell, result, effects));
             }
-            In::Restored { cell, result } => {
+            ShardInput::Restored { cell, result } => {
                 self.with_cell(now, cell, out, |owner, effects| owner.restored(now, cell, result, effects));
             }
-            In::Ran(ran) if self.shared.has(ran.cell) => self.shared_ran(now, ran, out),
-            In::Ran(ran) => {
+            ShardInput::Ran(ran) if self.shared.has(ran.cell) => self.shared_ran(now, ran, out),
+            ShardInput::Ran(ran) => {
                 let cell = ran.cell;
                 self.with_cell(now, cell, out, |owner, effects| owner.ran(now, ran, effects));
             }
-            In::Checkpointed { cell, number, result } => {
+            ShardInput::Checkpointed { cell, number, result } => {
                 let mut problem = None;
                 self.with_cell(now, cell, out, |owner, effects| {
                     problem = owner.checkpointed(cell, number, result, effects);
@@ -201,9 +204,9 @@ impl Shard {
                     self.note(1, None, alloc::format!("no checkpoint could be taken: {problem}"), out);
                 }
             }
-            In::Recorded { session, tag, result } => self.recorded(session, tag, result, out),
-            In::Control(message) => self.control(now, message, out),
-            In::Wake => {}
+            ShardInput::Recorded { session, tag, result } => self.recorded(session, tag, result, out),
+            ShardInput::Control(message) => self.control(now, message, out),
+            ShardInput::Wake => {}
         }
         self.timers_due(now, out);
         self.shared_due(now, out);
@@ -213,12 +216,12 @@ impl Shard {
         self.admit(now, out);
         if self.draining && !self.drained && self.sessions.is_empty() {
             self.drained = true;
-            out.push(Out::Control(FromShard::Drained));
+            out.push(ShardOutput::Control(FromShard::Drained));
         }
         self.ask_to_wake(out);
     }
 
-    fn is_peer(&self, wire: WireId) -> bool {
+    fn is_peer(&self, wire: ShardWireId) -> bool {
         self.peers.as_ref().is_some_and(|peers| peers.has(wire))
     }
 
@@ -268,8 +271,8 @@ impl Shard {
         &mut self,
         now: Now,
         cell: CellId,
-        out: &mut Vec<Out>,
-        call: impl FnOnce(&mut Owner, &mut Vec<Effect>),
+        out: &mut Vec<ShardOutput>,
+        call: impl FnOnce(&mut Owner, &mut Vec<OwnerEffect>),
     ) {
         if let Some(session) = self.cells.get(&cell).copied() {
             self.with_owner(now, session, out, call);
@@ -280,8 +283,8 @@ impl Shard {
         &mut self,
         now: Now,
         id: SessionId,
-        out: &mut Vec<Out>,
-        call: impl FnOnce(&mut Owner, &mut Vec<Effect>),
+        out: &mut Vec<ShardOutput>,
+        call: impl FnOnce(&mut Owner, &mut Vec<OwnerEffect>),
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let mut effects = core::mem::take(&mut self.effects);
@@ -289,13 +292,13 @@ impl Shard {
         self.perform(now, id, effects, out);
     }
 
-    fn control(&mut self, now: Now, message: ToShard, out: &mut Vec<Out>) {
+    fn control(&mut self, now: Now, message: ToShard, out: &mut Vec<ShardOutput>) {
         match message {
             ToShard::Configure(configure) => {
                 self.tenants.grant(&configure.grants);
                 self.config = configure;
                 self.begin_peers(now);
-                out.push(Out::Control(FromShard::Ready));
+                out.push(ShardOutput::Control(FromShard::Ready));
             }
             ToShard::Deploy(app) => {
                 self.retire_shared(&app.name, app.shared.then_some(app.image), out);
@@ -305,7 +308,7 @@ impl Shard {
             }
             ToShard::Know(app) => self.know(app),
             ToShard::Missing(missing) => self.missing(now, missing),
-            ToShard::Testified(testified) => self.testified(now, testified, out),
+            ToShard::WitnessAnswer(testified) => self.testified(now, testified, out),
             ToShard::Undeploy(name) => {
                 self.apps.remove(&name.name);
                 self.retire_shared(&name.name, None, out);
@@ -314,19 +317,22 @@ impl Shard {
                 self.draining = true;
                 self.drop_standbys(now, out);
                 for wire in self.wires.keys() {
-                    out.push(Out::Send { wire: *wire, frame: Drain {}.into() });
+                    out.push(ShardOutput::Send { wire: *wire, frame: Drain {}.into() });
                 }
             }
             ToShard::Kill(kill) => {
                 // Who only stands by for a session is not the one to end it.
                 let session = self.sessions.get(&kill.session);
-                let found = session.is_some_and(|session| session.owner.phase() != Phase::Following);
+                let found = session.is_some_and(|session| session.owner.phase() != OwnerPhase::Following);
                 if found {
                     self.with_owner(now, kill.session, out, |owner, effects| {
-                        owner.over(Code::Killed, kill.reason, effects);
+                        owner.terminate(Code::Killed, kill.reason, effects);
                     });
                 }
-                out.push(Out::Control(FromShard::Killed(crate::api::Killed { tag: kill.tag, found })));
+                out.push(ShardOutput::Control(FromShard::Killed(crate::api::Killed {
+                    tag: kill.tag,
+                    found,
+                })));
             }
             ToShard::List(tag) => self.list(now, tag.tag, out),
             ToShard::Record(record) => self.record(now, &record, out),
@@ -334,12 +340,12 @@ impl Shard {
     }
 
     fn know(&mut self, app: App) {
-        self.wanted.found(app.image);
+        self.missing_images.found(app.image);
         self.tenants.know(&app);
         self.images.insert(app.image, app);
     }
 
-    fn timers_due(&mut self, now: Now, out: &mut Vec<Out>) {
+    fn timers_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         while let Some(&(due_ns, id)) = self.timers.first() {
             if due_ns > now.mono_ns {
                 return;
@@ -347,10 +353,10 @@ impl Shard {
             self.timers.pop_first();
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             session.timer_ns = None;
-            if session.owner.phase() == Phase::Following {
+            if session.owner.phase() == OwnerPhase::Following {
                 if session.unfed_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
                     self.with_owner(now, id, out, |owner, effects| {
-                        owner.leave(Code::Lost, "nobody feeds it any more".to_string(), effects);
+                        owner.step_down(Code::Lost, "nobody feeds it any more".to_string(), effects);
                     });
                 }
                 continue;
@@ -363,7 +369,7 @@ impl Shard {
             if session.adrift_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
                 self.with_owner(now, id, out, |owner, effects| {
                     let reason = "the other end did not come back within the app's linger time";
-                    owner.over(Code::Lost, reason.to_string(), effects);
+                    owner.terminate(Code::Lost, reason.to_string(), effects);
                 });
             } else {
                 self.with_owner(now, id, out, |owner, effects| owner.tick(now, effects));
@@ -376,9 +382,9 @@ impl Shard {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let since_ns = session.adrift_ns.unwrap_or(now.mono_ns);
         session.adrift_ns = session.owner.incomplete().then_some(since_ns);
-        let following = session.owner.phase() == Phase::Following;
+        let following = session.owner.phase() == OwnerPhase::Following;
         let unfed_until_ns = session.unfed_until_ns().filter(|_| following);
-        let again_ns = session.placing.again_ns.filter(|_| session.owner.phase() == Phase::Running);
+        let again_ns = session.placing.again_ns.filter(|_| session.owner.phase() == OwnerPhase::Running);
         let due_ns = [session.owner.due_ns(), session.adrift_until_ns(), again_ns, unfed_until_ns];
         let due_ns = due_ns.into_iter().flatten().min();
         if due_ns != session.timer_ns {
@@ -390,27 +396,27 @@ impl Shard {
         }
     }
 
-    fn ask_to_wake(&mut self, out: &mut Vec<Out>) {
+    fn ask_to_wake(&mut self, out: &mut Vec<ShardOutput>) {
         let sessions = self.timers.first().map(|(due_ns, _)| *due_ns);
         let peers = self.peers.as_ref().and_then(Peers::wake_ns);
         let due_ns = [sessions, self.shared.due_ns(), self.silence_wake_ns(), peers, self.keepers.due_ns()];
         let due_ns = due_ns.into_iter().flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);
-            out.push(Out::WakeAt { mono_ns });
+            out.push(ShardOutput::WakeAt { mono_ns });
         }
     }
 }
 
-fn policy(app: &App, config: &Configure) -> Policy {
-    Policy {
+fn policy(app: &App, config: &Configure) -> OwnerPolicy {
+    OwnerPolicy {
         app: app.name.clone(),
         server: app.server.clone(),
         keep: app.protect != Protect::None,
         holder: match app.keep {
-            Keep::Client => Holder::Client,
-            Keep::Server => Holder::Server,
-            Keep::Both => Holder::Both,
+            CheckpointHolder::Client => Holder::Client,
+            CheckpointHolder::Server => Holder::Server,
+            CheckpointHolder::Both => Holder::Both,
         },
         recovery_target_ns: app.recovery_target_ns,
         linger_ms: app.linger_ms,

@@ -1,7 +1,7 @@
 //! Wires that this shard dials, to stand by for its peers' sessions: greeting, heartbeats, what is fed.
 
 use super::{Shard, policy};
-use crate::api::{Now, Out, WireId};
+use crate::api::{Now, ShardOutput, ShardWireId};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     string::{String, ToString},
@@ -10,8 +10,8 @@ use alloc::{
 use marram_session::{
     agent::Target,
     cell::Seed,
-    dialer::{self, Act, Dialer},
-    owner::{Owner, Phase, Unfit},
+    dialer::{self, Dialer, DialerAction},
+    owner::{Owner, OwnerPhase, StandbyError},
 };
 use marram_wire::{
     frame::{Channel, Code, Frame, Goodbye, Greet, Keep, Keeper, Ping, Pong, Reject, Welcome},
@@ -38,15 +38,15 @@ struct Peer {
 #[derive(Debug)]
 pub(super) struct Peers {
     dialer: Dialer,
-    wires: BTreeMap<WireId, Peer>,
+    wires: BTreeMap<ShardWireId, Peer>,
     /// Sessions whose wire broke, by where it led: whether their owner is there will be seen.
     orphans: BTreeMap<Target, BTreeSet<SessionId>>,
-    acts: Vec<Act>,
+    acts: Vec<DialerAction>,
 }
 
 impl Peers {
     /// Whether a wire was dialled here.
-    pub(super) fn has(&self, wire: WireId) -> bool {
+    pub(super) fn has(&self, wire: ShardWireId) -> bool {
         self.wires.contains_key(&wire)
     }
 
@@ -62,7 +62,7 @@ impl Shard {
         if config.dials == 0 || self.peers.is_some() {
             return;
         }
-        let dialer = dialer::Config {
+        let dialer = dialer::DialerConfig {
             edges: u16::try_from(config.dials).unwrap_or(u16::MAX),
             heartbeat_interval_ns: u64::from(config.heartbeat_interval_ms) * MS,
             heartbeat_timeout_ns: u64::from(config.heartbeat_timeout_ms) * MS,
@@ -77,16 +77,22 @@ impl Shard {
         });
     }
 
-    pub(super) fn dialled(&mut self, now: Now, wire: WireId, target: Target, out: &mut Vec<Out>) {
-        let Some(peers) = &mut self.peers else { return out.push(Out::CloseWire { wire }) };
+    pub(super) fn dialled(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        target: Target,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let Some(peers) = &mut self.peers else { return out.push(ShardOutput::CloseWire { wire }) };
         peers.dialer.up(now.mono_ns, wire.0, target);
         peers.wires.insert(wire, Peer { target, name: None, channels: BTreeMap::new() });
         let greet =
             Greet { version_oldest: WIRE_VERSION_OLDEST, version_newest: WIRE_VERSION, servers: Vec::new() };
-        out.push(Out::Send { wire, frame: greet.into() });
+        out.push(ShardOutput::Send { wire, frame: greet.into() });
     }
 
-    pub(super) fn dial_failed(&mut self, now: Now, target: Target, out: &mut Vec<Out>) {
+    pub(super) fn dial_failed(&mut self, now: Now, target: Target, out: &mut Vec<ShardOutput>) {
         let Some(peers) = &mut self.peers else { return };
         peers.dialer.failed(now.mono_ns, target, &mut self.random);
         // Its wire broke, and nobody answers there.
@@ -95,7 +101,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn peer_down(&mut self, now: Now, wire: WireId, out: &mut Vec<Out>) {
+    pub(super) fn peer_down(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
         let Some(peers) = &mut self.peers else { return };
         peers.dialer.down(now.mono_ns, wire.0, &mut self.random);
         let Some(peer) = peers.wires.remove(&wire) else { return };
@@ -109,7 +115,7 @@ impl Shard {
             }
             self.lose_feeder(now, id, out);
             let stands =
-                self.sessions.get(&id).is_some_and(|session| session.owner.phase() == Phase::Following);
+                self.sessions.get(&id).is_some_and(|session| session.owner.phase() == OwnerPhase::Following);
             if stands && let Some(peers) = &mut self.peers {
                 peers.orphans.entry(peer.target).or_default().insert(id);
             }
@@ -118,20 +124,20 @@ impl Shard {
     }
 
     /// Nobody feeds the session any more.
-    fn lose_feeder(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+    fn lose_feeder(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.feeder = None;
             session.unfed_ns = Some(now.mono_ns);
         }
-        self.with_owner(now, id, out, |owner, effects| owner.unfed(effects));
+        self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
     }
 
     /// Opens a generation of a session whose owner is gone, if both of its ends can be reached.
-    pub(super) fn take_over(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+    pub(super) fn take_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(&id) else { return };
         // One that it was not fed far enough to begin with is the ends' to take elsewhere.
         let able = session.owner.standing_by().is_some_and(|(_, able)| able);
-        if session.owner.phase() != Phase::Following || self.draining || !able {
+        if session.owner.phase() != OwnerPhase::Following || self.draining || !able {
             return;
         }
         let count = session.owner.generation().count;
@@ -140,7 +146,7 @@ impl Shard {
     }
 
     /// Dials, asks and suspects what is due.
-    pub(super) fn peers_due(&mut self, now: Now, out: &mut Vec<Out>) {
+    pub(super) fn peers_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let Some(peers) = &mut self.peers else { return };
         if peers.dialer.wake_ns().is_none_or(|wake_ns| wake_ns > now.mono_ns) {
             return;
@@ -149,14 +155,17 @@ impl Shard {
         peers.dialer.due(now.mono_ns, &mut acts);
         for act in acts.drain(..) {
             match act {
-                Act::Dial(target) => out.push(Out::Dial { target }),
-                Act::Ping(wire) => {
-                    out.push(Out::Send { wire: WireId(wire), frame: Ping { stamp: now.mono_ns }.into() });
+                DialerAction::Dial(target) => out.push(ShardOutput::Dial { target }),
+                DialerAction::Ping(wire) => {
+                    out.push(ShardOutput::Send {
+                        wire: ShardWireId(wire),
+                        frame: Ping { stamp: now.mono_ns }.into(),
+                    });
                 }
-                Act::Suspect { wire, .. } => self.suspect_peer(now, WireId(wire), out),
-                Act::Close { wire, .. } => {
-                    out.push(Out::CloseWire { wire: WireId(wire) });
-                    self.peer_down(now, WireId(wire), out);
+                DialerAction::Suspect { wire, .. } => self.suspect_peer(now, ShardWireId(wire), out),
+                DialerAction::Close { wire, .. } => {
+                    out.push(ShardOutput::CloseWire { wire: ShardWireId(wire) });
+                    self.peer_down(now, ShardWireId(wire), out);
                 }
             }
         }
@@ -165,7 +174,7 @@ impl Shard {
         }
     }
 
-    fn suspect_peer(&mut self, now: Now, wire: WireId, out: &mut Vec<Out>) {
+    fn suspect_peer(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
         let peer = self.peers.as_ref().and_then(|peers| peers.wires.get(&wire));
         let Some(peer) = peer else { return };
         let sessions: Vec<SessionId> = peer.channels.values().copied().collect();
@@ -181,20 +190,28 @@ impl Shard {
     }
 
     /// A frame on a wire that this shard dialled.
-    pub(super) fn peer_frame(&mut self, now: Now, wire: WireId, frame: Frame, out: &mut Vec<Out>) {
+    pub(super) fn peer_frame(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        frame: Frame,
+        out: &mut Vec<ShardOutput>,
+    ) {
         let Some(peers) = &mut self.peers else { return };
         peers.dialer.heard(now.mono_ns, wire.0);
         match frame {
             Frame::Welcome(welcome) => self.peer_welcome(now, wire, welcome, out),
-            Frame::Ping(ping) => out.push(Out::Send { wire, frame: Pong { stamp: ping.stamp }.into() }),
+            Frame::Ping(ping) => {
+                out.push(ShardOutput::Send { wire, frame: Pong { stamp: ping.stamp }.into() })
+            }
             Frame::Pong(_) | Frame::Drain(_) => {}
             Frame::Goodbye(_) => {
-                out.push(Out::CloseWire { wire });
+                out.push(ShardOutput::CloseWire { wire });
                 self.peer_down(now, wire, out);
             }
             Frame::Keep(keep) => self.stand_by(now, wire, &keep, out),
             other => {
-                let channel = other.channel(marram_wire::frame::Speaker::Edge);
+                let channel = other.channel(marram_wire::frame::Sender::Edge);
                 let peer = peers.wires.get_mut(&wire);
                 let Some((channel, peer)) = channel.zip(peer) else { return };
                 let Some(id) = peer.channels.get(&channel).copied() else { return };
@@ -210,14 +227,14 @@ impl Shard {
         }
     }
 
-    fn peer_welcome(&mut self, now: Now, wire: WireId, welcome: Welcome, out: &mut Vec<Out>) {
+    fn peer_welcome(&mut self, now: Now, wire: ShardWireId, welcome: Welcome, out: &mut Vec<ShardOutput>) {
         let key = KeeperKey::derive(&self.secret);
         let Some(peers) = &mut self.peers else { return };
         if welcome.edge == self.config.edge {
             // The list of peers names this edge too.
             let reason = "an edge does not stand by for itself".to_string();
-            out.push(Out::Send { wire, frame: Goodbye { reason }.into() });
-            return out.push(Out::CloseWire { wire });
+            out.push(ShardOutput::Send { wire, frame: Goodbye { reason }.into() });
+            return out.push(ShardOutput::CloseWire { wire });
         }
         peers.dialer.welcomed(now.mono_ns, wire.0, welcome.shards);
         let Some(peer) = peers.wires.get_mut(&wire) else { return };
@@ -231,18 +248,27 @@ impl Shard {
             shard: self.config.shard,
             shards: self.config.shards,
         };
-        out.push(Out::Send { wire, frame: keeper.into() });
+        out.push(ShardOutput::Send { wire, frame: keeper.into() });
     }
 
     /// An owner wants this shard to stand by for it.
-    fn stand_by(&mut self, now: Now, wire: WireId, keep: &Keep, out: &mut Vec<Out>) {
-        if let Err(Unfit(code, reason)) = self.try_stand_by(now, wire, keep, out) {
-            out.push(Out::Send { wire, frame: Reject { channel: keep.channel, code, reason }.into() });
+    fn stand_by(&mut self, now: Now, wire: ShardWireId, keep: &Keep, out: &mut Vec<ShardOutput>) {
+        if let Err(StandbyError(code, reason)) = self.try_stand_by(now, wire, keep, out) {
+            out.push(ShardOutput::Send {
+                wire,
+                frame: Reject { channel: keep.channel, code, reason }.into(),
+            });
         }
     }
 
-    fn try_stand_by(&mut self, now: Now, wire: WireId, keep: &Keep, out: &mut Vec<Out>) -> Result<(), Unfit> {
-        let busy = |reason: &str| Err(Unfit(Code::Busy, reason.to_string()));
+    fn try_stand_by(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        keep: &Keep,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<(), StandbyError> {
+        let busy = |reason: &str| Err(StandbyError(Code::Busy, reason.to_string()));
         if self.draining {
             return busy("the edge is shutting down");
         }
@@ -251,12 +277,12 @@ impl Shard {
             // Who feeds it may begin anew.
             let unfed = session.feeder.is_none_or(|(feeder, _)| feeder == wire);
             match session.owner.phase() {
-                Phase::Following if newer || unfed => self.drop_standby(now, keep.session, out),
+                OwnerPhase::Following if newer || unfed => self.drop_standby(now, keep.session, out),
                 // This edge took over too early, or once owned the session: no end will come back to an older generation.
-                Phase::Detached if newer => self.with_owner(now, keep.session, out, |owner, effects| {
-                    owner.leave(Code::Superseded, "the session is owned elsewhere".to_string(), effects);
+                OwnerPhase::Detached if newer => self.with_owner(now, keep.session, out, |owner, effects| {
+                    owner.step_down(Code::Superseded, "the session is owned elsewhere".to_string(), effects);
                 }),
-                _ => return Err(Unfit(Code::Superseded, "the session is owned here".to_string())),
+                _ => return Err(StandbyError(Code::Superseded, "the session is owned here".to_string())),
             }
         }
         let limit = self.config.sessions_max as usize;
@@ -269,7 +295,7 @@ impl Shard {
                 Some(app) => app.clone(),
                 None => {
                     let reason = self.want(now, &keep.app, keep.image, out);
-                    return Err(Unfit(Code::UnknownImage, reason));
+                    return Err(StandbyError(Code::UnknownImage, reason));
                 }
             },
         };
@@ -287,7 +313,13 @@ impl Shard {
     }
 
     /// The owner does not want the session kept here any more, or it is over.
-    fn dismissed(&mut self, now: Now, id: SessionId, feeder: (WireId, Channel), out: &mut Vec<Out>) {
+    fn dismissed(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        feeder: (ShardWireId, Channel),
+        out: &mut Vec<ShardOutput>,
+    ) {
         let fed = self.sessions.get(&id).is_some_and(|session| session.feeder == Some(feeder));
         if fed {
             self.drop_standby(now, id, out);
@@ -295,24 +327,24 @@ impl Shard {
     }
 
     /// Forgets a session for which this shard stood by. One that it has come to own, or is about to, stays.
-    fn drop_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+    fn drop_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.feeder = None;
-        if session.owner.phase() == Phase::Following {
+        if session.owner.phase() == OwnerPhase::Following {
             self.with_owner(now, id, out, |owner, effects| {
-                owner.leave(Code::Superseded, "it is not kept here any more".to_string(), effects);
+                owner.step_down(Code::Superseded, "it is not kept here any more".to_string(), effects);
             });
         }
     }
 
     /// All sessions for which this shard stands by are let go.
-    pub(super) fn drop_standbys(&mut self, now: Now, out: &mut Vec<Out>) {
-        let standing = self.sessions.iter().filter(|(_, it)| it.owner.phase() == Phase::Following);
+    pub(super) fn drop_standbys(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        let standing = self.sessions.iter().filter(|(_, it)| it.owner.phase() == OwnerPhase::Following);
         for id in standing.map(|(id, _)| *id).collect::<Vec<_>>() {
             if let Some((wire, channel)) = self.sessions.get(&id).and_then(|session| session.feeder) {
                 let reason = "the edge is shutting down".to_string();
                 let frame = Reject { channel, code: Code::Busy, reason }.into();
-                out.push(Out::Send { wire, frame });
+                out.push(ShardOutput::Send { wire, frame });
             }
             self.drop_standby(now, id, out);
         }

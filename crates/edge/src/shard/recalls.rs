@@ -2,11 +2,11 @@
 //! time, the ends are asked for.
 
 use super::Shard;
-use crate::api::{Now, Out, WireId};
+use crate::api::{Now, ShardOutput, ShardWireId};
 use alloc::{collections::BTreeMap, string::ToString, vec::Vec};
 use marram_session::{
     cell::Seed,
-    owner::{Owner, Phase},
+    owner::{Owner, OwnerPhase},
 };
 use marram_wire::{
     frame::{Channel, Code, Frame, Hello, Recall},
@@ -25,15 +25,15 @@ const RECALLED_BYTE_NS: u64 = 1_000;
 /// A session that is to be recovered, while a recorder is asked.
 #[derive(Debug)]
 struct Recalling {
-    hello: (WireId, Hello),
-    at: (WireId, Channel),
+    hello: (ShardWireId, Hello),
+    at: (ShardWireId, Channel),
     until_ns: u64,
 }
 
 /// A session that is being recovered, to which a recorder still owes a checkpoint.
 #[derive(Debug)]
 struct Owed {
-    at: (WireId, Channel),
+    at: (ShardWireId, Channel),
     until_ns: u64,
 }
 
@@ -65,7 +65,13 @@ impl Recalls {
 
 impl Shard {
     /// Asks a recorder what it keeps of a session that is not here and is to be recovered. True if there is one to wait for.
-    pub(super) fn recall(&mut self, now: Now, wire: WireId, hello: &Hello, out: &mut Vec<Out>) -> bool {
+    pub(super) fn recall(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        hello: &Hello,
+        out: &mut Vec<ShardOutput>,
+    ) -> bool {
         if self.keepers.recalls.asked.contains_key(&hello.session) {
             return true;
         }
@@ -78,7 +84,7 @@ impl Shard {
         let recalling = Recalling { hello: (wire, hello.clone()), at: (at, channel), until_ns };
         self.keepers.recalls.asked.insert(session, recalling);
         self.counters.recalls += 1;
-        out.push(Out::Send { wire: at, frame: Recall { channel, session }.into() });
+        out.push(ShardOutput::Send { wire: at, frame: Recall { channel, session }.into() });
         true
     }
 
@@ -86,10 +92,10 @@ impl Shard {
         &mut self,
         now: Now,
         id: SessionId,
-        wire: WireId,
+        wire: ShardWireId,
         channel: Channel,
         frame: Frame,
-        out: &mut Vec<Out>,
+        out: &mut Vec<ShardOutput>,
     ) {
         match frame {
             Frame::Ended(_) | Frame::Reject(_) => {
@@ -127,10 +133,10 @@ impl Shard {
     fn recalled(
         &mut self,
         now: Now,
-        end: WireId,
+        end: ShardWireId,
         hello: &Hello,
         recalled: marram_wire::frame::Recalled,
-        out: &mut Vec<Out>,
+        out: &mut Vec<ShardOutput>,
     ) -> bool {
         let keys = SessionKeys::derive(&self.secret, hello.session);
         let Ok(proven) = self.proven(end, hello, &keys) else { return false };
@@ -152,10 +158,10 @@ impl Shard {
     }
 
     /// Whatever a recorder gave, the session's recovery goes on.
-    pub(super) fn recall_over(&mut self, now: Now, id: SessionId, out: &mut Vec<Out>) {
+    pub(super) fn recall_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(recalling) = self.keepers.recalls.asked.remove(&id) else {
             // The recovery went on before; checkpoints that were on their way are missing.
-            return self.with_owner(now, id, out, |owner, effects| owner.unfed(effects));
+            return self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
         };
         let whole = self.sessions.get(&id).is_some_and(|it| it.owner.recalled_whole());
         if whole {
@@ -164,10 +170,11 @@ impl Shard {
             self.keepers.recalls.owed.insert(id, owed);
         } else {
             self.keepers.channels.remove(&recalling.at);
-            let following = self.sessions.get(&id).is_some_and(|it| it.owner.phase() == Phase::Following);
+            let following =
+                self.sessions.get(&id).is_some_and(|it| it.owner.phase() == OwnerPhase::Following);
             if following {
                 self.with_owner(now, id, out, |owner, effects| {
-                    owner.leave(Code::Waiting, "the recorder gave only a part".to_string(), effects);
+                    owner.step_down(Code::Waiting, "the recorder gave only a part".to_string(), effects);
                 });
             }
         }
@@ -178,7 +185,7 @@ impl Shard {
     }
 
     /// Recorders that take too long are not waited for.
-    pub(super) fn recalls_due(&mut self, now: Now, out: &mut Vec<Out>) {
+    pub(super) fn recalls_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         while let Some(id) = due(&self.keepers.recalls.asked, |recalling| recalling.until_ns, now) {
             self.counters.recalls_late += 1;
             self.recall_over(now, id, out);
@@ -188,7 +195,7 @@ impl Shard {
             if self.sessions.get(&id).is_some_and(|it| it.owner.recalled_lacks()) {
                 self.counters.recalls_late += 1;
                 self.keepers.channels.remove(&owed.at);
-                self.with_owner(now, id, out, |owner, effects| owner.unfed(effects));
+                self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
             }
         }
     }

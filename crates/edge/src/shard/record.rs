@@ -1,12 +1,12 @@
 //! Recordings of sessions: asked for by operators, or made because a handler was stopped.
 
 use super::Shard;
-use crate::api::{FromShard, Now, Out, Record, Recorded};
+use crate::api::{FromShard, Now, Record, Recorded, ShardOutput};
 use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use marram_session::owner::Wish;
+use marram_session::owner::RecordRequest;
 use marram_wire::id::SessionId;
 
 /// Recordings that operators can have made at a time on one shard: what ends show of a session can be large.
@@ -17,11 +17,11 @@ const STOPS_TOLD: usize = 64;
 
 impl Shard {
     /// An operator wants a session recorded.
-    pub(super) fn record(&mut self, now: Now, record: &Record, out: &mut Vec<Out>) {
+    pub(super) fn record(&mut self, now: Now, record: &Record, out: &mut Vec<ShardOutput>) {
         let Record { tag, session, redact } = *record;
         if !self.sessions.contains_key(&session) {
             let recorded = Recorded { tag, found: false, file: None, why: String::new() };
-            return out.push(Out::Control(FromShard::Recorded(recorded)));
+            return out.push(ShardOutput::Control(FromShard::Recorded(recorded)));
         }
         if self.sessions.values().filter(|session| session.owner.is_recording()).count() >= RECORDINGS_MAX {
             let why =
@@ -29,7 +29,7 @@ impl Shard {
             return self.recorded(session, Some(tag), Err(why.to_string()), out);
         }
         self.with_owner(now, session, out, |owner, effects| {
-            owner.record(now, Wish { tag: Some(tag), redact }, effects);
+            owner.record(now, RecordRequest { tag: Some(tag), redact }, effects);
         });
     }
 
@@ -39,7 +39,7 @@ impl Shard {
         session: SessionId,
         tag: Option<u64>,
         result: Result<String, String>,
-        out: &mut Vec<Out>,
+        out: &mut Vec<ShardOutput>,
     ) {
         let (file, why) = match result {
             Ok(file) => {
@@ -53,7 +53,7 @@ impl Shard {
         };
         match (tag, file) {
             (Some(tag), file) => {
-                out.push(Out::Control(FromShard::Recorded(Recorded { tag, found: true, file, why })));
+                out.push(ShardOutput::Control(FromShard::Recorded(Recorded { tag, found: true, file, why })));
             }
             // A handler is tried twice, and its file is the same.
             (None, Some(file)) if self.stops_told.contains(&file) => {}

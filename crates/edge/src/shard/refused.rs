@@ -2,8 +2,8 @@
 //! counted for as long as it goes on asking. Decides nothing.
 
 use super::Shard;
-use crate::api::{Now, Out, WireId};
-use crate::near;
+use crate::api::{Now, ShardOutput, ShardWireId};
+use crate::suggest;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     string::{String, ToString},
@@ -71,7 +71,7 @@ impl Refused {
 
     /// How many still ask.
     pub(super) fn waiting(&self, now_ns: u64) -> usize {
-        let waits = |(code, at_ns): &&(Code, u64)| code.retry() && now_ns < *at_ns + FORGET_NS;
+        let waits = |(code, at_ns): &&(Code, u64)| code.is_retryable() && now_ns < *at_ns + FORGET_NS;
         self.sessions.values().filter(waits).count()
     }
 }
@@ -84,11 +84,11 @@ impl Shard {
         hello: &Hello,
         code: Code,
         reason: &str,
-        out: &mut Vec<Out>,
+        out: &mut Vec<ShardOutput>,
     ) {
         // Every shard of the edge is asked in turn, if not about what is final: one of them speaks for all.
         let speaks = hello.session.0[0] % self.config.shards.max(1) == self.config.shard;
-        if code.retry() && !speaks {
+        if code.is_retryable() && !speaks {
             return;
         }
         let hint = match code {
@@ -126,7 +126,7 @@ impl Shard {
     /// spelt almost so.
     pub(super) fn reached_instead(&self, server: &str) -> String {
         let names = self.reached();
-        match near::nearest(server, names.iter().map(|name| name.as_str())) {
+        match suggest::nearest(server, names.iter().map(|name| name.as_str())) {
             _ if names.is_empty() => "; none is that reaches any server: `marram agent server`".to_string(),
             Some(name) => alloc::format!("; one that reaches `{name}` is"),
             None => "; those that are reach others, which the edge's log names".to_string(),
@@ -134,7 +134,7 @@ impl Shard {
     }
 
     /// An agent has come, and others may reach the same servers: says which one is used.
-    pub(super) fn tell_shared_servers(&self, id: WireId, out: &mut Vec<Out>) {
+    pub(super) fn tell_shared_servers(&self, id: ShardWireId, out: &mut Vec<ShardOutput>) {
         // An agent is connected to every shard: one of them speaks for all.
         let Some(wire) = self.wires.get(&id).filter(|_| self.config.shard == 0) else { return };
         let others = |server: &&String| {

@@ -1,13 +1,13 @@
 //! What control is told: listings, counters, lines for the log.
 
 use super::Shard;
-use crate::api::{Counted, Counter, FromShard, Label, Note, Now, Out, Protect, Row, Rows};
+use crate::api::{Counted, Counter, FromShard, Label, Note, Now, Protect, Rows, SessionRow, ShardOutput};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
     vec::Vec,
 };
-use marram_session::owner::Totals;
+use marram_session::owner::OwnerTotals;
 use marram_wire::{
     frame::Code,
     id::{Port, SessionId},
@@ -19,7 +19,7 @@ const ROWS: usize = 64;
 /// What this shard counted over sessions that are gone, and over itself.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    gone: Totals,
+    gone: OwnerTotals,
     finished: u64,
     failed: u64,
     moved: u64,
@@ -47,21 +47,21 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn add(&mut self, totals: &Totals) {
+    pub(super) fn add(&mut self, totals: &OwnerTotals) {
         self.gone = sum(self.gone, *totals);
     }
 
-    pub(super) fn over(&mut self, code: Code) {
+    pub(super) fn count_end(&mut self, code: Code) {
         match code {
             Code::Finished => self.finished += 1,
-            code if code.retry() => self.moved += 1,
+            code if code.is_retryable() => self.moved += 1,
             _ => self.failed += 1,
         }
     }
 }
 
-fn sum(a: Totals, b: Totals) -> Totals {
-    Totals {
+fn sum(a: OwnerTotals, b: OwnerTotals) -> OwnerTotals {
+    OwnerTotals {
         consumed: a.consumed + b.consumed,
         replayed: a.replayed + b.replayed,
         produced: a.produced + b.produced,
@@ -73,26 +73,37 @@ fn sum(a: Totals, b: Totals) -> Totals {
 }
 
 impl Shard {
-    pub(super) fn note(&self, level: u8, session: Option<SessionId>, text: String, out: &mut Vec<Out>) {
-        out.push(Out::Control(FromShard::Note(Note { level, session, guest: false, text })));
+    pub(super) fn note(
+        &self,
+        level: u8,
+        session: Option<SessionId>,
+        text: String,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        out.push(ShardOutput::Control(FromShard::Note(Note { level, session, guest: false, text })));
     }
 
     /// Answers a listing.
-    pub(super) fn list(&self, now: Now, tag: u64, out: &mut Vec<Out>) {
-        let rows: Vec<Row> = self.sessions.iter().map(|(id, session)| self.row(*id, session)).collect();
+    pub(super) fn list(&self, now: Now, tag: u64, out: &mut Vec<ShardOutput>) {
+        let rows: Vec<SessionRow> =
+            self.sessions.iter().map(|(id, session)| self.row(*id, session)).collect();
         for rows in rows.chunks(ROWS) {
-            out.push(Out::Control(FromShard::Rows(Rows { tag, rows: rows.to_vec() })));
+            out.push(ShardOutput::Control(FromShard::Rows(Rows { tag, rows: rows.to_vec() })));
         }
-        out.push(Out::Control(FromShard::Counted(Counted { tag, counters: self.counted(now), last: true })));
+        out.push(ShardOutput::Control(FromShard::Counted(Counted {
+            tag,
+            counters: self.counted(now),
+            last: true,
+        })));
     }
 
-    fn row(&self, id: SessionId, session: &super::Session) -> Row {
+    fn row(&self, id: SessionId, session: &super::Session) -> SessionRow {
         let owner = &session.owner;
         let totals = owner.totals();
         let (log_bytes, uncovered_bytes) = owner.log_bytes();
         let tasks = owner.tasks();
         let gate = |port| owner.host(port).is_some() && owner.host(port) == self.config.gate;
-        Row {
+        SessionRow {
             session: id,
             app: owner.policy().app.clone(),
             image: owner.image(),

@@ -2,7 +2,7 @@
 //! little. Which credential it showed was verified by the shell.
 
 use super::{Shard, hello::Refusal, wires::Wire};
-use crate::api::{Out, WireId};
+use crate::api::{ShardOutput, ShardWireId};
 use alloc::{
     string::{String, ToString},
     vec::Vec,
@@ -41,7 +41,7 @@ fn credential(name: &str) -> String {
 
 impl Shard {
     /// The wire over which this agent can be asked to hold the end at this port: none if it is not connected, or may not.
-    pub(super) fn wire_to(&self, host: HostId, port: Port, server: Option<&str>) -> Option<WireId> {
+    pub(super) fn wire_to(&self, host: HostId, port: Port, server: Option<&str>) -> Option<ShardWireId> {
         let admits = |wire: &Wire| wire.host == Some(host) && wire.may_hold(port, server);
         let newest = *self.hosts.get(&host)?;
         if self.wires.get(&newest).is_some_and(admits) {
@@ -52,7 +52,7 @@ impl Shard {
     }
 
     /// Whether the agent that says hello may hold the end that it asks for, with whatever server.
-    pub(super) fn may_say_hello(&self, wire: WireId, hello: &Hello) -> Result<(), Refusal> {
+    pub(super) fn may_say_hello(&self, wire: ShardWireId, hello: &Hello) -> Result<(), Refusal> {
         let Some(wire) = self.wires.get(&wire) else { return Ok(()) };
         let rights = &wire.verified.rights;
         if hello.server && !rights.any_server && rights.servers.is_empty() {
@@ -71,7 +71,7 @@ impl Shard {
     /// Whether the agent that says hello may hold the end of a session with this server.
     pub(super) fn may_hold_end(
         &self,
-        wire: WireId,
+        wire: ShardWireId,
         hello: &Hello,
         server: Option<&str>,
     ) -> Result<(), Refusal> {
@@ -96,13 +96,19 @@ impl Shard {
     }
 
     /// An agent announces a server that it may not be the agent of.
-    pub(super) fn refuse_server(&mut self, id: WireId, server: &str, out: &mut Vec<Out>) {
+    pub(super) fn refuse_server(&mut self, id: ShardWireId, server: &str, out: &mut Vec<ShardOutput>) {
         let what = alloc::format!("be the agent of the server {server:?}");
         self.refuse_role(id, &what, &alloc::format!("servers = [{server:?}]"), out);
     }
 
     /// An agent takes a role that it may not have: it is told so, and so is the log.
-    pub(super) fn refuse_role(&mut self, id: WireId, what: &str, field: &str, out: &mut Vec<Out>) {
+    pub(super) fn refuse_role(
+        &mut self,
+        id: ShardWireId,
+        what: &str,
+        field: &str,
+        out: &mut Vec<ShardOutput>,
+    ) {
         let Some(wire) = self.wires.get(&id) else { return };
         let text = alloc::format!(
             "refused: {} may not {what}; if it should, give it the token or certificate of a [[credential]] with {field}",

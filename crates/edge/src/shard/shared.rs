@@ -1,7 +1,7 @@
 //! Cells that many sessions share: which session has a place in which, and what they do for each other.
 
 use super::Shard;
-use crate::api::{App, CellError, Now, Out, Place};
+use crate::api::{App, CellError, Now, SchedulingParams, ShardOutput};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     string::String,
@@ -9,7 +9,7 @@ use alloc::{
 };
 use marram_session::{
     cell::{CellId, Ran, Run, Seed},
-    shared::{Effect, Shared},
+    shared::{SharedCell, SharedEffect},
 };
 use marram_wire::{frame::Code, id::ImageHash};
 
@@ -26,7 +26,7 @@ pub(super) struct SharedCells {
 
 #[derive(Debug)]
 struct Cell {
-    shared: Shared,
+    shared: SharedCell,
     image: ImageHash,
     app: String,
     /// In [`SharedCells::timers`].
@@ -70,16 +70,16 @@ impl Shard {
         now: Now,
         app: &str,
         member: CellId,
-        (image, seed, place): (ImageHash, Seed, Place),
-        out: &mut Vec<Out>,
+        (image, seed, place): (ImageHash, Seed, SchedulingParams),
+        out: &mut Vec<ShardOutput>,
     ) {
         let current = self.shared.by_app.get(app).copied();
         let current = current.filter(|cell| self.shared.cells.get(cell).is_some_and(|c| c.image == image));
         let cell = current.unwrap_or_else(|| {
             self.cells_made += 1;
             let cell = CellId(self.cells_made);
-            out.push(Out::Start { cell, image, seed, app: app.into(), session: None, place });
-            let shared = Shared::new(now, cell);
+            out.push(ShardOutput::Start { cell, image, seed, app: app.into(), session: None, place });
+            let shared = SharedCell::new(now, cell);
             self.shared.cells.insert(cell, Cell { shared, image, app: app.into(), timer_ns: None });
             let old = self.shared.by_app.insert(app.into(), cell);
             old.into_iter().for_each(|old| self.drop_if_unused(old, out));
@@ -90,13 +90,13 @@ impl Shard {
     }
 
     /// A member's owner wants a handler run.
-    pub(super) fn run_shared(&mut self, now: Now, run: Run, out: &mut Vec<Out>) {
+    pub(super) fn run_shared(&mut self, now: Now, run: Run, out: &mut Vec<ShardOutput>) {
         let member = run.cell;
         self.with_member(now, member, out, |shared, effects| shared.run(now, run, effects));
     }
 
     /// A member's session is over.
-    pub(super) fn leave_shared(&mut self, now: Now, member: CellId, out: &mut Vec<Out>) {
+    pub(super) fn leave_shared(&mut self, now: Now, member: CellId, out: &mut Vec<ShardOutput>) {
         let cell = self.shared.members.get(&member).copied();
         self.with_member(now, member, out, |shared, effects| shared.leave(now, member, effects));
         self.shared.members.remove(&member);
@@ -104,7 +104,7 @@ impl Shard {
     }
 
     /// No new session of the app joins its cell any more: another version was deployed, or none.
-    pub(super) fn retire_shared(&mut self, app: &str, image: Option<ImageHash>, out: &mut Vec<Out>) {
+    pub(super) fn retire_shared(&mut self, app: &str, image: Option<ImageHash>, out: &mut Vec<ShardOutput>) {
         let Some(cell) = self.shared.by_app.get(app).copied() else { return };
         if self.shared.cells.get(&cell).is_some_and(|cell| Some(cell.image) != image) {
             self.shared.by_app.remove(app);
@@ -113,13 +113,13 @@ impl Shard {
     }
 
     /// A shared cell that nobody can join and nobody has joined is not needed.
-    fn drop_if_unused(&mut self, cell: CellId, out: &mut Vec<Out>) {
+    fn drop_if_unused(&mut self, cell: CellId, out: &mut Vec<ShardOutput>) {
         let unused = self.shared.cells.get(&cell).is_some_and(|shared| {
             shared.shared.is_empty() && self.shared.by_app.get(&shared.app) != Some(&cell)
         });
         if unused {
             self.forget_shared(cell);
-            out.push(Out::Remove { cell });
+            out.push(ShardOutput::Remove { cell });
         }
     }
 
@@ -131,13 +131,13 @@ impl Shard {
         }
     }
 
-    /// The answer to [`Out::Start`] for a shared cell.
+    /// The answer to [`ShardOutput::Start`] for a shared cell.
     pub(super) fn shared_started(
         &mut self,
         now: Now,
         cell: CellId,
         result: Result<(), CellError>,
-        out: &mut Vec<Out>,
+        out: &mut Vec<ShardOutput>,
     ) {
         match result {
             Ok(()) => self.with_shared(now, cell, out, |shared, effects| shared.started(now, effects)),
@@ -154,13 +154,13 @@ impl Shard {
         }
     }
 
-    /// The answer to [`Out::Run`] for a shared cell.
-    pub(super) fn shared_ran(&mut self, now: Now, ran: Ran, out: &mut Vec<Out>) {
+    /// The answer to [`ShardOutput::Run`] for a shared cell.
+    pub(super) fn shared_ran(&mut self, now: Now, ran: Ran, out: &mut Vec<ShardOutput>) {
         self.with_shared(now, ran.cell, out, |shared, effects| shared.ran(now, ran, effects));
     }
 
     /// Timers of shared cells.
-    pub(super) fn shared_due(&mut self, now: Now, out: &mut Vec<Out>) {
+    pub(super) fn shared_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         while let Some((due_ns, cell)) = self.shared.timers.first().copied() {
             if due_ns > now.mono_ns {
                 return;
@@ -182,8 +182,8 @@ impl Shard {
         &mut self,
         now: Now,
         member: CellId,
-        out: &mut Vec<Out>,
-        call: impl FnOnce(&mut Shared, &mut Vec<Effect>),
+        out: &mut Vec<ShardOutput>,
+        call: impl FnOnce(&mut SharedCell, &mut Vec<SharedEffect>),
     ) {
         if let Some(cell) = self.shared.members.get(&member).copied() {
             self.with_shared(now, cell, out, call);
@@ -194,8 +194,8 @@ impl Shard {
         &mut self,
         now: Now,
         id: CellId,
-        out: &mut Vec<Out>,
-        call: impl FnOnce(&mut Shared, &mut Vec<Effect>),
+        out: &mut Vec<ShardOutput>,
+        call: impl FnOnce(&mut SharedCell, &mut Vec<SharedEffect>),
     ) {
         let Some(cell) = self.shared.cells.get_mut(&id) else { return };
         let mut effects = Vec::new();
@@ -212,33 +212,39 @@ impl Shard {
     }
 
     /// What one member's input makes another's owner do can lead to more; it is done in order and not within it.
-    fn perform_shared(&mut self, now: Now, id: CellId, effects: Vec<Effect>, out: &mut Vec<Out>) {
+    fn perform_shared(
+        &mut self,
+        now: Now,
+        id: CellId,
+        effects: Vec<SharedEffect>,
+        out: &mut Vec<ShardOutput>,
+    ) {
         let mut todo = VecDeque::from(effects);
         while let Some(effect) = todo.pop_front() {
             match effect {
-                Effect::Run(run) => {
+                SharedEffect::Run(run) => {
                     self.counters.runs += 1;
-                    out.push(Out::Run(run));
+                    out.push(ShardOutput::Run(run));
                 }
-                Effect::Started(member) => {
+                SharedEffect::Started(member) => {
                     self.with_cell(now, member, out, |owner, effects| {
                         owner.started(now, member, Ok(()), effects);
                     });
                 }
-                Effect::Ran(ran) => {
+                SharedEffect::Ran(ran) => {
                     let member = ran.cell;
                     self.with_cell(now, member, out, |owner, effects| owner.ran(now, ran, effects));
                 }
-                Effect::Deliver(member, outputs) => {
+                SharedEffect::Deliver(member, outputs) => {
                     self.with_cell(now, member, out, |owner, effects| owner.deliver(now, outputs, effects));
                 }
-                Effect::Stopped(members, reason) => {
+                SharedEffect::Stopped(members, reason) => {
                     self.forget_shared(id);
                     for member in members {
                         let reason =
                             alloc::format!("the cell that this session shared was stopped: {reason}");
                         self.with_cell(now, member, out, |owner, effects| {
-                            owner.over(Code::Guest, reason, effects);
+                            owner.terminate(Code::Guest, reason, effects);
                         });
                     }
                 }

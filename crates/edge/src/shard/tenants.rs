@@ -2,8 +2,8 @@
 
 use super::Shard;
 use crate::{
-    api::{App, Counter, Grant, Label, Place},
-    turns::{Class, Tenant, WEIGHT},
+    api::{App, Counter, Grant, Label, SchedulingParams},
+    run_queue::{Class, Tenant, WEIGHT},
 };
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use marram_wire::id::SessionId;
@@ -86,12 +86,12 @@ impl Tenants {
     }
 
     /// Where cells of this app queue.
-    pub(super) fn place(&mut self, app: &App) -> Place {
+    pub(super) fn place(&mut self, app: &App) -> SchedulingParams {
         let tenant = self.name(&app.tenant);
         let account = self.accounts.get(tenant.0 as usize);
         let urgent = app.priority > 0 && account.is_none_or(|account| account.priority);
         let class = if urgent { Class::Priority(app.priority) } else { Class::Fair };
-        Place { tenant, weight: account.map_or(WEIGHT, |account| account.weight), class }
+        SchedulingParams { tenant, weight: account.map_or(WEIGHT, |account| account.weight), class }
     }
 
     /// An app is known here: it is counted from now on, also if nobody asks for it.
@@ -124,7 +124,7 @@ impl Tenants {
     }
 
     /// A session of an app begins.
-    pub(super) fn came(&mut self, place: Place, app: &str) {
+    pub(super) fn came(&mut self, place: SchedulingParams, app: &str) {
         self.by_app.entry(app.into()).or_default().now += 1;
         if let Some(account) = self.account(place.tenant) {
             account.sessions.now += 1;
@@ -132,7 +132,7 @@ impl Tenants {
     }
 
     /// A session of an app is over.
-    pub(super) fn went(&mut self, place: Place, app: &str) {
+    pub(super) fn went(&mut self, place: SchedulingParams, app: &str) {
         if let Some(sessions) = self.by_app.get_mut(app) {
             sessions.now -= 1;
         }
@@ -159,8 +159,8 @@ impl Shard {
     }
 
     /// Where the cell of a session queues.
-    pub(super) fn place_of(&self, id: SessionId) -> Place {
-        let nobody = Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
+    pub(super) fn place_of(&self, id: SessionId) -> SchedulingParams {
+        let nobody = SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
         self.sessions.get(&id).map_or(nobody, |session| session.place)
     }
 }

@@ -1,14 +1,14 @@
 //! Wires from agents: greeting, channels, silence.
 
 use super::{Bound, Shard, index, keepers::Role};
-use crate::api::{Now, Out, WireId};
+use crate::api::{Now, ShardOutput, ShardWireId};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
     vec::Vec,
 };
 use marram_wire::{
-    frame::{Channel, Frame, Goodbye, Greet, Pong, Speaker, Welcome},
+    frame::{Channel, Frame, Goodbye, Greet, Pong, Sender, Welcome},
     id::HostId,
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
     rights::Verified,
@@ -45,7 +45,7 @@ impl Wire {
 }
 
 impl Shard {
-    pub(super) fn wire_up(&mut self, now: Now, id: WireId, verified: Verified, address: Option<String>) {
+    pub(super) fn wire_up(&mut self, now: Now, id: ShardWireId, verified: Verified, address: Option<String>) {
         let wire = Wire {
             verified,
             address,
@@ -60,7 +60,7 @@ impl Shard {
         self.wires.insert(id, wire);
     }
 
-    pub(super) fn wire_down(&mut self, now: Now, id: WireId, out: &mut Vec<Out>) {
+    pub(super) fn wire_down(&mut self, now: Now, id: ShardWireId, out: &mut Vec<ShardOutput>) {
         let Some(wire) = self.wires.remove(&id) else { return };
         if let Some(host) = wire.host
             && self.hosts.get(&host) == Some(&id)
@@ -94,14 +94,16 @@ impl Shard {
         }
     }
 
-    pub(super) fn frame(&mut self, now: Now, id: WireId, frame: Frame, out: &mut Vec<Out>) {
+    pub(super) fn frame(&mut self, now: Now, id: ShardWireId, frame: Frame, out: &mut Vec<ShardOutput>) {
         let Some(wire) = self.wires.get_mut(&id) else { return };
         wire.heard_ns = now.mono_ns;
         let greeted = wire.host.is_some();
         match frame {
             Frame::Greet(greet) if !greeted => self.greet(id, &greet, out),
-            Frame::Goodbye(_) => out.push(Out::CloseWire { wire: id }),
-            Frame::Ping(ping) => out.push(Out::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() }),
+            Frame::Goodbye(_) => out.push(ShardOutput::CloseWire { wire: id }),
+            Frame::Ping(ping) => {
+                out.push(ShardOutput::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() })
+            }
             Frame::Pong(_) => {}
             _ if !greeted => self.goodbye(id, "the first frame is not a greeting", out),
             Frame::Keeper(keeper) => self.keeper(now, id, keeper, out),
@@ -111,7 +113,7 @@ impl Shard {
         }
     }
 
-    fn greet(&mut self, id: WireId, greet: &Greet, out: &mut Vec<Out>) {
+    fn greet(&mut self, id: ShardWireId, greet: &Greet, out: &mut Vec<ShardOutput>) {
         let version = greet.version_newest.min(WIRE_VERSION);
         if version < greet.version_oldest.max(WIRE_VERSION_OLDEST) {
             let reason = alloc::format!(
@@ -138,21 +140,21 @@ impl Shard {
             shards: self.config.shards,
             challenge: wire.challenge,
             draining: self.draining,
-            domain: self.secret.name(),
+            domain: self.secret.fingerprint(),
         };
-        out.push(Out::Send { wire: id, frame: welcome.into() });
+        out.push(ShardOutput::Send { wire: id, frame: welcome.into() });
         self.tell_shared_servers(id, out);
     }
 
-    pub(super) fn goodbye(&mut self, id: WireId, reason: &str, out: &mut Vec<Out>) {
+    pub(super) fn goodbye(&mut self, id: ShardWireId, reason: &str, out: &mut Vec<ShardOutput>) {
         self.counters.wires_refused += 1;
-        out.push(Out::Send { wire: id, frame: Goodbye { reason: reason.to_string() }.into() });
-        out.push(Out::CloseWire { wire: id });
+        out.push(ShardOutput::Send { wire: id, frame: Goodbye { reason: reason.to_string() }.into() });
+        out.push(ShardOutput::CloseWire { wire: id });
     }
 
     /// A frame on a channel. What belongs to an older attempt is dropped.
-    fn session_frame(&mut self, now: Now, id: WireId, frame: Frame, out: &mut Vec<Out>) {
-        let Some(channel) = frame.channel(Speaker::End) else {
+    fn session_frame(&mut self, now: Now, id: ShardWireId, frame: Frame, out: &mut Vec<ShardOutput>) {
+        let Some(channel) = frame.channel(Sender::End) else {
             return self.goodbye(id, "agents do not send such frames", out);
         };
         let Some(bound) = self.wires.get(&id).and_then(|wire| wire.channels.get(&channel)).copied() else {
@@ -189,14 +191,14 @@ impl Shard {
         }
     }
 
-    pub(super) fn wires_silent(&mut self, now: Now, out: &mut Vec<Out>) {
+    pub(super) fn wires_silent(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         if now.mono_ns < self.silence_checked_ns + SILENCE_CHECK_NS {
             return;
         }
         self.silence_checked_ns = now.mono_ns;
         for (id, wire) in &self.wires {
             if wire.heard_ns + SILENCE_MAX_NS < now.mono_ns {
-                out.push(Out::CloseWire { wire: *id });
+                out.push(ShardOutput::CloseWire { wire: *id });
             }
         }
     }

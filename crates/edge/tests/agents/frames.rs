@@ -2,7 +2,7 @@
 
 use crate::world::{World, client, greet, keeper, serving};
 use bytes::Bytes;
-use marram_edge::api::WireId;
+use marram_edge::api::ShardWireId;
 use marram_wire::{
     frame::{
         Acknowledged, Base, Channel, CheckpointBegin, CheckpointMeta, CheckpointPart, Chosen, Code, Credit,
@@ -141,7 +141,7 @@ fn frames(world: &mut World, channel: Channel, n: u64) -> Vec<Frame> {
 const NUMBERS: [u64; 4] = [0, 1, 1 << 40, u64::MAX];
 
 /// A wire that stands where `state` says, and the channel of its session, if it has one.
-fn ready(world: &mut World, number: u64, state: usize) -> (WireId, Channel) {
+fn ready(world: &mut World, number: u64, state: usize) -> (ShardWireId, Channel) {
     let rights = match state {
         0 => serving("origin"),
         1 => Rights { recorder: true, edge: true, ..Rights::default() },
@@ -203,7 +203,7 @@ fn no_frame_out_of_turn_reaches_another_session() {
                     let frame = frames(&mut world, channel, n).swap_remove(kind);
                     world.send(wire, frame);
                 }
-                world.shard(marram_edge::api::In::WireDown { wire });
+                world.shard(marram_edge::api::ShardInput::WireDown { wire });
             }
         }
         assert_eq!(world.owner(), owner);
@@ -227,7 +227,7 @@ fn no_two_frames_in_any_order_reach_another_session() {
                     let frame = frames(&mut world, own, n).swap_remove(kind);
                     world.send(wire, frame);
                 }
-                world.shard(marram_edge::api::In::WireDown { wire });
+                world.shard(marram_edge::api::ShardInput::WireDown { wire });
             }
         }
         assert_eq!(world.owner(), owner);

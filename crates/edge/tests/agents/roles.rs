@@ -1,7 +1,7 @@
 //! Agents that take roles which their credential does not allow, or ids that are not theirs.
 
 use crate::world::{World, app, client, greet, keeper, refusal, serving};
-use marram_edge::api::{In, ToShard};
+use marram_edge::api::{ShardInput, ToShard};
 use marram_wire::{
     frame::{Code, Frame},
     id::{HostId, SessionId},
@@ -35,7 +35,7 @@ fn a_client_that_announces_a_server_is_refused_and_gets_no_session() {
 #[test]
 fn an_agent_of_one_server_cannot_be_anothers() {
     let mut world = World::new();
-    world.shard(In::Control(ToShard::Deploy(app("other", Some("bank")))));
+    world.shard(ShardInput::Control(ToShard::Deploy(app("other", Some("bank")))));
     let announced: [&[&str]; 5] = [&["bank"], &["origin", "bank"], &["Origin"], &["origin "], &[""]];
     for (number, servers) in (0..).zip(announced) {
         let rogue = world.rogue(number, 9, serving("origin"), servers);
@@ -119,7 +119,7 @@ fn each_role_is_refused_what_is_anothers() {
             world.send(wire, keeper(&challenge, "k", role));
             assert_eq!(world.closed.contains(&wire), !allowed);
             // It is of no use to later rounds.
-            world.shard(In::WireDown { wire });
+            world.shard(ShardInput::WireDown { wire });
         }
         world.heard(wire);
         world.unharmed();

@@ -1,7 +1,7 @@
 //! Agents that reach for sessions which are not theirs.
 
 use crate::world::{World, client, refusal, secret};
-use marram_edge::api::{Configure, In, ToShard};
+use marram_edge::api::{Configure, ShardInput, ToShard};
 use marram_wire::{
     frame::{Code, Frame},
     id::SessionId,
@@ -86,7 +86,10 @@ fn a_session_does_not_begin_twice() {
 fn recoveries_wait_for_none_that_shows_no_key_and_lose_their_place_to_none() {
     let mut world = World::new();
     let victim = world.session;
-    world.shard(In::Control(ToShard::Configure(Configure { recoveries_max: 1, ..Configure::default() })));
+    world.shard(ShardInput::Control(ToShard::Configure(Configure {
+        recoveries_max: 1,
+        ..Configure::default()
+    })));
     // It takes the only place among the recoveries with a session of its own, and never answers.
     let rogue = world.rogue(0, 9, client(), &[]);
     let challenge = world.challenge(rogue);
@@ -112,9 +115,9 @@ fn recoveries_wait_for_none_that_shows_no_key_and_lose_their_place_to_none() {
         assert_eq!(refusal(&world.heard(rogue)).0, Some(Code::WrongKey));
     }
     assert_eq!(world.heard(honest), []);
-    world.shard(In::WireDown { wire: rogue });
-    world.shard(In::Control(ToShard::Configure(Configure::default())));
-    world.shard(In::Wake);
+    world.shard(ShardInput::WireDown { wire: rogue });
+    world.shard(ShardInput::Control(ToShard::Configure(Configure::default())));
+    world.shard(ShardInput::Wake);
     assert!(!world.heard(honest).is_empty(), "its turn has come");
     world.unharmed();
 }

@@ -4,14 +4,17 @@
 use bytes::Bytes;
 use marram_edge::{
     api::{
-        App, FromShard, In as ShardIn, Keep, Now, Out as ShardOut, Protect, Row, Tag, ToShard, WireId,
-        Witness,
+        App, CheckpointHolder, FromShard, Now, Protect, SessionRow, ShardInput, ShardOutput, ShardWireId,
+        Tag, ToShard, WitnessMode,
     },
     shard::Shard,
 };
 use marram_session::{
-    agent::{Agent, Config, ConnectionId, In, Out, Report, Server, Target, WireId as AgentWire},
-    cell::{Input, Outcome, Output, Ran},
+    agent::{
+        Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target,
+        WireId as AgentWire,
+    },
+    cell::{CellInput, CellOutput, Ran, RunOutcome},
 };
 use marram_wire::{
     frame::{Channel, Code, Frame, Greet, Hello, Keeper},
@@ -46,7 +49,7 @@ pub(crate) fn app(name: &str, server: Option<&str>) -> App {
         image: ImageHash([name.as_bytes()[0]; 32]),
         protect: Protect::Endpoints,
         server: server.map(str::to_string),
-        keep: Keep::Client,
+        keep: CheckpointHolder::Client,
         recovery_target_ns: 1 << 40,
         linger_ms: 1_000,
         messages_per_s: 0,
@@ -56,13 +59,13 @@ pub(crate) fn app(name: &str, server: Option<&str>) -> App {
         tenant: "t".into(),
         priority: 0,
         cache: None,
-        witness: Witness::None,
+        witness: WitnessMode::None,
     }
 }
 
 fn agent(servers: &[&str], entropy: u8) -> Agent {
-    let server = |name: &&str| Server { name: name.to_string(), datagrams: false, messages: false };
-    let config = Config {
+    let server = |name: &&str| AgentServer { name: name.to_string(), datagrams: false, messages: false };
+    let config = AgentConfig {
         servers: servers.iter().map(server).collect(),
         edges: 1,
         heartbeat_interval_ns: 1 << 40,
@@ -78,8 +81,8 @@ fn agent(servers: &[&str], entropy: u8) -> Agent {
 }
 
 enum Event {
-    Shard(ShardIn),
-    Agent(usize, In),
+    Shard(ShardInput),
+    Agent(usize, AgentInput),
 }
 
 pub(crate) struct World {
@@ -93,11 +96,11 @@ pub(crate) struct World {
     /// How it ended, if it did.
     pub(crate) ended: Vec<Code>,
     /// What hostile agents were sent, and on which wire; and the wires that were closed.
-    pub(crate) told: Vec<(WireId, Frame)>,
-    pub(crate) closed: Vec<WireId>,
+    pub(crate) told: Vec<(ShardWireId, Frame)>,
+    pub(crate) closed: Vec<ShardWireId>,
     /// Lines for the log.
     pub(crate) notes: Vec<(u8, String)>,
-    rows: Vec<Row>,
+    rows: Vec<SessionRow>,
     channels: Channel,
 }
 
@@ -118,14 +121,14 @@ impl World {
             channels: 0,
         };
         for app in [app("web", Some("origin")), app("alone", None)] {
-            world.shard(ShardIn::Control(ToShard::Deploy(app)));
+            world.shard(ShardInput::Control(ToShard::Deploy(app)));
         }
         for (agent, rights) in [(CLIENT, client()), (SERVER, serving("origin"))] {
             world.connect(agent, rights);
         }
         world.agent(
             CLIENT,
-            In::Accepted {
+            AgentInput::Accepted {
                 connection: CONNECTION,
                 app: "web".into(),
                 datagrams: false,
@@ -140,13 +143,13 @@ impl World {
     /// An honest agent's wire.
     fn connect(&mut self, agent: usize, rights: Rights) {
         let wire = agent as u64;
-        self.shard(up(WireId(wire), HostId([agent as u8 + 1; 16]), rights));
-        self.agent(agent, In::WireUp { wire: AgentWire(wire), target: Target { edge: 0, shard: 0 } });
+        self.shard(up(ShardWireId(wire), HostId([agent as u8 + 1; 16]), rights));
+        self.agent(agent, AgentInput::WireUp { wire: AgentWire(wire), target: Target { edge: 0, shard: 0 } });
     }
 
     /// The server's agent goes away.
     pub(crate) fn lose_server(&mut self) {
-        self.shard(ShardIn::WireDown { wire: WireId(SERVER as u64) });
+        self.shard(ShardInput::WireDown { wire: ShardWireId(SERVER as u64) });
     }
 
     /// The session goes on as if nobody meant ill: what is said comes back from the server, by the same owner.
@@ -154,7 +157,7 @@ impl World {
         let before = self.received.len();
         self.agent(
             CLIENT,
-            In::Received { connection: CONNECTION, bytes: Bytes::from_static(b"still there?") },
+            AgentInput::Received { connection: CONNECTION, bytes: Bytes::from_static(b"still there?") },
         );
         assert_eq!(&self.received[before..], b"still there?");
         assert_eq!(self.ended, []);
@@ -167,39 +170,39 @@ impl World {
         (row.generation, row.phase.clone(), row.client, row.server)
     }
 
-    pub(crate) fn rows(&mut self) -> Vec<Row> {
+    pub(crate) fn rows(&mut self) -> Vec<SessionRow> {
         self.rows.clear();
-        self.shard(ShardIn::Control(ToShard::List(Tag { tag: 1 })));
+        self.shard(ShardInput::Control(ToShard::List(Tag { tag: 1 })));
         self.rows.clone()
     }
 
     /// A hostile agent's wire, verified as this agent's, which has greeted.
-    pub(crate) fn rogue(&mut self, number: u64, host: u8, rights: Rights, servers: &[&str]) -> WireId {
+    pub(crate) fn rogue(&mut self, number: u64, host: u8, rights: Rights, servers: &[&str]) -> ShardWireId {
         let wire = self.silent_rogue(number, host, rights);
         self.send(wire, greet(servers));
         wire
     }
 
     /// The same, before it has said anything.
-    pub(crate) fn silent_rogue(&mut self, number: u64, host: u8, rights: Rights) -> WireId {
-        let wire = WireId(ROGUES + number);
+    pub(crate) fn silent_rogue(&mut self, number: u64, host: u8, rights: Rights) -> ShardWireId {
+        let wire = ShardWireId(ROGUES + number);
         self.shard(up(wire, HostId([host; 16]), rights));
         wire
     }
 
-    pub(crate) fn send(&mut self, wire: WireId, frame: impl Into<Frame>) {
-        self.shard(ShardIn::Frame { wire, frame: frame.into() });
+    pub(crate) fn send(&mut self, wire: ShardWireId, frame: impl Into<Frame>) {
+        self.shard(ShardInput::Frame { wire, frame: frame.into() });
     }
 
     /// What a hostile agent was told since it was asked last.
-    pub(crate) fn heard(&mut self, wire: WireId) -> Vec<Frame> {
+    pub(crate) fn heard(&mut self, wire: ShardWireId) -> Vec<Frame> {
         let (heard, others) = self.told.drain(..).partition(|(at, _)| *at == wire);
         self.told = others;
         Vec::into_iter(heard).map(|(_, frame)| frame).collect()
     }
 
     /// The challenge that the shard gave a wire in its welcome.
-    pub(crate) fn challenge(&mut self, wire: WireId) -> [u8; 16] {
+    pub(crate) fn challenge(&mut self, wire: ShardWireId) -> [u8; 16] {
         let heard = self.heard(wire);
         let challenge = heard.iter().find_map(|frame| match frame {
             Frame::Welcome(welcome) => Some(welcome.challenge),
@@ -237,12 +240,12 @@ impl World {
         }
     }
 
-    pub(crate) fn shard(&mut self, input: ShardIn) {
+    pub(crate) fn shard(&mut self, input: ShardInput) {
         self.events.push_back(Event::Shard(input));
         self.drive();
     }
 
-    fn agent(&mut self, agent: usize, input: In) {
+    fn agent(&mut self, agent: usize, input: AgentInput) {
         self.events.push_back(Event::Agent(agent, input));
         self.drive();
     }
@@ -264,51 +267,56 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, agent: usize, out: Out) {
+    fn deliver(&mut self, agent: usize, out: AgentOutput) {
         let event = match out {
-            Out::Send { wire, frame } => Event::Shard(ShardIn::Frame { wire: WireId(wire.0), frame }),
-            Out::Connect { connection, .. } => Event::Agent(agent, In::Connected { connection }),
-            Out::Write { connection, bytes } => {
+            AgentOutput::Send { wire, frame } => {
+                Event::Shard(ShardInput::Frame { wire: ShardWireId(wire.0), frame })
+            }
+            AgentOutput::Connect { connection, .. } => {
+                Event::Agent(agent, AgentInput::Connected { connection })
+            }
+            AgentOutput::Write { connection, bytes } => {
                 let count = bytes.len() as u64;
-                self.events.push_back(Event::Agent(agent, In::Written { connection, bytes: count }));
+                self.events.push_back(Event::Agent(agent, AgentInput::Written { connection, bytes: count }));
                 if agent == CLIENT {
                     return self.received.extend_from_slice(&bytes);
                 }
                 // The server says back what it hears.
-                Event::Agent(agent, In::Received { connection, bytes })
+                Event::Agent(agent, AgentInput::Received { connection, bytes })
             }
-            Out::Report(Report::Owned { session, .. }) => return self.session = session,
-            Out::Report(Report::Ended { code, .. }) => return self.ended.push(code),
+            AgentOutput::Report(AgentReport::Owned { session, .. }) => return self.session = session,
+            AgentOutput::Report(AgentReport::Ended { code, .. }) => return self.ended.push(code),
             _ => return,
         };
         self.events.push_back(event);
     }
 
-    fn perform(&mut self, out: ShardOut) {
+    fn perform(&mut self, out: ShardOutput) {
         match out {
-            ShardOut::Send { wire, frame } if wire.0 < ROGUES => {
+            ShardOutput::Send { wire, frame } if wire.0 < ROGUES => {
                 let agent = usize::try_from(wire.0).expect("two");
-                self.events.push_back(Event::Agent(agent, In::Frame { wire: AgentWire(wire.0), frame }));
+                self.events
+                    .push_back(Event::Agent(agent, AgentInput::Frame { wire: AgentWire(wire.0), frame }));
             }
-            ShardOut::Send { wire, frame } => self.told.push((wire, frame)),
-            ShardOut::CloseWire { wire } => {
+            ShardOutput::Send { wire, frame } => self.told.push((wire, frame)),
+            ShardOutput::CloseWire { wire } => {
                 self.closed.push(wire);
-                self.events.push_back(Event::Shard(ShardIn::WireDown { wire }));
+                self.events.push_back(Event::Shard(ShardInput::WireDown { wire }));
             }
-            ShardOut::Start { cell, .. } => {
-                self.events.push_back(Event::Shard(ShardIn::Started { cell, result: Ok(()) }));
+            ShardOutput::Start { cell, .. } => {
+                self.events.push_back(Event::Shard(ShardInput::Started { cell, result: Ok(()) }));
             }
-            ShardOut::Run(run) => {
+            ShardOutput::Run(run) => {
                 let outputs = match run.input {
-                    Input::Message { port, payload } => {
+                    CellInput::Message { port, payload } => {
                         let port = if port == Port::CLIENT { Port::SERVER } else { Port::CLIENT };
-                        vec![Output::Message { port, payload }]
+                        vec![CellOutput::Message { port, payload }]
                     }
                     _ => Vec::new(),
                 };
                 let ran = Ran {
                     cell: run.cell,
-                    outcome: Outcome::Idle,
+                    outcome: RunOutcome::Idle,
                     clock_read: false,
                     outputs,
                     timers: Vec::new(),
@@ -316,18 +324,18 @@ impl World {
                     reads: Vec::new(),
                     cost_ns: 1_000,
                 };
-                self.events.push_back(Event::Shard(ShardIn::Ran(ran)));
+                self.events.push_back(Event::Shard(ShardInput::Ran(ran)));
             }
-            ShardOut::Control(FromShard::Rows(rows)) => self.rows.extend(rows.rows),
-            ShardOut::Control(FromShard::Note(note)) => self.notes.push((note.level, note.text)),
+            ShardOutput::Control(FromShard::Rows(rows)) => self.rows.extend(rows.rows),
+            ShardOutput::Control(FromShard::Note(note)) => self.notes.push((note.level, note.text)),
             _ => {}
         }
     }
 }
 
-fn up(wire: WireId, host: HostId, rights: Rights) -> ShardIn {
+fn up(wire: ShardWireId, host: HostId, rights: Rights) -> ShardInput {
     let verified = Verified { rights, credential: "its-own".into(), ..Verified::trusted(host) };
-    ShardIn::WireUp { wire, verified: Box::new(verified), address: Some("192.0.2.1:7".into()) }
+    ShardInput::WireUp { wire, verified: Box::new(verified), address: Some("192.0.2.1:7".into()) }
 }
 
 pub(crate) fn greet(servers: &[&str]) -> Greet {

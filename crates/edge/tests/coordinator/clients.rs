@@ -5,11 +5,12 @@ use super::Dice;
 use bytes::Bytes;
 use marram_edge::api::Placed;
 use marram_edge::coordinator::{
-    Ask, AskAnswer, BACKOFF_MAX_NS, Changes, Client, Config, Failure, In, LISTING_NS, Lease, Out, Placements,
-    Reply, Request, STORE_BYTES_MAX, StandsBy, State, Store, VALUE_BYTES_MAX,
+    Ask, AskAnswer, BACKOFF_MAX_NS, Changes, CoordinatorClient, CoordinatorConfig, CoordinatorInput,
+    CoordinatorOutput, CoordinatorState, LISTING_NS, Lease, Placements, STORE_BYTES_MAX, StandsBy, Store,
+    StoreFailure, StoreReply, StoreRequest, VALUE_BYTES_MAX,
     contents::{
-        Claimed, Held, NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, Registration, Stands, Subject, Witnessed,
-        decode, edge_key,
+        Claimed, HeldImage, NAME_BYTES_MAX, PART_SESSIONS_MAX, PARTS, Registration, Stands, Subject,
+        Witnessed, decode, edge_key,
     },
 };
 use marram_wire::id::{Generation, ImageHash, SessionId};
@@ -32,12 +33,12 @@ fn registration(life: u64) -> Registration {
     }
 }
 
-fn held(image: u8) -> Held {
-    Held { app: format!("app-{image}"), image: ImageHash([image; 32]) }
+fn held(image: u8) -> HeldImage {
+    HeldImage { app: format!("app-{image}"), image: ImageHash([image; 32]) }
 }
 
 struct Edge {
-    client: Client,
+    client: CoordinatorClient,
     /// Its watch: number, prefix, since when.
     watch: Option<(u64, String, u64)>,
     /// Dead edges do nothing.
@@ -51,8 +52,8 @@ struct Letter {
     due: u64,
     edge: usize,
     tag: u64,
-    request: Option<Request>,
-    result: Option<Result<Reply, Failure>>,
+    request: Option<StoreRequest>,
+    result: Option<Result<StoreReply, StoreFailure>>,
 }
 
 struct World {
@@ -70,8 +71,12 @@ struct World {
 impl World {
     fn new(edges: usize, seed: u64) -> Self {
         let edge = |index: usize| Edge {
-            client: Client::new(
-                Config { edge: format!("edge-{index}"), lease_s: LEASE_S, salt: seed + index as u64 },
+            client: CoordinatorClient::new(
+                CoordinatorConfig {
+                    edge: format!("edge-{index}"),
+                    lease_s: LEASE_S,
+                    salt: seed + index as u64,
+                },
                 0,
             ),
             watch: None,
@@ -89,30 +94,34 @@ impl World {
             dice: Dice::new(seed),
         };
         for index in 0..edges {
-            world.step(index, In::Here(registration(index as u64)));
-            world.step(index, In::Holds(vec![held(u8::try_from(index).unwrap())]));
+            world.step(index, CoordinatorInput::Here(registration(index as u64)));
+            world.step(index, CoordinatorInput::Holds(vec![held(u8::try_from(index).unwrap())]));
         }
         world
     }
 
-    fn step(&mut self, index: usize, input: In) {
+    fn step(&mut self, index: usize, input: CoordinatorInput) {
         let mut outs = Vec::new();
         if self.edges[index].alive {
             self.edges[index].client.step(self.now, input, &mut outs);
         }
         for out in outs {
             match out {
-                Out::Send { tag, request } => {
+                CoordinatorOutput::Send { tag, request } => {
                     let lost = self.dice.chance(self.loss);
                     let due = self.now + if lost { PATIENCE } else { self.dice.below(SECOND / 10) };
                     let (request, result) =
                         if lost { (None, Some(silence())) } else { (Some(request), None) };
                     self.letters.push(Letter { due, edge: index, tag, request, result });
                 }
-                Out::Watch { watch, prefix, since } => self.edges[index].watch = Some((watch, prefix, since)),
-                Out::Asked { tag, answer } => drop(self.edges[index].answers.insert(tag, answer)),
-                Out::Log(_, text) => self.edges[index].log.push(text),
-                Out::Changed | Out::WakeAt { .. } | Out::Left => {}
+                CoordinatorOutput::Watch { watch, prefix, since } => {
+                    self.edges[index].watch = Some((watch, prefix, since))
+                }
+                CoordinatorOutput::Asked { tag, answer } => {
+                    drop(self.edges[index].answers.insert(tag, answer))
+                }
+                CoordinatorOutput::Log(_, text) => self.edges[index].log.push(text),
+                CoordinatorOutput::Changed | CoordinatorOutput::WakeAt { .. } | CoordinatorOutput::Left => {}
             }
         }
     }
@@ -127,7 +136,7 @@ impl World {
             match (letter.request, letter.result) {
                 (Some(request), _) if self.there => {
                     let result = self.store.apply(self.now, request);
-                    let result = result.map_err(|refused| Failure::Refused(format!("{refused}")));
+                    let result = result.map_err(|refused| StoreFailure::Refused(format!("{refused}")));
                     let lost = self.dice.chance(self.loss);
                     let due = self.now + if lost { PATIENCE } else { self.dice.below(SECOND / 10) };
                     let result = Some(if lost { silence() } else { result });
@@ -137,12 +146,14 @@ impl World {
                     let due = self.now + PATIENCE;
                     self.letters.push(Letter { due, request: None, result: Some(silence()), ..letter });
                 }
-                (None, Some(result)) => self.step(letter.edge, In::Answered { tag: letter.tag, result }),
+                (None, Some(result)) => {
+                    self.step(letter.edge, CoordinatorInput::Answered { tag: letter.tag, result })
+                }
                 (None, None) => unreachable!("a letter is one or the other"),
             }
         }
         for index in 0..self.edges.len() {
-            self.step(index, In::Wake);
+            self.step(index, CoordinatorInput::Wake);
             if self.there
                 && let Some((watch, prefix, since)) = self.edges[index].watch.clone()
             {
@@ -150,12 +161,12 @@ impl World {
                     Changes::All(changes) => {
                         self.edges[index].watch = Some((watch, prefix, self.store.revision()));
                         if !changes.is_empty() {
-                            self.step(index, In::Watched { watch, changes });
+                            self.step(index, CoordinatorInput::Watched { watch, changes });
                         }
                     }
                     Changes::Forgotten => {
                         self.edges[index].watch = None;
-                        self.step(index, In::WatchEnded { watch, why: "forgotten".into() });
+                        self.step(index, CoordinatorInput::WatchEnded { watch, why: "forgotten".into() });
                     }
                 }
             }
@@ -179,7 +190,7 @@ impl World {
     }
 
     fn ask(&mut self, index: usize, tag: u64, ask: Ask) {
-        self.step(index, In::Ask { tag, ask });
+        self.step(index, CoordinatorInput::Ask { tag, ask });
     }
 
     /// Asks, and goes on until it is answered.
@@ -194,8 +205,8 @@ impl World {
     }
 }
 
-fn silence() -> Result<Reply, Failure> {
-    Err(Failure::Unreachable("no answer".into()))
+fn silence() -> Result<StoreReply, StoreFailure> {
+    Err(StoreFailure::Unreachable("no answer".into()))
 }
 
 #[test]
@@ -204,7 +215,7 @@ fn edges_know_one_another_and_a_dead_one_vanishes_with_its_lease() {
     world.run(2);
     for index in 0..4 {
         assert_eq!(world.names(index), ["edge-0", "edge-1", "edge-2", "edge-3"]);
-        assert_eq!(*world.edges[index].client.state(), State::There);
+        assert_eq!(*world.edges[index].client.state(), CoordinatorState::There);
     }
     let holders = |world: &World, image: u8| -> Vec<String> {
         let holders = world.edges[0].client.holders(ImageHash([image; 32]));
@@ -212,7 +223,7 @@ fn edges_know_one_another_and_a_dead_one_vanishes_with_its_lease() {
     };
     assert_eq!(holders(&world, 2), ["edge-2"]);
     assert!(holders(&world, 0).is_empty(), "itself is nobody to ask");
-    world.step(3, In::Holds(vec![held(3), held(2)]));
+    world.step(3, CoordinatorInput::Holds(vec![held(3), held(2)]));
     world.run(1);
     assert_eq!(holders(&world, 2), ["edge-2", "edge-3"]);
     world.edges[2].alive = false;
@@ -222,7 +233,7 @@ fn edges_know_one_another_and_a_dead_one_vanishes_with_its_lease() {
     assert_eq!(world.names(0), ["edge-0", "edge-1", "edge-3"]);
     assert_eq!(holders(&world, 2), ["edge-3"]);
     // One that leaves in order is gone at once.
-    world.step(3, In::Leave);
+    world.step(3, CoordinatorInput::Leave);
     world.run(1);
     assert_eq!(world.names(0), ["edge-0", "edge-1"]);
 }
@@ -233,7 +244,9 @@ fn while_it_is_away_everybody_is_told_so_at_once_and_afterwards_all_is_as_before
     world.run(2);
     world.there = false;
     world.run(2 * u64::from(LEASE_S));
-    let State::Away { since_ns, .. } = world.edges[0].client.state().clone() else { panic!("it is away") };
+    let CoordinatorState::Away { since_ns, .. } = world.edges[0].client.state().clone() else {
+        panic!("it is away")
+    };
     assert!(since_ns > 2 * SECOND && since_ns < 8 * SECOND, "{since_ns}");
     assert!(!world.edges[0].client.cannot().is_empty());
     assert_eq!(world.names(0).len(), 3, "what was known is not forgotten");
@@ -251,7 +264,7 @@ fn while_it_is_away_everybody_is_told_so_at_once_and_afterwards_all_is_as_before
     world.restart();
     world.run(10);
     for index in 0..3 {
-        assert_eq!(*world.edges[index].client.state(), State::There);
+        assert_eq!(*world.edges[index].client.state(), CoordinatorState::There);
         assert_eq!(world.names(index).len(), 3);
         assert_eq!(world.edges[index].client.figures().leases_lost, 1, "all of them registered anew");
     }
@@ -259,29 +272,30 @@ fn while_it_is_away_everybody_is_told_so_at_once_and_afterwards_all_is_as_before
 
 #[test]
 fn an_answer_that_is_lost_behind_one_that_came_costs_no_lease() {
-    let mut client = Client::new(Config { edge: "edge".into(), lease_s: 2, salt: 3 }, 0);
+    let mut client =
+        CoordinatorClient::new(CoordinatorConfig { edge: "edge".into(), lease_s: 2, salt: 3 }, 0);
     let (mut now, mut out) = (0, Vec::new());
-    client.step(now, In::Here(registration(1)), &mut out);
+    client.step(now, CoordinatorInput::Here(registration(1)), &mut out);
     let mut asked = |now: &mut u64, result| {
         let sent = out.drain(..).find_map(|out| match out {
-            Out::Send { tag, .. } => Some(tag),
+            CoordinatorOutput::Send { tag, .. } => Some(tag),
             _ => None,
         });
-        client.step(*now, In::Answered { tag: sent.expect("it asks"), result }, &mut out);
+        client.step(*now, CoordinatorInput::Answered { tag: sent.expect("it asks"), result }, &mut out);
         let wait = out.iter().find_map(|out| match out {
-            Out::WakeAt { mono_ns } => Some(*mono_ns - *now),
+            CoordinatorOutput::WakeAt { mono_ns } => Some(*mono_ns - *now),
             _ => None,
         });
         if let Some(wait) = wait {
             *now += wait;
-            client.step(*now, In::Wake, &mut out);
+            client.step(*now, CoordinatorInput::Wake, &mut out);
         }
         wait
     };
     // It was away for long: it is asked every few seconds.
     let waits: Vec<u64> = (0..8).filter_map(|_| asked(&mut now, silence())).collect();
     assert!(waits.is_sorted_by_key(|wait| wait / (SECOND / 4)) && waits[7] > 3 * SECOND, "{waits:?}");
-    let granted = Reply::Granted { lease: Lease(1), ttl_s: 2 };
+    let granted = StoreReply::Granted { lease: Lease(1), ttl_s: 2 };
     assert_eq!(asked(&mut now, Ok(granted)), None, "what is to be registered follows at once");
     // Of a lease of two seconds most is left.
     assert!(asked(&mut now, silence()).is_some_and(|wait| wait < SECOND / 4));
@@ -397,7 +411,7 @@ impl Lists {
     fn tell(&mut self, world: &mut World, edge: usize) {
         let (version, parts) = self.0.since(self.1);
         self.1 = version;
-        world.step(edge, In::Listed(parts));
+        world.step(edge, CoordinatorInput::Listed(parts));
     }
 }
 
@@ -480,7 +494,7 @@ fn a_thousand_sessions_at_once_are_a_few_writes_between_which_others_have_their_
             world.asked(0, Ask::Holder { subject: Subject::Group("g".into()) }),
             AskAnswer::Holder(None)
         );
-        assert_eq!(*world.edges[0].client.state(), State::There);
+        assert_eq!(*world.edges[0].client.state(), CoordinatorState::There);
     }
     world.run(2 * seconds + 2);
     let after = world.edges[0].client.figures();
@@ -544,27 +558,38 @@ fn a_store_that_is_full_is_not_away() {
     lists.place(session(1), Some(stands(1, "edge-1")));
     lists.tell(&mut world, 0);
     world.run(5);
-    assert_eq!(*world.edges[0].client.state(), State::There);
+    assert_eq!(*world.edges[0].client.state(), CoordinatorState::There);
     assert_eq!(world.edges[0].client.figures().parts_refused, 1, "it is not tried for ever");
 }
 
-fn fill(number: u32) -> Request {
-    Request::Write { key: format!("/other/{number}"), expect: None, value: Some(Bytes::new()), lease: None }
+fn fill(number: u32) -> StoreRequest {
+    StoreRequest::Write {
+        key: format!("/other/{number}"),
+        expect: None,
+        value: Some(Bytes::new()),
+        lease: None,
+    }
 }
 
 /// A client that is answered by its store at once, until it wants nothing more; if it is to be held, what it sends is given back instead.
-fn answered(client: &mut Client, store: &mut Store, now: u64, input: In, hold: bool) -> Vec<(u64, Request)> {
+fn answered(
+    client: &mut CoordinatorClient,
+    store: &mut Store,
+    now: u64,
+    input: CoordinatorInput,
+    hold: bool,
+) -> Vec<(u64, StoreRequest)> {
     let (mut held, mut inputs) = (Vec::new(), vec![input]);
     while let Some(input) = inputs.pop() {
         let mut out = Vec::new();
         client.step(now, input, &mut out);
         for out in out {
-            if let Out::Send { tag, request } = out {
+            if let CoordinatorOutput::Send { tag, request } = out {
                 if hold {
                     held.push((tag, request));
                 } else {
                     let result = Ok(store.apply(now, request).unwrap());
-                    inputs.push(In::Answered { tag, result });
+                    inputs.push(CoordinatorInput::Answered { tag, result });
                 }
             }
         }
@@ -575,41 +600,51 @@ fn answered(client: &mut Client, store: &mut Store, now: u64, input: In, hold: b
 #[test]
 fn a_registration_that_comes_late_does_not_replace_a_newer_one() {
     let with = |sessions| Registration { sessions, ..registration(1) };
-    let mut client = Client::new(Config { edge: "edge-0".into(), lease_s: 60, salt: 0 }, 0);
+    let mut client =
+        CoordinatorClient::new(CoordinatorConfig { edge: "edge-0".into(), lease_s: 60, salt: 0 }, 0);
     let mut store = Store::new();
-    answered(&mut client, &mut store, 0, In::Here(with(0)), false);
-    let stored =
-        |store: &mut Store| match store.apply(SECOND, Request::Get { key: edge_key("edge-0") }).unwrap() {
-            Reply::Entries { entries, .. } => decode::<Registration>(&entries[0].value).unwrap().sessions,
-            other => panic!("{other:?}"),
-        };
+    answered(&mut client, &mut store, 0, CoordinatorInput::Here(with(0)), false);
+    let stored = |store: &mut Store| match store
+        .apply(SECOND, StoreRequest::Get { key: edge_key("edge-0") })
+        .unwrap()
+    {
+        StoreReply::Entries { entries, .. } => decode::<Registration>(&entries[0].value).unwrap().sessions,
+        other => panic!("{other:?}"),
+    };
     assert_eq!(stored(&mut store), 0);
     // This one is on its way for longer than is waited for.
-    let held = answered(&mut client, &mut store, SECOND, In::Here(with(1)), true);
+    let held = answered(&mut client, &mut store, SECOND, CoordinatorInput::Here(with(1)), true);
     let [(tag, late)] = &held[..] else { panic!("{held:?}") };
-    let given_up = In::Answered { tag: *tag, result: silence() };
+    let given_up = CoordinatorInput::Answered { tag: *tag, result: silence() };
     assert!(answered(&mut client, &mut store, SECOND, given_up, true).is_empty(), "it waits a while");
     // Meanwhile the edge has as many sessions as before, and says so: the late one may come yet.
-    answered(&mut client, &mut store, 10 * SECOND, In::Here(with(0)), false);
+    answered(&mut client, &mut store, 10 * SECOND, CoordinatorInput::Here(with(0)), false);
     let reply = store.apply(11 * SECOND, late.clone()).unwrap();
-    assert!(matches!(reply, Reply::Conflict { .. }), "{reply:?}");
+    assert!(matches!(reply, StoreReply::Conflict { .. }), "{reply:?}");
     assert_eq!(stored(&mut store), 0);
     // And if it came before the next one is written, that one is written upon it.
-    let held = answered(&mut client, &mut store, 12 * SECOND, In::Here(with(2)), true);
+    let held = answered(&mut client, &mut store, 12 * SECOND, CoordinatorInput::Here(with(2)), true);
     let [(tag, late)] = &held[..] else { panic!("{held:?}") };
-    answered(&mut client, &mut store, 12 * SECOND, In::Answered { tag: *tag, result: silence() }, true);
+    answered(
+        &mut client,
+        &mut store,
+        12 * SECOND,
+        CoordinatorInput::Answered { tag: *tag, result: silence() },
+        true,
+    );
     store.apply(13 * SECOND, late.clone()).unwrap();
     assert_eq!(stored(&mut store), 2);
-    answered(&mut client, &mut store, 20 * SECOND, In::Here(with(3)), false);
+    answered(&mut client, &mut store, 20 * SECOND, CoordinatorInput::Here(with(3)), false);
     assert_eq!(stored(&mut store), 3);
-    assert_eq!(client.state(), &State::There);
+    assert_eq!(client.state(), &CoordinatorState::There);
 }
 
 #[test]
 fn two_edges_of_one_name_are_told() {
     let mut world = World::new(2, 8);
-    world.edges[1].client = Client::new(Config { edge: "edge-0".into(), lease_s: LEASE_S, salt: 1 }, 0);
-    world.step(1, In::Here(registration(77)));
+    world.edges[1].client =
+        CoordinatorClient::new(CoordinatorConfig { edge: "edge-0".into(), lease_s: LEASE_S, salt: 1 }, 0);
+    world.step(1, CoordinatorInput::Here(registration(77)));
     world.run(20);
     let told =
         |index: usize| world.edges[index].log.iter().filter(|line| line.contains("another edge")).count();
@@ -632,7 +667,7 @@ fn through_losses_stops_and_restarts_everybody_finds_everybody_again() {
         (world.loss, world.there) = (0, true);
         world.run(20);
         for index in 0..4 {
-            assert_eq!(*world.edges[index].client.state(), State::There, "seed {seed}");
+            assert_eq!(*world.edges[index].client.state(), CoordinatorState::There, "seed {seed}");
             assert_eq!(world.names(index).len(), 4, "seed {seed}");
         }
     }

@@ -3,7 +3,8 @@
 use super::Dice;
 use bytes::Bytes;
 use marram_edge::coordinator::{
-    Changes, Damage, Entry, KEYS_MAX, LEASES_MAX, Lease, Refused, Reply, Request, Store, VALUE_BYTES_MAX,
+    Changes, Damage, KEYS_MAX, LEASES_MAX, Lease, Store, StoreEntry, StoreRefusal, StoreReply, StoreRequest,
+    VALUE_BYTES_MAX,
 };
 use std::collections::BTreeMap;
 
@@ -11,18 +12,18 @@ const SECOND: u64 = 1_000_000_000;
 const SHORT_S: u64 = 5;
 const LONG_S: u64 = 7_200;
 
-fn write(key: &str, expect: Option<u64>, value: Option<&str>, lease: Option<Lease>) -> Request {
+fn write(key: &str, expect: Option<u64>, value: Option<&str>, lease: Option<Lease>) -> StoreRequest {
     let value = value.map(|value| Bytes::copy_from_slice(value.as_bytes()));
-    Request::Write { key: key.into(), expect, value, lease }
+    StoreRequest::Write { key: key.into(), expect, value, lease }
 }
 
-fn put(key: &str, value: &str) -> Request {
+fn put(key: &str, value: &str) -> StoreRequest {
     write(key, None, Some(value), None)
 }
 
-fn entries(store: &mut Store, now: u64, prefix: &str) -> Vec<Entry> {
-    match store.apply(now, Request::Range { prefix: prefix.into() }).unwrap() {
-        Reply::Entries { entries, .. } => entries,
+fn entries(store: &mut Store, now: u64, prefix: &str) -> Vec<StoreEntry> {
+    match store.apply(now, StoreRequest::Range { prefix: prefix.into() }).unwrap() {
+        StoreReply::Entries { entries, .. } => entries,
         other => panic!("{other:?}"),
     }
 }
@@ -41,10 +42,10 @@ impl Model {
         self.keys.retain(|_, (_, _, lease)| lease.is_none_or(|lease| leases.contains_key(&lease)));
     }
 
-    fn under(&self, prefix: &str) -> Vec<Entry> {
+    fn under(&self, prefix: &str) -> Vec<StoreEntry> {
         let under = self.keys.iter().filter(|(key, _)| key.starts_with(prefix));
         under
-            .map(|(key, (value, revision, _))| Entry {
+            .map(|(key, (value, revision, _))| StoreEntry {
                 key: key.clone(),
                 value: Bytes::copy_from_slice(value.as_bytes()),
                 revision: *revision,
@@ -82,10 +83,10 @@ impl Follower {
             }
         }
         self.since = store.revision();
-        let seen: Vec<Entry> = self
+        let seen: Vec<StoreEntry> = self
             .keys
             .iter()
-            .map(|(key, (value, revision))| Entry {
+            .map(|(key, (value, revision))| StoreEntry {
                 key: key.clone(),
                 value: value.clone(),
                 revision: *revision,
@@ -114,19 +115,21 @@ fn the_store_does_as_its_model_and_followers_see_the_same() {
             match dice.below(10) {
                 0 => {
                     let ttl_s = if dice.chance(30) { LONG_S } else { SHORT_S };
-                    let request = Request::Grant { ttl_s: u32::try_from(ttl_s).unwrap() };
-                    let Reply::Granted { lease, .. } = store.apply(now, request).unwrap() else { panic!() };
+                    let request = StoreRequest::Grant { ttl_s: u32::try_from(ttl_s).unwrap() };
+                    let StoreReply::Granted { lease, .. } = store.apply(now, request).unwrap() else {
+                        panic!()
+                    };
                     assert!(model.leases.insert(lease, (ttl_s, now)).is_none(), "no lease is named twice");
                     leases.push(lease);
                     newest = store.revision();
                 }
                 1 | 2 => {
-                    let reply = store.apply(now, Request::KeepAlive { lease }).unwrap();
+                    let reply = store.apply(now, StoreRequest::KeepAlive { lease }).unwrap();
                     let known = model.leases.get_mut(&lease).map(|(_, since)| *since = now);
-                    assert_eq!(reply, if known.is_some() { Reply::Kept } else { Reply::NoLease });
+                    assert_eq!(reply, if known.is_some() { StoreReply::Kept } else { StoreReply::NoLease });
                 }
                 3 if dice.chance(20) => {
-                    store.apply(now, Request::Revoke { lease }).unwrap();
+                    store.apply(now, StoreRequest::Revoke { lease }).unwrap();
                     model.leases.remove(&lease);
                     model.expire(now);
                 }
@@ -154,12 +157,12 @@ fn the_store_does_as_its_model_and_followers_see_the_same() {
                     let reply = store.apply(now, write(&key, expect, value.as_deref(), lease)).unwrap();
                     if expect.is_some_and(|expect| expect != there.unwrap_or(0)) {
                         conflicts += 1;
-                        assert_eq!(reply, Reply::Conflict { entry: model.under(&key).pop() });
+                        assert_eq!(reply, StoreReply::Conflict { entry: model.under(&key).pop() });
                     } else if lease.is_some_and(|lease| !model.leases.contains_key(&lease)) {
                         lost += 1;
-                        assert_eq!(reply, Reply::NoLease);
+                        assert_eq!(reply, StoreReply::NoLease);
                     } else {
-                        let Reply::Written { revision } = reply else { panic!("{reply:?}") };
+                        let StoreReply::Written { revision } = reply else { panic!("{reply:?}") };
                         match value {
                             Some(value) => {
                                 assert!(revision > newest, "revisions grow");
@@ -201,33 +204,37 @@ fn every_limit_refuses_and_changes_nothing() {
     let big = "v".repeat(VALUE_BYTES_MAX + 1);
     let long = "k".repeat(257);
     for (request, refused) in [
-        (put("", "v"), Refused::Key),
-        (put(&long, "v"), Refused::Key),
-        (put("k", &big), Refused::Value),
-        (Request::Grant { ttl_s: 0 }, Refused::Ttl),
-        (Request::Grant { ttl_s: u32::MAX }, Refused::Ttl),
+        (put("", "v"), StoreRefusal::Key),
+        (put(&long, "v"), StoreRefusal::Key),
+        (put("k", &big), StoreRefusal::Value),
+        (StoreRequest::Grant { ttl_s: 0 }, StoreRefusal::Ttl),
+        (StoreRequest::Grant { ttl_s: u32::MAX }, StoreRefusal::Ttl),
     ] {
         let before = store.clone();
         assert_eq!(store.apply(0, request), Err(refused));
         assert_eq!(store, before);
     }
     for _ in 0..LEASES_MAX {
-        store.apply(0, Request::Grant { ttl_s: 10 }).unwrap();
+        store.apply(0, StoreRequest::Grant { ttl_s: 10 }).unwrap();
     }
-    assert_eq!(store.apply(0, Request::Grant { ttl_s: 10 }), Err(Refused::Leases));
+    assert_eq!(store.apply(0, StoreRequest::Grant { ttl_s: 10 }), Err(StoreRefusal::Leases));
     for number in 1..KEYS_MAX {
         store.apply(0, put(&format!("{number}"), "")).unwrap();
     }
-    assert_eq!(store.apply(0, put("one more", "")), Err(Refused::Full));
+    assert_eq!(store.apply(0, put("one more", "")), Err(StoreRefusal::Full));
     assert!(
-        matches!(store.apply(0, put("k", "other")), Ok(Reply::Written { .. })),
+        matches!(store.apply(0, put("k", "other")), Ok(StoreReply::Written { .. })),
         "what is there may change"
     );
     // By bytes, long before the number of keys.
     let mut store = Store::new();
-    let full = (0..).find(|n| store.apply(0, put(&format!("{n}"), &big[1..])) == Err(Refused::Full)).unwrap();
+    let full =
+        (0..).find(|n| store.apply(0, put(&format!("{n}"), &big[1..])) == Err(StoreRefusal::Full)).unwrap();
     assert!((500..513).contains(&full), "{full}");
-    assert!(matches!(store.apply(0, put("0", "small")), Ok(Reply::Written { .. })), "shrinking is no harm");
+    assert!(
+        matches!(store.apply(0, put("0", "small")), Ok(StoreReply::Written { .. })),
+        "shrinking is no harm"
+    );
 }
 
 #[test]
@@ -235,11 +242,11 @@ fn only_what_lasts_has_to_be_saved_before_an_answer() {
     let mut store = Store::new();
     assert!(store.must_be_saved(), "before its first revision is given out");
     drop(store.snapshot());
-    let Reply::Granted { lease, .. } = store.apply(0, Request::Grant { ttl_s: 10 }).unwrap() else {
+    let StoreReply::Granted { lease, .. } = store.apply(0, StoreRequest::Grant { ttl_s: 10 }).unwrap() else {
         panic!()
     };
     store.apply(0, write("k", None, Some("v"), Some(lease))).unwrap();
-    store.apply(0, Request::KeepAlive { lease }).unwrap();
+    store.apply(0, StoreRequest::KeepAlive { lease }).unwrap();
     assert!(!store.must_be_saved());
     store.apply(0, put("k", "v")).unwrap();
     assert!(store.must_be_saved());
@@ -252,7 +259,7 @@ fn only_what_lasts_has_to_be_saved_before_an_answer() {
 fn a_damaged_snapshot_is_refused_wherever_the_damage_is() {
     let mut store = Store::new();
     store.apply(0, put("key", "value")).unwrap();
-    store.apply(0, Request::Grant { ttl_s: 7_200 }).unwrap();
+    store.apply(0, StoreRequest::Grant { ttl_s: 7_200 }).unwrap();
     let bytes = store.snapshot();
     let restored = Store::restore(&bytes, 0).unwrap();
     assert_eq!(restored.figures().keys, 1);

@@ -9,7 +9,7 @@ use crate::config::source::Source;
 use crate::manifest::{self, Manifest};
 use hyper::StatusCode;
 use marram_edge::api::Protect;
-use marram_edge::control::{Answer, Request};
+use marram_edge::control::{ControlAnswer, ControlRequest};
 use marram_sandbox::{DeployError, Images};
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
@@ -27,7 +27,8 @@ pub(super) fn deploy(desk: &Desk, upload: &Upload) -> Result<Value, Refusal> {
     let image = image?;
     chains::keys_are_granted(desk, &images, &manifest.name, image)?;
     let app = manifest.app(image);
-    let unchanged = matches!(ask(desk, Request::Apps)?, Answer::Apps(apps) if apps.contains(&app));
+    let unchanged =
+        matches!(ask(desk, ControlRequest::Apps)?, ControlAnswer::Apps(apps) if apps.contains(&app));
     let mut deployed = announce(desk, &manifest, &upload.manifest, image)?;
     deployed["unchanged"] = json!(unchanged);
     Ok(deployed)
@@ -59,9 +60,9 @@ fn read(desk: &Desk, text: &str) -> Result<Manifest, Refusal> {
 
 /// Tells the control, then remembers the app.
 fn announce(desk: &Desk, manifest: &Manifest, text: &str, image: ImageHash) -> Result<Value, Refusal> {
-    match ask(desk, Request::Deploy(manifest.app(image)))? {
-        Answer::Done => {}
-        Answer::Refused(why) => {
+    match ask(desk, ControlRequest::Deploy(manifest.app(image)))? {
+        ControlAnswer::Done => {}
+        ControlAnswer::Refused(why) => {
             let fix = "change the manifest and deploy again";
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, fix));
         }

@@ -1,7 +1,7 @@
 //! What an edge counts, for machines that watch it and for people who look at it once.
 
 use marram_edge::api::{App, Counter, Label};
-use marram_edge::control::Figure;
+use marram_edge::control::MetricSample;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,9 +10,9 @@ use std::fmt::Write;
 type Series<'a> = (&'a str, Option<(&'a str, &'a str)>);
 
 /// Counters as Prometheus reads them, those of all shards summed: one family a name, one line a label.
-pub(super) fn prometheus(edge: &str, figures: &[Figure]) -> String {
+pub(super) fn prometheus(edge: &str, figures: &[MetricSample]) -> String {
     let mut sums: BTreeMap<Series<'_>, (u64, bool)> = BTreeMap::new();
-    for Figure { counter: Counter { name, label, value, gauge }, .. } in figures {
+    for MetricSample { counter: Counter { name, label, value, gauge }, .. } in figures {
         let label = label.as_ref().map(|Label { name, value }| (name.as_str(), value.as_str()));
         sums.entry((name, label)).or_insert((0, *gauge)).0 += value;
     }
@@ -37,10 +37,10 @@ pub(super) fn escaped(value: &str) -> String {
 }
 
 /// An edge at a glance: its own figures, those of each shard, those of each app over all shards, in the order of `apps`.
-pub(super) fn edge(figures: &[Figure], apps: &[App]) -> Value {
+pub(super) fn edge(figures: &[MetricSample], apps: &[App]) -> Value {
     let (mut own, mut shards) = (Map::new(), BTreeMap::<u8, Map<String, Value>>::new());
     let mut of_apps: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
-    for Figure { shard, counter } in figures {
+    for MetricSample { shard, counter } in figures {
         let all = match &counter.label {
             None => &mut own,
             Some(label) if label.name == "app" => of_apps.entry(&label.value).or_default(),
@@ -62,7 +62,7 @@ pub(super) fn edge(figures: &[Figure], apps: &[App]) -> Value {
 }
 
 /// What is to be said of a server that no agent reaches which is connected.
-pub(super) fn unreached(server: &str, figures: &[Figure]) -> Option<String> {
+pub(super) fn unreached(server: &str, figures: &[MetricSample]) -> Option<String> {
     let labels = figures.iter().filter(|figure| figure.counter.value > 0).flat_map(|it| &it.counter.label);
     let names: BTreeSet<&str> =
         labels.filter(|label| label.name == "server").map(|label| label.value.as_str()).collect();
@@ -89,14 +89,14 @@ fn add(sums: &mut Map<String, Value>, counter: &Counter) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marram_edge::api::{Keep, Protect, Witness};
+    use marram_edge::api::{CheckpointHolder, Protect, WitnessMode};
     use marram_wire::id::ImageHash;
 
-    fn figure(shard: impl Into<Option<u8>>, counter: Counter) -> Figure {
-        Figure { shard: shard.into(), counter }
+    fn figure(shard: impl Into<Option<u8>>, counter: Counter) -> MetricSample {
+        MetricSample { shard: shard.into(), counter }
     }
 
-    fn figures() -> Vec<Figure> {
+    fn figures() -> Vec<MetricSample> {
         vec![
             figure(0, Counter::gauge("sessions", 3)),
             figure(0, Counter::gauge("app_sessions", 1).of(Label::app("b"))),
@@ -144,7 +144,7 @@ mod tests {
             image: ImageHash([7; 32]),
             protect: Protect::None,
             server: None,
-            keep: Keep::Client,
+            keep: CheckpointHolder::Client,
             recovery_target_ns: 0,
             linger_ms: 0,
             messages_per_s: 0,
@@ -154,7 +154,7 @@ mod tests {
             tenant: "t".into(),
             priority: 0,
             cache: None,
-            witness: Witness::None,
+            witness: WitnessMode::None,
         };
         let shown = edge(&figures(), &[app("b"), app("new")]);
         assert_eq!(shown["figures"], json!({ "sessions": 7, "recoveries": 9 }));

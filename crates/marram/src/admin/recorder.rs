@@ -5,7 +5,7 @@ use super::routes::{Answer, Call, Refusal};
 use super::server::Site;
 use crate::recorder::{Client, Figure};
 use hyper::{Method, StatusCode};
-use marram_session::recorder::Row;
+use marram_session::recorder::RecorderRow;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -48,7 +48,7 @@ impl Site for RecorderDesk {
 }
 
 /// One session that is kept.
-fn row((row, edge): &(Row, Option<String>)) -> Value {
+fn row((row, edge): &(RecorderRow, Option<String>)) -> Value {
     let phase = match (row.ready, edge) {
         (false, _) => "receiving",
         (true, Some(_)) => "recorded",

@@ -12,8 +12,8 @@ use crate::edge::{AskError, take_recording};
 use crate::http::Body;
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
-use marram_edge::api::{App, Row};
-use marram_edge::control::{self, Figure, Request};
+use marram_edge::api::{App, SessionRow};
+use marram_edge::control::{self, ControlRequest, MetricSample};
 use marram_sandbox::{Images, LoadError};
 use marram_wire::id::{ImageHash, SessionId};
 use serde_json::{Value, json};
@@ -129,7 +129,7 @@ fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
         }
         (method, ["v1", "coordinator"]) if method == get => Ok(Answer::json(&coordination::shown(desk))),
         (method, ["v1", "standbys", id]) if method == get => coordination::stands_by(desk, session(id)?),
-        (method, ["v1", "drain"]) if method == post => done(ask(desk, Request::Drain)?),
+        (method, ["v1", "drain"]) if method == post => done(ask(desk, ControlRequest::Drain)?),
         (method, ["v1", "images", hash]) if method == get => image(desk, hash),
         (method, ["v1", "images", hash, "app"]) if method == get => image_app(desk, hash),
         (method, _) => {
@@ -140,11 +140,15 @@ fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
 }
 
 /// Asks the control.
-pub(super) fn ask(desk: &Desk, request: Request) -> Result<control::Answer, Refusal> {
+pub(super) fn ask(desk: &Desk, request: ControlRequest) -> Result<control::ControlAnswer, Refusal> {
     ask_patiently(desk, request, PATIENCE)
 }
 
-fn ask_patiently(desk: &Desk, request: Request, patience: Duration) -> Result<control::Answer, Refusal> {
+fn ask_patiently(
+    desk: &Desk,
+    request: ControlRequest,
+    patience: Duration,
+) -> Result<control::ControlAnswer, Refusal> {
     desk.control.ask(request, patience).map_err(|error| {
         let fix = match error {
             AskError::Busy | AskError::Overdue => "try again in a moment",
@@ -158,15 +162,15 @@ fn unexpected() -> Refusal {
     Refusal::bug("the control answered something else than was asked")
 }
 
-fn done(answer: control::Answer) -> Result<Answer, Refusal> {
+fn done(answer: control::ControlAnswer) -> Result<Answer, Refusal> {
     match answer {
-        control::Answer::Done => Ok(Answer::json(&json!({ "done": true }))),
-        control::Answer::NotFound => Err(Refusal::new(
+        control::ControlAnswer::Done => Ok(Answer::json(&json!({ "done": true }))),
+        control::ControlAnswer::NotFound => Err(Refusal::new(
             StatusCode::NOT_FOUND,
             "there is no such app or session here",
             "look with `marram ps`",
         )),
-        control::Answer::Refused(why) => {
+        control::ControlAnswer::Refused(why) => {
             Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, "change the manifest and deploy again"))
         }
         _ => Err(unexpected()),
@@ -174,15 +178,17 @@ fn done(answer: control::Answer) -> Result<Answer, Refusal> {
 }
 
 fn healthz(desk: &Desk) -> Result<Answer, Refusal> {
-    match ask(desk, Request::Apps)? {
-        control::Answer::Apps(apps) => Ok(Answer::json(&json!({ "edge": desk.edge, "apps": apps.len() }))),
+    match ask(desk, ControlRequest::Apps)? {
+        control::ControlAnswer::Apps(apps) => {
+            Ok(Answer::json(&json!({ "edge": desk.edge, "apps": apps.len() })))
+        }
         _ => Err(unexpected()),
     }
 }
 
-fn figures(desk: &Desk) -> Result<Vec<Figure>, Refusal> {
-    match ask(desk, Request::Counters)? {
-        control::Answer::Counters(figures) => Ok(figures),
+fn figures(desk: &Desk) -> Result<Vec<MetricSample>, Refusal> {
+    match ask(desk, ControlRequest::Counters)? {
+        control::ControlAnswer::Counters(figures) => Ok(figures),
         _ => Err(unexpected()),
     }
 }
@@ -195,7 +201,9 @@ fn metrics(desk: &Desk) -> Result<Answer, Refusal> {
 /// The whole edge: what it, each shard and each app have now.
 fn edge(desk: &Desk) -> Result<Answer, Refusal> {
     let figures = figures(desk)?;
-    let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
+    let control::ControlAnswer::Apps(apps) = ask(desk, ControlRequest::Apps)? else {
+        return Err(unexpected());
+    };
     let mut names = StageNames::new(desk);
     let mut value = figures::edge(&figures, &apps);
     for (app, listed) in apps.iter().zip(value["apps"].as_array_mut().into_iter().flatten()) {
@@ -206,17 +214,21 @@ fn edge(desk: &Desk) -> Result<Answer, Refusal> {
 }
 
 fn list_apps(desk: &Desk) -> Result<Answer, Refusal> {
-    let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
+    let control::ControlAnswer::Apps(apps) = ask(desk, ControlRequest::Apps)? else {
+        return Err(unexpected());
+    };
     let mut names = StageNames::new(desk);
     let apps: Vec<Value> = apps.iter().map(|app| shown(desk, &mut names, app)).collect();
     Ok(Answer::json(&json!({ "edge": desk.edge, "apps": apps })))
 }
 
 fn one_app(desk: &Desk, name: &str) -> Result<Answer, Refusal> {
-    let control::Answer::Apps(apps) = ask(desk, Request::Apps)? else { return Err(unexpected()) };
+    let control::ControlAnswer::Apps(apps) = ask(desk, ControlRequest::Apps)? else {
+        return Err(unexpected());
+    };
     match apps.iter().find(|app| app.name == name) {
         Some(app) => Ok(Answer::json(&shown(desk, &mut StageNames::new(desk), app))),
-        None => done(control::Answer::NotFound),
+        None => done(control::ControlAnswer::NotFound),
     }
 }
 
@@ -239,13 +251,13 @@ fn deploy(desk: &Desk, body: &Bytes) -> Result<Answer, Refusal> {
 }
 
 fn undeploy(desk: &Desk, name: &str) -> Result<Answer, Refusal> {
-    let answer = done(ask(desk, Request::Undeploy(name.to_owned()))?)?;
+    let answer = done(ask(desk, ControlRequest::Undeploy(name.to_owned()))?)?;
     apps::forget(desk, name)?;
     Ok(answer)
 }
 
 fn sessions(desk: &Desk) -> Result<Answer, Refusal> {
-    let control::Answer::Sessions(rows, figures) = ask(desk, Request::Sessions)? else {
+    let control::ControlAnswer::Sessions(rows, figures) = ask(desk, ControlRequest::Sessions)? else {
         return Err(unexpected());
     };
     let mut names = StageNames::new(desk);
@@ -256,15 +268,15 @@ fn sessions(desk: &Desk) -> Result<Answer, Refusal> {
 }
 
 /// A session with the stages that its messages go through.
-fn session_row(names: &mut StageNames, row: &Row) -> Value {
+fn session_row(names: &mut StageNames, row: &SessionRow) -> Value {
     let mut value = view::row(row);
     value["stages"] = json!(names.of(&row.app, row.image));
     value
 }
 
 fn inspect(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
-    match ask(desk, Request::Inspect(session(id)?))? {
-        control::Answer::Session(row, survives) => {
+    match ask(desk, ControlRequest::Inspect(session(id)?))? {
+        control::ControlAnswer::Session(row, survives) => {
             let mut value = session_row(&mut StageNames::new(desk), &row);
             value["edge"] = json!(desk.edge);
             value["survives"] = json!(survives);
@@ -275,17 +287,17 @@ fn inspect(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
 }
 
 fn kill(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
-    done(ask(desk, Request::Kill(session(id)?, "killed by the operator".into()))?)
+    done(ask(desk, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
 }
 
 fn record(desk: &Desk, id: &str, redact: bool) -> Result<Answer, Refusal> {
-    match ask_patiently(desk, Request::Record(session(id)?, redact), RECORD_PATIENCE)? {
-        control::Answer::Recorded(name) => {
+    match ask_patiently(desk, ControlRequest::Record(session(id)?, redact), RECORD_PATIENCE)? {
+        control::ControlAnswer::Recorded(name) => {
             let body = take_recording(&desk.recordings, &name)
                 .map_err(|error| Refusal::bug(&format!("the recording cannot be read back: {error}")))?;
             Ok(Answer::bytes(body.into()))
         }
-        control::Answer::Refused(why) => Err(Refusal::new(
+        control::ControlAnswer::Refused(why) => Err(Refusal::new(
             StatusCode::CONFLICT,
             format!("the session cannot be recorded: {why}"),
             "`marram inspect` shows how it is",
@@ -309,8 +321,8 @@ fn image(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
 }
 
 fn image_app(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
-    match ask(desk, Request::Image(ImageHash(bytes_of(hash)?)))? {
-        control::Answer::Apps(apps) if !apps.is_empty() => Ok(Answer::json(&view::app(&apps[0]))),
+    match ask(desk, ControlRequest::Image(ImageHash(bytes_of(hash)?)))? {
+        control::ControlAnswer::Apps(apps) if !apps.is_empty() => Ok(Answer::json(&view::app(&apps[0]))),
         _ => Err(Refusal::new(
             StatusCode::NOT_FOUND,
             format!("no app of this edge runs or ran image {hash}"),

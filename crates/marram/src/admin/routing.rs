@@ -7,8 +7,8 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use marram_agent::NotReplaced;
 use marram_edge::api::Protect;
-use marram_edge::control::{Answer, Request};
-use marram_session::agent::routes::{Action, Rule};
+use marram_edge::control::{ControlAnswer, ControlRequest};
+use marram_session::agent::routes::{RouteAction, RouteRule};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -98,12 +98,12 @@ fn of(route: &str, field: &str, what: &str) -> String {
 }
 
 /// A gate's sessions die with this edge (DESIGN.md section 5.11): none may be of an app that promises otherwise.
-fn promises_kept(desk: &Desk, rules: &[Rule]) -> Result<(), Refusal> {
-    let Answer::Apps(apps) = ask(desk, Request::Apps)? else {
+fn promises_kept(desk: &Desk, rules: &[RouteRule]) -> Result<(), Refusal> {
+    let ControlAnswer::Apps(apps) = ask(desk, ControlRequest::Apps)? else {
         return Err(Refusal::bug("the control answered something else than was asked"));
     };
     for rule in rules {
-        let Action::App(name) = &rule.action else { continue };
+        let RouteAction::App(name) = &rule.action else { continue };
         let promises = |app: &&marram_edge::api::App| app.name == *name && app.protect != Protect::None;
         if apps.iter().any(|app| promises(&app)) {
             let what = "leads from a gate of this edge to an app with protect = \"endpoints\", whose sessions would have \

@@ -1,7 +1,7 @@
 //! How apps and sessions look outside.
 
-use marram_edge::api::{App, Keep, Protect, Row, Witness};
-use marram_edge::cache::Policy;
+use marram_edge::api::{App, CheckpointHolder, Protect, SessionRow, WitnessMode};
+use marram_edge::cache::CachePolicy;
 use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 
@@ -14,9 +14,9 @@ pub(super) fn app(app: &App) -> Value {
         "protect": protect(app.protect),
         "server": app.server,
         "keep": match app.keep {
-            Keep::Client => "client",
-            Keep::Server => "server",
-            Keep::Both => "both",
+            CheckpointHolder::Client => "client",
+            CheckpointHolder::Server => "server",
+            CheckpointHolder::Both => "both",
         },
         "recovery_target_ns": app.recovery_target_ns,
         "linger_ms": app.linger_ms,
@@ -26,16 +26,16 @@ pub(super) fn app(app: &App) -> Value {
         "tenant": app.tenant,
         "priority": app.priority,
         "witness": match app.witness {
-            Witness::None => "none",
-            Witness::Lenient => "lenient",
-            Witness::Strict => "strict",
+            WitnessMode::None => "none",
+            WitnessMode::Lenient => "lenient",
+            WitnessMode::Strict => "strict",
         },
         "cache": app.cache.as_ref().map(cache),
     })
 }
 
 /// Where an app's cells read from.
-fn cache(policy: &Policy) -> Value {
+fn cache(policy: &CachePolicy) -> Value {
     json!({
         "origin": policy.origin,
         "ttl_ms": policy.ttl_ms,
@@ -47,9 +47,9 @@ fn cache(policy: &Policy) -> Value {
     })
 }
 
-fn read_cache(value: &Value) -> Option<Policy> {
+fn read_cache(value: &Value) -> Option<CachePolicy> {
     let number = |field: &str| value[field].as_u64();
-    Some(Policy {
+    Some(CachePolicy {
         origin: value["origin"].as_str()?.to_owned(),
         ttl_ms: number("ttl_ms")?,
         ttl_max_ms: number("ttl_max_ms")?,
@@ -85,9 +85,9 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
             server => Some(server.as_str()?.to_owned()),
         },
         keep: match text("keep")? {
-            "client" => Keep::Client,
-            "server" => Keep::Server,
-            "both" => Keep::Both,
+            "client" => CheckpointHolder::Client,
+            "server" => CheckpointHolder::Server,
+            "both" => CheckpointHolder::Both,
             _ => return None,
         },
         recovery_target_ns: number("recovery_target_ns")?,
@@ -98,9 +98,9 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
         tenant: text("tenant")?.to_owned(),
         priority: number("priority").and_then(|number| u8::try_from(number).ok())?,
         witness: match text("witness")? {
-            "none" => Witness::None,
-            "lenient" => Witness::Lenient,
-            "strict" => Witness::Strict,
+            "none" => WitnessMode::None,
+            "lenient" => WitnessMode::Lenient,
+            "strict" => WitnessMode::Strict,
             _ => return None,
         },
         cache: match &value["cache"] {
@@ -111,7 +111,7 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
 }
 
 /// One session.
-pub(super) fn row(row: &Row) -> Value {
+pub(super) fn row(row: &SessionRow) -> Value {
     json!({
         "session": row.session.to_string(),
         "app": row.app,
@@ -175,9 +175,9 @@ mod tests {
     #[test]
     fn an_app_is_read_as_it_is_shown_and_not_if_a_word_is_missing_or_unknown() {
         for (protect, keep, server) in [
-            (Protect::Endpoints, Keep::Both, Some("web".to_owned())),
-            (Protect::None, Keep::Client, None),
-            (Protect::Endpoints, Keep::Server, Some("web".to_owned())),
+            (Protect::Endpoints, CheckpointHolder::Both, Some("web".to_owned())),
+            (Protect::None, CheckpointHolder::Client, None),
+            (Protect::Endpoints, CheckpointHolder::Server, Some("web".to_owned())),
         ] {
             let shown = App {
                 name: "forward".into(),
@@ -194,11 +194,11 @@ mod tests {
                 tenant: "acme".into(),
                 priority: 3,
                 witness: match keep {
-                    Keep::Client => Witness::Strict,
-                    Keep::Server => Witness::Lenient,
-                    Keep::Both => Witness::None,
+                    CheckpointHolder::Client => WitnessMode::Strict,
+                    CheckpointHolder::Server => WitnessMode::Lenient,
+                    CheckpointHolder::Both => WitnessMode::None,
                 },
-                cache: (keep == Keep::Both).then(|| Policy {
+                cache: (keep == CheckpointHolder::Both).then(|| CachePolicy {
                     origin: "http://o/".into(),
                     ttl_ms: 1,
                     ttl_max_ms: 2,

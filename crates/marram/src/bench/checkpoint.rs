@@ -5,7 +5,7 @@ use super::{Plan, progress, stats};
 use crate::harness::Place;
 use marram_sandbox::Images;
 use marram_sandbox::bench::Workload;
-use marram_session::cell::Base;
+use marram_session::cell::CheckpointBase;
 
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
@@ -25,11 +25,11 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         progress(&format!("checkpoint: {pages} dirty pages of {memory} MiB"));
         let mut workload = Workload::new(&images, memory << 20)?;
         // The first one is full and arms the tracking.
-        workload.checkpoint(Base::Image)?;
+        workload.checkpoint(CheckpointBase::Image)?;
         let (mut pauses, mut encodes, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
             workload.write(pages)?;
-            let (checkpoint, _) = workload.checkpoint(Base::Previous)?;
+            let (checkpoint, _) = workload.checkpoint(CheckpointBase::Previous)?;
             pauses.push(micros(checkpoint.pause_ns));
             encodes.push(micros(checkpoint.encode_ns));
             #[expect(clippy::cast_precision_loss, reason = "sizes of checkpoints")]

@@ -151,14 +151,14 @@ fn on_an_edge() -> Vec<Row> {
         ("cells on a shard (c)", limits.cells_max.to_string(), "new sessions go to another edge"),
         ("unproved connections (c)", limits.half_open_max.to_string(), "further ones are closed"),
         ("images asked of peers at a time", control::FETCHES_MAX.to_string(), "the end asks again later"),
-        ("missing images that a shard remembers", shard::WANTED_MAX.to_string(), "as above"),
+        ("missing images that a shard remembers", shard::MISSING_MAX.to_string(), "as above"),
         ("credentials of an edge", agent::net::CREDENTIALS_MAX.to_string(), "its configuration is refused"),
         (
             "sessions waiting to be let in that a shard remembers",
             shard::REMEMBERED_MAX.to_string(),
             "others are not counted, and may be told of again",
         ),
-        ("messages not covered by a checkpoint", size64(wire::COVER_BYTES), "one is taken"),
+        ("messages not covered by a checkpoint", size64(wire::CHECKPOINT_AFTER_BYTES), "one is taken"),
         ("log not covered by a checkpoint", size64(wire::COVER_LOG), "one is taken"),
         (
             "outputs of a shared cell that wait for one client",
@@ -391,12 +391,12 @@ fn waiting() -> Vec<Row> {
         ),
         (
             "before peers are asked for an image again",
-            time(Duration::from_nanos(shard::REST_MIN_NS)),
+            time(Duration::from_nanos(shard::RETRY_MIN_NS)),
             "doubles with each failure",
         ),
         (
             "before peers are asked for an image again, at most",
-            time(Duration::from_nanos(shard::REST_MAX_NS)),
+            time(Duration::from_nanos(shard::RETRY_MAX_NS)),
             "",
         ),
         ("a silent client that speaks in datagrams (c)", time(agent::IDLE), "its session ends in order"),

@@ -7,7 +7,7 @@ use crate::admin::client::{Client, ClientError};
 use crate::config::units::{Name, Time};
 use crate::logging::Level;
 use clap::Args;
-use marram_edge::near;
+use marram_edge::suggest;
 use serde_json::Value;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -162,7 +162,7 @@ fn explain_nothing(edges: &Edges, app: &Name) {
     let names: BTreeSet<&str> = rows.filter_map(|row| row["name"].as_str()).collect();
     let app = &app.0;
     if !names.contains(app.as_str()) {
-        let guess = near::guess(app, names);
+        let guess = suggest::did_you_mean(app, names);
         eprintln!("marram: no line is about `{app}`, and no such app is deployed{guess}");
     }
 }

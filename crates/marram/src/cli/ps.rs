@@ -5,7 +5,7 @@ use super::{Failure, emit, inspect};
 use crate::config::units::{Name, Time, counted};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
-use marram_edge::near;
+use marram_edge::suggest;
 use serde_json::{Value, json};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
@@ -151,7 +151,7 @@ pub(super) fn run(arguments: &Ps) -> Result<(), Failure> {
     let (answers, failed) = arguments.edges.listed("/v1/sessions")?;
     let (all, answers) = (apps(&answers), chosen(&answers));
     for Name(app) in arguments.wanted.apps.iter().filter(|Name(app)| !all.contains(app)) {
-        let guess = near::guess(app, all.iter().map(String::as_str));
+        let guess = suggest::did_you_mean(app, all.iter().map(String::as_str));
         eprintln!("marram: no session is of an app `{app}`{guess}");
     }
     if arguments.quiet {

@@ -11,7 +11,7 @@ use crate::logging;
 use marram_agent::net::Security;
 use marram_agent::{Listener, Routing};
 use marram_preload::rules as preload;
-use marram_session::agent::routes::Protocol;
+use marram_session::agent::routes::RouteProtocol;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -151,10 +151,10 @@ pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
         let (destinations, address) = (written.redirect.clone(), written.address.span());
         let listener = written.resolve(source)?;
         let protocol = match listener.protocol {
-            Protocol::Tcp => preload::Protocol::Tcp,
-            Protocol::Udp => preload::Protocol::Udp,
-            Protocol::WebSocket if destinations.is_empty() => continue,
-            Protocol::WebSocket => {
+            RouteProtocol::Tcp => preload::Protocol::Tcp,
+            RouteProtocol::Udp => preload::Protocol::Udp,
+            RouteProtocol::WebSocket if destinations.is_empty() => continue,
+            RouteProtocol::WebSocket => {
                 let what = "is for browsers, which nothing has to redirect; `redirect` is for the protocols \"tcp\" and \"udp\"";
                 return Err(source.problem(&address, what));
             }

@@ -11,7 +11,7 @@ use super::units::{Address, Name, Size, Time};
 use crate::admin::Access;
 use crate::{coordinator, edge, logging};
 use marram_agent::Listener;
-use marram_edge::{api::Grant, turns::WEIGHT};
+use marram_edge::{api::Grant, run_queue::WEIGHT};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 //! text, so that everything else reads one text and complains of it; says of each place which variable it came from.
 
 use super::source::{Problem, Source};
-use marram_edge::near;
+use marram_edge::suggest;
 use serde::de::DeserializeOwned;
 use std::ops::Range;
 use toml::Spanned;
@@ -51,7 +51,7 @@ pub fn chosen(prefix: &str, variables: &[(String, String)]) -> Result<Vec<(Strin
             name.strip_prefix("MARRAM_").and_then(|rest| rest.split_once("__"))
             && ![EDGE, AGENT, RECORDER].iter().any(|known| name.starts_with(known))
         {
-            let guess = near::nearest(program, ["EDGE", "AGENT", "RECORDER"]);
+            let guess = suggest::nearest(program, ["EDGE", "AGENT", "RECORDER"]);
             let guess =
                 guess.map_or_else(String::new, |known| format!("; did you mean MARRAM_{known}__{rest}?"));
             let what = format!(

@@ -1,7 +1,7 @@
 //! What somebody may have meant whose text is TOML and no configuration, or almost TOML. Learns what fields there are from the
 //! parser's own complaints, so it knows no configuration.
 
-use marram_edge::near;
+use marram_edge::suggest;
 use serde::de::DeserializeOwned;
 
 /// A field that nothing has: what a parser says of it lists those that there are.
@@ -16,7 +16,7 @@ pub(super) fn hint<T: DeserializeOwned>(message: &str) -> String {
     }
     if let Some(field) = between(message, "unknown field `", "`, expected ") {
         let beside = quoted(message.split_once(", expected ").map_or("", |(_, list)| list));
-        return if near::nearest(field, beside).is_some() { String::new() } else { home::<T>(field) };
+        return if suggest::nearest(field, beside).is_some() { String::new() } else { home::<T>(field) };
     }
     // An array that is not closed is noticed where the next line begins.
     if message.contains("array") { "; or a `]` is missing above".to_owned() } else { String::new() }

@@ -3,7 +3,9 @@
 use super::source::{Problem, Source};
 use super::units::{Name, Peer, Time};
 use marram_agent::{FLOWS_MAX, IDLE, Listener, Routing, Server, websocket::is_origin};
-use marram_session::agent::routes::{Action, BadPrefix, Protocol, Refused, Rule, ServerName};
+use marram_session::agent::routes::{
+    BadPrefix, RouteAction, RouteError, RouteProtocol, RouteRule, ServerName,
+};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, MapAccess, Visitor, value::MapAccessDeserializer},
@@ -72,7 +74,7 @@ impl WrittenRoute {
     ///
     /// # Errors
     /// With the field that is wrong, and what to write instead.
-    pub fn resolve(&self) -> Result<Rule, Wrong> {
+    pub fn resolve(&self) -> Result<RouteRule, Wrong> {
         let name: Name = self.name.parse().map_err(|error: String| ("name", error))?;
         let client = self.client.as_ref().map(|text| text.parse()).transpose();
         let sni = match &self.sni {
@@ -87,7 +89,7 @@ impl WrittenRoute {
                 }
             },
         };
-        Ok(Rule {
+        Ok(RouteRule {
             name: name.0,
             priority: self.priority,
             listener: self.listener.clone(),
@@ -119,13 +121,13 @@ impl WrittenRoute {
         }
     }
 
-    fn action(&self) -> Result<Action, Wrong> {
+    fn action(&self) -> Result<RouteAction, Wrong> {
         match (&self.app, &self.refuse) {
             (Some(app), None) => match app.parse::<Name>() {
-                Ok(app) => Ok(Action::App(app.0)),
+                Ok(app) => Ok(RouteAction::App(app.0)),
                 Err(error) => wrong("app", error),
             },
-            (None, Some(reason)) if reason.len() <= REASON_MAX => Ok(Action::Refuse(reason.clone())),
+            (None, Some(reason)) if reason.len() <= REASON_MAX => Ok(RouteAction::Refuse(reason.clone())),
             (None, Some(_)) => {
                 wrong("refuse", format!("is longer than {REASON_MAX} bytes; say it in fewer words"))
             }
@@ -135,15 +137,15 @@ impl WrittenRoute {
     }
 }
 
-impl From<&Rule> for WrittenRoute {
+impl From<&RouteRule> for WrittenRoute {
     /// A rule as people would write it.
-    fn from(rule: &Rule) -> Self {
+    fn from(rule: &RouteRule) -> Self {
         let text = rule.first_bytes.as_ref().and_then(|bytes| String::from_utf8(bytes.clone()).ok());
         let text = text.filter(|text| !text.chars().any(char::is_control));
         let hex = rule.first_bytes.as_ref().filter(|_| text.is_none());
         let (app, refuse) = match &rule.action {
-            Action::App(app) => (Some(app.clone()), None),
-            Action::Refuse(reason) => (None, Some(reason.clone())),
+            RouteAction::App(app) => (Some(app.clone()), None),
+            RouteAction::Refuse(reason) => (None, Some(reason.clone())),
         };
         Self {
             name: rule.name.clone(),
@@ -167,7 +169,7 @@ fn of_route(source: &Source, span: &Range<usize>, field: &str, what: String) -> 
 }
 
 /// The rules of a text.
-pub(super) fn rules(source: &Source, written: &[Spanned<WrittenRoute>]) -> Result<Vec<Rule>, Problem> {
+pub(super) fn rules(source: &Source, written: &[Spanned<WrittenRoute>]) -> Result<Vec<RouteRule>, Problem> {
     let rule = |route: &Spanned<WrittenRoute>| {
         route.get_ref().resolve().map_err(|(field, what)| of_route(source, &route.span(), field, what))
     };
@@ -175,7 +177,7 @@ pub(super) fn rules(source: &Source, written: &[Spanned<WrittenRoute>]) -> Resul
 }
 
 /// What is wrong with one of these rules, in the words of whoever wrote them.
-pub(super) fn blame(source: &Source, written: &[Spanned<WrittenRoute>], refused: Refused) -> Problem {
+pub(super) fn blame(source: &Source, written: &[Spanned<WrittenRoute>], refused: RouteError) -> Problem {
     match written.get(refused.index) {
         Some(route) => of_route(source, &route.span(), refused.field, refused.what),
         None => source.complaint(refused.what),
@@ -197,7 +199,7 @@ pub(super) fn routing(
 ///
 /// # Errors
 /// If one of them is wrong.
-pub fn reread(source: &Source) -> Result<Vec<Rule>, Problem> {
+pub fn reread(source: &Source) -> Result<Vec<RouteRule>, Problem> {
     #[derive(Deserialize)]
     struct Outline {
         #[serde(default)]
@@ -205,7 +207,7 @@ pub fn reread(source: &Source) -> Result<Vec<Rule>, Problem> {
     }
     let outline: Outline = source.parse("edge")?;
     let rules = rules(source, &outline.route)?;
-    match marram_session::agent::routes::Table::new(rules.clone()) {
+    match marram_session::agent::routes::RouteTable::new(rules.clone()) {
         Ok(_) => Ok(rules),
         Err(refused) => Err(blame(source, &outline.route, refused)),
     }
@@ -233,21 +235,22 @@ impl WrittenListener {
     ) -> Result<Listener, Problem> {
         let problem = |span: Range<usize>, what: &str| Err(source.problem(&span, what));
         let protocol = match &self.protocol {
-            None => Protocol::Tcp,
+            None => RouteProtocol::Tcp,
             Some(text) => protocol(text.get_ref()).map_err(|what| source.problem(&text.span(), what))?,
         };
-        if protocol != Protocol::Udp {
+        if protocol != RouteProtocol::Udp {
             let span = self.idle.as_ref().map(Spanned::span).or(self.flows.as_ref().map(Spanned::span));
             if let Some(span) = span {
                 return problem(span, "is for datagrams; write protocol = \"udp\", or leave it out");
             }
         }
         let proxy_protocol = self.proxy_protocol.as_ref().is_some_and(|on| *on.get_ref());
-        if let Some(on) = self.proxy_protocol.as_ref().filter(|_| proxy_protocol && protocol == Protocol::Udp)
+        if let Some(on) =
+            self.proxy_protocol.as_ref().filter(|_| proxy_protocol && protocol == RouteProtocol::Udp)
         {
             return problem(on.span(), "is for streams; datagrams come from their clients, so leave it out");
         }
-        if let Some(origin) = self.origins.iter().find(|_| protocol != Protocol::WebSocket) {
+        if let Some(origin) = self.origins.iter().find(|_| protocol != RouteProtocol::WebSocket) {
             return problem(
                 origin.span(),
                 "are for browsers; write protocol = \"websocket\", or leave them out",
@@ -330,8 +333,8 @@ pub(super) fn server(name: Name, peer: Peer) -> Server {
     Server { name: name.0, address: peer.address.0, datagrams: peer.datagrams, proxy_protocol: false }
 }
 
-fn protocol(text: &str) -> Result<Protocol, String> {
-    let known = [Protocol::Tcp, Protocol::Udp, Protocol::WebSocket]
+fn protocol(text: &str) -> Result<RouteProtocol, String> {
+    let known = [RouteProtocol::Tcp, RouteProtocol::Udp, RouteProtocol::WebSocket]
         .into_iter()
         .find(|protocol| protocol.name() == text);
     known.ok_or_else(|| "is no protocol here; write \"tcp\", \"udp\" or \"websocket\"".to_string())

@@ -3,7 +3,7 @@
 
 use super::environment::Patch;
 use super::hints::hint;
-use marram_edge::near;
+use marram_edge::suggest;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::fmt;
@@ -227,7 +227,7 @@ pub(super) fn told(message: &str) -> String {
     let Some((head, list)) = message.split_once(", expected ") else { return what };
     let unknown = head.strip_prefix("unknown field `").or_else(|| head.strip_prefix("unknown variant `"));
     let Some(unknown) = unknown.and_then(|rest| rest.strip_suffix('`')) else { return what };
-    let guess = near::guess(unknown, list.split('`').skip(1).step_by(2));
+    let guess = suggest::did_you_mean(unknown, list.split('`').skip(1).step_by(2));
     what + &guess
 }
 

@@ -1,6 +1,6 @@
 //! Values as people write them: sizes, times, addresses, names. Each says in its error what it wants to read.
 
-use marram_session::agent::routes::Protocol;
+use marram_session::agent::routes::RouteProtocol;
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 use std::fmt;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ pub struct Socket {
     /// Address and port.
     pub address: SocketAddr,
     /// How its clients speak.
-    pub protocol: Protocol,
+    pub protocol: RouteProtocol,
 }
 
 /// The name of an app, a server or an edge: letters, digits, `-`, `_` and `.`, at most 64 of them.
@@ -109,9 +109,9 @@ impl Written for Socket {
     const EXPECTED: &'static str = "an address to listen on, in numbers, such as \"127.0.0.1:8080\", \"[::]:8080\", \"udp://127.0.0.1:53\" or \"ws://127.0.0.1:8081\"";
     fn read(text: &str) -> Option<Self> {
         let (protocol, rest) = match (text.strip_prefix("ws://"), transport(text)) {
-            (Some(rest), _) => (Protocol::WebSocket, rest),
-            (None, (true, rest)) => (Protocol::Udp, rest),
-            (None, (false, rest)) => (Protocol::Tcp, rest),
+            (Some(rest), _) => (RouteProtocol::WebSocket, rest),
+            (None, (true, rest)) => (RouteProtocol::Udp, rest),
+            (None, (false, rest)) => (RouteProtocol::Tcp, rest),
         };
         rest.parse().ok().map(|address| Self { address, protocol })
     }
@@ -292,11 +292,14 @@ mod tests {
             ("udp://127.0.0.1", None),
         ] {
             assert_eq!(Peer::read(text).map(|peer| peer.datagrams), expected, "{text}");
-            let datagrams = Socket::read(text).map(|socket| socket.protocol == Protocol::Udp);
+            let datagrams = Socket::read(text).map(|socket| socket.protocol == RouteProtocol::Udp);
             assert_eq!(datagrams, expected, "{text}");
         }
         assert!(Peer::read("udp://dns.example.org:53").is_some());
-        assert_eq!(Socket::read("ws://[::1]:8081").map(|socket| socket.protocol), Some(Protocol::WebSocket));
+        assert_eq!(
+            Socket::read("ws://[::1]:8081").map(|socket| socket.protocol),
+            Some(RouteProtocol::WebSocket)
+        );
         assert!(Peer::read("ws://127.0.0.1:80").is_none());
         assert!(Socket::read("udp://dns.example.org:53").is_none());
     }

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
-use marram_edge::coordinator::{Change, Failure, Reply, Request as Ask};
+use marram_edge::coordinator::{StoreChange, StoreFailure, StoreReply, StoreRequest as Ask};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -51,19 +51,19 @@ impl Store {
     }
 
     /// Asks; always answered, in twice [`PATIENCE`] at the most.
-    pub(super) async fn ask(&self, request: &Ask) -> Result<Reply, Failure> {
+    pub(super) async fn ask(&self, request: &Ask) -> Result<StoreReply, StoreFailure> {
         let at = self.current.get();
         let answered = match tokio::time::timeout(PATIENCE, self.ask_once(request)).await {
             Ok(answered) => answered,
             Err(_) => Err(self.unreachable(format_args!("no answer in {PATIENCE:?}"))),
         };
-        if matches!(answered, Err(Failure::Unreachable(_))) && self.current.get() == at {
+        if matches!(answered, Err(StoreFailure::Unreachable(_))) && self.current.get() == at {
             self.current.set(at + 1);
         }
         answered
     }
 
-    async fn ask_once(&self, request: &Ask) -> Result<Reply, Failure> {
+    async fn ask_once(&self, request: &Ask) -> Result<StoreReply, StoreFailure> {
         let (path, body) = protocol::call(request);
         let response = self.post(path, &body).await?;
         let status = response.status();
@@ -78,12 +78,17 @@ impl Store {
         let value: Value = serde_json::from_slice(&body).unwrap_or_default();
         protocol::reply(request, &value).ok_or_else(|| {
             let why = "what answers there is neither etcd 3.4 or newer nor an edge with `coordinator.serve`";
-            Failure::Refused(format!("{}: {why}: correct `coordinator.urls`", self.current()))
+            StoreFailure::Refused(format!("{}: {why}: correct `coordinator.urls`", self.current()))
         })
     }
 
     /// Watches until the watch breaks, and says why it did. `tell` is given changes as they come.
-    pub(super) async fn watch(&self, prefix: &str, since: u64, tell: impl Fn(Vec<Change>) -> bool) -> String {
+    pub(super) async fn watch(
+        &self,
+        prefix: &str,
+        since: u64,
+        tell: impl Fn(Vec<StoreChange>) -> bool,
+    ) -> String {
         let (path, body) = protocol::watch_call(prefix, since);
         let opened = tokio::time::timeout(PATIENCE, self.post(path, &body)).await;
         let response = match opened {
@@ -119,7 +124,7 @@ impl Store {
         }
     }
 
-    async fn post(&self, path: &str, body: &Value) -> Result<Response<Incoming>, Failure> {
+    async fn post(&self, path: &str, body: &Value) -> Result<Response<Incoming>, StoreFailure> {
         let shown = match &self.credentials {
             Credentials::None => None,
             Credentials::Token(token) => Some(format!("Bearer {token}")),
@@ -129,7 +134,7 @@ impl Store {
     }
 
     /// What etcd gives for a user and password.
-    async fn session(&self) -> Result<String, Failure> {
+    async fn session(&self) -> Result<String, StoreFailure> {
         if let Some(session) = self.session.borrow().clone() {
             return Ok(session);
         }
@@ -149,7 +154,7 @@ impl Store {
                 let why = format!(
                     "it does not take user `{name}` ({said}): correct `coordinator.user` and `password_file`"
                 );
-                Err(self.named(Failure::Refused(why)))
+                Err(self.named(StoreFailure::Refused(why)))
             }
             None => Err(self.unreachable(format_args!("status {status}"))),
         }
@@ -160,7 +165,7 @@ impl Store {
         path: &str,
         body: &Value,
         shown: Option<&str>,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<Incoming>, StoreFailure> {
         let authority = self.current().to_owned();
         let stream = TcpStream::connect(&authority).await.map_err(|error| self.unreachable(error))?;
         // Small requests, each of which is waited for.
@@ -180,24 +185,24 @@ impl Store {
             request = request.header(header::AUTHORIZATION, shown);
         }
         let request = request.body(Full::new(Bytes::from(body.to_string())));
-        let request = request.map_err(|error| Failure::Refused(error.to_string()))?;
+        let request = request.map_err(|error| StoreFailure::Refused(error.to_string()))?;
         sender.send_request(request).await.map_err(|error| self.unreachable(error))
     }
 
-    async fn whole(&self, response: Response<Incoming>) -> Result<Bytes, Failure> {
+    async fn whole(&self, response: Response<Incoming>) -> Result<Bytes, StoreFailure> {
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         body.map(http_body_util::Collected::to_bytes).map_err(|error| self.unreachable(error))
     }
 
-    fn unreachable(&self, why: impl fmt::Display) -> Failure {
-        Failure::Unreachable(format!("{}: {why}", self.current()))
+    fn unreachable(&self, why: impl fmt::Display) -> StoreFailure {
+        StoreFailure::Unreachable(format!("{}: {why}", self.current()))
     }
 
-    fn named(&self, failure: Failure) -> Failure {
+    fn named(&self, failure: StoreFailure) -> StoreFailure {
         let at = self.current();
         match failure {
-            Failure::Unreachable(why) => Failure::Unreachable(format!("{at}: {why}")),
-            Failure::Refused(why) => Failure::Refused(format!("{at}: {why}")),
+            StoreFailure::Unreachable(why) => StoreFailure::Unreachable(format!("{at}: {why}")),
+            StoreFailure::Refused(why) => StoreFailure::Refused(format!("{at}: {why}")),
         }
     }
 }

@@ -4,7 +4,9 @@
 
 use anyhow::Context;
 use bytes::Bytes;
-use marram_edge::coordinator::{Change, Changes, Refused, Reply, Request, Store, StoreFigures};
+use marram_edge::coordinator::{
+    Changes, Store, StoreChange, StoreFigures, StoreRefusal, StoreReply, StoreRequest,
+};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -27,16 +29,16 @@ const IDLE: Duration = Duration::from_secs(3_600);
 #[derive(Debug)]
 pub(super) enum News {
     /// What changed.
-    Changes(Vec<Change>),
+    Changes(Vec<StoreChange>),
     /// Its beginning is forgotten; the oldest that is remembered.
     Forgotten(u64),
 }
 
 /// An answer, and the store's revision then; none if the file cannot be written.
-pub(super) type Kept = Option<(u64, Result<Reply, Refused>)>;
+pub(super) type Kept = Option<(u64, Result<StoreReply, StoreRefusal>)>;
 
 enum Job {
-    Ask(Request, oneshot::Sender<Kept>),
+    Ask(StoreRequest, oneshot::Sender<Kept>),
     Watch(String, u64, mpsc::Sender<News>),
 }
 
@@ -77,7 +79,7 @@ impl Keeping {
     }
 
     /// Asks the store.
-    pub(super) async fn ask(&self, request: Request) -> Kept {
+    pub(super) async fn ask(&self, request: StoreRequest) -> Kept {
         let (sender, answer) = oneshot::channel();
         self.jobs.try_send(Job::Ask(request, sender)).ok()?;
         answer.await.ok().flatten()
@@ -214,8 +216,13 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
     }
 
-    fn put(key: &str) -> Request {
-        Request::Write { key: key.into(), expect: None, value: Some(Bytes::from_static(b"v")), lease: None }
+    fn put(key: &str) -> StoreRequest {
+        StoreRequest::Write {
+            key: key.into(),
+            expect: None,
+            value: Some(Bytes::from_static(b"v")),
+            lease: None,
+        }
     }
 
     fn place(name: &str) -> PathBuf {
@@ -235,9 +242,9 @@ mod tests {
         assert!(matches!(block_on(news.recv()), Some(News::Changes(changes)) if changes.len() == 1));
         // Not closed: as after a kill, only the file counts.
         let again = Keeping::start(file.clone()).unwrap();
-        let (after, there) = block_on(again.ask(Request::Get { key: "a".into() })).unwrap();
+        let (after, there) = block_on(again.ask(StoreRequest::Get { key: "a".into() })).unwrap();
         assert!(after > before);
-        assert!(matches!(there, Ok(Reply::Entries { entries, .. }) if entries.len() == 1));
+        assert!(matches!(there, Ok(StoreReply::Entries { entries, .. }) if entries.len() == 1));
         let mut news = again.watch("".into(), before).unwrap();
         assert!(matches!(block_on(news.recv()), Some(News::Forgotten(_))), "it lists anew");
         let bytes = fs::read(&file).unwrap();
@@ -256,7 +263,10 @@ mod tests {
         // The place of the new file is taken by something that is no file.
         fs::create_dir(directory.join("store.new")).unwrap();
         assert!(block_on(keeping.ask(put("a"))).is_none());
-        assert!(block_on(keeping.ask(Request::Get { key: "a".into() })).is_none(), "it might be taken back");
+        assert!(
+            block_on(keeping.ask(StoreRequest::Get { key: "a".into() })).is_none(),
+            "it might be taken back"
+        );
         assert!(news.try_recv().is_err());
         fs::remove_dir(directory.join("store.new")).unwrap();
         assert!(block_on(keeping.ask(put("b"))).is_some());

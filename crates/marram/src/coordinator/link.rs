@@ -5,10 +5,11 @@ use super::http::Store;
 use super::{View, http};
 use crate::edge::{AdminClient, Answered};
 use marram_agent::net::Limiter;
-use marram_edge::control::{Answer, Request};
+use marram_edge::control::{ControlAnswer, ControlRequest};
 use marram_edge::coordinator::{
-    Ask, AskAnswer, Change, Client, Config, Failure, In, Out, Parts, Reply,
-    contents::{HELD_MAX, Held, Registration},
+    Ask, AskAnswer, CoordinatorClient, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Parts,
+    StoreChange, StoreFailure, StoreReply,
+    contents::{HELD_MAX, HeldImage, Registration},
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -36,15 +37,15 @@ pub(super) enum Event {
     /// The edge stops.
     Leave(SyncSender<()>),
     /// What the edge has, and whether it drains.
-    Has(Vec<Held>, bool),
+    Has(Vec<HeldImage>, bool),
     /// Its sessions.
     Sessions(u64),
     /// Who stands by for them, in the parts that changed.
     Listed(Parts),
     /// An answer of the store.
-    Answered(u64, Result<Reply, Failure>),
+    Answered(u64, Result<StoreReply, StoreFailure>),
     /// News of a watch.
-    Watched(u64, Vec<Change>),
+    Watched(u64, Vec<StoreChange>),
     /// A watch broke.
     WatchEnded(u64, String),
 }
@@ -59,8 +60,8 @@ pub(super) fn start(
     began: Instant,
 ) -> io::Result<(mpsc::Sender<Event>, Arc<Mutex<View>>)> {
     let (events, receiver) = mpsc::channel(EVENTS_MAX);
-    let config = Config { edge: name.into(), lease_s, salt: here.life };
-    let client = Client::new(config, 0);
+    let config = CoordinatorConfig { edge: name.into(), lease_s, salt: here.life };
+    let client = CoordinatorClient::new(config, 0);
     let view = Arc::new(Mutex::new(view_of(&client, &store)));
     let (asking, shown) = (events.clone(), Arc::clone(&view));
     thread::Builder::new().name("coordinator-news".into()).spawn(move || ask_control(&control, &asking))?;
@@ -92,15 +93,17 @@ pub(super) fn start(
 fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>) {
     let (mut load_at, mut listed) = (Instant::now(), 0);
     loop {
-        if let Ok(Answer::Images(apps, draining)) = control.ask(Request::Images, CONTROL_PATIENCE) {
-            let held = |app: &marram_edge::api::App| Held { app: app.name.clone(), image: app.image };
+        if let Ok(ControlAnswer::Images(apps, draining)) =
+            control.ask(ControlRequest::Images, CONTROL_PATIENCE)
+        {
+            let held = |app: &marram_edge::api::App| HeldImage { app: app.name.clone(), image: app.image };
             let held = apps.iter().take(HELD_MAX).map(held).collect();
             if events.blocking_send(Event::Has(held, draining)).is_err() {
                 return;
             }
         }
-        if let Ok(Answer::Placements(version, parts)) =
-            control.ask(Request::Placements(listed), CONTROL_PATIENCE)
+        if let Ok(ControlAnswer::Placements(version, parts)) =
+            control.ask(ControlRequest::Placements(listed), CONTROL_PATIENCE)
             && version > listed
         {
             listed = version;
@@ -109,7 +112,8 @@ fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>) {
             }
         }
         if Instant::now() >= load_at
-            && let Ok(Answer::Counters(figures)) = control.ask(Request::Counters, CONTROL_PATIENCE)
+            && let Ok(ControlAnswer::Counters(figures)) =
+                control.ask(ControlRequest::Counters, CONTROL_PATIENCE)
         {
             load_at = Instant::now() + LOAD_INTERVAL;
             let of_shards = figures.iter().filter(|figure| figure.counter.name == "sessions");
@@ -123,7 +127,7 @@ fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>) {
     }
 }
 
-fn view_of(client: &Client, store: &Store) -> View {
+fn view_of(client: &CoordinatorClient, store: &Store) -> View {
     let known = client
         .edges()
         .map(|(name, registration, holds)| (name.to_owned(), registration.clone(), holds.to_vec()));
@@ -138,7 +142,7 @@ fn view_of(client: &Client, store: &Store) -> View {
 }
 
 struct Link {
-    client: Client,
+    client: CoordinatorClient,
     here: Registration,
     store: Rc<Store>,
     events: mpsc::Sender<Event>,
@@ -158,13 +162,13 @@ struct Link {
 
 impl Link {
     async fn run(mut self, mut events: mpsc::Receiver<Event>) {
-        self.step(In::Here(self.here.clone()));
+        self.step(CoordinatorInput::Here(self.here.clone()));
         loop {
             let wait = Duration::from_nanos(self.wake_ns.saturating_sub(self.now_ns()));
             match tokio::time::timeout(wait, events.recv()).await {
                 Ok(Some(event)) => self.on_event(event),
                 Ok(None) => return,
-                Err(_) => self.step(In::Wake),
+                Err(_) => self.step(CoordinatorInput::Wake),
             }
         }
     }
@@ -196,36 +200,36 @@ impl Link {
                     Ask::Witness { .. } => answered(AskAnswer::Done),
                     _ => drop(self.waiting.insert(self.tags, answered)),
                 }
-                self.step(In::Ask { tag: self.tags, ask });
+                self.step(CoordinatorInput::Ask { tag: self.tags, ask });
             }
             Event::Leave(done) => {
                 self.leaving = Some(done);
-                self.step(In::Leave);
+                self.step(CoordinatorInput::Leave);
             }
             Event::Has(holds, draining) => {
                 self.here.draining = draining;
-                self.step(In::Here(self.here.clone()));
-                self.step(In::Holds(holds));
+                self.step(CoordinatorInput::Here(self.here.clone()));
+                self.step(CoordinatorInput::Holds(holds));
             }
             Event::Sessions(sessions) => {
                 self.here.sessions = sessions;
-                self.step(In::Here(self.here.clone()));
+                self.step(CoordinatorInput::Here(self.here.clone()));
             }
-            Event::Listed(parts) => self.step(In::Listed(parts)),
-            Event::Answered(tag, result) => self.step(In::Answered { tag, result }),
-            Event::Watched(watch, changes) => self.step(In::Watched { watch, changes }),
-            Event::WatchEnded(watch, why) => self.step(In::WatchEnded { watch, why }),
+            Event::Listed(parts) => self.step(CoordinatorInput::Listed(parts)),
+            Event::Answered(tag, result) => self.step(CoordinatorInput::Answered { tag, result }),
+            Event::Watched(watch, changes) => self.step(CoordinatorInput::Watched { watch, changes }),
+            Event::WatchEnded(watch, why) => self.step(CoordinatorInput::WatchEnded { watch, why }),
         }
     }
 
-    fn step(&mut self, input: In) {
+    fn step(&mut self, input: CoordinatorInput) {
         // If nothing else is asked for, once a lease's third at the longest.
         self.wake_ns = self.now_ns() + u64::try_from(NEWS_INTERVAL.as_nanos()).unwrap_or(u64::MAX);
         let (mut outs, mut lines) = (Vec::new(), Vec::new());
         self.client.step(self.now_ns(), input, &mut outs);
         for out in outs {
             match out {
-                Out::Send { tag, request } => {
+                CoordinatorOutput::Send { tag, request } => {
                     let (store, events) = (Rc::clone(&self.store), self.events.clone());
                     tokio::task::spawn_local(async move {
                         let answer = store.ask(&request).await;
@@ -233,16 +237,16 @@ impl Link {
                         let _ = events.send(Event::Answered(tag, answer)).await;
                     });
                 }
-                Out::Watch { watch, prefix, since } => self.watch(watch, prefix, since),
-                Out::Asked { tag, answer } => {
+                CoordinatorOutput::Watch { watch, prefix, since } => self.watch(watch, prefix, since),
+                CoordinatorOutput::Asked { tag, answer } => {
                     if let Some(answered) = self.waiting.remove(&tag) {
                         answered(answer);
                     }
                 }
-                Out::Changed => self.changed = true,
-                Out::Log(level, text) => lines.push((level, text)),
-                Out::WakeAt { mono_ns } => self.wake_ns = mono_ns,
-                Out::Left => {
+                CoordinatorOutput::Changed => self.changed = true,
+                CoordinatorOutput::Log(level, text) => lines.push((level, text)),
+                CoordinatorOutput::WakeAt { mono_ns } => self.wake_ns = mono_ns,
+                CoordinatorOutput::Left => {
                     if let Some(done) = self.leaving.take() {
                         let _ = done.try_send(());
                     }

@@ -21,8 +21,8 @@ use anyhow::Context;
 use keeping::Keeping;
 use marram_agent::net::Identity;
 use marram_edge::coordinator::{
-    Ask, AskAnswer, Figures, State, StoreFigures,
-    contents::{Held, Registration},
+    Ask, AskAnswer, CoordinatorMetrics, CoordinatorState, StoreFigures,
+    contents::{HeldImage, Registration},
 };
 use marram_wire::id::ImageHash;
 use std::fmt;
@@ -114,15 +114,15 @@ impl Options {
 #[derive(Clone, Debug)]
 pub struct View {
     /// Whether the coordinator is there.
-    pub state: State,
+    pub state: CoordinatorState,
     /// What cannot be done now, in words.
     pub cannot: Vec<&'static str>,
     /// The store's address.
     pub store: String,
     /// Edges: name, registration, images.
-    pub edges: Vec<(String, Registration, Vec<Held>)>,
+    pub edges: Vec<(String, Registration, Vec<HeldImage>)>,
     /// Counted since the start.
-    pub figures: Figures,
+    pub figures: CoordinatorMetrics,
     /// Reports of witnesses that wait, and those that were dropped.
     pub reports: (usize, u64),
 }
@@ -201,8 +201,8 @@ impl Coordinator {
     #[must_use]
     pub fn away(&self) -> Option<(Duration, String)> {
         match self.view().state {
-            State::There => None,
-            State::Away { since_ns, why } => {
+            CoordinatorState::There => None,
+            CoordinatorState::Away { since_ns, why } => {
                 Some((self.began.elapsed().saturating_sub(Duration::from_nanos(since_ns)), why))
             }
         }
@@ -273,8 +273,9 @@ mod tests {
     #[test]
     fn reports_that_find_no_room_are_counted() {
         let (events, waiting) = tokio::sync::mpsc::channel(2);
-        let state = State::Away { since_ns: 0, why: String::new() };
-        let (cannot, store, edges, figures) = (Vec::new(), String::new(), Vec::new(), Figures::default());
+        let state = CoordinatorState::Away { since_ns: 0, why: String::new() };
+        let (cannot, store, edges, figures) =
+            (Vec::new(), String::new(), Vec::new(), CoordinatorMetrics::default());
         let view = View { state, cannot, store, edges, figures, reports: (0, 1) };
         let coordinator = Coordinator {
             edge: "e".into(),

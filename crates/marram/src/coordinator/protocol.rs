@@ -11,7 +11,9 @@
 //! Keys and values are base64, numbers are strings.
 
 use bytes::Bytes;
-use marram_edge::coordinator::{Change, Entry, Failure, Lease, Refused, Reply, Request, contents::range_end};
+use marram_edge::coordinator::{
+    Lease, StoreChange, StoreEntry, StoreFailure, StoreRefusal, StoreReply, StoreRequest, contents::range_end,
+};
 use serde_json::{Value, json};
 
 /// One request: where, and what.
@@ -81,12 +83,12 @@ fn value_of(value: &Value) -> Option<Bytes> {
 // What an edge sends, and how it reads the answer.
 
 /// How a request is asked.
-pub fn call(request: &Request) -> Call {
+pub fn call(request: &StoreRequest) -> Call {
     let text = |number: u64| number.to_string();
     match request {
-        Request::Get { key } => ("/v3/kv/range", json!({ "key": base64(key.as_bytes()) })),
-        Request::Range { prefix } => ("/v3/kv/range", range(prefix)),
-        Request::Write { key, expect, value, lease } => {
+        StoreRequest::Get { key } => ("/v3/kv/range", json!({ "key": base64(key.as_bytes()) })),
+        StoreRequest::Range { prefix } => ("/v3/kv/range", range(prefix)),
+        StoreRequest::Write { key, expect, value, lease } => {
             let key = base64(key.as_bytes());
             let mut compare = Vec::new();
             if let Some(expect) = expect {
@@ -105,9 +107,9 @@ pub fn call(request: &Request) -> Call {
             let look = json!({ "request_range": { "key": key } });
             ("/v3/kv/txn", json!({ "compare": compare, "success": [write], "failure": [look] }))
         }
-        Request::Grant { ttl_s } => ("/v3/lease/grant", json!({ "TTL": ttl_s.to_string() })),
-        Request::KeepAlive { lease } => ("/v3/lease/keepalive", json!({ "ID": text(lease.0) })),
-        Request::Revoke { lease } => ("/v3/lease/revoke", json!({ "ID": text(lease.0) })),
+        StoreRequest::Grant { ttl_s } => ("/v3/lease/grant", json!({ "TTL": ttl_s.to_string() })),
+        StoreRequest::KeepAlive { lease } => ("/v3/lease/keepalive", json!({ "ID": text(lease.0) })),
+        StoreRequest::Revoke { lease } => ("/v3/lease/revoke", json!({ "ID": text(lease.0) })),
     }
 }
 
@@ -123,62 +125,64 @@ pub fn watch_call(prefix: &str, since: u64) -> Call {
 }
 
 /// Reads an answer of status 200.
-pub fn reply(request: &Request, body: &Value) -> Option<Reply> {
+pub fn reply(request: &StoreRequest, body: &Value) -> Option<StoreReply> {
     let revision = || number(&body["header"]["revision"]);
     Some(match request {
-        Request::Get { .. } | Request::Range { .. } => {
-            Reply::Entries { revision: revision()?, entries: entries(body)? }
+        StoreRequest::Get { .. } | StoreRequest::Range { .. } => {
+            StoreReply::Entries { revision: revision()?, entries: entries(body)? }
         }
-        Request::Write { .. } => {
+        StoreRequest::Write { .. } => {
             if body["succeeded"].as_bool().unwrap_or(false) {
-                Reply::Written { revision: revision()? }
+                StoreReply::Written { revision: revision()? }
             } else {
                 let found = &body["responses"][0]["response_range"];
                 found.as_object()?;
-                Reply::Conflict { entry: entries(found)?.pop() }
+                StoreReply::Conflict { entry: entries(found)?.pop() }
             }
         }
-        Request::Grant { .. } => {
+        StoreRequest::Grant { .. } => {
             let ttl_s = u32::try_from(number(&body["TTL"])?).ok()?;
-            Reply::Granted { lease: Lease(number(&body["ID"])?), ttl_s }
+            StoreReply::Granted { lease: Lease(number(&body["ID"])?), ttl_s }
         }
-        Request::KeepAlive { .. } => {
+        StoreRequest::KeepAlive { .. } => {
             number(&body["result"]["ID"])?;
-            if number_or_0(&body["result"]["TTL"])? > 0 { Reply::Kept } else { Reply::NoLease }
+            if number_or_0(&body["result"]["TTL"])? > 0 { StoreReply::Kept } else { StoreReply::NoLease }
         }
-        Request::Revoke { .. } => {
+        StoreRequest::Revoke { .. } => {
             revision()?;
-            Reply::Kept
+            StoreReply::Kept
         }
     })
 }
 
-fn entries(body: &Value) -> Option<Vec<Entry>> {
+fn entries(body: &Value) -> Option<Vec<StoreEntry>> {
     let entry = |kv: &Value| {
         let revision = number(&kv["mod_revision"])?;
-        Some(Entry { key: key_of(&kv["key"])?, value: value_of(&kv["value"])?, revision })
+        Some(StoreEntry { key: key_of(&kv["key"])?, value: value_of(&kv["value"])?, revision })
     };
     body["kvs"].as_array().map_or(Some(Vec::new()), |kvs| kvs.iter().map(entry).collect())
 }
 
 /// Reads an answer of another status.
-pub fn failure(status: u16, body: &[u8]) -> Result<Reply, Failure> {
+pub fn failure(status: u16, body: &[u8]) -> Result<StoreReply, StoreFailure> {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let said = body["message"].as_str().or(body["error"].as_str()).unwrap_or_default();
     let code = number(&body["code"]);
     match (status, code) {
-        (_, Some(NOT_FOUND)) if said.contains(NO_LEASE) => Ok(Reply::NoLease),
+        (_, Some(NOT_FOUND)) if said.contains(NO_LEASE) => Ok(StoreReply::NoLease),
         // Which only an admin API adds.
-        (401 | 403, _) if body["fix"].is_string() => Err(Failure::Refused(NO_STORE.into())),
-        (401 | 403, _) => Err(Failure::Refused(format!(
+        (401 | 403, _) if body["fix"].is_string() => Err(StoreFailure::Refused(NO_STORE.into())),
+        (401 | 403, _) => Err(StoreFailure::Refused(format!(
             "it does not take this edge's credentials ({said}): correct `coordinator.token_file`, or `user` and `password_file`"
         ))),
-        (404, None) => Err(Failure::Refused(NO_STORE.into())),
-        (429 | 500..600, _) => Err(Failure::Unreachable(format!("it cannot decide now ({status}: {said})"))),
-        _ if said.contains("user name is empty") || said.contains("auth") => Err(Failure::Refused(format!(
-            "it wants a user ({said}): write `coordinator.user` and `password_file`"
-        ))),
-        _ => Err(Failure::Refused(format!("it says no ({status}: {said})"))),
+        (404, None) => Err(StoreFailure::Refused(NO_STORE.into())),
+        (429 | 500..600, _) => {
+            Err(StoreFailure::Unreachable(format!("it cannot decide now ({status}: {said})")))
+        }
+        _ if said.contains("user name is empty") || said.contains("auth") => Err(StoreFailure::Refused(
+            format!("it wants a user ({said}): write `coordinator.user` and `password_file`"),
+        )),
+        _ => Err(StoreFailure::Refused(format!("it says no ({status}: {said})"))),
     }
 }
 
@@ -188,7 +192,7 @@ pub enum Seen {
     /// Nothing new.
     Nothing,
     /// These changes.
-    Changes(Vec<Change>),
+    Changes(Vec<StoreChange>),
     /// The watch is over, and why.
     Over(String),
 }
@@ -212,7 +216,7 @@ pub fn seen(line: &[u8]) -> Seen {
         let kv = &event["kv"];
         let gone = event["type"].as_str() == Some("DELETE");
         let value = if gone { None } else { Some(value_of(&kv["value"])?) };
-        Some(Change { key: key_of(&kv["key"])?, value, revision: number(&kv["mod_revision"])? })
+        Some(StoreChange { key: key_of(&kv["key"])?, value, revision: number(&kv["mod_revision"])? })
     };
     match result["events"].as_array() {
         None => Seen::Nothing,
@@ -229,7 +233,7 @@ pub fn seen(line: &[u8]) -> Seen {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Asked {
     /// A request.
-    Request(Request),
+    Request(StoreRequest),
     /// A watch: prefix, and the revision behind which it begins.
     Watch(String, u64),
 }
@@ -239,13 +243,13 @@ pub fn asked(path: &str, body: &Value) -> Option<Asked> {
     let lease = |value: &Value| number(value).map(Lease);
     Some(Asked::Request(match path {
         "/v3/kv/range" => match prefix(body) {
-            Some(prefix) => Request::Range { prefix: prefix? },
-            None => Request::Get { key: key_of(&body["key"])? },
+            Some(prefix) => StoreRequest::Range { prefix: prefix? },
+            None => StoreRequest::Get { key: key_of(&body["key"])? },
         },
         "/v3/kv/txn" => return write(body).map(Asked::Request),
-        "/v3/lease/grant" => Request::Grant { ttl_s: u32::try_from(number(&body["TTL"])?).ok()? },
-        "/v3/lease/keepalive" => Request::KeepAlive { lease: lease(&body["ID"])? },
-        "/v3/lease/revoke" => Request::Revoke { lease: lease(&body["ID"])? },
+        "/v3/lease/grant" => StoreRequest::Grant { ttl_s: u32::try_from(number(&body["TTL"])?).ok()? },
+        "/v3/lease/keepalive" => StoreRequest::KeepAlive { lease: lease(&body["ID"])? },
+        "/v3/lease/revoke" => StoreRequest::Revoke { lease: lease(&body["ID"])? },
         "/v3/watch" => {
             let create = &body["create_request"];
             let since = number(&create["start_revision"])?.checked_sub(1)?;
@@ -261,7 +265,7 @@ fn prefix(range: &Value) -> Option<Option<String>> {
     Some(key_of(&range["key"]).filter(|prefix| end.is_some_and(|end| end == range_end(prefix))))
 }
 
-fn write(body: &Value) -> Option<Request> {
+fn write(body: &Value) -> Option<StoreRequest> {
     let [write] = body["success"].as_array()?.as_slice() else { return None };
     let (key, value, lease) = match (&write["request_put"], &write["request_delete_range"]) {
         (Value::Object(put), Value::Null) => {
@@ -284,37 +288,41 @@ fn write(body: &Value) -> Option<Request> {
         }
         Some(_) => return None,
     };
-    Some(Request::Write { key, expect, value, lease })
+    Some(StoreRequest::Write { key, expect, value, lease })
 }
 
 /// How the store answers: status and body.
-pub fn answer(revision: u64, request: &Request, result: Result<Reply, Refused>) -> (u16, Value) {
+pub fn answer(
+    revision: u64,
+    request: &StoreRequest,
+    result: Result<StoreReply, StoreRefusal>,
+) -> (u16, Value) {
     let header = json!({ "revision": revision.to_string() });
     let reply = match result {
         Ok(reply) => reply,
         Err(refused) => {
-            let full = matches!(refused, Refused::Full | Refused::Leases);
+            let full = matches!(refused, StoreRefusal::Full | StoreRefusal::Leases);
             return error(400, if full { EXHAUSTED } else { INVALID }, &refused.to_string());
         }
     };
     let body = match (reply, request) {
-        (Reply::NoLease, Request::KeepAlive { lease }) => {
+        (StoreReply::NoLease, StoreRequest::KeepAlive { lease }) => {
             json!({ "result": { "header": header, "ID": lease.0.to_string() } })
         }
-        (Reply::NoLease, _) => return error(404, NOT_FOUND, NO_LEASE),
-        (Reply::Kept, Request::KeepAlive { lease }) => {
+        (StoreReply::NoLease, _) => return error(404, NOT_FOUND, NO_LEASE),
+        (StoreReply::Kept, StoreRequest::KeepAlive { lease }) => {
             json!({ "result": { "header": header, "ID": lease.0.to_string(), "TTL": "1" } })
         }
-        (Reply::Kept, _) => json!({ "header": header }),
-        (Reply::Granted { lease, ttl_s }, _) => {
+        (StoreReply::Kept, _) => json!({ "header": header }),
+        (StoreReply::Granted { lease, ttl_s }, _) => {
             json!({ "header": header, "ID": lease.0.to_string(), "TTL": ttl_s.to_string() })
         }
-        (Reply::Written { .. }, _) => json!({ "header": header, "succeeded": true }),
-        (Reply::Conflict { entry }, _) => {
+        (StoreReply::Written { .. }, _) => json!({ "header": header, "succeeded": true }),
+        (StoreReply::Conflict { entry }, _) => {
             let found = json!({ "kvs": entry.iter().map(kv).collect::<Vec<_>>() });
             json!({ "header": header, "responses": [{ "response_range": found }] })
         }
-        (Reply::Entries { entries, .. }, _) => {
+        (StoreReply::Entries { entries, .. }, _) => {
             json!({ "header": header, "kvs": entries.iter().map(kv).collect::<Vec<_>>() })
         }
     };
@@ -326,7 +334,7 @@ pub fn error(status: u16, code: u64, message: &str) -> (u16, Value) {
     (status, json!({ "error": message, "message": message, "code": code }))
 }
 
-fn kv(entry: &Entry) -> Value {
+fn kv(entry: &StoreEntry) -> Value {
     json!({
         "key": base64(entry.key.as_bytes()),
         "value": base64(&entry.value),
@@ -335,8 +343,8 @@ fn kv(entry: &Entry) -> Value {
 }
 
 /// Changes, as a line of a watch.
-pub fn line(changes: &[Change]) -> Bytes {
-    let event = |change: &Change| {
+pub fn line(changes: &[StoreChange]) -> Bytes {
+    let event = |change: &StoreChange| {
         let (key, revision) = (base64(change.key.as_bytes()), change.revision.to_string());
         match &change.value {
             Some(value) => json!({ "kv": { "key": key, "value": base64(value), "mod_revision": revision } }),
@@ -378,19 +386,19 @@ mod tests {
         }
     }
 
-    fn requests() -> Vec<Request> {
+    fn requests() -> Vec<StoreRequest> {
         let (key, value) = (String::from("/marram/v1/k"), Some(Bytes::from_static(b"\0\xffv")));
-        let write = |expect, value, lease| Request::Write { key: key.clone(), expect, value, lease };
+        let write = |expect, value, lease| StoreRequest::Write { key: key.clone(), expect, value, lease };
         vec![
-            Request::Get { key: key.clone() },
-            Request::Range { prefix: "/marram/v1/".into() },
+            StoreRequest::Get { key: key.clone() },
+            StoreRequest::Range { prefix: "/marram/v1/".into() },
             write(None, value.clone(), None),
             write(Some(0), value.clone(), Some(Lease(u64::MAX >> 1))),
             write(Some(7), None, None),
             write(Some(7), Some(Bytes::new()), None),
-            Request::Grant { ttl_s: 10 },
-            Request::KeepAlive { lease: Lease(9) },
-            Request::Revoke { lease: Lease(9) },
+            StoreRequest::Grant { ttl_s: 10 },
+            StoreRequest::KeepAlive { lease: Lease(9) },
+            StoreRequest::Revoke { lease: Lease(9) },
         ]
     }
 
@@ -406,39 +414,40 @@ mod tests {
 
     #[test]
     fn an_edge_reads_what_the_store_answers() {
-        let entry = Entry { key: "/marram/v1/k".into(), value: Bytes::from_static(b"\0v"), revision: 12 };
+        let entry =
+            StoreEntry { key: "/marram/v1/k".into(), value: Bytes::from_static(b"\0v"), revision: 12 };
         let requests = requests();
-        let entries = |entries| Reply::Entries { revision: 12, entries };
+        let entries = |entries| StoreReply::Entries { revision: 12, entries };
         for (request, replies) in [
             (&requests[0], vec![entries(vec![]), entries(vec![entry.clone()])]),
             (&requests[1], vec![entries(vec![entry.clone(), entry.clone()])]),
             (
                 &requests[4],
                 vec![
-                    Reply::Written { revision: 12 },
-                    Reply::Conflict { entry: None },
-                    Reply::Conflict { entry: Some(entry) },
+                    StoreReply::Written { revision: 12 },
+                    StoreReply::Conflict { entry: None },
+                    StoreReply::Conflict { entry: Some(entry) },
                 ],
             ),
-            (&requests[6], vec![Reply::Granted { lease: Lease(3), ttl_s: 10 }]),
-            (&requests[7], vec![Reply::Kept, Reply::NoLease]),
-            (&requests[8], vec![Reply::Kept]),
+            (&requests[6], vec![StoreReply::Granted { lease: Lease(3), ttl_s: 10 }]),
+            (&requests[7], vec![StoreReply::Kept, StoreReply::NoLease]),
+            (&requests[8], vec![StoreReply::Kept]),
         ] {
             for told in replies {
                 let (status, body) = answer(12, request, Ok(told.clone()));
                 assert_eq!((status, reply(request, &body)), (200, Some(told)));
             }
         }
-        let (status, body) = answer(12, &requests[2], Ok(Reply::NoLease));
-        assert_eq!(failure(status, body.to_string().as_bytes()), Ok(Reply::NoLease));
-        let (status, body) = answer(12, &requests[2], Err(Refused::Full));
+        let (status, body) = answer(12, &requests[2], Ok(StoreReply::NoLease));
+        assert_eq!(failure(status, body.to_string().as_bytes()), Ok(StoreReply::NoLease));
+        let (status, body) = answer(12, &requests[2], Err(StoreRefusal::Full));
         let why = failure(status, body.to_string().as_bytes()).unwrap_err().to_string();
         assert!(why.contains("use etcd"), "{why}");
     }
 
     #[test]
     fn a_watch_s_lines_are_read_as_they_are_written() {
-        let change = |value: Option<&'static [u8]>| Change {
+        let change = |value: Option<&'static [u8]>| StoreChange {
             key: "/k".into(),
             value: value.map(Bytes::from_static),
             revision: 4,
@@ -458,14 +467,14 @@ mod tests {
         let txn = json!({ "header": { "revision": "2" }, "responses": [{ "response_range": { "header": { "revision": "2" },
             "kvs": [{ "key": "L20vYQ==", "create_revision": "2", "mod_revision": "2", "version": "1", "value": "djE=",
             "lease": "2324035531311724039" }], "count": "1" } }] });
-        let request = Request::Write { key: "/m/a".into(), expect: Some(0), value: None, lease: None };
-        let entry = Entry { key: "/m/a".into(), value: Bytes::from_static(b"v1"), revision: 2 };
-        assert_eq!(reply(&request, &txn), Some(Reply::Conflict { entry: Some(entry) }));
+        let request = StoreRequest::Write { key: "/m/a".into(), expect: Some(0), value: None, lease: None };
+        let entry = StoreEntry { key: "/m/a".into(), value: Bytes::from_static(b"v1"), revision: 2 };
+        assert_eq!(reply(&request, &txn), Some(StoreReply::Conflict { entry: Some(entry) }));
         let refused = |status, body: &str| failure(status, body.as_bytes());
-        let unreachable = |result| matches!(result, Err(Failure::Unreachable(_)));
+        let unreachable = |result| matches!(result, Err(StoreFailure::Unreachable(_)));
         assert!(unreachable(refused(503, r#"{"error":"etcdserver: no leader","code":14}"#)));
         assert!(unreachable(refused(504, r#"{"error":"etcdserver: request timed out","code":14}"#)));
-        let said = |result: Result<Reply, Failure>| result.unwrap_err().to_string();
+        let said = |result: Result<StoreReply, StoreFailure>| result.unwrap_err().to_string();
         assert!(said(refused(404, "Not Found\n")).contains("neither etcd"));
         assert!(
             said(refused(401, r#"{"error":"etcdserver: invalid auth token","code":16}"#))

@@ -1,6 +1,6 @@
 //! How the admin thread asks the control, which lives on the supervisor's thread. Knows no HTTP.
 
-use marram_edge::control::{Answer, Request};
+use marram_edge::control::{ControlAnswer, ControlRequest};
 use std::{
     fmt,
     sync::{
@@ -19,11 +19,11 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Question {
     /// What is asked.
-    pub(crate) request: Request,
+    pub(crate) request: ControlRequest,
     /// How long shards may take to answer before the control gives what is there.
     pub(crate) patience: Duration,
     /// Where the answer goes; a full or closed one means that nobody waits any more.
-    pub(crate) reply: SyncSender<Answer>,
+    pub(crate) reply: SyncSender<ControlAnswer>,
 }
 
 /// Why there is no answer.
@@ -76,7 +76,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// If there is no answer.
-    pub fn ask(&self, request: Request, patience: Duration) -> Result<Answer, AskError> {
+    pub fn ask(&self, request: ControlRequest, patience: Duration) -> Result<ControlAnswer, AskError> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.questions.try_send(Question { request, patience, reply }).map_err(|error| match error {
             TrySendError::Full(_) => AskError::Busy,

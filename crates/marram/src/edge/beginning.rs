@@ -1,7 +1,7 @@
 //! How cells come to be: of an image alone, or of checkpoints, which fill them while they arrive.
 
 use super::checkpoints::{Restored, unrestorable, unstartable};
-use marram_edge::api::{CellError, In};
+use marram_edge::api::{CellError, ShardInput};
 use marram_sandbox::{Cells, Filling, Image};
 use marram_session::cell::{CellId, Seed};
 use std::sync::Arc;
@@ -32,10 +32,10 @@ impl Beginning {
     }
 
     /// The answer if there is to be no cell.
-    pub(super) fn failed(&self, cell: CellId, error: CellError) -> In {
+    pub(super) fn failed(&self, cell: CellId, error: CellError) -> ShardInput {
         match self {
-            Self::Seed(_) => In::Started { cell, result: Err(error) },
-            Self::Part(_) | Self::Checkpoints(_) => In::Restored { cell, result: Err(error) },
+            Self::Seed(_) => ShardInput::Started { cell, result: Err(error) },
+            Self::Part(_) | Self::Checkpoints(_) => ShardInput::Restored { cell, result: Err(error) },
         }
     }
 }
@@ -47,11 +47,11 @@ pub(super) fn bring_to_life(
     image: &Arc<Image>,
     beginning: Beginning,
     expected: &mut Expected,
-) -> Option<In> {
+) -> Option<ShardInput> {
     let restored = match beginning {
         Beginning::Seed(seed) => {
             let result = cells.start(cell, image, seed).map_err(|error| unstartable(&error));
-            return Some(In::Started { cell, result });
+            return Some(ShardInput::Started { cell, result });
         }
         Beginning::Part(fillings) => {
             let before = std::mem::replace(expected, Expected::Rest);
@@ -68,5 +68,5 @@ pub(super) fn bring_to_life(
             restore(cells, cell, image, &decoded).map(|()| header)
         }
     };
-    Some(In::Restored { cell, result: restored.map_err(|error| unrestorable(&error)) })
+    Some(ShardInput::Restored { cell, result: restored.map_err(|error| unrestorable(&error)) })
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use marram_agent::net::Limiter;
 use marram_edge::{
     api::{Counter, Label},
-    cache::{Cache, Policy, Step},
+    cache::{Cache, CachePolicy, CacheRead},
 };
 use marram_session::cell::CellId;
 use marram_wire::log::Found;
@@ -55,7 +55,7 @@ impl Caches {
 
     /// An app that is deployed has this cache from now on, or none: what it held is gone if that is another than before. Cells that
     /// waited find nothing in time.
-    pub(super) fn configure(&mut self, app: &str, policy: Option<&Policy>) -> Vec<(CellId, Found)> {
+    pub(super) fn configure(&mut self, app: &str, policy: Option<&CachePolicy>) -> Vec<(CellId, Found)> {
         if let Some(shelf) = self.shelves.get_mut(app) {
             shelf.retired = false;
         }
@@ -106,9 +106,9 @@ impl Caches {
             return Some(Found::Refused);
         };
         let validators = match shelf.cache.read(now_ns, key, cell) {
-            Step::Found(found) => return Some(found),
-            Step::Wait => return None,
-            Step::Fetch(validators) => validators,
+            CacheRead::Found(found) => return Some(found),
+            CacheRead::Wait => return None,
+            CacheRead::Fetch(validators) => validators,
         };
         let policy = shelf.cache.policy();
         let wish = Wish {
@@ -124,7 +124,7 @@ impl Caches {
             match Origins::start(Arc::clone(&self.waker)) {
                 Ok(origins) => self.origins = Some(origins),
                 Err(error) => {
-                    let (found, _) = shelf.cache.fetched(now_ns, key, marram_edge::cache::Answer::Away);
+                    let (found, _) = shelf.cache.fetched(now_ns, key, marram_edge::cache::OriginAnswer::Away);
                     self.complain(app, key, &format!("the machine gives no thread to fetch it: {error}"));
                     return Some(found);
                 }
@@ -192,7 +192,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
     use super::*;
-    use marram_edge::cache::{Answer, Freshness, Validators};
+    use marram_edge::cache::{Freshness, OriginAnswer, Validators};
 
     fn held(caches: &Caches) -> usize {
         caches.shelves["a"].cache.size().1
@@ -203,7 +203,7 @@ mod tests {
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
         let mut caches = Caches::new(1, waker);
-        let policy = Policy {
+        let policy = CachePolicy {
             origin: "http://o/".into(),
             ttl_ms: 60_000,
             ttl_max_ms: 60_000,
@@ -216,7 +216,7 @@ mod tests {
         let key = Bytes::from_static(b"k");
         let cache = &mut caches.shelves.get_mut("a").unwrap().cache;
         cache.read(0, &key, CellId(1));
-        let object = Answer::Object(Bytes::from_static(b"x"), Validators::default(), Freshness::Unsaid);
+        let object = OriginAnswer::Object(Bytes::from_static(b"x"), Validators::default(), Freshness::Unsaid);
         cache.fetched(0, &key, object);
         let runs = |runs: bool| move |app: &str| runs && app == "a";
         caches.sweep(runs(false));

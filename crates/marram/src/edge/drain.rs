@@ -1,7 +1,7 @@
 //! When an edge that was told to stop does, and what its log says meanwhile. Knows neither sessions nor sockets.
 
 use crate::config::units::counted;
-use marram_edge::control::Answer;
+use marram_edge::control::ControlAnswer;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -64,8 +64,8 @@ impl Drain {
     }
 
     /// What one of its own questions was answered.
-    pub(super) fn answered(&mut self, tag: u64, answer: &Answer) {
-        let Answer::Sessions(rows, _) = answer else { return };
+    pub(super) fn answered(&mut self, tag: u64, answer: &ControlAnswer) {
+        let ControlAnswer::Sessions(rows, _) = answer else { return };
         let sessions = counted(rows.len() as u64, "session");
         if tag == Own::Left as u64 {
             warn!(

@@ -20,16 +20,16 @@ use anyhow::Context;
 use bytes::Bytes;
 use marram_agent::net::Limiter;
 use marram_edge::{
-    api::{CellError, Counter, In, Label, Place, Wish},
-    cache::Policy,
-    turns::{Class, Tenant, Turns, WEIGHT},
+    api::{CellError, Counter, Label, RecordRequest, SchedulingParams, ShardInput},
+    cache::CachePolicy,
+    run_queue::{Class, RunQueue, Tenant, WEIGHT},
 };
 use marram_sandbox::{
     Cells, CellsConfig, Filling, Image, Images, LoadError, Progress, Snapshot, SnapshotError, run_behind,
     run_long,
 };
 use marram_session::{
-    cell::{Base, CellId, Input, Outcome, Output, Ran, Run, Seed},
+    cell::{CellId, CellInput, CellOutput, CheckpointBase, Ran, Run, RunOutcome, Seed},
     replay::Gathered,
 };
 use marram_wire::{
@@ -142,7 +142,7 @@ impl Turn {
 
 /// What is known of a cell's turns.
 struct Seat {
-    place: Place,
+    place: SchedulingParams,
     /// Whose cache its handlers read from.
     app: String,
     /// For whom it is, unless it is shared.
@@ -162,7 +162,7 @@ pub(super) struct Executor {
     /// What new clients will ask for, by app.
     deployed: BTreeMap<String, ImageHash>,
     /// Handlers that are to run, and those that used up their slice.
-    turns: Turns<Turn>,
+    turns: RunQueue<Turn>,
     /// Where each cell's handlers queue.
     seats: BTreeMap<CellId, Seat>,
     /// Tenants whose last turn was long.
@@ -215,7 +215,7 @@ impl Executor {
             cells,
             images: BTreeMap::new(),
             deployed: BTreeMap::new(),
-            turns: Turns::default(),
+            turns: RunQueue::default(),
             seats: BTreeMap::new(),
             slow: BTreeSet::new(),
             expected: BTreeMap::new(),
@@ -243,20 +243,25 @@ impl Executor {
     }
 
     /// A cell's handlers will queue here.
-    pub(super) fn place(&mut self, cell: CellId, (app, session): (String, Option<SessionId>), place: Place) {
-        self.turns.weigh(place.tenant, place.weight);
+    pub(super) fn place(
+        &mut self,
+        cell: CellId,
+        (app, session): (String, Option<SessionId>),
+        place: SchedulingParams,
+    ) {
+        self.turns.set_weight(place.tenant, place.weight);
         self.turns.charge(place.tenant, cost::OPEN_NS);
         self.seats.insert(cell, Seat { place, app, session, waiting: 0, charged_ns: 0, standing: None });
     }
 
     /// Where the cells of an app read from, from now on.
-    pub(super) fn cache(&mut self, app: &str, policy: Option<&Policy>) {
+    pub(super) fn cache(&mut self, app: &str, policy: Option<&CachePolicy>) {
         let found = self.caches.configure(app, policy);
         self.go_on(found);
     }
 
     /// As above, of an app that was deployed earlier: what it is deployed with now counts.
-    pub(super) fn cache_unless_known(&mut self, app: &str, policy: Option<&Policy>) {
+    pub(super) fn cache_unless_known(&mut self, app: &str, policy: Option<&CachePolicy>) {
         if !self.caches.has(app) {
             self.cache(app, policy);
             self.caches.retire(app);
@@ -400,7 +405,7 @@ impl Executor {
         cell: CellId,
         image: ImageHash,
         seed: Seed,
-        inputs: &mut VecDeque<In>,
+        inputs: &mut VecDeque<ShardInput>,
     ) {
         self.expected.insert(cell, Expected::Nothing);
         self.stocking = true;
@@ -434,12 +439,12 @@ impl Executor {
     }
 
     /// Brings a cell that stands by to its next checkpoint, whose bytes follow. What has arrived for it is dropped.
-    pub(super) fn advance(&mut self, cell: CellId, meta: CheckpointMeta, inputs: &mut VecDeque<In>) {
+    pub(super) fn advance(&mut self, cell: CellId, meta: CheckpointMeta, inputs: &mut VecDeque<ShardInput>) {
         let standing = self.seats.get_mut(&cell).and_then(|seat| seat.standing.as_mut());
         let Some((attempt, arriving)) = standing.and_then(|standing| standing.begin(meta)) else {
             let reason = "the cell does not stand by; restore it to have it at a later checkpoint".into();
             let result = Err(CellError { code: Code::Busy, reason });
-            return inputs.push_back(In::Restored { cell, result });
+            return inputs.push_back(ShardInput::Restored { cell, result });
         };
         self.worker.urgent(move |desk| {
             desk.arriving.insert(cell, (Purpose::Advance(attempt), arriving));
@@ -449,7 +454,7 @@ impl Executor {
 
     /// Brings a cell to a checkpoint that has arrived; the answer is for the shard at once. Were it done before the shard takes
     /// the answer, the shard could run the cell meanwhile and not know from where.
-    pub(super) fn next_advanced(&mut self) -> Option<In> {
+    pub(super) fn next_advanced(&mut self) -> Option<ShardInput> {
         while let Some(Next { cell, attempt, result }) = self.next.pop_front() {
             let Some(seat) = self.seats.get_mut(&cell) else { continue };
             let Some(standing) = &mut seat.standing else { continue };
@@ -465,7 +470,7 @@ impl Executor {
                 standing.has(header);
             }
             self.charge_since(cell, Some(began));
-            return Some(In::Restored { cell, result });
+            return Some(ShardInput::Restored { cell, result });
         }
         None
     }
@@ -495,7 +500,13 @@ impl Executor {
         });
     }
 
-    fn begin(&mut self, cell: CellId, image: ImageHash, beginning: Beginning, inputs: &mut VecDeque<In>) {
+    fn begin(
+        &mut self,
+        cell: CellId,
+        image: ImageHash,
+        beginning: Beginning,
+        inputs: &mut VecDeque<ShardInput>,
+    ) {
         if !self.expected.contains_key(&cell) {
             return;
         }
@@ -512,8 +523,8 @@ impl Executor {
                 self.expected.remove(&cell);
                 let standing = self.seats.get_mut(&cell).and_then(|seat| seat.standing.as_mut());
                 match (&input, standing) {
-                    (In::Restored { result: Ok(header), .. }, Some(standing)) => standing.has(header),
-                    (In::Restored { result: Err(_), .. }, _) => {
+                    (ShardInput::Restored { result: Ok(header), .. }, Some(standing)) => standing.has(header),
+                    (ShardInput::Restored { result: Err(_), .. }, _) => {
                         self.charge_parting(cell, parting);
                         // More of it may be on its way.
                         drop_arriving(&self.worker, cell);
@@ -534,7 +545,7 @@ impl Executor {
     }
 
     /// Copies a cell's state now.
-    pub(super) fn copy(&mut self, cell: CellId, base: Base) {
+    pub(super) fn copy(&mut self, cell: CellId, base: CheckpointBase) {
         self.copies.insert(cell, self.cells.snapshot(cell, base));
     }
 
@@ -544,7 +555,7 @@ impl Executor {
         cell: CellId,
         header: Box<Header>,
         seal: Seal,
-        inputs: &mut VecDeque<In>,
+        inputs: &mut VecDeque<ShardInput>,
     ) {
         let number = header.number;
         match self.copies.remove(&cell).unwrap_or(Err(SnapshotError::NotIdle)) {
@@ -554,7 +565,7 @@ impl Executor {
             }),
             Err(error) => {
                 let result = Err(error.to_string());
-                inputs.push_back(In::Checkpointed { cell, number, result });
+                inputs.push_back(ShardInput::Checkpointed { cell, number, result });
             }
         }
     }
@@ -570,16 +581,16 @@ impl Executor {
     /// left out when many wait.
     pub(super) fn record(
         &mut self,
-        wish: Wish,
+        wish: RecordRequest,
         gathered: Box<Gathered>,
         (edge, unix_ns): (String, i64),
-        inputs: &mut VecDeque<In>,
+        inputs: &mut VecDeque<ShardInput>,
     ) {
         let (session, tag) = (gathered.session, wish.tag);
         let state = gathered.cell.and_then(|cell| self.hashes.remove(&cell));
         if tag.is_none() && self.recordings >= STOPS_UNDERWAY_MAX {
             let result = Err("others are being written".to_string());
-            return inputs.push_back(In::Recorded { session, tag, result });
+            return inputs.push_back(ShardInput::Recorded { session, tag, result });
         }
         self.recordings += 1;
         self.worker.lazy(move |desk| {
@@ -591,7 +602,7 @@ impl Executor {
     /// Queues a handler.
     pub(super) fn run(&mut self, run: Run) {
         let size = match &run.input {
-            Input::Message { payload, .. } => payload.len() as u64,
+            CellInput::Message { payload, .. } => payload.len() as u64,
             _ => 0,
         };
         let tenant = self.queue(Turn::Run(run)).tenant;
@@ -599,7 +610,7 @@ impl Executor {
     }
 
     /// Queues a turn behind its tenant's others, or before them if it is of a handler that has had a part of its stretch.
-    fn queue(&mut self, turn: Turn) -> Place {
+    fn queue(&mut self, turn: Turn) -> SchedulingParams {
         let cell = turn.cell();
         let (place, had_ns) = match self.seats.get_mut(&cell) {
             Some(seat) => {
@@ -612,12 +623,12 @@ impl Executor {
                 (seat.place, seat.charged_ns)
             }
             // It will be answered that there is no such cell.
-            None => (Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair }, 0),
+            None => (SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair }, 0),
         };
         if had_ns.is_multiple_of(STRETCH_NS) {
             self.turns.push(place.tenant, place.class, turn);
         } else {
-            self.turns.push_again(place.tenant, place.class, turn);
+            self.turns.requeue_front(place.tenant, place.class, turn);
         }
         place
     }
@@ -667,7 +678,7 @@ impl Executor {
             }
             Progress::Pending => (None, SLICE_NS),
             Progress::Done(ran) => {
-                self.print(cell, matches!(ran.outcome, Outcome::Stopped(_)));
+                self.print(cell, matches!(ran.outcome, RunOutcome::Stopped(_)));
                 let cost_ns = ran.cost_ns;
                 (Some(ran), cost_ns)
             }
@@ -749,7 +760,7 @@ impl Executor {
         self.hashes.remove(&cell);
         let Some(seat) = seat else { return };
         self.caches.leave(&seat.app, cell);
-        let Place { tenant, class, .. } = seat.place;
+        let SchedulingParams { tenant, class, .. } = seat.place;
         if seat.waiting > 0 {
             self.turns.retain(tenant, class, |turn| turn.cell() != cell);
         }
@@ -757,7 +768,7 @@ impl Executor {
     }
 
     /// Takes what the worker has brought back; of what fills cells only some.
-    pub(super) fn take_answers(&mut self, inputs: &mut VecDeque<In>) {
+    pub(super) fn take_answers(&mut self, inputs: &mut VecDeque<ShardInput>) {
         while let Some(found) = self.caches.next_found() {
             self.go_on(found);
         }
@@ -767,11 +778,11 @@ impl Executor {
             match answer {
                 Answer::Image(hash, result) => self.loaded(hash, result, inputs),
                 Answer::Sealed { cell, number, bytes } => {
-                    inputs.push_back(In::Checkpointed { cell, number, result: Ok(bytes) });
+                    inputs.push_back(ShardInput::Checkpointed { cell, number, result: Ok(bytes) });
                 }
                 Answer::Recorded { session, tag, result } => {
                     self.recordings -= 1;
-                    inputs.push_back(In::Recorded { session, tag, result });
+                    inputs.push_back(ShardInput::Recorded { session, tag, result });
                 }
                 Answer::Next(next) => self.next.push_back(next),
                 Answer::Part { cell, image, fillings } => {
@@ -790,14 +801,19 @@ impl Executor {
                         if expected == Expected::Rest {
                             self.part_with(cell);
                         }
-                        inputs.push_back(In::Restored { cell, result: Err(error) });
+                        inputs.push_back(ShardInput::Restored { cell, result: Err(error) });
                     }
                 }
             }
         }
     }
 
-    fn loaded(&mut self, hash: ImageHash, result: Result<Arc<Image>, LoadError>, inputs: &mut VecDeque<In>) {
+    fn loaded(
+        &mut self,
+        hash: ImageHash,
+        result: Result<Arc<Image>, LoadError>,
+        inputs: &mut VecDeque<ShardInput>,
+    ) {
         let Some(Loaded::Underway(waiting)) = self.images.remove(&hash) else { return };
         match result {
             Ok(image) => {
@@ -841,10 +857,10 @@ fn drop_arriving(worker: &Worker<Desk, Answer>, cell: CellId) {
 }
 
 /// What it costs to send these, about.
-fn sending_ns(outputs: &[Output]) -> u64 {
-    let size = |output: &Output| match output {
-        Output::Message { payload, .. } => payload.len() as u64,
-        Output::Close { .. } | Output::Pause { .. } | Output::Resume { .. } => 0,
+fn sending_ns(outputs: &[CellOutput]) -> u64 {
+    let size = |output: &CellOutput| match output {
+        CellOutput::Message { payload, .. } => payload.len() as u64,
+        CellOutput::Close { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => 0,
     };
     outputs.iter().map(|output| cost::OUTPUT_NS + size(output) / cost::BYTES_PER_NS).sum()
 }

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Empty};
 use hyper::{HeaderMap, Request, Response, body::Incoming, header};
 use hyper_util::rt::TokioIo;
-use marram_edge::cache::{Answer, Freshness, Validators, freshness};
+use marram_edge::cache::{Freshness, OriginAnswer, Validators, freshness};
 use marram_sandbox::run_long;
 use names::{Names, Resolve};
 use std::{
@@ -48,7 +48,7 @@ pub(super) struct Wish {
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub(super) wish: Wish,
-    pub(super) answer: Answer,
+    pub(super) answer: OriginAnswer,
     /// What is wrong, if something is.
     pub(super) why: Option<String>,
 }
@@ -99,9 +99,11 @@ impl Origins {
 async fn fulfil(wish: Wish, names: Arc<Names>, sender: Sender<Fetched>, waker: Arc<mio::Waker>) {
     let (answer, why) = match tokio::time::timeout(wish.timeout, get(&wish, &names)).await {
         Ok(Ok(answer)) => (answer, None),
-        Ok(Err(Unusable::Away(why))) => (Answer::Away, Some(why)),
-        Ok(Err(Unusable::Refused(why))) => (Answer::Refused, Some(why)),
-        Err(_) => (Answer::Away, Some(format!("no whole answer in {:?} (cache.timeout)", wish.timeout))),
+        Ok(Err(Unusable::Away(why))) => (OriginAnswer::Away, Some(why)),
+        Ok(Err(Unusable::Refused(why))) => (OriginAnswer::Refused, Some(why)),
+        Err(_) => {
+            (OriginAnswer::Away, Some(format!("no whole answer in {:?} (cache.timeout)", wish.timeout)))
+        }
     };
     // Fails only when the shard has stopped.
     if sender.send(Fetched { wish, answer, why }).is_ok() {
@@ -135,7 +137,7 @@ fn target(origin: &str, key: &[u8]) -> (String, String, String) {
     (authority, host.to_owned(), format!("{path}{}", String::from_utf8_lossy(key)))
 }
 
-async fn get(wish: &Wish, names: &Arc<Names>) -> Result<Answer, Unusable> {
+async fn get(wish: &Wish, names: &Arc<Names>) -> Result<OriginAnswer, Unusable> {
     let (authority, host, path) = target(&wish.origin, &wish.key);
     let addresses = names.look_up(&wish.app, &authority).await.map_err(away)?;
     let stream = TcpStream::connect(&addresses[..]).await.map_err(away)?;
@@ -164,13 +166,13 @@ async fn get(wish: &Wish, names: &Arc<Names>) -> Result<Answer, Unusable> {
     answered
 }
 
-async fn read(wish: &Wish, response: Response<Incoming>) -> Result<Answer, Unusable> {
+async fn read(wish: &Wish, response: Response<Incoming>) -> Result<OriginAnswer, Unusable> {
     let headers = response.headers();
     let fresh = lasts(headers);
     match response.status().as_u16() {
         200 => {}
-        304 if wish.validators != Validators::default() => return Ok(Answer::Unchanged(fresh)),
-        404 | 410 => return Ok(Answer::Nothing(fresh)),
+        304 if wish.validators != Validators::default() => return Ok(OriginAnswer::Unchanged(fresh)),
+        404 | 410 => return Ok(OriginAnswer::Nothing(fresh)),
         status @ (408 | 429 | 500..) => return Err(away(format_args!("status {status}"))),
         status @ 300..400 => {
             return Err(refused(format_args!(
@@ -210,7 +212,7 @@ async fn read(wish: &Wish, response: Response<Incoming>) -> Result<Answer, Unusa
         bytes.extend_from_slice(&data);
     }
     // Its own buffer has room for more than that.
-    Ok(Answer::Object(Bytes::copy_from_slice(&bytes), validators, fresh))
+    Ok(OriginAnswer::Object(Bytes::copy_from_slice(&bytes), validators, fresh))
 }
 
 fn lasts(headers: &HeaderMap) -> Freshness {

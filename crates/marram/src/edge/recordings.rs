@@ -2,7 +2,7 @@
 //! stay, in bounds. Nobody but the edge's user can read either.
 
 use crate::admin::ANSWER_BYTES_MAX;
-use marram_edge::api::Wish;
+use marram_edge::api::RecordRequest;
 use marram_session::replay::Gathered;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -53,7 +53,7 @@ impl Recordings {
     /// Makes a recording and writes it; gives the file's name, or where it stays, the arguments with which `marram replay` shows it.
     pub(super) fn keep(
         &self,
-        wish: Wish,
+        wish: RecordRequest,
         gathered: Gathered,
         edge: String,
         unix_ns: i64,

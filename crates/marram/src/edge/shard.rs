@@ -13,7 +13,7 @@ use marram_agent::net::{
 };
 use marram_agent::{Begun, Reach, Reacher, parse_edges};
 use marram_edge::{
-    api::{Counted, FromShard, In, Now, Out, Target, ToShard, WireId},
+    api::{Counted, FromShard, Now, ShardInput, ShardOutput, ShardWireId, Target, ToShard},
     shard::Shard,
 };
 use marram_sandbox::run_soon;
@@ -65,8 +65,8 @@ struct Process {
     /// To edges whose sessions this one stands by for.
     reacher: Option<Reacher>,
     table: Table<Origin>,
-    inputs: VecDeque<In>,
-    outs: Vec<Out>,
+    inputs: VecDeque<ShardInput>,
+    outs: Vec<ShardOutput>,
     started: Instant,
     at: Instant,
     now: Now,
@@ -234,7 +234,7 @@ impl Process {
         // After what has arrived, so that nobody is taken for silent whose word was only not read yet.
         if self.wake_at.is_some_and(|at| at <= self.now.mono_ns) {
             self.wake_at = None;
-            self.step(In::Wake);
+            self.step(ShardInput::Wake);
             worked = true;
         }
         self.looks &= self.executor.is_busy();
@@ -266,7 +266,7 @@ impl Process {
             }
             let Some((ran, spent)) = self.executor.next_turn() else { return given };
             if let Some(ran) = ran {
-                self.step(In::Ran(ran));
+                self.step(ShardInput::Ran(ran));
             }
             self.spent += spent;
             if self.spent >= FLUSH_AFTER {
@@ -276,34 +276,36 @@ impl Process {
         TURNS_BETWEEN_INPUTS
     }
 
-    fn next_input(&mut self) -> Option<In> {
+    fn next_input(&mut self) -> Option<ShardInput> {
         if let Some(input) = self.inputs.pop_front().or_else(|| self.executor.next_advanced()) {
             return Some(input);
         }
         loop {
             let (id, happened) = self.table.next_happened()?;
-            let wire = WireId(id);
+            let wire = ShardWireId(id);
             match happened {
                 Happened::Up(Origin::Accepted(peer), Some(verified)) => {
                     let address = peer.map(|peer| peer.to_string());
-                    return Some(In::WireUp { wire, verified, address });
+                    return Some(ShardInput::WireUp { wire, verified, address });
                 }
                 Happened::Up(Origin::Accepted(peer), None) => {
                     debug_assert!(false, "nothing was verified of the agent at {peer:?}");
                     self.table.close(id);
                 }
-                Happened::Up(Origin::Dialled(target), _) => return Some(In::Dialled { wire, target }),
-                Happened::Frame(frame) => return Some(In::Frame { wire, frame }),
+                Happened::Up(Origin::Dialled(target), _) => {
+                    return Some(ShardInput::Dialled { wire, target });
+                }
+                Happened::Frame(frame) => return Some(ShardInput::Frame { wire, frame }),
                 Happened::Down { error, stood: false, meta: Origin::Dialled(target) } => {
-                    return Some(In::DialFailed { target, reason: error.to_string() });
+                    return Some(ShardInput::DialFailed { target, reason: error.to_string() });
                 }
                 Happened::Down { stood: true, meta: Origin::Dialled(_), .. } => {
-                    return Some(In::WireDown { wire });
+                    return Some(ShardInput::WireDown { wire });
                 }
                 Happened::Down { error, stood, meta: Origin::Accepted(peer) } => {
                     self.log_end(&error, stood, peer);
                     if stood {
-                        return Some(In::WireDown { wire });
+                        return Some(ShardInput::WireDown { wire });
                     }
                 }
             }
@@ -342,7 +344,7 @@ impl Process {
                         ToShard::Undeploy(app) => self.executor.deployed(&app.name, None),
                         _ => {}
                     }
-                    self.inputs.push_back(In::Control(message));
+                    self.inputs.push_back(ShardInput::Control(message));
                 }
                 (ToProcess::Wire { tls, gate }, Some(descriptor)) => self.take_wire(descriptor, tls, gate),
                 (ToProcess::Wire { .. }, None) => {
@@ -394,7 +396,7 @@ impl Process {
             Ok(self.table.insert(self.poll.registry(), token, wire, origin, self.at)?)
         });
         if let Err(error) = inserted {
-            self.inputs.push_back(In::DialFailed { target, reason: format!("{error:#}") });
+            self.inputs.push_back(ShardInput::DialFailed { target, reason: format!("{error:#}") });
         }
     }
 
@@ -407,7 +409,7 @@ impl Process {
         }
     }
 
-    fn step(&mut self, input: In) {
+    fn step(&mut self, input: ShardInput) {
         let mut outs = std::mem::take(&mut self.outs);
         self.shard.step(self.now, input, &mut outs);
         for out in outs.drain(..) {
@@ -416,57 +418,57 @@ impl Process {
         self.outs = outs;
     }
 
-    fn perform(&mut self, out: Out) {
+    fn perform(&mut self, out: ShardOutput) {
         match out {
-            Out::Send { wire, frame } => self.table.send(wire.0, frame),
-            Out::Run(run) => self.executor.run(run),
-            Out::CloseWire { wire } => {
+            ShardOutput::Send { wire, frame } => self.table.send(wire.0, frame),
+            ShardOutput::Run(run) => self.executor.run(run),
+            ShardOutput::CloseWire { wire } => {
                 if self.table.close(wire.0).is_some() {
-                    self.inputs.push_back(In::WireDown { wire });
+                    self.inputs.push_back(ShardInput::WireDown { wire });
                 }
             }
-            Out::Dial { target } => self.dial(target),
-            Out::Start { cell, image, seed, app, session, place } => {
+            ShardOutput::Dial { target } => self.dial(target),
+            ShardOutput::Start { cell, image, seed, app, session, place } => {
                 self.executor.place(cell, (app, session), place);
                 self.executor.start_cell(cell, image, seed, &mut self.inputs);
             }
-            Out::Restore { cell, session, image, keys, checkpoints, stands_by, app, place } => {
+            ShardOutput::Restore { cell, session, image, keys, checkpoints, stands_by, app, place } => {
                 self.executor.place(cell, (app, Some(session)), place);
                 if stands_by {
                     self.executor.stand_by(cell, Standing::new(session, image, keys.clone()));
                 }
                 self.executor.restore(cell, session, image, keys, checkpoints);
             }
-            Out::Advance { cell, meta } => self.executor.advance(cell, meta, &mut self.inputs),
-            Out::Copy { cell, base } => {
+            ShardOutput::Advance { cell, meta } => self.executor.advance(cell, meta, &mut self.inputs),
+            ShardOutput::Copy { cell, base } => {
                 // What is ready does not wait for the pause.
                 self.table.flush();
                 self.executor.copy(cell, base);
             }
-            Out::Checkpoint { cell, header, seal } => {
+            ShardOutput::Checkpoint { cell, header, seal } => {
                 self.executor.checkpoint(cell, header, seal, &mut self.inputs);
             }
-            Out::Hash { cell } => self.executor.hash(cell),
-            Out::Record { wish, gathered, edge, unix_ns } => {
-                self.executor.record(wish, gathered, (edge, unix_ns), &mut self.inputs);
+            ShardOutput::Hash { cell } => self.executor.hash(cell),
+            ShardOutput::Record { request, gathered, edge, unix_ns } => {
+                self.executor.record(request, gathered, (edge, unix_ns), &mut self.inputs);
             }
-            Out::Part { cell, bytes } => self.executor.part(cell, bytes),
-            Out::Remove { cell } => self.executor.remove(cell),
-            Out::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),
-            Out::Control(FromShard::Counted(mut counted)) => {
+            ShardOutput::Part { cell, bytes } => self.executor.part(cell, bytes),
+            ShardOutput::Remove { cell } => self.executor.remove(cell),
+            ShardOutput::WakeAt { mono_ns } => self.wake_at = Some(mono_ns),
+            ShardOutput::Control(FromShard::Counted(mut counted)) => {
                 counted.counters.extend(self.executor.counters());
                 for message in Counted::messages(counted.tag, counted.counters) {
                     self.passage.send(&message.to_bytes(), None);
                 }
             }
-            Out::Control(FromShard::Note(mut note)) => {
+            ShardOutput::Control(FromShard::Note(mut note)) => {
                 let session = note.session.filter(|_| note.guest);
                 if let Some(words) = session.and_then(|session| self.executor.last_words(session)) {
                     note.text += &format!("; it printed: {words}");
                 }
                 self.passage.send(&FromShard::Note(note).to_bytes(), None);
             }
-            Out::Control(message) => self.passage.send(&message.to_bytes(), None),
+            ShardOutput::Control(message) => self.passage.send(&message.to_bytes(), None),
         }
     }
 }

@@ -20,7 +20,7 @@ use marram_agent::net::{
 };
 use marram_edge::{
     api::FromShard,
-    control::{self, Control, Request},
+    control::{self, Control, ControlRequest},
 };
 use marram_sandbox::run_soon;
 use mio::{
@@ -49,7 +49,7 @@ const ACCEPTS: usize = 64;
 pub(super) struct Supervisor {
     poll: Poll,
     control: Control,
-    outs: Vec<control::Out>,
+    outs: Vec<control::ControlOutput>,
     messages: Vec<FromShard>,
     door: EdgeDoor,
     listeners: Vec<TcpListener>,
@@ -58,7 +58,7 @@ pub(super) struct Supervisor {
     admin: AdminChannel,
     fetcher: Fetcher,
     witnesses: Witnesses,
-    replies: BTreeMap<u64, SyncSender<control::Answer>>,
+    replies: BTreeMap<u64, SyncSender<control::ControlAnswer>>,
     overdue: VecDeque<(Instant, u64)>,
     next_tag: u64,
     gate: Option<Gate>,
@@ -106,7 +106,7 @@ impl Supervisor {
         let lines = lines.map(Arc::new);
         let fetcher = Fetcher::new(fetch, Arc::clone(&admin.waker));
         let witnesses = Witnesses::new(coordinating, Arc::clone(&admin.waker));
-        let control = Control::new(control::Config {
+        let control = Control::new(control::ControlConfig {
             edge: options.name.clone(),
             shards,
             sessions_max: options.limits.sessions_max,
@@ -162,7 +162,7 @@ impl Supervisor {
     pub(super) fn run(&mut self) -> anyhow::Result<()> {
         run_soon();
         if let Some(gate) = &self.gate {
-            self.step(control::In::Gate { host: gate.host });
+            self.step(control::ControlInput::Gate { host: gate.host });
         }
         // Questions may have come before there was a poll to wake.
         self.woken();
@@ -213,7 +213,7 @@ impl Supervisor {
     fn start_processes(&mut self) {
         for index in 0..self.processes.len() {
             if self.processes[index].start_if_due(self.poll.registry(), self.now) {
-                self.step(control::In::ShardUp { shard: shard_number(index) });
+                self.step(control::ControlInput::ShardUp { shard: shard_number(index) });
             }
         }
     }
@@ -224,11 +224,11 @@ impl Supervisor {
         let alive = process.read(&mut messages, self.now);
         let shard = shard_number(index);
         for message in messages.drain(..) {
-            self.step(control::In::FromShard { shard, message });
+            self.step(control::ControlInput::FromShard { shard, message });
         }
         self.messages = messages;
         if !alive {
-            self.step(control::In::ShardDown { shard });
+            self.step(control::ControlInput::ShardDown { shard });
         }
     }
 
@@ -313,17 +313,17 @@ impl Supervisor {
             self.next_tag += 1;
             self.replies.insert(tag, reply);
             self.overdue.push_back((self.now + patience, tag));
-            if request == Request::Drain {
+            if request == ControlRequest::Drain {
                 // Whoever asks is told so before the process ends.
                 self.begin_drain(ANSWER_TIME);
             }
-            self.step(control::In::Request { tag, request });
+            self.step(control::ControlInput::Request { tag, request });
         }
         while let Some((shard, testified)) = self.witnesses.take() {
-            self.step(control::In::Testified { shard, testified });
+            self.step(control::ControlInput::WitnessAnswer { shard, testified });
         }
         while let Some((image, result)) = self.fetcher.take() {
-            self.step(control::In::Fetched { image, result });
+            self.step(control::ControlInput::Fetched { image, result });
         }
         while let Some((host, (shard, socket))) =
             self.gate.as_ref().and_then(|gate| Some((gate.host, gate.sockets.try_recv().ok()?)))
@@ -340,7 +340,10 @@ impl Supervisor {
         let wishes = Stop::take(&mut self.stop, self.stops);
         if wishes > 0 && self.stops == 0 {
             self.begin_drain(Duration::ZERO);
-            self.step(control::In::Request { tag: Own::Drain as u64, request: Request::Drain });
+            self.step(control::ControlInput::Request {
+                tag: Own::Drain as u64,
+                request: ControlRequest::Drain,
+            });
         }
         self.stops += wishes;
     }
@@ -359,7 +362,7 @@ impl Supervisor {
     fn ask_sessions(&mut self, own: Own) {
         let tag = own as u64;
         self.overdue.push_back((self.now + ANSWER_TIME, tag));
-        self.step(control::In::Request { tag, request: Request::Sessions });
+        self.step(control::ControlInput::Request { tag, request: ControlRequest::Sessions });
     }
 
     fn expire(&mut self) {
@@ -369,7 +372,7 @@ impl Supervisor {
         let now = self.now;
         while let Some(position) = self.overdue.iter().position(|(deadline, _)| *deadline <= now) {
             if let Some((_, tag)) = self.overdue.remove(position) {
-                self.step(control::In::Overdue { tag });
+                self.step(control::ControlInput::Overdue { tag });
             }
         }
         if self.drain.as_mut().is_some_and(|drain| drain.gives_up(now)) {
@@ -377,7 +380,7 @@ impl Supervisor {
         }
     }
 
-    fn step(&mut self, input: control::In) {
+    fn step(&mut self, input: control::ControlInput) {
         let mut outs = std::mem::take(&mut self.outs);
         self.control.step(input, &mut outs);
         for out in outs.drain(..) {
@@ -386,14 +389,14 @@ impl Supervisor {
         self.outs = outs;
     }
 
-    fn perform(&mut self, out: control::Out) {
+    fn perform(&mut self, out: control::ControlOutput) {
         match out {
-            control::Out::ToShard { shard, message } => {
+            control::ControlOutput::ToShard { shard, message } => {
                 if let Some(process) = self.processes.get_mut(usize::from(shard)) {
                     process.send(&ToProcess::Control(Box::new(message)), None);
                 }
             }
-            control::Out::Answer { tag, answer } => {
+            control::ControlOutput::Answer { tag, answer } => {
                 self.overdue.retain(|(_, other)| *other != tag);
                 if let Some(drain) = self.drain.as_mut().filter(|_| tag < FIRST_TAG) {
                     drain.answered(tag, &answer);
@@ -402,12 +405,12 @@ impl Supervisor {
                     let _ = reply.try_send(answer);
                 }
             }
-            control::Out::Fetch { image } => self.fetcher.start(image),
-            control::Out::AskWitness { shard, seek } => self.witnesses.ask(shard, seek),
-            control::Out::TellWitness(saw) => self.witnesses.tell(saw),
-            control::Out::Log(level, text) => self.log(level, &text),
+            control::ControlOutput::Fetch { image } => self.fetcher.start(image),
+            control::ControlOutput::AskWitness { shard, seek } => self.witnesses.ask(shard, seek),
+            control::ControlOutput::TellWitness(saw) => self.witnesses.tell(saw),
+            control::ControlOutput::Log(level, text) => self.log(level, &text),
             // A drain begins before the control hears of it.
-            control::Out::Drained => self.drain.iter_mut().for_each(Drain::drained),
+            control::ControlOutput::Drained => self.drain.iter_mut().for_each(Drain::drained),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Asking the coordinator, beside the supervisor's thread, what clients were seen to have.
 
 use marram_edge::{
-    api::{Saw, Seek, Testified},
+    api::{WitnessAnswer, WitnessQuery, WitnessReport},
     coordinator::{Ask, AskAnswer},
 };
 use std::{
@@ -21,8 +21,8 @@ pub type Coordinating = Arc<dyn Fn(Ask, Answered) + Send + Sync>;
 /// Questions on their way.
 pub(super) struct Witnesses {
     coordinator: Option<Coordinating>,
-    sender: Sender<(u8, Testified)>,
-    testified: Receiver<(u8, Testified)>,
+    sender: Sender<(u8, WitnessAnswer)>,
+    testified: Receiver<(u8, WitnessAnswer)>,
     waker: Arc<OnceLock<mio::Waker>>,
 }
 
@@ -39,17 +39,17 @@ impl Witnesses {
     }
 
     /// Asks for a shard.
-    pub(super) fn ask(&self, shard: u8, seek: Seek) {
+    pub(super) fn ask(&self, shard: u8, seek: WitnessQuery) {
         let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
         let answered = move |answer| {
-            let Seek { session, generation } = seek;
+            let WitnessQuery { session, generation } = seek;
             let (seen, away) = match answer {
                 AskAnswer::Witnessed(seen) => (seen, None),
                 AskAnswer::Away(why) | AskAnswer::Refused(why) => (None, Some(why)),
                 other => (None, Some(format!("the coordinator answered {other:?}"))),
             };
             // Fails only when the supervisor has stopped.
-            let _ = sender.send((shard, Testified { session, generation, seen, away }));
+            let _ = sender.send((shard, WitnessAnswer { session, generation, seen, away }));
             if let Some(waker) = waker.get() {
                 let _ = waker.wake();
             }
@@ -61,15 +61,15 @@ impl Witnesses {
     }
 
     /// Tells of a session.
-    pub(super) fn tell(&self, saw: Saw) {
+    pub(super) fn tell(&self, saw: WitnessReport) {
         if let Some(coordinator) = &self.coordinator {
-            let Saw { session, seen } = saw;
+            let WitnessReport { session, seen } = saw;
             coordinator(Ask::Witness { session, seen }, Box::new(drop));
         }
     }
 
     /// The next answer, if one is there, and for which shard.
-    pub(super) fn take(&self) -> Option<(u8, Testified)> {
+    pub(super) fn take(&self) -> Option<(u8, WitnessAnswer)> {
         self.testified.try_recv().ok()
     }
 }

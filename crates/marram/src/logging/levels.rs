@@ -1,6 +1,6 @@
 //! How much is logged, of each part of the program on its own: `info,agent=debug`.
 
-use marram_edge::near;
+use marram_edge::suggest;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use std::fmt;
@@ -100,7 +100,7 @@ impl FromStr for Levels {
         let level = |text: &str| {
             Level::read(text.trim()).ok_or_else(|| {
                 let names = Level::ALL.map(|(name, _)| name);
-                let guess = near::guess(text.trim(), names);
+                let guess = suggest::did_you_mean(text.trim(), names);
                 format!("there is no level `{}`{guess}; there are {}", text.trim(), listed(&names))
             })
         };
@@ -112,7 +112,7 @@ impl FromStr for Levels {
             };
             let (part, names) = (part.trim(), PARTS.map(|(name, _)| name));
             let Some(name) = names.into_iter().find(|name| *name == part) else {
-                let guess = near::guess(part, names);
+                let guess = suggest::did_you_mean(part, names);
                 return Err(format!("no part is called `{part}`{guess}; there are {}", listed(&names)));
             };
             levels.parts.push((name, level(of)?));

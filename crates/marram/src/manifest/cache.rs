@@ -2,7 +2,7 @@
 
 use crate::config::source::{Problem, Source};
 use crate::config::units::{Size, Time};
-use marram_edge::cache::{ENTRY_CHARGE, Policy};
+use marram_edge::cache::{CachePolicy, ENTRY_CHARGE};
 use serde::Deserialize;
 use std::time::Duration;
 use toml::Spanned;
@@ -43,7 +43,7 @@ pub(super) struct Written {
 }
 
 impl Written {
-    pub(super) fn resolve(self, source: &Source) -> Result<Policy, Problem> {
+    pub(super) fn resolve(self, source: &Source) -> Result<CachePolicy, Problem> {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let or = |time: Option<Time>, default: Duration| ms(time.map_or(default, |time| time.0));
         let bytes_max = self.max_bytes.as_ref().map_or(BYTES, |size| size.get_ref().0);
@@ -62,7 +62,7 @@ impl Written {
             return Err(source.problem(&self.origin.span(), what));
         }
         let slash = if origin.ends_with('/') { "" } else { "/" };
-        Ok(Policy {
+        Ok(CachePolicy {
             origin: format!("{origin}{slash}"),
             ttl_ms: or(self.ttl, TTL),
             ttl_max_ms: or(self.ttl_max, TTL_MAX),
@@ -104,9 +104,9 @@ fn check(origin: &str) -> Result<(), &'static str> {
 mod tests {
     use crate::config::source::Source;
     use crate::manifest::Manifest;
-    use marram_edge::cache::Policy;
+    use marram_edge::cache::CachePolicy;
 
-    fn parse(cache: &str) -> Result<Policy, String> {
+    fn parse(cache: &str) -> Result<CachePolicy, String> {
         let text = format!("name = \"a\"\nmodule = \"a.wasm\"\n[cache]\n{cache}\n");
         let parsed = Manifest::parse(&Source::new("marram.toml", text));
         parsed.map(|manifest| manifest.cache.unwrap()).map_err(|problem| problem.to_string())

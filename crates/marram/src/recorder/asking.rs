@@ -1,6 +1,6 @@
 //! How the admin thread asks the recorder, which lives on a loop of its own. Knows no HTTP.
 
-use marram_session::recorder::Row;
+use marram_session::recorder::RecorderRow;
 use std::{
     fmt,
     sync::{
@@ -30,7 +30,7 @@ pub struct Figure {
 pub(crate) enum Question {
     Figures(SyncSender<Vec<Figure>>),
     /// Sessions, each with how the edge that feeds it was configured.
-    Sessions(SyncSender<Vec<(Row, Option<String>)>>),
+    Sessions(SyncSender<Vec<(RecorderRow, Option<String>)>>),
 }
 
 /// There is no answer: the recorder is busy, or has stopped.
@@ -84,7 +84,7 @@ impl Client {
     ///
     /// # Errors
     /// If there is no answer.
-    pub fn sessions(&self) -> Result<Vec<(Row, Option<String>)>, Unanswered> {
+    pub fn sessions(&self) -> Result<Vec<(RecorderRow, Option<String>)>, Unanswered> {
         self.ask(Question::Sessions)
     }
 

@@ -5,7 +5,7 @@ use super::file::{self, Broken};
 use anyhow::Context;
 use bytes::BytesMut;
 use marram_agent::net::Limiter;
-use marram_session::recorder::Store;
+use marram_session::recorder::FileOperation;
 use marram_wire::{frame::Frame, id::SessionId};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -55,7 +55,7 @@ pub(super) struct Figures {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<(SessionId, Store, u64)>,
+    waiting: VecDeque<(SessionId, FileOperation, u64)>,
     bytes: u64,
     busy: bool,
     closed: bool,
@@ -117,12 +117,12 @@ impl Disk {
     }
 
     /// Has something written later, if there is room.
-    pub(super) fn store(&mut self, now: Instant, session: SessionId, store: Store) {
+    pub(super) fn store(&mut self, now: Instant, session: SessionId, store: FileOperation) {
         let store = match store {
-            Store::Append(_) if self.behind.contains(&session) => return,
-            Store::Remove => {
+            FileOperation::Append(_) if self.behind.contains(&session) => return,
+            FileOperation::Remove => {
                 self.behind.remove(&session);
-                Store::Remove
+                FileOperation::Remove
             }
             other if self.queue.lock().bytes < QUEUE_MAX => {
                 self.behind.remove(&session);
@@ -136,15 +136,15 @@ impl Disk {
                 }
                 // What it has is an older state, which is good as such, unless another history was to replace it.
                 match other {
-                    Store::Begin(_) => Store::Remove,
+                    FileOperation::Begin(_) => FileOperation::Remove,
                     _ => return,
                 }
             }
         };
         let bytes = match &store {
-            Store::Begin(frames) => frames.iter().map(size).sum(),
-            Store::Append(frame) => size(frame),
-            Store::Remove => 0,
+            FileOperation::Begin(frames) => frames.iter().map(size).sum(),
+            FileOperation::Append(frame) => size(frame),
+            FileOperation::Remove => 0,
         };
         let mut state = self.queue.lock();
         state.bytes += bytes;
@@ -236,11 +236,11 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, session: SessionId, store: Store) -> io::Result<()> {
+    fn write(&mut self, session: SessionId, store: FileOperation) -> io::Result<()> {
         match store {
-            Store::Begin(frames) => self.begin(session, &frames),
-            Store::Append(frame) => self.append(session, &frame),
-            Store::Remove => {
+            FileOperation::Begin(frames) => self.begin(session, &frames),
+            FileOperation::Append(frame) => self.append(session, &frame),
+            FileOperation::Remove => {
                 self.open.remove(&session);
                 self.broken.remove(&session);
                 match fs::remove_file(path(&self.directory, session, KEPT)) {
@@ -471,16 +471,16 @@ mod tests {
         let mut disk = place.start();
         let now = Instant::now();
         for number in 0..3 {
-            disk.store(now, session(number), Store::Begin(vec![ping(1), ping(2)]));
-            disk.store(now, session(number), Store::Append(ping(3)));
+            disk.store(now, session(number), FileOperation::Begin(vec![ping(1), ping(2)]));
+            disk.store(now, session(number), FileOperation::Append(ping(3)));
         }
-        disk.store(now, session(1), Store::Begin(vec![ping(9)]));
-        disk.store(now, session(1), Store::Append(ping(10)));
-        disk.store(now, session(2), Store::Remove);
+        disk.store(now, session(1), FileOperation::Begin(vec![ping(9)]));
+        disk.store(now, session(1), FileOperation::Append(ping(10)));
+        disk.store(now, session(2), FileOperation::Remove);
         assert!(disk.finish(LONG));
         // A process that goes on with files that another one began.
         let mut disk = place.start();
-        disk.store(now, session(0), Store::Append(ping(4)));
+        disk.store(now, session(0), FileOperation::Append(ping(4)));
         assert!(disk.finish(LONG));
         let (mut loaded, refused) = place.load();
         loaded.sort_unstable_by_key(|(session, _)| *session);
@@ -500,8 +500,8 @@ mod tests {
         fs::write(path(&place.0, session(0), NEW), b"half").expect("there is room");
         fs::set_permissions(path(&place.0, session(0), NEW), Permissions::from_mode(0o644)).expect("ours");
         let mut disk = place.start();
-        disk.store(Instant::now(), session(0), Store::Begin(vec![ping(1)]));
-        disk.store(Instant::now(), session(0), Store::Append(ping(2)));
+        disk.store(Instant::now(), session(0), FileOperation::Begin(vec![ping(1)]));
+        disk.store(Instant::now(), session(0), FileOperation::Append(ping(2)));
         assert!(disk.finish(LONG));
         assert_eq!(mode(&kept), 0o600);
         // From a recorder that gave others access.
@@ -517,7 +517,7 @@ mod tests {
         let mut disk = place.start();
         let now = Instant::now();
         for number in 0..3 {
-            disk.store(now, session(number), Store::Begin(vec![ping(1), ping(2), ping(3)]));
+            disk.store(now, session(number), FileOperation::Begin(vec![ping(1), ping(2), ping(3)]));
         }
         assert!(disk.finish(LONG));
         let torn = path(&place.0, session(0), KEPT);
@@ -548,12 +548,12 @@ mod tests {
         let place = Place::new("failing");
         let mut disk = place.start();
         let now = Instant::now();
-        disk.store(now, session(0), Store::Begin(vec![ping(1)]));
+        disk.store(now, session(0), FileOperation::Begin(vec![ping(1)]));
         // Nothing can be written where a directory is.
         fs::create_dir(path(&place.0, session(1), NEW)).expect("there is room");
-        disk.store(now, session(1), Store::Begin(vec![ping(1)]));
-        disk.store(now, session(1), Store::Append(ping(2)));
-        disk.store(now, session(0), Store::Append(ping(2)));
+        disk.store(now, session(1), FileOperation::Begin(vec![ping(1)]));
+        disk.store(now, session(1), FileOperation::Append(ping(2)));
+        disk.store(now, session(0), FileOperation::Append(ping(2)));
         let figures = Arc::clone(&disk.figures);
         assert!(disk.finish(LONG));
         assert_eq!(figures.failed.load(Ordering::Relaxed), 1);
@@ -566,22 +566,25 @@ mod tests {
         let mut disk = Disk { queue: Arc::clone(&queue), figures: Arc::default(), behind, limiter };
         let part = |size: usize| Frame::from(CheckpointPart { channel: 1, bytes: vec![0; size].into() });
         let whole = usize::try_from(QUEUE_MAX).expect("it fits");
-        disk.store(now, session(0), Store::Begin(vec![part(whole)]));
+        disk.store(now, session(0), FileOperation::Begin(vec![part(whole)]));
         for number in 0..100 {
-            disk.store(now, session(0), Store::Append(ping(number)));
-            disk.store(now, session(1), Store::Begin(vec![ping(number)]));
+            disk.store(now, session(0), FileOperation::Append(ping(number)));
+            disk.store(now, session(1), FileOperation::Begin(vec![ping(number)]));
         }
         let waiting: Vec<_> =
             queue.lock().waiting.drain(..).map(|(session, store, _)| (session, store)).collect();
-        assert!(matches!(waiting[0], (_, Store::Begin(_))));
+        assert!(matches!(waiting[0], (_, FileOperation::Begin(_))));
         // Of the first, the file stays as it is; of the other, which has another history, it goes.
-        assert!(waiting[1..].iter().all(|waiting| *waiting == (session(1), Store::Remove)), "{waiting:?}");
+        assert!(
+            waiting[1..].iter().all(|waiting| *waiting == (session(1), FileOperation::Remove)),
+            "{waiting:?}"
+        );
         // There is room again: the first one may not go on behind what was left out.
         queue.lock().bytes = 0;
-        disk.store(now, session(0), Store::Append(ping(1)));
+        disk.store(now, session(0), FileOperation::Append(ping(1)));
         assert!(queue.lock().waiting.is_empty());
-        disk.store(now, session(0), Store::Begin(vec![ping(1)]));
-        disk.store(now, session(0), Store::Append(ping(2)));
+        disk.store(now, session(0), FileOperation::Begin(vec![ping(1)]));
+        disk.store(now, session(0), FileOperation::Append(ping(2)));
         assert_eq!(queue.lock().waiting.len(), 2);
         assert!(!disk.finish(Duration::ZERO));
     }

@@ -12,7 +12,7 @@ use marram_agent::{
 use marram_session::{
     agent::{Target, WireId},
     dialer,
-    recorder::{Config, In, Out, Recorder, Report, Row},
+    recorder::{Recorder, RecorderConfig, RecorderInput, RecorderOutput, RecorderReport, RecorderRow},
 };
 use mio::{Events, Interest, Poll, Waker, net::UnixStream};
 use std::{
@@ -31,8 +31,8 @@ const WIRE: u64 = 1;
 pub(super) struct Shell {
     poll: Poll,
     recorder: Recorder,
-    outs: Vec<Out>,
-    inputs: VecDeque<In>,
+    outs: Vec<RecorderOutput>,
+    inputs: VecDeque<RecorderInput>,
     reacher: Reacher,
     table: Table<Target>,
     disk: Option<Disk>,
@@ -47,12 +47,12 @@ pub(super) struct Shell {
     drain: Duration,
 }
 
-fn config(options: &Options, edges: usize) -> anyhow::Result<Config> {
+fn config(options: &Options, edges: usize) -> anyhow::Result<RecorderConfig> {
     let timeouts = &options.timeouts;
-    Ok(Config {
+    Ok(RecorderConfig {
         name: options.name.clone(),
         key: options.key.clone(),
-        dialer: dialer::Config {
+        dialer: dialer::DialerConfig {
             edges: u16::try_from(edges)?,
             heartbeat_interval_ns: nanos(timeouts.heartbeat_interval),
             heartbeat_timeout_ns: nanos(timeouts.heartbeat_timeout),
@@ -136,7 +136,7 @@ impl Shell {
 
     fn end(mut self) -> anyhow::Result<()> {
         info!(sessions = self.recorder.session_count(), "stopping");
-        self.step(In::Stop);
+        self.step(RecorderInput::Stop);
         self.table.flush();
         if let Some(disk) = self.disk.take()
             && !disk.finish(self.drain)
@@ -164,7 +164,7 @@ impl Shell {
         // After what has arrived, so that an edge is not taken for silent whose word was only not read yet.
         if self.wake_at.is_some_and(|at| at <= self.clock.now_ns()) {
             self.wake_at = None;
-            self.step(In::Wake);
+            self.step(RecorderInput::Wake);
         }
         self.table.flush();
         while let Ok(question) = self.questions.asked.try_recv() {
@@ -172,39 +172,41 @@ impl Shell {
         }
     }
 
-    fn next_input(&mut self) -> Option<In> {
+    fn next_input(&mut self) -> Option<RecorderInput> {
         if let Some(input) = self.inputs.pop_front() {
             return Some(input);
         }
         let (id, happened) = self.table.next_happened()?;
         let wire = WireId(id);
         Some(match happened {
-            Happened::Up(target, _) => In::WireUp { wire, target },
-            Happened::Frame(frame) => In::Frame { wire, frame },
-            Happened::Down { error, stood: true, .. } => In::WireDown { wire, reason: error.to_string() },
+            Happened::Up(target, _) => RecorderInput::WireUp { wire, target },
+            Happened::Frame(frame) => RecorderInput::Frame { wire, frame },
+            Happened::Down { error, stood: true, .. } => {
+                RecorderInput::WireDown { wire, reason: error.to_string() }
+            }
             Happened::Down { error, stood: false, meta: target } => {
-                In::DialFailed { target, reason: error.to_string() }
+                RecorderInput::DialFailed { target, reason: error.to_string() }
             }
         })
     }
 
-    fn step(&mut self, input: In) {
+    fn step(&mut self, input: RecorderInput) {
         let mut outs = std::mem::take(&mut self.outs);
         self.recorder.step(self.clock.now_ns(), input, &mut outs);
         for out in outs.drain(..) {
             match out {
-                Out::Send { wire, frame } => self.table.send(wire.0, frame),
-                Out::Dial { target } => self.dial(target),
-                Out::CloseWire { wire, .. } => {
+                RecorderOutput::Send { wire, frame } => self.table.send(wire.0, frame),
+                RecorderOutput::Dial { target } => self.dial(target),
+                RecorderOutput::CloseWire { wire, .. } => {
                     self.table.close(wire.0);
                 }
-                Out::Store { session, store } => {
+                RecorderOutput::Store { session, store } => {
                     if let Some(disk) = &mut self.disk {
                         disk.store(self.clock.now(), session, store);
                     }
                 }
-                Out::WakeAt { now_ns } => self.wake_at = Some(now_ns),
-                Out::Report(report) => self.report(&report),
+                RecorderOutput::WakeAt { now_ns } => self.wake_at = Some(now_ns),
+                RecorderOutput::Report(report) => self.report(&report),
             }
         }
         self.outs = outs;
@@ -222,7 +224,7 @@ impl Shell {
             Ok(self.table.insert(self.poll.registry(), token, wire, target, self.clock.now())?)
         });
         if let Err(error) = inserted {
-            self.inputs.push_back(In::DialFailed { target, reason: format!("{error:#}") });
+            self.inputs.push_back(RecorderInput::DialFailed { target, reason: format!("{error:#}") });
         }
     }
 
@@ -237,10 +239,10 @@ impl Shell {
 
     /// Every report is a line at debug level, for programs that follow them; people read the others, of which there are only so
     /// many a second.
-    fn report(&mut self, report: &Report) {
+    fn report(&mut self, report: &RecorderReport) {
         let now = self.clock.now();
         match report {
-            Report::EdgeUp { target, name } => {
+            RecorderReport::EdgeUp { target, name } => {
                 debug!(
                     event = "edge_up",
                     edge = self.edges.name(*target),
@@ -250,29 +252,29 @@ impl Shell {
                 );
                 self.edges.up(*target, name, now);
             }
-            Report::EdgeDown { target, reason, suspected } => {
+            RecorderReport::EdgeDown { target, reason, suspected } => {
                 let edge = self.edges.name(*target);
                 debug!(event = "edge_down", edge, shard = target.shard, reason, suspected, "report");
                 self.edges.down(*target, reason, *suspected, now);
             }
-            Report::Kept { session, app, generation, target } => {
+            RecorderReport::Kept { session, app, generation, target } => {
                 let (edge, shard) = (self.edges.name(*target), target.shard);
                 debug!(event = "recorded", %session, app, %generation, edge, shard, "report");
             }
-            Report::Refused { session, code, reason } => {
+            RecorderReport::Refused { session, code, reason } => {
                 debug!(event = "refused", %session, ?code, reason, "report");
                 if let Some(swallowed) = self.refusals.pass(now) {
                     warn!(%session, ?code, %reason, swallowed, "a session is not kept");
                 }
             }
-            Report::Recalled { session, target, bytes } => {
+            RecorderReport::Recalled { session, target, bytes } => {
                 let (edge, shard) = (self.edges.name(*target), target.shard);
                 debug!(event = "recalled", %session, edge, shard, bytes, "report");
                 if let (Some(bytes), Some(swallowed)) = (bytes, self.recalls.pass(now)) {
                     info!(%session, edge, shard, bytes, swallowed, "a session was recalled");
                 }
             }
-            Report::Forgotten { session, lingered } => {
+            RecorderReport::Forgotten { session, lingered } => {
                 debug!(event = "forgotten", %session, lingered, "report");
             }
         }
@@ -283,7 +285,7 @@ impl Shell {
         match question {
             Question::Figures(reply) => drop(reply.try_send(self.figures())),
             Question::Sessions(reply) => {
-                let name = |row: &Row| row.target.map(|target| self.edges.name(target).to_owned());
+                let name = |row: &RecorderRow| row.target.map(|target| self.edges.name(target).to_owned());
                 let rows = self.recorder.sessions().map(|row| {
                     let name = name(&row);
                     (row, name)

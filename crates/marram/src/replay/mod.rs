@@ -5,7 +5,7 @@ pub mod show;
 pub mod span;
 
 use marram_sandbox::{ReplayError, Replayer, StageState, Step};
-use marram_session::{cell::Output, replay::Came};
+use marram_session::{cell::CellOutput, replay::StepResult};
 use span::Span;
 
 /// When to stop before the recording ends.
@@ -53,7 +53,7 @@ pub fn run(
         }
         let Some(step) = replayer.step()? else { return Ok(Halt::End) };
         let goes_on = see(replayer, &step);
-        if let Came::Stopped(reason) = &step.came {
+        if let StepResult::Stopped(reason) = &step.came {
             return Ok(Halt::Stopped(reason.clone()));
         }
         if breaks
@@ -80,12 +80,12 @@ fn read(replayer: &Replayer, span: &Span) -> Vec<u8> {
     replayer.memory(span.stage, span.range()).unwrap_or_default()
 }
 
-fn holds(output: &Output, wanted: &[u8]) -> bool {
+fn holds(output: &CellOutput, wanted: &[u8]) -> bool {
     match output {
-        Output::Message { payload, .. } => {
+        CellOutput::Message { payload, .. } => {
             wanted.is_empty() || payload.windows(wanted.len()).any(|window| window == wanted)
         }
-        Output::Close { .. } | Output::Pause { .. } | Output::Resume { .. } => false,
+        CellOutput::Close { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => false,
     }
 }
 

@@ -3,15 +3,15 @@
 use super::Change;
 use marram_sandbox::{StageState, Step};
 use marram_session::{
-    cell::{Input, Output, TaskChange, TimerChange},
-    replay::Came,
+    cell::{CellInput, CellOutput, TaskChange, TimerChange},
+    replay::StepResult,
 };
 use marram_wire::{
     header::{Lock, Task},
     id::Port,
     log::{Cursor, Event},
     peer::Peer,
-    recording::{Recording, Said},
+    recording::{RecordedMessage, Recording},
 };
 use std::fmt::Write;
 
@@ -65,16 +65,16 @@ fn client(peer: Option<&Peer>) -> String {
 
 /// What a handler was given.
 #[must_use]
-pub fn input(input: &Input) -> String {
+pub fn input(input: &CellInput) -> String {
     match input {
-        Input::Open { port: at, kind, peer } => {
+        CellInput::Open { port: at, kind, peer } => {
             format!("{} opens as {kind:?}{}", port(*at), client(peer.as_deref()))
         }
-        Input::Message { port: at, payload } => format!("{} says {}", port(*at), bytes(payload)),
-        Input::Close { port: at } => format!("{} closes", port(*at)),
-        Input::Gone { port: at } => format!("{} is gone", port(*at)),
-        Input::Timer { stage, token } => format!("timer {token} of stage {stage} fires"),
-        Input::Task { stage, token } => format!("task {token} of stage {stage} has its turn"),
+        CellInput::Message { port: at, payload } => format!("{} says {}", port(*at), bytes(payload)),
+        CellInput::Close { port: at } => format!("{} closes", port(*at)),
+        CellInput::Gone { port: at } => format!("{} is gone", port(*at)),
+        CellInput::Timer { stage, token } => format!("timer {token} of stage {stage} fires"),
+        CellInput::Task { stage, token } => format!("task {token} of stage {stage} has its turn"),
     }
 }
 
@@ -89,10 +89,10 @@ pub fn step(step: &Step) -> String {
     }
     for output in &step.outputs {
         let text = match output {
-            Output::Message { port: to, payload } => format!("-> {} {}", port(*to), bytes(payload)),
-            Output::Close { port: to } => format!("-> {} closed", port(*to)),
-            Output::Pause { stage, port: at } => format!("stage {stage} pauses {}", port(*at)),
-            Output::Resume { stage, port: at } => format!("stage {stage} resumes {}", port(*at)),
+            CellOutput::Message { port: to, payload } => format!("-> {} {}", port(*to), bytes(payload)),
+            CellOutput::Close { port: to } => format!("-> {} closed", port(*to)),
+            CellOutput::Pause { stage, port: at } => format!("stage {stage} pauses {}", port(*at)),
+            CellOutput::Resume { stage, port: at } => format!("stage {stage} resumes {}", port(*at)),
         };
         writeln!(out, "          {text}").expect("a string takes it");
     }
@@ -115,7 +115,7 @@ pub fn step(step: &Step) -> String {
         };
         writeln!(out, "          {text}").expect("a string takes it");
     }
-    if let Came::Stopped(reason) = &step.came {
+    if let StepResult::Stopped(reason) = &step.came {
         writeln!(out, "          is stopped: {}", plain(reason)).expect("a string takes it");
     }
     out
@@ -158,11 +158,11 @@ pub fn listing(recording: &Recording) -> String {
     out
 }
 
-fn message(said: &Said) -> String {
+fn message(said: &RecordedMessage) -> String {
     match said {
-        Said::Payload(payload) => format!("says {}", bytes(payload)),
-        Said::Close => "closes".into(),
-        Said::Redacted { size, digest } => format!("says {size} B of digest {}", hex(digest)),
+        RecordedMessage::Payload(payload) => format!("says {}", bytes(payload)),
+        RecordedMessage::Close => "closes".into(),
+        RecordedMessage::Redacted { size, digest } => format!("says {size} B of digest {}", hex(digest)),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::chain::{Chain, Image};
 use crate::images::Images;
 use crate::quotas::Quotas;
 use bytes::Bytes;
-use marram_session::cell::{Base, CellId, Input, Output, PortKind, Run, Seed};
+use marram_session::cell::{CellId, CellInput, CellOutput, CheckpointBase, PortKind, Run, Seed};
 use marram_wire::id::Port;
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,10 +37,15 @@ impl Line {
         for (port, kind) in [(Port::CLIENT, PortKind::Client), (Port::SERVER, PortKind::Server)] {
             finish(
                 &mut cells,
-                Run { cell: CELL, input: Input::Open { port, kind, peer: None }, now_ns: 0, logged: None },
+                Run {
+                    cell: CELL,
+                    input: CellInput::Open { port, kind, peer: None },
+                    now_ns: 0,
+                    logged: None,
+                },
             )?;
         }
-        cells.snapshot(CELL, Base::Image).map_err(|error| failed(&error))?;
+        cells.snapshot(CELL, CheckpointBase::Image).map_err(|error| failed(&error))?;
         Ok(Self { cells, uncovered: 0 })
     }
 
@@ -53,12 +58,14 @@ impl Line {
         self.uncovered += 1;
         if self.uncovered == COVER_MESSAGES {
             self.uncovered = 0;
-            self.cells.snapshot(CELL, Base::Previous).map_err(|error| BenchError(error.to_string()))?;
+            self.cells
+                .snapshot(CELL, CheckpointBase::Previous)
+                .map_err(|error| BenchError(error.to_string()))?;
         }
-        let input = Input::Message { port: Port::CLIENT, payload };
+        let input = CellInput::Message { port: Port::CLIENT, payload };
         let ran = finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0, logged: None })?;
-        match <[Output; 1]>::try_from(ran.outputs) {
-            Ok([Output::Message { port: Port::SERVER, payload }]) => Ok(payload),
+        match <[CellOutput; 1]>::try_from(ran.outputs) {
+            Ok([CellOutput::Message { port: Port::SERVER, payload }]) => Ok(payload),
             other => Err(BenchError(format!("a stage did not pass on a message: {other:?}"))),
         }
     }

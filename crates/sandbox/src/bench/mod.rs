@@ -14,7 +14,7 @@ use crate::checkpoint::{Decoded, Snapshot};
 use crate::images::Images;
 use crate::quotas::Quotas;
 use bytes::Bytes;
-use marram_session::cell::{Base, CellId, Input, Outcome, PortKind, Ran, Run, Seed};
+use marram_session::cell::{CellId, CellInput, CheckpointBase, PortKind, Ran, Run, RunOutcome, Seed};
 use marram_wire::id::Port;
 use std::sync::Arc;
 use std::time::Instant;
@@ -92,7 +92,7 @@ impl Workload {
         let mut payload = [0; 8];
         payload[..4].copy_from_slice(&count.min(self.pages).to_le_bytes());
         payload[4..].copy_from_slice(&stride.to_le_bytes());
-        let input = Input::Message { port: Port::CLIENT, payload: payload.to_vec().into() };
+        let input = CellInput::Message { port: Port::CLIENT, payload: payload.to_vec().into() };
         finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0, logged: None }).map(drop)
     }
 
@@ -100,7 +100,7 @@ impl Workload {
     ///
     /// # Errors
     /// If it cannot be taken.
-    pub fn checkpoint(&mut self, base: Base) -> Result<(Checkpoint, Vec<u8>), BenchError> {
+    pub fn checkpoint(&mut self, base: CheckpointBase) -> Result<(Checkpoint, Vec<u8>), BenchError> {
         let begun = Instant::now();
         let snapshot = self.cells.snapshot(CELL, base).map_err(|error| BenchError(error.to_string()))?;
         let pause_ns = nanoseconds(begun);
@@ -138,11 +138,11 @@ pub fn checkpoint_pauses(
     repeats: usize,
 ) -> Result<Vec<u64>, BenchError> {
     let mut workload = Workload::new(images, memory_bytes)?;
-    workload.checkpoint(Base::Image)?;
+    workload.checkpoint(CheckpointBase::Image)?;
     (0..repeats)
         .map(|_| {
             workload.write(dirty_pages)?;
-            workload.checkpoint(Base::Previous).map(|(checkpoint, _)| checkpoint.pause_ns)
+            workload.checkpoint(CheckpointBase::Previous).map(|(checkpoint, _)| checkpoint.pause_ns)
         })
         .collect()
 }
@@ -167,14 +167,14 @@ impl Echo {
 
     fn start(&mut self) -> Result<(), BenchError> {
         self.cells.start(CELL, &self.image, Seed([2; 32])).map_err(|error| BenchError(error.to_string()))?;
-        self.handle(Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None })
+        self.handle(CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None })
     }
 
     fn message(&mut self) -> Result<(), BenchError> {
-        self.handle(Input::Message { port: Port::CLIENT, payload: self.payload.clone() })
+        self.handle(CellInput::Message { port: Port::CLIENT, payload: self.payload.clone() })
     }
 
-    fn handle(&mut self, input: Input) -> Result<(), BenchError> {
+    fn handle(&mut self, input: CellInput) -> Result<(), BenchError> {
         finish(&mut self.cells, Run { cell: CELL, input, now_ns: 0, logged: None }).map(drop)
     }
 }
@@ -186,7 +186,7 @@ fn finish(cells: &mut Cells, run: Run) -> Result<Ran, BenchError> {
     loop {
         match progress {
             Progress::Pending => progress = cells.poll(cell),
-            Progress::Done(ran) if ran.outcome == Outcome::Idle => return Ok(ran),
+            Progress::Done(ran) if ran.outcome == RunOutcome::Idle => return Ok(ran),
             Progress::Done(ran) => return Err(BenchError(format!("{:?}", ran.outcome))),
         }
     }
@@ -223,7 +223,7 @@ pub fn lives(images: &Images, checkpointed: bool, repeats: usize) -> Result<Vec<
             echo.start()?;
             echo.message()?;
             if checkpointed {
-                for base in [Base::Image, Base::Previous] {
+                for base in [CheckpointBase::Image, CheckpointBase::Previous] {
                     echo.cells.snapshot(CELL, base).map_err(|error| BenchError(error.to_string()))?;
                 }
             }
@@ -265,11 +265,11 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("marram-bench-{}", std::process::id()));
         let images = Images::open(&dir).unwrap();
         let mut workload = Workload::new(&images, 1 << 20).unwrap();
-        let (full, bytes) = workload.checkpoint(Base::Image).unwrap();
+        let (full, bytes) = workload.checkpoint(CheckpointBase::Image).unwrap();
         assert_eq!(full.pages, 256);
         assert!(full.bytes > 255 * 4096, "{} bytes: it must not compress", full.bytes);
         workload.write(16).unwrap();
-        let (delta, more) = workload.checkpoint(Base::Previous).unwrap();
+        let (delta, more) = workload.checkpoint(CheckpointBase::Previous).unwrap();
         // The page that holds the message and the stream's state comes on top.
         assert_eq!(delta.pages, 17);
         workload.restore(&[bytes, more]).unwrap();

@@ -6,7 +6,7 @@ use crate::chain::{Chain, Image};
 use crate::images::Images;
 use crate::quotas::Quotas;
 use bytes::Bytes;
-use marram_session::cell::{Base, CellId, Input, PortKind, Run, Seed};
+use marram_session::cell::{CellId, CellInput, CheckpointBase, PortKind, Run, Seed};
 use marram_wire::id::Port;
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,8 +57,8 @@ impl Nursery {
         let cell = CellId(self.next);
         let seed = Seed([2; 32]);
         self.cells.start(cell, &self.images[app], seed).map_err(|error| BenchError(error.to_string()))?;
-        self.handle(cell, Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None })?;
-        self.handle(cell, Input::Message { port: Port::CLIENT, payload: self.message.clone() })?;
+        self.handle(cell, CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None })?;
+        self.handle(cell, CellInput::Message { port: Port::CLIENT, payload: self.message.clone() })?;
         Ok((cell, nanoseconds(begun)))
     }
 
@@ -68,7 +68,7 @@ impl Nursery {
     /// If the guest does not come to its end.
     pub fn message(&mut self, cell: CellId) -> Result<u64, BenchError> {
         let begun = Instant::now();
-        self.handle(cell, Input::Message { port: Port::CLIENT, payload: self.message.clone() })?;
+        self.handle(cell, CellInput::Message { port: Port::CLIENT, payload: self.message.clone() })?;
         Ok(nanoseconds(begun))
     }
 
@@ -80,7 +80,7 @@ impl Nursery {
     pub fn live(&mut self, app: usize) -> Result<u64, BenchError> {
         let begun = Instant::now();
         let (cell, _) = self.activate(app)?;
-        self.cells.snapshot(cell, Base::Image).map_err(|error| BenchError(error.to_string()))?;
+        self.cells.snapshot(cell, CheckpointBase::Image).map_err(|error| BenchError(error.to_string()))?;
         self.cells.remove(cell);
         self.cells.stock_one();
         Ok(nanoseconds(begun))
@@ -103,7 +103,7 @@ impl Nursery {
         self.cells.remove(cell);
     }
 
-    fn handle(&mut self, cell: CellId, input: Input) -> Result<(), BenchError> {
+    fn handle(&mut self, cell: CellId, input: CellInput) -> Result<(), BenchError> {
         finish(&mut self.cells, Run { cell, input, now_ns: 0, logged: None }).map(drop)
     }
 }

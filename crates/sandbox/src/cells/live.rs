@@ -10,7 +10,7 @@ use crate::dirty::{Method, Tracker};
 use crate::generator::{Generator, of_stage};
 use crate::host::{Blamed, Host, Hosts, Next, Order, Phase, Refusal};
 use crate::watch::Watch;
-use marram_session::cell::{Seed, Stop};
+use marram_session::cell::{CellStop, Seed};
 use marram_wire::id::Port;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -282,10 +282,10 @@ pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Whether the guest failed or the host could not go on.
-fn stop(error: &wasmtime::Error) -> Stop {
+fn stop(error: &wasmtime::Error) -> CellStop {
     match error.downcast_ref::<Refusal>() {
-        Some(Refusal::MachineMemory(_)) => Stop::Kill(reason(error)),
-        _ => Stop::Trap(reason(error)),
+        Some(Refusal::MachineMemory(_)) => CellStop::Kill(reason(error)),
+        _ => CellStop::Trap(reason(error)),
     }
 }
 

@@ -31,7 +31,7 @@ use bound::Bound;
 use bytes::Bytes;
 use driver::Drivers;
 use live::Live;
-use marram_session::cell::{CellId, Outcome, Ran, Run, Seed, Stop};
+use marram_session::cell::{CellId, CellStop, Ran, Run, RunOutcome, Seed};
 use marram_wire::id::ImageHash;
 use marram_wire::log::Found;
 use parting::Parting;
@@ -227,14 +227,18 @@ impl Cells {
     /// Gives a cell an input and runs its handlers, of all stages that have one to run, for at most the rest of a slice.
     ///
     /// A cell that is unknown, or not done with its last input, answers with a kill: the caller's books are wrong about it.
-    /// After any [`Outcome::Stopped`] the cell is gone.
+    /// After any [`RunOutcome::Stopped`] the cell is gone.
     pub fn run(&mut self, run: Run) -> Progress {
         let cell = run.cell;
         let Some(stages) = self.cells.get_mut(&cell) else {
-            return Progress::Done(stopped(cell, Stop::Kill("there is no such cell".into()), 0));
+            return Progress::Done(stopped(cell, CellStop::Kill("there is no such cell".into()), 0));
         };
         if !stages.are_quiet() {
-            return self.end(cell, Stop::Kill("it was given an input in the middle of a handler".into()), 0);
+            return self.end(
+                cell,
+                CellStop::Kill("it was given an input in the middle of a handler".into()),
+                0,
+            );
         }
         self.ticker.running();
         stages.begin(run);
@@ -245,10 +249,10 @@ impl Cells {
     /// Lets a preempted cell run for another slice.
     pub fn poll(&mut self, cell: CellId) -> Progress {
         let Some(stages) = self.cells.get_mut(&cell) else {
-            return Progress::Done(stopped(cell, Stop::Kill("there is no such cell".into()), 0));
+            return Progress::Done(stopped(cell, CellStop::Kill("there is no such cell".into()), 0));
         };
         if stages.are_quiet() {
-            return self.end(cell, Stop::Kill("it was resumed between handlers".into()), 0);
+            return self.end(cell, CellStop::Kill("it was resumed between handlers".into()), 0);
         }
         self.ticker.running();
         let resumed = stages.resume(self.ticker.watch());
@@ -277,7 +281,7 @@ impl Cells {
         }
     }
 
-    fn end(&mut self, cell: CellId, stop: Stop, spent_ns: u64) -> Progress {
+    fn end(&mut self, cell: CellId, stop: CellStop, spent_ns: u64) -> Progress {
         self.fail(cell, Failure { stop, spent_ns, reads: Vec::new() })
     }
 
@@ -330,8 +334,8 @@ impl Cells {
     }
 }
 
-fn stopped(cell: CellId, stop: Stop, cost_ns: u64) -> Ran {
-    let outcome = Outcome::Stopped(stop);
+fn stopped(cell: CellId, stop: CellStop, cost_ns: u64) -> Ran {
+    let outcome = RunOutcome::Stopped(stop);
     let (outputs, timers, tasks) = (Vec::new(), Vec::new(), Vec::new());
     Ran { cell, outcome, clock_read: false, outputs, timers, tasks, reads: Vec::new(), cost_ns }
 }
@@ -417,7 +421,7 @@ mod tests {
     use super::*;
     use crate::images::Images;
     use crate::quotas::Quotas;
-    use marram_session::cell::{Input, PortKind};
+    use marram_session::cell::{CellInput, PortKind};
     use marram_wire::id::Port;
 
     #[test]
@@ -442,7 +446,7 @@ mod tests {
         for cell in [CellId(1), CellId(2)] {
             cells.start(cell, &image, Seed([0; 32])).unwrap();
         }
-        let message = |bytes: &'static [u8]| Input::Message { port: Port::CLIENT, payload: bytes.into() };
+        let message = |bytes: &'static [u8]| CellInput::Message { port: Port::CLIENT, payload: bytes.into() };
         let run = |cells: &mut Cells, cell, input| {
             let mut progress = cells.run(Run { cell, input, now_ns: 0, logged: None });
             loop {
@@ -454,9 +458,9 @@ mod tests {
             }
         };
         let killed = run(&mut cells, CellId(1), message(b"x"));
-        let Outcome::Stopped(Stop::Kill(reason)) = killed else { panic!("a kill") };
+        let RunOutcome::Stopped(CellStop::Kill(reason)) = killed else { panic!("a kill") };
         assert!(reason.contains("bug") && reason.contains("planted"), "{reason:?}");
-        assert_eq!(run(&mut cells, CellId(2), message(b"")), Outcome::Idle);
+        assert_eq!(run(&mut cells, CellId(2), message(b"")), RunOutcome::Idle);
         // In a chain, by the name of the stage, also when messages are the driver's.
         let quiet = wat::parse_str(
             r#"(module (import "marram_v1" "send" (func $send (param i32 i32 i32)))
@@ -474,11 +478,11 @@ mod tests {
             cells.start(CellId(3), &chain, Seed([0; 32])).unwrap();
             let mut run = |input| run(&mut cells, CellId(3), input);
             assert_eq!(
-                run(Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None }),
-                Outcome::Idle
+                run(CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None }),
+                RunOutcome::Idle
             );
-            (0..messages).for_each(|_| assert_eq!(run(message(b"")), Outcome::Idle));
-            let Outcome::Stopped(Stop::Kill(reason)) = run(message(b"x")) else { panic!("a kill") };
+            (0..messages).for_each(|_| assert_eq!(run(message(b"")), RunOutcome::Idle));
+            let RunOutcome::Stopped(CellStop::Kill(reason)) = run(message(b"x")) else { panic!("a kill") };
             assert!(reason.starts_with("stage 1 (bad): ") && reason.contains("planted"), "{reason:?}");
         }
         assert_eq!(cells.len(), 1);

@@ -9,7 +9,7 @@ use crate::host::{Blamed, Print, Window};
 use crate::limits::REASON_BYTES_MAX;
 use crate::watch::Watch;
 use bytes::Bytes;
-use marram_session::cell::{CellId, Ran, Run, Seed, Stop};
+use marram_session::cell::{CellId, CellStop, Ran, Run, Seed};
 use marram_wire::id::ImageHash;
 use marram_wire::log::{Found, Read};
 use std::cell::RefCell;
@@ -35,7 +35,7 @@ pub(super) struct Stages {
 
 /// Why the cell ends, and what it had cost until then.
 pub(super) struct Failure {
-    pub(super) stop: Stop,
+    pub(super) stop: CellStop,
     pub(super) spent_ns: u64,
     pub(super) reads: Vec<Read>,
 }
@@ -98,7 +98,7 @@ impl Stages {
                 let hosts = live.store.data_mut();
                 (hosts.at(), hosts.spent_ns(), hosts.take_reads())
             });
-            return Err(Failure { stop: self.blame((at, Stop::Kill(bug(&*panic)))), spent_ns, reads });
+            return Err(Failure { stop: self.blame((at, CellStop::Kill(bug(&*panic)))), spent_ns, reads });
         }
         let came = self.desk.came();
         self.paused = came.is_none();
@@ -118,7 +118,7 @@ impl Stages {
     }
 
     /// Says which stage it was, where there are several.
-    fn blame(&self, (at, stop): Blamed) -> Stop {
+    fn blame(&self, (at, stop): Blamed) -> CellStop {
         if self.image.stages.len() == 1 {
             return stop;
         }
@@ -129,8 +129,8 @@ impl Stages {
             text
         };
         match stop {
-            Stop::Trap(why) => Stop::Trap(blame(why)),
-            Stop::Kill(why) => Stop::Kill(blame(why)),
+            CellStop::Trap(why) => CellStop::Trap(blame(why)),
+            CellStop::Kill(why) => CellStop::Kill(blame(why)),
         }
     }
 

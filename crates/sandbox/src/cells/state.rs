@@ -14,7 +14,7 @@ use crate::generator::Generator;
 use crate::host::{Host, Hosts};
 use crate::image::StageImage;
 use crate::limits::{PAGE, WASM_PAGE};
-use marram_session::cell::{Base, CellId, Seed};
+use marram_session::cell::{CellId, CheckpointBase, Seed};
 use marram_wire::id::ImageHash;
 use std::sync::Arc;
 use wasmtime::Store;
@@ -24,7 +24,7 @@ impl Cells {
     ///
     /// # Errors
     /// If the cell is not between handlers, or a delta has nothing to build on. The cell goes on either way.
-    pub fn snapshot(&mut self, cell: CellId, base: Base) -> Result<Snapshot, SnapshotError> {
+    pub fn snapshot(&mut self, cell: CellId, base: CheckpointBase) -> Result<Snapshot, SnapshotError> {
         let stages = self.quiet(cell).ok_or(SnapshotError::NotIdle)?;
         let mut live = stages.live().borrow_mut();
         let Live { stages: parts, store, .. } = &mut *live;
@@ -243,17 +243,17 @@ impl Stage {
         &mut self,
         store: &mut Store<Hosts>,
         at: usize,
-        base: Base,
+        base: CheckpointBase,
         spares: &Spares,
     ) -> Result<StageSnapshot, SnapshotError> {
         let previous = self.checkpoint.filter(|_| self.tracker.is_armed());
         let base = match base {
-            Base::Image => None,
-            Base::Previous => Some(previous.ok_or(SnapshotError::NoBase)?),
+            CheckpointBase::Image => None,
+            CheckpointBase::Previous => Some(previous.ok_or(SnapshotError::NoBase)?),
         };
         let image = &self.bound.image;
         let memory = self.memory.data(&*store);
-        let wanted = if base.is_some() { Base::Previous } else { Base::Image };
+        let wanted = if base.is_some() { CheckpointBase::Previous } else { CheckpointBase::Image };
         let runs = match self.tracker.take(memory, &image.memory, wanted) {
             Ok(runs) => runs,
             Err(error) => {
@@ -332,7 +332,7 @@ impl Stage {
         host.files = files;
         // What was just written is known, and differs from the image; from here on writes count for the next delta.
         let memory = self.memory.data(&*store);
-        let known = self.tracker.take(memory, &self.bound.image.memory, Base::Image).is_ok();
+        let known = self.tracker.take(memory, &self.bound.image.memory, CheckpointBase::Image).is_ok();
         self.checkpoint = known.then_some(last.id);
         Ok(())
     }

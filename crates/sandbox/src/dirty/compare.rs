@@ -3,7 +3,7 @@
 use super::push_run;
 use crate::image::InitialMemory;
 use crate::limits::PAGE;
-use marram_session::cell::Base;
+use marram_session::cell::CheckpointBase;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -15,15 +15,20 @@ pub(super) struct Shadow {
 
 impl Shadow {
     /// Compares all of memory, and remembers it as the last checkpoint.
-    pub(super) fn take(&mut self, memory: &[u8], image: &InitialMemory, base: Base) -> Vec<Range<u32>> {
+    pub(super) fn take(
+        &mut self,
+        memory: &[u8],
+        image: &InitialMemory,
+        base: CheckpointBase,
+    ) -> Vec<Range<u32>> {
         let mut runs = Vec::new();
         for (index, page) in (0_u32..).zip(memory.chunks_exact(PAGE)) {
             let initial = image.page(index).unwrap_or(&[0; PAGE]);
             let previous = self.pages.get(&index).map_or(initial, |page| &page[..]);
             let changed = page != previous;
             let wanted = match base {
-                Base::Previous => changed,
-                Base::Image => page != initial,
+                CheckpointBase::Previous => changed,
+                CheckpointBase::Image => page != initial,
             };
             if wanted {
                 push_run(&mut runs, index..index + 1);
@@ -55,10 +60,10 @@ mod tests {
             let found: Vec<u32> = pages(memory, base);
             assert_eq!(found, expected);
         };
-        check(&memory, Base::Image, &[1, 2]);
+        check(&memory, CheckpointBase::Image, &[1, 2]);
         memory[PAGE] = 0;
-        check(&memory, Base::Previous, &[1]);
-        check(&memory, Base::Previous, &[]);
-        check(&memory, Base::Image, &[2]);
+        check(&memory, CheckpointBase::Previous, &[1]);
+        check(&memory, CheckpointBase::Previous, &[]);
+        check(&memory, CheckpointBase::Image, &[2]);
     }
 }

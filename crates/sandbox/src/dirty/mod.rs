@@ -11,7 +11,7 @@ use crate::cells::Tracking;
 use crate::image::InitialMemory;
 use crate::limits::PAGE;
 use compare::Shadow;
-use marram_session::cell::Base;
+use marram_session::cell::CheckpointBase;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
@@ -108,7 +108,7 @@ impl Tracker {
     }
 
     /// The pages that a checkpoint on `base` needs, in order. From now on only later writes count for the next one on
-    /// [`Base::Previous`]; the first call always answers as for [`Base::Image`].
+    /// [`CheckpointBase::Previous`]; the first call always answers as for [`CheckpointBase::Image`].
     ///
     /// # Errors
     /// If the kernel refuses. The cell's next checkpoint must be a full one; it is found by comparing.
@@ -116,7 +116,7 @@ impl Tracker {
         &mut self,
         memory: &[u8],
         image: &InitialMemory,
-        base: Base,
+        base: CheckpointBase,
     ) -> io::Result<Vec<Range<u32>>> {
         if let State::Asleep(Method::Kernel(kernel)) = &self.state
             && let Ok(armed) = Armed::new(Rc::clone(kernel), memory)
@@ -136,7 +136,7 @@ impl Tracker {
             return Ok(shadow.take(memory, image, base));
         }
         let mut shadow = Shadow::default();
-        let runs = shadow.take(memory, image, Base::Image);
+        let runs = shadow.take(memory, image, CheckpointBase::Image);
         self.state = State::Compare(shadow);
         Ok(runs)
     }
@@ -159,15 +159,15 @@ impl Armed {
         Ok(armed)
     }
 
-    fn take(&mut self, memory: &[u8], base: Base) -> io::Result<Vec<Range<u32>>> {
+    fn take(&mut self, memory: &[u8], base: CheckpointBase) -> io::Result<Vec<Range<u32>>> {
         let mut dirty = Vec::new();
         let collected = self.collect(memory, &mut dirty);
         // Also after a failure: the kernel reports a write once, and the next full checkpoint needs it.
         self.ever.add(&dirty);
         collected?;
         Ok(match base {
-            Base::Image => self.ever.runs(),
-            Base::Previous => dirty,
+            CheckpointBase::Image => self.ever.runs(),
+            CheckpointBase::Previous => dirty,
         })
     }
 

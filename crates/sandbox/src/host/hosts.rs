@@ -14,7 +14,9 @@ use crate::limits::{
 };
 use crate::watch::Watch;
 use bytes::Bytes;
-use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Stop, TaskChange, TimerChange};
+use marram_session::cell::{
+    CellId, CellInput, CellOutput, CellStop, PortKind, Ran, RunOutcome, TaskChange, TimerChange,
+};
 use marram_wire::{id::Port, limits::charge, log::Read, peer::Peer};
 use std::{collections::VecDeque, sync::Arc};
 use wasmtime::{ResourceLimiter, UpdateDeadline};
@@ -54,13 +56,13 @@ pub(crate) struct Hosts {
 }
 
 /// Which stage a cell ends for, and why.
-pub(crate) type Blamed = (usize, Stop);
+pub(crate) type Blamed = (usize, CellStop);
 
 /// What an input has brought about so far.
 #[derive(Default)]
 struct Made {
     now_ns: i64,
-    outputs: Vec<Output>,
+    outputs: Vec<CellOutput>,
     output_bytes: usize,
     timers: Vec<TimerChange>,
     tasks: Vec<TaskChange>,
@@ -182,26 +184,26 @@ impl Hosts {
 /// From input to input.
 impl Hosts {
     /// Takes an input from outside, and puts it to the stage that it is for.
-    pub(crate) fn accept(&mut self, input: Input, now_ns: i64, logged: Option<Vec<Read>>) {
+    pub(crate) fn accept(&mut self, input: CellInput, now_ns: i64, logged: Option<Vec<Read>>) {
         self.made.now_ns = now_ns;
         self.reading.begin(logged);
         self.list.iter_mut().for_each(|host| host.spent_ns = 0);
         let last = self.list.len() - 1;
         let at = match &input {
-            Input::Message { port, .. }
-            | Input::Open { port, .. }
-            | Input::Close { port }
-            | Input::Gone { port } => {
+            CellInput::Message { port, .. }
+            | CellInput::Open { port, .. }
+            | CellInput::Close { port }
+            | CellInput::Gone { port } => {
                 if *port == Port::SERVER {
                     last
                 } else {
                     0
                 }
             }
-            Input::Timer { stage, .. } | Input::Task { stage, .. } => usize::from(*stage),
+            CellInput::Timer { stage, .. } | CellInput::Task { stage, .. } => usize::from(*stage),
         };
         let strangers = last > 0 && !self.neighbours_met();
-        let client = matches!(input, Input::Open { kind, .. } if kind.is_client());
+        let client = matches!(input, CellInput::Open { kind, .. } if kind.is_client());
         self.note(&input);
         if strangers && !client {
             self.introduce();
@@ -226,8 +228,8 @@ impl Hosts {
 
     /// Remembers how the peers speak and what is known of the client, until the stages meet: that is within the session's first
     /// entry.
-    fn note(&mut self, input: &Input) {
-        if let Input::Open { kind, peer, .. } = input {
+    fn note(&mut self, input: &CellInput) {
+        if let CellInput::Open { kind, peer, .. } = input {
             let [client, server] = &mut self.kinds;
             *(if kind.is_client() { client } else { server }) = *kind;
             if kind.is_client() && self.list.len() > 1 {
@@ -273,13 +275,14 @@ impl Hosts {
         self.at = at;
         self.made.handlers += 1;
         if self.made.handlers > HANDLERS_PER_INPUT_MAX {
-            return self.fail(Stop::Kill(format!(
+            return self.fail(CellStop::Kill(format!(
                 "one input ran more than {HANDLERS_PER_INPUT_MAX} handlers of its chain"
             )));
         }
         let Some(host) = self.list.get_mut(at) else {
-            return self
-                .fail(Stop::Kill("a timer or task came up of a stage that the chain does not have".into()));
+            return self.fail(CellStop::Kill(
+                "a timer or task came up of a stage that the chain does not have".into(),
+            ));
         };
         if let Some(stop) = host.too_long() {
             return self.fail(stop);
@@ -289,7 +292,7 @@ impl Hosts {
             Waiting::Message { port, payload } => {
                 let len = payload.bytes().len();
                 if len > MESSAGE_BYTES_MAX {
-                    return self.fail(Stop::Trap(format!(
+                    return self.fail(CellStop::Trap(format!(
                         "a message of {len} bytes arrived; the most is {MESSAGE_BYTES_MAX}"
                     )));
                 }
@@ -335,7 +338,7 @@ impl Hosts {
         self.due = self.watch.is_due();
         self.made.clock_read |= self.list[self.at].clock_read;
         if let Some(why) = self.excess() {
-            self.fail::<()>(Stop::Kill(why));
+            self.fail::<()>(CellStop::Kill(why));
         }
     }
 
@@ -364,7 +367,7 @@ impl Hosts {
         self.list.iter().map(|host| host.spent_ns).sum()
     }
 
-    fn fail<T>(&mut self, stop: Stop) -> Option<T> {
+    fn fail<T>(&mut self, stop: CellStop) -> Option<T> {
         self.failed = Some((self.at, stop));
         None
     }
@@ -383,7 +386,7 @@ impl Hosts {
         }
         Ran {
             cell,
-            outcome: Outcome::Idle,
+            outcome: RunOutcome::Idle,
             clock_read: std::mem::take(&mut self.made.clock_read),
             outputs: std::mem::take(&mut self.made.outputs),
             timers: std::mem::take(&mut self.made.timers),
@@ -435,7 +438,7 @@ impl Hosts {
             None => {
                 self.made.output_bytes += bytes.len();
                 let payload = Bytes::copy_from_slice(bytes);
-                self.made.outputs.push(Output::Message { port, payload });
+                self.made.outputs.push(CellOutput::Message { port, payload });
             }
         }
     }
@@ -444,12 +447,12 @@ impl Hosts {
     pub(crate) fn close(&mut self, port: Port) {
         match self.neighbour(port) {
             Some((neighbour, port)) => self.wait(neighbour, Waiting::Close { port }),
-            None => self.made.outputs.push(Output::Close { port }),
+            None => self.made.outputs.push(CellOutput::Close { port }),
         }
     }
 
     /// Pauses or resumes a port of the stage that runs: the session's business, also where a neighbour is behind it.
-    pub(crate) fn change_flow(&mut self, change: Output) {
+    pub(crate) fn change_flow(&mut self, change: CellOutput) {
         self.made.outputs.push(change);
     }
 
@@ -534,15 +537,17 @@ impl Waiting {
     }
 }
 
-impl From<Input> for Waiting {
-    fn from(input: Input) -> Self {
+impl From<CellInput> for Waiting {
+    fn from(input: CellInput) -> Self {
         match input {
-            Input::Message { port, payload } => Self::Message { port, payload: Payload::Outside(payload) },
-            Input::Open { port, kind, peer } => Self::Open { port, kind, peer },
-            Input::Close { port } => Self::Close { port },
-            Input::Gone { port } => Self::Gone { port },
-            Input::Timer { token, .. } => Self::Timer { token },
-            Input::Task { token, .. } => Self::Task { token },
+            CellInput::Message { port, payload } => {
+                Self::Message { port, payload: Payload::Outside(payload) }
+            }
+            CellInput::Open { port, kind, peer } => Self::Open { port, kind, peer },
+            CellInput::Close { port } => Self::Close { port },
+            CellInput::Gone { port } => Self::Gone { port },
+            CellInput::Timer { token, .. } => Self::Timer { token },
+            CellInput::Task { token, .. } => Self::Task { token },
         }
     }
 }

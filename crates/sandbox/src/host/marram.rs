@@ -7,7 +7,7 @@ use crate::limits::{
     MESSAGE_BYTES_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, RANDOM_BYTES_MAX,
     SIGNATURES_PER_HANDLER_MAX, TASK_CHANGES_PER_HANDLER_MAX, TIMER_CHANGES_PER_HANDLER_MAX,
 };
-use marram_session::cell::{Output, TaskChange, TimerChange};
+use marram_session::cell::{CellOutput, TaskChange, TimerChange};
 use marram_wire::id::Port;
 use std::borrow::Cow;
 use wasmparser::ValType::{self, I32, I64};
@@ -103,11 +103,11 @@ fn close(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
 }
 
 fn pause(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
-    change_flow(caller.data_mut(), "pause", Port(port), |stage, port| Output::Pause { stage, port })
+    change_flow(caller.data_mut(), "pause", Port(port), |stage, port| CellOutput::Pause { stage, port })
 }
 
 fn resume(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
-    change_flow(caller.data_mut(), "resume", Port(port), |stage, port| Output::Resume { stage, port })
+    change_flow(caller.data_mut(), "resume", Port(port), |stage, port| CellOutput::Resume { stage, port })
 }
 
 /// Pauses or resumes what comes from a port, which is another direction than the one that the cell may have closed.
@@ -115,7 +115,7 @@ fn change_flow(
     hosts: &mut Hosts,
     call: &'static str,
     port: Port,
-    change: fn(u8, Port) -> Output,
+    change: fn(u8, Port) -> CellOutput,
 ) -> Result<()> {
     let host = hosts.running();
     host.only_when_running(call)?;

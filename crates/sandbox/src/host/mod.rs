@@ -20,7 +20,7 @@ use crate::keys::Signer;
 use crate::limits::{PRINT_BYTES_MAX, PRINTS_PER_HANDLER_MAX};
 use crate::plain::plain_cut;
 use crate::quotas::Quotas;
-use marram_session::cell::{Seed, Stop};
+use marram_session::cell::{CellStop, Seed};
 use std::fmt;
 use std::sync::Arc;
 use wasmtime::{Caller, Engine, Extern, Linker, Memory};
@@ -144,10 +144,10 @@ impl Host {
     }
 
     /// Why it ends, if it has had its time.
-    pub(crate) fn too_long(&self) -> Option<Stop> {
+    pub(crate) fn too_long(&self) -> Option<CellStop> {
         let ms = self.handler_time_ns / 1_000_000;
         (self.spent_ns > self.handler_time_ns)
-            .then(|| Stop::Kill(format!("a handler ran longer than handler_time, {ms} ms")))
+            .then(|| CellStop::Kill(format!("a handler ran longer than handler_time, {ms} ms")))
     }
 
     /// Session time, as this handler sees it.

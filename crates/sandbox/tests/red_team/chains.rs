@@ -5,22 +5,22 @@ use super::support::{
 };
 use super::witness::Witness;
 use marram_sandbox::Quotas;
-use marram_session::cell::{CellId, Input, Outcome, Output, Ran, Stop, TimerChange};
+use marram_session::cell::{CellId, CellInput, CellOutput, CellStop, Ran, RunOutcome, TimerChange};
 use marram_wire::id::Port;
 
-fn from_server(payload: &'static [u8]) -> Input {
-    Input::Message { port: Port::SERVER, payload: payload.into() }
+fn from_server(payload: &'static [u8]) -> CellInput {
+    CellInput::Message { port: Port::SERVER, payload: payload.into() }
 }
 
 /// What leaves the chain, in words: `c` to the client, `s` to the server.
 fn words(ran: &Ran) -> Vec<String> {
-    assert_eq!(ran.outcome, Outcome::Idle);
+    assert_eq!(ran.outcome, RunOutcome::Idle);
     let side = |port: Port| if port == Port::CLIENT { 'c' } else { 's' };
-    let word = |output: &Output| match output {
-        Output::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
-        Output::Close { port } => format!("{} ends", side(*port)),
-        Output::Pause { stage, port } => format!("stage {stage} pauses {}", side(*port)),
-        Output::Resume { stage, port } => format!("stage {stage} resumes {}", side(*port)),
+    let word = |output: &CellOutput| match output {
+        CellOutput::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
+        CellOutput::Close { port } => format!("{} ends", side(*port)),
+        CellOutput::Pause { stage, port } => format!("stage {stage} pauses {}", side(*port)),
+        CellOutput::Resume { stage, port } => format!("stage {stage} resumes {}", side(*port)),
     };
     ran.outputs.iter().map(word).collect()
 }
@@ -51,7 +51,7 @@ fn stages_that_answer_each_other_for_ever_are_killed() {
              (call $send (i32.const 1) (local.get $ptr) (local.get $len)))"#,
         );
         let mut cells = start(&deploy_chain(&[("eager", to_server), ("echo", echo())]));
-        let Stop::Kill(reason) = stop(&mut cells, message(b"ping")) else { panic!("a kill") };
+        let CellStop::Kill(reason) = stop(&mut cells, message(b"ping")) else { panic!("a kill") };
         assert!(reason.contains("65536 handlers") && reason.contains("stage "), "{reason}");
         assert!(cells.is_empty());
 
@@ -61,7 +61,7 @@ fn stages_that_answer_each_other_for_ever_are_killed() {
              (call $send (i32.const 1) (local.get $ptr) (local.get $len)))"#,
         );
         let mut cells = start(&deploy_chain(&[("growing", twice), ("echo", echo())]));
-        let Stop::Kill(reason) = stop(&mut cells, message(&[1; 1 << 20])) else { panic!("a kill") };
+        let CellStop::Kill(reason) = stop(&mut cells, message(&[1; 1 << 20])) else { panic!("a kill") };
         assert!(reason.contains("bytes wait between stages"), "{reason}");
     });
 }
@@ -81,7 +81,7 @@ fn a_flood_through_a_chain_is_killed_before_it_leaves() {
         };
         for (size, says) in [(1, "16384 outputs"), (8_192, "67108864 bytes out")] {
             let mut cells = start(&deploy_chain(&[("flood", flood(1)), ("flood", flood(size))]));
-            let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
+            let CellStop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
             assert!(reason.contains(says) && reason.contains("stage 1 (flood)"), "{reason}");
         }
         let timers = guest(
@@ -92,7 +92,7 @@ fn a_flood_through_a_chain_is_killed_before_it_leaves() {
                (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))"#,
         );
         let mut cells = start(&deploy_chain(&[("flood", flood(1)), ("clock", timers)]));
-        let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
+        let CellStop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
         assert!(reason.contains("16384 timers") && reason.contains("stage 1 (clock)"), "{reason}");
     });
 }
@@ -106,7 +106,7 @@ fn a_stage_that_sends_past_its_neighbour_reaches_nobody() {
         assert_eq!(words(&run(&mut cells, CELL, from_server(b"y"), 0)), [""; 0]);
         for port in [b"2", b"3", b"9", b"/"] {
             let mut cells = start(&deploy_chain(&[("sender", sender()), ("wall", nothing())]));
-            let Stop::Trap(reason) = stop(&mut cells, message(port)) else { panic!("a trap") };
+            let CellStop::Trap(reason) = stop(&mut cells, message(port)) else { panic!("a trap") };
             assert!(reason.contains("stage 0 (sender)") && reason.contains("never opened"), "{reason}");
         }
         let mut cells = start(&deploy_chain(&[("wall", nothing()), ("sender", sender())]));
@@ -169,9 +169,9 @@ fn a_stage_that_closes_its_neighbours_port_closes_its_own_side_of_it() {
         let mut cells = start(&deploy_chain(&[("rude", rude.clone()), ("marker", marker())]));
         assert_eq!(words(&run(&mut cells, CELL, message(b""), 0)), [""; 0]);
         // The neighbour can still speak to both its sides.
-        assert_eq!(run(&mut cells, CELL, from_server(b""), 0).outcome, Outcome::Idle);
+        assert_eq!(run(&mut cells, CELL, from_server(b""), 0).outcome, RunOutcome::Idle);
         let mut cells = start(&deploy_chain(&[("rude", rude), ("marker", marker())]));
-        let Stop::Trap(reason) = stop(&mut cells, message(b"x")) else { panic!("a trap") };
+        let CellStop::Trap(reason) = stop(&mut cells, message(b"x")) else { panic!("a trap") };
         assert!(reason.contains("stage 0 (rude)") && reason.contains("has closed port 1"), "{reason}");
     });
 }
@@ -187,7 +187,7 @@ fn a_stage_that_starves_its_neighbours_is_killed_by_name() {
             let mut cells = cells();
             let mut witness = Witness::beside(&mut cells);
             start_in(&mut cells, CELL, &chain_with(true, &quotas, &stages));
-            let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
+            let CellStop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
             assert!(reason.starts_with(&format!("stage {at} (starver): ")), "{reason}");
             witness.is_untouched(&mut cells, "a starving stage");
             witness.answers(&mut cells);
@@ -208,7 +208,7 @@ fn a_chain_that_runs_on_by_timers_ends_each_firing() {
         let mut witness = Witness::beside(&mut cells);
         start_in(&mut cells, CellId(2), &image);
         for cell in [CELL, CellId(2), CELL, CellId(2)] {
-            let ran = run(&mut cells, cell, Input::Timer { stage: 0, token: 0 }, 0);
+            let ran = run(&mut cells, cell, CellInput::Timer { stage: 0, token: 0 }, 0);
             // It is sent its own words back by the echo, and sets the same timer again: still one.
             assert_eq!(ran.timers, [TimerChange::Set { stage: 0, token: 0, delay_ns: 0 }; 2]);
             witness.answers(&mut cells);

@@ -6,12 +6,12 @@ use super::support::{CELL, ask, cells, deploy_with, guest, start_in};
 use super::witness::Witness;
 use marram_sandbox::limits::{NODE_BYTES, PAGE};
 use marram_sandbox::{Cells, Decoded, Image, Quotas};
-use marram_session::cell::{Base, CellId};
+use marram_session::cell::{CellId, CheckpointBase};
 use std::sync::Arc;
 
 /// Takes a checkpoint, restores it elsewhere, and finds the same cell; its size.
 fn travels(cells: &mut Cells, image: &Arc<Image>, list: &mut Vec<Vec<u8>>) -> usize {
-    let base = if list.is_empty() { Base::Image } else { Base::Previous };
+    let base = if list.is_empty() { CheckpointBase::Image } else { CheckpointBase::Previous };
     list.push(cells.snapshot(CELL, base).unwrap().encode());
     let other = CellId(2);
     cells.restore(other, image, &Decoded::decode(list).unwrap()).unwrap();

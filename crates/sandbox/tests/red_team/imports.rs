@@ -5,7 +5,7 @@ use super::support::wasi::{CALLS, DATA, SIGN, request, signing_proxy};
 use super::support::{CELL, certificate_verify, deploy_signing, message, run, signing_cells, start_in};
 use super::witness::Witness;
 use marram_sandbox::{Cells, Image};
-use marram_session::cell::{Outcome, Stop};
+use marram_session::cell::{CellStop, RunOutcome};
 use std::sync::Arc;
 
 const AT: u64 = DATA as u64;
@@ -46,9 +46,9 @@ fn attack(cells: &mut Cells, image: &Arc<Image>, name: &str, calls: &[Vec<u64>],
     start_in(cells, CELL, image);
     for arguments in calls {
         match run(cells, CELL, message(&request(name, arguments, data)), 0).outcome {
-            Outcome::Idle => assert_eq!(cells.memory_bytes(CELL), Some(40 * 65_536)),
-            Outcome::Stopped(Stop::Trap(_)) => return true,
-            Outcome::Stopped(Stop::Kill(reason)) => panic!("{name} {arguments:?}: killed: {reason}"),
+            RunOutcome::Idle => assert_eq!(cells.memory_bytes(CELL), Some(40 * 65_536)),
+            RunOutcome::Stopped(CellStop::Trap(_)) => return true,
+            RunOutcome::Stopped(CellStop::Kill(reason)) => panic!("{name} {arguments:?}: killed: {reason}"),
         }
     }
     cells.remove(CELL);

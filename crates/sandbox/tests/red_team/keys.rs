@@ -8,7 +8,7 @@ use super::support::{
 use super::witness::Witness;
 use marram_sandbox::limits::{KEYS_MAX, SIGNATURES_PER_HANDLER_MAX};
 use marram_sandbox::{Images, KeyId, Keyring, Quotas, StartError};
-use marram_session::cell::Stop;
+use marram_session::cell::CellStop;
 use std::sync::Arc;
 
 /// Signs what it is told with the key whose number comes first, as often as the next byte says, and sends the last signature.
@@ -45,7 +45,7 @@ fn nothing_but_a_tls_servers_proof_is_signed() {
         let mut cells = signing_cells();
         start_in(&mut cells, CELL, &image);
         let mut witness = Witness::beside(&mut cells);
-        let Stop::Trap(reason) = stop(&mut cells, message(&order(0, 1, &what))) else { panic!("a trap") };
+        let CellStop::Trap(reason) = stop(&mut cells, message(&order(0, 1, &what))) else { panic!("a trap") };
         assert!(reason.contains("nothing else is signed"), "{what:?}: {reason}");
         witness.is_untouched(&mut cells, "a wish for a signature");
         witness.answers(&mut cells);
@@ -65,7 +65,8 @@ fn a_key_that_was_not_granted_cannot_be_named() {
     for key in [2, 3, 255] {
         let mut cells = signing_cells();
         start_in(&mut cells, CELL, &image);
-        let Stop::Trap(reason) = stop(&mut cells, message(&order(key, 1, &certificate_verify(32)))) else {
+        let CellStop::Trap(reason) = stop(&mut cells, message(&order(key, 1, &certificate_verify(32))))
+        else {
             panic!("a trap")
         };
         assert!(reason.contains(&format!("there is no key {key}; the manifest names 2")), "{reason}");
@@ -109,7 +110,7 @@ fn pointers_that_lead_out_of_memory_are_a_trap_and_nothing_is_written() {
         start_in(&mut cells, CELL, &image);
         let mut witness = Witness::beside(&mut cells);
         let wish = request(SIGN.1, &arguments, &certificate_verify(32));
-        let Stop::Trap(reason) = stop(&mut cells, message(&wish)) else { panic!("a trap") };
+        let CellStop::Trap(reason) = stop(&mut cells, message(&wish)) else { panic!("a trap") };
         assert!(reason.contains(words), "{arguments:?}: {reason}");
         witness.is_untouched(&mut cells, "a signature out of memory");
         witness.answers(&mut cells);
@@ -125,7 +126,8 @@ fn a_storm_of_signatures_passes_up_to_the_limit_and_one_more_is_a_trap() {
     for _ in 0..3 {
         assert_eq!(ask(&mut cells, &order(0, most, &certificate_verify(32))).len(), 1);
     }
-    let Stop::Trap(reason) = stop(&mut cells, message(&order(0, most + 1, &certificate_verify(32)))) else {
+    let CellStop::Trap(reason) = stop(&mut cells, message(&order(0, most + 1, &certificate_verify(32))))
+    else {
         panic!("a trap")
     };
     assert!(reason.contains("more than 8 signatures"), "{reason}");

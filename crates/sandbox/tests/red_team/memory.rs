@@ -5,7 +5,7 @@ use super::support::{
 };
 use super::witness::Witness;
 use marram_sandbox::{Cells, CellsConfig, Quotas};
-use marram_session::cell::{CellId, Outcome, Stop};
+use marram_session::cell::{CellId, CellStop, RunOutcome};
 
 /// Bytes of the test guests' memory.
 const END: i64 = 40 * 65_536;
@@ -20,9 +20,9 @@ fn attempt(cells: &mut Cells, witness: &mut Witness, instruction: &str) -> Optio
     witness.is_untouched(cells, instruction);
     witness.answers(cells);
     match outcome {
-        Outcome::Idle => None,
-        Outcome::Stopped(Stop::Trap(reason)) => Some(reason),
-        Outcome::Stopped(Stop::Kill(reason)) => panic!("{instruction}: killed: {reason}"),
+        RunOutcome::Idle => None,
+        RunOutcome::Stopped(CellStop::Trap(reason)) => Some(reason),
+        RunOutcome::Stopped(CellStop::Kill(reason)) => panic!("{instruction}: killed: {reason}"),
     }
 }
 
@@ -146,7 +146,7 @@ fn a_storm_of_growth_ends_at_the_quota_and_costs_nobody_else() {
     );
     let mut cells = start(&deploy_with(&greedy, &quotas, &[]));
     let mut witness = Witness::beside(&mut cells);
-    assert_eq!(run(&mut cells, CELL, message(b""), 0).outcome, Outcome::Idle);
+    assert_eq!(run(&mut cells, CELL, message(b""), 0).outcome, RunOutcome::Idle);
     assert_eq!(cells.memory_bytes(CELL), Some(64 * 65_536));
     witness.is_untouched(&mut cells, "a storm of growth");
     witness.answers(&mut cells);
@@ -175,7 +175,7 @@ fn a_stale_pointer_into_a_used_slot_is_a_trap_or_finds_zeros() {
         ask_at(&mut cells, CellId(2), b"w", 0);
         cells.remove(CellId(2));
         start_in(&mut cells, CELL, &image);
-        let Stop::Trap(reason) = stop(&mut cells, message(b"r")) else { panic!("a trap") };
+        let CellStop::Trap(reason) = stop(&mut cells, message(b"r")) else { panic!("a trap") };
         assert!(reason.contains("out of bounds"), "{reason}");
         start_in(&mut cells, CELL, &image);
         assert_eq!(ask(&mut cells, b"g"), [[0; 8]]);

@@ -4,7 +4,7 @@ use super::support::{CELL, ask, cells, deploy, guest, message, module, run, star
 use super::witness::Witness;
 use bytes::Bytes;
 use marram_sandbox::limits::{MESSAGE_BYTES_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX};
-use marram_session::cell::{CellId, Input, Outcome, PortKind, Stop};
+use marram_session::cell::{CellId, CellInput, CellStop, PortKind, RunOutcome};
 use marram_wire::id::Port;
 
 #[test]
@@ -41,8 +41,10 @@ fn every_misuse_of_an_import_is_a_trap_with_its_reason() {
     for (body, expected) in cases {
         let mut cells = start(&deploy(&recv(&body)));
         match stop(&mut cells, message(b"x")) {
-            Stop::Trap(reason) => assert!(reason.contains(expected), "{reason:?} does not say {expected:?}"),
-            Stop::Kill(reason) => panic!("killed: {reason}"),
+            CellStop::Trap(reason) => {
+                assert!(reason.contains(expected), "{reason:?} does not say {expected:?}")
+            }
+            CellStop::Kill(reason) => panic!("killed: {reason}"),
         }
         assert!(cells.is_empty(), "what stopped in the middle is gone");
     }
@@ -57,7 +59,7 @@ fn an_allocator_that_lies_is_a_trap() {
         );
         let mut cells = start(&deploy(&module(&text)));
         let ran = run(&mut cells, CELL, message(b"xx"), 0);
-        assert_eq!(ran.outcome != Outcome::Idle, trap, "{answer}: {:?}", ran.outcome);
+        assert_eq!(ran.outcome != RunOutcome::Idle, trap, "{answer}: {:?}", ran.outcome);
     }
 }
 
@@ -89,7 +91,7 @@ fn a_flood_passes_up_to_the_limit_and_one_more_is_a_trap() {
         // The limit is a handler's: the next one has it anew.
         assert_eq!(ask(&mut cells, &order(count)).len(), count);
         let ran = run(&mut cells, CELL, message(&order(count + 1)), 0);
-        assert!(matches!(ran.outcome, Outcome::Stopped(Stop::Trap(_))), "{:?}", ran.outcome);
+        assert!(matches!(ran.outcome, RunOutcome::Stopped(CellStop::Trap(_))), "{:?}", ran.outcome);
         assert!(ran.outputs.is_empty(), "nothing of it leaves");
         witness.is_untouched(&mut cells, "a flood");
         witness.answers(&mut cells);
@@ -107,8 +109,13 @@ fn messages_to_ports_that_are_not_open_are_a_trap() {
         let mut cells = start(&image);
         // Another cell has this port: that opens it to nobody else.
         start_in(&mut cells, CellId(2), &image);
-        run(&mut cells, CellId(2), Input::Open { port: Port(port), kind: PortKind::Client, peer: None }, 0);
-        let Stop::Trap(reason) = stop(&mut cells, message(&port.to_le_bytes())) else { panic!("a trap") };
+        run(
+            &mut cells,
+            CellId(2),
+            CellInput::Open { port: Port(port), kind: PortKind::Client, peer: None },
+            0,
+        );
+        let CellStop::Trap(reason) = stop(&mut cells, message(&port.to_le_bytes())) else { panic!("a trap") };
         assert!(reason.contains(&format!("port {port} was never opened")), "{reason}");
     }
 }
@@ -120,7 +127,7 @@ fn a_message_larger_than_any_is_a_trap_and_the_largest_and_the_empty_pass() {
         assert_eq!(ask(&mut cells, &vec![7; len]), [vec![7; len]]);
     }
     let payload = Bytes::from(vec![7; MESSAGE_BYTES_MAX + 1]);
-    let Stop::Trap(reason) = stop(&mut cells, Input::Message { port: Port::CLIENT, payload }) else {
+    let CellStop::Trap(reason) = stop(&mut cells, CellInput::Message { port: Port::CLIENT, payload }) else {
         panic!("a trap")
     };
     assert!(reason.contains("the most is 1048576"), "{reason}");

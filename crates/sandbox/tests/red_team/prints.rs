@@ -4,7 +4,7 @@ use super::support::{CELL, deploy, guest, message, module, run, start, stop, try
 use super::witness::Witness;
 use marram_sandbox::limits::{PRINT_BYTES_MAX, PRINTS_PER_HANDLER_MAX, REASON_BYTES_MAX};
 use marram_sandbox::{Image, Print, Quotas};
-use marram_session::cell::{Outcome, Stop};
+use marram_session::cell::{CellStop, RunOutcome};
 use std::sync::Arc;
 
 /// What would end a line and forge the next, colour or clear a terminal, set its title, or turn text around.
@@ -20,7 +20,7 @@ fn escaped(bytes: &[u8]) -> String {
 fn prints(image: &Arc<Image>) -> Vec<Print> {
     let mut cells = start(image);
     let mut witness = Witness::beside(&mut cells);
-    assert_eq!(run(&mut cells, CELL, message(b""), 0).outcome, Outcome::Idle);
+    assert_eq!(run(&mut cells, CELL, message(b""), 0).outcome, RunOutcome::Idle);
     witness.is_untouched(&mut cells, "prints");
     witness.answers(&mut cells);
     cells.take_prints(CELL)
@@ -108,7 +108,7 @@ fn the_names_of_a_guests_functions_cannot_forge_the_reason_of_its_end() {
     let image = deploy(&guest(&format!(
         r#"(func $f (@name "{name}") unreachable) (func (export "marram_recv") (param i32 i32 i32) (call $f))"#
     )));
-    let Stop::Trap(reason) = stop(&mut start(&image), message(b"")) else { panic!("a trap") };
+    let CellStop::Trap(reason) = stop(&mut start(&image), message(b"")) else { panic!("a trap") };
     assert!(reason.contains(r"forged\r\u{1b}"), "{reason:?}");
     is_plain(&reason);
     assert!(reason.len() <= REASON_BYTES_MAX);

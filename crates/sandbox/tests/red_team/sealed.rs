@@ -217,7 +217,7 @@ fn damaged_modules_are_refused_or_contained() {
         deployed += 1;
         cells.start(CELL, &images.load(info.hash).unwrap(), super::support::SEED).unwrap();
         for input in
-            [super::support::message(b"g"), marram_session::cell::Input::Timer { stage: 0, token: 1 }]
+            [super::support::message(b"g"), marram_session::cell::CellInput::Timer { stage: 0, token: 1 }]
         {
             let _ = super::support::run(&mut cells, CELL, input, 0);
         }

@@ -3,7 +3,7 @@
 
 use super::support::{CELL, ask_at, deploy, deploy_chain, guest, message, start_in, twice};
 use marram_sandbox::{Cells, CellsConfig, Image, Reset, Tracking};
-use marram_session::cell::{Base, CellId, Run};
+use marram_session::cell::{CellId, CheckpointBase, Run};
 use std::sync::Arc;
 
 /// Writes a secret into every page and its globals, grows, and, asked with `?`, tells whether it sees one.
@@ -62,22 +62,27 @@ fn live(cells: &mut Cells, image: &Arc<Image>, cell: CellId, life: Life) {
     match life {
         Life::NoCheckpoint => {}
         Life::Full => {
-            cells.snapshot(cell, Base::Image).unwrap();
+            cells.snapshot(cell, CheckpointBase::Image).unwrap();
         }
         Life::FullAndDeltas => {
-            for base in [Base::Image, Base::Previous, Base::Previous, Base::Image] {
+            for base in [
+                CheckpointBase::Image,
+                CheckpointBase::Previous,
+                CheckpointBase::Previous,
+                CheckpointBase::Image,
+            ] {
                 cells.snapshot(cell, base).unwrap();
                 ask_at(cells, cell, b"s", 0);
             }
-            cells.snapshot(cell, Base::Previous).unwrap();
+            cells.snapshot(cell, CheckpointBase::Previous).unwrap();
         }
         Life::Restored => {
-            let bytes = cells.snapshot(cell, Base::Image).unwrap().encode();
+            let bytes = cells.snapshot(cell, CheckpointBase::Image).unwrap().encode();
             cells.remove(cell);
             cells.restore(cell, image, &marram_sandbox::Decoded::decode(&[bytes]).unwrap()).unwrap();
         }
         Life::RemovedWhileRunning => {
-            cells.snapshot(cell, Base::Image).unwrap();
+            cells.snapshot(cell, CheckpointBase::Image).unwrap();
             let _ = cells.run(Run { cell, input: message(b"l"), now_ns: 0, logged: None });
         }
     }
@@ -160,12 +165,12 @@ fn a_cell_that_looks_for_the_stages_of_a_chain_sees_the_image() {
                 start_in(&mut cells, CELL, &chain);
                 ask_at(&mut cells, CELL, b"s", 0);
                 if round != 1 {
-                    cells.snapshot(CELL, Base::Image).unwrap();
+                    cells.snapshot(CELL, CheckpointBase::Image).unwrap();
                     ask_at(&mut cells, CELL, b"s", 0);
-                    cells.snapshot(CELL, Base::Previous).unwrap();
+                    cells.snapshot(CELL, CheckpointBase::Previous).unwrap();
                 }
                 if round == 4 {
-                    let bytes = cells.snapshot(CELL, Base::Image).unwrap().encode();
+                    let bytes = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
                     cells.remove(CELL);
                     cells.restore(CELL, &chain, &marram_sandbox::Decoded::decode(&[bytes]).unwrap()).unwrap();
                 }

@@ -5,11 +5,11 @@ use super::support::{
 };
 use super::witness::Witness;
 use marram_sandbox::{Cells, CellsConfig, Chain, Decoded, Images, Progress, Quotas};
-use marram_session::cell::{Base, CellId, Input, Outcome, Run, Stop};
+use marram_session::cell::{CellId, CellInput, CellStop, CheckpointBase, Run, RunOutcome};
 use marram_wire::id::Port;
 
-fn from_server(payload: &[u8]) -> Input {
-    Input::Message { port: Port::SERVER, payload: payload.to_vec().into() }
+fn from_server(payload: &[u8]) -> CellInput {
+    CellInput::Message { port: Port::SERVER, payload: payload.to_vec().into() }
 }
 
 /// Where both kinds of stage keep something, in the memory of either.
@@ -74,7 +74,7 @@ fn small() -> Vec<u8> {
 /// What [`small`] does with an address.
 const DEEDS: u8 = 8;
 
-fn deed(what: u8, at: usize) -> Input {
+fn deed(what: u8, at: usize) -> CellInput {
     from_server(&[&[what][..], &u32::try_from(at).unwrap().to_le_bytes()].concat())
 }
 
@@ -88,7 +88,7 @@ fn a_call_with_a_neighbours_address_reaches_its_own_memory() {
             let mut witness = Witness::beside(&mut cells);
             // The server's words reach the stage in the middle through the last one, and its own go back that way.
             let ran = run(&mut cells, CELL, deed(what, KEPT), 7);
-            assert_eq!(ran.outcome, Outcome::Idle, "{what}");
+            assert_eq!(ran.outcome, RunOutcome::Idle, "{what}");
             let said = payloads(&ran);
             let written = matches!(what, 1 | 4 | 5 | 6);
             assert_eq!(said.last().unwrap().starts_with(b"mine"), !written, "{what}: {said:?}");
@@ -116,7 +116,7 @@ fn a_call_beyond_its_memory_is_a_trap_though_its_neighbours_have_more() {
                     continue;
                 }
                 let mut cells = start(&image);
-                let Stop::Trap(reason) = stop(&mut cells, deed(what, at)) else {
+                let CellStop::Trap(reason) = stop(&mut cells, deed(what, at)) else {
                     panic!("{what} {at}: a trap")
                 };
                 assert!(reason.starts_with("stage 1 (small): "), "{what} {at}: {reason}");
@@ -160,7 +160,7 @@ fn memory_grows_within_the_quota_of_the_stage_that_grows() {
         assert_eq!(grow(0), [0, 50, 45, 60]);
         assert_eq!(cells.memory_bytes(CELL), Some((50 + 45 + 60) << 16));
         // A restored one has the sizes and the quotas of each.
-        let full = cells.snapshot(CELL, Base::Image).unwrap().encode();
+        let full = cells.snapshot(CELL, CheckpointBase::Image).unwrap().encode();
         let decoded = Decoded::decode(&[full]).unwrap();
         cells.restore(CellId(2), &image, &decoded).unwrap();
         assert_eq!(cells.state_hash(CellId(2)), cells.state_hash(CELL));
@@ -197,7 +197,7 @@ fn a_trap_in_the_middle_lets_nothing_out_and_frees_every_slot() {
             start_in(&mut cells, CELL, &image);
             assert_eq!(run(&mut cells, CELL, message(b"fine"), 0).outputs.len(), 1 + 2 * 2 * 2);
             let ran = run(&mut cells, CELL, message(b"x"), 0);
-            let Outcome::Stopped(Stop::Trap(reason)) = ran.outcome else { panic!("a trap") };
+            let RunOutcome::Stopped(CellStop::Trap(reason)) = ran.outcome else { panic!("a trap") };
             assert!(reason.starts_with("stage 2 (bad): ") && reason.contains("unreachable"), "{reason}");
             assert_eq!((ran.outputs.len(), ran.timers.len(), cells.len()), (0, 0, 1));
             witness.answers(&mut cells);
@@ -225,12 +225,12 @@ fn a_stage_preempted_in_the_middle_can_be_removed_and_killed() {
         let mut witness = Witness::beside(&mut cells);
         for _ in 0..3 {
             start_in(&mut cells, CELL, &image);
-            cells.snapshot(CELL, Base::Image).unwrap();
+            cells.snapshot(CELL, CheckpointBase::Image).unwrap();
             let mut progress = cells.run(Run { cell: CELL, input: message(b"x"), now_ns: 0, logged: None });
             for _ in 0..3 {
                 assert!(matches!(progress, Progress::Pending));
                 assert_eq!(cells.memory_bytes(CELL), None);
-                assert!(cells.snapshot(CELL, Base::Previous).is_err());
+                assert!(cells.snapshot(CELL, CheckpointBase::Previous).is_err());
                 assert!(cells.take_prints(CELL).is_empty());
                 witness.answers(&mut cells);
                 progress = cells.poll(CELL);
@@ -238,7 +238,7 @@ fn a_stage_preempted_in_the_middle_can_be_removed_and_killed() {
             cells.remove(CELL);
         }
         start_in(&mut cells, CELL, &hurried);
-        let Stop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
+        let CellStop::Kill(reason) = stop(&mut cells, message(b"x")) else { panic!("a kill") };
         assert_eq!(reason, "stage 1 (spinner): a handler ran longer than handler_time, 8 ms");
     });
 }

@@ -3,10 +3,10 @@
 use super::support::{CELL, chain_with, deploy, guest, message, run, start, stop, try_deploy};
 use super::witness::Witness;
 use marram_sandbox::{Quotas, limits::TASK_CHANGES_PER_HANDLER_MAX};
-use marram_session::cell::{Input, Outcome, Stop, TaskChange};
+use marram_session::cell::{CellInput, CellStop, RunOutcome, TaskChange};
 
-fn task(token: u64) -> Input {
-    Input::Task { stage: 0, token }
+fn task(token: u64) -> CellInput {
+    CellInput::Task { stage: 0, token }
 }
 
 /// Does one thing as often as the message says, and another in a task: `$n` counts down, `$token` is the task's.
@@ -31,8 +31,12 @@ fn storms_of_tasks_and_locks_pass_up_to_the_limit_and_one_more_is_a_trap() {
         let mut cells = start(&deploy(&storm(call, "nop")));
         let mut witness = Witness::beside(&mut cells);
         let ran = run(&mut cells, CELL, message(&most.to_le_bytes()), 0);
-        assert_eq!((ran.outcome, ran.tasks.len()), (Outcome::Idle, TASK_CHANGES_PER_HANDLER_MAX), "{call}");
-        let Stop::Trap(reason) = stop(&mut cells, message(&(most + 1).to_le_bytes())) else {
+        assert_eq!(
+            (ran.outcome, ran.tasks.len()),
+            (RunOutcome::Idle, TASK_CHANGES_PER_HANDLER_MAX),
+            "{call}"
+        );
+        let CellStop::Trap(reason) = stop(&mut cells, message(&(most + 1).to_le_bytes())) else {
             panic!("a trap")
         };
         assert!(reason.contains("more than 16384 changes of tasks and locks"), "{call}: {reason}");
@@ -71,7 +75,7 @@ fn a_lock_is_given_back_by_a_task_alone_and_what_a_handler_did_before_is_undone(
         ]
     );
     let ran = run(&mut cells, CELL, message(&1_u32.to_le_bytes()), 0);
-    let Outcome::Stopped(Stop::Trap(reason)) = ran.outcome else { panic!("a trap") };
+    let RunOutcome::Stopped(CellStop::Trap(reason)) = ran.outcome else { panic!("a trap") };
     assert!(reason.contains("unlock: lock 3") && reason.contains("no task's"), "{reason}");
     assert_eq!(ran.tasks, []);
 }
@@ -86,10 +90,14 @@ fn a_task_of_one_stage_is_none_of_the_others() {
     let chain = chain_with(true, &Quotas::default(), &[("quiet", guest(quiet)), ("busy", guest(busy))]);
     let mut cells = start(&chain);
     // Stage 1's task sends to stage 0, whose handler is no task's.
-    let Stop::Trap(reason) = stop(&mut cells, Input::Task { stage: 1, token: 7 }) else { panic!("a trap") };
+    let CellStop::Trap(reason) = stop(&mut cells, CellInput::Task { stage: 1, token: 7 }) else {
+        panic!("a trap")
+    };
     assert!(reason.contains("quiet") && reason.contains("no task's"), "{reason}");
     let mut cells = start(&chain);
-    let Stop::Kill(reason) = stop(&mut cells, Input::Task { stage: 2, token: 7 }) else { panic!("a kill") };
+    let CellStop::Kill(reason) = stop(&mut cells, CellInput::Task { stage: 2, token: 7 }) else {
+        panic!("a kill")
+    };
     assert!(reason.contains("does not have"), "{reason}");
 }
 

@@ -5,7 +5,7 @@ use super::support::{
 };
 use super::witness::Witness;
 use marram_sandbox::{Cells, Image, Progress, Quotas};
-use marram_session::cell::{CellId, Input, Outcome, PortKind, Ran, Run, Stop};
+use marram_session::cell::{CellId, CellInput, CellStop, PortKind, Ran, Run, RunOutcome};
 use marram_wire::id::Port;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn hurried(module: &[u8]) -> Arc<Image> {
 }
 
 /// Runs an input to its end while another cell is served between slices; how often it was.
-fn beside(cells: &mut Cells, input: Input) -> (Ran, u32) {
+fn beside(cells: &mut Cells, input: CellInput) -> (Ran, u32) {
     let mut witness = Witness::beside(cells);
     let mut served = 0;
     let mut progress = cells.run(Run { cell: CELL, input, now_ns: 0, logged: None });
@@ -35,7 +35,9 @@ fn beside(cells: &mut Cells, input: Input) -> (Ran, u32) {
 
 #[track_caller]
 fn is_killed(ran: &Ran, what: &str) {
-    let Outcome::Stopped(Stop::Kill(reason)) = &ran.outcome else { panic!("{what}: {:?}", ran.outcome) };
+    let RunOutcome::Stopped(CellStop::Kill(reason)) = &ran.outcome else {
+        panic!("{what}: {:?}", ran.outcome)
+    };
     assert!(reason.contains("handler_time, 20 ms"), "{what}: {reason:?}");
     assert_eq!((ran.outputs.len(), ran.timers.len()), (0, 0), "{what}: what it had done is discarded");
 }
@@ -47,7 +49,7 @@ fn a_bottomless_recursion_is_a_trap_and_the_next_cell_runs() {
            (func (export "marram_recv") (param i32 i32 i32) (drop (call $down (i32.const 0))))"#,
     ));
     let mut cells = start(&image);
-    let Stop::Trap(reason) = stop(&mut cells, message(b"x")) else { panic!("a trap") };
+    let CellStop::Trap(reason) = stop(&mut cells, message(b"x")) else { panic!("a trap") };
     assert!(reason.contains("stack"), "{reason:?}");
     start_in(&mut cells, CellId(2), &deploy(&echo()));
     assert_eq!(ask_at(&mut cells, CellId(2), b"hello", 0), [b"hello"]);
@@ -73,7 +75,7 @@ fn an_endless_loop_is_killed_and_its_neighbours_are_served_meanwhile() {
             progress = cells.poll(CELL);
         }
         let Progress::Done(ran) = progress else { unreachable!("it was not pending") };
-        let Outcome::Stopped(Stop::Kill(reason)) = ran.outcome else {
+        let RunOutcome::Stopped(CellStop::Kill(reason)) = ran.outcome else {
             panic!("killed, not {:?}", ran.outcome)
         };
         assert!(reason.contains("handler_time, 20 ms"), "{reason:?}");
@@ -97,9 +99,9 @@ fn an_endless_loop_in_any_handler_is_killed_and_what_it_sent_is_not() {
     ));
     for input in [
         message(b"x"),
-        Input::Timer { stage: 0, token: 1 },
-        Input::Close { port: Port::CLIENT },
-        Input::Open { port: Port(2), kind: PortKind::Client, peer: None },
+        CellInput::Timer { stage: 0, token: 1 },
+        CellInput::Close { port: Port::CLIENT },
+        CellInput::Open { port: Port(2), kind: PortKind::Client, peer: None },
     ] {
         let mut cells = start(&image);
         let what = format!("{input:?}");

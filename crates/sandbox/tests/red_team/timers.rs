@@ -3,7 +3,7 @@
 use super::support::{CELL, deploy, guest, message, run, start, stop};
 use super::witness::Witness;
 use marram_sandbox::limits::TIMER_CHANGES_PER_HANDLER_MAX;
-use marram_session::cell::{Input, Outcome, Stop, TimerChange};
+use marram_session::cell::{CellInput, CellStop, RunOutcome, TimerChange};
 
 /// Does one thing with a timer as often as the message says: `delay` and `token` are expressions, `$n` counts down.
 fn storm(call: &str) -> Vec<u8> {
@@ -29,8 +29,12 @@ fn storms_of_set_and_cancelled_timers_pass_up_to_the_limit_and_one_more_is_a_tra
         let mut cells = start(&image);
         let mut witness = Witness::beside(&mut cells);
         let ran = run(&mut cells, CELL, message(&most.to_le_bytes()), 0);
-        assert_eq!((ran.outcome, ran.timers.len()), (Outcome::Idle, TIMER_CHANGES_PER_HANDLER_MAX), "{call}");
-        let Stop::Trap(reason) = stop(&mut cells, message(&(most + 1).to_le_bytes())) else {
+        assert_eq!(
+            (ran.outcome, ran.timers.len()),
+            (RunOutcome::Idle, TIMER_CHANGES_PER_HANDLER_MAX),
+            "{call}"
+        );
+        let CellStop::Trap(reason) = stop(&mut cells, message(&(most + 1).to_le_bytes())) else {
             panic!("a trap")
         };
         assert!(reason.contains("more than 16384 changes"), "{call}: {reason}");
@@ -44,7 +48,7 @@ fn a_timer_that_sets_itself_again_at_once_is_one_handler_a_firing() {
     let mut cells = start(&deploy(&storm("nop")));
     let mut witness = Witness::beside(&mut cells);
     for now in 0..1_000 {
-        let ran = run(&mut cells, CELL, Input::Timer { stage: 0, token: 9 }, now);
+        let ran = run(&mut cells, CELL, CellInput::Timer { stage: 0, token: 9 }, now);
         assert_eq!(ran.timers, [TimerChange::Set { stage: 0, token: 9, delay_ns: 1 }]);
         // Whoever waits comes between two firings.
         witness.answers(&mut cells);
@@ -62,8 +66,8 @@ fn times_and_tokens_at_the_ends_of_their_range_are_taken_as_they_are() {
             let ran = run(&mut cells, CELL, message(&1_u32.to_le_bytes()), now);
             assert_eq!(ran.timers, [TimerChange::Set { stage: 0, token, delay_ns: delay.max(0) }]);
             // A firing of any token, also of one that was never set, is a handler like others.
-            let ran = run(&mut cells, CELL, Input::Timer { stage: 0, token: !token }, now);
-            assert_eq!(ran.outcome, Outcome::Idle);
+            let ran = run(&mut cells, CELL, CellInput::Timer { stage: 0, token: !token }, now);
+            assert_eq!(ran.outcome, RunOutcome::Idle);
         }
     }
 }

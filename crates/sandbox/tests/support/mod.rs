@@ -15,7 +15,7 @@ use marram_sandbox::{
     Cells, CellsConfig, Chain, DeployError, Image, ImageFile, Images, KeyId, Keyring, Progress, Quotas,
     Signer,
 };
-use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Seed, Stop};
+use marram_session::cell::{CellId, CellInput, CellOutput, CellStop, PortKind, Ran, Run, RunOutcome, Seed};
 use marram_wire::id::Port;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -167,8 +167,8 @@ pub fn start(image: &Arc<Image>) -> Cells {
 pub fn start_in(cells: &mut Cells, cell: CellId, image: &Arc<Image>) {
     cells.start(cell, image, SEED).unwrap_or_else(|error| panic!("{error}"));
     for (port, kind) in [(Port::CLIENT, PortKind::Client), (Port::SERVER, PortKind::Server)] {
-        let ran = run(cells, cell, Input::Open { port, kind, peer: None }, 0);
-        assert_eq!(ran.outcome, Outcome::Idle);
+        let ran = run(cells, cell, CellInput::Open { port, kind, peer: None }, 0);
+        assert_eq!(ran.outcome, RunOutcome::Idle);
     }
     if SEASONED.get() {
         season(cells, cell);
@@ -194,18 +194,18 @@ pub fn twice(test: impl Fn()) {
 /// Has a cell live for long, without any effect on its stages: a port that they never had is gone, again and again.
 pub fn season(cells: &mut Cells, cell: CellId) {
     for _ in 0..SEASON {
-        let ran = run(cells, cell, Input::Gone { port: Port(60_000) }, 0);
-        assert_eq!((ran.outcome, ran.outputs.len()), (Outcome::Idle, 0));
+        let ran = run(cells, cell, CellInput::Gone { port: Port(60_000) }, 0);
+        assert_eq!((ran.outcome, ran.outputs.len()), (RunOutcome::Idle, 0));
     }
 }
 
 /// Runs a handler to its end, however many slices that takes.
-pub fn run(cells: &mut Cells, cell: CellId, input: Input, now_ns: i64) -> Ran {
+pub fn run(cells: &mut Cells, cell: CellId, input: CellInput, now_ns: i64) -> Ran {
     let mut progress = cells.run(Run { cell, input, now_ns, logged: None });
     loop {
         match progress {
             Progress::Done(ran) => {
-                if let Outcome::Stopped(Stop::Kill(reason)) = &ran.outcome {
+                if let RunOutcome::Stopped(CellStop::Kill(reason)) = &ran.outcome {
                     assert!(!reason.contains("bug"), "{reason}");
                 }
                 return ran;
@@ -215,8 +215,8 @@ pub fn run(cells: &mut Cells, cell: CellId, input: Input, now_ns: i64) -> Ran {
     }
 }
 
-pub fn message(payload: &[u8]) -> Input {
-    Input::Message { port: Port::CLIENT, payload: Bytes::copy_from_slice(payload) }
+pub fn message(payload: &[u8]) -> CellInput {
+    CellInput::Message { port: Port::CLIENT, payload: Bytes::copy_from_slice(payload) }
 }
 
 /// Sends one message from the client and gives back what the cell sent to anyone.
@@ -226,7 +226,7 @@ pub fn ask(cells: &mut Cells, payload: &[u8]) -> Vec<Vec<u8>> {
 
 pub fn ask_at(cells: &mut Cells, cell: CellId, payload: &[u8], now_ns: i64) -> Vec<Vec<u8>> {
     let ran = run(cells, cell, message(payload), now_ns);
-    assert_eq!(ran.outcome, Outcome::Idle);
+    assert_eq!(ran.outcome, RunOutcome::Idle);
     payloads(&ran)
 }
 
@@ -234,17 +234,17 @@ pub fn payloads(ran: &Ran) -> Vec<Vec<u8>> {
     ran.outputs
         .iter()
         .filter_map(|output| match output {
-            Output::Message { payload, .. } => Some(payload.to_vec()),
-            Output::Close { .. } | Output::Pause { .. } | Output::Resume { .. } => None,
+            CellOutput::Message { payload, .. } => Some(payload.to_vec()),
+            CellOutput::Close { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => None,
         })
         .collect()
 }
 
 /// The reason why a cell stopped at this input.
-pub fn stop(cells: &mut Cells, input: Input) -> Stop {
+pub fn stop(cells: &mut Cells, input: CellInput) -> CellStop {
     match run(cells, CELL, input, 0).outcome {
-        Outcome::Stopped(stop) => stop,
-        Outcome::Idle => panic!("the handler came to its end"),
+        RunOutcome::Stopped(stop) => stop,
+        RunOutcome::Idle => panic!("the handler came to its end"),
     }
 }
 

@@ -27,20 +27,20 @@ pub struct Target {
 
 /// A server that an agent can reach.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Server {
+pub struct AgentServer {
     /// By the name that manifests use.
     pub name: String,
     /// Whether it speaks in datagrams.
     pub datagrams: bool,
-    /// Whether its connections keep messages apart, as [`In::Accepted`] says.
+    /// Whether its connections keep messages apart, as [`AgentInput::Accepted`] says.
     pub messages: bool,
 }
 
 /// What an agent is and how patient it is. All times in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Config {
+pub struct AgentConfig {
     /// Servers that this agent can reach; empty for a client's agent.
-    pub servers: Vec<Server>,
+    pub servers: Vec<AgentServer>,
     /// How many edges there are to choose from.
     pub edges: u16,
     /// How often a wire is asked whether its edge is there.
@@ -63,8 +63,8 @@ pub struct Config {
 
 /// Something happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum In {
-    /// A wire that was asked for by [`Out::Dial`] is there: connected, encrypted and authenticated as configured.
+pub enum AgentInput {
+    /// A wire that was asked for by [`AgentOutput::Dial`] is there: connected, encrypted and authenticated as configured.
     WireUp {
         /// Its name from now on.
         wire: WireId,
@@ -105,7 +105,7 @@ pub enum In {
         /// Where it came in, if it came from outside this process.
         origin: Option<Origin>,
     },
-    /// A connection asked for by [`Out::Connect`] is there.
+    /// A connection asked for by [`AgentOutput::Connect`] is there.
     Connected {
         /// Which.
         connection: ConnectionId,
@@ -135,14 +135,14 @@ pub enum In {
         /// Which.
         connection: ConnectionId,
     },
-    /// The local socket took so many bytes of what it was given by [`Out::Write`].
+    /// The local socket took so many bytes of what it was given by [`AgentOutput::Write`].
     Written {
         /// Which.
         connection: ConnectionId,
         /// How many.
         bytes: u64,
     },
-    /// A time asked for by [`Out::WakeAt`] has come, or the shell felt like it.
+    /// A time asked for by [`AgentOutput::WakeAt`] has come, or the shell felt like it.
     Wake,
     /// The operator wants the agent to stop: take no new connections.
     Drain,
@@ -150,8 +150,8 @@ pub enum In {
 
 /// Do something.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Out {
-    /// Make a wire; answered by [`In::WireUp`] or [`In::DialFailed`].
+pub enum AgentOutput {
+    /// Make a wire; answered by [`AgentInput::WireUp`] or [`AgentInput::DialFailed`].
     Dial {
         /// Where to.
         target: Target,
@@ -179,7 +179,7 @@ pub enum Out {
         /// Where the client came in, as its agent says.
         origin: Option<Origin>,
     },
-    /// Write to a local connection; acknowledged by [`In::Written`] as the socket takes it. Where it speaks in datagrams or keeps
+    /// Write to a local connection; acknowledged by [`AgentInput::Written`] as the socket takes it. Where it speaks in datagrams or keeps
     /// messages apart, these bytes are exactly one, perhaps an empty one.
     Write {
         /// Which.
@@ -198,7 +198,7 @@ pub enum Out {
         /// Which.
         connection: ConnectionId,
         /// Why it is to be reset rather than ended in order.
-        failure: Option<Failure>,
+        failure: Option<ConnectionFailure>,
     },
     /// Stop or resume reading from a local connection.
     Reading {
@@ -207,18 +207,18 @@ pub enum Out {
         /// Whether to read.
         on: bool,
     },
-    /// Call again with [`In::Wake`] at this time at the latest. The last one counts.
+    /// Call again with [`AgentInput::Wake`] at this time at the latest. The last one counts.
     WakeAt {
         /// On the clock that `now` is on.
         now_ns: u64,
     },
     /// Something that people want to know.
-    Report(Report),
+    Report(AgentReport),
 }
 
 /// Why a local program's connection is reset.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
+pub struct ConnectionFailure {
     /// Of which session; none if it had none, or has it no longer.
     pub session: Option<SessionId>,
     /// Why.
@@ -229,7 +229,7 @@ pub struct Failure {
 
 /// For logs, metrics and listings.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Report {
+pub enum AgentReport {
     /// An edge answered.
     EdgeUp {
         /// Which.

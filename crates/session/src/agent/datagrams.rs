@@ -3,8 +3,8 @@
 //!
 //! A datagram may be dropped before an end has numbered it, never after (DESIGN.md section 5.10).
 
-use super::{Agent, EndId, Out, local::reset};
-use crate::end::{Effect, End};
+use super::{Agent, AgentOutput, EndId, local::reset};
+use crate::end::{End, EndEffect};
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{frame::Code, limits::DATAGRAM_SIZE_MAX};
@@ -41,15 +41,15 @@ impl Agent {
     }
 
     /// The cell will send no more: there is nothing to wait for from a program that cannot say that it is done.
-    pub(super) fn answered(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
-        let mut effects: Vec<Effect> = core::mem::take(&mut self.effects);
+    pub(super) fn answered(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
+        let mut effects: Vec<EndEffect> = core::mem::take(&mut self.effects);
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.end.close(&mut effects);
         self.perform(now_ns, id, effects, out);
     }
 
     /// The cell sent what no datagram holds: its session cannot go on, here or after a recovery.
-    pub(super) fn overflowed(&mut self, now_ns: u64, id: EndId, reason: String, out: &mut Vec<Out>) {
+    pub(super) fn overflowed(&mut self, now_ns: u64, id: EndId, reason: String, out: &mut Vec<AgentOutput>) {
         if let Some(connection) = self.sessions.get_mut(&id).and_then(|session| session.local.id.take()) {
             self.connections.remove(&connection);
             out.push(reset(connection, Some(id.session), Code::Guest, &reason));

@@ -1,12 +1,12 @@
 //! Local connections: what programs say and are told.
 
 use super::{
-    ACK_DELAY_NS, Agent, ConnectionId, EndId, Failure, Out, Report,
+    ACK_DELAY_NS, Agent, AgentOutput, AgentReport, ConnectionFailure, ConnectionId, EndId,
     datagrams::{broken, oversize},
     sessions::Session,
     wires::unbind,
 };
-use crate::end::{Effect, End};
+use crate::end::{End, EndEffect};
 use alloc::{
     boxed::Box,
     collections::VecDeque,
@@ -62,16 +62,16 @@ impl Local {
         taken
     }
 
-    fn deliver(&mut self, bytes: Option<Bytes>, out: &mut Vec<Out>) -> u64 {
+    fn deliver(&mut self, bytes: Option<Bytes>, out: &mut Vec<AgentOutput>) -> u64 {
         match (self.id.filter(|_| self.broken.is_none()), bytes) {
             (Some(connection), Some(bytes)) if self.open => {
                 if bytes.is_empty() && !self.messages && !self.datagrams {
                     return charge(0);
                 }
                 self.writing.push_back(bytes.len());
-                out.push(Out::Write { connection, bytes });
+                out.push(AgentOutput::Write { connection, bytes });
             }
-            (Some(connection), None) if self.open => out.push(Out::Shutdown { connection }),
+            (Some(connection), None) if self.open => out.push(AgentOutput::Shutdown { connection }),
             // Nobody is there to take it.
             (None, Some(bytes)) => return charge(bytes.len()),
             (None, None) => {}
@@ -82,8 +82,16 @@ impl Local {
 }
 
 /// Resets a program's connection, and says why.
-pub(super) fn reset(connection: ConnectionId, session: Option<SessionId>, code: Code, reason: &str) -> Out {
-    Out::Close { connection, failure: Some(Failure { session, code, reason: reason.to_string() }) }
+pub(super) fn reset(
+    connection: ConnectionId,
+    session: Option<SessionId>,
+    code: Code,
+    reason: &str,
+) -> AgentOutput {
+    AgentOutput::Close {
+        connection,
+        failure: Some(ConnectionFailure { session, code, reason: reason.to_string() }),
+    }
 }
 
 impl Agent {
@@ -93,7 +101,7 @@ impl Agent {
         connection: ConnectionId,
         (app, origin): (String, Option<Origin>),
         local: Local,
-        out: &mut Vec<Out>,
+        out: &mut Vec<AgentOutput>,
     ) {
         if self.draining {
             return out.push(reset(connection, None, Code::NoEdge, "the agent is stopping"));
@@ -119,7 +127,7 @@ impl Agent {
     }
 
     /// The server's end begins: connect to the server.
-    pub(super) fn connect(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
+    pub(super) fn connect(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         self.connections_made += 1;
         let connection = ConnectionId(self.connections_made | 1 << 63);
@@ -127,12 +135,12 @@ impl Agent {
         let by_ns = now_ns + self.config.connect_timeout_ns;
         session.connect_by_ns = Some(by_ns);
         let (server, origin) = (session.server.clone(), session.end.origin().cloned());
-        out.push(Out::Connect { connection, server, origin });
+        out.push(AgentOutput::Connect { connection, server, origin });
         self.connections.insert(connection, id);
         self.arm(id, by_ns);
     }
 
-    pub(super) fn connected(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<Out>) {
+    pub(super) fn connected(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<AgentOutput>) {
         let Some((id, session)) = self.by_connection(connection) else {
             return out.push(reset(connection, None, Code::Forgotten, "the session is over"));
         };
@@ -152,7 +160,7 @@ impl Agent {
         now_ns: u64,
         connection: ConnectionId,
         reason: String,
-        out: &mut Vec<Out>,
+        out: &mut Vec<AgentOutput>,
     ) {
         if let Some((id, _)) = self.by_connection(connection) {
             self.connections.remove(&connection);
@@ -165,7 +173,7 @@ impl Agent {
         now_ns: u64,
         connection: ConnectionId,
         bytes: Bytes,
-        out: &mut Vec<Out>,
+        out: &mut Vec<AgentOutput>,
     ) {
         let mut effects = core::mem::take(&mut self.effects);
         let Some((id, session)) = self.by_connection(connection) else { return };
@@ -176,19 +184,19 @@ impl Agent {
         session.end.send(bytes, &mut effects);
         if !session.local.paused && !session.local.datagrams && !session.end.readable() {
             session.local.paused = true;
-            out.push(Out::Reading { connection, on: false });
+            out.push(AgentOutput::Reading { connection, on: false });
         }
         self.perform(now_ns, id, effects, out);
     }
 
-    pub(super) fn local_end(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<Out>) {
+    pub(super) fn local_end(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<AgentOutput>) {
         let mut effects = core::mem::take(&mut self.effects);
         let Some((id, session)) = self.by_connection(connection) else { return };
         session.end.close(&mut effects);
         self.perform(now_ns, id, effects, out);
     }
 
-    pub(super) fn local_broken(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<Out>) {
+    pub(super) fn local_broken(&mut self, now_ns: u64, connection: ConnectionId, out: &mut Vec<AgentOutput>) {
         if let Some((id, session)) = self.by_connection(connection) {
             let (complete, reason) = (session.end.complete(), broken(session.local.is_flow()));
             self.connections.remove(&connection);
@@ -208,7 +216,7 @@ impl Agent {
         now_ns: u64,
         connection: ConnectionId,
         bytes: u64,
-        out: &mut Vec<Out>,
+        out: &mut Vec<AgentOutput>,
     ) {
         let Some((id, session)) = self.by_connection(connection) else { return };
         let taken = session.local.take(bytes);
@@ -216,12 +224,19 @@ impl Agent {
     }
 
     /// The program at this end is gone for good: the owner is told, now or when there is one.
-    pub(super) fn give_up(&mut self, now_ns: u64, id: EndId, code: Code, reason: String, out: &mut Vec<Out>) {
+    pub(super) fn give_up(
+        &mut self,
+        now_ns: u64,
+        id: EndId,
+        code: Code,
+        reason: String,
+        out: &mut Vec<AgentOutput>,
+    ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.local.id = None;
         if let Some((wire, channel)) = session.attached {
             let ended = Ended { channel, code, reason: reason.clone() };
-            out.push(Out::Send { wire, frame: ended.into() });
+            out.push(AgentOutput::Send { wire, frame: ended.into() });
             self.end_session(now_ns, id, code, reason, out);
         } else if session.end.promised() == marram_wire::id::Generation::NONE {
             self.end_session(now_ns, id, code, reason, out);
@@ -231,7 +246,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn taken(&mut self, now_ns: u64, id: EndId, taken: u64, out: &mut Vec<Out>) {
+    pub(super) fn taken(&mut self, now_ns: u64, id: EndId, taken: u64, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let mut effects = core::mem::take(&mut self.effects);
         session.end.taken(taken, &mut effects);
@@ -239,24 +254,30 @@ impl Agent {
     }
 
     /// Does what an end wants done.
-    pub(super) fn perform(&mut self, now_ns: u64, id: EndId, mut effects: Vec<Effect>, out: &mut Vec<Out>) {
+    pub(super) fn perform(
+        &mut self,
+        now_ns: u64,
+        id: EndId,
+        mut effects: Vec<EndEffect>,
+        out: &mut Vec<AgentOutput>,
+    ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let (datagrams, flow) = (session.local.datagrams, session.local.is_flow());
         let (mut taken, mut answered, mut overflow) = (0, false, None);
         for effect in effects.drain(..) {
             match effect {
-                Effect::Send(frame) => {
+                EndEffect::Send(frame) => {
                     if let Some((wire, _)) = session.attached {
-                        out.push(Out::Send { wire, frame });
+                        out.push(AgentOutput::Send { wire, frame });
                     }
                 }
-                Effect::Deliver(bytes) => {
+                EndEffect::Deliver(bytes) => {
                     overflow = overflow.or_else(|| oversize(&bytes).filter(|_| datagrams));
                     if overflow.is_none() {
                         taken += session.local.deliver(Some(bytes), out);
                     }
                 }
-                Effect::DeliverClose => {
+                EndEffect::DeliverClose => {
                     session.local.deliver(None, out);
                     // What waits for the connection is still to be given to it.
                     answered = flow && session.local.open;
@@ -274,7 +295,7 @@ impl Agent {
         if session.local.paused && session.end.readable() {
             session.local.paused = false;
             if let Some(connection) = session.local.id {
-                out.push(Out::Reading { connection, on: true });
+                out.push(AgentOutput::Reading { connection, on: true });
             }
         }
         if taken > 0 {
@@ -293,13 +314,13 @@ impl Agent {
         id: EndId,
         code: Code,
         reason: String,
-        out: &mut Vec<Out>,
+        out: &mut Vec<AgentOutput>,
     ) {
         self.forget_home(id);
         let Some(session) = self.sessions.remove(&id) else { return };
         if id.server {
             let linger_ms = session.end.terms().map_or(0, |terms| u64::from(terms.linger_ms));
-            self.bury(now_ns + (linger_ms * 1_000_000).max(self.config.linger_ns), id.session);
+            self.add_tombstone(now_ns + (linger_ms * 1_000_000).max(self.config.linger_ns), id.session);
         }
         // The other end forgets only when every end has everything; its last word may have been lost here.
         let code = if code == Code::Forgotten && session.end.complete() { Code::Finished } else { code };
@@ -313,12 +334,12 @@ impl Agent {
         if let Some(connection) = session.local.id {
             self.connections.remove(&connection);
             out.push(match session.end.complete() {
-                true => Out::Close { connection, failure: None },
+                true => AgentOutput::Close { connection, failure: None },
                 false => reset(connection, Some(id.session), code, &reason),
             });
         }
         let lingered = session.lingered;
-        out.push(Out::Report(Report::Ended { session: id.session, code, reason, lingered }));
+        out.push(AgentOutput::Report(AgentReport::Ended { session: id.session, code, reason, lingered }));
     }
 
     fn by_connection(&mut self, connection: ConnectionId) -> Option<(EndId, &mut Session)> {

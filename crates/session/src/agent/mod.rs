@@ -1,11 +1,11 @@
 //! An agent: the ends of many sessions, the wires to the edges, and the choice between them.
 //!
-//! Pure: sockets and clocks are asked for and answered as values ([`In`], [`Out`]). A client's agent opens sessions for local
+//! Pure: sockets and clocks are asked for and answered as values ([`AgentInput`], [`AgentOutput`]). A client's agent opens sessions for local
 //! connections; a server's agent takes them up and connects to the server. Either may lead a recovery (DESIGN.md section 5.7).
 
+mod affinity;
 mod api;
 mod datagrams;
-mod homes;
 mod local;
 pub mod proxy;
 pub mod routes;
@@ -14,17 +14,20 @@ mod sessions;
 mod tests;
 mod wires;
 
-pub use api::{Config, ConnectionId, Failure, In, Out, Report, Server, Target, WireId};
+pub use api::{
+    AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionFailure, ConnectionId, Target,
+    WireId,
+};
 
 use crate::{
-    dialer::{self, Act, Dialer},
-    end::Effect,
+    dialer::{self, Dialer, DialerAction},
+    end::EndEffect,
 };
+use affinity::ShardAffinity;
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     vec::Vec,
 };
-use homes::Homes;
 use local::Local;
 use marram_wire::{id::SessionId, random::Random};
 use sessions::Session;
@@ -41,12 +44,12 @@ pub(crate) struct EndId {
 }
 
 /// Sessions that ended here and that a delayed first hello must not bring back, at most.
-const BURIED_MAX: usize = 100_000;
+const TOMBSTONES_MAX: usize = 100_000;
 
 /// The agent. Feed it what happens; do what it says.
 #[derive(Debug)]
 pub struct Agent {
-    config: Config,
+    config: AgentConfig,
     random: Random,
     started: bool,
     draining: bool,
@@ -55,9 +58,9 @@ pub struct Agent {
     /// When an edge, or a shard of it, was lost last; from the start on, of those that never were there.
     gone: BTreeMap<u16, Gone>,
     /// Domains of which was told that they are not one, two at a time.
-    strangers: BTreeSet<([u8; 8], [u8; 8])>,
+    domain_mismatches: BTreeSet<([u8; 8], [u8; 8])>,
     /// Which sessions are not where they belong.
-    homes: Homes,
+    affinity: ShardAffinity,
     sessions: BTreeMap<EndId, Session>,
     connections: BTreeMap<ConnectionId, EndId>,
     connections_made: u64,
@@ -66,37 +69,37 @@ pub struct Agent {
     /// When sessions want to be looked at.
     timers: BTreeSet<(u64, EndId)>,
     /// Sessions whose server's end ended here, in the order in which they may be forgotten.
-    buried: VecDeque<(u64, SessionId)>,
-    buried_ids: BTreeSet<SessionId>,
+    tombstones: VecDeque<(u64, SessionId)>,
+    tombstone_ids: BTreeSet<SessionId>,
     datagrams_dropped: u64,
     wake_ns: Option<u64>,
     /// Empty between steps; kept so that a message allocates no list of effects.
-    effects: Vec<Effect>,
+    effects: Vec<EndEffect>,
     /// Likewise.
-    acts: Vec<Act>,
+    acts: Vec<DialerAction>,
 }
 
 impl Agent {
     /// `entropy` seeds session ids and jitter: 32 random bytes.
     #[must_use]
-    pub fn new(config: Config, entropy: [u8; 32]) -> Self {
+    pub fn new(config: AgentConfig, entropy: [u8; 32]) -> Self {
         Self {
             dialer: Dialer::new(dialer(&config), 0),
-            homes: Homes::new(config.failback_delay_ns),
+            affinity: ShardAffinity::new(config.failback_delay_ns),
             config,
             random: Random::new(entropy),
             started: false,
             draining: false,
             wires: BTreeMap::new(),
             gone: BTreeMap::new(),
-            strangers: BTreeSet::new(),
+            domain_mismatches: BTreeSet::new(),
             sessions: BTreeMap::new(),
             connections: BTreeMap::new(),
             connections_made: 0,
             turn: entropy[0],
             timers: BTreeSet::new(),
-            buried: VecDeque::new(),
-            buried_ids: BTreeSet::new(),
+            tombstones: VecDeque::new(),
+            tombstone_ids: BTreeSet::new(),
             datagrams_dropped: 0,
             wake_ns: None,
             effects: Vec::new(),
@@ -104,8 +107,8 @@ impl Agent {
         }
     }
 
-    /// Takes one event at `now_ns` (monotonic) and appends what is to be done. The first event should be [`In::Wake`].
-    pub fn step(&mut self, now_ns: u64, input: In, out: &mut Vec<Out>) {
+    /// Takes one event at `now_ns` (monotonic) and appends what is to be done. The first event should be [`AgentInput::Wake`].
+    pub fn step(&mut self, now_ns: u64, input: AgentInput, out: &mut Vec<AgentOutput>) {
         self.wake_ns = self.wake_ns.filter(|wake_ns| *wake_ns > now_ns);
         if !self.started {
             self.started = true;
@@ -114,28 +117,30 @@ impl Agent {
             self.gone = (0..self.config.edges).map(|edge| (edge, never)).collect();
         }
         match input {
-            In::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),
-            In::DialFailed { target, reason } => self.dial_failed(now_ns, target, reason, out),
-            In::WireDown { wire, reason } => self.wire_down(now_ns, wire, reason, out),
-            In::Frame { wire, frame } => self.frame(now_ns, wire, frame, out),
-            In::Accepted { connection, app, datagrams, messages, origin } => {
+            AgentInput::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),
+            AgentInput::DialFailed { target, reason } => self.dial_failed(now_ns, target, reason, out),
+            AgentInput::WireDown { wire, reason } => self.wire_down(now_ns, wire, reason, out),
+            AgentInput::Frame { wire, frame } => self.frame(now_ns, wire, frame, out),
+            AgentInput::Accepted { connection, app, datagrams, messages, origin } => {
                 let mut local = Local::new(datagrams);
                 local.messages |= messages;
                 self.accepted(now_ns, connection, (app, origin), local, out);
             }
-            In::Connected { connection } => self.connected(now_ns, connection, out),
-            In::ConnectFailed { connection, reason } => self.connect_failed(now_ns, connection, reason, out),
-            In::Received { connection, bytes } => self.local_bytes(now_ns, connection, bytes, out),
-            In::EndOfInput { connection } => self.local_end(now_ns, connection, out),
-            In::Broken { connection } => self.local_broken(now_ns, connection, out),
-            In::Written { connection, bytes } => self.local_written(now_ns, connection, bytes, out),
-            In::Wake => {}
-            In::Drain => self.draining = true,
+            AgentInput::Connected { connection } => self.connected(now_ns, connection, out),
+            AgentInput::ConnectFailed { connection, reason } => {
+                self.connect_failed(now_ns, connection, reason, out)
+            }
+            AgentInput::Received { connection, bytes } => self.local_bytes(now_ns, connection, bytes, out),
+            AgentInput::EndOfInput { connection } => self.local_end(now_ns, connection, out),
+            AgentInput::Broken { connection } => self.local_broken(now_ns, connection, out),
+            AgentInput::Written { connection, bytes } => self.local_written(now_ns, connection, bytes, out),
+            AgentInput::Wake => {}
+            AgentInput::Drain => self.draining = true,
         }
         self.wires_due(now_ns, out);
         self.sessions_due(now_ns, out);
         self.fail_back(now_ns, out);
-        self.forget_buried(now_ns);
+        self.expire_tombstones(now_ns);
         self.ask_to_wake(out);
     }
 
@@ -162,7 +167,7 @@ impl Agent {
         self.sessions.keys().map(|id| id.session)
     }
 
-    fn sessions_due(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+    fn sessions_due(&mut self, now_ns: u64, out: &mut Vec<AgentOutput>) {
         while let Some(&(due_ns, session)) = self.timers.first() {
             if due_ns > now_ns {
                 return;
@@ -176,19 +181,19 @@ impl Agent {
     }
 
     /// Remembers that a session ended at its server's end, until no first hello of it can be on its way any more.
-    fn bury(&mut self, until_ns: u64, session: SessionId) {
-        if self.buried_ids.insert(session) {
-            self.buried.push_back((until_ns, session));
+    fn add_tombstone(&mut self, until_ns: u64, session: SessionId) {
+        if self.tombstone_ids.insert(session) {
+            self.tombstones.push_back((until_ns, session));
         }
     }
 
-    fn forget_buried(&mut self, now_ns: u64) {
-        while let Some((until_ns, session)) = self.buried.front().copied() {
-            if until_ns > now_ns && self.buried.len() <= BURIED_MAX {
+    fn expire_tombstones(&mut self, now_ns: u64) {
+        while let Some((until_ns, session)) = self.tombstones.front().copied() {
+            if until_ns > now_ns && self.tombstones.len() <= TOMBSTONES_MAX {
                 return;
             }
-            self.buried.pop_front();
-            self.buried_ids.remove(&session);
+            self.tombstones.pop_front();
+            self.tombstone_ids.remove(&session);
         }
     }
 
@@ -204,18 +209,18 @@ impl Agent {
         self.timers.insert((at_ns, id));
     }
 
-    fn ask_to_wake(&mut self, out: &mut Vec<Out>) {
+    fn ask_to_wake(&mut self, out: &mut Vec<AgentOutput>) {
         let sessions = self.timers.first().map(|(due_ns, _)| *due_ns);
-        let due_ns = [sessions, self.dialer.wake_ns(), self.homes.wake_ns()].into_iter().flatten().min();
+        let due_ns = [sessions, self.dialer.wake_ns(), self.affinity.wake_ns()].into_iter().flatten().min();
         if let Some(now_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(now_ns);
-            out.push(Out::WakeAt { now_ns });
+            out.push(AgentOutput::WakeAt { now_ns });
         }
     }
 }
 
-fn dialer(config: &Config) -> dialer::Config {
-    dialer::Config {
+fn dialer(config: &AgentConfig) -> dialer::DialerConfig {
+    dialer::DialerConfig {
         edges: config.edges,
         heartbeat_interval_ns: config.heartbeat_interval_ns,
         heartbeat_timeout_ns: config.heartbeat_timeout_ns,

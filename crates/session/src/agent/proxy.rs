@@ -23,7 +23,7 @@ pub const HEADER_MAX: usize = 4_096;
 
 /// Both ends of the connection that a proxy has taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ends {
+pub struct ProxyAddresses {
     /// The client.
     pub source: SocketAddr,
     /// Where the client connected to.
@@ -32,7 +32,7 @@ pub struct Ends {
 
 /// What the first bytes of a connection say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Said {
+pub enum ProxyHeader {
     /// The header is not whole.
     More,
     /// It is.
@@ -41,7 +41,7 @@ pub enum Said {
         len: usize,
         /// What it says. None for the proxy's own connections (its health checks), and for families other than IP: then the
         /// connection's own addresses count.
-        ends: Option<Ends>,
+        ends: Option<ProxyAddresses>,
     },
 }
 
@@ -49,7 +49,7 @@ pub enum Said {
 ///
 /// # Errors
 /// With what is wrong: there is none, or not one that is understood.
-pub fn read(first: &[u8]) -> Result<Said, &'static str> {
+pub fn read(first: &[u8]) -> Result<ProxyHeader, &'static str> {
     let known = first.len().min(SIGNATURE.len());
     if first[..known] != SIGNATURE[..known] {
         return Err(if b"PROXY ".starts_with(&first[..first.len().min(6)]) {
@@ -58,7 +58,7 @@ pub fn read(first: &[u8]) -> Result<Said, &'static str> {
             "it does not begin with a PROXY protocol header; have the proxy send version 2, or leave `proxy_protocol` out"
         });
     }
-    let Some((head, rest)) = first.split_first_chunk::<HEAD>() else { return Ok(Said::More) };
+    let Some((head, rest)) = first.split_first_chunk::<HEAD>() else { return Ok(ProxyHeader::More) };
     let [.., command, family, high, low] = *head;
     let len = usize::from(u16::from_be_bytes([high, low]));
     let proxied = match command {
@@ -82,22 +82,22 @@ pub fn read(first: &[u8]) -> Result<Said, &'static str> {
         return Err("its PROXY protocol header is longer than 4096 bytes");
     }
     if rest.len() < len {
-        return Ok(Said::More);
+        return Ok(ProxyHeader::More);
     }
     let ends = match size {
         12 => ends(rest, |ip: [u8; 4]| Ipv4Addr::from(ip).into()),
         36 => ends(rest, |ip: [u8; 16]| Ipv6Addr::from(ip).into()),
         _ => None,
     };
-    Ok(Said::Header { len: HEAD + len, ends })
+    Ok(ProxyHeader::Header { len: HEAD + len, ends })
 }
 
 /// Two addresses, then two ports.
-fn ends<const N: usize>(bytes: &[u8], ip: impl Fn([u8; N]) -> IpAddr) -> Option<Ends> {
+fn ends<const N: usize>(bytes: &[u8], ip: impl Fn([u8; N]) -> IpAddr) -> Option<ProxyAddresses> {
     let (source, rest) = bytes.split_first_chunk::<N>()?;
     let (destination, rest) = rest.split_first_chunk::<N>()?;
     let [a, b, c, d] = *rest.first_chunk::<4>()?;
-    Some(Ends {
+    Some(ProxyAddresses {
         source: SocketAddr::new(ip(*source), u16::from_be_bytes([a, b])),
         destination: SocketAddr::new(ip(*destination), u16::from_be_bytes([c, d])),
     })
@@ -105,9 +105,9 @@ fn ends<const N: usize>(bytes: &[u8], ip: impl Fn([u8; N]) -> IpAddr) -> Option<
 
 /// The header of a stream between these ends; that of a proxy's own connection where they are not known.
 #[must_use]
-pub fn write(ends: Option<Ends>) -> Vec<u8> {
+pub fn write(ends: Option<ProxyAddresses>) -> Vec<u8> {
     let mut out = SIGNATURE.to_vec();
-    let Some(Ends { source, destination }) = ends else {
+    let Some(ProxyAddresses { source, destination }) = ends else {
         out.extend([0x20, 0x00, 0, 0]);
         return out;
     };
@@ -156,14 +156,16 @@ mod tests {
             0x0d, 0x0a, 0x0d, 0x0a, 0x00, 0x0d, 0x0a, 0x51, 0x55, 0x49, 0x54, 0x0a, 0x21, 0x11, 0x00, 0x0c,
         ];
         sent.extend([192, 0, 2, 1, 198, 51, 100, 2, 0x9c, 0x40, 0x01, 0xbb]);
-        let ends =
-            Some(Ends { source: address("192.0.2.1:40000"), destination: address("198.51.100.2:443") });
+        let ends = Some(ProxyAddresses {
+            source: address("192.0.2.1:40000"),
+            destination: address("198.51.100.2:443"),
+        });
         for len in 0..sent.len() {
-            assert_eq!(read(&sent[..len]), Ok(Said::More), "{len}");
+            assert_eq!(read(&sent[..len]), Ok(ProxyHeader::More), "{len}");
         }
-        assert_eq!(read(&sent), Ok(Said::Header { len: 28, ends }));
+        assert_eq!(read(&sent), Ok(ProxyHeader::Header { len: 28, ends }));
         let with_tlvs = header(0x21, 0x11, &[&sent[16..], &[0x03, 0, 4, 1, 2, 3, 4, 0x04, 0, 0]].concat());
-        assert_eq!(read(&[&with_tlvs[..], b"GET /"].concat()), Ok(Said::Header { len: 38, ends }));
+        assert_eq!(read(&[&with_tlvs[..], b"GET /"].concat()), Ok(ProxyHeader::Header { len: 38, ends }));
     }
 
     #[test]
@@ -175,8 +177,10 @@ mod tests {
             ("192.0.2.1:1", "[2001:db8::2]:65535"),
         ] {
             let (source, destination) = (address(source), address(destination));
-            let written = write(Some(Ends { source, destination }));
-            let Ok(Said::Header { len, ends: Some(ends) }) = read(&written) else { panic!("{written:?}") };
+            let written = write(Some(ProxyAddresses { source, destination }));
+            let Ok(ProxyHeader::Header { len, ends: Some(ends) }) = read(&written) else {
+                panic!("{written:?}")
+            };
             assert_eq!(len, written.len());
             let plain = |at: SocketAddr| (at.ip().to_canonical(), at.port());
             assert_eq!(plain(ends.source), plain(source));
@@ -184,7 +188,7 @@ mod tests {
             assert_eq!(ends.source.is_ipv4(), ends.destination.is_ipv4());
         }
         let own = write(None);
-        assert_eq!(read(&own), Ok(Said::Header { len: own.len(), ends: None }));
+        assert_eq!(read(&own), Ok(ProxyHeader::Header { len: own.len(), ends: None }));
     }
 
     #[test]
@@ -199,7 +203,7 @@ mod tests {
             (0x21, 0x31, 216),
         ] {
             let header = header(command, family, &vec![7; rest]);
-            assert_eq!(read(&header), Ok(Said::Header { len: HEAD + rest, ends: None }), "{family:x}");
+            assert_eq!(read(&header), Ok(ProxyHeader::Header { len: HEAD + rest, ends: None }), "{family:x}");
         }
     }
 
@@ -217,7 +221,7 @@ mod tests {
             assert!(reason(&header(0x21, family, &vec![0; size - 1])).contains("too short"));
         }
         let longest = header(0x21, 0x11, &vec![0; HEADER_MAX - HEAD]);
-        assert!(matches!(read(&longest), Ok(Said::Header { len: HEADER_MAX, .. })));
+        assert!(matches!(read(&longest), Ok(ProxyHeader::Header { len: HEADER_MAX, .. })));
         let longer = header(0x21, 0x11, &vec![0; HEADER_MAX - HEAD + 1]);
         assert!(reason(&longer[..HEAD]).contains("longer"));
     }

@@ -1,18 +1,18 @@
 //! Sessions of an agent: who owns them, who should, and what happens when nobody does.
 
 use super::{
-    Agent, EndId, Out, Report, Target, WireId,
+    Agent, AgentOutput, AgentReport, EndId, Target, WireId,
     local::{Local, reset},
     wires::{Bound, is_bound, unbind},
 };
-use crate::end::{End, Phase, Refusal};
+use crate::end::{End, EndPhase, PromiseRefusal};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
     vec::Vec,
 };
 use marram_wire::{
-    frame::{Channel, Code, Ended, Frame, Promise, Reject, Speaker, Superseded},
+    frame::{Channel, Code, Ended, Frame, Promise, Reject, Sender, Superseded},
     id::Generation,
 };
 
@@ -53,7 +53,7 @@ pub(super) struct Session {
     /// What the last one of them said, until an edge takes it.
     refusal: Option<(Code, String)>,
     /// What was reported of edges' refusals since it had an owner last: one reason an edge.
-    told: BTreeMap<u16, String>,
+    reported_reasons: BTreeMap<u16, String>,
     pub(super) connect_by_ns: Option<u64>,
     pub(super) acknowledging: bool,
     pub(super) timer_ns: Option<u64>,
@@ -78,7 +78,7 @@ impl Session {
             retry_ns: RETRY_MIN_NS,
             rejected: Vec::new(),
             refusal: None,
-            told: BTreeMap::new(),
+            reported_reasons: BTreeMap::new(),
             connect_by_ns: None,
             acknowledging: false,
             timer_ns: None,
@@ -93,7 +93,7 @@ impl Session {
 
 impl Agent {
     /// Asks the best edge for a generation of this session.
-    pub(super) fn lead(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
+    pub(super) fn lead(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let (candidates, settled) = (self.candidates(id), self.is_settled(id));
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.lead_ns = None;
@@ -107,7 +107,7 @@ impl Agent {
             // Home did not answer.
             session.rejected.clear();
             if let Some(home) = session.home {
-                self.homes.refused(now_ns, home);
+                self.affinity.refused(now_ns, home);
             }
             return;
         }
@@ -129,7 +129,7 @@ impl Agent {
     }
 
     /// Asks this edge for a generation.
-    pub(super) fn ask(&mut self, now_ns: u64, id: EndId, wire_id: WireId, out: &mut Vec<Out>) {
+    pub(super) fn ask(&mut self, now_ns: u64, id: EndId, wire_id: WireId, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(wire) = self.wires.get_mut(&wire_id) else { return };
         let Some(welcome) = &wire.welcome else { return };
@@ -138,7 +138,7 @@ impl Agent {
         wire.channels.insert(channel, Bound { session: id, generation: Generation::NONE });
         session.asking = Some((wire_id, channel));
         session.lead_ns = Some(now_ns + HELLO_PATIENCE_NS);
-        out.push(Out::Send { wire: wire_id, frame: session.end.hello(channel, &challenge).into() });
+        out.push(AgentOutput::Send { wire: wire_id, frame: session.end.hello(channel, &challenge).into() });
         self.arm(id, now_ns + HELLO_PATIENCE_NS);
         self.arm_deadline(now_ns, id);
     }
@@ -161,7 +161,7 @@ impl Agent {
     }
 
     /// An edge can be asked (again): every session without an owner tries.
-    pub(super) fn wire_usable(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+    pub(super) fn wire_usable(&mut self, now_ns: u64, out: &mut Vec<AgentOutput>) {
         let adrift: Vec<(EndId, bool)> = self
             .sessions
             .iter()
@@ -189,9 +189,15 @@ impl Agent {
     }
 
     /// An edge asks for a promise.
-    pub(super) fn promise(&mut self, now_ns: u64, wire_id: WireId, ask: &Promise, out: &mut Vec<Out>) {
+    pub(super) fn promise(
+        &mut self,
+        now_ns: u64,
+        wire_id: WireId,
+        ask: &Promise,
+        out: &mut Vec<AgentOutput>,
+    ) {
         let id = EndId { session: ask.session, server: !ask.server.is_empty() };
-        let new = !self.sessions.contains_key(&id) && !self.buried_ids.contains(&id.session);
+        let new = !self.sessions.contains_key(&id) && !self.tombstone_ids.contains(&id.session);
         let server = self.config.servers.iter().find(|server| server.name == ask.server);
         if let Some(server) = server.filter(|_| new && ask.fresh) {
             let end = End::new(id.session, true, ask.app.clone());
@@ -204,12 +210,12 @@ impl Agent {
         let Some(session) = self.sessions.get_mut(&id) else {
             let reason = "this end does not know the session (any more)".to_string();
             let ended = Ended { channel: ask.channel, code: Code::Forgotten, reason };
-            return out.push(Out::Send { wire: wire_id, frame: ended.into() });
+            return out.push(AgentOutput::Send { wire: wire_id, frame: ended.into() });
         };
         let mut effects = core::mem::take(&mut self.effects);
         if let Err(refusal) = session.end.promise(ask, &mut effects) {
             let frame = refuse(ask.channel, &refusal);
-            return out.push(Out::Send { wire: wire_id, frame });
+            return out.push(AgentOutput::Send { wire: wire_id, frame });
         }
         // The channel on which this end asked, if it is another, is answered by this promise as well; so is a stale owner,
         // whose channel stays bound to its older generation until it speaks.
@@ -219,7 +225,7 @@ impl Agent {
         if let Some((wire, channel)) = former.filter(|former| is_bound(&self.wires, *former)) {
             // An owner that lives learns of it at once; one that sleeps is refused when it wakes.
             let superseded = Superseded { channel, promised: ask.generation };
-            out.push(Out::Send { wire, frame: superseded.into() });
+            out.push(AgentOutput::Send { wire, frame: superseded.into() });
             session.stale.push((wire, channel));
         }
         session.orphaned_ns.get_or_insert(now_ns);
@@ -238,8 +244,14 @@ impl Agent {
     }
 
     /// A frame on a channel.
-    pub(super) fn session_frame(&mut self, now_ns: u64, wire_id: WireId, frame: Frame, out: &mut Vec<Out>) {
-        let Some(channel) = frame.channel(Speaker::Edge) else { return };
+    pub(super) fn session_frame(
+        &mut self,
+        now_ns: u64,
+        wire_id: WireId,
+        frame: Frame,
+        out: &mut Vec<AgentOutput>,
+    ) {
+        let Some(channel) = frame.channel(Sender::Edge) else { return };
         let Some(wire) = self.wires.get_mut(&wire_id) else { return };
         let bound = wire.channels.get(&channel).copied();
         let known =
@@ -249,7 +261,7 @@ impl Agent {
             let last = matches!(frame, Frame::Ended(_) | Frame::Reject(_) | Frame::Failed(_));
             if !last {
                 let promised = Generation::NONE;
-                out.push(Out::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
+                out.push(AgentOutput::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
             }
             return;
         };
@@ -264,9 +276,10 @@ impl Agent {
         let promised = session.end.promised();
         if bound.generation < promised || session.attached != Some((wire_id, channel)) {
             wire.channels.remove(&channel);
-            out.push(Out::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
+            out.push(AgentOutput::Send { wire: wire_id, frame: Superseded { channel, promised }.into() });
             let generation = bound.generation;
-            return out.push(Out::Report(Report::ZombieRefused { session: id.session, generation }));
+            return out
+                .push(AgentOutput::Report(AgentReport::ZombieRefused { session: id.session, generation }));
         }
         if matches!(frame, Frame::Reject(_) | Frame::Failed(_)) {
             // The last that is said on it.
@@ -286,7 +299,7 @@ impl Agent {
         wire: WireId,
         channel: Channel,
         frame: Frame,
-        out: &mut Vec<Out>,
+        out: &mut Vec<AgentOutput>,
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let before = session.end.phase();
@@ -294,26 +307,28 @@ impl Agent {
         if let Err(violation) = session.end.receive(frame, &mut effects) {
             let reason = violation.0.to_string();
             let ended = Ended { channel, code: Code::Protocol, reason: reason.clone() };
-            out.push(Out::Send { wire, frame: ended.into() });
+            out.push(AgentOutput::Send { wire, frame: ended.into() });
             return self.end_session(now_ns, id, Code::Protocol, reason, out);
         }
         let phase = session.end.phase();
-        let connect = phase == Phase::Owned && session.is_server() && session.local.id.is_none();
-        let connect =
-            connect && session.local.broken.is_none() && before == Phase::Promised && !session.end.complete();
-        if before != Phase::Owned && phase == Phase::Owned {
+        let connect = phase == EndPhase::Owned && session.is_server() && session.local.id.is_none();
+        let connect = connect
+            && session.local.broken.is_none()
+            && before == EndPhase::Promised
+            && !session.end.complete();
+        if before != EndPhase::Owned && phase == EndPhase::Owned {
             self.owned(now_ns, id, wire, out);
         }
         self.perform(now_ns, id, effects, out);
         if connect {
             self.connect(now_ns, id, out);
         }
-        if phase == Phase::Detached {
+        if phase == EndPhase::Detached {
             self.orphan(now_ns, id, "a handler was stopped", out);
         }
     }
 
-    fn owned(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<Out>) {
+    fn owned(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
         let generation = session.end.promised();
@@ -323,14 +338,27 @@ impl Agent {
         session.retry_ns = RETRY_MIN_NS;
         session.rejected.clear();
         session.refusal = None;
-        session.told.clear();
+        session.reported_reasons.clear();
         let app = session.end.app().to_string();
-        out.push(Out::Report(Report::Owned { session: id.session, app, generation, target, gap_ns }));
+        out.push(AgentOutput::Report(AgentReport::Owned {
+            session: id.session,
+            app,
+            generation,
+            target,
+            gap_ns,
+        }));
         self.note_home(now_ns, id, wire);
     }
 
     /// An edge will not open a generation.
-    fn rejected(&mut self, now_ns: u64, id: EndId, wire: WireId, reject: &Reject, out: &mut Vec<Out>) {
+    fn rejected(
+        &mut self,
+        now_ns: u64,
+        id: EndId,
+        wire: WireId,
+        reject: &Reject,
+        out: &mut Vec<AgentOutput>,
+    ) {
         let (usable, settled) = (self.candidates(id).len(), self.is_settled(id));
         let misses = self.misses_an_edge(now_ns);
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
@@ -338,8 +366,8 @@ impl Agent {
         unbind(&mut self.wires, session.asking.take());
         if settled {
             // Home will not have it, or not now: it stays where it is.
-            return match (session.home, reject.code.retry() && reject.code != Code::Elsewhere) {
-                (Some(home), true) => self.homes.refused(now_ns, home),
+            return match (session.home, reject.code.is_retryable() && reject.code != Code::Elsewhere) {
+                (Some(home), true) => self.affinity.refused(now_ns, home),
                 _ => self.forget_home(id),
             };
         }
@@ -355,7 +383,7 @@ impl Agent {
         let unknown = session.rejected.iter().all(|(_, code)| *code == Code::UnknownApp);
         // An edge that was there lately may have the app, and one that is just back may get it.
         let nowhere = everywhere && unknown && !misses;
-        if !reject.code.retry() || (nowhere && !session.end.begun()) {
+        if !reject.code.is_retryable() || (nowhere && !session.end.begun()) {
             return self.end_session(now_ns, id, reject.code, reject.reason.clone(), out);
         }
         if everywhere {
@@ -367,8 +395,8 @@ impl Agent {
             Code::UnknownApp | Code::NoServerAgent => everywhere,
             _ => everywhere && session.retry_ns == RETRY_MAX_NS,
         };
-        if worth_telling && session.told.get(&target.edge) != Some(&reject.reason) {
-            session.told.insert(target.edge, reject.reason.clone());
+        if worth_telling && session.reported_reasons.get(&target.edge) != Some(&reject.reason) {
+            session.reported_reasons.insert(target.edge, reject.reason.clone());
             self.tell_waiting(now_ns, id, target, reject, out);
         }
         let Some(session) = self.sessions.get(&id) else { return };
@@ -377,12 +405,19 @@ impl Agent {
         self.lead_at(id, now_ns + wait_ns + jitter_ns);
     }
 
-    fn tell_waiting(&self, now_ns: u64, id: EndId, target: Target, reject: &Reject, out: &mut Vec<Out>) {
+    fn tell_waiting(
+        &self,
+        now_ns: u64,
+        id: EndId,
+        target: Target,
+        reject: &Reject,
+        out: &mut Vec<AgentOutput>,
+    ) {
         let Some(session) = self.sessions.get(&id) else { return };
         let left_ns = self.deadline_ns(session).map_or(0, |until_ns| until_ns.saturating_sub(now_ns));
         let (session, app) = (id.session, session.end.app().to_string());
         let Reject { code, reason, .. } = reject.clone();
-        out.push(Out::Report(Report::Waiting { session, app, target, code, reason, left_ns }));
+        out.push(AgentOutput::Report(AgentReport::Waiting { session, app, target, code, reason, left_ns }));
     }
 
     /// A wire broke or fell silent. Sessions that were owned or asked for over it look elsewhere.
@@ -392,7 +427,7 @@ impl Agent {
         id: EndId,
         wire: WireId,
         reason: &str,
-        out: &mut Vec<Out>,
+        out: &mut Vec<AgentOutput>,
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.asking.is_some_and(|(at, _)| at == wire) {
@@ -411,9 +446,9 @@ impl Agent {
     }
 
     /// Nobody owns the session. The client's end leads at once; the server's gives it a heartbeat's time.
-    fn orphan(&mut self, now_ns: u64, id: EndId, reason: &str, out: &mut Vec<Out>) {
+    fn orphan(&mut self, now_ns: u64, id: EndId, reason: &str, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        if session.end.phase() == Phase::Promised {
+        if session.end.phase() == EndPhase::Promised {
             // Promised and let down: do not ask in a tight circle.
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
@@ -421,13 +456,16 @@ impl Agent {
         session.end.drift();
         if session.orphaned_ns.is_none() {
             session.orphaned_ns = Some(now_ns);
-            out.push(Out::Report(Report::Orphaned { session: id.session, reason: reason.to_string() }));
+            out.push(AgentOutput::Report(AgentReport::Orphaned {
+                session: id.session,
+                reason: reason.to_string(),
+            }));
         }
         if self.is_lost_with_its_owner(id) {
             if let Some((wire, channel)) = former {
                 // The owner may live behind the silence: it is to end the session for the other end as well.
                 let ended = Ended { channel, code: Code::Lost, reason: reason.to_string() };
-                out.push(Out::Send { wire, frame: ended.into() });
+                out.push(AgentOutput::Send { wire, frame: ended.into() });
             }
             unbind(&mut self.wires, former);
             return self.end_session(now_ns, id, Code::Lost, reason.to_string(), out);
@@ -443,7 +481,7 @@ impl Agent {
     }
 
     /// The edge asks to be left: ask another, if there is one, and stay until it answers.
-    pub(super) fn leave(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<Out>) {
+    pub(super) fn move_away(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let keeps = session.end.terms().is_none_or(|terms| terms.keep);
         let here = keeps && session.attached.is_some_and(|(at, _)| at == wire);
@@ -453,7 +491,7 @@ impl Agent {
     }
 
     /// Something about the session is due.
-    pub(super) fn session_due(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
+    pub(super) fn session_due(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.acknowledging {
             session.acknowledging = false;
@@ -483,7 +521,7 @@ impl Agent {
     }
 
     /// The session was without an owner for too long.
-    fn expire(&mut self, now_ns: u64, id: EndId, out: &mut Vec<Out>) {
+    fn expire(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.lingered = true;
         let last = session.refusal.take();
@@ -508,22 +546,22 @@ impl Agent {
     }
 }
 
-fn refuse(channel: Channel, refusal: &Refusal) -> Frame {
+fn refuse(channel: Channel, refusal: &PromiseRefusal) -> Frame {
     match refusal {
-        Refusal::Superseded(promised) => Superseded { channel, promised: *promised }.into(),
-        Refusal::Unproven => {
+        PromiseRefusal::Superseded(promised) => Superseded { channel, promised: *promised }.into(),
+        PromiseRefusal::Unproven => {
             let reason = "the session is known here, and its key was not shown".to_string();
             Ended { channel, code: Code::Superseded, reason }.into()
         }
-        Refusal::Lost => {
+        PromiseRefusal::Lost => {
             let reason = "the session began at another owner, and the app keeps nothing".to_string();
             Ended { channel, code: Code::Lost, reason }.into()
         }
-        Refusal::Ends => {
+        PromiseRefusal::Ends => {
             let reason = "the session's other end is at another agent".to_string();
             Ended { channel, code: Code::Superseded, reason }.into()
         }
-        Refusal::Image => {
+        PromiseRefusal::Image => {
             let reason = "the session runs another image".to_string();
             Ended { channel, code: Code::Protocol, reason }.into()
         }

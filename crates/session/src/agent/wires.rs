@@ -1,7 +1,7 @@
 //! Wires to edges: greetings, heartbeats, what is lost with one, and which edge is nearest.
 
-use super::{Agent, EndId, Out, Report, Target, WireId};
-use crate::dialer::{self, Act};
+use super::{Agent, AgentOutput, AgentReport, EndId, Target, WireId};
+use crate::dialer::{self, DialerAction};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
@@ -17,9 +17,9 @@ use marram_wire::{
 const NEAR_NS: u64 = 2_000_000;
 
 /// So many pairs of domains are told of.
-const STRANGERS_MAX: usize = 16;
+const DOMAIN_MISMATCHES_MAX: usize = 16;
 /// An edge that is back has its apps after so long, if it has them.
-const DEPLOYS_NS: u64 = 5_000_000_000;
+const DEPLOY_GRACE_NS: u64 = 5_000_000_000;
 
 /// An edge that could not be asked.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ pub(super) fn is_bound(wires: &BTreeMap<WireId, Wire>, (wire, channel): (WireId,
 }
 
 impl Agent {
-    pub(super) fn wire_up(&mut self, now_ns: u64, id: WireId, target: Target, out: &mut Vec<Out>) {
+    pub(super) fn wire_up(&mut self, now_ns: u64, id: WireId, target: Target, out: &mut Vec<AgentOutput>) {
         self.dialer.up(now_ns, id.0, target);
         let wire = Wire {
             target,
@@ -100,46 +100,52 @@ impl Agent {
             version_newest: WIRE_VERSION,
             servers: self.config.servers.iter().map(|server| server.name.clone()).collect(),
         };
-        out.push(Out::Send { wire: id, frame: greet.into() });
-        out.push(Out::Send { wire: id, frame: Ping { stamp: now_ns }.into() });
+        out.push(AgentOutput::Send { wire: id, frame: greet.into() });
+        out.push(AgentOutput::Send { wire: id, frame: Ping { stamp: now_ns }.into() });
     }
 
-    pub(super) fn dial_failed(&mut self, now_ns: u64, target: Target, reason: String, out: &mut Vec<Out>) {
+    pub(super) fn dial_failed(
+        &mut self,
+        now_ns: u64,
+        target: Target,
+        reason: String,
+        out: &mut Vec<AgentOutput>,
+    ) {
         self.dialer.failed(now_ns, target, &mut self.random);
-        out.push(Out::Report(Report::EdgeDown { target, reason, suspected: false }));
+        out.push(AgentOutput::Report(AgentReport::EdgeDown { target, reason, suspected: false }));
     }
 
-    pub(super) fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<Out>) {
+    pub(super) fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<AgentOutput>) {
         let usable = self.is_usable(id);
         let Some(wire) = self.wires.remove(&id) else { return };
         self.dialer.down(now_ns, id.0, &mut self.random);
         if usable {
             self.note_gone(now_ns, wire.target.edge);
         }
-        self.homes.failed(now_ns, wire.target, &mut self.random);
+        self.affinity.failed(now_ns, wire.target, &mut self.random);
         let (target, suspected) = (wire.target, false);
-        out.push(Out::Report(Report::EdgeDown { target, reason: reason.clone(), suspected }));
+        out.push(AgentOutput::Report(AgentReport::EdgeDown { target, reason: reason.clone(), suspected }));
         for bound in wire.channels.values() {
             self.lost_wire(now_ns, bound.session, id, &reason, out);
         }
     }
 
-    pub(super) fn frame(&mut self, now_ns: u64, id: WireId, frame: Frame, out: &mut Vec<Out>) {
+    pub(super) fn frame(&mut self, now_ns: u64, id: WireId, frame: Frame, out: &mut Vec<AgentOutput>) {
         let Some(wire) = self.wires.get(&id) else { return };
         if self.dialer.heard(now_ns, id.0) {
-            self.homes.back(now_ns, wire.target);
+            self.affinity.back(now_ns, wire.target);
             let name = wire.welcome.as_ref().map_or_else(String::new, |welcome| welcome.edge.clone());
-            out.push(Out::Report(Report::EdgeUp { target: wire.target, name }));
+            out.push(AgentOutput::Report(AgentReport::EdgeUp { target: wire.target, name }));
             self.wire_usable(now_ns, out);
         }
         match frame {
             Frame::Welcome(welcome) => self.welcome(now_ns, id, welcome, out),
             Frame::Ping(ping) => {
-                out.push(Out::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() });
+                out.push(AgentOutput::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() });
             }
             Frame::Pong(pong) => self.pong(now_ns, id, pong.stamp),
             Frame::Goodbye(goodbye) => {
-                out.push(Out::CloseWire { wire: id, reason: goodbye.reason.clone() });
+                out.push(AgentOutput::CloseWire { wire: id, reason: goodbye.reason.clone() });
                 self.wire_down(now_ns, id, goodbye.reason, out);
             }
             Frame::Drain(_) => self.drain_edge(now_ns, id, out),
@@ -148,18 +154,21 @@ impl Agent {
         }
     }
 
-    fn welcome(&mut self, now_ns: u64, id: WireId, welcome: Welcome, out: &mut Vec<Out>) {
+    fn welcome(&mut self, now_ns: u64, id: WireId, welcome: Welcome, out: &mut Vec<AgentOutput>) {
         let Some(wire) = self.wires.get_mut(&id) else { return };
         if !(WIRE_VERSION_OLDEST..=WIRE_VERSION).contains(&welcome.version) || welcome.shards == 0 {
             let reason = "the edge speaks another version; update the older of the two".to_string();
-            out.push(Out::Send { wire: id, frame: Goodbye { reason: reason.clone() }.into() });
-            out.push(Out::CloseWire { wire: id, reason: reason.clone() });
+            out.push(AgentOutput::Send { wire: id, frame: Goodbye { reason: reason.clone() }.into() });
+            out.push(AgentOutput::CloseWire { wire: id, reason: reason.clone() });
             return self.wire_down(now_ns, id, reason, out);
         }
         wire.draining = welcome.draining;
         self.dialer.welcomed(now_ns, id.0, welcome.shards);
-        self.homes.back(now_ns, wire.target);
-        out.push(Out::Report(Report::EdgeUp { target: wire.target, name: welcome.edge.clone() }));
+        self.affinity.back(now_ns, wire.target);
+        out.push(AgentOutput::Report(AgentReport::EdgeUp {
+            target: wire.target,
+            name: welcome.edge.clone(),
+        }));
         let target = wire.target;
         wire.welcome = Some(welcome);
         self.note_back(now_ns, target.edge);
@@ -168,18 +177,20 @@ impl Agent {
     }
 
     /// Tells once of two secrets among the edges: who has one cannot go on with the other's sessions.
-    fn compare_domains(&mut self, id: WireId, target: Target, out: &mut Vec<Out>) {
+    fn compare_domains(&mut self, id: WireId, target: Target, out: &mut Vec<AgentOutput>) {
         let welcomes =
             || self.wires.values().filter_map(|wire| Some((wire.target.edge, wire.welcome.as_ref()?)));
         let Some(welcome) = self.wires.get(&id).and_then(|wire| wire.welcome.as_ref()) else { return };
         let pair = |other: &Welcome| (welcome.domain.min(other.domain), welcome.domain.max(other.domain));
         let other = welcomes().find(|(edge, other)| {
-            *edge != target.edge && other.domain != welcome.domain && !self.strangers.contains(&pair(other))
+            *edge != target.edge
+                && other.domain != welcome.domain
+                && !self.domain_mismatches.contains(&pair(other))
         });
-        if let Some((_, other)) = other.filter(|_| self.strangers.len() < STRANGERS_MAX) {
+        if let Some((_, other)) = other.filter(|_| self.domain_mismatches.len() < DOMAIN_MISMATCHES_MAX) {
             let (pair, name, other) = (pair(other), welcome.edge.clone(), other.edge.clone());
-            self.strangers.insert(pair);
-            out.push(Out::Report(Report::OtherDomain { target, name, other }));
+            self.domain_mismatches.insert(pair);
+            out.push(AgentOutput::Report(AgentReport::OtherDomain { target, name, other }));
         }
     }
 
@@ -190,7 +201,7 @@ impl Agent {
         }
     }
 
-    fn drain_edge(&mut self, now_ns: u64, id: WireId, out: &mut Vec<Out>) {
+    fn drain_edge(&mut self, now_ns: u64, id: WireId, out: &mut Vec<AgentOutput>) {
         let Some(wire) = self.wires.get(&id) else { return };
         let (edge, new) = (wire.target.edge, !wire.draining);
         if new {
@@ -203,12 +214,12 @@ impl Agent {
             sessions.extend(wire.channels.values().map(|bound| (bound.session, *id)));
         }
         for (session, wire) in sessions {
-            self.leave(now_ns, session, wire, out);
+            self.move_away(now_ns, session, wire, out);
         }
     }
 
     /// Dials what is due, asks silent wires whether they live, suspects those that do not answer.
-    pub(super) fn wires_due(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+    pub(super) fn wires_due(&mut self, now_ns: u64, out: &mut Vec<AgentOutput>) {
         let mut acts = core::mem::take(&mut self.acts);
         self.dialer.due(now_ns, &mut acts);
         while !acts.is_empty() {
@@ -219,19 +230,19 @@ impl Agent {
         self.acts = acts;
     }
 
-    fn act(&mut self, now_ns: u64, acts: &mut Vec<Act>, out: &mut Vec<Out>) {
+    fn act(&mut self, now_ns: u64, acts: &mut Vec<DialerAction>, out: &mut Vec<AgentOutput>) {
         for act in acts.drain(..) {
             match act {
-                Act::Dial(target) => out.push(Out::Dial { target }),
-                Act::Ping(wire) => {
-                    out.push(Out::Send { wire: WireId(wire), frame: Ping { stamp: now_ns }.into() });
+                DialerAction::Dial(target) => out.push(AgentOutput::Dial { target }),
+                DialerAction::Ping(wire) => {
+                    out.push(AgentOutput::Send { wire: WireId(wire), frame: Ping { stamp: now_ns }.into() });
                 }
-                Act::Suspect { wire, silent_ns } => {
+                DialerAction::Suspect { wire, silent_ns } => {
                     self.suspect(now_ns, WireId(wire), &dialer::silence(silent_ns), out);
                 }
-                Act::Close { wire, silent_ns } => {
+                DialerAction::Close { wire, silent_ns } => {
                     let reason = dialer::silence(silent_ns);
-                    out.push(Out::CloseWire { wire: WireId(wire), reason: reason.clone() });
+                    out.push(AgentOutput::CloseWire { wire: WireId(wire), reason: reason.clone() });
                     self.wire_down(now_ns, WireId(wire), reason, out);
                 }
             }
@@ -241,15 +252,19 @@ impl Agent {
     /// The wire stays, so that a host that was only slow is heard again and a stale owner is told so. Sessions that nobody
     /// keeps stay with it: another owner could not go on with them, so they have nothing to gain, and would be lost to a host
     /// that was only slow.
-    fn suspect(&mut self, now_ns: u64, id: WireId, reason: &str, out: &mut Vec<Out>) {
+    fn suspect(&mut self, now_ns: u64, id: WireId, reason: &str, out: &mut Vec<AgentOutput>) {
         let Some(wire) = self.wires.get(&id) else { return };
         let (target, was_there) = (wire.target, wire.welcome.is_some() && !wire.draining);
         let sessions: Vec<EndId> = wire.channels.values().map(|bound| bound.session).collect();
         if was_there {
             self.note_gone(now_ns, target.edge);
         }
-        self.homes.failed(now_ns, target, &mut self.random);
-        out.push(Out::Report(Report::EdgeDown { target, reason: reason.to_string(), suspected: true }));
+        self.affinity.failed(now_ns, target, &mut self.random);
+        out.push(AgentOutput::Report(AgentReport::EdgeDown {
+            target,
+            reason: reason.to_string(),
+            suspected: true,
+        }));
         for session in sessions {
             if !self.is_lost_with_its_owner(session) {
                 self.lost_wire(now_ns, session, id, reason, out);
@@ -281,8 +296,10 @@ impl Agent {
             |edge| self.wires.iter().any(|(id, wire)| wire.target.edge == edge && self.is_usable(*id));
         self.gone.iter().any(|(edge, gone)| {
             // Of one that never answered nothing says that it ever will.
-            let patience_ns = if gone.known { u64::MAX } else { DEPLOYS_NS }.min(self.config.edge_wait_ns);
-            let deploys = gone.back_ns.is_some_and(|back_ns| now_ns < back_ns.saturating_add(DEPLOYS_NS));
+            let patience_ns =
+                if gone.known { u64::MAX } else { DEPLOY_GRACE_NS }.min(self.config.edge_wait_ns);
+            let deploys =
+                gone.back_ns.is_some_and(|back_ns| now_ns < back_ns.saturating_add(DEPLOY_GRACE_NS));
             deploys || (now_ns < gone.at_ns.saturating_add(patience_ns) && !there(*edge))
         })
     }

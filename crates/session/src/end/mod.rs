@@ -23,7 +23,7 @@ use marram_wire::{
 
 /// What an end wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Effect {
+pub enum EndEffect {
     /// Send this to the owner.
     Send(Frame),
     /// Give this to the program.
@@ -34,7 +34,7 @@ pub enum Effect {
 
 /// Why a promise was not given.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum PromiseRefusal {
     /// This generation, or a newer one, has it.
     Superseded(Generation),
     /// Whoever asks has not shown the session's key.
@@ -68,7 +68,7 @@ pub struct Terms {
 
 /// How far the end is with its newest generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub enum EndPhase {
     /// Nobody owns the session, as far as this end knows.
     Detached,
     /// Promised; waits for the chosen log.
@@ -90,7 +90,7 @@ pub struct End {
     promised: Generation,
     /// Meaningful unless adrift.
     channel: Channel,
-    phase: Phase,
+    phase: EndPhase,
     /// Whether a log was ever chosen: before that the session can begin anew.
     begun: bool,
     log: Log,
@@ -132,7 +132,7 @@ impl End {
             terms: None,
             promised: Generation::NONE,
             channel: 0,
-            phase: Phase::Detached,
+            phase: EndPhase::Detached,
             begun: false,
             log: Log::default(),
             checkpoints: Checkpoints::default(),
@@ -195,7 +195,7 @@ impl End {
 
     /// How far the end is with it.
     #[must_use]
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> EndPhase {
         self.phase
     }
 
@@ -241,7 +241,7 @@ impl End {
     #[must_use]
     pub fn has_place(&self, len: usize) -> bool {
         let bound = if self.begun { RETAINED_MAX } else { DATAGRAMS_WAITING_MAX };
-        let is_wanted = self.phase != Phase::Owned || self.sent.fits(charge(len), self.credit);
+        let is_wanted = self.phase != EndPhase::Owned || self.sent.fits(charge(len), self.credit);
         !self.sent.closed() && self.sent.charge() + charge(len) <= bound && is_wanted
     }
 
@@ -278,27 +278,27 @@ impl End {
     ///
     /// # Errors
     /// If the promise is not given; nothing has changed then.
-    pub fn promise(&mut self, ask: &Promise, out: &mut Vec<Effect>) -> Result<(), Refusal> {
+    pub fn promise(&mut self, ask: &Promise, out: &mut Vec<EndEffect>) -> Result<(), PromiseRefusal> {
         if ask.generation <= self.promised {
-            return Err(Refusal::Superseded(self.promised));
+            return Err(PromiseRefusal::Superseded(self.promised));
         }
         if self.begun && !ask.proven {
-            return Err(Refusal::Unproven);
+            return Err(PromiseRefusal::Unproven);
         }
         if self.begun && self.terms.as_ref().is_some_and(|terms| terms.image != ask.image) {
-            return Err(Refusal::Image);
+            return Err(PromiseRefusal::Image);
         }
         if self.terms.as_ref().is_some_and(|terms| !terms.keep) {
-            return Err(Refusal::Lost);
+            return Err(PromiseRefusal::Lost);
         }
         // The ends of a session are fixed by its first promise: a delayed first hello can make another agent take the session
         // up, and two pairs of ends could then each choose a log.
         if self.terms.as_ref().is_some_and(|terms| terms.peer != ask.peer) {
-            return Err(Refusal::Ends);
+            return Err(PromiseRefusal::Ends);
         }
         let previous = core::mem::replace(&mut self.promised, ask.generation);
         self.channel = ask.channel;
-        self.phase = Phase::Promised;
+        self.phase = EndPhase::Promised;
         self.terms = Some(Terms {
             image: ask.image,
             key: ask.key,
@@ -322,7 +322,7 @@ impl End {
             ),
             None => (self.sent.start(), self.log.start()),
         };
-        out.push(Effect::Send(Frame::Promised(Promised {
+        out.push(EndEffect::Send(Frame::Promised(Promised {
             channel: self.channel,
             previous,
             live: live.is_some(),
@@ -357,10 +357,10 @@ impl End {
 
     /// Sends again what an owner needs to make a recording, behind everything else: checkpoints, and the messages that it was
     /// sent on this channel. The log it has.
-    fn show(&self, out: &mut Vec<Effect>) {
+    fn show(&self, out: &mut Vec<EndEffect>) {
         let channel = self.channel;
         let messages = self.sent.shown();
-        out.push(Effect::Send(Frame::Kept(Kept {
+        out.push(EndEffect::Send(Frame::Kept(Kept {
             channel,
             sent_start: self.sent.start(),
             sent_end: self.sent.start() + messages.len() as u64,
@@ -369,42 +369,42 @@ impl End {
         self.hand_over_checkpoints(out);
         for message in messages {
             let (close, payload) = (message.close, message.payload.clone());
-            out.push(Effect::Send(KeptInput { channel, close, payload }.into()));
+            out.push(EndEffect::Send(KeptInput { channel, close, payload }.into()));
         }
     }
 
-    fn hand_over_checkpoints(&self, out: &mut Vec<Effect>) {
+    fn hand_over_checkpoints(&self, out: &mut Vec<EndEffect>) {
         let channel = self.channel;
         for (meta, bytes) in self.checkpoints.all() {
-            out.push(Effect::Send(CheckpointBegin { channel, meta: meta.clone() }.into()));
+            out.push(EndEffect::Send(CheckpointBegin { channel, meta: meta.clone() }.into()));
             for at in (0..bytes.len()).step_by(PART_SIZE) {
                 let part = bytes.slice(at..bytes.len().min(at + PART_SIZE));
-                out.push(Effect::Send(CheckpointPart { channel, bytes: part }.into()));
+                out.push(EndEffect::Send(CheckpointPart { channel, bytes: part }.into()));
             }
         }
     }
 
     /// Sends the log from `from` on, so that the new owner can choose and replay.
-    fn hand_over_log(&self, from: u64, out: &mut Vec<Effect>) {
+    fn hand_over_log(&self, from: u64, out: &mut Vec<EndEffect>) {
         let channel = self.channel;
         for (generation, start, bytes) in self.log.segments() {
             let known = usize::try_from(from.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len());
             for at in (known..bytes.len()).step_by(PART_SIZE) {
                 let part = Bytes::copy_from_slice(&bytes[at..bytes.len().min(at + PART_SIZE)]);
                 let offset = start + at as u64;
-                out.push(Effect::Send(LogPart { channel, generation, offset, bytes: part }.into()));
+                out.push(EndEffect::Send(LogPart { channel, generation, offset, bytes: part }.into()));
             }
         }
     }
 
     /// The program says something: at most [`marram_wire::limits::MESSAGE_SIZE_MAX`] bytes.
-    pub fn send(&mut self, payload: Bytes, out: &mut Vec<Effect>) {
+    pub fn send(&mut self, payload: Bytes, out: &mut Vec<EndEffect>) {
         self.sent.push(false, payload);
         self.pump(out);
     }
 
     /// The program will say no more.
-    pub fn close(&mut self, out: &mut Vec<Effect>) {
+    pub fn close(&mut self, out: &mut Vec<EndEffect>) {
         if !self.sent.closed() {
             self.sent.push(true, Bytes::new());
             self.pump(out);
@@ -413,11 +413,11 @@ impl End {
 
     /// The owner is gone; messages wait for the next.
     pub fn drift(&mut self) {
-        self.phase = Phase::Detached;
+        self.phase = EndPhase::Detached;
     }
 
     /// The program took outputs of this charge.
-    pub fn taken(&mut self, charge: u64, out: &mut Vec<Effect>) {
+    pub fn taken(&mut self, charge: u64, out: &mut Vec<EndEffect>) {
         let charge = charge.min(self.backlog);
         self.backlog -= charge;
         self.taken += charge;
@@ -429,20 +429,20 @@ impl End {
     /// Whether an acknowledgement waits for a message to travel with.
     #[must_use]
     pub fn owes(&self) -> bool {
-        self.phase == Phase::Owned && (self.unacknowledged > 0 || self.taken > 0)
+        self.phase == EndPhase::Owned && (self.unacknowledged > 0 || self.taken > 0)
     }
 
     /// Acknowledges what was received and grants what was taken, without waiting for a message to travel with.
-    pub fn acknowledge(&mut self, out: &mut Vec<Effect>) {
+    pub fn acknowledge(&mut self, out: &mut Vec<EndEffect>) {
         if self.owes() {
             let received = core::mem::take(&mut self.unacknowledged);
             let bytes = core::mem::take(&mut self.taken);
-            out.push(Effect::Send(Credit { channel: self.channel, received, bytes }.into()));
+            out.push(EndEffect::Send(Credit { channel: self.channel, received, bytes }.into()));
         }
     }
 
-    fn pump(&mut self, out: &mut Vec<Effect>) {
-        if self.phase != Phase::Owned {
+    fn pump(&mut self, out: &mut Vec<EndEffect>) {
+        if self.phase != EndPhase::Owned {
             return;
         }
         while let Some(message) = self.sent.next(Some(self.credit)) {
@@ -455,9 +455,9 @@ impl End {
         }
     }
 
-    fn send_input(&mut self, message: keep::Message, out: &mut Vec<Effect>) {
-        let ack = if self.phase == Phase::Owned { core::mem::take(&mut self.unacknowledged) } else { 0 };
+    fn send_input(&mut self, message: keep::Message, out: &mut Vec<EndEffect>) {
+        let ack = if self.phase == EndPhase::Owned { core::mem::take(&mut self.unacknowledged) } else { 0 };
         let input = Input { channel: self.channel, ack, close: message.close, payload: message.payload };
-        out.push(Effect::Send(input.into()));
+        out.push(EndEffect::Send(input.into()));
     }
 }

@@ -1,6 +1,6 @@
 //! What an owner says to an end, after the promise.
 
-use super::{ACK_CHARGE, ACK_COUNT, Effect, End, Phase, Violation};
+use super::{ACK_CHARGE, ACK_COUNT, End, EndEffect, EndPhase, Violation};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
@@ -18,43 +18,43 @@ impl End {
     ///
     /// # Errors
     /// If the owner breaks the protocol.
-    pub fn receive(&mut self, frame: Frame, out: &mut Vec<Effect>) -> Result<(), Violation> {
+    pub fn receive(&mut self, frame: Frame, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
         match (frame, self.phase) {
-            (Frame::LogPart(part), Phase::Promised) => {
+            (Frame::LogPart(part), EndPhase::Promised) => {
                 check(self.log.hold(part.offset, part.bytes), "a part of the chosen log does not fit")
             }
-            (Frame::Chosen(chosen), Phase::Promised) => self.chosen(chosen, out),
-            (Frame::Output(output), Phase::Owned) => self.output(output, out),
-            (Frame::LogOnly(log), Phase::Owned) => {
+            (Frame::Chosen(chosen), EndPhase::Promised) => self.chosen(chosen, out),
+            (Frame::Output(output), EndPhase::Owned) => self.output(output, out),
+            (Frame::LogOnly(log), EndPhase::Owned) => {
                 self.increment(&Increment { entries: log.entries, tag: log.tag })
             }
-            (Frame::Credit(credit), Phase::Owned) => {
+            (Frame::Credit(credit), EndPhase::Owned) => {
                 self.credit = self.credit.saturating_add(credit.bytes);
                 self.pump(out);
                 Ok(())
             }
-            (Frame::CheckpointBegin(begin), Phase::Owned) => {
+            (Frame::CheckpointBegin(begin), EndPhase::Owned) => {
                 let own = begin.meta.generation == self.promised;
                 check(
                     own && self.checkpoints.begin(begin.meta),
                     "a checkpoint does not fit what this end has",
                 )
             }
-            (Frame::CheckpointPart(part), Phase::Owned) => self.checkpoint_part(&part.bytes, out),
-            (Frame::Truncate(truncate), phase @ (Phase::Promised | Phase::Owned)) => {
+            (Frame::CheckpointPart(part), EndPhase::Owned) => self.checkpoint_part(&part.bytes, out),
+            (Frame::Truncate(truncate), phase @ (EndPhase::Promised | EndPhase::Owned)) => {
                 // Before a chosen log, to make room for it: nothing but what this end has.
-                let has = phase == Phase::Owned || truncate.log_offset <= self.log.end();
+                let has = phase == EndPhase::Owned || truncate.log_offset <= self.log.end();
                 check(has, "a checkpoint covers more than this end has of the log")?;
                 check(truncate.log_offset < LOG_OFFSET_MAX, "a checkpoint covers more than there can be")?;
                 self.log.truncate(truncate.log_offset, truncate.tag);
                 self.sent.truncate(truncate.sent);
                 check(truncate.sent <= self.sent.end(), "a checkpoint covers more than was sent")
             }
-            (Frame::Fetch(_), Phase::Owned) => {
+            (Frame::Fetch(_), EndPhase::Owned) => {
                 self.show(out);
                 Ok(())
             }
-            (Frame::Standby(standby), Phase::Owned) => {
+            (Frame::Standby(standby), EndPhase::Owned) => {
                 let named = !standby.edge.is_empty();
                 self.standby = named.then_some((standby.edge, standby.shard));
                 Ok(())
@@ -64,19 +64,19 @@ impl End {
                 self.drift();
                 Ok(())
             }
-            (Frame::Finish(_), Phase::Owned) => {
+            (Frame::Finish(_), EndPhase::Owned) => {
                 self.finishing = true;
-                out.push(Effect::Send(Finished { channel: self.channel }.into()));
+                out.push(EndEffect::Send(Finished { channel: self.channel }.into()));
                 check(self.complete(), "the session finishes before its ends are closed")
             }
             _ => Err(Violation("a frame came out of turn")),
         }
     }
 
-    fn chosen(&mut self, chosen: Chosen, out: &mut Vec<Effect>) -> Result<(), Violation> {
+    fn chosen(&mut self, chosen: Chosen, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
         let fits = self.log.choose(self.promised, chosen.log_offset, chosen.log, chosen.tag);
         check(fits, "the chosen log does not continue what this end has")?;
-        self.phase = Phase::Owned;
+        self.phase = EndPhase::Owned;
         self.begun = true;
         self.credit = chosen.credit;
         self.pump(out);
@@ -88,7 +88,7 @@ impl End {
         check(fits, "the log outgrew what this end keeps")
     }
 
-    fn output(&mut self, output: Output, out: &mut Vec<Effect>) -> Result<(), Violation> {
+    fn output(&mut self, output: Output, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
         check(!self.output_closed, "an output came after the last one")?;
         if let Some(increment) = &output.increment {
             self.increment(increment)?;
@@ -99,10 +99,10 @@ impl End {
         if output.close {
             self.output_closed = true;
             self.taken += cost;
-            out.push(Effect::DeliverClose);
+            out.push(EndEffect::DeliverClose);
         } else {
             self.backlog += cost;
-            out.push(Effect::Deliver(output.payload));
+            out.push(EndEffect::Deliver(output.payload));
         }
         if self.unacknowledged >= ACK_COUNT || self.taken >= ACK_CHARGE || self.complete() {
             self.acknowledge(out);
@@ -110,7 +110,7 @@ impl End {
         Ok(())
     }
 
-    fn checkpoint_part(&mut self, bytes: &Bytes, out: &mut Vec<Effect>) -> Result<(), Violation> {
+    fn checkpoint_part(&mut self, bytes: &Bytes, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
         let whole = self.checkpoints.part(bytes).ok_or(Violation("a part belongs to no checkpoint"))?;
         let mut complete = None;
         if whole {
@@ -122,7 +122,7 @@ impl End {
         self.stored += bytes.len() as u64;
         if whole || self.stored >= STORED_EVERY {
             let bytes = core::mem::take(&mut self.stored);
-            out.push(Effect::Send(Stored { channel: self.channel, bytes, complete }.into()));
+            out.push(EndEffect::Send(Stored { channel: self.channel, bytes, complete }.into()));
         }
         Ok(())
     }

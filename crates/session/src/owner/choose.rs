@@ -3,9 +3,9 @@
 //! Nothing is believed: the chosen log must give the running digest that came with it when it is gone through together with
 //! the messages that it consumed, and it is gone through before any of it runs.
 
-use super::{Effect, Now, Owner, Phase, side::Message, witness::Astray};
-use crate::cell::{CellError, CellId, Input, Outcome, Ran, Run, Seed, Stop};
-use crate::replay::{Course, Handler, Lost, opens};
+use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message, witness::LogMismatch};
+use crate::cell::{CellError, CellId, CellInput, CellStop, Ran, Run, RunOutcome, Seed};
+use crate::replay::{Handler, LogReplayError, ReplayCursor, opens};
 use alloc::{boxed::Box, string::ToString, sync::Arc, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -20,23 +20,23 @@ use marram_wire::{
 
 impl Owner {
     /// All ends have promised and handed over what they keep.
-    pub(super) fn choose(&mut self, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn choose(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if let Some(live) = self.live.take() {
             let overtaken = self.was_overtaken(live);
             if self.follow.is_some() {
                 if overtaken || !self.take_over(now, out) {
-                    self.begin_anew(out);
+                    self.restart_from_ends(out);
                 }
                 return;
             }
             if !overtaken && self.resume_live(now, out) {
                 return;
             }
-            self.lose_feeds(out);
+            self.drop_streams(out);
             // Another generation may have been chosen meanwhile: only what the ends keep counts.
-            out.extend(self.cell.take().map(Effect::Remove));
+            out.extend(self.cell.take().map(OwnerEffect::Remove));
             self.running = None;
-            return out.push(Effect::Again(self.generation.count));
+            return out.push(OwnerEffect::Reopen(self.generation.count));
         }
         let Some(best) = self.longest() else { return };
         let log_end = self.sides[best].promised.as_ref().map_or(0, |promised| promised.log_end);
@@ -57,10 +57,10 @@ impl Owner {
         self.timers = super::Timers::default();
         self.tasks = super::Tasks::default();
         self.pauses = super::Pauses::default();
-        self.sides.iter_mut().for_each(super::Side::reset);
-        self.phase = Phase::Restoring;
+        self.sides.iter_mut().for_each(super::EndState::reset);
+        self.phase = OwnerPhase::Restoring;
         let agreed = !checkpoints.is_empty() && self.holders_agree(&checkpoints);
-        self.cover.restored(&checkpoints, agreed);
+        self.checkpointer.restored(&checkpoints, agreed);
         if self.source.is_some() {
             // The executor has all of them by now, and may have been faster than the other end's log.
             if let Some(result) = self.early.take() {
@@ -74,10 +74,10 @@ impl Owner {
                 _ => return self.tampered("the log does not begin with a start", out),
             }
         }
-        out.push(Effect::Start(self.image, self.seed));
+        out.push(OwnerEffect::Start(self.image, self.seed));
     }
 
-    /// The shard has named the cell that [`Effect::Start`] or [`Effect::Restore`] asked for.
+    /// The shard has named the cell that [`OwnerEffect::Start`] or [`OwnerEffect::Restore`] asked for.
     pub fn name_cell(&mut self, cell: CellId) {
         self.cell = Some(cell);
     }
@@ -89,7 +89,7 @@ impl Owner {
     }
 
     /// The cell never stopped: every end's last promise before this one was to this owner, so nobody else can have chosen.
-    fn resume_live(&mut self, now: Now, out: &mut Vec<Effect>) -> bool {
+    fn resume_live(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
         let all_live =
             self.sides.iter().all(|side| side.promised.as_ref().is_some_and(|promised| promised.live));
         if !all_live {
@@ -112,15 +112,21 @@ impl Owner {
         resumed
     }
 
-    /// The answer to [`Effect::Start`].
-    pub fn started(&mut self, now: Now, cell: CellId, result: Result<(), CellError>, out: &mut Vec<Effect>) {
+    /// The answer to [`OwnerEffect::Start`].
+    pub fn started(
+        &mut self,
+        now: Now,
+        cell: CellId,
+        result: Result<(), CellError>,
+        out: &mut Vec<OwnerEffect>,
+    ) {
         if self.former_started(cell, &result, out) || self.cell != Some(cell) {
             return;
         }
         if self.is_following() {
             return self.stands(now, result.map(|()| None), out);
         }
-        if self.phase != Phase::Restoring {
+        if self.phase != OwnerPhase::Restoring {
             return;
         }
         match result {
@@ -129,24 +135,29 @@ impl Owner {
         }
     }
 
-    /// The answer to [`Effect::Restore`].
+    /// The answer to [`OwnerEffect::Restore`].
     pub fn restored(
         &mut self,
         now: Now,
         cell: CellId,
         result: Result<Box<Header>, CellError>,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<OwnerEffect>,
     ) {
         match self.phase {
             _ if self.cell != Some(cell) => {}
             _ if self.is_following() => self.stands(now, result.map(Some), out),
-            Phase::Promising if self.source.is_some() => self.early = Some(result),
-            Phase::Restoring => self.stand_restored(now, result, out),
+            OwnerPhase::Promising if self.source.is_some() => self.early = Some(result),
+            OwnerPhase::Restoring => self.stand_restored(now, result, out),
             _ => {}
         }
     }
 
-    fn stand_restored(&mut self, now: Now, result: Result<Box<Header>, CellError>, out: &mut Vec<Effect>) {
+    fn stand_restored(
+        &mut self,
+        now: Now,
+        result: Result<Box<Header>, CellError>,
+        out: &mut Vec<OwnerEffect>,
+    ) {
         let header = match result {
             Ok(header) => header,
             Err(error) => return self.not_restored(error, out),
@@ -169,21 +180,21 @@ impl Owner {
         self.verify(now, out);
     }
 
-    fn not_restored(&mut self, error: CellError, out: &mut Vec<Effect>) {
+    fn not_restored(&mut self, error: CellError, out: &mut Vec<OwnerEffect>) {
         // That there is none does not end the books that were opened for it.
-        if error.code.retry() {
-            self.leave(error.code, error.reason, out);
+        if error.code.is_retryable() {
+            self.step_down(error.code, error.reason, out);
         } else {
-            self.over(error.code, error.reason, out);
+            self.terminate(error.code, error.reason, out);
         }
     }
 
-    pub(super) fn tampered(&mut self, reason: &str, out: &mut Vec<Effect>) {
-        self.over(Code::Tampered, reason.to_string(), out);
+    pub(super) fn tampered(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) {
+        self.terminate(Code::Tampered, reason.to_string(), out);
     }
 
     /// Goes through the chosen log and the messages that it consumed, without running anything.
-    fn verify(&mut self, now: Now, out: &mut Vec<Effect>) {
+    fn verify(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         for side in &mut self.sides {
             // Messages that the checkpoint covers are not needed.
             let start = side.promised.as_ref().map_or(0, |promised| promised.sent_start);
@@ -207,16 +218,16 @@ impl Owner {
         let from = (self.log.floor, self.digest, self.log.cursor);
         let (digest, cursor) = match self.follow_through(from, &places) {
             Ok(end) => end,
-            Err(Astray::Missing) => {
+            Err(LogMismatch::Missing) => {
                 return self.tampered("an end does not have the messages that the log needs", out);
             }
-            Err(Astray::Unreadable | Astray::Short) => {
+            Err(LogMismatch::Unreadable | LogMismatch::Short) => {
                 return self.tampered("the log cannot be read", out);
             }
-            Err(Astray::Altered(offset)) if offset < self.log.end() => {
+            Err(LogMismatch::Altered(offset)) if offset < self.log.end() => {
                 return self.tampered("the client's log is another one than it was seen to have", out);
             }
-            Err(Astray::Altered(_)) => {
+            Err(LogMismatch::Altered(_)) => {
                 return self.tampered(
                     "log or messages were altered: they do not give the digest that came with them",
                     out,
@@ -225,32 +236,32 @@ impl Owner {
         };
         self.digest = digest;
         let whole = self.log.bytes.clone().freeze();
-        self.phase = Phase::Replaying;
-        self.replay = Some(Course::new(whole, self.log.cursor));
+        self.phase = OwnerPhase::Replaying;
+        self.replay = Some(ReplayCursor::new(whole, self.log.cursor));
         self.log.cursor = cursor;
         self.replay_next(now, out);
     }
 
-    pub(super) fn replay_next(&mut self, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn replay_next(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let Some(mut course) = self.replay.take() else { return };
         let Some(cell) = self.cell else { return };
         match course.next_handler(|event| self.inputs_of(event)) {
             Err(_) if self.is_following() => self.cannot_follow("the log cannot be followed", out),
-            Err(Lost::Unreadable) => self.tampered("the log cannot be read", out),
+            Err(LogReplayError::Unreadable) => self.tampered("the log cannot be read", out),
             Err(_) => self.tampered("the log consumes what never was", out),
             // There is more to come.
             Ok(None) if self.waits_for_more() => self.replay = Some(course),
             Ok(None) => self.chosen(now, out),
             Ok(Some(Handler { input, now_ns, reads })) => {
                 self.mark_busy();
-                out.push(Effect::Run(Run { cell, input, now_ns, logged: Some(reads) }));
+                out.push(OwnerEffect::Run(Run { cell, input, now_ns, logged: Some(reads) }));
                 self.replay = Some(course);
             }
         }
     }
 
     /// The handlers that an entry runs, last one first.
-    fn inputs_of(&mut self, event: Event) -> Option<Vec<Input>> {
+    fn inputs_of(&mut self, event: Event) -> Option<Vec<CellInput>> {
         Some(match event {
             Event::Message(port) => {
                 let index = self.index(port);
@@ -280,16 +291,16 @@ impl Owner {
     }
 
     /// The ports open, client first; the list is taken from its end.
-    pub(super) fn opens(&self, peers: &Peers) -> Vec<Input> {
+    pub(super) fn opens(&self, peers: &Peers) -> Vec<CellInput> {
         opens(self.sides.iter().map(|side| side.port), peers)
     }
 
     /// A handler ran in replay.
-    pub(super) fn replayed(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
+    pub(super) fn replayed(&mut self, now: Now, ran: Ran, out: &mut Vec<OwnerEffect>) {
         self.mark_idle();
         let Some(course) = &mut self.replay else { return };
         let now_ns = course.now_ns();
-        if let Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)) = ran.outcome {
+        if let RunOutcome::Stopped(CellStop::Trap(reason) | CellStop::Kill(reason)) = ran.outcome {
             if self.waits_for_more() {
                 return self.cannot_follow(&reason, out);
             }
@@ -299,7 +310,7 @@ impl Owner {
             Ok(whole) => whole,
             Err(lost) => {
                 let what = match lost {
-                    Lost::Reads => "the handler read something else from the cache",
+                    LogReplayError::Reads => "the handler read something else from the cache",
                     _ => "the handler read the clock",
                 };
                 let reason = alloc::format!("replay took another course than the log: {what}");
@@ -318,7 +329,7 @@ impl Owner {
             return self.failed(4, reason, out);
         }
         self.drop_received();
-        self.cover.spent(ran.cost_ns);
+        self.checkpointer.spent(ran.cost_ns);
         if whole {
             self.totals.replayed += 1;
             self.end_entry();
@@ -328,15 +339,15 @@ impl Owner {
     }
 
     /// The cell is where the chosen log ends.
-    fn chosen(&mut self, now: Now, out: &mut Vec<Effect>) {
+    fn chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let resumed = self.sides.iter_mut().all(|side| {
             let (received, window) = side.promised.as_ref().map_or((0, 0), |p| (p.received, p.window));
             side.resume(received, window)
         });
         if !resumed && self.is_following() {
-            return self.begin_anew(out);
+            return self.restart_from_ends(out);
         }
-        self.took_over();
+        self.finish_takeover();
         if !resumed {
             return self.tampered("an end has received what the chosen log does not produce", out);
         }
@@ -347,7 +358,7 @@ impl Owner {
     }
 
     /// Gives every end the chosen log, then releases what waits.
-    fn tell_chosen(&mut self, now: Now, out: &mut Vec<Effect>) {
+    fn tell_chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let end = self.log.end();
         self.make_room(out);
         let has_server = self.sides.len() > 1;
@@ -368,14 +379,14 @@ impl Owner {
                 }
                 let part = LogPart { channel, generation: self.generation, offset, bytes: sealed.into() };
                 offset += PART_SIZE as u64;
-                out.push(Effect::Send(side.port, part.into()));
+                out.push(OwnerEffect::Send(side.port, part.into()));
             }
             let chosen = Chosen { channel, log_offset: offset, log: tail, tag: self.digest.tag(), credit };
-            out.push(Effect::Send(side.port, chosen.into()));
+            out.push(OwnerEffect::Send(side.port, chosen.into()));
             (side.known, side.known_tag) = (end, self.digest.tag());
             side.got_log = bytes::BytesMut::new();
         }
-        self.phase = Phase::Running;
+        self.phase = OwnerPhase::Running;
         self.live = Some(self.generation);
         self.tell_covered(out);
         self.tell_ends_standby_again(out);
@@ -384,6 +395,10 @@ impl Owner {
 }
 
 /// What the cell is given for a message.
-pub(super) fn input_of(port: Port, message: Message) -> Input {
-    if message.close { Input::Close { port } } else { Input::Message { port, payload: message.payload } }
+pub(super) fn input_of(port: Port, message: Message) -> CellInput {
+    if message.close {
+        CellInput::Close { port }
+    } else {
+        CellInput::Message { port, payload: message.payload }
+    }
 }

@@ -13,10 +13,10 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 
-use super::{Effect, Now, Owner, Phase, Policy, side::Message};
+use super::{Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy, end_state::Message};
 use crate::{
     cell::{CellError, CellId, Seed},
-    replay::Course,
+    replay::ReplayCursor,
 };
 use alloc::{
     boxed::Box,
@@ -98,10 +98,10 @@ struct Point {
 
 /// Why an owner cannot stand by (any more). Nothing is lost: it is not the session's owner.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unfit(pub Code, pub String);
+pub struct StandbyError(pub Code, pub String);
 
-fn unfit<T>(code: Code, reason: &str) -> Result<T, Unfit> {
-    Err(Unfit(code, reason.to_string()))
+fn standby_error<T>(code: Code, reason: &str) -> Result<T, StandbyError> {
+    Err(StandbyError(code, reason.to_string()))
 }
 
 impl Owner {
@@ -109,11 +109,16 @@ impl Owner {
     ///
     /// # Errors
     /// If what `keep` says does not make sense.
-    pub fn standby(keys: SessionKeys, policy: Policy, keep: &Keep, seed: Seed) -> Result<Self, Unfit> {
+    pub fn standby(
+        keys: SessionKeys,
+        policy: OwnerPolicy,
+        keep: &Keep,
+        seed: Seed,
+    ) -> Result<Self, StandbyError> {
         let owner = Self::new(keep.session, keep.image, keys, policy, &keep.hosts, seed);
         let mut owner = owner.following(keep.generation)?;
         if keep.took.len() != owner.sides.len() || keep.log_offset >= LOG_OFFSET_MAX {
-            return unfit(Code::Protocol, "a session is to be kept from a place that does not exist");
+            return standby_error(Code::Protocol, "a session is to be kept from a place that does not exist");
         }
         owner.log.floor = keep.log_offset;
         owner.log.cursor = Cursor { last_ns: keep.last_ns };
@@ -128,14 +133,14 @@ impl Owner {
         Ok(owner)
     }
 
-    fn following(mut self, generation: Generation) -> Result<Self, Unfit> {
+    fn following(mut self, generation: Generation) -> Result<Self, StandbyError> {
         let ports = 1 + usize::from(self.policy.server.is_some());
         if self.sides.len() != ports || !self.policy.keep {
-            return unfit(Code::Protocol, "the app is not deployed here as it is there");
+            return standby_error(Code::Protocol, "the app is not deployed here as it is there");
         }
         self.generation = generation;
         self.seal = self.keys.seal(generation);
-        self.phase = Phase::Following;
+        self.phase = OwnerPhase::Following;
         self.follow = Some(Box::new(Follow {
             own_seed: self.seed,
             hot: false,
@@ -160,15 +165,15 @@ impl Owner {
     }
 
     /// A frame from whoever feeds this owner.
-    pub fn fed(&mut self, now: Now, frame: Frame, out: &mut Vec<Effect>) {
+    pub fn fed(&mut self, now: Now, frame: Frame, out: &mut Vec<OwnerEffect>) {
         if self.follow.is_some()
             && let Err(why) = self.take_fed(now, frame, out)
         {
-            self.unfit(why, out);
+            self.fail_standby(why, out);
         }
     }
 
-    fn take_fed(&mut self, now: Now, frame: Frame, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+    fn take_fed(&mut self, now: Now, frame: Frame, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
         if self.follow.as_ref().is_some_and(|follow| follow.recorder) {
             return self.take_recalled(frame, out);
         }
@@ -186,22 +191,22 @@ impl Owner {
             }
             Frame::Renewed(renewed) => {
                 if renewed.generation <= self.generation {
-                    return unfit(Code::Protocol, "an owner renewed itself with an old generation");
+                    return standby_error(Code::Protocol, "an owner renewed itself with an old generation");
                 }
                 self.generation = renewed.generation;
                 self.seal = self.keys.seal(renewed.generation);
                 Ok(())
             }
-            _ => unfit(Code::Protocol, "a keeper's frame came out of turn"),
+            _ => standby_error(Code::Protocol, "a keeper's frame came out of turn"),
         }
     }
 
-    fn fed_entry(&mut self, now: Now, fed: Fed, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+    fn fed_entry(&mut self, now: Now, fed: Fed, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
         let offset = self.log.end();
         if (self.log.bytes.len() + fed.entry.len()) as u64 > LOG_SIZE_MAX
             || offset + fed.entry.len() as u64 >= LOG_OFFSET_MAX
         {
-            return unfit(Code::Busy, "more log came than a checkpoint covers");
+            return standby_error(Code::Busy, "more log came than a checkpoint covers");
         }
         let mut entry = fed.entry.to_vec();
         self.seal.log(offset, &mut entry);
@@ -209,7 +214,7 @@ impl Owner {
         let mut rest = entry.clone();
         let read = self.log.cursor.take(&mut rest);
         let Some(read) = read.ok().filter(|_| rest.is_empty()) else {
-            return unfit(Code::Protocol, "an entry cannot be read");
+            return standby_error(Code::Protocol, "an entry cannot be read");
         };
         let cost = charge(fed.payload.len()) + entry.len() as u64;
         let message = match read.event {
@@ -221,10 +226,10 @@ impl Owner {
             }
             Event::Start { seed, .. } => {
                 if offset != 0 {
-                    return unfit(Code::Protocol, "a session starts in the middle of its log");
+                    return standby_error(Code::Protocol, "a session starts in the middle of its log");
                 }
                 self.seed = Seed(seed);
-                out.push(Effect::Start(self.image, self.seed));
+                out.push(OwnerEffect::Start(self.image, self.seed));
                 None
             }
             _ => None,
@@ -232,7 +237,7 @@ impl Owner {
         let said = message.as_ref().map(|message| (message.close, &message.payload[..]));
         self.digest.absorb(&self.keys, &entry, said);
         if self.digest.tag() != fed.tag {
-            return unfit(Code::Tampered, "what was fed does not give the digest that came with it");
+            return standby_error(Code::Tampered, "what was fed does not give the digest that came with it");
         }
         self.log.bytes.extend_from_slice(&entry);
         if let Some(course) = &mut self.replay {
@@ -245,7 +250,7 @@ impl Owner {
             && follow.unacknowledged.1 >= ACK_EVERY
         {
             let (received, bytes) = core::mem::take(&mut follow.unacknowledged);
-            out.push(Effect::Feeder(Credit { channel, received, bytes }.into()));
+            out.push(OwnerEffect::ToFeeder(Credit { channel, received, bytes }.into()));
         }
         self.follow_on(now, out);
         Ok(())
@@ -253,29 +258,29 @@ impl Owner {
 
     /// An entry has run through the cell. Whoever feeds it is told after a number of them: what was only received would have to be
     /// replayed before this owner could take over.
-    pub(super) fn entry_replayed(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn entry_replayed(&mut self, out: &mut Vec<OwnerEffect>) {
         let Some(follow) = &mut self.follow else { return };
         follow.replayed += 1;
         if let Some(channel) = follow.channel.filter(|_| follow.hot && follow.replayed >= REPLAYED_EVERY) {
             let entries = core::mem::take(&mut follow.replayed);
-            out.push(Effect::Feeder(Replayed { channel, entries }.into()));
+            out.push(OwnerEffect::ToFeeder(Replayed { channel, entries }.into()));
         }
     }
 
     /// Goes on with the replay, if the cell stands, is hot and no handler runs.
-    fn follow_on(&mut self, now: Now, out: &mut Vec<Effect>) {
+    fn follow_on(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let Some(follow) = &mut self.follow else { return };
         if !follow.standing || follow.busy || !(follow.hot || follow.chosen) {
             return;
         }
         if self.replay.is_none() {
             let log = Bytes::copy_from_slice(self.log.since(follow.base.offset));
-            self.replay = Some(Course::new(log, Cursor { last_ns: follow.base.last_ns }));
+            self.replay = Some(ReplayCursor::new(log, Cursor { last_ns: follow.base.last_ns }));
         }
         self.replay_next(now, out);
     }
 
-    fn fed_base(&mut self, meta: CheckpointMeta, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+    fn fed_base(&mut self, meta: CheckpointMeta, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
         let Some(follow) = &mut self.follow else { return Ok(()) };
         // A cell that replays as it goes needs one to begin with, and no other.
         let fits = meta.size > 0
@@ -284,34 +289,34 @@ impl Owner {
             && (meta.full || follow.standing)
             && !(follow.hot && follow.standing);
         if !fits || meta.log_offset > self.log.end() || meta.log_offset < self.log.floor {
-            return unfit(Code::Protocol, "a checkpoint does not fit what is kept here");
+            return standby_error(Code::Protocol, "a checkpoint does not fit what is kept here");
         }
         if meta.full {
             follow.former = self.cell.take().map(|cell| Former { cell, standing: follow.standing });
-            out.push(Effect::Restore(self.image, alloc::vec![meta.clone()]));
+            out.push(OwnerEffect::Restore(self.image, alloc::vec![meta.clone()]));
         } else if let Some(cell) = self.cell {
-            out.push(Effect::Advance(cell, meta.clone()));
+            out.push(OwnerEffect::Advance(cell, meta.clone()));
         }
         follow.arriving = Some((meta, 0));
         Ok(())
     }
 
-    fn fed_part(&mut self, bytes: Bytes, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+    fn fed_part(&mut self, bytes: Bytes, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
         let Some(follow) = &mut self.follow else { return Ok(()) };
         let Some((meta, got)) = &mut follow.arriving else {
-            return unfit(Code::Protocol, "a part belongs to no checkpoint");
+            return standby_error(Code::Protocol, "a part belongs to no checkpoint");
         };
         *got += bytes.len() as u64;
         follow.stored += bytes.len() as u64;
         if *got > meta.size {
-            return unfit(Code::Protocol, "a checkpoint is larger than announced");
+            return standby_error(Code::Protocol, "a checkpoint is larger than announced");
         }
         // The last of it is acknowledged when the cell stands there: then this owner could take over at once.
         let more = *got < meta.size;
-        out.push(Effect::Part(bytes));
+        out.push(OwnerEffect::Part(bytes));
         if let Some(channel) = follow.channel.filter(|_| more && follow.stored >= STORED_EVERY) {
             let bytes = core::mem::take(&mut follow.stored);
-            out.push(Effect::Feeder(Stored { channel, bytes, complete: None }.into()));
+            out.push(OwnerEffect::ToFeeder(Stored { channel, bytes, complete: None }.into()));
         }
         Ok(())
     }
@@ -377,8 +382,8 @@ impl Owner {
     }
 
     /// The cell does not do here what it did there.
-    pub(super) fn cannot_follow(&mut self, reason: &str, out: &mut Vec<Effect>) {
-        self.unfit(Unfit(Code::Guest, reason.to_string()), out);
+    pub(super) fn cannot_follow(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) {
+        self.fail_standby(StandbyError(Code::Guest, reason.to_string()), out);
     }
 
     /// If this cell is the one that a checkpoint on its way will replace: it has started, or cannot. Whoever takes over before the
@@ -387,13 +392,13 @@ impl Owner {
         &mut self,
         cell: CellId,
         result: &Result<(), CellError>,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<OwnerEffect>,
     ) -> bool {
         let Some(follow) = &mut self.follow else { return false };
         let Some(former) = follow.former.as_mut().filter(|former| former.cell == cell) else { return false };
         match result {
             Ok(()) => former.standing = true,
-            Err(error) => self.unfit(Unfit(error.code, error.reason.clone()), out),
+            Err(error) => self.fail_standby(StandbyError(error.code, error.reason.clone()), out),
         }
         true
     }
@@ -403,31 +408,31 @@ impl Owner {
         &mut self,
         now: Now,
         result: Result<Option<Box<Header>>, CellError>,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<OwnerEffect>,
     ) {
         let fits = result
-            .map_err(|error| Unfit(error.code, error.reason))
-            .and_then(|header| header.map_or(Ok(()), |header| self.stands_at(*header)));
+            .map_err(|error| StandbyError(error.code, error.reason))
+            .and_then(|header| header.map_or(Ok(()), |header| self.restore_at(*header)));
         match fits {
             Ok(()) => {
                 if let Some(follow) = &mut self.follow {
                     follow.standing = true;
-                    out.extend(follow.former.take().map(|former| Effect::Remove(former.cell)));
+                    out.extend(follow.former.take().map(|former| OwnerEffect::Remove(former.cell)));
                     if let Some(((meta, _), channel)) = follow.arriving.take().zip(follow.channel) {
                         let (bytes, complete) = (core::mem::take(&mut follow.stored), Some(meta.number));
-                        out.push(Effect::Feeder(Stored { channel, bytes, complete }.into()));
+                        out.push(OwnerEffect::ToFeeder(Stored { channel, bytes, complete }.into()));
                     }
                 }
                 self.begin_replay(now, out);
             }
-            Err(why) => self.unfit(why, out),
+            Err(why) => self.fail_standby(why, out),
         }
     }
 
-    fn stands_at(&mut self, header: Header) -> Result<(), Unfit> {
+    fn restore_at(&mut self, header: Header) -> Result<(), StandbyError> {
         let place = (self.log.floor..=self.log.end()).contains(&header.log_offset);
         if header.session != self.session || header.ports.len() != self.sides.len() || !place {
-            return unfit(Code::Tampered, "a checkpoint is of another session or position");
+            return standby_error(Code::Tampered, "a checkpoint is of another session or position");
         }
         let recalled = self.follow.as_ref().is_some_and(|follow| follow.recalled.is_some());
         self.timers = super::Timers::restore(header.timers_set, &header.timers);
@@ -436,13 +441,13 @@ impl Owner {
         for (side, state) in self.sides.iter_mut().zip(header.ports) {
             // A recorder drops the messages that a checkpoint covers, and those only.
             if recalled && side.took != state.took {
-                return unfit(
+                return standby_error(
                     Code::Tampered,
                     "a recorder's messages do not begin where its checkpoint stands",
                 );
             }
             if !side.skip(state.took) {
-                return unfit(Code::Tampered, "a checkpoint consumed what is not there");
+                return standby_error(Code::Tampered, "a checkpoint consumed what is not there");
             }
             side.restore(state);
         }
@@ -457,25 +462,24 @@ impl Owner {
     }
 
     /// This owner cannot stand by (any more).
-    fn unfit(&mut self, Unfit(code, reason): Unfit, out: &mut Vec<Effect>) {
-        if matches!(self.phase, Phase::Following) {
+    fn fail_standby(&mut self, StandbyError(code, reason): StandbyError, out: &mut Vec<OwnerEffect>) {
+        if matches!(self.phase, OwnerPhase::Following) {
             let channel = self.follow.as_ref().and_then(|follow| follow.channel);
-            out.extend(
-                channel
-                    .map(|channel| Effect::Feeder(Reject { channel, code, reason: reason.clone() }.into())),
-            );
+            out.extend(channel.map(|channel| {
+                OwnerEffect::ToFeeder(Reject { channel, code, reason: reason.clone() }.into())
+            }));
             let former = self.follow.take().and_then(|follow| follow.former);
-            out.extend(former.map(|former| Effect::Remove(former.cell)));
-            out.extend(self.cell.take().map(Effect::Remove));
-            return out.push(Effect::Over(code, reason));
+            out.extend(former.map(|former| OwnerEffect::Remove(former.cell)));
+            out.extend(self.cell.take().map(OwnerEffect::Remove));
+            return out.push(OwnerEffect::Done(code, reason));
         }
-        self.begin_anew(out);
+        self.restart_from_ends(out);
     }
 }
 
-fn push(side: &mut super::Side, message: Message) -> Result<(), Unfit> {
+fn push(side: &mut super::EndState, message: Message) -> Result<(), StandbyError> {
     if side.inputs_charge + charge(message.payload.len()) > 2 * RETAINED_MAX {
-        return unfit(Code::Busy, "more messages came than a checkpoint covers");
+        return standby_error(Code::Busy, "more messages came than a checkpoint covers");
     }
     side.inputs_charge += charge(message.payload.len());
     side.inputs.push_back(message);

@@ -4,28 +4,27 @@
 //! at a time, logs what it consumed, releases outputs with the increment that they depend on, and lets the ends forget what a
 //! checkpoint covers. Knows no wire: frames carry a channel, and the shard knows where that leads.
 
+mod checkpointer;
 mod choose;
-mod cover;
-mod feed;
+mod end_state;
 mod follow;
 mod open;
 mod pauses;
 mod record;
+mod replicas;
 mod run;
-mod side;
 mod tasks;
 mod timers;
 mod witness;
 
-use crate::cell::{Base, CellError, CellId, Image, Ran, Run, Seed};
-use crate::replay::{Course, Gathered};
+use crate::cell::{CellError, CellId, CheckpointBase, Image, Ran, Run, Seed};
+use crate::replay::{Gathered, ReplayCursor};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
-use cover::Cover;
-use feed::Keeping;
-pub use feed::{Fill, KeeperId};
+use checkpointer::Checkpointer;
+use end_state::EndState;
 use follow::Follow;
-pub use follow::Unfit;
+pub use follow::StandbyError;
 use marram_wire::{
     frame::{CheckpointMeta, Code, Ended, Failure, Frame, Reject},
     header::Header,
@@ -36,14 +35,15 @@ use marram_wire::{
 pub use open::Attempt;
 use pauses::Pauses;
 use record::Record;
-pub use record::{RECORD_NS, RECORD_STOPPED_NS, Wish};
+pub use record::{RECORD_NS, RECORD_STOPPED_NS, RecordRequest};
+use replicas::Replicas;
+pub use replicas::{KeeperId, ReplicaProgress};
 pub(crate) use run::Kind;
-use side::Side;
 pub use tasks::TaskCounts;
 pub(crate) use tasks::Tasks;
 pub(crate) use timers::Timers;
 use witness::Witness;
-pub use witness::{REPORT_NS, Seen, Testimony, Witnessing};
+pub use witness::{ClientProgress, REPORT_NS, WitnessReply, Witnessing};
 
 /// Which end keeps checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +58,7 @@ pub enum Holder {
 
 /// What the app's manifest asks of its sessions.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Policy {
+pub struct OwnerPolicy {
     /// The app's name.
     pub app: String,
     /// The server's name, where there is one.
@@ -95,7 +95,7 @@ pub struct Now {
 
 /// What an owner wants done.
 #[derive(Clone, Debug)]
-pub enum Effect {
+pub enum OwnerEffect {
     /// Send this to the end at this port, if it is linked.
     Send(Port, Frame),
     /// Start a cell.
@@ -103,46 +103,46 @@ pub enum Effect {
     /// Start a cell from checkpoints: a full one and its deltas, whose bytes follow. It is not run before this is answered
     /// and a log is chosen, and is removed if there comes to be none.
     Restore(Image, Vec<CheckpointMeta>),
-    /// The next bytes of the checkpoints that [`Effect::Restore`] named, sealed; no piece is of two of them.
+    /// The next bytes of the checkpoints that [`OwnerEffect::Restore`] named, sealed; no piece is of two of them.
     Part(Bytes),
     /// The next checkpoint of a cell that was restored and has not run: a delta on the last one, whose bytes follow. Answered
-    /// as [`Effect::Restore`].
+    /// as [`OwnerEffect::Restore`].
     Advance(CellId, CheckpointMeta),
     /// Run a handler.
     Run(Run),
     /// Copy the cell's state, as it is now.
-    Copy(CellId, Base),
+    Copy(CellId, CheckpointBase),
     /// Encode what was copied last and seal it behind this header.
     Checkpoint(CellId, Box<Header>, Seal),
     /// Hash the cell's state, as it is now, for the recording that follows.
     Hash(CellId),
     /// The session as it was when the ends were asked; or why there is no recording of it.
-    Recorded(Wish, Result<Box<Gathered>, String>),
+    Recorded(RecordRequest, Result<Box<Gathered>, String>),
     /// Send this to a keeper.
-    Feed(KeeperId, Frame),
+    ToKeeper(KeeperId, Frame),
     /// A keeper does not keep the session any more, for this reason; nothing waits for it.
     KeeperLost(KeeperId, Code, String),
-    /// A hot standby replays too slowly; [`Effect::KeeperLost`] follows.
+    /// A hot standby replays too slowly; [`OwnerEffect::KeeperLost`] follows.
     StandbySlow(KeeperId),
     /// Send this to whoever feeds this owner, which stands by.
-    Feeder(Frame),
+    ToFeeder(Frame),
     /// Ask the witness what the client was seen to have; answered by [`Owner::witnessed`] with this generation.
     AskWitness(Generation),
     /// Tell the witness what the client has. Nothing waits for it.
-    Report(Seen),
+    Report(ClientProgress),
     /// The session goes on although the witness cannot be asked.
     WitnessMissing,
     /// The cell is not needed any more.
     Remove(CellId),
     /// Open another generation, newer than this count: another attempt was in the way, or the cell cannot be kept.
-    Again(u64),
+    Reopen(u64),
     /// The owner is done with the session; whoever asks for it opens a new generation.
-    Over(Code, String),
+    Done(Code, String),
 }
 
 /// How far the owner is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub enum OwnerPhase {
     /// Standing by: fed by the session's owner.
     Following,
     /// Waiting for promises and for what the ends keep.
@@ -161,7 +161,7 @@ pub enum Phase {
     Detached,
 }
 
-impl Phase {
+impl OwnerPhase {
     /// As in listings.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -180,7 +180,7 @@ impl Phase {
 
 /// Counted over the owner's life.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Totals {
+pub struct OwnerTotals {
     /// Messages, timers and tasks consumed, replay not counted.
     pub consumed: u64,
     /// Entries consumed in replay.
@@ -203,11 +203,11 @@ pub struct Owner {
     session: SessionId,
     image: Image,
     keys: SessionKeys,
-    policy: Policy,
+    policy: OwnerPolicy,
     generation: Generation,
     seal: Seal,
-    phase: Phase,
-    sides: Vec<Side>,
+    phase: OwnerPhase,
+    sides: Vec<EndState>,
     /// Who names cells: the shard.
     cell: Option<CellId>,
     seed: Seed,
@@ -216,10 +216,10 @@ pub struct Owner {
     /// The generation under which the cell was chosen and since when it is valid.
     live: Option<Generation>,
     running: Option<run::Running>,
-    replay: Option<Course>,
+    replay: Option<ReplayCursor>,
     /// Whose checkpoints go to the executor in this attempt, by index.
     source: Option<usize>,
-    /// The executor's answer to [`Effect::Restore`], if it came before all of the ends' log.
+    /// The executor's answer to [`OwnerEffect::Restore`], if it came before all of the ends' log.
     early: Option<Result<Box<Header>, CellError>>,
     log: Log,
     /// Whether the cell's ports are open: the session's first entry is consumed, or about to be.
@@ -230,10 +230,10 @@ pub struct Owner {
     pauses: Pauses,
     /// Session time minus monotonic time, in nanoseconds.
     clock_offset_ns: i64,
-    cover: Cover,
+    checkpointer: Checkpointer,
     rates: run::Rates,
     record: Option<Record>,
-    keeping: Keeping,
+    replicas: Replicas,
     /// While it stands by, and until it has taken over.
     follow: Option<Box<Follow>>,
     witness: Witness,
@@ -241,7 +241,7 @@ pub struct Owner {
     turn: usize,
     /// What the last entry was: what others wait for goes first.
     last: run::Kind,
-    totals: Totals,
+    totals: OwnerTotals,
 }
 
 /// The plaintext log, from what no checkpoint covers.
@@ -282,7 +282,7 @@ impl Owner {
         session: SessionId,
         image: Image,
         keys: SessionKeys,
-        policy: Policy,
+        policy: OwnerPolicy,
         hosts: &[HostId],
         seed: Seed,
     ) -> Self {
@@ -294,8 +294,8 @@ impl Owner {
             policy,
             generation: Generation::NONE,
             seal,
-            phase: Phase::Detached,
-            sides: sides.map(|(host, port)| Side::new(port, *host)).collect(),
+            phase: OwnerPhase::Detached,
+            sides: sides.map(|(host, port)| EndState::new(port, *host)).collect(),
             cell: None,
             seed,
             client_identity: None,
@@ -311,15 +311,15 @@ impl Owner {
             tasks: Tasks::default(),
             pauses: Pauses::default(),
             clock_offset_ns: 0,
-            cover: Cover::default(),
+            checkpointer: Checkpointer::default(),
             rates: run::Rates::default(),
             record: None,
-            keeping: Keeping::default(),
+            replicas: Replicas::default(),
             follow: None,
             witness: Witness::default(),
             turn: 0,
             last: run::Kind::Message,
-            totals: Totals::default(),
+            totals: OwnerTotals::default(),
             keys,
         }
     }
@@ -344,7 +344,7 @@ impl Owner {
 
     /// Its policy.
     #[must_use]
-    pub fn policy(&self) -> &Policy {
+    pub fn policy(&self) -> &OwnerPolicy {
         &self.policy
     }
 
@@ -356,7 +356,7 @@ impl Owner {
 
     /// How far the owner is.
     #[must_use]
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> OwnerPhase {
         self.phase
     }
 
@@ -368,7 +368,7 @@ impl Owner {
 
     /// Counted over the owner's life.
     #[must_use]
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> OwnerTotals {
         self.totals
     }
 
@@ -393,31 +393,31 @@ impl Owner {
     /// Bytes held for the session, its cell not counted.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
-        self.sides.iter().map(Side::held_bytes).sum::<u64>()
+        self.sides.iter().map(EndState::held_bytes).sum::<u64>()
             + self.log.bytes.len() as u64
             + self.log.known.size()
-            + self.replay.as_ref().map_or(0, Course::held_bytes)
-            + self.cover.held_bytes()
+            + self.replay.as_ref().map_or(0, ReplayCursor::held_bytes)
+            + self.checkpointer.held_bytes()
     }
 
     /// Whether the session has an owner and lacks an end.
     #[must_use]
     pub fn incomplete(&self) -> bool {
         !self.recovering()
-            && self.phase != Phase::Following
+            && self.phase != OwnerPhase::Following
             && self.sides.iter().any(|side| side.channel.is_none())
     }
 
     /// Whether the session is on its way to its first or next release.
     #[must_use]
     pub fn recovering(&self) -> bool {
-        matches!(self.phase, Phase::Promising | Phase::Restoring | Phase::Replaying)
+        matches!(self.phase, OwnerPhase::Promising | OwnerPhase::Restoring | OwnerPhase::Replaying)
     }
 
     /// A frame from the end at `port`, on the channel of the current generation.
-    pub fn receive(&mut self, now: Now, port: Port, frame: Frame, out: &mut Vec<Effect>) {
+    pub fn receive(&mut self, now: Now, port: Port, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let index = self.index(port);
-        let promising = self.phase == Phase::Promising;
+        let promising = self.phase == OwnerPhase::Promising;
         match frame {
             Frame::Promised(promised) if promising => self.promised(now, index, promised, out),
             Frame::LogPart(part) if promising => self.got_log(now, index, &part, out),
@@ -435,90 +435,97 @@ impl Owner {
                 self.pump(now, out);
             }
             Frame::Superseded(superseded) => self.superseded(port, superseded.promised, out),
-            Frame::Ended(ended) if ended.code.retry() => self.leave(ended.code, ended.reason, out),
-            Frame::Ended(ended) => self.over(ended.code, ended.reason, out),
-            Frame::Finished(_) if self.phase == Phase::Finishing => self.finished(index, out),
-            _ => self.over(Code::Protocol, "an end sent a frame out of turn".into(), out),
+            Frame::Ended(ended) if ended.code.is_retryable() => self.step_down(ended.code, ended.reason, out),
+            Frame::Ended(ended) => self.terminate(ended.code, ended.reason, out),
+            Frame::Finished(_) if self.phase == OwnerPhase::Finishing => self.finished(index, out),
+            _ => self.terminate(Code::Protocol, "an end sent a frame out of turn".into(), out),
         }
     }
 
     /// The link to the end at `port` is gone.
-    pub fn unlinked(&mut self, port: Port, out: &mut Vec<Effect>) {
+    pub fn unlinked(&mut self, port: Port, out: &mut Vec<OwnerEffect>) {
         let index = self.index(port);
         self.sides[index].channel = None;
-        if matches!(self.phase, Phase::Detached | Phase::Following) {
+        if matches!(self.phase, OwnerPhase::Detached | OwnerPhase::Following) {
             return;
         }
         if !self.policy.keep {
-            return self.over(Code::Lost, "a connection broke, and the app is not protected".into(), out);
+            return self.terminate(
+                Code::Lost,
+                "a connection broke, and the app is not protected".into(),
+                out,
+            );
         }
         let stopped = self.give_up_record("a connection of the session broke meanwhile", out);
         if stopped.is_some() {
             return self.fail_if_stopped(stopped, out);
         }
         if self.recovering() {
-            return self.let_down(Code::Waiting, "the other end's connection broke", out);
+            return self.abort_attempt(Code::Waiting, "the other end's connection broke", out);
         }
         if self.sides.iter().all(|side| side.channel.is_none()) {
-            self.phase = Phase::Detached;
+            self.phase = OwnerPhase::Detached;
         }
     }
 
     /// The end at `port` has promised itself to another.
-    fn superseded(&mut self, port: Port, promised: Generation, out: &mut Vec<Effect>) {
+    fn superseded(&mut self, port: Port, promised: Generation, out: &mut Vec<OwnerEffect>) {
         if promised <= self.generation {
             return self.unlinked(port, out);
         }
-        if self.phase == Phase::Promising {
-            out.push(Effect::Again(promised.count));
+        if self.phase == OwnerPhase::Promising {
+            out.push(OwnerEffect::Reopen(promised.count));
         } else {
-            self.leave(Code::Superseded, "a newer owner has the session".into(), out);
+            self.step_down(Code::Superseded, "a newer owner has the session".into(), out);
         }
     }
 
     /// An attempt comes to nothing. A cell that lives is kept for the next.
-    pub fn let_down(&mut self, code: Code, reason: &str, out: &mut Vec<Effect>) {
+    pub fn abort_attempt(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
         if self.live.is_none() {
-            return self.leave(code, reason.into(), out);
+            return self.step_down(code, reason.into(), out);
         }
         self.reject(code, reason, out);
-        self.phase = Phase::Detached;
+        self.phase = OwnerPhase::Detached;
     }
 
     /// Gives the session up; nothing has happened that an end does not know.
-    pub fn leave(&mut self, code: Code, reason: String, out: &mut Vec<Effect>) {
+    pub fn step_down(&mut self, code: Code, reason: String, out: &mut Vec<OwnerEffect>) {
         self.give_up_record("the session left this edge meanwhile", out);
-        self.end_feeds(code, &reason, out);
+        self.end_streams(code, &reason, out);
         self.reject(code, &reason, out);
-        out.extend(self.cell.take().map(Effect::Remove));
-        out.push(Effect::Over(code, reason));
+        out.extend(self.cell.take().map(OwnerEffect::Remove));
+        out.push(OwnerEffect::Done(code, reason));
     }
 
-    fn reject(&mut self, code: Code, reason: &str, out: &mut Vec<Effect>) {
+    fn reject(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
         for side in &mut self.sides {
             if let Some(channel) = side.channel.take() {
-                out.push(Effect::Send(side.port, Reject { channel, code, reason: reason.into() }.into()));
+                out.push(OwnerEffect::Send(
+                    side.port,
+                    Reject { channel, code, reason: reason.into() }.into(),
+                ));
             }
         }
     }
 
     /// Ends the session for good.
-    pub fn over(&mut self, code: Code, reason: String, out: &mut Vec<Effect>) {
+    pub fn terminate(&mut self, code: Code, reason: String, out: &mut Vec<OwnerEffect>) {
         self.give_up_record("the session ended meanwhile", out);
-        self.end_feeds(code, &reason, out);
+        self.end_streams(code, &reason, out);
         for side in &mut self.sides {
             if let Some(channel) = side.channel.take() {
                 let ended = Ended { channel, code, reason: reason.clone() };
-                out.push(Effect::Send(side.port, ended.into()));
+                out.push(OwnerEffect::Send(side.port, ended.into()));
             }
         }
-        out.extend(self.cell.take().map(Effect::Remove));
-        out.push(Effect::Over(code, reason));
+        out.extend(self.cell.take().map(OwnerEffect::Remove));
+        out.push(OwnerEffect::Done(code, reason));
     }
 
     /// A handler was stopped. The session may be tried once more, since the fault may be this machine's; a second stop at the
     /// same position ends it, so that a poison message cannot walk from edge to edge.
-    fn failed(&mut self, input: u8, reason: String, out: &mut Vec<Effect>) {
+    fn failed(&mut self, input: u8, reason: String, out: &mut Vec<OwnerEffect>) {
         let failure = Failure { log_offset: self.log.end(), input, reason };
         let again = self
             .sides
@@ -526,21 +533,21 @@ impl Owner {
             .filter_map(|side| side.promised.as_ref()?.failed.as_ref())
             .any(|before| before.log_offset == failure.log_offset && before.input == failure.input);
         if again || !self.policy.keep {
-            return self.over(Code::Guest, failure.reason, out);
+            return self.terminate(Code::Guest, failure.reason, out);
         }
         for side in &mut self.sides {
             if let Some(channel) = side.channel.take() {
                 let failed = marram_wire::frame::Failed { channel, failure: failure.clone() };
-                out.push(Effect::Send(side.port, failed.into()));
+                out.push(OwnerEffect::Send(side.port, failed.into()));
             }
         }
-        self.end_feeds(Code::Guest, &failure.reason, out);
-        out.extend(self.cell.take().map(Effect::Remove));
-        out.push(Effect::Over(Code::Guest, failure.reason));
+        self.end_streams(Code::Guest, &failure.reason, out);
+        out.extend(self.cell.take().map(OwnerEffect::Remove));
+        out.push(OwnerEffect::Done(Code::Guest, failure.reason));
     }
 
-    /// The answer to [`Effect::Run`].
-    pub fn ran(&mut self, now: Now, ran: Ran, out: &mut Vec<Effect>) {
+    /// The answer to [`OwnerEffect::Run`].
+    pub fn ran(&mut self, now: Now, ran: Ran, out: &mut Vec<OwnerEffect>) {
         if self.cell != Some(ran.cell) {
             return;
         }
@@ -548,9 +555,12 @@ impl Owner {
             return self.replayed(now, ran, out);
         }
         match self.phase {
-            Phase::Replaying => self.replayed(now, ran, out),
-            Phase::Following | Phase::Restoring | Phase::Finishing | Phase::Recording => {}
-            Phase::Running | Phase::Promising | Phase::Detached => self.consumed(now, ran, out),
+            OwnerPhase::Replaying => self.replayed(now, ran, out),
+            OwnerPhase::Following | OwnerPhase::Restoring | OwnerPhase::Finishing | OwnerPhase::Recording => {
+            }
+            OwnerPhase::Running | OwnerPhase::Promising | OwnerPhase::Detached => {
+                self.consumed(now, ran, out)
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Opening a generation: promises first, then what the ends keep (DESIGN.md section 5.2).
 
-use super::{Effect, Now, Owner, Phase, side::Message};
+use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message};
 use crate::replay::newest;
 use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
@@ -33,22 +33,22 @@ pub struct Attempt<'a> {
 
 impl Owner {
     /// Asks every end for its promise. From here on nothing is released until all have given it and a log is chosen **\[M\]**.
-    pub fn open(&mut self, attempt: &Attempt<'_>, out: &mut Vec<Effect>) {
+    pub fn open(&mut self, attempt: &Attempt<'_>, out: &mut Vec<OwnerEffect>) {
         self.begin_takeover(out);
         self.generation = attempt.generation;
         self.seal = self.keys.seal(attempt.generation);
-        self.phase = Phase::Promising;
+        self.phase = OwnerPhase::Promising;
         self.totals.generations += 1;
         self.give_up_record("a new generation of the session is being opened", out);
         if self.follow.is_none() {
             self.replay = None;
         }
-        self.renew_feeds(out);
+        self.renew_streams(out);
         self.source = None;
         self.early = None;
-        self.cover.abandon();
+        self.checkpointer.abandon();
         if self.live.is_none() {
-            out.extend(self.cell.take().map(Effect::Remove));
+            out.extend(self.cell.take().map(OwnerEffect::Remove));
         }
         for (index, side) in self.sides.iter_mut().enumerate() {
             side.ask(attempt.channels.get(index).copied(), self.follow.is_some());
@@ -83,11 +83,17 @@ impl Owner {
                 live,
                 origin,
             };
-            out.push(Effect::Send(side.port, promise.into()));
+            out.push(OwnerEffect::Send(side.port, promise.into()));
         }
     }
 
-    pub(super) fn promised(&mut self, now: Now, index: usize, promised: Promised, out: &mut Vec<Effect>) {
+    pub(super) fn promised(
+        &mut self,
+        now: Now,
+        index: usize,
+        promised: Promised,
+        out: &mut Vec<OwnerEffect>,
+    ) {
         let asked_live = self.live.is_some();
         let side = &mut self.sides[index];
         let log = promised.log_end.checked_sub(promised.log_start);
@@ -97,11 +103,11 @@ impl Owner {
             && promised.sent_start <= promised.sent_end
             && is_chain(&promised.checkpoints);
         if !sound || side.promised.is_some() {
-            return self.over(Code::Protocol, "an end's promise does not make sense".into(), out);
+            return self.terminate(Code::Protocol, "an end's promise does not make sense".into(), out);
         }
         if self.follow.is_some() && !promised.live {
             // It has promised another since: what was fed is of no use.
-            return self.begin_anew(out);
+            return self.restart_from_ends(out);
         }
         let has_past = promised.log_end > 0 || !promised.checkpoints.is_empty();
         side.next = promised.sent_start;
@@ -119,7 +125,7 @@ impl Owner {
     /// Once every end has promised, it is known whose checkpoints the cell is restored from. The executor gets them as they
     /// come, so that they are open soon after the last part is here; nothing of them counts before a log is chosen. False
     /// if what the ends keep cannot be put together.
-    fn gather(&mut self, out: &mut Vec<Effect>) -> bool {
+    fn gather(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
         if self.live.is_some() || self.sides.iter().any(|side| side.promised.is_none()) {
             return true;
         }
@@ -131,12 +137,12 @@ impl Owner {
             return false;
         }
         if let Some(source) = self.source {
-            out.push(Effect::Restore(self.image, self.sides[source].announced().to_vec()));
+            out.push(OwnerEffect::Restore(self.image, self.sides[source].announced().to_vec()));
         }
         for (index, side) in self.sides.iter_mut().enumerate() {
             let parts = core::mem::take(&mut side.got_parts);
             if self.source == Some(index) {
-                out.extend(parts.into_iter().map(Effect::Part));
+                out.extend(parts.into_iter().map(OwnerEffect::Part));
             }
         }
         true
@@ -144,17 +150,17 @@ impl Owner {
 
     /// The end whose last checkpoint is newest.
     fn best_holder(&self) -> Option<usize> {
-        newest(self.sides.iter().map(super::Side::announced))
+        newest(self.sides.iter().map(super::EndState::announced))
     }
 
-    pub(super) fn got_log(&mut self, now: Now, index: usize, part: &LogPart, out: &mut Vec<Effect>) {
+    pub(super) fn got_log(&mut self, now: Now, index: usize, part: &LogPart, out: &mut Vec<OwnerEffect>) {
         let seal = self.keys.seal(part.generation);
         let side = &mut self.sides[index];
         let expected = side.promised.as_ref().map(|promised| promised.log_start + side.got_log.len() as u64);
         let end = part.offset.saturating_add(part.bytes.len() as u64);
         let fits = side.promised.as_ref().is_some_and(|promised| end <= promised.log_end);
         if expected != Some(part.offset) || !fits {
-            return self.over(Code::Protocol, "an end's log has a hole".into(), out);
+            return self.terminate(Code::Protocol, "an end's log has a hole".into(), out);
         }
         let at = side.got_log.len();
         side.got_log.extend_from_slice(&part.bytes);
@@ -162,21 +168,21 @@ impl Owner {
         self.choose_if_complete(now, out);
     }
 
-    pub(super) fn got_checkpoint(&mut self, index: usize, meta: CheckpointMeta, out: &mut Vec<Effect>) {
+    pub(super) fn got_checkpoint(&mut self, index: usize, meta: CheckpointMeta, out: &mut Vec<OwnerEffect>) {
         let side = &self.sides[index];
         if side.arriving() != Some(&meta) || side.got_size > 0 || meta.size == 0 {
-            self.over(Code::Protocol, "an end sends another checkpoint than it announced".into(), out);
+            self.terminate(Code::Protocol, "an end sends another checkpoint than it announced".into(), out);
         }
     }
 
-    pub(super) fn got_part(&mut self, now: Now, index: usize, bytes: Bytes, out: &mut Vec<Effect>) {
+    pub(super) fn got_part(&mut self, now: Now, index: usize, bytes: Bytes, out: &mut Vec<OwnerEffect>) {
         let gathered = self.sides.iter().all(|side| side.promised.is_some());
         let side = &mut self.sides[index];
         let size = side.arriving().map_or(0, |meta| meta.size);
         side.got_size += bytes.len() as u64;
         if size == 0 || side.got_size > size {
             let reason = "an end sends more of a checkpoint than it announced";
-            return self.over(Code::Protocol, reason.into(), out);
+            return self.terminate(Code::Protocol, reason.into(), out);
         }
         let whole = side.got_size == size;
         if whole {
@@ -184,7 +190,7 @@ impl Owner {
             side.got_checkpoints += 1;
         }
         if self.source == Some(index) {
-            out.push(Effect::Part(bytes));
+            out.push(OwnerEffect::Part(bytes));
         } else if !gathered {
             // The size is bounded by the promise's check.
             side.got_parts.push(bytes);
@@ -195,15 +201,15 @@ impl Owner {
     }
 
     /// A message from an end: kept while asking, else for the cell.
-    pub(super) fn input(&mut self, now: Now, index: usize, input: Input, out: &mut Vec<Effect>) {
-        let promising = self.phase == Phase::Promising;
+    pub(super) fn input(&mut self, now: Now, index: usize, input: Input, out: &mut Vec<OwnerEffect>) {
+        let promising = self.phase == OwnerPhase::Promising;
         let side = &mut self.sides[index];
         let others = if side.fed { 2 * RETAINED_MAX } else { 0 };
         let bound = others + RETAINED_MAX + INPUT_WINDOW + charge(0);
         // Until a log is chosen, an end sends what it announced and no more.
         let announced = side.promised.as_ref().is_some_and(|it| !promising || side.next < it.sent_end);
         if side.inputs_charge + charge(input.payload.len()) > bound || !announced {
-            return self.over(Code::Protocol, "an end sends more than it was granted".into(), out);
+            return self.terminate(Code::Protocol, "an end sends more than it was granted".into(), out);
         }
         side.push_input(Message { close: input.close, payload: input.payload });
         if promising {
@@ -215,9 +221,9 @@ impl Owner {
         self.pump(now, out);
     }
 
-    pub(super) fn choose_if_complete(&mut self, now: Now, out: &mut Vec<Effect>) {
-        let all = self.sides.iter().all(super::side::Side::complete);
-        if self.phase == Phase::Promising && all && !self.waits_for_witness() {
+    pub(super) fn choose_if_complete(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        let all = self.sides.iter().all(super::end_state::EndState::complete);
+        if self.phase == OwnerPhase::Promising && all && !self.waits_for_witness() {
             self.choose(now, out);
         }
     }

@@ -3,7 +3,7 @@
 //! A pause is withheld credit and nothing else. What was sent within the credit that an end has still arrives and is handled. Which
 //! ports are paused follows from the log alone, so a replay pauses the same ones, and a checkpoint's header names them.
 
-use super::{Effect, Owner, Side};
+use super::{EndState, Owner, OwnerEffect};
 use alloc::{collections::BTreeSet, vec::Vec};
 use marram_wire::{
     frame::Credit,
@@ -62,12 +62,12 @@ impl Owner {
         self.sides.iter().filter(|side| self.is_paused(side)).map(|side| side.port)
     }
 
-    pub(super) fn is_paused(&self, side: &Side) -> bool {
+    pub(super) fn is_paused(&self, side: &EndState) -> bool {
         self.pauses.stops(side.port, self.sides.len() > 1)
     }
 
     /// Grants again what was consumed; to the end of a paused port when it is resumed.
-    pub(super) fn give_credit(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn give_credit(&mut self, out: &mut Vec<OwnerEffect>) {
         let has_server = self.sides.len() > 1;
         for side in &mut self.sides {
             if side.credit_due < CREDIT_EVERY || self.pauses.stops(side.port, has_server) {
@@ -75,7 +75,7 @@ impl Owner {
             }
             if let Some(channel) = side.channel {
                 let bytes = core::mem::take(&mut side.credit_due);
-                out.push(Effect::Send(side.port, Credit { channel, received: 0, bytes }.into()));
+                out.push(OwnerEffect::Send(side.port, Credit { channel, received: 0, bytes }.into()));
             }
         }
     }
@@ -86,14 +86,14 @@ impl Owner {
         if self.policy.shared || self.pauses.is_empty() {
             return;
         }
-        let can_run = |side: &Side| !side.input_closed && !self.is_paused(side);
+        let can_run = |side: &EndState| !side.input_closed && !self.is_paused(side);
         if self.timers.is_empty() && self.tasks.is_quiet() && !self.sides.iter().any(can_run) {
             self.totals.pauses_ended += self.pauses.take() as u64;
         }
     }
 }
 
-impl Side {
+impl EndState {
     /// The credit that its end begins a generation with. What is withheld from a paused port is granted when it is resumed.
     pub(super) fn begin_credit(&mut self, is_paused: bool) -> u64 {
         if is_paused {

@@ -7,8 +7,8 @@
 //!
 //! Where a handler was stopped, the ends are asked first and told of it then: afterwards they may go elsewhere.
 
-use super::{Effect, Now, Owner, Phase, open::is_chain, run::Running, side::Message};
-use crate::cell::{SealedCheckpoint, Stop};
+use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message, open::is_chain, run::Running};
+use crate::cell::{CellStop, SealedCheckpoint};
 use crate::replay::{Gathered, Shown};
 use alloc::{
     boxed::Box,
@@ -31,7 +31,7 @@ pub const RECORD_STOPPED_NS: u64 = 5_000_000_000;
 
 /// Who wants a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wish {
+pub struct RecordRequest {
     /// Names the question; none if nobody asked and a handler was stopped.
     pub tag: Option<u64>,
     /// Whether what was said is to be left out.
@@ -41,7 +41,7 @@ pub struct Wish {
 /// A recording under way.
 #[derive(Debug)]
 pub(super) struct Record {
-    wish: Wish,
+    request: RecordRequest,
     until_ns: u64,
     /// What the ends' answers are put to; none until the handler that runs has come to its end.
     gathered: Option<Box<Gathered>>,
@@ -84,22 +84,22 @@ impl Showing {
 }
 
 impl Owner {
-    /// Makes a recording of the session, soon; answered by [`Effect::Recorded`].
-    pub fn record(&mut self, now: Now, wish: Wish, out: &mut Vec<Effect>) {
+    /// Makes a recording of the session, soon; answered by [`OwnerEffect::Recorded`].
+    pub fn record(&mut self, now: Now, request: RecordRequest, out: &mut Vec<OwnerEffect>) {
         let refusal = if !self.policy.keep {
             "the app is deployed with protect = \"none\": nothing of its sessions is kept that could be recorded"
         } else if self.record.is_some() {
             "the session is being recorded already; try again when that is done"
-        } else if self.phase != Phase::Running || self.incomplete() {
+        } else if self.phase != OwnerPhase::Running || self.incomplete() {
             "the session is being recovered, is ending, or lacks an end; try again when it runs (`marram ps`)"
         } else if self.is_ahead_of_ends() {
             "the session was taken over just now, and its first checkpoint is on its way; try again in a moment"
         } else {
             let until_ns = now.mono_ns.saturating_add(RECORD_NS);
-            self.record = Some(Record { wish, until_ns, gathered: None, stopped: None });
+            self.record = Some(Record { request, until_ns, gathered: None, stopped: None });
             return self.ask_if_between(out);
         };
-        out.push(Effect::Recorded(wish, Err(refusal.to_string())));
+        out.push(OwnerEffect::Recorded(request, Err(refusal.to_string())));
     }
 
     /// Whether a recording is under way.
@@ -109,14 +109,14 @@ impl Owner {
     }
 
     /// Asks the ends, if a recording waits for that and no handler runs.
-    pub(super) fn ask_if_between(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn ask_if_between(&mut self, out: &mut Vec<OwnerEffect>) {
         let waits = self.record.as_ref().is_some_and(|record| record.gathered.is_none());
         if waits && self.running.is_none() {
             self.ask_to_show(None, out);
         }
     }
 
-    fn ask_to_show(&mut self, stop: Option<recording::Stop>, out: &mut Vec<Effect>) {
+    fn ask_to_show(&mut self, stop: Option<recording::RecordedStop>, out: &mut Vec<OwnerEffect>) {
         let Some(record) = &mut self.record else { return };
         record.gathered = Some(Box::new(Gathered {
             session: self.session,
@@ -131,22 +131,22 @@ impl Owner {
             ends: Vec::new(),
             stop,
         }));
-        out.extend(self.cell.map(Effect::Hash));
+        out.extend(self.cell.map(OwnerEffect::Hash));
         for side in &mut self.sides {
             let Some(channel) = side.channel else { continue };
             let (port, took) = (side.port, side.took);
             side.showing.due += 1;
             side.showing.shown =
                 Some(Shown { port, took, sent_start: 0, messages: Vec::new(), checkpoints: Vec::new() });
-            out.push(Effect::Send(side.port, Fetch { channel }.into()));
+            out.push(OwnerEffect::Send(side.port, Fetch { channel }.into()));
         }
     }
 
     /// A handler was stopped: what it was given is recorded, if sessions of the app are, before the ends are told.
-    pub(super) fn stopped(&mut self, now: Now, running: Running, stop: Stop, out: &mut Vec<Effect>) {
+    pub(super) fn stopped(&mut self, now: Now, running: Running, stop: CellStop, out: &mut Vec<OwnerEffect>) {
         let (killed, reason) = match stop {
-            Stop::Trap(reason) => (false, reason),
-            Stop::Kill(reason) => (true, reason),
+            CellStop::Trap(reason) => (false, reason),
+            CellStop::Kill(reason) => (true, reason),
         };
         let input = match running.event {
             Event::Message(port) => u8::from(port != Port::CLIENT),
@@ -155,7 +155,7 @@ impl Owner {
             Event::Task => 5,
         };
         self.give_up_record("the cell was stopped meanwhile", out);
-        let able = self.phase == Phase::Running && !self.incomplete() && !self.is_ahead_of_ends();
+        let able = self.phase == OwnerPhase::Running && !self.incomplete() && !self.is_ahead_of_ends();
         if !self.policy.record_stops || !self.policy.keep || !able {
             return self.failed(input, reason, out);
         }
@@ -164,14 +164,14 @@ impl Owner {
         // It is read by itself.
         let reads = Known::default().write(running.reads);
         cursor.put(&Entry { event: running.event, now_ns: Some(running.now_ns), reads }, &mut entry);
-        let stop = recording::Stop { entry: entry.freeze(), killed, reason: reason.clone() };
+        let stop = recording::RecordedStop { entry: entry.freeze(), killed, reason: reason.clone() };
         // Nothing is left of the cell, and a next owner begins with what the ends keep.
-        out.extend(self.cell.take().map(Effect::Remove));
+        out.extend(self.cell.take().map(OwnerEffect::Remove));
         self.live = None;
-        self.cover.abandon();
-        self.phase = Phase::Recording;
+        self.checkpointer.abandon();
+        self.phase = OwnerPhase::Recording;
         self.record = Some(Record {
-            wish: Wish { tag: None, redact: false },
+            request: RecordRequest { tag: None, redact: false },
             until_ns: now.mono_ns.saturating_add(RECORD_STOPPED_NS),
             gathered: None,
             stopped: Some(Stopped { input, reason }),
@@ -185,7 +185,7 @@ impl Owner {
     }
 
     /// Gives up a recording that takes too long.
-    pub(super) fn end_record_if_late(&mut self, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn end_record_if_late(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if self.record_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
             let stopped = self.give_up_record("the session's ends took too long to show what they keep", out);
             self.fail_if_stopped(stopped, out);
@@ -193,24 +193,24 @@ impl Owner {
     }
 
     /// A recording comes to nothing: what the ends still show of it is dropped.
-    pub(super) fn give_up_record(&mut self, reason: &str, out: &mut Vec<Effect>) -> Option<Stopped> {
+    pub(super) fn give_up_record(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) -> Option<Stopped> {
         let record = self.record.take()?;
         for side in &mut self.sides {
             side.showing.shown = None;
             side.showing.arriving.clear();
         }
-        out.push(Effect::Recorded(record.wish, Err(reason.to_string())));
+        out.push(OwnerEffect::Recorded(record.request, Err(reason.to_string())));
         record.stopped
     }
 
-    pub(super) fn fail_if_stopped(&mut self, stopped: Option<Stopped>, out: &mut Vec<Effect>) {
+    pub(super) fn fail_if_stopped(&mut self, stopped: Option<Stopped>, out: &mut Vec<OwnerEffect>) {
         if let Some(Stopped { input, reason }) = stopped {
             self.failed(input, reason, out);
         }
     }
 
     /// An end begins to show what it keeps.
-    pub(super) fn kept(&mut self, index: usize, kept: Kept, out: &mut Vec<Effect>) {
+    pub(super) fn kept(&mut self, index: usize, kept: Kept, out: &mut Vec<OwnerEffect>) {
         let showing = &mut self.sides[index].showing;
         let messages = kept.sent_end.checked_sub(kept.sent_start);
         let sound = messages.is_some_and(|count| count <= recording::MESSAGES_MAX)
@@ -231,7 +231,12 @@ impl Owner {
         self.recorded_if_whole(out);
     }
 
-    pub(super) fn kept_checkpoint(&mut self, index: usize, meta: &CheckpointMeta, out: &mut Vec<Effect>) {
+    pub(super) fn kept_checkpoint(
+        &mut self,
+        index: usize,
+        meta: &CheckpointMeta,
+        out: &mut Vec<OwnerEffect>,
+    ) {
         let showing = &mut self.sides[index].showing;
         if showing.checkpoints.last() != Some(meta) || showing.begun {
             return self.out_of_turn(out);
@@ -239,7 +244,7 @@ impl Owner {
         showing.begun = true;
     }
 
-    pub(super) fn kept_part(&mut self, index: usize, bytes: &Bytes, out: &mut Vec<Effect>) {
+    pub(super) fn kept_part(&mut self, index: usize, bytes: &Bytes, out: &mut Vec<OwnerEffect>) {
         let showing = &mut self.sides[index].showing;
         showing.arriving.extend_from_slice(bytes);
         let size = showing.checkpoints.last().filter(|_| showing.begun).map(|meta| meta.size);
@@ -259,7 +264,7 @@ impl Owner {
         self.recorded_if_whole(out);
     }
 
-    pub(super) fn kept_input(&mut self, index: usize, input: KeptInput, out: &mut Vec<Effect>) {
+    pub(super) fn kept_input(&mut self, index: usize, input: KeptInput, out: &mut Vec<OwnerEffect>) {
         let showing = &mut self.sides[index].showing;
         showing.charge += charge(input.payload.len());
         let bound = RETAINED_MAX + INPUT_WINDOW + charge(0);
@@ -273,16 +278,16 @@ impl Owner {
         self.recorded_if_whole(out);
     }
 
-    fn out_of_turn(&mut self, out: &mut Vec<Effect>) {
-        self.over(Code::Protocol, "an end shows what it was not asked for".into(), out);
+    fn out_of_turn(&mut self, out: &mut Vec<OwnerEffect>) {
+        self.terminate(Code::Protocol, "an end shows what it was not asked for".into(), out);
     }
 
-    fn recorded_if_whole(&mut self, out: &mut Vec<Effect>) {
+    fn recorded_if_whole(&mut self, out: &mut Vec<OwnerEffect>) {
         let whole = self.sides.iter().all(|side| side.showing.is_complete());
         let gathered = self.record.as_mut().filter(|_| whole).and_then(|record| record.gathered.take());
         let (Some(mut gathered), Some(record)) = (gathered, self.record.take_if(|_| whole)) else { return };
         gathered.ends = self.sides.iter_mut().filter_map(|side| side.showing.shown.take()).collect();
-        out.push(Effect::Recorded(record.wish, Ok(gathered)));
+        out.push(OwnerEffect::Recorded(record.request, Ok(gathered)));
         self.fail_if_stopped(record.stopped, out);
     }
 }

@@ -1,7 +1,7 @@
 //! While it runs: one input at a time, its entry, its outputs, their release.
 
-use super::{Effect, Now, Owner, Phase, choose::input_of, side::Message};
-use crate::cell::{Input, Outcome, Output as Made, Ran, Run};
+use super::{Now, Owner, OwnerEffect, OwnerPhase, choose::input_of, end_state::Message};
+use crate::cell::{CellInput, CellOutput as Made, Ran, Run, RunOutcome};
 use alloc::{
     format,
     string::{String, ToString},
@@ -31,7 +31,7 @@ pub(super) struct Running {
     /// What it consumed, for the running digest and for keepers.
     pub(super) message: Option<Message>,
     /// Handlers of this entry that still have to run, last one first.
-    rest: Vec<Input>,
+    rest: Vec<CellInput>,
     clock_read: bool,
     /// What they have read from the cache.
     pub(super) reads: Vec<Read>,
@@ -94,7 +94,11 @@ impl Owner {
     }
 
     fn timer_due_ns(&self) -> Option<u64> {
-        if self.phase != Phase::Running || self.running.is_some() || self.log_is_full() || self.full() != 0 {
+        if self.phase != OwnerPhase::Running
+            || self.running.is_some()
+            || self.log_is_full()
+            || self.full() != 0
+        {
             return None;
         }
         let due_ns = self.timers.due_ns()?.saturating_sub(self.clock_offset_ns);
@@ -102,20 +106,20 @@ impl Owner {
     }
 
     /// Time has passed.
-    pub fn tick(&mut self, now: Now, out: &mut Vec<Effect>) {
+    pub fn tick(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         self.end_record_if_late(now, out);
         self.report(now, out);
         self.pump(now, out);
     }
 
     /// The log is chosen and the ends know it.
-    pub(super) fn begin(&mut self, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn begin(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if self.opened {
             self.release(out);
             // Whoever was without an owner has waited for long: the next message goes before a pause.
             self.pump(now, out);
             // Ends that keep as much as they may have stopped to read: nothing would ever make room but this.
-            return self.cover_if_due(out);
+            return self.checkpoint_if_due(out);
         }
         let peers = self.peers();
         let rest = self.opens(&peers);
@@ -127,17 +131,17 @@ impl Owner {
         self.run_next(out);
     }
 
-    fn run_next(&mut self, out: &mut Vec<Effect>) {
+    fn run_next(&mut self, out: &mut Vec<OwnerEffect>) {
         if let (Some(cell), Some(running)) = (self.cell, &mut self.running)
             && let Some(input) = running.rest.pop()
         {
-            out.push(Effect::Run(Run { cell, input, now_ns: running.now_ns, logged: None }));
+            out.push(OwnerEffect::Run(Run { cell, input, now_ns: running.now_ns, logged: None }));
         }
     }
 
     /// Gives the cell its next input, if it rests, there is one, and the ends can take what comes of it.
-    pub(super) fn pump(&mut self, now: Now, out: &mut Vec<Effect>) {
-        if self.phase != Phase::Running || self.running.is_some() || self.cell.is_none() {
+    pub(super) fn pump(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        if self.phase != OwnerPhase::Running || self.running.is_some() || self.cell.is_none() {
             return;
         }
         if self.log_is_full() {
@@ -156,7 +160,7 @@ impl Owner {
     }
 
     /// The next input of a kind, if there is one. While an end is full, of messages alone, and of those that do not make it fuller.
-    fn next_of(&mut self, kind: Kind, now_ns: i64, full: u64) -> Option<(Event, Option<Message>, Input)> {
+    fn next_of(&mut self, kind: Kind, now_ns: i64, full: u64) -> Option<(Event, Option<Message>, CellInput)> {
         Some(match kind {
             Kind::Timer | Kind::Task if full != 0 => return None,
             Kind::Timer => {
@@ -175,7 +179,8 @@ impl Owner {
     ///
     /// The cell does not rest altogether: a server that answers before it reads on takes nothing more until its answer is read.
     fn full(&self) -> u64 {
-        let full = |side: &super::Side| side.unsent_charge > UNSENT_MAX || side.outbox_charge > OUTBOX_MAX;
+        let full =
+            |side: &super::EndState| side.unsent_charge > UNSENT_MAX || side.outbox_charge > OUTBOX_MAX;
         let bits = self.sides.iter().enumerate().map(|(index, side)| if full(side) { bit(index) } else { 0 });
         bits.fold(0, |all, bit| all | bit)
     }
@@ -216,10 +221,10 @@ impl Owner {
     }
 
     /// A handler ran.
-    pub(super) fn consumed(&mut self, now: Now, mut ran: Ran, out: &mut Vec<Effect>) {
+    pub(super) fn consumed(&mut self, now: Now, mut ran: Ran, out: &mut Vec<OwnerEffect>) {
         let Some(mut running) = self.running.take() else { return };
         running.reads.append(&mut ran.reads);
-        if let Outcome::Stopped(stop) = ran.outcome {
+        if let RunOutcome::Stopped(stop) = ran.outcome {
             return self.stopped(now, running, stop, out);
         }
         running.clock_read |= ran.clock_read;
@@ -229,7 +234,7 @@ impl Owner {
         }
         let sent = Made::count_sent(&ran.outputs);
         self.totals.produced += sent as u64;
-        self.cover.spent(ran.cost_ns);
+        self.checkpointer.spent(ran.cost_ns);
         if !running.rest.is_empty() {
             self.running = Some(running);
             return self.run_next(out);
@@ -239,23 +244,23 @@ impl Owner {
             let reason = format!(
                 "more than {READS_MAX} reads from the cache, or {READS_SIZE_MAX} bytes of objects, at the session's start"
             );
-            return self.over(Code::Guest, reason, out);
+            return self.terminate(Code::Guest, reason, out);
         };
         self.totals.consumed += 1;
         self.end_entry();
         self.rates.count(now, sent, logged);
         if let Some(reason) = self.broken_quota(sent).or(applied.err()) {
-            return self.over(Code::Guest, reason, out);
+            return self.terminate(Code::Guest, reason, out);
         }
-        if self.phase != Phase::Running {
+        if self.phase != OwnerPhase::Running {
             // A new generation is being asked for: outputs wait in the outbox.
             return;
         }
         self.release(out);
         self.give_credit(out);
-        if self.phase == Phase::Running {
+        if self.phase == OwnerPhase::Running {
             self.ask_if_between(out);
-            self.cover_if_due(out);
+            self.checkpoint_if_due(out);
             self.pump(now, out);
         }
     }
@@ -304,33 +309,33 @@ impl Owner {
     }
 
     /// A shared cell sent something in a handler that another session's input ran.
-    pub fn deliver(&mut self, now: Now, outputs: Vec<Made>, out: &mut Vec<Effect>) {
+    pub fn deliver(&mut self, now: Now, outputs: Vec<Made>, out: &mut Vec<OwnerEffect>) {
         let Some(cell) = self.cell else { return };
         let count = Made::count_sent(&outputs);
         let (clock_read, timers, tasks) = (false, Vec::new(), Vec::new());
-        let (outcome, reads) = (Outcome::Idle, Vec::new());
+        let (outcome, reads) = (RunOutcome::Idle, Vec::new());
         let ran = Ran { cell, outcome, clock_read, outputs, timers, tasks, reads, cost_ns: 0 };
         let applied = self.apply(0, &ran);
-        self.sides.iter_mut().for_each(super::Side::mark_logged);
+        self.sides.iter_mut().for_each(super::EndState::mark_logged);
         self.totals.produced += count as u64;
         self.rates.count(now, count, 0);
         if let Some(reason) = self.broken_quota(count).or(applied.err()) {
-            return self.over(Code::Guest, reason, out);
+            return self.terminate(Code::Guest, reason, out);
         }
         self.release(out);
-        if self.phase == Phase::Running {
+        if self.phase == OwnerPhase::Running {
             self.give_credit(out);
         }
         self.end_if_slow(out);
     }
 
     /// Ends the session of an end that does not take what a shared cell sends it.
-    fn end_if_slow(&mut self, out: &mut Vec<Effect>) {
+    fn end_if_slow(&mut self, out: &mut Vec<OwnerEffect>) {
         if self.policy.shared && self.sides.iter().any(|side| side.unsent_charge > UNSENT_SHARED_MAX) {
             let reason = format!(
                 "more than {UNSENT_SHARED_MAX} bytes waited for a client that reads too slowly; its cell is shared"
             );
-            self.over(Code::Guest, reason, out);
+            self.terminate(Code::Guest, reason, out);
         }
     }
 
@@ -339,7 +344,7 @@ impl Owner {
     pub(super) fn end_entry(&mut self) {
         self.close_if_spent();
         self.resume_if_stuck();
-        self.sides.iter_mut().for_each(super::Side::mark_logged);
+        self.sides.iter_mut().for_each(super::EndState::mark_logged);
     }
 
     /// A cell that can never run again has said everything: its outputs close. Depends on the log alone, so replay agrees.
@@ -355,7 +360,7 @@ impl Owner {
     }
 
     /// None if no reader would take the entry: one handler reads in bounds, and the ports' opening is several in one entry.
-    fn log_entry(&mut self, running: Running, out: &mut Vec<Effect>) -> Option<usize> {
+    fn log_entry(&mut self, running: Running, out: &mut Vec<OwnerEffect>) -> Option<usize> {
         let now_ns = running.clock_read.then_some(running.now_ns);
         let reads = self.log.known.write(running.reads);
         if !reads.is_in_bounds() {
@@ -385,19 +390,19 @@ impl Owner {
     }
 
     /// Sends what credit allows, each output with the log that it depends on.
-    pub(super) fn release(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn release(&mut self, out: &mut Vec<OwnerEffect>) {
         for index in 0..self.sides.len() {
             let Some(channel) = self.sides[index].channel else { continue };
             // So that a frame holds what an output depends on, however long its end was sent none.
             if self.log.end().saturating_sub(self.sides[index].known) > LOG_AHEAD
                 && let Some(Increment { entries, tag }) = self.increment(index)
             {
-                out.push(Effect::Send(self.sides[index].port, LogOnly { channel, entries, tag }.into()));
+                out.push(OwnerEffect::Send(self.sides[index].port, LogOnly { channel, entries, tag }.into()));
             }
             while let Some(message) = self.sides[index].next_output() {
                 let increment = self.increment(index);
                 let output = Output { channel, increment, close: message.close, payload: message.payload };
-                out.push(Effect::Send(self.sides[index].port, output.into()));
+                out.push(OwnerEffect::Send(self.sides[index].port, output.into()));
                 self.mark_sent(index);
                 if !self.policy.keep {
                     // Nobody acknowledges to an owner that keeps nothing.
@@ -415,16 +420,16 @@ impl Owner {
         index: usize,
         received: u64,
         bytes: u64,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<OwnerEffect>,
     ) {
         let side = &mut self.sides[index];
         side.credit = side.credit.saturating_add(bytes);
         if self.policy.keep && !side.acknowledge(received) {
-            return self.over(Code::Protocol, "an end acknowledges what it was not sent".into(), out);
+            return self.terminate(Code::Protocol, "an end acknowledges what it was not sent".into(), out);
         }
         self.feed_received(received, out);
         self.report(now, out);
-        if self.phase == Phase::Running {
+        if self.phase == OwnerPhase::Running {
             self.seal_if_settled(out);
             self.release(out);
             self.pump(now, out);
@@ -432,23 +437,23 @@ impl Owner {
     }
 
     /// Both directions of every port are done, and every end has everything.
-    fn finish_if_done(&mut self, out: &mut Vec<Effect>) {
+    fn finish_if_done(&mut self, out: &mut Vec<OwnerEffect>) {
         let done = self.running.is_none()
             && self
                 .sides
                 .iter()
                 .all(|side| side.input_closed && side.output_closed && side.outbox.is_empty());
         let done = done && (!self.policy.keep || self.sides.iter().all(|side| side.channel.is_some()));
-        if !done || self.phase != Phase::Running {
+        if !done || self.phase != OwnerPhase::Running {
             return;
         }
         if !self.policy.keep {
-            return self.over(Code::Finished, self.done(), out);
+            return self.terminate(Code::Finished, self.done(), out);
         }
-        self.phase = Phase::Finishing;
+        self.phase = OwnerPhase::Finishing;
         for side in &self.sides {
             if let Some(channel) = side.channel {
-                out.push(Effect::Send(side.port, Finish { channel }.into()));
+                out.push(OwnerEffect::Send(side.port, Finish { channel }.into()));
             }
         }
     }
@@ -460,10 +465,10 @@ impl Owner {
     }
 
     /// An end is ready to forget; when all are, they are told to.
-    pub(super) fn finished(&mut self, index: usize, out: &mut Vec<Effect>) {
+    pub(super) fn finished(&mut self, index: usize, out: &mut Vec<OwnerEffect>) {
         self.sides[index].finished = true;
         if self.sides.iter().all(|side| side.finished) {
-            self.over(Code::Finished, self.done(), out);
+            self.terminate(Code::Finished, self.done(), out);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A task is a name, as a timer is: a stage and a token. It waits for its turn, waits for one lock, or rests; the lock that
 //! it holds is its own while it rests, too. So every lock is held by something that can be run.
 
-use crate::cell::{Input, TaskChange};
+use crate::cell::{CellInput, TaskChange};
 use alloc::{
     collections::{BTreeMap, VecDeque},
     format,
@@ -157,10 +157,10 @@ impl Tasks {
     }
 
     /// Takes the task whose turn it is, as the input that it is.
-    pub(crate) fn next(&mut self) -> Option<Input> {
+    pub(crate) fn next(&mut self) -> Option<CellInput> {
         let (stage, token) = self.turns.pop_front()?;
         self.waits.remove(&(stage, token));
-        Some(Input::Task { stage, token })
+        Some(CellInput::Task { stage, token })
     }
 
     /// Whether none waits for its turn.
@@ -237,7 +237,7 @@ mod tests {
     /// Those that run if all of them do nothing.
     fn rest(tasks: &mut Tasks) -> Vec<u64> {
         core::iter::from_fn(|| tasks.next())
-            .map(|input| if let Input::Task { token, .. } = input { token } else { unreachable!() })
+            .map(|input| if let CellInput::Task { token, .. } = input { token } else { unreachable!() })
             .collect()
     }
 
@@ -253,7 +253,7 @@ mod tests {
         tasks.change(&[3, 1, 3, 2, 1].map(spawn)).unwrap();
         tasks.change(&[TaskChange::Spawn { stage: 1, token: 3 }]).unwrap();
         let mut tasks = saved(&tasks);
-        assert_eq!(tasks.next(), Some(Input::Task { stage: 0, token: 3 }));
+        assert_eq!(tasks.next(), Some(CellInput::Task { stage: 0, token: 3 }));
         tasks.change(&[spawn(3)]).unwrap();
         assert_eq!(rest(&mut tasks), [1, 2, 3, 3]);
         assert!(tasks.is_quiet() && tasks.waits.is_empty());

@@ -1,6 +1,6 @@
 //! The cell's timers: one a stage and token, fired in the order in which they are due.
 
-use crate::cell::{Input, TimerChange};
+use crate::cell::{CellInput, TimerChange};
 use alloc::{collections::BTreeMap, vec::Vec};
 use marram_wire::{
     header::{Many, Timer},
@@ -47,11 +47,11 @@ impl Timers {
     }
 
     /// Takes the one due first, as the input that it is.
-    pub(crate) fn fire(&mut self) -> Option<Input> {
+    pub(crate) fn fire(&mut self) -> Option<CellInput> {
         let (_, name) = self.by_due.pop_first()?;
         self.by_name.remove(&name);
         let (stage, token) = name;
-        Some(Input::Timer { stage, token })
+        Some(CellInput::Timer { stage, token })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -94,8 +94,8 @@ mod tests {
         let (set, saved) = timers.to_header();
         let mut timers = Timers::restore(set, &saved);
         assert_eq!(timers.due_ns(), Some(100));
-        let fired: Vec<Input> = core::iter::from_fn(|| timers.fire()).collect();
-        let timer = |(stage, token)| Input::Timer { stage, token };
+        let fired: Vec<CellInput> = core::iter::from_fn(|| timers.fire()).collect();
+        let timer = |(stage, token)| CellInput::Timer { stage, token };
         assert_eq!(fired, [(0, 4), (0, 1), (0, 2), (1, 3), (2, 1)].map(timer));
         assert!(timers.is_empty());
         assert!(timers.by_name.is_empty(), "a name is not remembered longer than its timer");
@@ -111,7 +111,7 @@ mod tests {
         let mut timers = Timers::restore(set, &saved);
         assert!(timers.change(0, TimerChange::Set { stage: 0, token: 1, delay_ns: 20 }));
         assert!(timers.change(0, TimerChange::Cancel { stage: 0, token: 2 }));
-        let fired: Vec<Input> = core::iter::from_fn(|| timers.fire()).collect();
-        assert_eq!(fired, [3, 1].map(|token| Input::Timer { stage: 0, token }));
+        let fired: Vec<CellInput> = core::iter::from_fn(|| timers.fire()).collect();
+        assert_eq!(fired, [3, 1].map(|token| CellInput::Timer { stage: 0, token }));
     }
 }

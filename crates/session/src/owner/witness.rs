@@ -6,8 +6,8 @@
 //! tells the truth has that much for good. Nothing waits for a report, so a client can still go back by what it received since the
 //! last one.
 
-use super::{Effect, Now, Owner};
-use crate::replay::{Lost, follow};
+use super::{Now, Owner, OwnerEffect};
+use crate::replay::{LogReplayError, follow};
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -31,7 +31,7 @@ pub enum Witnessing {
 
 /// What the client was seen to have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct ClientProgress {
     /// The generation of the owner that saw it.
     pub generation: Generation,
     /// Bytes of log.
@@ -42,9 +42,9 @@ pub struct Seen {
 
 /// What the witness says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Testimony {
+pub enum WitnessReply {
     /// This much was seen; none if nothing ever was.
-    Seen(Option<Seen>),
+    Seen(Option<ClientProgress>),
     /// It cannot be asked; for people.
     Away(String),
 }
@@ -54,14 +54,14 @@ enum Asked {
     #[default]
     NotNeeded,
     Waiting,
-    Answered(Option<Seen>),
+    Answered(Option<ClientProgress>),
 }
 
 /// What the client has once it has acknowledged so many outputs: all that was sent before the last of them.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     outputs: u64,
-    seen: Seen,
+    seen: ClientProgress,
 }
 
 /// What an owner knows of the witness, and it of the session.
@@ -71,13 +71,13 @@ pub(super) struct Witness {
     /// The mark that is waited for, and the last one behind it.
     marks: [Option<Mark>; 2],
     /// What the client has acknowledged and the witness was not told.
-    untold: Option<Seen>,
+    unreported: Option<ClientProgress>,
     next_ns: u64,
 }
 
 /// Why a log cannot be followed to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Astray {
+pub(super) enum LogMismatch {
     /// It cannot be read.
     Unreadable,
     /// A message that it consumed is not there.
@@ -88,19 +88,19 @@ pub(super) enum Astray {
     Altered(u64),
 }
 
-impl From<Lost> for Astray {
-    fn from(lost: Lost) -> Self {
+impl From<LogReplayError> for LogMismatch {
+    fn from(lost: LogReplayError) -> Self {
         match lost {
-            Lost::Missing => Self::Missing,
+            LogReplayError::Missing => Self::Missing,
             // Nothing runs here that could read the time, or a cache.
-            Lost::Unreadable | Lost::Clock | Lost::Reads => Self::Unreadable,
+            LogReplayError::Unreadable | LogReplayError::Clock | LogReplayError::Reads => Self::Unreadable,
         }
     }
 }
 
 impl Owner {
     /// A generation is being asked for: the witness is asked beside the ends, unless the session begins.
-    pub(super) fn ask_witness(&mut self, fresh: bool, out: &mut Vec<Effect>) {
+    pub(super) fn ask_witness(&mut self, fresh: bool, out: &mut Vec<OwnerEffect>) {
         self.witness.marks = [None; 2];
         self.witness.asked = Asked::NotNeeded;
         if !fresh {
@@ -109,10 +109,10 @@ impl Owner {
     }
 
     /// Asks it if it was not asked yet: an end has a past, whatever it said.
-    pub(super) fn need_witness(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn need_witness(&mut self, out: &mut Vec<OwnerEffect>) {
         if self.policy.witness.is_some() && self.witness.asked == Asked::NotNeeded {
             self.witness.asked = Asked::Waiting;
-            out.push(Effect::AskWitness(self.generation));
+            out.push(OwnerEffect::AskWitness(self.generation));
         }
     }
 
@@ -123,27 +123,27 @@ impl Owner {
         seen.generation > live || (self.follow.is_none() && seen.log_end > self.log.end())
     }
 
-    /// The answer to [`Effect::AskWitness`].
+    /// The answer to [`OwnerEffect::AskWitness`].
     pub fn witnessed(
         &mut self,
         now: Now,
         generation: Generation,
-        testimony: Testimony,
-        out: &mut Vec<Effect>,
+        testimony: WitnessReply,
+        out: &mut Vec<OwnerEffect>,
     ) {
         if generation != self.generation || self.witness.asked != Asked::Waiting {
             return;
         }
         self.witness.asked = match (testimony, self.policy.witness) {
-            (Testimony::Seen(seen), _) => Asked::Answered(seen),
-            (Testimony::Away(why), Some(Witnessing::Strict)) => {
+            (WitnessReply::Seen(seen), _) => Asked::Answered(seen),
+            (WitnessReply::Away(why), Some(Witnessing::Strict)) => {
                 let reason = format!(
                     "nobody can say whether this client goes back to an older state: the witness is away ({why})"
                 );
-                return self.let_down(Code::Waiting, &reason, out);
+                return self.abort_attempt(Code::Waiting, &reason, out);
             }
-            (Testimony::Away(_), _) => {
-                out.push(Effect::WitnessMissing);
+            (WitnessReply::Away(_), _) => {
+                out.push(OwnerEffect::WitnessMissing);
                 Asked::Answered(None)
             }
         };
@@ -155,7 +155,7 @@ impl Owner {
     }
 
     /// Whether a log that ends here may be chosen; ends the session if it may not.
-    pub(super) fn reaches_what_was_seen(&mut self, log_end: u64, out: &mut Vec<Effect>) -> bool {
+    pub(super) fn reaches_what_was_seen(&mut self, log_end: u64, out: &mut Vec<OwnerEffect>) -> bool {
         let Asked::Answered(Some(seen)) = self.witness.asked else { return true };
         if log_end >= seen.log_end {
             return true;
@@ -164,7 +164,7 @@ impl Owner {
             "the client shows {log_end} bytes of log and was seen to have {}: it went back to an older state of the session",
             seen.log_end
         );
-        self.over(Code::Tampered, reason, out);
+        self.terminate(Code::Tampered, reason, out);
         false
     }
 
@@ -183,34 +183,34 @@ impl Owner {
         if self.policy.witness.is_none() || side.port != Port::CLIENT {
             return;
         }
-        let seen = Seen { generation: self.generation, log_end: side.known, tag: side.known_tag };
+        let seen = ClientProgress { generation: self.generation, log_end: side.known, tag: side.known_tag };
         let mark = Some(Mark { outputs: side.settled(), seen });
         let place = usize::from(self.witness.marks[0].is_some());
         self.witness.marks[place] = mark;
     }
 
     /// The client has acknowledged outputs, or time has passed: reports what it has by now, if a report is due.
-    pub(super) fn report(&mut self, now: Now, out: &mut Vec<Effect>) {
-        if self.witness.marks[0].is_none() && self.witness.untold.is_none() {
+    pub(super) fn report(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        if self.witness.marks[0].is_none() && self.witness.unreported.is_none() {
             return;
         }
         let Some(side) = self.sides.iter().find(|side| side.port == Port::CLIENT) else { return };
         let acknowledged = side.acknowledged();
         while let Some(mark) = self.witness.marks[0].take_if(|mark| acknowledged >= mark.outputs) {
-            self.witness.untold = Some(mark.seen);
+            self.witness.unreported = Some(mark.seen);
             self.witness.marks[0] = self.witness.marks[1].take();
         }
         if now.mono_ns >= self.witness.next_ns
-            && let Some(seen) = self.witness.untold.take()
+            && let Some(seen) = self.witness.unreported.take()
         {
             self.witness.next_ns = now.mono_ns + REPORT_NS;
-            out.push(Effect::Report(seen));
+            out.push(OwnerEffect::Report(seen));
         }
     }
 
     /// When a report is due.
     pub(super) fn report_due_ns(&self) -> Option<u64> {
-        self.witness.untold.map(|_| self.witness.next_ns)
+        self.witness.unreported.map(|_| self.witness.next_ns)
     }
 
     /// Follows the log here from one place on, with the messages that it consumed, to its end. At each of `places`, in order, the
@@ -219,12 +219,12 @@ impl Owner {
         &self,
         (mut at, mut digest, mut cursor): (u64, Digest, Cursor),
         places: &[(u64, [u8; 8])],
-    ) -> Result<(Digest, Cursor), Astray> {
+    ) -> Result<(Digest, Cursor), LogMismatch> {
         let mut consumed = [0usize; 2];
         let stages = places.iter().map(|(offset, tag)| (*offset, Some(*tag)));
         for (offset, tag) in stages.chain([(self.log.end(), None)]) {
             let size = offset.checked_sub(at).and_then(|size| usize::try_from(size).ok());
-            let log = size.and_then(|size| self.log.since(at).get(..size)).ok_or(Astray::Short)?;
+            let log = size.and_then(|size| self.log.since(at).get(..size)).ok_or(LogMismatch::Short)?;
             let before = consumed;
             let furthest = core::cell::Cell::new(consumed);
             let message = |index: usize, number: usize| {
@@ -234,11 +234,12 @@ impl Owner {
                 self.sides.get(index)?.inputs.get(before[index] + number)
             };
             let log = Bytes::copy_from_slice(log);
-            (digest, cursor) = follow(&self.keys, (digest, cursor), &log, message).map_err(Astray::from)?;
+            (digest, cursor) =
+                follow(&self.keys, (digest, cursor), &log, message).map_err(LogMismatch::from)?;
             consumed = furthest.get();
             at = offset;
             if tag.is_some_and(|tag| digest.tag() != tag) {
-                return Err(Astray::Altered(offset));
+                return Err(LogMismatch::Altered(offset));
             }
         }
         Ok((digest, cursor))

@@ -13,13 +13,13 @@ use marram_wire::{
 
 /// What a recorder is, how patient it is and how much it keeps.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RecorderConfig {
     /// The recorder's name, for people.
     pub name: String,
     /// What it shows to be one of the domain's keepers.
     pub key: KeeperKey,
     /// Whom it dials.
-    pub dialer: dialer::Config,
+    pub dialer: dialer::DialerConfig,
     /// How long a session is kept that nobody feeds any more, in nanoseconds.
     pub linger_ns: u64,
     /// Bytes that it keeps of all sessions.
@@ -32,8 +32,8 @@ pub struct Config {
 
 /// Something happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum In {
-    /// A wire that was asked for by [`Out::Dial`] is there: connected, encrypted and authenticated as configured.
+pub enum RecorderInput {
+    /// A wire that was asked for by [`RecorderOutput::Dial`] is there: connected, encrypted and authenticated as configured.
     WireUp {
         /// Its name from now on.
         wire: WireId,
@@ -61,7 +61,7 @@ pub enum In {
         /// What.
         frame: Frame,
     },
-    /// A time asked for by [`Out::WakeAt`] has come, or the shell felt like it.
+    /// A time asked for by [`RecorderOutput::WakeAt`] has come, or the shell felt like it.
     Wake,
     /// The operator wants the recorder to stop: it says good-bye to every edge.
     Stop,
@@ -69,8 +69,8 @@ pub enum In {
 
 /// Do something.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Out {
-    /// Make a wire; answered by [`In::WireUp`] or [`In::DialFailed`].
+pub enum RecorderOutput {
+    /// Make a wire; answered by [`RecorderInput::WireUp`] or [`RecorderInput::DialFailed`].
     Dial {
         /// Where to.
         target: Target,
@@ -94,22 +94,22 @@ pub enum Out {
         /// Which session.
         session: SessionId,
         /// What.
-        store: Store,
+        store: FileOperation,
     },
-    /// Call again with [`In::Wake`] at this time at the latest. The last one counts.
+    /// Call again with [`RecorderInput::Wake`] at this time at the latest. The last one counts.
     WakeAt {
         /// On the clock that `now` is on.
         now_ns: u64,
     },
     /// Something that people want to know.
-    Report(Report),
+    Report(RecorderReport),
 }
 
 /// What to do with a session's file. A file that is not appended to for a while holds an older state, which is good as such; it
 /// may be appended to again only when it was begun anew.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
-pub enum Store {
+pub enum FileOperation {
     /// Begin it anew with these frames, in place of what it has.
     Begin(Vec<Frame>),
     /// Append this one.
@@ -120,7 +120,7 @@ pub enum Store {
 
 /// For logs, metrics and listings.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Report {
+pub enum RecorderReport {
     /// A shard of an edge answered.
     EdgeUp {
         /// Which.
@@ -177,7 +177,7 @@ pub enum Report {
 
 /// A session that is kept, for listings.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Row {
+pub struct RecorderRow {
     /// Which.
     pub session: SessionId,
     /// Its app.
@@ -198,7 +198,7 @@ pub struct Row {
 
 /// Figures since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counts {
+pub struct RecorderCounts {
     /// Inputs that were fed.
     pub fed: u64,
     /// Bytes of them, log and messages.

@@ -38,7 +38,7 @@ pub(super) struct Taken {
     /// What to say to whoever sent it.
     pub(super) answer: Option<Frame>,
     /// Whether a full checkpoint is whole now: what came before it is of no use.
-    pub(super) anew: bool,
+    pub(super) rewrite: bool,
 }
 
 /// One session.
@@ -184,7 +184,7 @@ impl Kept {
         let mut complete = None;
         if whole && let Some(meta) = self.checkpoints.arriving().cloned() {
             self.checkpoints.complete();
-            (complete, taken.anew) = (Some(meta.number), meta.full);
+            (complete, taken.rewrite) = (Some(meta.number), meta.full);
             self.covered = Some(meta.log_offset);
             for (inputs, took) in self.inputs.iter_mut().zip(&self.took) {
                 inputs.truncate(*took);
@@ -216,7 +216,7 @@ impl Kept {
     }
 
     /// Nobody feeds it any more: half a checkpoint is of no use.
-    pub(super) fn unfed(&mut self) {
+    pub(super) fn feed_lost(&mut self) {
         self.checkpoints.abandon();
         self.unacknowledged = (0, 0);
         self.stored = 0;
@@ -378,7 +378,7 @@ impl Restoring {
 
     /// What was kept, if it is of any use.
     pub(super) fn finish(mut self) -> Option<Kept> {
-        self.kept.unfed();
+        self.kept.feed_lost();
         (self.missing.is_none() && self.kept.is_ready()).then_some(self.kept)
     }
 }

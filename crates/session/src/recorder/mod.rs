@@ -5,18 +5,20 @@
 //! for bytes, and believes them only if they lead to what the ends know. So a recorder that lags, forgets or lies costs time.
 //! Nor does it believe edges: what does not fit is refused, and everything is in bounds.
 //!
-//! Pure: sockets, files and clocks are asked for and answered as values ([`In`], [`Out`]).
+//! Pure: sockets, files and clocks are asked for and answered as values ([`RecorderInput`], [`RecorderOutput`]).
 
 mod api;
 mod kept;
 #[cfg(test)]
 mod tests;
 
-pub use api::{Config, Counts, In, Out, Report, Row, Store};
+pub use api::{
+    FileOperation, RecorderConfig, RecorderCounts, RecorderInput, RecorderOutput, RecorderReport, RecorderRow,
+};
 
 use crate::{
     agent::{Target, WireId},
-    dialer::{self, Act, Dialer},
+    dialer::{self, Dialer, DialerAction},
 };
 use alloc::{
     boxed::Box,
@@ -27,7 +29,7 @@ use alloc::{
 use kept::{Kept, Refused, Restoring};
 use marram_wire::{
     frame::{
-        Channel, Code, Ended, Frame, Goodbye, Greet, Keep, Keeper, Ping, Pong, Reject, Speaker, Superseded,
+        Channel, Code, Ended, Frame, Goodbye, Greet, Keep, Keeper, Ping, Pong, Reject, Sender, Superseded,
         Welcome,
     },
     id::SessionId,
@@ -75,7 +77,7 @@ impl Entry {
 /// The recorder. Feed it what happens; do what it says.
 #[derive(Debug)]
 pub struct Recorder {
-    config: Config,
+    config: RecorderConfig,
     dialer: Dialer,
     random: Random,
     wires: BTreeMap<WireId, Wire>,
@@ -90,13 +92,13 @@ pub struct Recorder {
     dial_ns: u64,
     wake_ns: Option<u64>,
     stopped: bool,
-    counts: Counts,
+    counts: RecorderCounts,
 }
 
 impl Recorder {
-    /// `entropy` seeds jitter: 32 random bytes. The first event should be [`In::Wake`].
+    /// `entropy` seeds jitter: 32 random bytes. The first event should be [`RecorderInput::Wake`].
     #[must_use]
-    pub fn new(config: Config, now_ns: u64, entropy: [u8; 32]) -> Self {
+    pub fn new(config: RecorderConfig, now_ns: u64, entropy: [u8; 32]) -> Self {
         Self {
             dialer: Dialer::new(config.dialer.clone(), now_ns),
             config,
@@ -109,11 +111,11 @@ impl Recorder {
             dial_ns: now_ns,
             wake_ns: None,
             stopped: false,
-            counts: Counts::default(),
+            counts: RecorderCounts::default(),
         }
     }
 
-    /// Takes back what a file holds of a session, before the first step: the frames of its last [`Store::Begin`] and those
+    /// Takes back what a file holds of a session, before the first step: the frames of its last [`FileOperation::Begin`] and those
     /// appended since, or fewer. It is kept as if its wire had just broken. False if it is of no use, or there is no room.
     ///
     /// # Errors
@@ -148,28 +150,32 @@ impl Recorder {
     }
 
     /// Takes one event at `now_ns` (monotonic) and appends what is to be done.
-    pub fn step(&mut self, now_ns: u64, input: In, out: &mut Vec<Out>) {
+    pub fn step(&mut self, now_ns: u64, input: RecorderInput, out: &mut Vec<RecorderOutput>) {
         self.wake_ns = self.wake_ns.filter(|wake_ns| *wake_ns > now_ns);
         match input {
-            In::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),
-            In::DialFailed { target, reason } => {
+            RecorderInput::WireUp { wire, target } => self.wire_up(now_ns, wire, target, out),
+            RecorderInput::DialFailed { target, reason } => {
                 self.dialer.failed(now_ns, target, &mut self.random);
                 self.dial_ns = now_ns;
-                out.push(Out::Report(Report::EdgeDown { target, reason, suspected: false }));
+                out.push(RecorderOutput::Report(RecorderReport::EdgeDown {
+                    target,
+                    reason,
+                    suspected: false,
+                }));
             }
-            In::WireDown { wire, reason } => self.wire_down(now_ns, wire, reason, out),
-            In::Frame { wire, frame } => self.frame(now_ns, wire, frame, out),
-            In::Wake => {}
-            In::Stop => self.stop(out),
+            RecorderInput::WireDown { wire, reason } => self.wire_down(now_ns, wire, reason, out),
+            RecorderInput::Frame { wire, frame } => self.frame(now_ns, wire, frame, out),
+            RecorderInput::Wake => {}
+            RecorderInput::Stop => self.stop(out),
         }
         self.due(now_ns, out);
     }
 
     /// What it keeps, in the order of identifiers.
-    pub fn sessions(&self) -> impl Iterator<Item = Row> {
+    pub fn sessions(&self) -> impl Iterator<Item = RecorderRow> {
         self.sessions.iter().map(|(session, entry)| {
             let (messages, log, checkpoints) = entry.kept.sizes();
-            Row {
+            RecorderRow {
                 session: *session,
                 app: entry.kept.keep().app.clone(),
                 generation: entry.kept.generation(),
@@ -208,20 +214,20 @@ impl Recorder {
 
     /// Figures since the start.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> RecorderCounts {
         self.counts
     }
 
-    fn stop(&mut self, out: &mut Vec<Out>) {
+    fn stop(&mut self, out: &mut Vec<RecorderOutput>) {
         self.stopped = true;
         let reason = "the recorder stops";
         for wire in core::mem::take(&mut self.wires).into_keys() {
-            out.push(Out::Send { wire, frame: Goodbye { reason: reason.to_string() }.into() });
-            out.push(Out::CloseWire { wire, reason: reason.to_string() });
+            out.push(RecorderOutput::Send { wire, frame: Goodbye { reason: reason.to_string() }.into() });
+            out.push(RecorderOutput::CloseWire { wire, reason: reason.to_string() });
         }
     }
 
-    fn due(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+    fn due(&mut self, now_ns: u64, out: &mut Vec<RecorderOutput>) {
         if self.stopped {
             return;
         }
@@ -236,30 +242,37 @@ impl Recorder {
         let wake_ns = self.dial_ns.min(deadline_ns);
         if wake_ns < u64::MAX && self.wake_ns != Some(wake_ns) {
             self.wake_ns = Some(wake_ns);
-            out.push(Out::WakeAt { now_ns: wake_ns });
+            out.push(RecorderOutput::WakeAt { now_ns: wake_ns });
         }
     }
 
     // Wires.
 
-    fn dial(&mut self, now_ns: u64, out: &mut Vec<Out>) {
+    fn dial(&mut self, now_ns: u64, out: &mut Vec<RecorderOutput>) {
         let mut acts = Vec::new();
         self.dialer.due(now_ns, &mut acts);
         for act in acts {
             match act {
-                Act::Dial(target) => out.push(Out::Dial { target }),
-                Act::Ping(wire) => {
-                    out.push(Out::Send { wire: WireId(wire), frame: Ping { stamp: now_ns }.into() });
+                DialerAction::Dial(target) => out.push(RecorderOutput::Dial { target }),
+                DialerAction::Ping(wire) => {
+                    out.push(RecorderOutput::Send {
+                        wire: WireId(wire),
+                        frame: Ping { stamp: now_ns }.into(),
+                    });
                 }
-                Act::Suspect { wire, silent_ns } => {
+                DialerAction::Suspect { wire, silent_ns } => {
                     if let Some(target) = self.dialer.target(wire) {
                         let reason = dialer::silence(silent_ns);
-                        out.push(Out::Report(Report::EdgeDown { target, reason, suspected: true }));
+                        out.push(RecorderOutput::Report(RecorderReport::EdgeDown {
+                            target,
+                            reason,
+                            suspected: true,
+                        }));
                     }
                 }
-                Act::Close { wire, silent_ns } => {
+                DialerAction::Close { wire, silent_ns } => {
                     let reason = dialer::silence(silent_ns);
-                    out.push(Out::CloseWire { wire: WireId(wire), reason: reason.clone() });
+                    out.push(RecorderOutput::CloseWire { wire: WireId(wire), reason: reason.clone() });
                     self.wire_down(now_ns, WireId(wire), reason, out);
                 }
             }
@@ -267,60 +280,66 @@ impl Recorder {
         self.dial_ns = self.dialer.wake_ns().unwrap_or(u64::MAX);
     }
 
-    fn wire_up(&mut self, now_ns: u64, id: WireId, target: Target, out: &mut Vec<Out>) {
+    fn wire_up(&mut self, now_ns: u64, id: WireId, target: Target, out: &mut Vec<RecorderOutput>) {
         self.dialer.up(now_ns, id.0, target);
         self.dial_ns = now_ns;
         self.wires.insert(id, Wire { target, edge: None, channels: BTreeMap::new() });
         let greet =
             Greet { version_oldest: WIRE_VERSION_OLDEST, version_newest: WIRE_VERSION, servers: Vec::new() };
-        out.push(Out::Send { wire: id, frame: greet.into() });
+        out.push(RecorderOutput::Send { wire: id, frame: greet.into() });
     }
 
-    fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<Out>) {
+    fn wire_down(&mut self, now_ns: u64, id: WireId, reason: String, out: &mut Vec<RecorderOutput>) {
         self.dialer.down(now_ns, id.0, &mut self.random);
         self.dial_ns = now_ns;
         let Some(wire) = self.wires.remove(&id) else { return };
-        out.push(Out::Report(Report::EdgeDown { target: wire.target, reason, suspected: false }));
+        out.push(RecorderOutput::Report(RecorderReport::EdgeDown {
+            target: wire.target,
+            reason,
+            suspected: false,
+        }));
         for session in wire.channels.into_values() {
-            self.unfeed(now_ns, session, self.config.linger_ns, out);
+            self.lose_feed(now_ns, session, self.config.linger_ns, out);
         }
     }
 
     /// Closes a wire that is of no use.
-    fn close(&mut self, now_ns: u64, wire: WireId, reason: &str, out: &mut Vec<Out>) {
-        out.push(Out::Send { wire, frame: Goodbye { reason: reason.to_string() }.into() });
-        out.push(Out::CloseWire { wire, reason: reason.to_string() });
+    fn close(&mut self, now_ns: u64, wire: WireId, reason: &str, out: &mut Vec<RecorderOutput>) {
+        out.push(RecorderOutput::Send { wire, frame: Goodbye { reason: reason.to_string() }.into() });
+        out.push(RecorderOutput::CloseWire { wire, reason: reason.to_string() });
         self.wire_down(now_ns, wire, reason.to_string(), out);
     }
 
-    fn frame(&mut self, now_ns: u64, id: WireId, frame: Frame, out: &mut Vec<Out>) {
+    fn frame(&mut self, now_ns: u64, id: WireId, frame: Frame, out: &mut Vec<RecorderOutput>) {
         let Some(wire) = self.wires.get(&id) else { return };
         if self.dialer.heard(now_ns, id.0) {
             self.dial_ns = now_ns;
             if let Some(name) = wire.edge.clone() {
-                out.push(Out::Report(Report::EdgeUp { target: wire.target, name }));
+                out.push(RecorderOutput::Report(RecorderReport::EdgeUp { target: wire.target, name }));
             }
         }
         let welcomed = wire.edge.is_some();
         match frame {
-            Frame::Ping(ping) => out.push(Out::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() }),
+            Frame::Ping(ping) => {
+                out.push(RecorderOutput::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() })
+            }
             // It moves its sessions away; those follow.
             Frame::Pong(_) | Frame::Drain(_) => {}
             Frame::Goodbye(goodbye) => {
-                out.push(Out::CloseWire { wire: id, reason: goodbye.reason.clone() });
+                out.push(RecorderOutput::CloseWire { wire: id, reason: goodbye.reason.clone() });
                 self.wire_down(now_ns, id, goodbye.reason, out);
             }
             Frame::Welcome(welcome) if !welcomed => self.welcome(now_ns, id, welcome, out),
             Frame::Keep(keep) if welcomed => self.keep(now_ns, id, keep, out),
             Frame::Recall(recall) if welcomed => self.recall(id, recall.channel, recall.session, out),
-            other => match other.channel(Speaker::Edge) {
+            other => match other.channel(Sender::Edge) {
                 Some(channel) if welcomed => self.fed(now_ns, id, channel, other, out),
                 _ => self.close(now_ns, id, "a frame came that is not for a recorder", out),
             },
         }
     }
 
-    fn welcome(&mut self, now_ns: u64, id: WireId, welcome: Welcome, out: &mut Vec<Out>) {
+    fn welcome(&mut self, now_ns: u64, id: WireId, welcome: Welcome, out: &mut Vec<RecorderOutput>) {
         if !(WIRE_VERSION_OLDEST..=WIRE_VERSION).contains(&welcome.version) || welcome.shards == 0 {
             let reason = "the edge speaks another version; update the older of the two";
             return self.close(now_ns, id, reason, out);
@@ -336,8 +355,8 @@ impl Recorder {
             shard: 0,
             shards: 1,
         };
-        out.push(Out::Send { wire: id, frame: keeper.into() });
-        out.push(Out::Report(Report::EdgeUp { target: wire.target, name: welcome.edge }));
+        out.push(RecorderOutput::Send { wire: id, frame: keeper.into() });
+        out.push(RecorderOutput::Report(RecorderReport::EdgeUp { target: wire.target, name: welcome.edge }));
     }
 
     // Being fed.
@@ -346,7 +365,7 @@ impl Recorder {
         self.sessions.len() < self.config.sessions && self.cost + kept::SESSION_CHARGE <= self.config.memory
     }
 
-    fn keep(&mut self, now_ns: u64, wire: WireId, keep: Keep, out: &mut Vec<Out>) {
+    fn keep(&mut self, now_ns: u64, wire: WireId, keep: Keep, out: &mut Vec<RecorderOutput>) {
         let (channel, session, generation) = (keep.channel, keep.session, keep.generation);
         let used = self.wires.get(&wire).is_none_or(|wire| wire.channels.contains_key(&channel));
         if used {
@@ -370,7 +389,7 @@ impl Recorder {
             if let Some((wire, channel)) = entry.feed {
                 self.unbind(wire, channel);
                 let promised = generation;
-                out.push(Out::Send { wire, frame: Superseded { channel, promised }.into() });
+                out.push(RecorderOutput::Send { wire, frame: Superseded { channel, promised }.into() });
             }
             let usable = if entry.kept.is_ready() { Some(Box::new(entry.kept)) } else { entry.former };
             // An older generation's is of no use: the ends have promised another one since.
@@ -388,22 +407,29 @@ impl Recorder {
         self.make_room(out);
     }
 
-    fn is_kept(&mut self, session: SessionId, out: &mut Vec<Out>) {
+    fn is_kept(&mut self, session: SessionId, out: &mut Vec<RecorderOutput>) {
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         if let Some(former) = entry.former.take() {
             self.cost -= former.cost();
         }
         if let Some(target) = entry.feed.and_then(|(wire, _)| self.wires.get(&wire)).map(|wire| wire.target) {
             let (app, generation) = (entry.kept.keep().app.clone(), entry.kept.generation());
-            out.push(Out::Report(Report::Kept { session, app, generation, target }));
+            out.push(RecorderOutput::Report(RecorderReport::Kept { session, app, generation, target }));
         }
         if self.config.store {
-            let store = Store::Begin(entry.kept.script());
-            out.push(Out::Store { session, store });
+            let store = FileOperation::Begin(entry.kept.script());
+            out.push(RecorderOutput::Store { session, store });
         }
     }
 
-    fn fed(&mut self, now_ns: u64, wire: WireId, channel: Channel, frame: Frame, out: &mut Vec<Out>) {
+    fn fed(
+        &mut self,
+        now_ns: u64,
+        wire: WireId,
+        channel: Channel,
+        frame: Frame,
+        out: &mut Vec<RecorderOutput>,
+    ) {
         // What was on its way when the channel was refused or taken over.
         let Some(session) = self.wires.get(&wire).and_then(|wire| wire.channels.get(&channel)).copied()
         else {
@@ -411,8 +437,8 @@ impl Recorder {
         };
         if let Frame::Ended(ended) = &frame {
             self.unbind(wire, channel);
-            return match ended.code.retry() {
-                true => self.unfeed(now_ns, session, GRACE_NS.min(self.config.linger_ns), out),
+            return match ended.code.is_retryable() {
+                true => self.lose_feed(now_ns, session, GRACE_NS.min(self.config.linger_ns), out),
                 false => self.forget(session, false, out),
             };
         }
@@ -435,13 +461,16 @@ impl Recorder {
             Ok(taken) => {
                 let whole = matches!(&taken.answer, Some(Frame::Stored(stored)) if stored.complete.is_some());
                 self.counts.checkpoints += u64::from(whole);
-                out.extend(taken.answer.map(|frame| Out::Send { wire, frame }));
+                out.extend(taken.answer.map(|frame| RecorderOutput::Send { wire, frame }));
                 if !ready && entry.kept.is_ready() {
                     self.is_kept(session, out);
                 } else if let Some(frame) = append {
-                    let store =
-                        if taken.anew { Store::Begin(entry.kept.script()) } else { Store::Append(frame) };
-                    out.push(Out::Store { session, store });
+                    let store = if taken.rewrite {
+                        FileOperation::Begin(entry.kept.script())
+                    } else {
+                        FileOperation::Append(frame)
+                    };
+                    out.push(RecorderOutput::Store { session, store });
                 }
                 self.make_room(out);
             }
@@ -454,17 +483,17 @@ impl Recorder {
         channel: Channel,
         session: SessionId,
         why: Refused,
-        out: &mut Vec<Out>,
+        out: &mut Vec<RecorderOutput>,
     ) {
         let Refused(code, reason) = why;
         self.counts.refused += 1;
         let reason = reason.to_string();
-        out.push(Out::Report(Report::Refused { session, code, reason: reason.clone() }));
-        out.push(Out::Send { wire, frame: Reject { channel, code, reason }.into() });
+        out.push(RecorderOutput::Report(RecorderReport::Refused { session, code, reason: reason.clone() }));
+        out.push(RecorderOutput::Send { wire, frame: Reject { channel, code, reason }.into() });
     }
 
     /// Drops whoever has been silent for longest until what is left fits.
-    fn make_room(&mut self, out: &mut Vec<Out>) {
+    fn make_room(&mut self, out: &mut Vec<RecorderOutput>) {
         while self.cost > self.config.memory {
             let Some((at_ns, session)) = self.silent.pop_first() else { return };
             let Some(entry) = self.sessions.get_mut(&session) else { continue };
@@ -482,7 +511,7 @@ impl Recorder {
                 None => {
                     self.counts.refused += 1;
                     let (code, reason) = (full.0, full.1.to_string());
-                    out.push(Out::Report(Report::Refused { session, code, reason }));
+                    out.push(RecorderOutput::Report(RecorderReport::Refused { session, code, reason }));
                 }
             }
             self.forget(session, false, out);
@@ -496,11 +525,11 @@ impl Recorder {
     }
 
     /// Nobody feeds a session any more; it is kept for a while if it is of use.
-    fn unfeed(&mut self, now_ns: u64, session: SessionId, keep_ns: u64, out: &mut Vec<Out>) {
+    fn lose_feed(&mut self, now_ns: u64, session: SessionId, keep_ns: u64, out: &mut Vec<RecorderOutput>) {
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let cost = entry.cost();
         entry.feed = None;
-        entry.kept.unfed();
+        entry.kept.feed_lost();
         if let Some(former) = entry.former.take().filter(|_| !entry.kept.is_ready()) {
             entry.kept = *former;
         }
@@ -539,33 +568,35 @@ impl Recorder {
         Some(entry)
     }
 
-    fn forget(&mut self, session: SessionId, lingered: bool, out: &mut Vec<Out>) {
+    fn forget(&mut self, session: SessionId, lingered: bool, out: &mut Vec<RecorderOutput>) {
         if let Some(entry) = self.remove(session) {
             if let Some((wire, channel)) = entry.feed {
                 self.unbind(wire, channel);
             }
-            out.push(Out::Report(Report::Forgotten { session, lingered }));
+            out.push(RecorderOutput::Report(RecorderReport::Forgotten { session, lingered }));
             if self.config.store {
-                out.push(Out::Store { session, store: Store::Remove });
+                out.push(RecorderOutput::Store { session, store: FileOperation::Remove });
             }
         }
     }
 
     // Being asked.
 
-    fn recall(&mut self, wire: WireId, channel: Channel, session: SessionId, out: &mut Vec<Out>) {
+    fn recall(&mut self, wire: WireId, channel: Channel, session: SessionId, out: &mut Vec<RecorderOutput>) {
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };
         let Some(kept) = self.sessions.get(&session).and_then(Entry::ready) else {
             self.counts.unknown += 1;
             let reason = "the recorder keeps nothing of the session".to_string();
-            out.push(Out::Report(Report::Recalled { session, target, bytes: None }));
-            return out
-                .push(Out::Send { wire, frame: Ended { channel, code: Code::Forgotten, reason }.into() });
+            out.push(RecorderOutput::Report(RecorderReport::Recalled { session, target, bytes: None }));
+            return out.push(RecorderOutput::Send {
+                wire,
+                frame: Ended { channel, code: Code::Forgotten, reason }.into(),
+            });
         };
         self.counts.recalled += 1;
-        kept.show(channel, &mut |frame| out.push(Out::Send { wire, frame }));
+        kept.show(channel, &mut |frame| out.push(RecorderOutput::Send { wire, frame }));
         let (messages, log, checkpoints) = kept.sizes();
         let bytes = Some(messages + log + checkpoints);
-        out.push(Out::Report(Report::Recalled { session, target, bytes }));
+        out.push(RecorderOutput::Report(RecorderReport::Recalled { session, target, bytes }));
     }
 }

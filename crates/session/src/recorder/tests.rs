@@ -18,11 +18,11 @@ const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
 const LINGER_NS: u64 = 60 * S;
 
-fn config(memory: u64, store: bool) -> Config {
-    Config {
+fn config(memory: u64, store: bool) -> RecorderConfig {
+    RecorderConfig {
         name: "r".into(),
         key: KeeperKey::derive(&DomainSecret::from_material(b"a secret for tests")),
-        dialer: dialer::Config {
+        dialer: dialer::DialerConfig {
             edges: 2,
             heartbeat_interval_ns: 50 * MS,
             // Nobody answers in these tests, for as long as a minute.
@@ -45,7 +45,7 @@ struct World {
     /// Per session, what its file holds.
     files: BTreeMap<SessionId, Vec<Frame>>,
     sent: Vec<(WireId, Frame)>,
-    reports: Vec<Report>,
+    reports: Vec<RecorderReport>,
     dials: Vec<Target>,
 }
 
@@ -54,28 +54,28 @@ impl World {
         let recorder = Recorder::new(config(memory, store), 0, [7; 32]);
         let (files, sent, reports, dials) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
         let mut world = Self { recorder, now_ns: 0, wires: 0, files, sent, reports, dials };
-        world.step(In::Wake);
+        world.step(RecorderInput::Wake);
         world
     }
 
-    fn step(&mut self, input: In) {
+    fn step(&mut self, input: RecorderInput) {
         let mut out = Vec::new();
         self.recorder.step(self.now_ns, input, &mut out);
         for out in out {
             match out {
-                Out::Send { wire, frame } => self.sent.push((wire, frame)),
-                Out::Report(report) => self.reports.push(report),
-                Out::Dial { target } => self.dials.push(target),
-                Out::Store { session, store: Store::Begin(frames) } => {
+                RecorderOutput::Send { wire, frame } => self.sent.push((wire, frame)),
+                RecorderOutput::Report(report) => self.reports.push(report),
+                RecorderOutput::Dial { target } => self.dials.push(target),
+                RecorderOutput::Store { session, store: FileOperation::Begin(frames) } => {
                     self.files.insert(session, frames);
                 }
-                Out::Store { session, store: Store::Append(frame) } => {
+                RecorderOutput::Store { session, store: FileOperation::Append(frame) } => {
                     self.files.get_mut(&session).expect("appended to what was begun").push(frame);
                 }
-                Out::Store { session, store: Store::Remove } => {
+                RecorderOutput::Store { session, store: FileOperation::Remove } => {
                     self.files.remove(&session);
                 }
-                Out::CloseWire { .. } | Out::WakeAt { .. } => {}
+                RecorderOutput::CloseWire { .. } | RecorderOutput::WakeAt { .. } => {}
             }
         }
         assert!(self.recorder.cost <= self.recorder.config.memory, "more is kept than there is room for");
@@ -88,7 +88,7 @@ impl World {
     fn wire(&mut self) -> WireId {
         self.wires += 1;
         let wire = WireId(self.wires);
-        self.step(In::WireUp { wire, target: Target { edge: 0, shard: 0 } });
+        self.step(RecorderInput::WireUp { wire, target: Target { edge: 0, shard: 0 } });
         let (version, challenge) = (WIRE_VERSION, [9; 16]);
         let (edge, domain) = ("e".into(), [4; 8]);
         let welcome = Welcome { version, edge, shard: 0, shards: 1, challenge, draining: false, domain };
@@ -97,7 +97,7 @@ impl World {
     }
 
     fn hear(&mut self, wire: WireId, frame: impl Into<Frame>) {
-        self.step(In::Frame { wire, frame: frame.into() });
+        self.step(RecorderInput::Frame { wire, frame: frame.into() });
     }
 
     fn said(&mut self) -> Vec<Frame> {
@@ -120,7 +120,7 @@ impl World {
             let restored = self.recorder.restore(self.now_ns, *session, frames.iter().cloned());
             assert_eq!(restored, Ok(true), "its own file");
         }
-        self.step(In::Wake);
+        self.step(RecorderInput::Wake);
     }
 }
 
@@ -376,7 +376,7 @@ fn history(seed: u64, strict: bool) -> (u64, u64) {
             31 | 32 => model.truncate(&mut world, &mut random),
             33 => model.renew(&mut world),
             34 => {
-                world.step(In::WireDown { wire, reason: "test".into() });
+                world.step(RecorderInput::WireDown { wire, reason: "test".into() });
                 wire = world.wire();
                 for model in &mut models {
                     (model.fed_by, model.arriving) = (None, None);
@@ -484,7 +484,7 @@ fn what_does_not_fit_is_refused_and_nothing_else_suffers() {
         world.hear(wire, fed(&model, 0, b"m"));
         world.said();
         let frame = bad(&model).swap_remove(index);
-        let of_ends = frame.channel(Speaker::Edge).is_none();
+        let of_ends = frame.channel(Sender::Edge).is_none();
         world.hear(wire, frame.clone());
         let said = world.said();
         if of_ends {
@@ -532,17 +532,17 @@ fn what_nobody_feeds_is_kept_for_its_time() {
         model.keep(&mut world, wire);
         world.hear(wire, fed(&model, 2, b""));
         match code {
-            None => world.step(In::WireDown { wire, reason: "test".into() }),
+            None => world.step(RecorderInput::WireDown { wire, reason: "test".into() }),
             Some(code) => world.hear(wire, Ended { channel: model.channel, code, reason: "test".into() }),
         }
         let start_ns = world.now_ns;
         if kept_ns > 0 {
             world.now_ns = start_ns + kept_ns - 1;
-            world.step(In::Wake);
+            world.step(RecorderInput::Wake);
             assert!(world.recall(other, model.session).is_some(), "{code:?}");
         }
         world.now_ns = start_ns + kept_ns;
-        world.step(In::Wake);
+        world.step(RecorderInput::Wake);
         assert_eq!(world.recall(other, model.session), None, "{code:?}");
         assert!(world.files.is_empty());
     }
@@ -615,14 +615,14 @@ fn it_shows_who_it_is_and_dials_again_ever_less_often_where_it_is_refused() {
         let before = world.now_ns;
         while !world.dials.contains(&Target { edge: 0, shard: 0 }) {
             world.now_ns += 5 * MS;
-            world.step(In::Wake);
+            world.step(RecorderInput::Wake);
         }
         waits.push(world.now_ns - before);
         id += 1;
         world.wires = id;
         let wire = world.wire();
         world.dials.clear();
-        world.step(In::WireDown { wire, reason: "refused".into() });
+        world.step(RecorderInput::WireDown { wire, reason: "refused".into() });
     }
     assert!(waits[0] <= 20 * MS && waits[9] >= 500 * MS, "{waits:?}");
 }

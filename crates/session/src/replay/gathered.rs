@@ -1,7 +1,7 @@
 //! From what an owner gathered of its session to a recording: checkpoints opened, the log cut where they begin, the messages
 //! that it consumes. Done away from the owner, since opening takes time.
 
-use super::course::{Lost, follow};
+use super::cursor::{LogReplayError, follow};
 use crate::cell::{CellId, Image, SealedCheckpoint};
 use alloc::{
     boxed::Box,
@@ -14,7 +14,7 @@ use marram_wire::{
     header::{self, Header, Many, Unacknowledged},
     id::{Generation, Port, SessionId},
     log::Cursor,
-    recording::{About, Inputs, Recording, Said, Stop},
+    recording::{About, Inputs, RecordedMessage, RecordedStop, Recording},
     seal::{Digest, SessionKeys},
 };
 
@@ -57,7 +57,7 @@ pub struct Gathered {
     /// What the ends showed, client first.
     pub ends: Vec<Shown>,
     /// What was stopped there.
-    pub stop: Option<Stop>,
+    pub stop: Option<RecordedStop>,
 }
 
 /// Which of these chains of checkpoints is the newest, by place.
@@ -99,7 +99,11 @@ impl Gathered {
         }
         self.verify(header.as_deref(), &log, &inputs)?;
         let said = |message: &Unacknowledged| {
-            if message.close { Said::Close } else { Said::Payload(message.payload.clone()) }
+            if message.close {
+                RecordedMessage::Close
+            } else {
+                RecordedMessage::Payload(message.payload.clone())
+            }
         };
         let inputs = inputs.into_iter().map(|(port, first, messages)| Inputs {
             port,
@@ -161,7 +165,9 @@ impl Gathered {
             Ok(_) => {
                 Err("messages or a checkpoint were altered: they do not give the owner's digest".to_string())
             }
-            Err(Lost::Missing) => Err("an end does not have the messages that the log needs".to_string()),
+            Err(LogReplayError::Missing) => {
+                Err("an end does not have the messages that the log needs".to_string())
+            }
             Err(_) => Err("the log cannot be read".to_string()),
         }
     }

@@ -2,15 +2,15 @@
 //!
 //! Pure as an owner is: it says which handler to run and is told what came of it. Knows no edge, no end and no keys.
 
-mod course;
+mod cursor;
 mod gathered;
 
-pub(crate) use course::{Course, Handler, Lost, follow, opens};
+pub(crate) use cursor::{Handler, LogReplayError, ReplayCursor, follow, opens};
 pub(crate) use gathered::newest;
 pub use gathered::{Gathered, Shown};
 
 use crate::{
-    cell::{CellId, Image, Input, Outcome, Output, Ran, Run, Seed, Stop},
+    cell::{CellId, CellInput, CellOutput, CellStop, Image, Ran, Run, RunOutcome, Seed},
     owner::{Tasks, Timers},
 };
 use alloc::{collections::VecDeque, string::String, vec::Vec};
@@ -19,12 +19,12 @@ use marram_wire::{
     header::{Lock, Task},
     id::Port,
     log::{Cursor, Event},
-    recording::{Recording, Said},
+    recording::{RecordedMessage, Recording},
 };
 
 /// What the cell begins as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Beginning {
+pub enum ReplayStart {
     /// The image, with this seed.
     Seed(Seed),
     /// The recording's checkpoints.
@@ -44,7 +44,7 @@ pub struct Next {
 
 /// What came of a handler.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Came {
+pub enum StepResult {
     /// It came to its end, and its entry has others.
     Handler,
     /// It came to its end, and so did its entry.
@@ -93,7 +93,7 @@ impl core::error::Error for PlayError {}
 #[derive(Debug)]
 struct Peer {
     port: Port,
-    said: VecDeque<Said>,
+    said: VecDeque<RecordedMessage>,
     output_closed: bool,
 }
 
@@ -102,10 +102,10 @@ struct Peer {
 pub struct Player {
     cell: CellId,
     image: Image,
-    beginning: Beginning,
-    course: Course,
+    beginning: ReplayStart,
+    cursor: ReplayCursor,
     /// What was stopped behind the log, until its turn comes.
-    stop: Option<Course>,
+    stop: Option<ReplayCursor>,
     stopping: bool,
     peers: Vec<Peer>,
     timers: Timers,
@@ -142,8 +142,8 @@ impl Player {
             read(&mut end.clone(), &mut entry)?;
         }
         let beginning = match (header, seed) {
-            (Some(_), _) => Beginning::Checkpoints,
-            (None, Some(seed)) => Beginning::Seed(seed),
+            (Some(_), _) => ReplayStart::Checkpoints,
+            (None, Some(seed)) => ReplayStart::Seed(seed),
             (None, None) => return Err(PlayError::Empty),
         };
         let closed = |port: Port| {
@@ -159,8 +159,8 @@ impl Player {
             cell,
             image: recording.about.image,
             beginning,
-            course: Course::new(recording.log.clone(), cursor),
-            stop: stop.map(|entry| Course::new(entry, end)),
+            cursor: ReplayCursor::new(recording.log.clone(), cursor),
+            stop: stop.map(|entry| ReplayCursor::new(entry, end)),
             stopping: false,
             peers: peers.collect(),
             timers: header
@@ -178,7 +178,7 @@ impl Player {
 
     /// What it begins as.
     #[must_use]
-    pub fn beginning(&self) -> Beginning {
+    pub fn beginning(&self) -> ReplayStart {
         self.beginning
     }
 
@@ -208,7 +208,7 @@ impl Player {
     pub fn next_handler(&mut self) -> Result<Option<Next>, PlayError> {
         loop {
             let (peers, timers, tasks) = (&mut self.peers, &mut self.timers, &mut self.tasks);
-            let handler = self.course.next_handler(|event| inputs_of(event, peers, timers, tasks));
+            let handler = self.cursor.next_handler(|event| inputs_of(event, peers, timers, tasks));
             let handler = handler.map_err(|_| PlayError::Inconsistent)?;
             if let Some(handler) = handler {
                 let Handler { input, now_ns, reads } = handler;
@@ -216,7 +216,7 @@ impl Player {
                 return Ok(Some(Next { entry: self.entry, run, stopped: self.stopping }));
             }
             let Some(stop) = self.stop.take() else { return Ok(None) };
-            self.course = stop;
+            self.cursor = stop;
             self.stopping = true;
         }
     }
@@ -225,23 +225,25 @@ impl Player {
     ///
     /// # Errors
     /// If it did what it cannot have done in the session.
-    pub fn ran(&mut self, ran: &Ran) -> Result<Came, PlayError> {
+    pub fn ran(&mut self, ran: &Ran) -> Result<StepResult, PlayError> {
         let entry = self.entry;
         let diverged = |how: String| Err(PlayError::Diverged { entry, how });
         match (&ran.outcome, self.stopping) {
-            (Outcome::Idle, _) => {}
-            (Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)), true) => {
-                return Ok(Came::Stopped(reason.clone()));
+            (RunOutcome::Idle, _) => {}
+            (RunOutcome::Stopped(CellStop::Trap(reason) | CellStop::Kill(reason)), true) => {
+                return Ok(StepResult::Stopped(reason.clone()));
             }
-            (Outcome::Stopped(Stop::Trap(reason) | Stop::Kill(reason)), false) => {
+            (RunOutcome::Stopped(CellStop::Trap(reason) | CellStop::Kill(reason)), false) => {
                 return diverged(alloc::format!("the handler was stopped: {reason}"));
             }
         }
-        let now_ns = self.course.now_ns();
-        let whole = match self.course.ran(ran.clock_read, &ran.reads) {
+        let now_ns = self.cursor.now_ns();
+        let whole = match self.cursor.ran(ran.clock_read, &ran.reads) {
             Ok(whole) => whole,
-            Err(Lost::Clock) => return diverged("the handler read the clock".into()),
-            Err(Lost::Reads) => return diverged("the handler read something else from the cache".into()),
+            Err(LogReplayError::Clock) => return diverged("the handler read the clock".into()),
+            Err(LogReplayError::Reads) => {
+                return diverged("the handler read something else from the cache".into());
+            }
             Err(_) => return Err(PlayError::Inconsistent),
         };
         for change in &ran.timers {
@@ -251,20 +253,20 @@ impl Player {
             return diverged(why);
         }
         for output in &ran.outputs {
-            if let Output::Close { port } = output
+            if let CellOutput::Close { port } = output
                 && let Some(peer) = self.peers.iter_mut().find(|peer| peer.port == *port)
             {
                 peer.output_closed = true;
             }
         }
         if !whole {
-            return Ok(Came::Handler);
+            return Ok(StepResult::Handler);
         }
         if self.stopping {
             return diverged("the handler that was stopped in the session came to its end".into());
         }
         self.entry += 1;
-        Ok(Came::Entry)
+        Ok(StepResult::Entry)
     }
 
     /// Whether a peer can still be spoken to; what is sent to one that cannot was dropped.
@@ -275,14 +277,19 @@ impl Player {
 }
 
 /// The handlers that an event runs, last one first.
-fn inputs_of(event: Event, peers: &mut [Peer], timers: &mut Timers, tasks: &mut Tasks) -> Option<Vec<Input>> {
+fn inputs_of(
+    event: Event,
+    peers: &mut [Peer],
+    timers: &mut Timers,
+    tasks: &mut Tasks,
+) -> Option<Vec<CellInput>> {
     Some(match event {
         Event::Message(port) => {
             let peer = peers.iter_mut().find(|peer| peer.port == port)?;
             alloc::vec![match peer.said.pop_front()? {
-                Said::Payload(payload) => Input::Message { port, payload },
-                Said::Close => Input::Close { port },
-                Said::Redacted { .. } => return None,
+                RecordedMessage::Payload(payload) => CellInput::Message { port, payload },
+                RecordedMessage::Close => CellInput::Close { port },
+                RecordedMessage::Redacted { .. } => return None,
             }]
         }
         Event::Timer => alloc::vec![timers.fire()?],

@@ -1,7 +1,7 @@
 //! An end on a bench: a test plays the owner and the program, and reads what the end wants as lines of text.
 
 use bytes::Bytes;
-use marram_session::end::{Effect, End, Refusal};
+use marram_session::end::{End, EndEffect, PromiseRefusal};
 use marram_wire::{
     frame::{
         CheckpointBegin, CheckpointMeta, CheckpointPart, Chosen, Credit, Frame, Increment, LogOnly, LogPart,
@@ -72,14 +72,14 @@ impl Bench {
         core::mem::take(&mut self.lines)
     }
 
-    pub(crate) fn step<T>(&mut self, does: impl FnOnce(&mut End, &mut Vec<Effect>) -> T) -> T {
+    pub(crate) fn step<T>(&mut self, does: impl FnOnce(&mut End, &mut Vec<EndEffect>) -> T) -> T {
         let mut effects = Vec::new();
         let result = does(&mut self.end, &mut effects);
         self.lines.extend(effects.iter().map(show));
         result
     }
 
-    pub(crate) fn promise(&mut self, ask: &Promise) -> Result<(), Refusal> {
+    pub(crate) fn promise(&mut self, ask: &Promise) -> Result<(), PromiseRefusal> {
         self.step(|end, out| end.promise(ask, out))
     }
 
@@ -151,11 +151,11 @@ fn payload(bytes: &Bytes) -> String {
     }
 }
 
-fn show(effect: &Effect) -> String {
+fn show(effect: &EndEffect) -> String {
     let frame = match effect {
-        Effect::Deliver(bytes) => return format!("deliver {}", payload(bytes)),
-        Effect::DeliverClose => return "deliver close".into(),
-        Effect::Send(frame) => frame,
+        EndEffect::Deliver(bytes) => return format!("deliver {}", payload(bytes)),
+        EndEffect::DeliverClose => return "deliver close".into(),
+        EndEffect::Send(frame) => frame,
     };
     match frame {
         Frame::Promised(promised) => {

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, CHANNEL, KEY, SESSION, TAG, generation, increment, meta, promise};
 use bytes::Bytes;
-use marram_session::end::{End, Phase, Refusal};
+use marram_session::end::{End, EndPhase, PromiseRefusal};
 use marram_wire::{
     frame::{Failed, Failure, Finish, Live, Output, Promise},
     id::{Generation, HostId, ImageHash},
@@ -15,13 +15,13 @@ const WINDOW: u64 = OUTPUT_WINDOW;
 #[test]
 fn an_end_promises_itself_to_ever_newer_generations() {
     let mut bench = Bench::new();
-    assert_eq!((bench.end.promised(), bench.end.phase()), (Generation::NONE, Phase::Detached));
+    assert_eq!((bench.end.promised(), bench.end.phase()), (Generation::NONE, EndPhase::Detached));
     bench.promise(&promise(3)).expect("the first one");
     assert_eq!(bench.look(), [format!("promised after 0 log 0..0 received 0 window {WINDOW} sent 0..0")]);
-    assert_eq!((bench.end.promised(), bench.end.phase()), (generation(3), Phase::Promised));
+    assert_eq!((bench.end.promised(), bench.end.phase()), (generation(3), EndPhase::Promised));
     let opener = |opener| Promise { generation: Generation { count: 3, opener }, ..promise(3) };
     for older in [promise(2), opener(39), opener(40)] {
-        assert_eq!(bench.promise(&older), Err(Refusal::Superseded(generation(3))));
+        assert_eq!(bench.promise(&older), Err(PromiseRefusal::Superseded(generation(3))));
     }
     assert_eq!((bench.look().len(), bench.end.promised()), (0, generation(3)));
     bench.promise(&opener(41)).expect("newer by its opener");
@@ -33,12 +33,12 @@ fn an_end_promises_itself_to_ever_newer_generations() {
 fn a_promise_is_refused_for_a_reason() {
     type Change = fn(&mut Promise);
     // What is asked, and the answer of an end that has not begun, and of one that has.
-    type Answer = Result<(), Refusal>;
+    type Answer = Result<(), PromiseRefusal>;
     let cases: [(&str, Change, Answer, Answer); 4] = [
         ("nothing strange", |_| {}, Ok(()), Ok(())),
-        ("without the key", |ask| ask.proven = false, Ok(()), Err(Refusal::Unproven)),
-        ("another image", |ask| ask.image = ImageHash([9; 32]), Ok(()), Err(Refusal::Image)),
-        ("another end", |ask| ask.peer = None, Err(Refusal::Ends), Err(Refusal::Ends)),
+        ("without the key", |ask| ask.proven = false, Ok(()), Err(PromiseRefusal::Unproven)),
+        ("another image", |ask| ask.image = ImageHash([9; 32]), Ok(()), Err(PromiseRefusal::Image)),
+        ("another end", |ask| ask.peer = None, Err(PromiseRefusal::Ends), Err(PromiseRefusal::Ends)),
     ];
     for (what, change, waiting, begun) in cases {
         let mut ask = promise(2);
@@ -48,8 +48,11 @@ fn a_promise_is_refused_for_a_reason() {
         assert_eq!(bench.promise(&ask), waiting, "{what}");
         let mut bench = Bench::owned(0);
         assert_eq!(bench.promise(&ask), begun, "{what}");
-        let (promised, phase) =
-            if begun.is_ok() { (generation(2), Phase::Promised) } else { (generation(1), Phase::Owned) };
+        let (promised, phase) = if begun.is_ok() {
+            (generation(2), EndPhase::Promised)
+        } else {
+            (generation(1), EndPhase::Owned)
+        };
         assert_eq!((bench.end.promised(), bench.end.phase()), (promised, phase), "{what}");
         assert_eq!(bench.look().is_empty(), begun.is_err(), "{what}");
     }
@@ -60,7 +63,7 @@ fn an_end_that_keeps_nothing_has_one_owner() {
     let mut bench = Bench::new();
     let unprotected = |count| Promise { keep: false, ..promise(count) };
     bench.promise(&unprotected(1)).expect("the first promise");
-    assert_eq!(bench.promise(&unprotected(2)), Err(Refusal::Lost));
+    assert_eq!(bench.promise(&unprotected(2)), Err(PromiseRefusal::Lost));
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn a_stopped_handler_is_told_to_the_next_owner() {
     let mut bench = Bench::owned(1_000);
     let failure = Failure { log_offset: 3, input: 1, reason: "unreachable".into() };
     bench.frame(Failed { channel: CHANNEL, failure });
-    assert_eq!(bench.end.phase(), Phase::Detached);
+    assert_eq!(bench.end.phase(), EndPhase::Detached);
     bench.promise(&promise(2)).expect("a newer one");
     let told = format!("promised after 1 log 0..0 received 0 window {WINDOW} sent 0..0 failed");
     assert_eq!(bench.look(), [told]);
@@ -252,7 +255,8 @@ fn the_tag_is_of_the_log_that_is_there() {
         let mut found = None;
         bench.step(|end, out| {
             end.promise(&promise(count), out).expect("a newer one");
-            if let marram_session::end::Effect::Send(marram_wire::frame::Frame::Promised(promised)) = &out[0]
+            if let marram_session::end::EndEffect::Send(marram_wire::frame::Frame::Promised(promised)) =
+                &out[0]
             {
                 found = Some((promised.tag, promised.log_start, promised.log_end));
             }

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, CHANNEL, TAG, increment, meta, promise};
 use bytes::Bytes;
-use marram_session::end::Phase;
+use marram_session::end::EndPhase;
 use marram_wire::{
     frame::{Chosen, Failed, Failure, Finish, Frame, LogOnly, LogPart, Output, Pong},
     id::Generation,
@@ -118,7 +118,7 @@ fn a_chosen_log_continues_what_is_there() {
         let held: Result<Vec<()>, _> = parts.iter().map(|(at, bytes)| bench.log_part(*at, bytes)).collect();
         let chosen = Chosen { channel: CHANNEL, log_offset: offset, log: last.into(), tag: TAG, credit: 0 };
         assert_eq!(held.and_then(|_| bench.try_frame(chosen)).is_ok(), fits, "{parts:?} {offset}");
-        assert_eq!(bench.end.phase() == Phase::Owned, fits);
+        assert_eq!(bench.end.phase() == EndPhase::Owned, fits);
         if fits {
             bench.look();
             bench.promise(&promise(3)).expect("a newer one");

@@ -5,8 +5,10 @@
 use crate::{kept::Kept, show};
 use bytes::Bytes;
 use marram_session::{
-    cell::{Base, CellId, Outcome, Output, Ran, Run, Seed, TimerChange},
-    owner::{Attempt, Effect, Holder, Now, Owner, Phase, Policy, Seen, Wish},
+    cell::{CellId, CellOutput, CheckpointBase, Ran, Run, RunOutcome, Seed, TimerChange},
+    owner::{
+        Attempt, ClientProgress, Holder, Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy, RecordRequest,
+    },
     replay::Gathered,
 };
 use marram_wire::{
@@ -27,8 +29,8 @@ pub(crate) const SERVER: Port = Port::SERVER;
 pub(crate) const START: Now = Now { mono_ns: 5_000, unix_ns: 1_000_000 };
 
 /// What most tests ask of their sessions: the client keeps checkpoints, and none is due unless a handler says it was dear.
-pub(crate) fn policy() -> Policy {
-    Policy {
+pub(crate) fn policy() -> OwnerPolicy {
+    OwnerPolicy {
         app: "app".into(),
         server: Some("database".into()),
         keep: true,
@@ -59,8 +61,8 @@ pub(crate) fn charged(bytes: u64) -> Bytes {
     zeros(bytes - charge(0))
 }
 
-pub(crate) fn message(port: Port, payload: impl Into<Bytes>) -> Output {
-    Output::Message { port, payload: payload.into() }
+pub(crate) fn message(port: Port, payload: impl Into<Bytes>) -> CellOutput {
+    CellOutput::Message { port, payload: payload.into() }
 }
 
 pub(crate) fn set(token: u64, delay_ns: i64) -> TimerChange {
@@ -81,7 +83,7 @@ pub(crate) struct Bench {
     /// The handler that runs.
     pub(crate) run: Option<Run>,
     /// What the cell was copied as, last.
-    pub(crate) copied: Option<Base>,
+    pub(crate) copied: Option<CheckpointBase>,
     /// What the executor was given of the checkpoints to restore from.
     pub(crate) parts: Vec<u8>,
     /// The checkpoint that is to be sealed.
@@ -93,14 +95,14 @@ pub(crate) struct Bench {
     /// Whether ends that do not know the session may take it up.
     pub(crate) fresh: bool,
     /// What the witness was told last.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<ClientProgress>,
     /// The recording that was made last.
     pub(crate) gathered: Option<Gathered>,
 }
 
 impl Bench {
     /// An owner that has asked nobody, of a client's and a server's end that know nothing.
-    pub(crate) fn new(policy: Policy) -> Self {
+    pub(crate) fn new(policy: OwnerPolicy) -> Self {
         let ends = if policy.server.is_some() { 2 } else { 1 };
         Self {
             owner: Self::owner(policy, ends),
@@ -120,7 +122,7 @@ impl Bench {
         }
     }
 
-    fn owner(policy: Policy, ends: usize) -> Owner {
+    fn owner(policy: OwnerPolicy, ends: usize) -> Owner {
         Owner::new(SESSION, IMAGE, keys(), policy, &HOSTS[..ends], SEED)
     }
 
@@ -133,7 +135,7 @@ impl Bench {
     }
 
     /// A session that has begun: both peers' ports are open, nothing was said.
-    pub(crate) fn begun(policy: Policy) -> Self {
+    pub(crate) fn begun(policy: OwnerPolicy) -> Self {
         let mut bench = Self::new(policy);
         bench.begin();
         bench.look();
@@ -154,16 +156,16 @@ impl Bench {
     }
 
     /// Does something to the owner, and takes in what it wants.
-    pub(crate) fn step(&mut self, does: impl FnOnce(&mut Owner, Now, &mut Vec<Effect>)) {
+    pub(crate) fn step(&mut self, does: impl FnOnce(&mut Owner, Now, &mut Vec<OwnerEffect>)) {
         let mut effects = Vec::new();
         does(&mut self.owner, self.now, &mut effects);
         for effect in effects {
-            if let Effect::Part(bytes) = effect {
+            if let OwnerEffect::Part(bytes) = effect {
                 self.parts.extend_from_slice(&bytes);
                 continue;
             }
             let line = match &effect {
-                Effect::Send(port, frame) => {
+                OwnerEffect::Send(port, frame) => {
                     let kept = &mut self.kept[usize::from(*port == SERVER)];
                     format!("{}: {}", show::port(*port), kept.take_in(self.generation, frame))
                 }
@@ -171,19 +173,19 @@ impl Bench {
             };
             self.lines.push(line);
             match effect {
-                Effect::Start(..) | Effect::Restore(..) => {
+                OwnerEffect::Start(..) | OwnerEffect::Restore(..) => {
                     self.cells += 1;
                     self.owner.name_cell(CellId(self.cells));
                 }
-                Effect::Run(run) => assert!(self.run.replace(run).is_none(), "one handler at a time"),
-                Effect::Copy(_, base) => self.copied = Some(base),
-                Effect::Checkpoint(_, header, _) => {
+                OwnerEffect::Run(run) => assert!(self.run.replace(run).is_none(), "one handler at a time"),
+                OwnerEffect::Copy(_, base) => self.copied = Some(base),
+                OwnerEffect::Checkpoint(_, header, _) => {
                     self.headers.push((*header).clone());
                     self.taken = Some(*header);
                 }
-                Effect::Recorded(_, Ok(gathered)) => self.gathered = Some(*gathered),
-                Effect::Report(seen) => self.seen = Some(seen),
-                Effect::Remove(_) => self.run = None,
+                OwnerEffect::Recorded(_, Ok(gathered)) => self.gathered = Some(*gathered),
+                OwnerEffect::Report(seen) => self.seen = Some(seen),
+                OwnerEffect::Remove(_) => self.run = None,
                 _ => {}
             }
         }
@@ -269,7 +271,7 @@ impl Bench {
 
     /// An operator wants a recording.
     pub(crate) fn record(&mut self, tag: u64) {
-        self.step(|owner, now, out| owner.record(now, Wish { tag: Some(tag), redact: false }, out));
+        self.step(|owner, now, out| owner.record(now, RecordRequest { tag: Some(tag), redact: false }, out));
     }
 
     /// The end at a port shows what it keeps.
@@ -313,7 +315,7 @@ impl Bench {
         let run = self.run.take().expect("a handler runs");
         let mut ran = Ran {
             cell: run.cell,
-            outcome: Outcome::Idle,
+            outcome: RunOutcome::Idle,
             clock_read: false,
             outputs: Vec::new(),
             timers: Vec::new(),
@@ -377,7 +379,7 @@ impl Bench {
         }
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> OwnerPhase {
         self.owner.phase()
     }
 

@@ -2,15 +2,15 @@
 
 use crate::bench::{Bench, CLIENT, DEAR, SERVER, policy, zeros};
 use bytes::Bytes;
-use marram_session::owner::{Holder, Policy};
+use marram_session::owner::{Holder, OwnerPolicy};
 use marram_wire::limits::{CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, PART_SIZE};
 
-fn kept_by(holder: Holder) -> Policy {
-    Policy { holder, ..policy() }
+fn kept_by(holder: Holder) -> OwnerPolicy {
+    OwnerPolicy { holder, ..policy() }
 }
 
 /// A session whose first message was dear, and what the owner wanted for it.
-fn due(policy: Policy) -> Bench {
+fn due(policy: OwnerPolicy) -> Bench {
     let mut bench = Bench::begun(policy);
     bench.consume(CLIENT, "a", DEAR);
     assert_eq!(bench.look(), ["run a of client", "copy full", "seal 1 at 43"]);

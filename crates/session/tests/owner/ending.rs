@@ -1,8 +1,8 @@
 //! How an owner comes to its end, and what it leaves behind.
 
 use crate::bench::{Bench, CLIENT, SERVER, policy, set};
-use marram_session::cell::{Outcome, Output, Stop};
-use marram_session::owner::{Phase, Policy};
+use marram_session::cell::{CellOutput, CellStop, RunOutcome};
+use marram_session::owner::{OwnerPhase, OwnerPolicy};
 use marram_wire::frame::{Code, Ended, Finished, Frame, LogOnly, Superseded};
 use marram_wire::id::Generation;
 use marram_wire::limits::charge;
@@ -21,18 +21,18 @@ fn both_closed() -> Bench {
     bench
 }
 
-fn unprotected() -> Policy {
-    Policy { keep: false, ..policy() }
+fn unprotected() -> OwnerPolicy {
+    OwnerPolicy { keep: false, ..policy() }
 }
 
 #[test]
 fn a_session_finishes_when_all_is_received_and_both_are_ready_to_forget() {
     let mut bench = both_closed();
     bench.credit(CLIENT, 1, 0);
-    assert_eq!((bench.look().len(), bench.phase()), (0, Phase::Running));
+    assert_eq!((bench.look().len(), bench.phase()), (0, OwnerPhase::Running));
     bench.credit(SERVER, 1, 0);
     assert_eq!(bench.look(), ["client: finish", "server: finish"]);
-    assert_eq!(bench.phase(), Phase::Finishing);
+    assert_eq!(bench.phase(), OwnerPhase::Finishing);
     assert_eq!(bench.owner.held_bytes(), 44);
     bench.frame(SERVER, Finished { channel: 2 });
     assert_eq!(bench.look(), [""; 0]);
@@ -45,9 +45,9 @@ fn a_session_finishes_when_all_is_received_and_both_are_ready_to_forget() {
 fn a_session_with_one_direction_open_goes_on() {
     let mut bench = Bench::begun(policy());
     bench.close(CLIENT);
-    bench.ran_with(|ran| ran.outputs = vec![Output::Close { port: CLIENT }]);
+    bench.ran_with(|ran| ran.outputs = vec![CellOutput::Close { port: CLIENT }]);
     bench.credit(CLIENT, 1, 0);
-    assert_eq!(bench.phase(), Phase::Running);
+    assert_eq!(bench.phase(), OwnerPhase::Running);
     bench.look();
     bench.say(SERVER, "still here");
     bench.ran(&[(SERVER, "good")]);
@@ -101,7 +101,7 @@ fn without_protection_the_last_close_ends_the_session() {
 fn without_protection_an_end_that_counts_is_not_believed() {
     let mut bench = Bench::begun(unprotected());
     bench.credit(CLIENT, 5, 0);
-    assert_eq!((bench.look().len(), bench.phase()), (0, Phase::Running));
+    assert_eq!((bench.look().len(), bench.phase()), (0, OwnerPhase::Running));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn without_protection_a_handler_that_is_stopped_is_not_tried_again() {
     let mut bench = Bench::begun(unprotected());
     bench.say(CLIENT, "poison");
     bench.look();
-    bench.ran_with(|ran| ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into())));
+    bench.ran_with(|ran| ran.outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into())));
     assert_eq!(bench.look(), ["client: ended Guest", "server: ended Guest", "remove 1", "over Guest"]);
 }
 
@@ -125,13 +125,13 @@ fn a_cell_outlives_its_links() {
     let mut bench = Bench::begun(policy());
     assert!(!bench.owner.incomplete());
     bench.unlinked(CLIENT);
-    assert_eq!(bench.phase(), Phase::Running);
+    assert_eq!(bench.phase(), OwnerPhase::Running);
     assert!(bench.owner.incomplete());
     bench.say(SERVER, "are you there");
     bench.ran(&[(CLIENT, "yes"), (SERVER, "yes")]);
     assert_eq!(bench.look(), ["run are you there of server", "server: output yes with log 0..43"]);
     bench.unlinked(SERVER);
-    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (Phase::Detached, true));
+    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (OwnerPhase::Detached, true));
     assert!(bench.owner.incomplete());
     bench.unlinked(SERVER);
     assert_eq!(bench.look(), [""; 0]);
@@ -144,7 +144,7 @@ fn a_session_does_not_finish_while_an_end_is_away() {
     bench.credit(CLIENT, 1, 0);
     bench.unlinked(CLIENT);
     bench.credit(SERVER, 1, 0);
-    assert_eq!((bench.look().len(), bench.phase()), (0, Phase::Running));
+    assert_eq!((bench.look().len(), bench.phase()), (0, OwnerPhase::Running));
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_link_that_breaks_ends_an_attempt() {
     bench.look();
     bench.unlinked(CLIENT);
     assert_eq!(bench.look(), ["server: reject Waiting"]);
-    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (Phase::Detached, true));
+    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (OwnerPhase::Detached, true));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn an_end_that_promised_itself_to_another() {
     let superseded = |by: u64| Superseded { channel: 1, promised: Generation { count: by, opener: 40 } };
     let mut older = Bench::begun(policy());
     older.frame(CLIENT, superseded(1));
-    assert_eq!((older.look().len(), older.phase()), (0, Phase::Running), "as if its link had broken");
+    assert_eq!((older.look().len(), older.phase()), (0, OwnerPhase::Running), "as if its link had broken");
     assert!(older.owner.incomplete());
     let mut newer = Bench::begun(policy());
     newer.frame(CLIENT, superseded(2));

@@ -13,7 +13,7 @@ const CHANNEL: u32 = 3;
 /// A session that has been kept since it began: its first entry was fed.
 fn kept(hot: bool) -> Bench {
     let mut bench = Bench::new(policy());
-    bench.step(|owner, _, out| owner.keep_at(KEEPER, CHANNEL, hot, out));
+    bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, hot, out));
     bench.begin();
     bench.look();
     bench
@@ -52,7 +52,7 @@ fn a_hot_standby_that_does_not_replay_what_it_receives_is_dropped() {
     assert_eq!(lost(&mut bench), ["keeper 7 replays too slowly", "keeper 7 lost: Busy"]);
     assert_eq!(bench.owner.keepers().count(), 0);
     // Another one, or the same when it comes back, begins with a checkpoint of its own.
-    bench.step(|owner, _, out| owner.keep_at(KeeperId(8), CHANNEL + 2, true, out));
+    bench.step(|owner, _, out| owner.add_replica(KeeperId(8), CHANNEL + 2, true, out));
     assert!(bench.taken.is_some());
     assert_eq!(unreplayed(&bench), Some(0));
 }
@@ -91,7 +91,7 @@ fn one_that_replayed_more_than_it_was_fed_is_dropped() {
 fn what_came_while_its_checkpoint_was_on_its_way_is_not_held_against_it() {
     let mut bench = Bench::begun(policy());
     consume(&mut bench, 1);
-    bench.step(|owner, _, out| owner.keep_at(KEEPER, CHANNEL, true, out));
+    bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, true, out));
     consume(&mut bench, REPLAY_LAG_MAX + 9);
     assert_eq!(lost(&mut bench), [""; 0]);
     let number = bench.taken.as_ref().expect("it begins with a checkpoint").number;

@@ -2,10 +2,10 @@
 
 use crate::bench::{Bench, CLIENT, HOSTS, SERVER, message, policy, set};
 use bytes::Bytes;
-use marram_session::owner::{Attempt, Now, Phase, Policy};
+use marram_session::owner::{Attempt, Now, OwnerPhase, OwnerPolicy};
 use marram_wire::frame::{Credit, Finished};
 use marram_wire::id::{Generation, HostId};
-use marram_wire::limits::{COVER_BYTES, INPUT_WINDOW, MESSAGE_SIZE_MAX, charge};
+use marram_wire::limits::{CHECKPOINT_AFTER_BYTES, INPUT_WINDOW, MESSAGE_SIZE_MAX, charge};
 
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
@@ -199,7 +199,7 @@ fn a_session_of_which_no_end_was_told_begins_anew() {
 #[test]
 fn what_is_consumed_again_is_kept_once() {
     let mut bench = Bench::begun(policy());
-    let eighth = charged(COVER_BYTES / 8);
+    let eighth = charged(CHECKPOINT_AFTER_BYTES / 8);
     (0..6).for_each(|_| bench.consume(CLIENT, eighth.clone(), 0));
     break_links(&mut bench);
     bench.open();
@@ -256,7 +256,7 @@ fn an_attempt_forgets_what_the_one_before_was_handed() {
     assert_eq!(bench.look(), ["restore 1 2"]);
     bench.restored(44);
     bench.ran(&[(CLIENT, "A")]);
-    assert_eq!((bench.phase(), bench.owner.held_bytes()), (Phase::Running, 1));
+    assert_eq!((bench.phase(), bench.owner.held_bytes()), (OwnerPhase::Running, 1));
 }
 
 #[test]
@@ -287,12 +287,12 @@ fn an_end_is_ready_to_forget_anew_on_each_channel() {
     bench.credit(CLIENT, 1, 0);
     bench.credit(SERVER, 1, 0);
     bench.frame(CLIENT, Finished { channel: 1 });
-    assert_eq!(bench.phase(), Phase::Finishing);
+    assert_eq!(bench.phase(), OwnerPhase::Finishing);
     break_links(&mut bench);
     ask_live(&mut bench, [1, 1]);
     assert_eq!(bench.look()[2..], ["client: finish", "server: finish"]);
     bench.frame(SERVER, Finished { channel: 2 });
-    assert_eq!((bench.look().len(), bench.phase()), (0, Phase::Finishing));
+    assert_eq!((bench.look().len(), bench.phase()), (0, OwnerPhase::Finishing));
     bench.frame(CLIENT, Finished { channel: 1 });
     assert_eq!(bench.look().last().map(String::as_str), Some("over Finished"));
 }
@@ -365,7 +365,7 @@ fn session_time_does_not_jump_while_the_cell_lives() {
 
 #[test]
 fn an_end_may_have_moved_to_another_agent() {
-    let mut bench = Bench::new(Policy { server: Some("database".into()), ..policy() });
+    let mut bench = Bench::new(OwnerPolicy { server: Some("database".into()), ..policy() });
     let hosts = [HOSTS[0], HostId([5; 16])];
     let generation = Generation { count: 1, opener: 1 };
     bench.step(|owner, _, out| {
@@ -413,7 +413,7 @@ fn an_output_waits_for_its_entry_though_the_wire_came_back_before() {
         bench.ran(&[(SERVER, "query")]);
         assert_eq!(
             (bench.phase(), bench.look().iter().any(|line| line.contains("output"))),
-            (Phase::Running, false)
+            (OwnerPhase::Running, false)
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, CLIENT, SERVER, keys, policy};
 use bytes::Bytes;
-use marram_session::owner::{Phase, Policy};
+use marram_session::owner::{OwnerPhase, OwnerPolicy};
 use marram_wire::{
     frame::{CheckpointBegin, CheckpointMeta, CheckpointPart, Code, Input, LogPart, Promised},
     id::Generation,
@@ -29,21 +29,21 @@ fn meta(number: u32, full: bool, size: u64) -> CheckpointMeta {
 #[test]
 fn a_session_begins_when_both_ends_have_promised() {
     let mut bench = Bench::new(policy());
-    assert_eq!(bench.phase(), Phase::Detached);
+    assert_eq!(bench.phase(), OwnerPhase::Detached);
     bench.open();
     assert_eq!(bench.look(), ["client: promise 1 beside 2", "server: promise 1 beside 1 to database"]);
-    assert_eq!(bench.phase(), Phase::Promising);
+    assert_eq!(bench.phase(), OwnerPhase::Promising);
     bench.hand_over_of(0);
     assert_eq!(bench.look(), [""; 0]);
     bench.hand_over_of(1);
     assert_eq!(bench.look(), ["start"]);
-    assert_eq!(bench.phase(), Phase::Restoring);
+    assert_eq!(bench.phase(), OwnerPhase::Restoring);
     bench.started();
     let chosen = format!("chosen 0..0 credit {INPUT_WINDOW}");
     let begins =
         [format!("client: {chosen}"), format!("server: {chosen}"), "run open client as Client".into()];
     assert_eq!(bench.look(), begins);
-    assert_eq!(bench.phase(), Phase::Running);
+    assert_eq!(bench.phase(), OwnerPhase::Running);
     bench.ran(&[]);
     assert_eq!(bench.look(), ["run open server as Server"]);
     assert_eq!(bench.log_end(), 0);
@@ -56,7 +56,7 @@ fn a_session_begins_when_both_ends_have_promised() {
 
 #[test]
 fn an_app_without_a_server_has_one_end() {
-    let mut bench = Bench::new(Policy { server: None, ..policy() });
+    let mut bench = Bench::new(OwnerPolicy { server: None, ..policy() });
     bench.open();
     bench.hand_over();
     bench.started();
@@ -276,7 +276,7 @@ fn an_attempt_that_is_let_down_says_so() {
     let mut bench = asking();
     bench.hand_over();
     bench.look();
-    bench.step(|owner, _, out| owner.let_down(Code::Waiting, "nobody came", out));
+    bench.step(|owner, _, out| owner.abort_attempt(Code::Waiting, "nobody came", out));
     assert_eq!(
         bench.look(),
         ["client: reject Waiting", "server: reject Waiting", "remove 1", "over Waiting"]
@@ -289,9 +289,9 @@ fn a_live_cell_outlasts_an_attempt_that_is_let_down() {
     bench.consume(CLIENT, "one", 0);
     bench.open();
     bench.look();
-    bench.step(|owner, _, out| owner.let_down(Code::Waiting, "nobody came", out));
+    bench.step(|owner, _, out| owner.abort_attempt(Code::Waiting, "nobody came", out));
     assert_eq!(bench.look(), ["client: reject Waiting", "server: reject Waiting"]);
-    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (Phase::Detached, true));
+    assert_eq!((bench.phase(), bench.owner.cell().is_some()), (OwnerPhase::Detached, true));
     bench.open();
     let asked = [
         "client: promise 3 beside 2 live since 1 took 1",

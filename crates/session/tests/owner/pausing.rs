@@ -2,8 +2,8 @@
 
 use crate::bench::{Bench, CLIENT, SERVER, charged, policy, set};
 use marram_session::{
-    cell::{Output, TaskChange},
-    owner::{Owner, Policy},
+    cell::{CellOutput, TaskChange},
+    owner::{Owner, OwnerPolicy},
 };
 use marram_wire::{
     id::Port,
@@ -13,12 +13,12 @@ use marram_wire::{
 /// So much is consumed before any of it is granted again.
 const PIECE: u64 = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
 
-fn pause(port: Port) -> Output {
-    Output::Pause { stage: 0, port }
+fn pause(port: Port) -> CellOutput {
+    CellOutput::Pause { stage: 0, port }
 }
 
-fn resume(port: Port) -> Output {
-    Output::Resume { stage: 0, port }
+fn resume(port: Port) -> CellOutput {
+    CellOutput::Resume { stage: 0, port }
 }
 
 fn paused(bench: &Bench) -> Vec<Port> {
@@ -72,7 +72,7 @@ fn calls_take_effect_in_their_order_and_one_is_enough() {
 fn a_stage_pauses_its_whole_chain_on_that_side_until_it_resumes_it_itself() {
     let mut bench = Bench::begun(policy());
     let (pause, resume) =
-        (|stage| Output::Pause { stage, port: SERVER }, |stage, port| Output::Resume { stage, port });
+        (|stage| CellOutput::Pause { stage, port: SERVER }, |stage, port| CellOutput::Resume { stage, port });
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| ran.outputs = vec![pause(0), pause(1)]);
     bench.say(CLIENT, "b");
@@ -85,10 +85,10 @@ fn a_stage_pauses_its_whole_chain_on_that_side_until_it_resumes_it_itself() {
 
 #[test]
 fn without_a_server_a_chain_s_inner_port_pauses_the_client() {
-    let mut bench = Bench::begun(Policy { server: None, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { server: None, ..policy() });
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| {
-        ran.outputs = vec![Output::Pause { stage: 0, port: SERVER }];
+        ran.outputs = vec![CellOutput::Pause { stage: 0, port: SERVER }];
         ran.timers = vec![set(1, 1)];
     });
     assert_eq!(paused(&bench), [CLIENT]);

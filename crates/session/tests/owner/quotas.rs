@@ -2,13 +2,13 @@
 
 use crate::bench::{Bench, CLIENT, SERVER, charged, message, policy, set};
 use bytes::Bytes;
-use marram_session::cell::Output;
-use marram_session::owner::{Phase, Policy};
+use marram_session::cell::CellOutput;
+use marram_session::owner::{OwnerPhase, OwnerPolicy};
 use marram_wire::limits::{OUTPUTS_MAX, TIMERS_MAX};
 
 #[test]
 fn a_second_has_its_quota_of_messages() {
-    let quota = Policy { messages_per_s: 3, ..policy() };
+    let quota = OwnerPolicy { messages_per_s: 3, ..policy() };
     let mut bench = Bench::begun(quota.clone());
     for (at_ns, outputs, over) in [
         (0, 3, false),
@@ -25,23 +25,23 @@ fn a_second_has_its_quota_of_messages() {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| ran.outputs = vec![message(SERVER, Bytes::new()); 100]);
-    assert_eq!(bench.phase(), Phase::Running, "0 is no limit");
+    assert_eq!(bench.phase(), OwnerPhase::Running, "0 is no limit");
 }
 
 #[test]
 fn a_second_has_its_quota_of_log() {
     // The first entry has 42 bytes, a message without a time one.
-    let mut bench = Bench::begun(Policy { log_bytes_per_s: 44, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { log_bytes_per_s: 44, ..policy() });
     bench.consume(CLIENT, "a", 0);
     bench.consume(CLIENT, "b", 0);
-    assert_eq!(bench.phase(), Phase::Running);
+    assert_eq!(bench.phase(), OwnerPhase::Running);
     bench.look();
     bench.consume(CLIENT, "c", 0);
     let over = ["run c of client", "client: ended Guest", "server: ended Guest", "remove 1", "over Guest"];
     assert_eq!(bench.look(), over);
     let mut bench = Bench::begun(policy());
     bench.consume(CLIENT, "a", 0);
-    assert_eq!(bench.phase(), Phase::Running, "0 is no limit");
+    assert_eq!(bench.phase(), OwnerPhase::Running, "0 is no limit");
 }
 
 #[test]
@@ -62,9 +62,9 @@ fn a_handler_has_its_limits() {
 
 #[test]
 fn a_shared_cell_speaks_to_a_session_unasked() {
-    let shared = Policy { keep: false, shared: true, messages_per_s: 2, ..policy() };
+    let shared = OwnerPolicy { keep: false, shared: true, messages_per_s: 2, ..policy() };
     let mut bench = Bench::begun(shared);
-    let texts = |texts: &[&'static str]| -> Vec<Output> {
+    let texts = |texts: &[&'static str]| -> Vec<CellOutput> {
         texts.iter().map(|text| message(CLIENT, Bytes::from_static(text.as_bytes()))).collect()
     };
     bench.step(|owner, now, out| owner.deliver(now, texts(&["news", "more"]), out));
@@ -78,7 +78,7 @@ fn a_shared_cell_speaks_to_a_session_unasked() {
 fn a_shared_cell_does_not_wait_for_a_slow_client() {
     const UNSENT_SHARED_MAX: u64 = 4 << 20;
     for (shared, more, over) in [(true, 0, false), (true, 1, true), (false, 1, false)] {
-        let mut bench = Bench::new(Policy { keep: false, shared, ..policy() });
+        let mut bench = Bench::new(OwnerPolicy { keep: false, shared, ..policy() });
         bench.kept[0].window = 0;
         bench.begin();
         bench.look();

@@ -2,8 +2,8 @@
 
 use crate::bench::{Bench, CLIENT, DEAR, SERVER, message, policy};
 use bytes::Bytes;
-use marram_session::cell::{Outcome, Ran, Stop};
-use marram_session::owner::Phase;
+use marram_session::cell::{CellStop, Ran, RunOutcome};
+use marram_session::owner::OwnerPhase;
 use marram_wire::{
     limits::{CACHED_SIZE_MAX, COVER_READS, ENTRY_SIZE_MAX, LOG_AHEAD, LOG_SIZE_MAX},
     log::{Found, Read},
@@ -84,7 +84,7 @@ fn a_replay_finds_what_was_read_and_another_read_is_found_out() {
     bench.ran_with(again(&reads, "A"));
     assert_eq!(bench.run.as_ref().expect("a handler runs").logged.as_deref(), Some(&reads[2..]));
     bench.ran_with(again(&reads[2..], "B"));
-    assert_eq!(bench.phase(), Phase::Running);
+    assert_eq!(bench.phase(), OwnerPhase::Running);
     // What it reads from here on is nobody's yet.
     consume(&mut bench, &reads);
     for other in
@@ -121,7 +121,7 @@ fn bytes_enter_the_log_once_between_two_checkpoints() {
         bench.ran_with(reading(&object));
     }
     bench.ran(&[(CLIENT, "X")]);
-    assert_eq!(bench.phase(), Phase::Running);
+    assert_eq!(bench.phase(), OwnerPhase::Running);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn an_end_that_was_away_while_the_log_was_cut_makes_room_for_what_it_lacks() {
                 bench.ran_with(reading(&[object]));
             }
         }
-        assert_eq!(bench.phase(), Phase::Running);
+        assert_eq!(bench.phase(), OwnerPhase::Running);
         let forget = format!("server: forget log {cut} sent 0");
         let lines = bench.look();
         let told: Vec<&String> = lines.iter().filter(|line| line.starts_with("server: ")).collect();
@@ -253,13 +253,13 @@ fn a_session_whose_log_is_full_and_that_cannot_be_covered_ends_with_the_reason()
 
 #[test]
 fn what_a_stopped_handler_had_read_is_in_the_recording_of_it() {
-    let mut bench = Bench::begun(marram_session::owner::Policy { record_stops: true, ..policy() });
+    let mut bench = Bench::begun(marram_session::owner::OwnerPolicy { record_stops: true, ..policy() });
     let object = [read(1, 50)];
     consume(&mut bench, &object);
     bench.say(CLIENT, "poison");
     bench.ran_with(|ran| {
         ran.reads = object.to_vec();
-        ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into()));
+        ran.outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into()));
     });
     bench.show(CLIENT);
     bench.show(SERVER);
@@ -272,8 +272,11 @@ fn what_a_stopped_handler_had_read_is_in_the_recording_of_it() {
         let logged = next.run.logged.clone().expect("it is a replay");
         seen.push((next.stopped, logged.clone()));
         let (timers, tasks, outputs) = (Vec::new(), Vec::new(), Vec::new());
-        let outcome =
-            if next.stopped { Outcome::Stopped(Stop::Trap("unreachable".into())) } else { Outcome::Idle };
+        let outcome = if next.stopped {
+            RunOutcome::Stopped(CellStop::Trap("unreachable".into()))
+        } else {
+            RunOutcome::Idle
+        };
         let ran = Ran { cell, outcome, clock_read: false, outputs, timers, tasks, reads: logged, cost_ns: 0 };
         player.ran(&ran).expect("it goes the same way");
         if next.stopped {

@@ -3,9 +3,9 @@
 use crate::bench::{Bench, CLIENT, SERVER, keys, message, policy, set};
 use bytes::Bytes;
 use marram_session::{
-    cell::{CellId, Input, Outcome, Output, Ran, Run, Seed, Stop},
-    owner::{Policy, RECORD_NS, RECORD_STOPPED_NS},
-    replay::{Beginning, Came, Gathered, PlayError, Player},
+    cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome, Seed},
+    owner::{OwnerPolicy, RECORD_NS, RECORD_STOPPED_NS},
+    replay::{Gathered, PlayError, Player, ReplayStart, StepResult},
 };
 use marram_wire::{
     frame::{CheckpointPart, Kept, KeptInput},
@@ -13,8 +13,8 @@ use marram_wire::{
     seal::Digest,
 };
 
-fn recorded_stops() -> Policy {
-    Policy { record_stops: true, ..policy() }
+fn recorded_stops() -> OwnerPolicy {
+    OwnerPolicy { record_stops: true, ..policy() }
 }
 
 fn assemble(gathered: Gathered) -> Result<Recording, String> {
@@ -36,7 +36,7 @@ fn record_whole(bench: &mut Bench, tag: u64) {
 
 /// The handlers that a recording runs, with whoever answers like the cell of these tests: a timer for every "tick" of the
 /// server.
-fn handlers(recording: &Recording) -> Vec<(u64, Input)> {
+fn handlers(recording: &Recording) -> Vec<(u64, CellInput)> {
     let mut player = Player::new(recording, CellId(77)).expect("it can be run");
     let mut handlers = Vec::new();
     while let Some(next) = player.next_handler().expect("it fits together") {
@@ -52,7 +52,7 @@ fn handlers(recording: &Recording) -> Vec<(u64, Input)> {
 }
 
 fn idle(run: &Run) -> Ran {
-    let outcome = Outcome::Idle;
+    let outcome = RunOutcome::Idle;
     Ran {
         cell: run.cell,
         outcome,
@@ -65,8 +65,8 @@ fn idle(run: &Run) -> Ran {
     }
 }
 
-fn text(port: marram_wire::id::Port, text: &'static str) -> Input {
-    Input::Message { port, payload: Bytes::from_static(text.as_bytes()) }
+fn text(port: marram_wire::id::Port, text: &'static str) -> CellInput {
+    CellInput::Message { port, payload: Bytes::from_static(text.as_bytes()) }
 }
 
 /// The server says something, upon which the cell sets a timer, which fires.
@@ -102,12 +102,12 @@ fn a_session_is_recorded_from_its_beginning_and_goes_on() {
         (recording.about.log_offset, recording.log.len(), recording.about.state),
         (0, 46, Some([6; 32]))
     );
-    let handlers: Vec<Input> = handlers(&recording).into_iter().map(|(_, input)| input).skip(2).collect();
-    let timer = Input::Timer { stage: 0, token: 5 };
+    let handlers: Vec<CellInput> = handlers(&recording).into_iter().map(|(_, input)| input).skip(2).collect();
+    let timer = CellInput::Timer { stage: 0, token: 5 };
     assert_eq!(handlers, [text(CLIENT, "a"), text(SERVER, "tick"), timer]);
     assert_eq!(
         Player::new(&recording, CellId(1)).map(|it| it.beginning()),
-        Ok(Beginning::Seed(Seed([9; 32])))
+        Ok(ReplayStart::Seed(Seed([9; 32])))
     );
     // Once more, after more.
     record_whole(&mut bench, 10);
@@ -142,7 +142,7 @@ fn what_no_checkpoint_covers_is_recorded_behind_it() {
     assert_eq!(recording.about.log_offset, header);
     assert_eq!(recording.checkpoints, [&b"state"[..]]);
     let player = Player::new(&recording, CellId(1)).expect("it can be run");
-    assert_eq!((player.beginning(), player.entries()), (Beginning::Checkpoints, 0));
+    assert_eq!((player.beginning(), player.entries()), (ReplayStart::Checkpoints, 0));
     assert_eq!(handlers(&recording), [(0, text(SERVER, "tock")), (1, text(CLIENT, "z"))]);
 }
 
@@ -207,7 +207,7 @@ fn the_digest_goes_on_behind_a_recording_as_without_one() {
 
 #[test]
 fn what_cannot_be_recorded_is_said() {
-    let mut bench = Bench::begun(Policy { keep: false, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { keep: false, ..policy() });
     bench.look();
     bench.record(1);
     assert!(bench.look()[0].contains("protect = \"none\""));
@@ -231,11 +231,15 @@ fn a_recording_comes_to_nothing_when_its_session_does_and_is_answered_anyway() {
         (|bench| bench.unlinked(SERVER), "connection"),
         (Bench::open, "new generation"),
         (
-            |bench| bench.step(|owner, _, out| owner.leave(marram_wire::frame::Code::Busy, "".into(), out)),
+            |bench| {
+                bench.step(|owner, _, out| owner.step_down(marram_wire::frame::Code::Busy, "".into(), out))
+            },
             "left",
         ),
         (
-            |bench| bench.step(|owner, _, out| owner.over(marram_wire::frame::Code::Killed, "".into(), out)),
+            |bench| {
+                bench.step(|owner, _, out| owner.terminate(marram_wire::frame::Code::Killed, "".into(), out))
+            },
             "ended",
         ),
     ];
@@ -317,7 +321,7 @@ fn a_stopped_handler_is_recorded_before_the_ends_are_told() {
         bench.look();
         bench.ran_with(|ran| {
             let why = "unreachable".to_string();
-            ran.outcome = Outcome::Stopped(if killed { Stop::Kill(why) } else { Stop::Trap(why) });
+            ran.outcome = RunOutcome::Stopped(if killed { CellStop::Kill(why) } else { CellStop::Trap(why) });
         });
         assert_eq!(bench.look(), ["remove 1", "client: fetch", "server: fetch"]);
         assert_eq!(bench.phase().name(), "recording");
@@ -348,9 +352,9 @@ fn stops_again(recording: &Recording) {
         (player, last.run)
     };
     let (mut player, run) = fresh();
-    let why = Stop::Trap("unreachable".into());
-    let ran = Ran { outcome: Outcome::Stopped(why), ..idle(&run) };
-    assert_eq!(player.ran(&ran), Ok(Came::Stopped("unreachable".into())));
+    let why = CellStop::Trap("unreachable".into());
+    let ran = Ran { outcome: RunOutcome::Stopped(why), ..idle(&run) };
+    assert_eq!(player.ran(&ran), Ok(StepResult::Stopped("unreachable".into())));
     // One that is not stopped there is another run.
     let (mut player, run) = fresh();
     assert!(matches!(player.ran(&idle(&run)), Err(PlayError::Diverged { entry: 2, .. })));
@@ -369,7 +373,7 @@ fn ends_are_told_of_a_stop_however_its_recording_goes() {
     for fault in faults {
         let mut bench = Bench::begun(recorded_stops());
         bench.say(CLIENT, "poison");
-        bench.ran_with(|ran| ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into())));
+        bench.ran_with(|ran| ran.outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into())));
         bench.look();
         fault(&mut bench);
         let lines = bench.look();
@@ -388,7 +392,7 @@ fn a_replay_that_takes_another_course_says_so() {
     type Change = fn(&mut Ran);
     let changes: [(Change, &str); 2] = [
         (|ran| ran.clock_read = true, "clock"),
-        (|ran| ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into())), "unreachable"),
+        (|ran| ran.outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into())), "unreachable"),
     ];
     for (change, says) in changes {
         let mut player = Player::new(&recording, CellId(3)).expect("it can be run");
@@ -427,7 +431,7 @@ fn what_is_sent_behind_a_close_is_heard_by_nobody() {
         assert!(player.hears(CLIENT));
         let mut ran = idle(&next.run);
         if next.entry == 1 {
-            ran.outputs = vec![message(CLIENT, "x"), Output::Close { port: CLIENT }];
+            ran.outputs = vec![message(CLIENT, "x"), CellOutput::Close { port: CLIENT }];
         }
         player.ran(&ran).expect("the same way");
     }

@@ -1,8 +1,8 @@
 //! Recovery: which log and checkpoint are chosen, how the cell comes to where they end, and what is refused.
 
 use crate::bench::{Bench, CLIENT, SERVER, TAMPERED, message, policy, set};
-use marram_session::cell::{Outcome, Stop};
-use marram_session::owner::Phase;
+use marram_session::cell::{CellStop, RunOutcome};
+use marram_session::owner::OwnerPhase;
 use marram_wire::limits::{PART_SIZE, charge};
 
 /// Log of the first entry, and each of the next three.
@@ -134,7 +134,7 @@ fn what_was_altered_is_refused_before_anything_runs() {
         let mut bench = interrupted();
         alter(&mut bench);
         bench.ask();
-        if bench.phase() == Phase::Restoring {
+        if bench.phase() == OwnerPhase::Restoring {
             bench.started();
         }
         let lines = bench.look();
@@ -152,7 +152,7 @@ fn a_part_of_the_log_that_no_end_has_is_missing() {
         bench.fail_over();
         bench.kept[0].log_start = start;
         bench.ask();
-        assert_eq!(bench.phase() == Phase::Restoring, complete, "{:?}", bench.look());
+        assert_eq!(bench.phase() == OwnerPhase::Restoring, complete, "{:?}", bench.look());
     }
 }
 
@@ -182,7 +182,7 @@ fn a_session_goes_from_edge_to_edge() {
     bench.ask();
     replay(&mut bench);
     bench.ran(&[(CLIENT, "D")]);
-    assert_eq!(bench.phase(), Phase::Running, "{:?}", bench.look());
+    assert_eq!(bench.phase(), OwnerPhase::Running, "{:?}", bench.look());
     assert_eq!((bench.log_end(), bench.owner.totals().replayed), (46, 5));
 }
 
@@ -223,7 +223,7 @@ fn timers_fire_in_replay_as_they_did() {
     assert_eq!(run.now_ns, 1_000_000, "it did not read the clock: the last time that was");
     assert_eq!(bench.look().last().map(String::as_str), Some("run timer 6"));
     bench.ran(&[(CLIENT, "fired")]);
-    assert_eq!(bench.phase(), Phase::Running);
+    assert_eq!(bench.phase(), OwnerPhase::Running);
     assert_eq!(bench.owner.due_ns(), Some(bench.now.mono_ns + 500));
 }
 
@@ -247,7 +247,7 @@ fn a_handler_that_is_stopped_in_replay_is_tried_once_more() {
         bench.started();
         bench.opened();
         bench.look();
-        bench.ran_with(|ran| ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into())));
+        bench.ran_with(|ran| ran.outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into())));
         let lines = bench.look();
         let first = if again { "client: ended Guest" } else { "client: failed 4 at 45" };
         assert_eq!(lines[0], first);
@@ -268,7 +268,7 @@ fn a_poison_message_does_not_walk_from_edge_to_edge() {
         bench.ran(&[(CLIENT, "fine")]);
         bench.say(CLIENT, "poison");
         bench.look();
-        bench.ran_with(|ran| ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into())));
+        bench.ran_with(|ran| ran.outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into())));
         assert_eq!(
             bench.look(),
             ["client: failed 0 at 44", "server: failed 0 at 44", "remove 1", "over Guest"]
@@ -285,7 +285,7 @@ fn a_poison_message_does_not_walk_from_edge_to_edge() {
         bench.ran(&[(CLIENT, "fine")]);
         bench.ran(&[(CLIENT, "fine")]);
         bench.look();
-        bench.ran_with(|ran| ran.outcome = Outcome::Stopped(Stop::Trap("unreachable".into())));
+        bench.ran_with(|ran| ran.outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into())));
         let first = if same { "client: ended Guest" } else { "client: failed 0 at 44" };
         assert_eq!(bench.look()[0], first, "{before:?}");
     }
@@ -303,9 +303,9 @@ fn a_long_log_reaches_an_end_in_parts() {
     bench.kept[1] = crate::kept::Kept::default();
     bench.ask();
     bench.started();
-    while bench.phase() == Phase::Replaying {
+    while bench.phase() == OwnerPhase::Replaying {
         let last = matches!(&bench.run.as_ref().expect("replay").input,
-            marram_session::cell::Input::Message { payload, .. } if payload == "last");
+            marram_session::cell::CellInput::Message { payload, .. } if payload == "last");
         if last {
             bench.ran(&[(CLIENT, "A")]);
         } else {

@@ -1,14 +1,14 @@
 //! Recovery from a checkpoint: which one, what it brings back, and what need not be there any more.
 
 use crate::bench::{Bench, CLIENT, SERVER, TAMPERED, message, policy, set};
-use marram_session::cell::{CellError, CellId, Output};
-use marram_session::owner::{Holder, Now, Phase, Policy};
+use marram_session::cell::{CellError, CellId, CellOutput};
+use marram_session::owner::{Holder, Now, OwnerPhase, OwnerPolicy};
 use marram_wire::frame::Code;
 use marram_wire::header::Header;
 use marram_wire::limits::{DELTAS_MAX, charge};
 
 /// A checkpoint at 43 that the client holds, one message behind it, and all ends told.
-fn covered(policy: Policy) -> Bench {
+fn covered(policy: OwnerPolicy) -> Bench {
     let mut bench = Bench::begun(policy);
     bench.cover(b"sealed");
     bench.say(CLIENT, "b");
@@ -73,7 +73,7 @@ fn messages_that_a_checkpoint_covers_are_not_needed_but_may_come() {
     bench.ask();
     bench.restored(43);
     bench.ran(&[(CLIENT, "B"), (SERVER, "C")]);
-    assert_eq!((bench.phase(), bench.owner.held_bytes()), (Phase::Running, 1));
+    assert_eq!((bench.phase(), bench.owner.held_bytes()), (OwnerPhase::Running, 1));
     // It has fewer than the checkpoint covers.
     let mut bench = covered(policy());
     bench.kept[0].sent_start = 0;
@@ -97,7 +97,7 @@ fn a_checkpoint_brings_back_what_was_closed_and_what_nobody_acknowledged() {
     bench.say(SERVER, "a");
     bench.ran_with(|ran| {
         let text = |text: &'static str| message(SERVER, text);
-        ran.outputs = vec![text("A"), text("B"), Output::Close { port: CLIENT }];
+        ran.outputs = vec![text("A"), text("B"), CellOutput::Close { port: CLIENT }];
     });
     bench.consume(SERVER, "dear", 1_001);
     bench.credit(SERVER, 1, 0);
@@ -155,7 +155,7 @@ fn a_session_without_log_behind_its_checkpoint_goes_on() {
     bench.restored(43);
     let lines = bench.look();
     assert_eq!(lines[..2], ["restore 1", "client: chosen 43..43 credit 1114112"]);
-    assert_eq!(bench.phase(), Phase::Running);
+    assert_eq!(bench.phase(), OwnerPhase::Running);
     bench.say(CLIENT, "b");
     assert_eq!(bench.look().last().map(String::as_str), Some("run b of client"), "its ports are open");
 }
@@ -183,7 +183,7 @@ fn a_restored_checkpoint_must_be_of_this_session_and_place() {
 
 #[test]
 fn parts_go_to_the_executor_as_they_come_and_of_one_end_only() {
-    let mut bench = Bench::begun(Policy { holder: Holder::Both, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { holder: Holder::Both, ..policy() });
     bench.cover(b"sealed");
     bench.cover(b"delta");
     bench.fail_over();
@@ -211,7 +211,7 @@ fn an_executor_may_be_faster_than_the_other_ends_log() {
     bench.frame(SERVER, frames.next().expect("a promise"));
     assert_eq!(bench.look(), ["restore 1"]);
     bench.restored(43);
-    assert_eq!((bench.look().len(), bench.phase()), (0, Phase::Promising), "nothing is chosen yet");
+    assert_eq!((bench.look().len(), bench.phase()), (0, OwnerPhase::Promising), "nothing is chosen yet");
     frames.for_each(|frame| bench.frame(SERVER, frame));
     assert_eq!(bench.look(), ["run b of client"]);
 }
@@ -240,7 +240,7 @@ fn what_was_opened_for_an_attempt_is_opened_again_for_the_next() {
     bench.hand_over_of(0);
     assert_eq!(bench.parts, b"", "the server's end may have a newer one by now");
     bench.hand_over_of(1);
-    assert_eq!((&bench.parts[..], bench.phase()), (&b"sealed"[..], Phase::Restoring));
+    assert_eq!((&bench.parts[..], bench.phase()), (&b"sealed"[..], OwnerPhase::Restoring));
     bench.look();
     bench.restored(43);
     assert_eq!(bench.look(), ["run b of client"]);
@@ -267,7 +267,7 @@ fn a_cell_that_was_to_be_restored_goes_with_its_attempt() {
 
 #[test]
 fn the_newest_checkpoint_counts_whoever_holds_it() {
-    let mut bench = Bench::begun(Policy { holder: Holder::Both, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { holder: Holder::Both, ..policy() });
     bench.cover(b"sealed");
     bench.cover(b"delta");
     bench.fail_over();
@@ -283,7 +283,7 @@ fn the_newest_checkpoint_counts_whoever_holds_it() {
 
 #[test]
 fn deltas_go_on_where_every_holder_has_the_same() {
-    let mut bench = Bench::begun(Policy { holder: Holder::Both, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { holder: Holder::Both, ..policy() });
     bench.cover(b"sealed");
     bench.cover(b"delta");
     let first = bench.generation;
@@ -374,7 +374,7 @@ fn session_time_goes_on_and_never_back() {
         bench.say(CLIENT, "a");
         bench.ran_with(|ran| {
             ran.clock_read = true;
-            ran.outputs = vec![Output::Close { port: CLIENT }];
+            ran.outputs = vec![CellOutput::Close { port: CLIENT }];
         });
         bench.fail_over();
         bench.now = Now { mono_ns: 40, unix_ns };
@@ -384,7 +384,7 @@ fn session_time_goes_on_and_never_back() {
         assert_eq!(bench.run.as_ref().map(|run| run.now_ns), Some(1_000_800), "as logged");
         bench.ran_with(|ran| {
             ran.clock_read = true;
-            ran.outputs = vec![Output::Close { port: CLIENT }];
+            ran.outputs = vec![CellOutput::Close { port: CLIENT }];
         });
         bench.now.mono_ns += 10;
         bench.say(CLIENT, "b");

@@ -2,8 +2,8 @@
 
 use crate::bench::{Bench, CLIENT, SERVER, charged, message, policy, set};
 use bytes::Bytes;
-use marram_session::cell::{Outcome, Output, Stop, TimerChange};
-use marram_session::owner::{Now, Phase};
+use marram_session::cell::{CellOutput, CellStop, RunOutcome, TimerChange};
+use marram_session::owner::{Now, OwnerPhase};
 use marram_wire::id::Port;
 use marram_wire::limits::{INPUT_WINDOW, MESSAGE_SIZE_MAX, charge};
 
@@ -200,7 +200,7 @@ fn what_was_not_sent_cannot_be_acknowledged() {
     bench.say(CLIENT, "a");
     bench.ran(&[(CLIENT, "A"), (CLIENT, "B")]);
     bench.credit(CLIENT, 1, 0);
-    assert_eq!(bench.phase(), Phase::Running);
+    assert_eq!(bench.phase(), OwnerPhase::Running);
     bench.look();
     bench.credit(CLIENT, 1, 0);
     assert_eq!(bench.look().last().map(String::as_str), Some("over Protocol"));
@@ -225,9 +225,9 @@ fn outputs_to_nobody_and_behind_a_close_are_dropped() {
         ran.outputs = vec![
             message(Port(7), Bytes::new()),
             message(CLIENT, Bytes::from_static(b"bye")),
-            Output::Close { port: CLIENT },
+            CellOutput::Close { port: CLIENT },
             message(CLIENT, Bytes::from_static(b"no")),
-            Output::Close { port: CLIENT },
+            CellOutput::Close { port: CLIENT },
         ];
     });
     assert_eq!(bench.look()[1..], ["client: output bye with log 0..43", "client: close"]);
@@ -314,8 +314,8 @@ fn timers_are_told_apart_by_token() {
 
 #[test]
 fn a_handler_that_is_stopped_tells_where() {
-    let stopped = |bench: &mut Bench, stop| bench.ran_with(|ran| ran.outcome = Outcome::Stopped(stop));
-    let trap = || Stop::Trap("unreachable".into());
+    let stopped = |bench: &mut Bench, stop| bench.ran_with(|ran| ran.outcome = RunOutcome::Stopped(stop));
+    let trap = || CellStop::Trap("unreachable".into());
     let mut start = Bench::new(policy());
     start.open();
     start.hand_over();
@@ -327,7 +327,7 @@ fn a_handler_that_is_stopped_tells_where() {
         let mut bench = Bench::begun(policy());
         bench.say(port, "poison");
         bench.look();
-        stopped(&mut bench, Stop::Kill("took too long".into()));
+        stopped(&mut bench, CellStop::Kill("took too long".into()));
         let failed = [format!("client: failed {input} at 42"), format!("server: failed {input} at 42")];
         assert_eq!(bench.look(), [&failed[0], &failed[1], "remove 1", "over Guest"]);
     }
@@ -377,7 +377,7 @@ fn answers_for_another_cell_are_ignored() {
     bench.look();
     bench.ran_with(|ran| {
         ran.cell.0 += 1;
-        ran.outcome = Outcome::Stopped(Stop::Trap("another's".into()));
+        ran.outcome = RunOutcome::Stopped(CellStop::Trap("another's".into()));
     });
     assert_eq!(bench.look(), [""; 0]);
 }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use core::ops::Range;
 use marram_session::{
-    cell::{Base, Input},
-    owner::Effect,
+    cell::{CellInput, CheckpointBase},
+    owner::OwnerEffect,
 };
 use marram_wire::{
     frame::{Frame, Output, Promise},
@@ -64,46 +64,48 @@ pub(crate) fn frame(frame: &Frame) -> String {
     }
 }
 
-fn input(input: &Input) -> String {
+fn input(input: &CellInput) -> String {
     match input {
-        Input::Open { port: at, kind, .. } => format!("open {} as {kind:?}", port(*at)),
-        Input::Message { port: from, payload: bytes } => format!("{} of {}", payload(bytes), port(*from)),
-        Input::Close { port: at } => format!("close {}", port(*at)),
-        Input::Gone { port: at } => format!("gone {}", port(*at)),
-        Input::Timer { token, .. } => format!("timer {token}"),
-        Input::Task { token, .. } => format!("task {token}"),
+        CellInput::Open { port: at, kind, .. } => format!("open {} as {kind:?}", port(*at)),
+        CellInput::Message { port: from, payload: bytes } => format!("{} of {}", payload(bytes), port(*from)),
+        CellInput::Close { port: at } => format!("close {}", port(*at)),
+        CellInput::Gone { port: at } => format!("gone {}", port(*at)),
+        CellInput::Timer { token, .. } => format!("timer {token}"),
+        CellInput::Task { token, .. } => format!("task {token}"),
     }
 }
 
 /// Anything but a frame.
-pub(crate) fn effect(effect: &Effect) -> String {
+pub(crate) fn effect(effect: &OwnerEffect) -> String {
     match effect {
-        Effect::Send(..) => panic!("frames are shown by whom they reach"),
-        Effect::Start(..) => "start".into(),
-        Effect::Restore(_, checkpoints) => {
+        OwnerEffect::Send(..) => panic!("frames are shown by whom they reach"),
+        OwnerEffect::Start(..) => "start".into(),
+        OwnerEffect::Restore(_, checkpoints) => {
             let numbers: Vec<String> = checkpoints.iter().map(|one| one.number.to_string()).collect();
             format!("restore {}", numbers.join(" "))
         }
-        Effect::Part(_) => panic!("the bench keeps parts"),
-        Effect::Run(run) => format!("run {}", input(&run.input)),
-        Effect::Copy(_, base) => if *base == Base::Image { "copy full" } else { "copy delta" }.into(),
-        Effect::Checkpoint(_, header, _) => format!("seal {} at {}", header.number, header.log_offset),
-        Effect::Hash(cell) => format!("hash {}", cell.0),
-        Effect::Recorded(wish, Ok(gathered)) => {
+        OwnerEffect::Part(_) => panic!("the bench keeps parts"),
+        OwnerEffect::Run(run) => format!("run {}", input(&run.input)),
+        OwnerEffect::Copy(_, base) => {
+            if *base == CheckpointBase::Image { "copy full" } else { "copy delta" }.into()
+        }
+        OwnerEffect::Checkpoint(_, header, _) => format!("seal {} at {}", header.number, header.log_offset),
+        OwnerEffect::Hash(cell) => format!("hash {}", cell.0),
+        OwnerEffect::Recorded(wish, Ok(gathered)) => {
             let stop = gathered.stop.as_ref().map(|stop| format!(", stopped by {}", stop.reason));
             format!("recorded for {:?}{}", wish.tag, stop.unwrap_or_default())
         }
-        Effect::Recorded(wish, Err(why)) => format!("not recorded for {:?}: {why}", wish.tag),
-        Effect::Advance(cell, meta) => format!("advance {} to {}", cell.0, meta.number),
-        Effect::Feed(keeper, frame) => format!("to keeper {}: {frame:?}", keeper.0),
-        Effect::StandbySlow(keeper) => format!("keeper {} replays too slowly", keeper.0),
-        Effect::KeeperLost(keeper, code, _) => format!("keeper {} lost: {code:?}", keeper.0),
-        Effect::Feeder(frame) => format!("to feeder: {frame:?}"),
-        Effect::AskWitness(generation) => format!("ask the witness for {}", generation.count),
-        Effect::Report(seen) => format!("report {} of {}", seen.log_end, seen.generation.count),
-        Effect::WitnessMissing => "witness missing".into(),
-        Effect::Remove(cell) => format!("remove {}", cell.0),
-        Effect::Again(count) => format!("again {count}"),
-        Effect::Over(code, _) => format!("over {code:?}"),
+        OwnerEffect::Recorded(wish, Err(why)) => format!("not recorded for {:?}: {why}", wish.tag),
+        OwnerEffect::Advance(cell, meta) => format!("advance {} to {}", cell.0, meta.number),
+        OwnerEffect::ToKeeper(keeper, frame) => format!("to keeper {}: {frame:?}", keeper.0),
+        OwnerEffect::StandbySlow(keeper) => format!("keeper {} replays too slowly", keeper.0),
+        OwnerEffect::KeeperLost(keeper, code, _) => format!("keeper {} lost: {code:?}", keeper.0),
+        OwnerEffect::ToFeeder(frame) => format!("to feeder: {frame:?}"),
+        OwnerEffect::AskWitness(generation) => format!("ask the witness for {}", generation.count),
+        OwnerEffect::Report(seen) => format!("report {} of {}", seen.log_end, seen.generation.count),
+        OwnerEffect::WitnessMissing => "witness missing".into(),
+        OwnerEffect::Remove(cell) => format!("remove {}", cell.0),
+        OwnerEffect::Reopen(count) => format!("again {count}"),
+        OwnerEffect::Done(code, _) => format!("over {code:?}"),
     }
 }

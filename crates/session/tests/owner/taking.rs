@@ -1,8 +1,8 @@
 //! When a checkpoint is taken, of what kind, and what is in it.
 
 use crate::bench::{Bench, CLIENT, DEAR, SERVER, message, policy, set, zeros};
-use marram_session::cell::Base;
-use marram_wire::limits::{COVER_BYTES, COVER_LOG, DELTAS_MAX, MESSAGE_SIZE_MAX, charge};
+use marram_session::cell::CheckpointBase;
+use marram_wire::limits::{CHECKPOINT_AFTER_BYTES, COVER_LOG, DELTAS_MAX, MESSAGE_SIZE_MAX, charge};
 
 #[test]
 fn a_checkpoint_is_taken_when_replay_would_take_longer_than_the_target() {
@@ -23,7 +23,7 @@ fn a_checkpoint_is_taken_when_replay_would_take_longer_than_the_target() {
 #[test]
 fn a_checkpoint_is_taken_when_an_end_keeps_too_much() {
     let one = charge(MESSAGE_SIZE_MAX);
-    let rest = usize::try_from(COVER_BYTES - 3 * one - charge(0)).expect("less than a message");
+    let rest = usize::try_from(CHECKPOINT_AFTER_BYTES - 3 * one - charge(0)).expect("less than a message");
     for (last, taken) in [(rest - 1, false), (rest, true)] {
         let mut bench = Bench::begun(policy());
         let big = zeros(MESSAGE_SIZE_MAX as u64);
@@ -60,7 +60,7 @@ fn the_header_says_where_the_session_stands() {
     });
     bench.credit(CLIENT, 1, 0);
     let header = bench.taken.take().expect("a checkpoint is due");
-    assert_eq!(bench.copied, Some(Base::Image));
+    assert_eq!(bench.copied, Some(CheckpointBase::Image));
     assert_eq!((header.session, header.image), (bench.owner.session(), bench.owner.image()));
     assert_eq!((header.generation, header.number, header.base_number), (bench.generation, 1, 0));
     assert_eq!((header.log_offset, header.last_ns), (bench.log_end(), 1_000_000));
@@ -176,7 +176,7 @@ fn deltas_name_what_they_build_on() {
     bench.cover(b"sealed");
     bench.consume(CLIENT, "b", DEAR);
     let taken = bench.taken.as_ref().expect("a checkpoint is due");
-    assert_eq!(bench.copied, Some(Base::Previous));
+    assert_eq!(bench.copied, Some(CheckpointBase::Previous));
     assert_eq!((taken.base_generation, taken.base_number), (bench.generation, 1));
     assert_eq!((taken.number, taken.log_offset), (2, 44));
 }
@@ -212,7 +212,7 @@ fn deltas_that_outgrow_the_full_one_end_with_a_full_one() {
 
 #[test]
 fn what_a_checkpoint_covers_does_not_call_for_the_next() {
-    let half = zeros(COVER_BYTES / 8 - charge(0));
+    let half = zeros(CHECKPOINT_AFTER_BYTES / 8 - charge(0));
     let mut bench = Bench::begun(policy());
     (0..7).for_each(|_| bench.consume(CLIENT, half.clone(), 0));
     bench.consume(CLIENT, half.clone(), 0);

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, CLIENT, DEAR, SERVER, policy, set};
 use marram_session::cell::TaskChange;
-use marram_session::owner::{Phase, Policy};
+use marram_session::owner::{OwnerPhase, OwnerPolicy};
 
 fn spawn(token: u64) -> TaskChange {
     TaskChange::Spawn { stage: 0, token }
@@ -74,7 +74,7 @@ fn a_task_is_one_byte_of_log_and_runs_again_in_replay() {
     bench.ran(&[(CLIENT, "eight")]);
     assert_eq!(bench.look(), ["run task 7", "run task 8", "run b of client"]);
     bench.ran(&[(SERVER, "end")]);
-    assert_eq!((bench.phase(), bench.run.is_none()), (Phase::Running, true), "9 waits for the lock");
+    assert_eq!((bench.phase(), bench.run.is_none()), (OwnerPhase::Running, true), "9 waits for the lock");
     // Task 8 is woken, and gives it back.
     bench.say(CLIENT, "c");
     does(&mut bench, &[spawn(8)]);
@@ -111,7 +111,7 @@ fn tasks_and_locks_come_back_with_a_checkpoint() {
 
 #[test]
 fn a_cell_with_tasks_is_not_spent() {
-    let mut bench = Bench::begun(Policy { server: None, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { server: None, ..policy() });
     bench.close(CLIENT);
     does(&mut bench, &[spawn(7)]);
     assert_eq!(bench.look(), ["run close client", "run task 7"]);
@@ -140,7 +140,7 @@ fn what_no_cell_may_do_with_locks_ends_the_session() {
 
 #[test]
 fn tasks_that_waited_to_the_end_for_a_lock_are_told_of() {
-    let mut bench = Bench::begun(Policy { server: None, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { server: None, ..policy() });
     bench.say(CLIENT, "a");
     does(&mut bench, &[lock(1, 7), lock(1, 8)]);
     bench.ran(&[]);
@@ -150,8 +150,8 @@ fn tasks_that_waited_to_the_end_for_a_lock_are_told_of() {
     let mut reason = String::new();
     bench.step(|owner, now, out| {
         owner.receive(now, CLIENT, marram_wire::frame::Finished { channel: 1 }.into(), out);
-        let over = |effect: &marram_session::owner::Effect| match effect {
-            marram_session::owner::Effect::Over(_, reason) => Some(reason.clone()),
+        let over = |effect: &marram_session::owner::OwnerEffect| match effect {
+            marram_session::owner::OwnerEffect::Done(_, reason) => Some(reason.clone()),
             _ => None,
         };
         reason = out.iter().find_map(over).expect("the session is over");

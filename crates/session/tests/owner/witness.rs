@@ -2,12 +2,12 @@
 
 use crate::bench::{Bench, CLIENT, policy};
 use crate::kept::Kept;
-use marram_session::owner::{Phase, Policy, REPORT_NS, Seen, Testimony, Witnessing};
+use marram_session::owner::{ClientProgress, OwnerPhase, OwnerPolicy, REPORT_NS, WitnessReply, Witnessing};
 use marram_wire::id::Generation;
 
 /// A session that has begun, and is watched.
 fn begun(witness: Witnessing) -> Bench {
-    let mut bench = Bench::begun(Policy { server: None, witness: Some(witness), ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { server: None, witness: Some(witness), ..policy() });
     bench.fresh = false;
     bench
 }
@@ -34,14 +34,14 @@ fn ask(bench: &mut Bench, kept: &Kept) {
     assert_eq!(bench.look(), [format!("ask the witness for {count}"), format!("client: promise {count}")]);
 }
 
-fn testify(bench: &mut Bench, testimony: Testimony) {
+fn testify(bench: &mut Bench, testimony: WitnessReply) {
     let generation = bench.generation;
     bench.step(|owner, now, out| owner.witnessed(now, generation, testimony, out));
 }
 
 /// What the witness remembers.
-fn seen(bench: &Bench) -> Testimony {
-    Testimony::Seen(bench.seen)
+fn seen(bench: &Bench) -> WitnessReply {
+    WitnessReply::Seen(bench.seen)
 }
 
 /// A session of which the witness has seen something, and what its client had before that, and has now.
@@ -86,7 +86,7 @@ fn only_what_the_client_acknowledged_is_reported_and_not_all_the_time() {
 
 #[test]
 fn nobody_is_told_of_a_session_that_is_not_watched() {
-    let mut bench = Bench::begun(Policy { server: None, ..policy() });
+    let mut bench = Bench::begun(OwnerPolicy { server: None, ..policy() });
     (0..4).for_each(|_| speak_later(&mut bench, "word"));
     assert_eq!(bench.seen, None);
     bench.fresh = false;
@@ -112,10 +112,10 @@ fn who_has_what_was_seen_goes_on_whoever_answers_first() {
         }
         assert_eq!(bench.look(), ["start"]);
         bench.started();
-        while bench.phase() == Phase::Replaying {
+        while bench.phase() == OwnerPhase::Replaying {
             bench.ran(&[(CLIENT, "answer")]);
         }
-        assert_eq!(bench.phase(), Phase::Running);
+        assert_eq!(bench.phase(), OwnerPhase::Running);
     }
 }
 
@@ -136,9 +136,9 @@ fn so_is_who_shows_another_past_of_the_same_length() {
     // An edge that did not ask went on from there, and this is what became of it.
     ask(&mut bench, &before);
     bench.hand_over();
-    testify(&mut bench, Testimony::Seen(None));
+    testify(&mut bench, WitnessReply::Seen(None));
     bench.started();
-    while bench.phase() != Phase::Running {
+    while bench.phase() != OwnerPhase::Running {
         bench.ran(&[(CLIENT, "answer")]);
     }
     for says in ["drei", "vier", "fuenf", "sechs"] {
@@ -175,7 +175,7 @@ fn so_is_who_comes_back_to_an_edge_whose_cell_is_behind() {
     // It went on elsewhere meanwhile, and says that it did not.
     let seen = bench.seen.expect("something was seen");
     let generation = Generation { count: bench.generation.count + 5, opener: 1 };
-    let newer = Testimony::Seen(Some(Seen { generation, log_end: seen.log_end + 3, ..seen }));
+    let newer = WitnessReply::Seen(Some(ClientProgress { generation, log_end: seen.log_end + 3, ..seen }));
     bench.unlinked(CLIENT);
     let took = bench.kept[0].sent.len() as u64;
     bench.kept[0].live_at(took);
@@ -193,7 +193,7 @@ fn a_witness_that_is_away_is_waited_for_or_not_as_the_app_wants() {
         let (mut bench, _, after) = spoken(witness);
         ask(&mut bench, &after);
         bench.hand_over();
-        testify(&mut bench, Testimony::Away("no answer".into()));
+        testify(&mut bench, WitnessReply::Away("no answer".into()));
         let expected = match witness {
             Witnessing::Strict => &["client: reject Waiting", "over Waiting"][..],
             Witnessing::Lenient => &["witness missing", "start"],
@@ -205,7 +205,8 @@ fn a_witness_that_is_away_is_waited_for_or_not_as_the_app_wants() {
 #[test]
 fn an_answer_to_an_older_attempt_does_not_count() {
     let (mut bench, before, _) = spoken(Witnessing::Strict);
-    let old = Testimony::Seen(Some(Seen { log_end: 1, ..bench.seen.expect("something was seen") }));
+    let old =
+        WitnessReply::Seen(Some(ClientProgress { log_end: 1, ..bench.seen.expect("something was seen") }));
     ask(&mut bench, &before);
     let former = bench.generation;
     bench.open();

@@ -2,7 +2,7 @@
 //! checkpoint, so that an owner that forgot a pause is found out: it has messages handled for which it may not have given credit.
 
 use super::{Cell, Past};
-use marram_session::cell::{Input, Output, Ran, Run, TimerChange};
+use marram_session::cell::{CellInput, CellOutput, Ran, Run, TimerChange};
 use marram_wire::id::Port;
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ impl Pauses {
     /// What is wrong with an input, if anything is: of a port that was paused before this life of the cell began, nothing but its
     /// end may come until it is resumed.
     pub(super) fn judge(&self, run: &Run) -> Option<String> {
-        let Input::Message { port, .. } = run.input else { return None };
+        let CellInput::Message { port, .. } = run.input else { return None };
         let wrong = run.logged.is_none() && self.stops(&self.inherited, port.0);
         wrong.then(|| format!("a message of {port:?} was handled without credit: the port is paused"))
     }
@@ -37,12 +37,12 @@ impl Pauses {
     /// Takes in what a handler did.
     pub(super) fn change(&mut self, run: &Run, ran: &Ran, is_quiet: bool) {
         match &run.input {
-            Input::Open { port, .. } => {
+            CellInput::Open { port, .. } => {
                 self.open.insert(port.0);
                 self.server |= *port == Port::SERVER;
             }
-            Input::Close { port } => _ = self.open.remove(&port.0),
-            Input::Timer { stage, token } => _ = self.timers.remove(&(*stage, *token)),
+            CellInput::Close { port } => _ = self.open.remove(&port.0),
+            CellInput::Timer { stage, token } => _ = self.timers.remove(&(*stage, *token)),
             _ => {}
         }
         for change in &ran.timers {
@@ -53,13 +53,13 @@ impl Pauses {
         }
         for output in &ran.outputs {
             match *output {
-                Output::Pause { stage, port } => {
+                CellOutput::Pause { stage, port } => {
                     self.paused.insert((stage, port.0));
                     if run.logged.is_some() {
                         self.inherited.insert((stage, port.0));
                     }
                 }
-                Output::Resume { stage, port } => {
+                CellOutput::Resume { stage, port } => {
                     self.paused.remove(&(stage, port.0));
                     self.inherited.remove(&(stage, port.0));
                 }
@@ -67,7 +67,7 @@ impl Pauses {
             }
         }
         // While ports open, the session's other one may be about to.
-        let is_opening = matches!(run.input, Input::Open { .. });
+        let is_opening = matches!(run.input, CellInput::Open { .. });
         let can_run = self.open.iter().any(|port| !self.stops(&self.paused, *port));
         if !is_opening && is_quiet && self.timers.is_empty() && !can_run {
             self.paused.clear();
@@ -120,7 +120,7 @@ impl Cell {
     /// port is paused, which is no fault: in seeds with one, cells pause nothing.
     pub(super) fn pause(&mut self, run: &Run, datagrams: [bool; 2], ran: &mut Ran, past: &mut Past) {
         if datagrams != [false; 2] {
-            ran.outputs.retain(|output| !matches!(output, Output::Pause { .. }));
+            ran.outputs.retain(|output| !matches!(output, CellOutput::Pause { .. }));
         }
         past.violations.extend(self.pauses.judge(run));
         self.pauses.change(run, ran, self.tasks.is_quiet());

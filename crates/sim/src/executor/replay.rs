@@ -4,7 +4,7 @@ use super::{Cell, Cells, Habits, Past, apply};
 use crate::plan::Service;
 use marram_session::{
     cell::{CellId, Image},
-    replay::{Beginning, Came, PlayError, Player},
+    replay::{PlayError, Player, ReplayStart, StepResult},
 };
 use marram_wire::recording::Recording;
 
@@ -62,13 +62,15 @@ pub(crate) fn play(recording: &Recording, habits: Habits, past: &Past) -> Result
     let mut past = past.again();
     let mut cells = Cells::new(habits);
     let mut player = Player::new(recording, CELL).map_err(|error| error.to_string())?;
-    let restored = player.beginning() == Beginning::Checkpoints;
+    let restored = player.beginning() == ReplayStart::Checkpoints;
     let begun = begin(recording, player.beginning(), player.image())?;
     cells.cells.insert(CELL, begun);
     while let Some(next) = player.next_handler().map_err(|error| error.to_string())? {
         let (ran, _) = cells.run(&next.run, &mut past).ok_or("the cell is gone")?;
         match player.ran(&ran) {
-            Ok(Came::Stopped(_)) => return Ok(Played { state: None, restored, entries: player.entries() }),
+            Ok(StepResult::Stopped(_)) => {
+                return Ok(Played { state: None, restored, entries: player.entries() });
+            }
             // The machine's own fault, which struck once.
             Err(PlayError::Diverged { .. })
                 if next.stopped && habits.poison.is_some_and(|poison| !poison.always) =>
@@ -84,8 +86,8 @@ pub(crate) fn play(recording: &Recording, habits: Habits, past: &Past) -> Result
     Ok(Played { state: cells.cells.get(&CELL).map(Cell::state), restored, entries: player.entries() })
 }
 
-fn begin(recording: &Recording, beginning: Beginning, image: Image) -> Result<Cell, String> {
-    let Beginning::Seed(seed) = beginning else {
+fn begin(recording: &Recording, beginning: ReplayStart, image: Image) -> Result<Cell, String> {
+    let ReplayStart::Seed(seed) = beginning else {
         let mut state = None;
         for sections in &recording.checkpoints {
             state = Some(apply(state, sections)?);

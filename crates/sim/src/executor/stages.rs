@@ -4,7 +4,7 @@
 use super::shelf::Reader;
 use bytes::Bytes;
 use marram_chain_algo::{Chain, Event, Host, Peer, weir::Weir};
-use marram_session::cell::{Input, Output, Ran, Run, Seed, TaskChange, TimerChange};
+use marram_session::cell::{CellInput, CellOutput, Ran, Run, Seed, TaskChange, TimerChange};
 use marram_wire::id::Port;
 use std::collections::VecDeque;
 
@@ -103,19 +103,19 @@ impl Stages {
     }
 
     /// Whom an input from outside is for. Neighbours meet when the last of the session's ports opens.
-    fn enter(&self, input: &Input, [client, server]: [bool; 2]) -> VecDeque<(usize, Fed)> {
+    fn enter(&self, input: &CellInput, [client, server]: [bool; 2]) -> VecDeque<(usize, Fed)> {
         let peer = |port: Port| Peer::from_port(port.0).expect("a session has two ports");
         let last = self.0.len() - 1;
         // Of a session without a server nothing says how that one speaks.
         let opens = |peer| Fed::Open(peer, if peer == Peer::Client { client } else { server && last == 2 });
         let side = |port: Port| if port == Port::SERVER { last } else { 0 };
         let first = match input {
-            Input::Open { port, .. } => (side(*port), opens(peer(*port))),
-            Input::Message { port, payload } => (side(*port), Fed::Message(peer(*port), payload.clone())),
-            Input::Close { port } => (side(*port), Fed::Close(peer(*port))),
-            Input::Timer { stage, token } => (usize::from(*stage), Fed::Timer(*token)),
-            Input::Task { stage, token } => (usize::from(*stage), Fed::Task(*token)),
-            Input::Gone { .. } => return VecDeque::new(),
+            CellInput::Open { port, .. } => (side(*port), opens(peer(*port))),
+            CellInput::Message { port, payload } => (side(*port), Fed::Message(peer(*port), payload.clone())),
+            CellInput::Close { port } => (side(*port), Fed::Close(peer(*port))),
+            CellInput::Timer { stage, token } => (usize::from(*stage), Fed::Timer(*token)),
+            CellInput::Task { stage, token } => (usize::from(*stage), Fed::Task(*token)),
+            CellInput::Gone { .. } => return VecDeque::new(),
         };
         let with_server = last == 2;
         let meeting = matches!(first.1, Fed::Open(peer, _) if (peer == Peer::Server) == with_server);
@@ -215,10 +215,10 @@ fn of_stage(seed: Seed, at: u8) -> Seed {
     Seed(*hasher.finalize().as_bytes())
 }
 
-fn output(port: Port, payload: Option<Bytes>) -> Output {
+fn output(port: Port, payload: Option<Bytes>) -> CellOutput {
     match payload {
-        Some(payload) => Output::Message { port, payload },
-        None => Output::Close { port },
+        Some(payload) => CellOutput::Message { port, payload },
+        None => CellOutput::Close { port },
     }
 }
 
@@ -236,7 +236,7 @@ struct Door<'a, 'r> {
     /// In order; nothing is a close.
     sent: Vec<(Peer, Option<Bytes>)>,
     /// Pauses and their ends. Machines decide on these after all that they send.
-    flow: Vec<Output>,
+    flow: Vec<CellOutput>,
 }
 
 impl Door<'_, '_> {
@@ -300,11 +300,11 @@ impl Host for Door<'_, '_> {
 
     fn pause(&mut self, peer: Peer) {
         let stage = self.number();
-        self.flow.push(Output::Pause { stage, port: Port(peer as u32) });
+        self.flow.push(CellOutput::Pause { stage, port: Port(peer as u32) });
     }
 
     fn resume(&mut self, peer: Peer) {
         let stage = self.number();
-        self.flow.push(Output::Resume { stage, port: Port(peer as u32) });
+        self.flow.push(CellOutput::Resume { stage, port: Port(peer as u32) });
     }
 }

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use marram_edge::coordinator::{
-    Change, Changes, DURABLE_LEASE_S, Lease, Refused, Reply, Request,
+    Changes, DURABLE_LEASE_S, Lease, StoreChange, StoreRefusal, StoreReply, StoreRequest,
     contents::{Claimed, PREFIX, Witnessed, decode},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,17 +76,20 @@ impl StoreJudge {
     pub(crate) fn applied(
         &mut self,
         now_ns: u64,
-        request: &Request,
-        reply: &Result<Reply, Refused>,
+        request: &StoreRequest,
+        reply: &Result<StoreReply, StoreRefusal>,
     ) -> Result<(), String> {
         self.expire(now_ns);
         let wrong = |what: &str| Err(format!("the store answers {request:?} with {reply:?}: {what}"));
         let Ok(reply) = reply else { return wrong("nothing here is beyond a limit") };
         match (request, reply) {
-            (Request::Get { .. } | Request::Range { .. }, Reply::Entries { revision, entries }) => {
+            (
+                StoreRequest::Get { .. } | StoreRequest::Range { .. },
+                StoreReply::Entries { revision, entries },
+            ) => {
                 let asked = |key: &String| match request {
-                    Request::Get { key: one } => key == one,
-                    Request::Range { prefix } => key.starts_with(prefix),
+                    StoreRequest::Get { key: one } => key == one,
+                    StoreRequest::Range { prefix } => key.starts_with(prefix),
                     _ => false,
                 };
                 let there = self.keys.iter().filter(|(key, _)| asked(key));
@@ -97,7 +100,7 @@ impl StoreJudge {
                 self.places.insert(*revision, self.changes.len());
                 Ok(())
             }
-            (Request::Write { key, expect, value, lease }, Reply::Written { revision }) => {
+            (StoreRequest::Write { key, expect, value, lease }, StoreReply::Written { revision }) => {
                 let there = self.keys.get(key).map_or(0, |slot| slot.revision);
                 if expect.is_some_and(|expect| expect != there) {
                     return wrong("it wrote upon a revision that is not there");
@@ -117,7 +120,7 @@ impl StoreJudge {
                 self.put(key, slot);
                 Ok(())
             }
-            (Request::Write { key, expect: Some(expect), .. }, Reply::Conflict { entry }) => {
+            (StoreRequest::Write { key, expect: Some(expect), .. }, StoreReply::Conflict { entry }) => {
                 let there = self.keys.get(key);
                 let said = entry.as_ref().map(|entry| (&entry.value, entry.revision));
                 if there.map_or(0, |slot| slot.revision) == *expect
@@ -127,24 +130,24 @@ impl StoreJudge {
                 }
                 Ok(())
             }
-            (Request::Grant { .. }, Reply::Granted { lease, ttl_s }) => {
+            (StoreRequest::Grant { .. }, StoreReply::Granted { lease, ttl_s }) => {
                 self.new_number(lease.0)?;
                 self.leases.insert(*lease, (*ttl_s, now_ns + s(*ttl_s)));
                 Ok(())
             }
-            (Request::KeepAlive { lease }, Reply::Kept) => match self.leases.get_mut(lease) {
+            (StoreRequest::KeepAlive { lease }, StoreReply::Kept) => match self.leases.get_mut(lease) {
                 Some((ttl_s, until_ns)) => {
                     *until_ns = now_ns + s(*ttl_s);
                     Ok(())
                 }
                 None => wrong("the lease is over"),
             },
-            (Request::Revoke { lease }, Reply::Kept) if self.leases.contains_key(lease) => {
+            (StoreRequest::Revoke { lease }, StoreReply::Kept) if self.leases.contains_key(lease) => {
                 self.end(*lease);
                 Ok(())
             }
-            (Request::KeepAlive { lease } | Request::Revoke { lease }, Reply::NoLease)
-            | (Request::Write { lease: Some(lease), .. }, Reply::NoLease)
+            (StoreRequest::KeepAlive { lease } | StoreRequest::Revoke { lease }, StoreReply::NoLease)
+            | (StoreRequest::Write { lease: Some(lease), .. }, StoreReply::NoLease)
                 if !self.leases.contains_key(lease) =>
             {
                 Ok(())
@@ -209,7 +212,7 @@ impl StoreJudge {
         let real = self.changes[place..].iter().filter(|(key, _)| key.starts_with(prefix));
         let equal = real.eq(said
             .iter()
-            .map(|Change { key, value, .. }| (key.clone(), value.clone()))
+            .map(|StoreChange { key, value, .. }| (key.clone(), value.clone()))
             .collect::<Vec<_>>()
             .iter());
         if !equal {

@@ -9,7 +9,9 @@ use crate::{
 };
 use bytes::Bytes;
 use marram_chain_algo::Record;
-use marram_session::agent::{Agent, Config, ConnectionId, In, Out, Report, Server, Target};
+use marram_session::agent::{
+    Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target,
+};
 use marram_wire::{
     frame::Code,
     id::{HostId, SessionId},
@@ -23,7 +25,7 @@ const AGENT_NAMES: u64 = 1 << 63;
 /// An agent's process.
 #[derive(Debug)]
 pub(crate) struct AgentNode {
-    config: Config,
+    config: AgentConfig,
     /// Another one in every life.
     pub(crate) host: HostId,
     machine: Option<Agent>,
@@ -48,9 +50,9 @@ pub(crate) struct AgentNode {
 impl AgentNode {
     pub(crate) fn new(plan: &Plan, agent: usize, chance: &mut Random) -> Self {
         let (serves, host) = (agent >= plan.clients, super::host(chance));
-        let config = Config {
+        let config = AgentConfig {
             servers: serves
-                .then(|| Server { name: SERVER.into(), datagrams: plan.datagrams[1], messages: false })
+                .then(|| AgentServer { name: SERVER.into(), datagrams: plan.datagrams[1], messages: false })
                 .into_iter()
                 .collect(),
             edges: u16::try_from(plan.shards.len()).expect("a few edges"),
@@ -122,7 +124,7 @@ impl World {
         let entropy = self.chance.bytes();
         let node = &mut self.agents[agent];
         node.machine = Some(Agent::new(node.config.clone(), entropy));
-        self.give_agent(agent, In::Wake);
+        self.give_agent(agent, AgentInput::Wake);
     }
 
     /// The process dies: its connections are reset by its kernel, its wires end, its memory is gone.
@@ -168,12 +170,18 @@ impl World {
         }
     }
 
-    pub(crate) fn give_agent(&mut self, agent: usize, input: In) {
+    pub(crate) fn give_agent(&mut self, agent: usize, input: AgentInput) {
         let now_ns = self.queue.now_ns();
         let node = &mut self.agents[agent];
         let Some(machine) = &mut node.machine else { return };
         let mut out = Vec::new();
-        if !matches!(input, In::Frame { .. } | In::Received { .. } | In::Written { .. } | In::Wake) {
+        if !matches!(
+            input,
+            AgentInput::Frame { .. }
+                | AgentInput::Received { .. }
+                | AgentInput::Written { .. }
+                | AgentInput::Wake
+        ) {
             self.trace.say(now_ns, || format!("A{agent} <- {input:?}"));
         }
         machine.step(now_ns + node.origin_ns, input, &mut out);
@@ -185,19 +193,21 @@ impl World {
         }
     }
 
-    fn agent_out(&mut self, agent: usize, out: Out) {
+    fn agent_out(&mut self, agent: usize, out: AgentOutput) {
         let life = self.agents[agent].life;
         match out {
-            Out::Dial { target } => self.dial(Caller::Agent(agent), target),
-            Out::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
-            Out::Send { wire, frame } => {
+            AgentOutput::Dial { target } => self.dial(Caller::Agent(agent), target),
+            AgentOutput::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
+            AgentOutput::Send { wire, frame } => {
                 let wire = index(wire.0);
                 self.watch.sent((wire, agent), Side::Agent, self.wires[wire].seat, &frame);
                 self.send(wire, Way::Up, &frame);
             }
-            Out::Connect { connection, server, .. } => self.connect_server(agent, connection, &server),
-            Out::Write { connection, bytes } => self.write(agent, connection, &bytes),
-            Out::Shutdown { connection } => {
+            AgentOutput::Connect { connection, server, .. } => {
+                self.connect_server(agent, connection, &server)
+            }
+            AgentOutput::Write { connection, bytes } => self.write(agent, connection, &bytes),
+            AgentOutput::Shutdown { connection } => {
                 if let Some(program) = self.connected(agent, connection) {
                     program.end_received = true;
                     if program.datagrams {
@@ -205,7 +215,7 @@ impl World {
                     }
                 }
             }
-            Out::Close { connection, failure } => {
+            AgentOutput::Close { connection, failure } => {
                 let service = self.connected(agent, connection).and_then(|program| program.service);
                 if let Some(failure) = &failure {
                     let end = (failure.code, &failure.reason[..]);
@@ -216,7 +226,7 @@ impl World {
                 }
                 self.close_program(agent, connection, failure.is_some());
             }
-            Out::Reading { connection, on } => {
+            AgentOutput::Reading { connection, on } => {
                 self.watch.count_if(Rare::BackPressure, !on);
                 if let Some(program) = self.connected(agent, connection) {
                     program.reading = on;
@@ -224,20 +234,20 @@ impl World {
                     self.pump(program);
                 }
             }
-            Out::WakeAt { now_ns } => {
+            AgentOutput::WakeAt { now_ns } => {
                 let node = &mut self.agents[agent];
                 node.wake_ns = now_ns;
                 self.queue.at(now_ns.saturating_sub(node.origin_ns), Event::AgentWake(agent, life, now_ns));
             }
-            Out::Report(report) => self.report(agent, &report),
+            AgentOutput::Report(report) => self.report(agent, &report),
         }
     }
 
-    fn report(&mut self, agent: usize, report: &Report) {
+    fn report(&mut self, agent: usize, report: &AgentReport) {
         self.trace.say(self.queue.now_ns(), || format!("A{agent} reports {report:?}"));
         let sessions = &mut self.agents[agent].sessions;
         match report {
-            Report::Owned { session, app, target, .. } => {
+            AgentReport::Owned { session, app, target, .. } => {
                 sessions.insert(*session, true);
                 if app == Service::Bare.name() {
                     self.causes.bare.insert(*session);
@@ -245,11 +255,11 @@ impl World {
                 let home = self.agents[agent].homeward.remove(session);
                 self.watch.count_if(Rare::WentHome, home == Some(*target));
             }
-            Report::Orphaned { session, .. } => {
+            AgentReport::Orphaned { session, .. } => {
                 sessions.insert(*session, false);
             }
-            Report::ZombieRefused { .. } => self.watch.count_if(Rare::ZombieRefused, true),
-            Report::Ended { session, code, reason, lingered } => {
+            AgentReport::ZombieRefused { .. } => self.watch.count_if(Rare::ZombieRefused, true),
+            AgentReport::Ended { session, code, reason, lingered } => {
                 let begun = sessions.remove(session).is_some();
                 self.watch.count_if(Rare::LingerExpired, *lingered);
                 // Of one that never had an owner here the programs tell: a client that is turned away sees a reset. No end of
@@ -260,13 +270,13 @@ impl World {
                     self.judge_end(&name, (*code, reason), Some(*session), None);
                 }
             }
-            Report::FailingBack { session, target } => {
+            AgentReport::FailingBack { session, target } => {
                 self.agents[agent].homeward.insert(*session, *target);
             }
-            Report::OtherDomain { .. } => {
+            AgentReport::OtherDomain { .. } => {
                 self.violations.push(format!("{report:?}, and all edges have the same secret"));
             }
-            Report::EdgeUp { .. } | Report::EdgeDown { .. } | Report::Waiting { .. } => {}
+            AgentReport::EdgeUp { .. } | AgentReport::EdgeDown { .. } | AgentReport::Waiting { .. } => {}
         }
     }
 
@@ -351,22 +361,25 @@ impl World {
                 let [.., a, b, c] = connection.0.to_be_bytes();
                 let client = Some(([10, a, b, c], 40_000).into());
                 let origin = Some(Origin { client, local: None, listener: app.clone() });
-                self.give_agent(agent, In::Accepted { connection, app, datagrams, messages: false, origin });
+                self.give_agent(
+                    agent,
+                    AgentInput::Accepted { connection, app, datagrams, messages: false, origin },
+                );
             }
             Act::Answer(true) => {
                 let first_ns = of.first_write_ns();
                 self.queue.after(first_ns, Event::Act(program, Act::Write));
-                self.give_agent(agent, In::Connected { connection });
+                self.give_agent(agent, AgentInput::Connected { connection });
             }
             Act::Answer(false) => {
                 self.causes.server_refused = true;
                 (of.closed, of.excused) = (Some(true), true);
                 self.agents[agent].connections.remove(&connection);
-                self.give_agent(agent, In::ConnectFailed { connection, reason: "refused".into() });
+                self.give_agent(agent, AgentInput::ConnectFailed { connection, reason: "refused".into() });
             }
             Act::Write => self.program_writes(program),
             Act::Pump => self.read_program(program),
-            Act::Took(bytes) => self.give_agent(agent, In::Written { connection, bytes }),
+            Act::Took(bytes) => self.give_agent(agent, AgentInput::Written { connection, bytes }),
         }
     }
 
@@ -382,7 +395,7 @@ impl World {
             self.programs[program].excused = true;
             let life = self.agents[agent].life;
             self.agents[agent].connections.remove(&connection);
-            self.queue.after(0, Event::Agent(agent, life, In::Broken { connection }));
+            self.queue.after(0, Event::Agent(agent, life, AgentInput::Broken { connection }));
         } else {
             self.pump(program);
         }
@@ -406,7 +419,7 @@ impl World {
                 self.note(&[4, program as u64, bytes.len() as u64], &[], || {
                     format!("P{program} sends {} B", bytes.len())
                 });
-                self.give_agent(agent, In::Received { connection, bytes });
+                self.give_agent(agent, AgentInput::Received { connection, bytes });
                 self.pump(program);
             }
             Taken::End => {
@@ -415,7 +428,7 @@ impl World {
                 let orphaned = node.visits == 1 && node.sessions.values().any(|owned| !owned);
                 self.watch.count_if(Rare::CloseDuringRecovery, orphaned);
                 self.watch.see(Moment::EndOfInput, None);
-                self.give_agent(agent, In::EndOfInput { connection });
+                self.give_agent(agent, AgentInput::EndOfInput { connection });
             }
             Taken::Nothing => {}
         }

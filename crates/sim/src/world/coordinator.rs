@@ -9,12 +9,12 @@ use crate::{
 };
 use bytes::Bytes;
 use marram_edge::{
-    api::{Saw, Seek, Testified},
+    api::{WitnessAnswer, WitnessQuery, WitnessReport},
     control,
     coordinator::{
-        Ask, AskAnswer, Change, Changes, Client, Config, Failure, In, Out, Parts, Refused, Reply, Request,
-        State, Store,
-        contents::{Claimed, Held, Registration, Subject, edge_key, encode, images_key},
+        Ask, AskAnswer, Changes, CoordinatorClient, CoordinatorConfig, CoordinatorInput, CoordinatorOutput,
+        CoordinatorState, Parts, Store, StoreChange, StoreFailure, StoreRefusal, StoreReply, StoreRequest,
+        contents::{Claimed, HeldImage, Registration, Subject, edge_key, encode, images_key},
     },
 };
 use marram_wire::id::Generation;
@@ -73,7 +73,7 @@ struct Claim {
 /// Why a client was asked.
 #[derive(Clone, Debug)]
 enum Asker {
-    Shard(u8, Seek),
+    Shard(u8, WitnessQuery),
     Nobody,
     Claim(usize),
 }
@@ -81,9 +81,9 @@ enum Asker {
 /// A client and what its supervisor knows of it.
 #[derive(Debug)]
 pub(crate) struct ClientNode {
-    client: Client,
+    client: CoordinatorClient,
     here: Registration,
-    held: Vec<Held>,
+    held: Vec<HeldImage>,
     asked: BTreeMap<u64, Asker>,
     tags: u64,
     /// Requests without an answer.
@@ -121,7 +121,7 @@ impl World {
             return;
         }
         let (name, life) = (format!("edge-{edge}"), self.store_chance.below(u64::MAX));
-        let config = Config { edge: name, lease_s: LEASE_S, salt: life };
+        let config = CoordinatorConfig { edge: name, lease_s: LEASE_S, salt: life };
         let shards = u8::try_from(self.edges[edge].shards.len()).expect("a few shards");
         let here = Registration {
             life,
@@ -133,9 +133,9 @@ impl World {
             draining: false,
         };
         let held =
-            self.plan.apps.iter().map(|app| Held { app: app.name.clone(), image: app.image }).collect();
+            self.plan.apps.iter().map(|app| HeldImage { app: app.name.clone(), image: app.image }).collect();
         let node = ClientNode {
-            client: Client::new(config, self.queue.now_ns()),
+            client: CoordinatorClient::new(config, self.queue.now_ns()),
             here,
             held,
             asked: BTreeMap::new(),
@@ -147,8 +147,8 @@ impl World {
         };
         let (here, held) = (node.here.clone(), node.held.clone());
         self.edges[edge].client = Some(node);
-        self.give_client(edge, In::Here(here));
-        self.give_client(edge, In::Holds(held));
+        self.give_client(edge, CoordinatorInput::Here(here));
+        self.give_client(edge, CoordinatorInput::Holds(held));
     }
 
     /// How many sessions the edge has, and who stands by for them, in the parts that changed.
@@ -157,7 +157,7 @@ impl World {
         if node.here.sessions != sessions {
             node.here.sessions = sessions;
             let here = node.here.clone();
-            self.give_client(edge, In::Here(here));
+            self.give_client(edge, CoordinatorInput::Here(here));
         }
     }
 
@@ -165,11 +165,11 @@ impl World {
         let Some(node) = &mut self.edges[edge].client else { return };
         if version > node.listed {
             node.listed = version;
-            self.give_client(edge, In::Listed(parts));
+            self.give_client(edge, CoordinatorInput::Listed(parts));
         }
     }
 
-    fn give_client(&mut self, edge: usize, input: In) {
+    fn give_client(&mut self, edge: usize, input: CoordinatorInput) {
         let now_ns = self.queue.now_ns();
         let Some(node) = &mut self.edges[edge].client else { return };
         let mut out = Vec::new();
@@ -179,16 +179,16 @@ impl World {
         }
     }
 
-    fn client_out(&mut self, edge: usize, out: Out) {
+    fn client_out(&mut self, edge: usize, out: CoordinatorOutput) {
         let life = self.edges[edge].life;
         match out {
-            Out::Send { tag, request } => self.send_request(edge, tag, request),
-            Out::Watch { watch, prefix, since } => {
+            CoordinatorOutput::Send { tag, request } => self.send_request(edge, tag, request),
+            CoordinatorOutput::Watch { watch, prefix, since } => {
                 let delay_ns = self.store_chance.magnitude(10 * US, 20 * MS);
                 self.queue.after(delay_ns, Event::WatchStore { edge, life, watch, prefix, since });
             }
-            Out::Asked { tag, answer } => self.asked(edge, tag, answer),
-            Out::WakeAt { mono_ns } => {
+            CoordinatorOutput::Asked { tag, answer } => self.asked(edge, tag, answer),
+            CoordinatorOutput::WakeAt { mono_ns } => {
                 let now_ns = self.queue.now_ns();
                 let Some(node) = &mut self.edges[edge].client else { return };
                 node.wake_ns = mono_ns;
@@ -196,20 +196,20 @@ impl World {
                     self.queue.at(mono_ns.max(now_ns), Event::ClientWake(edge, life, mono_ns));
                 }
             }
-            Out::Log(level, text) => {
+            CoordinatorOutput::Log(level, text) => {
                 self.trace.say(self.queue.now_ns(), || format!("E{edge} client log {level}: {text}"));
             }
-            Out::Changed | Out::Left => {}
+            CoordinatorOutput::Changed | CoordinatorOutput::Left => {}
         }
     }
 
     /// On its way a request is lost, comes after it was given up, or comes twice.
-    fn send_request(&mut self, edge: usize, tag: u64, request: Request) {
+    fn send_request(&mut self, edge: usize, tag: u64, request: StoreRequest) {
         let life = self.edges[edge].life;
         if let Some(node) = &mut self.edges[edge].client {
             node.sent.insert(tag);
         }
-        let given_up = Err(Failure::Unreachable("no answer in time".into()));
+        let given_up = Err(StoreFailure::Unreachable("no answer in time".into()));
         self.queue.after(PATIENCE_NS, Event::FromStore { edge, life, tag, result: given_up });
         let settling = self.coordinator.as_ref().is_some_and(|node| node.settling);
         let fate = if settling { 100 } else { self.store_chance.below(100) };
@@ -233,7 +233,7 @@ impl World {
     }
 
     /// A request reaches the store.
-    pub(crate) fn reach_store(&mut self, (edge, life, tag): (usize, u32, u64), request: Request) {
+    pub(crate) fn reach_store(&mut self, (edge, life, tag): (usize, u32, u64), request: StoreRequest) {
         let now_ns = self.queue.now_ns();
         let Some(node) = &mut self.coordinator else { return };
         if node.frozen {
@@ -252,10 +252,10 @@ impl World {
         self.trace.say(now_ns, || format!("store: E{edge} #{tag} {request:?} -> {reply:?}"));
         self.violations.extend(judged.err());
         self.judge_claim(&request, &reply);
-        let result = reply.map_err(|refused| Failure::Refused(refused.to_string()));
+        let result = reply.map_err(|refused| StoreFailure::Refused(refused.to_string()));
         let lost =
             !self.coordinator.as_ref().is_some_and(|node| node.settling) && self.store_chance.percent(4);
-        self.watch.count_if(Rare::AnswerLost, lost && matches!(request, Request::Write { .. }));
+        self.watch.count_if(Rare::AnswerLost, lost && matches!(request, StoreRequest::Write { .. }));
         if !lost {
             let delay_ns = self.store_chance.magnitude(10 * US, 20 * MS);
             self.queue.after(delay_ns, Event::FromStore { edge, life, tag, result });
@@ -263,23 +263,23 @@ impl World {
         self.tell_watchers();
     }
 
-    pub(crate) fn answer_client(&mut self, edge: usize, tag: u64, result: Result<Reply, Failure>) {
+    pub(crate) fn answer_client(&mut self, edge: usize, tag: u64, result: Result<StoreReply, StoreFailure>) {
         let waited = self.edges[edge].client.as_mut().is_some_and(|node| node.sent.remove(&tag));
         if waited {
-            self.give_client(edge, In::Answered { tag, result });
+            self.give_client(edge, CoordinatorInput::Answered { tag, result });
         }
     }
 
     pub(crate) fn client_wake(&mut self, edge: usize, at_ns: u64) {
         if self.edges[edge].client.as_ref().is_some_and(|node| node.wake_ns == at_ns) {
-            self.give_client(edge, In::Wake);
+            self.give_client(edge, CoordinatorInput::Wake);
         }
     }
 
-    pub(crate) fn client_news(&mut self, edge: usize, watch: u64, changes: Option<Vec<Change>>) {
+    pub(crate) fn client_news(&mut self, edge: usize, watch: u64, changes: Option<Vec<StoreChange>>) {
         let input = match changes {
-            Some(changes) => In::Watched { watch, changes },
-            None => In::WatchEnded { watch, why: "the connection is gone".into() },
+            Some(changes) => CoordinatorInput::Watched { watch, changes },
+            None => CoordinatorInput::WatchEnded { watch, why: "the connection is gone".into() },
         };
         self.give_client(edge, input);
     }
@@ -409,25 +409,25 @@ impl World {
         node.tags += 1;
         let tag = node.tags;
         node.asked.insert(tag, asker);
-        self.give_client(edge, In::Ask { tag, ask });
+        self.give_client(edge, CoordinatorInput::Ask { tag, ask });
     }
 
     /// A shard asks what a client was seen to have.
-    pub(crate) fn ask_witness(&mut self, edge: usize, shard: u8, seek: Seek) {
+    pub(crate) fn ask_witness(&mut self, edge: usize, shard: u8, seek: WitnessQuery) {
         let ask = Ask::Witnessed { session: seek.session };
         self.ask(edge, Asker::Shard(shard, seek), ask);
     }
 
     /// An edge says what a client has.
-    pub(crate) fn tell_witness(&mut self, edge: usize, saw: Saw) {
-        let Saw { session, seen } = saw;
+    pub(crate) fn tell_witness(&mut self, edge: usize, saw: WitnessReport) {
+        let WitnessReport { session, seen } = saw;
         self.ask(edge, Asker::Nobody, Ask::Witness { session, seen });
     }
 
     fn asked(&mut self, edge: usize, tag: u64, answer: AskAnswer) {
         let asker = self.edges[edge].client.as_mut().and_then(|node| node.asked.remove(&tag));
         match asker {
-            Some(Asker::Shard(shard, Seek { session, generation })) => {
+            Some(Asker::Shard(shard, WitnessQuery { session, generation })) => {
                 let (seen, away) = match answer {
                     AskAnswer::Witnessed(seen) => (seen, None),
                     AskAnswer::Away(why) => (None, Some(why)),
@@ -440,8 +440,8 @@ impl World {
                 self.watch.count_if(Rare::WitnessVouched, seen.is_some());
                 let said = if away.is_some() { None } else { Some(seen.clone().map(|seen| seen.log_end)) };
                 self.watch.testified(session, generation, said);
-                let testified = Testified { session, generation, seen, away };
-                self.give_control(edge, control::In::Testified { shard, testified });
+                let testified = WitnessAnswer { session, generation, seen, away };
+                self.give_control(edge, control::ControlInput::WitnessAnswer { shard, testified });
             }
             Some(Asker::Claim(claim)) => self.claimed(claim, answer),
             Some(Asker::Nobody) | None => {}
@@ -525,8 +525,10 @@ impl World {
     }
 
     /// No claim was written upon another holder than the one that it named.
-    fn judge_claim(&mut self, request: &Request, reply: &Result<Reply, Refused>) {
-        let (Request::Write { key, .. }, Ok(Reply::Written { .. })) = (request, reply) else { return };
+    fn judge_claim(&mut self, request: &StoreRequest, reply: &Result<StoreReply, StoreRefusal>) {
+        let (StoreRequest::Write { key, .. }, Ok(StoreReply::Written { .. })) = (request, reply) else {
+            return;
+        };
         let Some(store) = &self.coordinator else { return };
         let Some(holders) = store.judge.holders.get(key) else { return };
         let Some((to, before)) = holders.split_last() else { return };
@@ -580,7 +582,7 @@ impl World {
                 };
                 !it.is_up() || it.stands_still() || there(node)
             });
-            let wrong = match (node.client.state() == &State::There, registered && holds, known) {
+            let wrong = match (node.client.state() == &CoordinatorState::There, registered && holds, known) {
                 (false, ..) => "never found the coordinator again",
                 (_, false, _) => "has something else at the coordinator than it believes",
                 (.., false) => "does not know an edge that is registered",

@@ -8,12 +8,12 @@ use crate::{
     watch::{Rare, Side},
 };
 use marram_edge::{
-    api::{FromShard, In, Now, Out, ToShard, Wish},
-    control::{self, Answer, Control, Request},
+    api::{FromShard, Now, RecordRequest, ShardInput, ShardOutput, ToShard},
+    control::{self, Control, ControlAnswer, ControlRequest},
     shard::Shard,
 };
 use marram_session::{
-    cell::{CellId, Input},
+    cell::{CellId, CellInput},
     replay::Gathered,
 };
 use marram_wire::{id::Port, limits::LOG_SIZE_MAX, recording::Recording, seal::DomainSecret};
@@ -79,7 +79,7 @@ impl ShardNode {
 /// An edge's machine with its supervisor.
 #[derive(Debug)]
 pub(crate) struct EdgeNode {
-    config: control::Config,
+    config: control::ControlConfig,
     habits: Habits,
     control: Option<Control>,
     pub(crate) life: u32,
@@ -111,7 +111,7 @@ impl EdgeNode {
             cells: Cells::new(habits),
             answers_ns: BTreeMap::new(),
         };
-        let config = control::Config {
+        let config = control::ControlConfig {
             edge: format!("edge-{edge}"),
             shards: plan.shards[edge],
             sessions_max: 0,
@@ -179,7 +179,10 @@ impl World {
         node.control = Some(Control::new(node.config.clone()));
         self.start_client(edge);
         for (tag, app) in (0..).zip(self.plan.apps.clone()) {
-            self.give_control(edge, control::In::Request { tag, request: Request::Deploy(app) });
+            self.give_control(
+                edge,
+                control::ControlInput::Request { tag, request: ControlRequest::Deploy(app) },
+            );
         }
         for shard in 0..self.edges[edge].shards.len() {
             self.start_shard(Seat { edge, shard });
@@ -199,7 +202,7 @@ impl World {
         node.cells = Cells::new(habits);
         node.answers_ns.clear();
         let shard = u8::try_from(seat.shard).expect("a few shards");
-        self.give_control(seat.edge, control::In::ShardUp { shard });
+        self.give_control(seat.edge, control::ControlInput::ShardUp { shard });
     }
 
     /// The machine stops: nothing of it remains but what is on its way.
@@ -250,7 +253,8 @@ impl World {
     pub(crate) fn restart_shard(&mut self, seat: Seat) {
         let (edge_life, life) = (self.edges[seat.edge].life, self.shard(seat).life);
         let shard = u8::try_from(seat.shard).expect("a few shards");
-        self.queue.after(MS, Event::Control(seat.edge, edge_life, control::In::ShardDown { shard }));
+        self.queue
+            .after(MS, Event::Control(seat.edge, edge_life, control::ControlInput::ShardDown { shard }));
         let delay_ns = 2 * MS + self.chance.below(100 * MS);
         self.queue.after(delay_ns, Event::StartShard(seat, life));
     }
@@ -280,21 +284,21 @@ impl World {
         }
     }
 
-    pub(crate) fn give_control(&mut self, edge: usize, input: control::In) {
+    pub(crate) fn give_control(&mut self, edge: usize, input: control::ControlInput) {
         let Some(control) = &mut self.edges[edge].control else { return };
         let mut out = Vec::new();
         control.step(input, &mut out);
         for out in out {
             match out {
-                control::Out::ToShard { shard, message } => self.tell_shard(edge, shard, &message),
-                control::Out::Answer { tag, answer } => self.answered(edge, tag, answer),
-                control::Out::Fetch { image } => unreachable!("nobody is there to ask for {image}"),
-                control::Out::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
-                control::Out::TellWitness(saw) => self.tell_witness(edge, saw),
-                control::Out::Log(level, text) => {
+                control::ControlOutput::ToShard { shard, message } => self.tell_shard(edge, shard, &message),
+                control::ControlOutput::Answer { tag, answer } => self.answered(edge, tag, answer),
+                control::ControlOutput::Fetch { image } => unreachable!("nobody is there to ask for {image}"),
+                control::ControlOutput::AskWitness { shard, seek } => self.ask_witness(edge, shard, seek),
+                control::ControlOutput::TellWitness(saw) => self.tell_witness(edge, saw),
+                control::ControlOutput::Log(level, text) => {
                     self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level}: {text}"));
                 }
-                control::Out::Drained => self.watch.count_if(Rare::EdgeDrained, true),
+                control::ControlOutput::Drained => self.watch.count_if(Rare::EdgeDrained, true),
             }
         }
     }
@@ -303,19 +307,22 @@ impl World {
         let message = ToShard::decode(message.to_bytes()).expect("control speaks this build's language");
         let seat = Seat { edge, shard: usize::from(shard) };
         let life = self.shard(seat).life;
-        self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(In::Control(message))));
+        self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(ShardInput::Control(message))));
     }
 
     /// Asks every edge what it holds.
     pub(crate) fn sample(&mut self) {
         for edge in 0..self.edges.len() {
-            let request = control::In::Request { tag: SAMPLE_TAG, request: Request::Sessions };
+            let request =
+                control::ControlInput::Request { tag: SAMPLE_TAG, request: ControlRequest::Sessions };
             let life = self.edges[edge].life;
             self.queue.after(0, Event::Control(edge, life, request));
             if let Some(client) = &self.edges[edge].client {
-                let request = Request::Placements(client.listed);
-                self.queue
-                    .after(0, Event::Control(edge, life, control::In::Request { tag: LIST_TAG, request }));
+                let request = ControlRequest::Placements(client.listed);
+                self.queue.after(
+                    0,
+                    Event::Control(edge, life, control::ControlInput::Request { tag: LIST_TAG, request }),
+                );
             }
         }
         self.queue.after(super::SAMPLE_NS, Event::Sample);
@@ -323,12 +330,12 @@ impl World {
 
     pub(crate) fn ask_to_kill(&mut self, edge: usize) {
         let life = self.edges[edge].life;
-        let request = control::In::Request { tag: KILL_TAG, request: Request::Sessions };
+        let request = control::ControlInput::Request { tag: KILL_TAG, request: ControlRequest::Sessions };
         self.queue.after(0, Event::Control(edge, life, request));
     }
 
-    fn answered(&mut self, edge: usize, tag: u64, answer: Answer) {
-        if let Answer::Refused(why) = &answer
+    fn answered(&mut self, edge: usize, tag: u64, answer: ControlAnswer) {
+        if let ControlAnswer::Refused(why) = &answer
             && tag == RECORD_TAG
         {
             let told =
@@ -340,8 +347,8 @@ impl World {
             self.watch.count_if(Rare::RecordingGivenUp, !unprotected);
         }
         let rows = match answer {
-            Answer::Sessions(rows, _) => rows,
-            Answer::Placements(version, parts) => return self.list_standbys(edge, version, parts),
+            ControlAnswer::Sessions(rows, _) => rows,
+            ControlAnswer::Placements(version, parts) => return self.list_standbys(edge, version, parts),
             _ => return,
         };
         if tag == SAMPLE_TAG {
@@ -349,9 +356,9 @@ impl World {
         }
         if tag == SAMPLE_TAG && self.plan.records {
             for row in &rows {
-                let request = Request::Record(row.session, false);
+                let request = ControlRequest::Record(row.session, false);
                 let life = self.edges[edge].life;
-                let input = control::In::Request { tag: RECORD_TAG, request };
+                let input = control::ControlInput::Request { tag: RECORD_TAG, request };
                 self.queue.after(0, Event::Control(edge, life, input));
             }
         }
@@ -359,9 +366,10 @@ impl World {
             && let Some(row) = rows.first()
         {
             self.causes.killed.insert(row.session);
-            let request = Request::Kill(row.session, "an operator's wish".into());
+            let request = ControlRequest::Kill(row.session, "an operator's wish".into());
             let life = self.edges[edge].life;
-            self.queue.after(0, Event::Control(edge, life, control::In::Request { tag: 0, request }));
+            self.queue
+                .after(0, Event::Control(edge, life, control::ControlInput::Request { tag: 0, request }));
         }
         for row in rows.iter().filter(|row| row.uncovered_bytes > LOG_SIZE_MAX) {
             let text = format!("E{edge} holds {} B of log for {}", row.uncovered_bytes, row.session);
@@ -369,14 +377,20 @@ impl World {
         }
     }
 
-    pub(crate) fn give_shard(&mut self, seat: Seat, input: In) {
+    pub(crate) fn give_shard(&mut self, seat: Seat, input: ShardInput) {
         let now_ns = self.queue.now_ns();
         let edge = &mut self.edges[seat.edge];
         let node = &mut edge.shards[seat.shard];
         let Some(machine) = &mut node.machine else { return };
         let elapsed_ns = i64::try_from(now_ns).expect("a short history");
         let now = Now { mono_ns: now_ns + node.origin_ns, unix_ns: EPOCH_NS + elapsed_ns + edge.skew_ns };
-        if !matches!(input, In::Frame { .. } | In::Ran(_) | In::Wake | In::Control(ToShard::List(_))) {
+        if !matches!(
+            input,
+            ShardInput::Frame { .. }
+                | ShardInput::Ran(_)
+                | ShardInput::Wake
+                | ShardInput::Control(ToShard::List(_))
+        ) {
             self.trace.say(now_ns, || format!("{seat} <- {}", words(&input)));
         }
         let mut out = Vec::new();
@@ -386,10 +400,10 @@ impl World {
         }
     }
 
-    fn shard_out(&mut self, seat: Seat, out: Out) {
+    fn shard_out(&mut self, seat: Seat, out: ShardOutput) {
         let life = self.shard(seat).life;
         match out {
-            Out::Send { wire, frame } => {
+            ShardOutput::Send { wire, frame } => {
                 let wire = usize::try_from(wire.0).expect("wires are named by their place");
                 match self.wires[wire].caller {
                     Caller::Agent(agent) => {
@@ -400,23 +414,23 @@ impl World {
                     Caller::Recorder => self.send(wire, Way::Down, &frame),
                 }
             }
-            Out::Dial { target } => self.dial(Caller::Shard(seat), target),
-            Out::CloseWire { wire } => {
+            ShardOutput::Dial { target } => self.dial(Caller::Shard(seat), target),
+            ShardOutput::CloseWire { wire } => {
                 let index = usize::try_from(wire.0).expect("wires are named by their place");
                 let way = match self.wires[index].caller {
                     Caller::Agent(_) | Caller::Recorder => Way::Down,
                     Caller::Shard(caller) => way_from(seat, caller),
                 };
                 self.close_wire(index, way);
-                self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(In::WireDown { wire })));
+                self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(ShardInput::WireDown { wire })));
             }
-            Out::WakeAt { mono_ns } => {
+            ShardOutput::WakeAt { mono_ns } => {
                 let node = self.shard_mut(seat);
                 node.wake_ns = mono_ns;
                 let at_ns = mono_ns.saturating_sub(node.origin_ns);
                 self.queue.at(at_ns, Event::ShardWake(seat, life, mono_ns));
             }
-            Out::Control(message) => {
+            ShardOutput::Control(message) => {
                 let message =
                     FromShard::decode(message.to_bytes()).expect("shards speak this build's language");
                 if let FromShard::Note(note) = &message {
@@ -424,77 +438,77 @@ impl World {
                 }
                 let shard = u8::try_from(seat.shard).expect("a few shards");
                 let edge_life = self.edges[seat.edge].life;
-                let input = control::In::FromShard { shard, message };
+                let input = control::ControlInput::FromShard { shard, message };
                 self.queue.after(PIPE_NS, Event::Control(seat.edge, edge_life, input));
             }
-            Out::Start { .. }
-            | Out::Restore { .. }
-            | Out::Advance { .. }
-            | Out::Part { .. }
-            | Out::Run(_)
-            | Out::Copy { .. }
-            | Out::Checkpoint { .. }
-            | Out::Hash { .. }
-            | Out::Record { .. }
-            | Out::Remove { .. } => self.execute(seat, out),
+            ShardOutput::Start { .. }
+            | ShardOutput::Restore { .. }
+            | ShardOutput::Advance { .. }
+            | ShardOutput::Part { .. }
+            | ShardOutput::Run(_)
+            | ShardOutput::Copy { .. }
+            | ShardOutput::Checkpoint { .. }
+            | ShardOutput::Hash { .. }
+            | ShardOutput::Record { .. }
+            | ShardOutput::Remove { .. } => self.execute(seat, out),
         }
     }
 
     /// Does an executor's work at once and lets the answer come later.
-    fn execute(&mut self, seat: Seat, out: Out) {
+    fn execute(&mut self, seat: Seat, out: ShardOutput) {
         let cells = &mut self.edges[seat.edge].shards[seat.shard].cells;
         match out {
-            Out::Start { cell, session, image, seed, .. } => {
+            ShardOutput::Start { cell, session, image, seed, .. } => {
                 let session = session.expect("no cell here is shared");
                 let result = cells.start(cell, session, (image, seed), &mut self.past);
-                self.answer(seat, cell, In::Started { cell, result });
+                self.answer(seat, cell, ShardInput::Started { cell, result });
             }
-            Out::Restore { cell, session, image, keys, checkpoints, .. } => {
+            ShardOutput::Restore { cell, session, image, keys, checkpoints, .. } => {
                 cells.expect(cell, Restoring::new(session, image, keys, checkpoints));
             }
-            Out::Advance { cell, meta } => cells.expect_more(cell, meta),
-            Out::Part { cell, bytes } => {
+            ShardOutput::Advance { cell, meta } => cells.expect_more(cell, meta),
+            ShardOutput::Part { cell, bytes } => {
                 if let Some(restoring) = cells.gather(cell, &bytes) {
                     let (session, count) = (restoring.session, restoring.checkpoints.len());
                     let result = cells.restore(cell, restoring, &mut self.past);
                     self.watch.restored(seat, cell, session, count);
-                    self.answer(seat, cell, In::Restored { cell, result });
+                    self.answer(seat, cell, ShardInput::Restored { cell, result });
                 }
             }
-            Out::Run(run) => {
+            ShardOutput::Run(run) => {
                 let Some((ran, seen)) = cells.run(&run, &mut self.past) else { return };
                 self.note(&[6, run.cell.0, ran.outputs.len() as u64], &[], || {
                     format!("{seat} {:?} {} outputs, {seen:?}", run.cell, ran.outputs.len())
                 });
                 self.watch.ran(seat, run.cell, &ran, seen);
-                let opens_server = matches!(run.input, Input::Open { port: Port::SERVER, .. });
+                let opens_server = matches!(run.input, CellInput::Open { port: Port::SERVER, .. });
                 let extra_ns = if opens_server { self.plan.open_ns } else { 0 };
-                self.answer_later(seat, run.cell, In::Ran(ran), extra_ns);
+                self.answer_later(seat, run.cell, ShardInput::Ran(ran), extra_ns);
             }
-            Out::Copy { cell, base } => cells.copy(cell, base, &mut self.past),
-            Out::Checkpoint { cell, header, seal } => {
+            ShardOutput::Copy { cell, base } => cells.copy(cell, base, &mut self.past),
+            ShardOutput::Checkpoint { cell, header, seal } => {
                 let result = cells.checkpoint(cell, &header, &seal);
                 self.watch.sealed(seat, &header);
                 let number = header.number;
                 let delay_ns = self.chance.below(20 * self.plan.handler_ns);
                 let life = self.shard(seat).life;
-                let input = In::Checkpointed { cell, number, result };
+                let input = ShardInput::Checkpointed { cell, number, result };
                 self.queue.after(delay_ns, Event::Shard(seat, life, Box::new(input)));
             }
-            Out::Hash { cell } => cells.hash(cell),
-            Out::Record { wish, gathered, edge, unix_ns } => {
+            ShardOutput::Hash { cell } => cells.hash(cell),
+            ShardOutput::Record { request, gathered, edge, unix_ns } => {
                 let state = gathered.cell.and_then(|cell| cells.hashed(cell));
-                self.keep_recording(seat, wish, *gathered, (edge, unix_ns, state));
+                self.keep_recording(seat, request, *gathered, (edge, unix_ns, state));
             }
-            Out::Remove { cell } => {
+            ShardOutput::Remove { cell } => {
                 cells.remove(cell, &mut self.past);
                 self.shard_mut(seat).answers_ns.remove(&cell);
             }
-            Out::Send { .. }
-            | Out::CloseWire { .. }
-            | Out::WakeAt { .. }
-            | Out::Dial { .. }
-            | Out::Control(_) => {}
+            ShardOutput::Send { .. }
+            | ShardOutput::CloseWire { .. }
+            | ShardOutput::WakeAt { .. }
+            | ShardOutput::Dial { .. }
+            | ShardOutput::Control(_) => {}
         }
     }
 
@@ -502,7 +516,7 @@ impl World {
     fn keep_recording(
         &mut self,
         seat: Seat,
-        wish: Wish,
+        wish: RecordRequest,
         gathered: Gathered,
         (edge, unix_ns, state): (String, i64, Option<[u8; 32]>),
     ) {
@@ -524,16 +538,16 @@ impl World {
             self.violations.push(format!("{seat}: a recording of {session} is of no use: {why}"));
         }
         let life = self.shard(seat).life;
-        let input = In::Recorded { session, tag: wish.tag, result };
+        let input = ShardInput::Recorded { session, tag: wish.tag, result };
         self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(input)));
     }
 
     /// Answers of one cell come in order, those of several in any.
-    fn answer(&mut self, seat: Seat, cell: CellId, input: In) {
+    fn answer(&mut self, seat: Seat, cell: CellId, input: ShardInput) {
         self.answer_later(seat, cell, input, 0);
     }
 
-    fn answer_later(&mut self, seat: Seat, cell: CellId, input: In, extra_ns: u64) {
+    fn answer_later(&mut self, seat: Seat, cell: CellId, input: ShardInput, extra_ns: u64) {
         let usual_ns = self.plan.handler_ns;
         let slow = self.chance.percent(1);
         let delay_ns = extra_ns + self.chance.below(if slow { 50 * usual_ns } else { usual_ns });
@@ -552,12 +566,12 @@ fn way_from(seat: Seat, caller: Seat) -> Way {
 }
 
 /// An input in a few words.
-fn words(input: &In) -> String {
+fn words(input: &ShardInput) -> String {
     match input {
-        In::Checkpointed { cell, number, result } => {
+        ShardInput::Checkpointed { cell, number, result } => {
             format!("Checkpointed {cell:?} #{number}: {:?}", result.as_ref().map(bytes::Bytes::len))
         }
-        In::Restored { cell, result } => {
+        ShardInput::Restored { cell, result } => {
             format!("Restored {cell:?}: {:?}", result.as_ref().map(|header| header.log_offset))
         }
         other => format!("{other:?}"),

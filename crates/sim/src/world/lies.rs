@@ -3,12 +3,12 @@
 
 use crate::random::Random;
 use bytes::Bytes;
-use marram_session::recorder::Out;
+use marram_session::recorder::RecorderOutput;
 use marram_wire::frame::{Channel, CheckpointMeta, Credit, Frame, KeptInput, Recalled};
 use std::ops::Range;
 
 /// What the recorder is about to send, with lies in it. Returns how many.
-pub(super) fn lie(chance: &mut Random, out: &mut Vec<Out>) -> u64 {
+pub(super) fn lie(chance: &mut Random, out: &mut Vec<RecorderOutput>) -> u64 {
     let mut lies = 0;
     let mut at = 0;
     while at < out.len() {
@@ -29,33 +29,33 @@ pub(super) fn lie(chance: &mut Random, out: &mut Vec<Out>) -> u64 {
     lies
 }
 
-fn frame(out: &[Out], at: usize) -> Option<&Frame> {
+fn frame(out: &[RecorderOutput], at: usize) -> Option<&Frame> {
     match out.get(at) {
-        Some(Out::Send { frame, .. }) => Some(frame),
+        Some(RecorderOutput::Send { frame, .. }) => Some(frame),
         _ => None,
     }
 }
 
-fn frame_mut(out: &mut [Out], at: usize) -> Option<&mut Frame> {
+fn frame_mut(out: &mut [RecorderOutput], at: usize) -> Option<&mut Frame> {
     match out.get_mut(at) {
-        Some(Out::Send { frame, .. }) => Some(frame),
+        Some(RecorderOutput::Send { frame, .. }) => Some(frame),
         _ => None,
     }
 }
 
-fn of_channel(out: &Out, channel: Channel) -> bool {
+fn of_channel(out: &RecorderOutput, channel: Channel) -> bool {
     match out {
-        Out::Send { frame: Frame::Recalled(it), .. } => it.channel == channel,
-        Out::Send { frame: Frame::LogPart(it), .. } => it.channel == channel,
-        Out::Send { frame: Frame::KeptInput(it), .. } => it.channel == channel,
-        Out::Send { frame: Frame::CheckpointBegin(it), .. } => it.channel == channel,
-        Out::Send { frame: Frame::CheckpointPart(it), .. } => it.channel == channel,
+        RecorderOutput::Send { frame: Frame::Recalled(it), .. } => it.channel == channel,
+        RecorderOutput::Send { frame: Frame::LogPart(it), .. } => it.channel == channel,
+        RecorderOutput::Send { frame: Frame::KeptInput(it), .. } => it.channel == channel,
+        RecorderOutput::Send { frame: Frame::CheckpointBegin(it), .. } => it.channel == channel,
+        RecorderOutput::Send { frame: Frame::CheckpointPart(it), .. } => it.channel == channel,
         _ => false,
     }
 }
 
 /// One lie in an answer to whoever recalls a session; its size behind it.
-fn in_answer(chance: &mut Random, out: &mut Vec<Out>, range: Range<usize>) -> (u64, usize) {
+fn in_answer(chance: &mut Random, out: &mut Vec<RecorderOutput>, range: Range<usize>) -> (u64, usize) {
     let (behind, size) = (out.len() - range.end, range.len());
     let start = range.start;
     let told = match chance.below(10) {
@@ -72,8 +72,8 @@ fn in_answer(chance: &mut Random, out: &mut Vec<Out>, range: Range<usize>) -> (u
 }
 
 /// Counts and messages that fit together, and not the log.
-fn counts(chance: &mut Random, out: &mut Vec<Out>, range: Range<usize>) -> bool {
-    let Some(Out::Send { wire, .. }) = out.get(range.start) else { return false };
+fn counts(chance: &mut Random, out: &mut Vec<RecorderOutput>, range: Range<usize>) -> bool {
+    let Some(RecorderOutput::Send { wire, .. }) = out.get(range.start) else { return false };
     let wire = *wire;
     let inputs: Vec<usize> =
         range.clone().filter(|at| matches!(frame(out, *at), Some(Frame::KeptInput(_)))).collect();
@@ -92,7 +92,7 @@ fn counts(chance: &mut Random, out: &mut Vec<Out>, range: Range<usize>) -> bool 
             said.sent_end[port] += 1;
             let at =
                 inputs.get(behind).copied().unwrap_or_else(|| inputs.last().map_or(range.end, |at| at + 1));
-            out.insert(at, Out::Send { wire, frame: invented.into() });
+            out.insert(at, RecorderOutput::Send { wire, frame: invented.into() });
         }
         // One less.
         1 if of(said, port) > 0 => {
@@ -109,7 +109,7 @@ fn counts(chance: &mut Random, out: &mut Vec<Out>, range: Range<usize>) -> bool 
 }
 
 /// One thing that it announces.
-fn announced(chance: &mut Random, out: &mut [Out], at: usize) -> bool {
+fn announced(chance: &mut Random, out: &mut [RecorderOutput], at: usize) -> bool {
     let Some(Frame::Recalled(said)) = frame_mut(out, at) else { return false };
     let port = chance.index(said.sent_end.len());
     match chance.below(10) {
@@ -143,7 +143,7 @@ fn checkpoint(chance: &mut Random, meta: &mut CheckpointMeta) {
 }
 
 /// Something in one frame, whichever it is.
-fn in_frame(chance: &mut Random, out: &mut [Out], at: usize) -> bool {
+fn in_frame(chance: &mut Random, out: &mut [RecorderOutput], at: usize) -> bool {
     let Some(frame) = frame_mut(out, at) else { return false };
     match frame {
         Frame::Recalled(_) => return announced(chance, out, at),
@@ -174,7 +174,7 @@ fn in_frame(chance: &mut Random, out: &mut [Out], at: usize) -> bool {
 }
 
 /// Two frames of a kind change places.
-fn order(chance: &mut Random, out: &mut [Out], range: Range<usize>) -> bool {
+fn order(chance: &mut Random, out: &mut [RecorderOutput], range: Range<usize>) -> bool {
     let at = range.start + chance.index(range.len());
     let kind = |at: usize| frame(out, at).map(std::mem::discriminant);
     let Some(other) = (at + 1..range.end).find(|other| kind(*other) == kind(at)) else { return false };
@@ -184,14 +184,14 @@ fn order(chance: &mut Random, out: &mut [Out], range: Range<usize>) -> bool {
 
 /// A frame comes twice, or one of log or messages is left out: whoever is given too little of those does not wait for long. For a
 /// checkpoint that was announced it would, and none is withheld here.
-fn missing_or_twice(chance: &mut Random, out: &mut Vec<Out>, range: Range<usize>) -> bool {
+fn missing_or_twice(chance: &mut Random, out: &mut Vec<RecorderOutput>, range: Range<usize>) -> bool {
     let at = range.start + chance.index(range.len());
     // All that is announced may be withheld; without the announcement there is no answer.
     let may_miss = !matches!(frame(out, at), Some(Frame::Recalled(_)) | None);
     if may_miss && chance.percent(50) {
         out.remove(at);
-    } else if let Some(Out::Send { wire, frame }) = out.get(at) {
-        let twice = Out::Send { wire: *wire, frame: frame.clone() };
+    } else if let Some(RecorderOutput::Send { wire, frame }) = out.get(at) {
+        let twice = RecorderOutput::Send { wire: *wire, frame: frame.clone() };
         out.insert(at, twice);
     }
     true

@@ -8,7 +8,7 @@ use crate::{
 };
 use marram_session::{
     dialer,
-    recorder::{Config, In, Out, Recorder},
+    recorder::{Recorder, RecorderConfig, RecorderInput, RecorderOutput},
 };
 use marram_wire::{
     id::HostId,
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 /// The recorder's process.
 #[derive(Debug)]
 pub(crate) struct RecorderNode {
-    config: Config,
+    config: RecorderConfig,
     /// Another one in every life.
     pub(crate) host: HostId,
     machine: Option<Recorder>,
@@ -34,10 +34,10 @@ pub(crate) struct RecorderNode {
 impl RecorderNode {
     pub(crate) fn new(plan: &Plan, chance: &mut Random) -> Self {
         let (small, host) = (chance.percent(20), super::host(chance));
-        let config = Config {
+        let config = RecorderConfig {
             name: "recorder".into(),
             key: KeeperKey::derive(&DomainSecret::from_material(b"simulated domain")),
-            dialer: dialer::Config {
+            dialer: dialer::DialerConfig {
                 edges: u16::try_from(plan.shards.len()).expect("a few edges"),
                 heartbeat_interval_ns: 100 * MS,
                 heartbeat_timeout_ns: 400 * MS,
@@ -82,7 +82,7 @@ impl World {
         let (entropy, now_ns) = (self.chance.bytes(), self.queue.now_ns());
         let Some(node) = &mut self.recorder else { return };
         node.machine = Some(Recorder::new(node.config.clone(), now_ns + node.origin_ns, entropy));
-        self.give_recorder(In::Wake);
+        self.give_recorder(RecorderInput::Wake);
     }
 
     /// The process dies, and what it kept is gone.
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    pub(crate) fn give_recorder(&mut self, input: In) {
+    pub(crate) fn give_recorder(&mut self, input: RecorderInput) {
         let now_ns = self.queue.now_ns();
         let Some(node) = &mut self.recorder else { return };
         let Some(machine) = &mut node.machine else { return };
@@ -134,20 +134,20 @@ impl World {
         }
     }
 
-    fn recorder_out(&mut self, out: Out) {
+    fn recorder_out(&mut self, out: RecorderOutput) {
         let index = |wire: u64| usize::try_from(wire).expect("wires are named by their place");
         match out {
-            Out::Dial { target } => self.dial(Caller::Recorder, target),
-            Out::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
-            Out::Send { wire, frame } => self.send(index(wire.0), Way::Up, &frame),
-            Out::Store { .. } => {}
-            Out::WakeAt { now_ns } => {
+            RecorderOutput::Dial { target } => self.dial(Caller::Recorder, target),
+            RecorderOutput::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
+            RecorderOutput::Send { wire, frame } => self.send(index(wire.0), Way::Up, &frame),
+            RecorderOutput::Store { .. } => {}
+            RecorderOutput::WakeAt { now_ns } => {
                 let Some(node) = &mut self.recorder else { return };
                 node.wake_ns = now_ns;
                 let (life, at_ns) = (node.life, now_ns.saturating_sub(node.origin_ns));
                 self.queue.at(at_ns, Event::RecorderWake(life, now_ns));
             }
-            Out::Report(report) => {
+            RecorderOutput::Report(report) => {
                 self.trace.say(self.queue.now_ns(), || format!("recorder reports {report:?}"));
             }
         }

@@ -14,10 +14,10 @@ impl World {
     /// A frame reaches an agent's end that has promised itself to a newer owner.
     pub(crate) fn give_stale_agent(&mut self, agent: usize, stale: Stale, wire: agent::WireId, frame: Frame) {
         // What is due anyway is done first.
-        self.give_agent(agent, agent::In::Wake);
+        self.give_agent(agent, agent::AgentInput::Wake);
         let before = self.agents[agent].shows(stale);
         let text = super::brief(&frame);
-        self.give_agent(agent, agent::In::Frame { wire, frame });
+        self.give_agent(agent, agent::AgentInput::Frame { wire, frame });
         if before.is_some() && before != self.agents[agent].shows(stale) {
             let session = stale.session;
             self.violations.push(format!("A{agent}'s end of {session} heeds an older owner's frame: {text}"));
@@ -25,11 +25,17 @@ impl World {
     }
 
     /// A frame reaches a shard whose owner has opened a newer generation since.
-    pub(crate) fn give_stale_shard(&mut self, seat: Seat, stale: Stale, wire: api::WireId, frame: Frame) {
-        self.give_shard(seat, api::In::Wake);
+    pub(crate) fn give_stale_shard(
+        &mut self,
+        seat: Seat,
+        stale: Stale,
+        wire: api::ShardWireId,
+        frame: Frame,
+    ) {
+        self.give_shard(seat, api::ShardInput::Wake);
         let before = self.shard(seat).shows(stale);
         let text = super::brief(&frame);
-        self.give_shard(seat, api::In::Frame { wire, frame });
+        self.give_shard(seat, api::ShardInput::Frame { wire, frame });
         if before.is_some() && before != self.shard(seat).shows(stale) {
             let session = stale.session;
             self.violations

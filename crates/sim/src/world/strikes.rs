@@ -5,7 +5,7 @@ use crate::{
     plan::{MS, On, Place, Strike, US, When},
     watch::Rare,
 };
-use marram_edge::control::{self, Request};
+use marram_edge::control::{self, ControlRequest};
 
 impl World {
     /// The others follow the first one.
@@ -89,7 +89,7 @@ impl World {
             Strike::Drain { place, for_ns } => {
                 let edge = self.place(place, here);
                 let life = self.edges[edge].life;
-                let request = control::In::Request { tag: 0, request: Request::Drain };
+                let request = control::ControlInput::Request { tag: 0, request: ControlRequest::Drain };
                 self.queue.after(0, Event::Control(edge, life, request));
                 // When its time is up it is stopped like any process, drained or not.
                 let restart = Strike::CrashEdge { place: Place::Edge(edge), loud: true, for_ns: 10 * MS };

@@ -158,26 +158,26 @@ impl World {
     fn tell(&mut self, caller: Caller, life: u32, after_ns: u64, word: Word) {
         let event = match (caller, word) {
             (Caller::Agent(agent), Word::Failed(target, reason)) => {
-                Event::Agent(agent, life, agent::In::DialFailed { target, reason: reason.into() })
+                Event::Agent(agent, life, agent::AgentInput::DialFailed { target, reason: reason.into() })
             }
             (Caller::Agent(agent), Word::Up(wire, target)) => {
                 let wire = agent::WireId(wire as u64);
-                Event::Agent(agent, life, agent::In::WireUp { wire, target })
+                Event::Agent(agent, life, agent::AgentInput::WireUp { wire, target })
             }
             (Caller::Recorder, Word::Failed(target, reason)) => {
-                Event::Recorder(life, recorder::In::DialFailed { target, reason: reason.into() })
+                Event::Recorder(life, recorder::RecorderInput::DialFailed { target, reason: reason.into() })
             }
             (Caller::Recorder, Word::Up(wire, target)) => {
                 let wire = agent::WireId(wire as u64);
-                Event::Recorder(life, recorder::In::WireUp { wire, target })
+                Event::Recorder(life, recorder::RecorderInput::WireUp { wire, target })
             }
             (Caller::Shard(seat), Word::Failed(target, reason)) => {
-                let input = api::In::DialFailed { target, reason: reason.into() };
+                let input = api::ShardInput::DialFailed { target, reason: reason.into() };
                 Event::Shard(seat, life, Box::new(input))
             }
             (Caller::Shard(seat), Word::Up(wire, target)) => {
-                let wire = api::WireId(wire as u64);
-                Event::Shard(seat, life, Box::new(api::In::Dialled { wire, target }))
+                let wire = api::ShardWireId(wire as u64);
+                Event::Shard(seat, life, Box::new(api::ShardInput::Dialled { wire, target }))
             }
         };
         self.queue.after(after_ns, event);
@@ -226,7 +226,10 @@ impl World {
         self.wires.push(Wire { caller, row, seat, up_ns, open, lanes });
         let wire = self.wires.len() - 1;
         let verified = Box::new(self.verified(caller));
-        self.give_shard(seat, api::In::WireUp { wire: api::WireId(wire as u64), verified, address: None });
+        self.give_shard(
+            seat,
+            api::ShardInput::WireUp { wire: api::ShardWireId(wire as u64), verified, address: None },
+        );
         if half && self.chance.percent(50) {
             let at_ns = up_ns + self.chance.magnitude(US, 500 * MS);
             self.queue.at(at_ns, Event::Arrive(wire, Way::Up, Item::End));
@@ -327,19 +330,19 @@ impl World {
         match item {
             Item::End => {
                 self.wires[wire].close(way);
-                let name = api::WireId(wire as u64);
+                let name = api::ShardWireId(wire as u64);
                 match (way, caller) {
-                    (Way::Up, _) => self.give_shard(seat, api::In::WireDown { wire: name }),
+                    (Way::Up, _) => self.give_shard(seat, api::ShardInput::WireDown { wire: name }),
                     (Way::Down, Caller::Shard(seat)) => {
-                        self.give_shard(seat, api::In::WireDown { wire: name });
+                        self.give_shard(seat, api::ShardInput::WireDown { wire: name });
                     }
                     (Way::Down, Caller::Recorder) => {
                         let (wire, reason) = (agent::WireId(wire as u64), "connection reset".into());
-                        self.give_recorder(recorder::In::WireDown { wire, reason });
+                        self.give_recorder(recorder::RecorderInput::WireDown { wire, reason });
                     }
                     (Way::Down, Caller::Agent(agent)) => {
                         let (wire, reason) = (agent::WireId(wire as u64), "connection reset".into());
-                        self.give_agent(agent, agent::In::WireDown { wire, reason });
+                        self.give_agent(agent, agent::AgentInput::WireDown { wire, reason });
                     }
                 }
             }
@@ -376,20 +379,20 @@ impl World {
                 format!("{from} w{wire} {}", super::brief(&frame))
             });
         }
-        let name = api::WireId(wire as u64);
+        let name = api::ShardWireId(wire as u64);
         let agent = match caller {
             Caller::Agent(agent) => agent,
             Caller::Recorder if way == Way::Up => {
                 self.watch.count_if(Rare::Recalled, matches!(frame, Frame::Recalled(_)));
-                return self.give_shard(seat, api::In::Frame { wire: name, frame });
+                return self.give_shard(seat, api::ShardInput::Frame { wire: name, frame });
             }
             Caller::Recorder => {
                 let wire = agent::WireId(wire as u64);
-                return self.give_recorder(recorder::In::Frame { wire, frame });
+                return self.give_recorder(recorder::RecorderInput::Frame { wire, frame });
             }
             Caller::Shard(standby) => {
                 let to = if way == Way::Up { seat } else { standby };
-                return self.give_shard(to, api::In::Frame { wire: name, frame });
+                return self.give_shard(to, api::ShardInput::Frame { wire: name, frame });
             }
         };
         let side = if way == Way::Up { Side::Edge } else { Side::Agent };
@@ -401,8 +404,10 @@ impl World {
             };
         }
         match way {
-            Way::Up => self.give_shard(seat, api::In::Frame { wire: name, frame }),
-            Way::Down => self.give_agent(agent, agent::In::Frame { wire: agent::WireId(wire as u64), frame }),
+            Way::Up => self.give_shard(seat, api::ShardInput::Frame { wire: name, frame }),
+            Way::Down => {
+                self.give_agent(agent, agent::AgentInput::Frame { wire: agent::WireId(wire as u64), frame })
+            }
         }
     }
 

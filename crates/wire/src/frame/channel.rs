@@ -4,7 +4,7 @@ use super::{Channel, Frame};
 
 /// A side of a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Speaker {
+pub enum Sender {
     /// An agent, for one of its ends; or a keeper.
     End,
     /// An edge.
@@ -15,7 +15,7 @@ impl Frame {
     /// The open channel that this frame is said on. None for frames that are about the wire or open a channel, and for
     /// those that `speaker` never says.
     #[must_use]
-    pub fn channel(&self, speaker: Speaker) -> Option<Channel> {
+    pub fn channel(&self, speaker: Sender) -> Option<Channel> {
         let (only, channel) = match self {
             Self::Greet(_)
             | Self::Welcome(_)
@@ -29,28 +29,28 @@ impl Frame {
             | Self::Keep(_)
             | Self::Recall(_) => return None,
 
-            Self::Promised(frame) => (Some(Speaker::End), frame.channel),
-            Self::Input(frame) => (Some(Speaker::End), frame.channel),
-            Self::Stored(frame) => (Some(Speaker::End), frame.channel),
-            Self::Replayed(frame) => (Some(Speaker::End), frame.channel),
-            Self::Superseded(frame) => (Some(Speaker::End), frame.channel),
-            Self::Finished(frame) => (Some(Speaker::End), frame.channel),
-            Self::Kept(frame) => (Some(Speaker::End), frame.channel),
-            Self::Recalled(frame) => (Some(Speaker::End), frame.channel),
-            Self::KeptInput(frame) => (Some(Speaker::End), frame.channel),
+            Self::Promised(frame) => (Some(Sender::End), frame.channel),
+            Self::Input(frame) => (Some(Sender::End), frame.channel),
+            Self::Stored(frame) => (Some(Sender::End), frame.channel),
+            Self::Replayed(frame) => (Some(Sender::End), frame.channel),
+            Self::Superseded(frame) => (Some(Sender::End), frame.channel),
+            Self::Finished(frame) => (Some(Sender::End), frame.channel),
+            Self::Kept(frame) => (Some(Sender::End), frame.channel),
+            Self::Recalled(frame) => (Some(Sender::End), frame.channel),
+            Self::KeptInput(frame) => (Some(Sender::End), frame.channel),
 
-            Self::Chosen(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Output(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::LogOnly(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Truncate(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Base(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Fed(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Acknowledged(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Renewed(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Standby(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Failed(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Finish(frame) => (Some(Speaker::Edge), frame.channel),
-            Self::Fetch(frame) => (Some(Speaker::Edge), frame.channel),
+            Self::Chosen(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Output(frame) => (Some(Sender::Edge), frame.channel),
+            Self::LogOnly(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Truncate(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Base(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Fed(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Acknowledged(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Renewed(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Standby(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Failed(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Finish(frame) => (Some(Sender::Edge), frame.channel),
+            Self::Fetch(frame) => (Some(Sender::Edge), frame.channel),
 
             Self::LogPart(frame) => (None, frame.channel),
             Self::CheckpointBegin(frame) => (None, frame.channel),

@@ -17,7 +17,7 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-pub use channel::Speaker;
+pub use channel::Sender;
 pub use hot::{Increment, Input, Output};
 pub use reader::{ReadError, Reader};
 
@@ -574,7 +574,7 @@ pub enum Code {
 impl Code {
     /// Whether trying again, here or elsewhere, can succeed.
     #[must_use]
-    pub fn retry(self) -> bool {
+    pub fn is_retryable(self) -> bool {
         matches!(
             self,
             Self::UnknownApp

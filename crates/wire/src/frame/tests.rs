@@ -157,11 +157,11 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
         (Ended { channel, code, reason: "".into() }.into(), either),
     ];
     for (frame, (by_end, by_edge)) in cases {
-        assert_eq!(frame.channel(Speaker::End), by_end.then_some(channel), "{frame:?}");
-        assert_eq!(frame.channel(Speaker::Edge), by_edge.then_some(channel), "{frame:?}");
+        assert_eq!(frame.channel(Sender::End), by_end.then_some(channel), "{frame:?}");
+        assert_eq!(frame.channel(Sender::Edge), by_edge.then_some(channel), "{frame:?}");
     }
     // A hello and a promise open their channels; nothing is on them yet.
     for frame in samples().into_iter().filter(|frame| matches!(frame, Frame::Hello(_))) {
-        assert_eq!((frame.channel(Speaker::End), frame.channel(Speaker::Edge)), (None, None));
+        assert_eq!((frame.channel(Sender::End), frame.channel(Sender::Edge)), (None, None));
     }
 }

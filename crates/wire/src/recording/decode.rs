@@ -2,8 +2,8 @@
 //! and what cannot be run is refused with the place where that shows.
 
 use super::{
-    APPS_MAX, About, Broken, HEAD, Inputs, MAGIC, MESSAGES_MAX, RECORDING_SIZE_MAX, Recording, SECTION_HEAD,
-    Said, Stop, VERSION, VERSION_OLDEST, checksum, kind,
+    APPS_MAX, About, Broken, HEAD, Inputs, MAGIC, MESSAGES_MAX, RECORDING_SIZE_MAX, RecordedMessage,
+    RecordedStop, Recording, SECTION_HEAD, VERSION, VERSION_OLDEST, checksum, kind,
 };
 use crate::{
     codec::{Error, Field},
@@ -99,8 +99,9 @@ impl Recording {
         if inputs.is_empty() {
             return Err(end);
         }
-        let stop =
-            next(kind::STOP).map(|section| section.read::<Stop>().map(|stop| (section, stop))).transpose()?;
+        let stop = next(kind::STOP)
+            .map(|section| section.read::<RecordedStop>().map(|stop| (section, stop)))
+            .transpose()?;
         let mut apps = Vec::new();
         while let Some(section) = next(kind::APP) {
             let mut rest = section.payload.clone();
@@ -173,10 +174,10 @@ fn check_ports(log: &Section, header: Option<&Header>, inputs: &[(Section, Input
 /// A file that says that it is redacted is, and no other.
 fn check_said(about: &About, inputs: &[(Section, Inputs)]) -> Result<(), Broken> {
     for (section, inputs) in inputs {
-        let fits = |said: &Said| match said {
-            Said::Payload(_) => !about.redacted,
-            Said::Redacted { .. } => about.redacted,
-            Said::Close => true,
+        let fits = |said: &RecordedMessage| match said {
+            RecordedMessage::Payload(_) => !about.redacted,
+            RecordedMessage::Redacted { .. } => about.redacted,
+            RecordedMessage::Close => true,
         };
         if !inputs.messages.0.iter().all(fits) {
             return Err(
@@ -193,7 +194,7 @@ fn check_log(
     last_ns: i64,
     log: &Section,
     inputs: &[(Section, Inputs)],
-    stop: Option<&(Section, Stop)>,
+    stop: Option<&(Section, RecordedStop)>,
 ) -> Result<(), Broken> {
     let size = log.payload.len();
     if size as u64 > LOG_SIZE_MAX {
@@ -231,6 +232,6 @@ fn consume(
     let messages = inputs.get(index).map_or(&[][..], |(_, inputs)| &inputs.messages.0);
     let said = messages.get(consumed[index]).ok_or("the log consumes a message that is not there")?;
     consumed[index] += 1;
-    let last = matches!(said, Said::Close);
+    let last = matches!(said, RecordedMessage::Close);
     if last && consumed[index] < messages.len() { Err("a peer speaks after it has closed") } else { Ok(()) }
 }

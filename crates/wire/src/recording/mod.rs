@@ -86,7 +86,7 @@ record! {
 
 /// One message of an end.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Said {
+pub enum RecordedMessage {
     /// Its bytes.
     Payload(Bytes),
     /// No more will follow.
@@ -100,7 +100,7 @@ pub enum Said {
     },
 }
 
-impl Field for Said {
+impl Field for RecordedMessage {
     fn put(&self, out: &mut BytesMut) {
         match self {
             Self::Payload(payload) => {
@@ -133,13 +133,13 @@ record! {
         /// Sequence number of the first message.
         first: u64,
         /// In order.
-        messages: Many<Said>,
+        messages: Many<RecordedMessage>,
     }
 }
 
 record! {
     /// A handler that did not come to its end, behind the end of the log.
-    Stop {
+    RecordedStop {
         /// What it was given, as a log entry that was never written, with its time.
         entry: Bytes,
         /// Whether the host ended it for breaking a quota; else it trapped.
@@ -163,7 +163,7 @@ pub struct Recording {
     /// What the entries consumed, by port: the client's, and the server's where there is one.
     pub inputs: Vec<Inputs>,
     /// What was stopped, where that is why there is a file.
-    pub stop: Option<Stop>,
+    pub stop: Option<RecordedStop>,
     /// What the image is made of: the app, or the chain and its stages. May be missing.
     pub apps: Vec<(ImageHash, Bytes)>,
 }
@@ -234,10 +234,10 @@ impl Recording {
             stop.entry = without_secrets(&stop.entry, &mut cursor);
         }
         for said in self.inputs.iter_mut().flat_map(|inputs| &mut inputs.messages.0) {
-            if let Said::Payload(payload) = said {
+            if let RecordedMessage::Payload(payload) = said {
                 let mut digest = [0; 16];
                 digest.copy_from_slice(&blake3::keyed_hash(key, payload).as_bytes()[..16]);
-                *said = Said::Redacted { size: payload.len() as u64, digest };
+                *said = RecordedMessage::Redacted { size: payload.len() as u64, digest };
             }
         }
         self

@@ -19,11 +19,11 @@ fn entries(cursor: &mut Cursor, entries: &[(Event, Option<i64>)]) -> Bytes {
     out.freeze()
 }
 
-fn payload(text: &'static str) -> Said {
-    Said::Payload(Bytes::from_static(text.as_bytes()))
+fn payload(text: &'static str) -> RecordedMessage {
+    RecordedMessage::Payload(Bytes::from_static(text.as_bytes()))
 }
 
-fn inputs(port: Port, first: u64, messages: &[Said]) -> Inputs {
+fn inputs(port: Port, first: u64, messages: &[RecordedMessage]) -> Inputs {
     Inputs { port, first, messages: Many(messages.to_vec()) }
 }
 
@@ -63,7 +63,7 @@ fn whole() -> Recording {
         checkpoints: Vec::new(),
         log: entries(&mut Cursor::default(), &log),
         inputs: vec![
-            inputs(Port::CLIENT, 0, &[payload("hello"), Said::Close]),
+            inputs(Port::CLIENT, 0, &[payload("hello"), RecordedMessage::Close]),
             inputs(Port::SERVER, 0, &[payload("")]),
         ],
         stop: None,
@@ -106,7 +106,7 @@ fn stopped() -> Recording {
         checkpoints: vec![Bytes::from_static(b"full"), Bytes::from_static(b"delta")],
         log,
         inputs: vec![inputs(Port::CLIENT, 11, &[payload("one"), payload("two")])],
-        stop: Some(Stop {
+        stop: Some(RecordedStop {
             entry: entries(&mut cursor, &[(Event::Message(Port::CLIENT), Some(2_200))]),
             killed: false,
             reason: "unreachable".to_string(),

@@ -5,7 +5,7 @@ use crate::bench::start;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use marram_sandbox::{Cells, CellsConfig, Image, Images, Progress, Quotas};
-use marram_session::cell::{CellId, Input, Outcome, Output, PortKind, Ran, Run, Seed};
+use marram_session::cell::{CellId, CellInput, CellOutput, PortKind, Ran, Run, RunOutcome, Seed};
 use marram_wire::id::Port;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -67,7 +67,7 @@ fn client(mut stream: TcpStream, image: &Arc<Image>, ticks: bool) -> anyhow::Res
     stream.set_nodelay(true)?;
     let mut cells = Cells::new(CellsConfig { slots: 1, slices: ticks, ..CellsConfig::default() })?;
     cells.start(CELL, image, Seed([4; 32]))?;
-    handle(&mut cells, Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None })?;
+    handle(&mut cells, CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None })?;
     let mut buffer = vec![0; 64 << 10];
     loop {
         let len = stream.read(&mut buffer)?;
@@ -75,19 +75,19 @@ fn client(mut stream: TcpStream, image: &Arc<Image>, ticks: bool) -> anyhow::Res
             return Ok(());
         }
         let payload = Bytes::copy_from_slice(&buffer[..len]);
-        for output in handle(&mut cells, Input::Message { port: Port::CLIENT, payload })?.outputs {
-            let Output::Message { payload, .. } = output else { return Ok(()) };
+        for output in handle(&mut cells, CellInput::Message { port: Port::CLIENT, payload })?.outputs {
+            let CellOutput::Message { payload, .. } = output else { return Ok(()) };
             stream.write_all(&payload)?;
         }
     }
 }
 
-fn handle(cells: &mut Cells, input: Input) -> anyhow::Result<Ran> {
+fn handle(cells: &mut Cells, input: CellInput) -> anyhow::Result<Ran> {
     let mut progress = cells.run(Run { cell: CELL, input, now_ns: 0, logged: None });
     loop {
         match progress {
             Progress::Pending => progress = cells.poll(CELL),
-            Progress::Done(ran) if ran.outcome == Outcome::Idle => return Ok(ran),
+            Progress::Done(ran) if ran.outcome == RunOutcome::Idle => return Ok(ran),
             Progress::Done(ran) => bail!("the cell stopped: {:?}", ran.outcome),
         }
     }

@@ -37,7 +37,7 @@ struct Pair {
     number: u32,
     here: Executor,
     poll: Poll,
-    inputs: VecDeque<In>,
+    inputs: VecDeque<ShardInput>,
     /// Cells that were only restored to see that nothing else is answered.
     fences: u64,
     full: Sealed,
@@ -72,11 +72,11 @@ fn setup(images: &std::path::Path) -> Setup {
     }
 }
 
-fn message() -> Input {
-    Input::Message { port: Port::CLIENT, payload: Bytes::from_static(b"r") }
+fn message() -> CellInput {
+    CellInput::Message { port: Port::CLIENT, payload: Bytes::from_static(b"r") }
 }
 
-fn finish(cells: &mut Cells, input: Input) -> Ran {
+fn finish(cells: &mut Cells, input: CellInput) -> Ran {
     let mut progress = cells.run(Run { cell: CELL, input, now_ns: 5, logged: None });
     loop {
         match progress {
@@ -98,7 +98,7 @@ impl Pair {
         let image = images.load(info.hash).unwrap();
         let mut there = Cells::new(CellsConfig { slots: 1, ..CellsConfig::default() }).unwrap();
         there.start(CELL, &image, Seed([7; 32])).unwrap();
-        finish(&mut there, Input::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None });
+        finish(&mut there, CellInput::Open { port: Port::CLIENT, kind: PortKind::Client, peer: None });
         finish(&mut there, message());
         let (here, poll) = executor(&directory);
         let (inputs, full) = (VecDeque::new(), sealed(&mut there, &image, 0));
@@ -117,7 +117,7 @@ impl Pair {
     /// A cell is to be restored from these, which follow.
     fn expect(&mut self, cell: CellId, list: &[&Sealed]) {
         let image = self.image.hash();
-        let place = Place { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
+        let place = SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
         self.here.place(cell, (String::new(), None), place);
         self.here.stand_by(cell, Standing::new(SESSION, image, keys()));
         let metas = list.iter().map(|(meta, _)| meta.clone()).collect();
@@ -160,7 +160,9 @@ impl Pair {
     fn answer(&mut self) -> (CellId, Result<u32, CellError>) {
         loop {
             match self.inputs.pop_front().or_else(|| self.here.next_advanced()) {
-                Some(In::Restored { cell, result }) => return (cell, result.map(|header| header.number)),
+                Some(ShardInput::Restored { cell, result }) => {
+                    return (cell, result.map(|header| header.number));
+                }
                 Some(other) => panic!("{other:?}"),
                 None => self.wait(),
             }
@@ -206,7 +208,10 @@ fn executor(directory: &Path) -> (Executor, Poll) {
 /// A checkpoint of the cell there, of which so many were taken.
 fn sealed(there: &mut Cells, image: &Image, before: u32) -> Sealed {
     let (full, number) = (before == 0, before + 1);
-    let body = there.snapshot(CELL, if full { Base::Image } else { Base::Previous }).unwrap().encode();
+    let body = there
+        .snapshot(CELL, if full { CheckpointBase::Image } else { CheckpointBase::Previous })
+        .unwrap()
+        .encode();
     let header = Header {
         session: SESSION,
         image: image.hash(),
@@ -240,7 +245,7 @@ fn a_cell_that_stands_by_follows_until_it_runs() {
         pair.stand_alike();
     }
     let ran = finish(&mut pair.there, message());
-    assert!(ran.outcome == marram_session::cell::Outcome::Idle && !ran.outputs.is_empty());
+    assert!(ran.outcome == marram_session::cell::RunOutcome::Idle && !ran.outputs.is_empty());
     assert_eq!(pair.run_here().outputs, ran.outputs);
     pair.stand_alike();
     let next = pair.next();

@@ -74,22 +74,22 @@ fn a_name_that_hangs_takes_one_thread_of_its_app_and_no_other_apps_time() {
     for _ in 0..4 {
         origins.fetch(wish("bad", "http://hangs/", short));
         let fetched = next();
-        assert!(fetched.answer == Answer::Away && fetched.why.unwrap().contains("cache.timeout"));
+        assert!(fetched.answer == OriginAnswer::Away && fetched.why.unwrap().contains("cache.timeout"));
     }
     asked.recv().unwrap();
     origins.fetch(wish("good", "http://works/", long));
-    assert!(matches!(next().answer, Answer::Object(bytes, ..) if *bytes == *b"ok"));
+    assert!(matches!(next().answer, OriginAnswer::Object(bytes, ..) if *bytes == *b"ok"));
     // Its app's new name has to wait for the thread, and says so.
     origins.fetch(wish("bad", "http://other/", long));
     let fetched = next();
-    assert!(fetched.answer == Answer::Away && fetched.why.unwrap().contains("former origin"));
+    assert!(fetched.answer == OriginAnswer::Away && fetched.why.unwrap().contains("former origin"));
     assert!(asked.try_recv().is_err(), "it is looked up once");
     // When the name is found after all, whoever waits gets it, and the next one looks anew.
     origins.fetch(wish("bad", "http://hangs/", long));
     drop(release);
-    assert!(matches!(next().answer, Answer::Object(..)));
+    assert!(matches!(next().answer, OriginAnswer::Object(..)));
     origins.fetch(wish("bad", "http://other/", long));
-    assert!(matches!(next().answer, Answer::Object(..)));
+    assert!(matches!(next().answer, OriginAnswer::Object(..)));
 }
 
 #[test]
@@ -112,6 +112,6 @@ fn there_is_an_end_to_how_many_names_hang() {
         }
         poll.poll(&mut mio::Events::with_capacity(1), Some(Duration::from_secs(60))).unwrap();
     };
-    assert!(fetched.answer == Answer::Away && fetched.why.unwrap().contains("other apps"));
+    assert!(fetched.answer == OriginAnswer::Away && fetched.why.unwrap().contains("other apps"));
     drop(release);
 }

@@ -11,7 +11,7 @@ mod rule;
 mod tests;
 mod tls;
 
-pub use rule::{Action, BadPrefix, Prefix, Protocol, Rule, ServerName};
+pub use rule::{BadPrefix, Prefix, RouteAction, RouteProtocol, RouteRule, ServerName};
 pub use tls::{Sni, server_name};
 
 use alloc::{
@@ -43,7 +43,7 @@ pub struct Arrival<'a> {
     /// Where the client is.
     pub client: SocketAddr,
     /// How it speaks.
-    pub protocol: Protocol,
+    pub protocol: RouteProtocol,
 }
 
 /// What is to be done with it.
@@ -61,7 +61,7 @@ pub enum Decision<'a> {
 
 /// Why rules cannot be a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refused {
+pub struct RouteError {
     /// Which of them, in the order in which they were written.
     pub index: usize,
     /// Which of its fields, as people write it.
@@ -72,22 +72,22 @@ pub struct Refused {
 
 /// Rules in the order in which they are asked, and how often each decided.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Table {
+pub struct RouteTable {
     /// As written.
-    rules: Vec<Rule>,
+    rules: Vec<RouteRule>,
     hits: Vec<u64>,
     /// Places in `rules`, first asked first.
     order: Vec<usize>,
     defaults: u64,
 }
 
-impl Table {
+impl RouteTable {
     /// A table of these rules.
     ///
     /// # Errors
     /// If there are too many, or one is wrong in itself or has another's name.
-    pub fn new(rules: Vec<Rule>) -> Result<Self, Refused> {
-        let refused = |index, field, what: String| Err(Refused { index, field, what });
+    pub fn new(rules: Vec<RouteRule>) -> Result<Self, RouteError> {
+        let refused = |index, field, what: String| Err(RouteError { index, field, what });
         if rules.len() > RULES_MAX {
             return refused(
                 RULES_MAX,
@@ -113,7 +113,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Self::new`]; nothing has changed then.
-    pub fn replace(&mut self, rules: Vec<Rule>) -> Result<(), Refused> {
+    pub fn replace(&mut self, rules: Vec<RouteRule>) -> Result<(), RouteError> {
         let mut new = Self::new(rules)?;
         for (rule, hits) in new.rules.iter().zip(&mut new.hits) {
             *hits = self.rules().find(|(old, _)| *old == rule).map_or(0, |(_, hits)| hits);
@@ -124,7 +124,7 @@ impl Table {
     }
 
     /// The rules as they were written, and how often each decided.
-    pub fn rules(&self) -> impl Iterator<Item = (&Rule, u64)> {
+    pub fn rules(&self) -> impl Iterator<Item = (&RouteRule, u64)> {
         self.rules.iter().zip(self.hits.iter().copied())
     }
 
@@ -149,8 +149,8 @@ impl Table {
                     self.hits[index] += 1;
                     let rule = &self.rules[index];
                     return match &rule.action {
-                        Action::App(app) => Decision::App(app),
-                        Action::Refuse(reason) => Decision::Refuse(&rule.name, reason),
+                        RouteAction::App(app) => Decision::App(app),
+                        RouteAction::Refuse(reason) => Decision::Refuse(&rule.name, reason),
                     };
                 }
             }

@@ -10,7 +10,7 @@ use core::{fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
 /// How a peer speaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Protocol {
+pub enum RouteProtocol {
     /// In a stream of bytes.
     Tcp,
     /// In datagrams.
@@ -19,7 +19,7 @@ pub enum Protocol {
     WebSocket,
 }
 
-impl Protocol {
+impl RouteProtocol {
     /// As people write it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -148,7 +148,7 @@ impl fmt::Display for ServerName {
 
 /// What is done with an arrival.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum RouteAction {
     /// A session of this app.
     App(String),
     /// Nothing, and why, for people.
@@ -157,7 +157,7 @@ pub enum Action {
 
 /// A rule: all that it asks for must fit.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Rule {
+pub struct RouteRule {
     /// What people call it; unique.
     pub name: String,
     /// The highest is asked first.
@@ -169,13 +169,13 @@ pub struct Rule {
     /// The client's port.
     pub client_port: Option<RangeInclusive<u16>>,
     /// How it speaks.
-    pub protocol: Option<Protocol>,
+    pub protocol: Option<RouteProtocol>,
     /// Which TLS server it asks for in its first words.
     pub sni: Option<ServerName>,
     /// What it says first, or how its first datagram begins; 1 to [`FIRST_BYTES_MAX`] bytes.
     pub first_bytes: Option<Vec<u8>>,
     /// What is done.
-    pub action: Action,
+    pub action: RouteAction,
 }
 
 /// Whether a rule fits.
@@ -187,13 +187,13 @@ pub(super) enum Match {
     Yes,
 }
 
-impl Rule {
+impl RouteRule {
     /// The first field that cannot be as it is, and why.
     pub(super) fn wrong(&self) -> Option<(&'static str, String)> {
         if self.client_port.as_ref().is_some_and(RangeInclusive::is_empty) {
             return Some(("client_port", "ends before it begins; write it as \"1024-65535\"".to_string()));
         }
-        if self.protocol.is_some_and(|protocol| protocol != Protocol::Tcp) && self.sni.is_some() {
+        if self.protocol.is_some_and(|protocol| protocol != RouteProtocol::Tcp) && self.sni.is_some() {
             let what = "is of TLS, which is not spoken in datagrams and not to a WebSocket listener; leave it out, or write \
                         protocol = \"tcp\"";
             return Some(("sni", what.to_string()));
@@ -224,7 +224,7 @@ impl Rule {
         }
         let named = match &self.sni {
             None => Match::Yes,
-            Some(_) if arrival.protocol != Protocol::Tcp => Match::No,
+            Some(_) if arrival.protocol != RouteProtocol::Tcp => Match::No,
             Some(wanted) => match sni.get_or_insert_with(|| server_name(first)) {
                 Sni::Name(name) if wanted.covers(name) => Match::Yes,
                 Sni::Name(_) | Sni::Nameless | Sni::NotTls => Match::No,

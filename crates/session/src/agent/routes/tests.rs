@@ -12,8 +12,8 @@ use core::{
 };
 use marram_wire::random::Random;
 
-fn rule(name: &str, action: Action) -> Rule {
-    Rule {
+fn rule(name: &str, action: RouteAction) -> RouteRule {
+    RouteRule {
         name: name.into(),
         priority: 0,
         listener: None,
@@ -26,20 +26,20 @@ fn rule(name: &str, action: Action) -> Rule {
     }
 }
 
-fn app(name: &str) -> Rule {
-    rule(name, Action::App(name.into()))
+fn app(name: &str) -> RouteRule {
+    rule(name, RouteAction::App(name.into()))
 }
 
 const ARRIVAL: Arrival<'static> = Arrival {
     listener: "web",
     local: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80),
     client: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)), 4_000),
-    protocol: Protocol::Tcp,
+    protocol: RouteProtocol::Tcp,
 };
 
 /// A decision as a word.
-fn decide(rules: &[Rule], arrival: &Arrival<'_>, first: &[u8], last: bool) -> String {
-    let mut table = Table::new(rules.to_vec()).expect("the rules are right");
+fn decide(rules: &[RouteRule], arrival: &Arrival<'_>, first: &[u8], last: bool) -> String {
+    let mut table = RouteTable::new(rules.to_vec()).expect("the rules are right");
     match table.decide(arrival, first, last) {
         Decision::App(app) => app.into(),
         Decision::Refuse(rule, reason) => format!("{rule} refuses: {reason}"),
@@ -75,26 +75,29 @@ fn hello(name: Option<&str>) -> Vec<u8> {
 fn each_field_of_a_rule_is_asked() {
     let v6 = Arrival { client: "[2001:db8::9]:4000".parse().unwrap(), ..ARRIVAL };
     let mapped = Arrival { client: "[::ffff:10.1.9.9]:4000".parse().unwrap(), ..ARRIVAL };
-    let udp = Arrival { protocol: Protocol::Udp, ..ARRIVAL };
+    let udp = Arrival { protocol: RouteProtocol::Udp, ..ARRIVAL };
     let cases = [
         (app("x"), vec![(ARRIVAL, true), (udp, true)]),
-        (Rule { listener: Some("web".into()), ..app("x") }, vec![(ARRIVAL, true)]),
-        (Rule { listener: Some("127.0.0.1:80".into()), ..app("x") }, vec![(ARRIVAL, true)]),
-        (Rule { listener: Some("127.0.0.1:81".into()), ..app("x") }, vec![(ARRIVAL, false)]),
-        (Rule { listener: Some("mail".into()), ..app("x") }, vec![(ARRIVAL, false)]),
+        (RouteRule { listener: Some("web".into()), ..app("x") }, vec![(ARRIVAL, true)]),
+        (RouteRule { listener: Some("127.0.0.1:80".into()), ..app("x") }, vec![(ARRIVAL, true)]),
+        (RouteRule { listener: Some("127.0.0.1:81".into()), ..app("x") }, vec![(ARRIVAL, false)]),
+        (RouteRule { listener: Some("mail".into()), ..app("x") }, vec![(ARRIVAL, false)]),
         (
-            Rule { client: Some("10.1.0.0/16".parse().unwrap()), ..app("x") },
+            RouteRule { client: Some("10.1.0.0/16".parse().unwrap()), ..app("x") },
             vec![(ARRIVAL, true), (v6, false), (mapped, true)],
         ),
-        (Rule { client: Some("10.1.2.4".parse().unwrap()), ..app("x") }, vec![(ARRIVAL, false)]),
-        (Rule { client: Some("0.0.0.0/0".parse().unwrap()), ..app("x") }, vec![(ARRIVAL, true), (v6, false)]),
+        (RouteRule { client: Some("10.1.2.4".parse().unwrap()), ..app("x") }, vec![(ARRIVAL, false)]),
         (
-            Rule { client: Some("2001:db8::/32".parse().unwrap()), ..app("x") },
+            RouteRule { client: Some("0.0.0.0/0".parse().unwrap()), ..app("x") },
+            vec![(ARRIVAL, true), (v6, false)],
+        ),
+        (
+            RouteRule { client: Some("2001:db8::/32".parse().unwrap()), ..app("x") },
             vec![(ARRIVAL, false), (v6, true)],
         ),
-        (Rule { client_port: Some(4_000..=4_000), ..app("x") }, vec![(ARRIVAL, true)]),
-        (Rule { client_port: Some(0..=3_999), ..app("x") }, vec![(ARRIVAL, false)]),
-        (Rule { protocol: Some(Protocol::Udp), ..app("x") }, vec![(ARRIVAL, false), (udp, true)]),
+        (RouteRule { client_port: Some(4_000..=4_000), ..app("x") }, vec![(ARRIVAL, true)]),
+        (RouteRule { client_port: Some(0..=3_999), ..app("x") }, vec![(ARRIVAL, false)]),
+        (RouteRule { protocol: Some(RouteProtocol::Udp), ..app("x") }, vec![(ARRIVAL, false), (udp, true)]),
     ];
     for (rule, arrivals) in cases {
         for (arrival, matches) in arrivals {
@@ -110,8 +113,8 @@ fn each_field_of_a_rule_is_asked() {
 
 #[test]
 fn the_highest_priority_is_asked_first_and_of_one_priority_what_was_written_first() {
-    let at = |name, priority| Rule { priority, ..app(name) };
-    let refuse = Rule { priority: 2, ..rule("wall", Action::Refuse("not from there".into())) };
+    let at = |name, priority| RouteRule { priority, ..app(name) };
+    let refuse = RouteRule { priority: 2, ..rule("wall", RouteAction::Refuse("not from there".into())) };
     assert_eq!(decide(&[at("a", 0), at("b", 0)], &ARRIVAL, &[], false), "a");
     assert_eq!(decide(&[at("a", -1), at("b", 0), at("c", 1), at("d", 1)], &ARRIVAL, &[], false), "c");
     assert_eq!(decide(&[at("c", 1), refuse], &ARRIVAL, &[], false), "wall refuses: not from there");
@@ -119,7 +122,7 @@ fn the_highest_priority_is_asked_first_and_of_one_priority_what_was_written_firs
 
 #[test]
 fn a_rule_that_needs_more_holds_up_those_behind_it_and_no_others() {
-    let ssh = Rule { first_bytes: Some(b"SSH-".to_vec()), priority: 1, ..app("ssh") };
+    let ssh = RouteRule { first_bytes: Some(b"SSH-".to_vec()), priority: 1, ..app("ssh") };
     let rest = app("rest");
     let rules = [ssh.clone(), rest.clone()];
     let cases: [(&[u8], bool, &str); 6] = [
@@ -133,15 +136,15 @@ fn a_rule_that_needs_more_holds_up_those_behind_it_and_no_others() {
     for (first, last, expected) in cases {
         assert_eq!(decide(&rules, &ARRIVAL, first, last), expected, "{first:?} {last}");
     }
-    assert_eq!(decide(&[Rule { priority: 2, ..rest }, ssh], &ARRIVAL, b"SSH-2", false), "rest");
+    assert_eq!(decide(&[RouteRule { priority: 2, ..rest }, ssh], &ARRIVAL, b"SSH-2", false), "rest");
 }
 
 #[test]
 fn a_tls_client_is_asked_for_the_name_of_its_server() {
     let sni = |name| ServerName::parse(name).unwrap();
     let rules = [
-        Rule { sni: Some(sni("a.example.org")), ..app("one") },
-        Rule { sni: Some(sni("*.Example.org")), ..app("any") },
+        RouteRule { sni: Some(sni("a.example.org")), ..app("one") },
+        RouteRule { sni: Some(sni("*.Example.org")), ..app("any") },
     ];
     let cases = [
         (record(&hello(Some("a.example.org"))), "one"),
@@ -157,7 +160,7 @@ fn a_tls_client_is_asked_for_the_name_of_its_server() {
     for (first, expected) in cases {
         assert_eq!(decide(&rules, &ARRIVAL, &first, false), expected, "{first:?}");
     }
-    let udp = Arrival { protocol: Protocol::Udp, ..ARRIVAL };
+    let udp = Arrival { protocol: RouteProtocol::Udp, ..ARRIVAL };
     assert_eq!(decide(&rules, &udp, &record(&hello(Some("a.example.org"))), false), "default");
 }
 
@@ -217,13 +220,16 @@ fn decisions_do_not_change_with_what_comes_later() {
     }
     let endless: Vec<u8> = core::iter::repeat_n(record(&[1, 0, 0x3f, 0xff, 0]), 4_000).flatten().collect();
     let held = &endless[..HELD_MAX + 5];
-    assert_ne!(decide(&[Rule { sni: ServerName::parse("x"), ..app("x") }], &ARRIVAL, held, true), "more");
+    assert_ne!(
+        decide(&[RouteRule { sni: ServerName::parse("x"), ..app("x") }], &ARRIVAL, held, true),
+        "more"
+    );
 }
 
 /// Asks every rule by itself and takes the best that fits.
-fn judge(rules: &[Rule], arrival: &Arrival<'_>, first: &[u8]) -> String {
-    let fits = |rule: &&Rule| decide(core::slice::from_ref(*rule), arrival, first, true) != "default";
-    let best = rules.iter().filter(fits).fold(None::<&Rule>, |best, rule| match best {
+fn judge(rules: &[RouteRule], arrival: &Arrival<'_>, first: &[u8]) -> String {
+    let fits = |rule: &&RouteRule| decide(core::slice::from_ref(*rule), arrival, first, true) != "default";
+    let best = rules.iter().filter(fits).fold(None::<&RouteRule>, |best, rule| match best {
         Some(best) if best.priority >= rule.priority => Some(best),
         _ => Some(rule),
     });
@@ -236,8 +242,8 @@ fn tables_agree_with_a_judge_that_asks_each_rule_alone() {
     for _ in 0..2_000 {
         let mut maybe =
             |value: u64| Some(value).filter(|_| random.below(3) == 0).map(|most| random.below(most));
-        let rules: Vec<Rule> = (0..6)
-            .map(|number| Rule {
+        let rules: Vec<RouteRule> = (0..6)
+            .map(|number| RouteRule {
                 priority: maybe(3).map_or(0, |priority| i32::try_from(priority).unwrap()),
                 listener: maybe(2).map(|number| ["web", "mail"][usize::try_from(number).unwrap()].into()),
                 client: maybe(3)
@@ -256,20 +262,23 @@ fn tables_agree_with_a_judge_that_asks_each_rule_alone() {
 
 #[test]
 fn what_cannot_be_a_table_is_named() {
-    let refused = |rules: Vec<Rule>| {
-        let Refused { index, field, what } = Table::new(rules).unwrap_err();
+    let refused = |rules: Vec<RouteRule>| {
+        let RouteError { index, field, what } = RouteTable::new(rules).unwrap_err();
         format!("{index} {field} {what}")
     };
     let says = [
         (vec![app("a"), app("a")], "1 name is another rule's"),
-        (vec![app("a"), Rule { first_bytes: Some(vec![0; 65]), ..app("b") }], "1 first_bytes has 65 bytes"),
-        (vec![Rule { first_bytes: Some(Vec::new()), ..app("b") }], "0 first_bytes has 0 bytes"),
         (
-            vec![Rule { client_port: Some(RangeInclusive::new(2, 1)), ..app("b") }],
+            vec![app("a"), RouteRule { first_bytes: Some(vec![0; 65]), ..app("b") }],
+            "1 first_bytes has 65 bytes",
+        ),
+        (vec![RouteRule { first_bytes: Some(Vec::new()), ..app("b") }], "0 first_bytes has 0 bytes"),
+        (
+            vec![RouteRule { client_port: Some(RangeInclusive::new(2, 1)), ..app("b") }],
             "0 client_port ends before",
         ),
         (
-            vec![Rule { sni: ServerName::parse("x"), protocol: Some(Protocol::Udp), ..app("b") }],
+            vec![RouteRule { sni: ServerName::parse("x"), protocol: Some(RouteProtocol::Udp), ..app("b") }],
             "0 sni is of TLS",
         ),
         ((0..=RULES_MAX).map(|number| app(&format!("{number}"))).collect(), "1024 name is one more"),
@@ -291,11 +300,11 @@ fn what_cannot_be_a_table_is_named() {
 
 #[test]
 fn rules_that_stay_keep_their_counts_when_others_come_and_go() {
-    let mut table = Table::new(vec![app("a"), app("b")]).unwrap();
+    let mut table = RouteTable::new(vec![app("a"), app("b")]).unwrap();
     for _ in 0..3 {
         table.decide(&ARRIVAL, &[], false);
     }
-    table.replace(vec![Rule { priority: 9, ..app("c") }, app("a")]).unwrap();
+    table.replace(vec![RouteRule { priority: 9, ..app("c") }, app("a")]).unwrap();
     table.decide(&ARRIVAL, &[], false);
     let counts: Vec<_> = table.rules().map(|(rule, hits)| (rule.name.as_str(), hits)).collect();
     assert_eq!(counts, [("c", 1), ("a", 3)]);

@@ -1,7 +1,7 @@
 //! Which edge and which shard of it a new session asks.
 
 use super::{
-    super::{In, WireId},
+    super::{AgentInput, WireId},
     Stage,
     stage::{MS, TIMEOUT, config, only, welcome},
 };
@@ -129,7 +129,7 @@ fn only_an_edge_that_answered_and_is_not_suspected_and_does_not_drain_is_asked()
         assert_eq!(asks(&mut stage), "w2", "an edge that {what}");
     }
     let mut stage = Stage::new(config(2, &[]), 1);
-    stage.step(In::WireUp { wire: WireId(1), target: super::super::Target { edge: 0, shard: 0 } });
+    stage.step(AgentInput::WireUp { wire: WireId(1), target: super::super::Target { edge: 0, shard: 0 } });
     stage.edge(2, 1);
     assert_eq!(asks(&mut stage), "w2", "an edge that did not answer yet");
 }

@@ -2,7 +2,7 @@
 //! datagram can.
 
 use super::{
-    super::{ConnectionId, In, WireId},
+    super::{AgentInput, ConnectionId, WireId},
     Stage, chosen, promise,
     stage::{SERVED, asked, config, only, output},
 };
@@ -14,7 +14,7 @@ use marram_wire::{
 };
 
 fn accept(stage: &mut Stage) -> Vec<alloc::string::String> {
-    stage.step(In::Accepted {
+    stage.step(AgentInput::Accepted {
         connection: ConnectionId(1),
         app: "app".to_string(),
         datagrams: true,
@@ -55,7 +55,7 @@ fn an_empty_datagram_is_one() {
 fn a_connection_that_keeps_messages_apart_is_given_empty_ones_too() {
     let mut stage = Stage::client(1);
     let app = "app".to_string();
-    stage.step(In::Accepted {
+    stage.step(AgentInput::Accepted {
         connection: ConnectionId(1),
         app,
         datagrams: false,
@@ -75,7 +75,7 @@ fn a_server_that_keeps_messages_apart_is_given_empty_ones_too() {
     let given = |server: &str| {
         let mut stage = connecting(server);
         assert_eq!(stage.output(1, 1, ""), [""; 0]);
-        let mut lines = stage.step(In::Connected { connection: asked(1) });
+        let mut lines = stage.step(AgentInput::Connected { connection: asked(1) });
         lines.extend(stage.output(1, 1, "x"));
         lines.extend(stage.output(1, 1, ""));
         lines
@@ -88,7 +88,7 @@ fn a_server_that_keeps_messages_apart_is_given_empty_ones_too() {
 fn a_connection_that_speaks_in_datagrams_says_itself_when_it_is_done() {
     let mut stage = Stage::client(1);
     let app = "app".to_string();
-    stage.step(In::Accepted {
+    stage.step(AgentInput::Accepted {
         connection: ConnectionId(1),
         app,
         datagrams: true,
@@ -98,7 +98,7 @@ fn a_connection_that_speaks_in_datagrams_says_itself_when_it_is_done() {
     stage.own(1, 2, 1);
     assert_eq!(stage.output_close(1, 2), ["p1 will be given no more"]);
     assert_eq!(stage.hear(1, ""), ["w1 input c2 '' ack 1"], "it has not said its last");
-    assert_eq!(stage.step(In::EndOfInput { connection: ConnectionId(1) }), ["w1 input c2 close"]);
+    assert_eq!(stage.step(AgentInput::EndOfInput { connection: ConnectionId(1) }), ["w1 input c2 close"]);
     assert_eq!(stage.hear(1, "late"), [""; 0]);
     assert_eq!(stage.agent.datagrams_dropped(), 1);
 }
@@ -120,7 +120,7 @@ fn a_server_is_given_what_came_before_it_was_there_before_its_conversation_ends(
         assert_eq!(stage.output(1, 1, text), [""; 0]);
     }
     assert_eq!(only(stage.output_close(1, 1), "close"), [""; 0]);
-    let lines = stage.step(In::Connected { connection: asked(1) });
+    let lines = stage.step(AgentInput::Connected { connection: asked(1) });
     let given = ["q1 is given 'one'", "q1 is given ''", "q1 is given 'two'", "q1 will be given no more"];
     assert_eq!(lines[..4], given);
     assert_eq!(lines[4..], ["w1 input c1 close ack 4"]);
@@ -133,7 +133,7 @@ fn what_has_no_place_is_dropped_before_it_has_a_number() {
     let count = |stage: &mut Stage, most: u64| {
         let mut kept = 0;
         while kept < most && stage.agent.datagrams_dropped() == 0 {
-            let received = In::Received { connection: ConnectionId(1), bytes: datagram.clone() };
+            let received = AgentInput::Received { connection: ConnectionId(1), bytes: datagram.clone() };
             assert_eq!(only(stage.step(received), "read"), [""; 0], "nobody is asked to wait");
             kept += 1;
         }
@@ -145,7 +145,7 @@ fn what_has_no_place_is_dropped_before_it_has_a_number() {
     let mut stage = owned();
     assert_eq!(count(&mut stage, u64::MAX), (1 << 20) / cost, "its cell takes no more");
     let mut stage = owned();
-    stage.step(In::WireDown { wire: WireId(1), reason: "cut".to_string() });
+    stage.step(AgentInput::WireDown { wire: WireId(1), reason: "cut".to_string() });
     assert_eq!(count(&mut stage, u64::MAX), RETAINED_MAX / cost, "it waits for its next owner");
 }
 

@@ -1,7 +1,7 @@
 //! Which wires an agent asks for, and when again.
 
 use super::{
-    super::{Config, In, Target, WireId},
+    super::{AgentConfig, AgentInput, Target, WireId},
     Stage,
     stage::{MS, config, only, welcome},
 };
@@ -17,23 +17,23 @@ const EDGE_0: Target = Target { edge: 0, shard: 0 };
 fn started(edges: u16) -> Stage {
     let mut stage = Stage::new(config(edges, &["db"]), 1);
     stage.tells_wires = true;
-    stage.step(In::Wake);
+    stage.step(AgentInput::Wake);
     stage
 }
 
 fn dial_failed(stage: &mut Stage) -> Vec<String> {
-    stage.step(In::DialFailed { target: EDGE_0, reason: "refused".to_string() })
+    stage.step(AgentInput::DialFailed { target: EDGE_0, reason: "refused".to_string() })
 }
 
 fn up(stage: &mut Stage, wire: u64) -> Vec<String> {
-    stage.step(In::WireUp { wire: WireId(wire), target: EDGE_0 })
+    stage.step(AgentInput::WireUp { wire: WireId(wire), target: EDGE_0 })
 }
 
 #[test]
 fn every_edge_is_dialled_once_at_the_start() {
     let mut stage = Stage::new(config(2, &[]), 1);
     stage.tells_wires = true;
-    assert_eq!(stage.step(In::Wake), ["dial 0.0", "dial 1.0"]);
+    assert_eq!(stage.step(AgentInput::Wake), ["dial 0.0", "dial 1.0"]);
     assert_eq!(stage.wait(60_000), [""; 0]);
 }
 
@@ -42,7 +42,7 @@ fn an_edge_is_greeted_and_then_its_other_shards_are_dialled() {
     let mut stage = started(1);
     assert_eq!(up(&mut stage, 1), [r#"w1 greet versions 1 to 1, servers ["db"]"#, "w1 ping"]);
     assert_eq!(stage.frame(1, welcome(3)), ["edge 0.0 is north", "dial 0.1", "dial 0.2"]);
-    let second = In::WireUp { wire: WireId(2), target: Target { edge: 0, shard: 1 } };
+    let second = AgentInput::WireUp { wire: WireId(2), target: Target { edge: 0, shard: 1 } };
     stage.step(second);
     assert_eq!(stage.frame(2, welcome(3)), ["edge 0.1 is north"]);
 }
@@ -97,11 +97,11 @@ fn a_wire_that_was_replaced_is_not_dialled_again() {
 
 #[test]
 fn many_agents_do_not_come_back_as_one() {
-    let four = Config { backoff_min_ns: 4, backoff_max_ns: 4, ..config(1, &[]) };
+    let four = AgentConfig { backoff_min_ns: 4, backoff_max_ns: 4, ..config(1, &[]) };
     let waits = (0..64).map(|entropy| {
         let mut stage = Stage::new(four.clone(), entropy);
         stage.tells_wires = true;
-        stage.step(In::Wake);
+        stage.step(AgentInput::Wake);
         dial_failed(&mut stage);
         stage.wait_for("dial", 1)
     });

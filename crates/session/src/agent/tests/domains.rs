@@ -1,7 +1,7 @@
 //! Edges that do not share a domain secret.
 
 use super::{
-    super::{In, Target, WireId},
+    super::{AgentInput, Target, WireId},
     Stage,
     stage::{config, only, welcome},
 };
@@ -13,7 +13,7 @@ const SOUTH: [u8; 8] = [5; 8];
 
 /// An edge answers on a new wire; what is reported of domains.
 fn answers(stage: &mut Stage, wire: u64, edge: u16, domain: [u8; 8]) -> Vec<String> {
-    stage.step(In::WireUp { wire: WireId(wire), target: Target { edge, shard: 0 } });
+    stage.step(AgentInput::WireUp { wire: WireId(wire), target: Target { edge, shard: 0 } });
     let lines = stage.frame(wire, Welcome { edge: format!("e{edge}"), domain, ..welcome(1) });
     only(lines, "domain")
 }
@@ -39,7 +39,7 @@ fn an_edge_of_another_domain_is_told_of_once() {
 fn shards_of_one_edge_are_not_compared() {
     let mut stage = Stage::new(config(1, &[]), 1);
     answers(&mut stage, 1, 0, NORTH);
-    stage.step(In::WireUp { wire: WireId(2), target: Target { edge: 0, shard: 1 } });
+    stage.step(AgentInput::WireUp { wire: WireId(2), target: Target { edge: 0, shard: 1 } });
     let lines = stage.frame(2, Welcome { shard: 1, domain: SOUTH, ..welcome(2) });
     assert_eq!(only(lines, "domain"), [""; 0], "an edge that was started again with another");
 }

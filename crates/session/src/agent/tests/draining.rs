@@ -1,7 +1,7 @@
 //! What an agent does when an edge, or the agent itself, is about to go.
 
 use super::{
-    super::In,
+    super::AgentInput,
     Stage, chosen, promise,
     stage::{MS, TIMEOUT, config, only},
 };
@@ -11,7 +11,7 @@ use marram_wire::frame::{Code, Drain, Promise};
 #[test]
 fn an_agent_that_drains_takes_no_new_connections_and_serves_the_others() {
     let mut stage = Stage::owned(1);
-    assert_eq!(stage.step(In::Drain), [""; 0]);
+    assert_eq!(stage.step(AgentInput::Drain), [""; 0]);
     assert_eq!(stage.accept(2), ["p2 is reset"]);
     assert_eq!(stage.agent.session_count(), 1);
     assert_eq!(stage.hear(1, "still here"), ["w1 input c2 'still here'"]);

@@ -1,7 +1,7 @@
 //! When a session goes back to the shard where it belongs.
 
 use super::{
-    super::{In, Target, WireId},
+    super::{AgentInput, Target, WireId},
     Stage, chosen, promise,
     stage::{FAILBACK_DELAY, INTERVAL, MS, TIMEOUT, config, only, welcome},
 };
@@ -173,7 +173,7 @@ fn a_session_that_begins_before_its_home_is_there_goes_there_after_a_while() {
 fn an_edge_that_has_fewer_shards_now_has_its_sessions_where_they_are() {
     let mut stage = Stage::new(config(1, &[]), 1);
     // The wire to what was the third shard leads to the first.
-    stage.step(In::WireUp { wire: WireId(1), target: Target { edge: 0, shard: 2 } });
+    stage.step(AgentInput::WireUp { wire: WireId(1), target: Target { edge: 0, shard: 2 } });
     stage.answering.insert(WireId(1), MS);
     stage.frame(1, Welcome { shard: 0, ..welcome(2) });
     two_begin(&mut stage);
@@ -208,7 +208,7 @@ fn a_session_stays_that_nobody_keeps_or_whose_agent_drains() {
     stage.shard(3, 0, 0, 2);
     assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
     let mut stage = away();
-    stage.step(In::Drain);
+    stage.step(AgentInput::Drain);
     assert_eq!(only(stage.wait(100 * FAILBACK_DELAY), "hello"), [""; 0]);
 }
 

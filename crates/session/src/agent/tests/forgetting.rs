@@ -1,7 +1,7 @@
 //! For how long an agent knows that a session is over, so that a delayed first hello does not bring it back.
 
 use super::{
-    super::{Agent, BURIED_MAX, In},
+    super::{Agent, AgentInput, TOMBSTONES_MAX},
     Stage, promise,
     stage::{LINGER, MS, SERVED, SESSION_LINGER, config},
 };
@@ -28,9 +28,9 @@ fn a_session_that_ended_at_its_server_is_not_taken_up_again_for_its_linger_time(
         stage.wait(buried_ms - 1);
         assert_eq!(stage.frame(1, ask(3, linger_ms)), [forgotten]);
         stage.wait(1);
-        stage.step(In::Wake);
+        stage.step(AgentInput::Wake);
         assert_eq!(stage.frame(1, ask(4, linger_ms)), ["w1 promised c1 after g0"]);
-        assert_eq!(stage.agent.buried.len(), 0);
+        assert_eq!(stage.agent.tombstones.len(), 0);
     }
 }
 
@@ -53,18 +53,18 @@ fn what_ended_takes_bounded_memory() {
         id[..8].copy_from_slice(&(number as u64).to_le_bytes());
         SessionId(id)
     };
-    for number in 0..BURIED_MAX {
-        agent.bury(LINGER * MS, session(number));
+    for number in 0..TOMBSTONES_MAX {
+        agent.add_tombstone(LINGER * MS, session(number));
     }
-    agent.forget_buried(0);
-    assert_eq!(agent.buried.len(), BURIED_MAX);
-    agent.bury(LINGER * MS, session(7));
-    assert_eq!(agent.buried.len(), BURIED_MAX, "it is known already");
-    agent.bury(LINGER * MS, session(BURIED_MAX));
-    agent.forget_buried(0);
-    let oldest = agent.buried.front().map(|(_, session)| *session);
-    assert_eq!((agent.buried.len(), oldest), (BURIED_MAX, Some(session(1))), "the oldest goes first");
-    assert!(!agent.buried_ids.contains(&session(0)));
-    agent.step(LINGER * MS, In::Wake, &mut Vec::new());
-    assert!(agent.buried.is_empty() && agent.buried_ids.is_empty());
+    agent.expire_tombstones(0);
+    assert_eq!(agent.tombstones.len(), TOMBSTONES_MAX);
+    agent.add_tombstone(LINGER * MS, session(7));
+    assert_eq!(agent.tombstones.len(), TOMBSTONES_MAX, "it is known already");
+    agent.add_tombstone(LINGER * MS, session(TOMBSTONES_MAX));
+    agent.expire_tombstones(0);
+    let oldest = agent.tombstones.front().map(|(_, session)| *session);
+    assert_eq!((agent.tombstones.len(), oldest), (TOMBSTONES_MAX, Some(session(1))), "the oldest goes first");
+    assert!(!agent.tombstone_ids.contains(&session(0)));
+    agent.step(LINGER * MS, AgentInput::Wake, &mut Vec::new());
+    assert!(agent.tombstones.is_empty() && agent.tombstone_ids.is_empty());
 }

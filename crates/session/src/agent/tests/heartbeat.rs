@@ -1,7 +1,7 @@
 //! When an agent asks whether an edge lives, suspects it, hears it again, or gives its wire up.
 
 use super::{
-    super::In,
+    super::AgentInput,
     Stage,
     stage::{INTERVAL, TIMEOUT, config, only},
 };
@@ -84,7 +84,7 @@ fn an_agent_says_once_when_it_wants_to_be_woken() {
     let mut stage = silent();
     for _ in 0..3 {
         let mut out = Vec::new();
-        stage.agent.step(stage.now_ns, In::Wake, &mut out);
+        stage.agent.step(stage.now_ns, AgentInput::Wake, &mut out);
         assert_eq!(out, []);
     }
 }

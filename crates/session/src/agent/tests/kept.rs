@@ -16,11 +16,11 @@ pub(super) fn check(agent: &Agent) {
         connections.collect::<BTreeMap<_, _>>(),
         "connections are those of sessions"
     );
-    let buried = agent.buried.iter().map(|(_, session)| *session);
-    assert_eq!(agent.buried_ids, buried.collect(), "what is buried is on the list");
+    let buried = agent.tombstones.iter().map(|(_, session)| *session);
+    assert_eq!(agent.tombstone_ids, buried.collect(), "what is buried is on the list");
     let away = sessions.iter().filter_map(|(id, session)| Some((session.home?, *id)));
-    assert_eq!(agent.homes.all(), away.collect(), "who is away is a session, and knows it");
-    assert!(agent.homes.all().iter().all(|(_, id)| !id.server), "a server's end leads nowhere");
+    assert_eq!(agent.affinity.all(), away.collect(), "who is away is a session, and knows it");
+    assert!(agent.affinity.all().iter().all(|(_, id)| !id.server), "a server's end leads nowhere");
     channels(agent);
 }
 

@@ -4,7 +4,7 @@ use super::{
     Stage, chosen, promise,
     stage::{EDGE_WAIT, SERVED, TIMEOUT, config, only},
 };
-use crate::end::Phase;
+use crate::end::EndPhase;
 use marram_wire::frame::{Code, Drain, Pong};
 
 #[test]
@@ -77,7 +77,7 @@ fn a_wire_that_breaks_is_nothing_to_sessions_elsewhere() {
 fn a_clients_session_without_an_owner_asks_another_edge_at_once() {
     let mut stage = Stage::owned(2);
     assert_eq!(stage.wire_down(1), ["s1 orphaned: it broke", "w2 hello c2 s1 after g1"]);
-    assert_eq!(stage.agent.end(stage.session(1), false).unwrap().phase(), Phase::Detached);
+    assert_eq!(stage.agent.end(stage.session(1), false).unwrap().phase(), EndPhase::Detached);
     stage.wait(40);
     assert_eq!(stage.own(2, 2, 2), ["w2 promised c2 after g1", "s1 of app owned by g2 at 1.0 after 40 ms"]);
 }

@@ -1,6 +1,6 @@
 //! What an agent asks for, as a line of text.
 
-use super::super::{ConnectionId, Out, Report};
+use super::super::{AgentOutput, AgentReport, ConnectionId};
 use alloc::{
     format,
     string::{String, ToString},
@@ -28,20 +28,24 @@ fn payload(bytes: &Bytes) -> String {
 }
 
 /// One line for whatever the agent asks for; `name` names sessions.
-pub(super) fn line(out: &Out, name: &mut impl FnMut(SessionId) -> String) -> String {
+pub(super) fn line(out: &AgentOutput, name: &mut impl FnMut(SessionId) -> String) -> String {
     match out {
-        Out::Dial { target } => format!("dial {}.{}", target.edge, target.shard),
-        Out::CloseWire { wire, reason } => format!("w{} closes: {reason}", wire.0),
-        Out::Send { wire, frame } => format!("w{} {}", wire.0, sent(frame, name)),
-        Out::Connect { connection, server, .. } => format!("{} connects to {server}", program(*connection)),
-        Out::Write { connection, bytes } => format!("{} is given {}", program(*connection), payload(bytes)),
-        Out::Shutdown { connection } => format!("{} will be given no more", program(*connection)),
-        Out::Close { connection, failure: None } => format!("{} is closed", program(*connection)),
-        Out::Close { connection, failure: Some(_) } => format!("{} is reset", program(*connection)),
-        Out::Reading { connection, on: true } => format!("{} is read", program(*connection)),
-        Out::Reading { connection, on: false } => format!("{} is not read", program(*connection)),
-        Out::WakeAt { now_ns } => format!("wake at {now_ns}"),
-        Out::Report(report) => reported(report, name),
+        AgentOutput::Dial { target } => format!("dial {}.{}", target.edge, target.shard),
+        AgentOutput::CloseWire { wire, reason } => format!("w{} closes: {reason}", wire.0),
+        AgentOutput::Send { wire, frame } => format!("w{} {}", wire.0, sent(frame, name)),
+        AgentOutput::Connect { connection, server, .. } => {
+            format!("{} connects to {server}", program(*connection))
+        }
+        AgentOutput::Write { connection, bytes } => {
+            format!("{} is given {}", program(*connection), payload(bytes))
+        }
+        AgentOutput::Shutdown { connection } => format!("{} will be given no more", program(*connection)),
+        AgentOutput::Close { connection, failure: None } => format!("{} is closed", program(*connection)),
+        AgentOutput::Close { connection, failure: Some(_) } => format!("{} is reset", program(*connection)),
+        AgentOutput::Reading { connection, on: true } => format!("{} is read", program(*connection)),
+        AgentOutput::Reading { connection, on: false } => format!("{} is not read", program(*connection)),
+        AgentOutput::WakeAt { now_ns } => format!("wake at {now_ns}"),
+        AgentOutput::Report(report) => reported(report, name),
     }
 }
 
@@ -72,33 +76,33 @@ fn sent(frame: &Frame, name: &mut impl FnMut(SessionId) -> String) -> String {
     }
 }
 
-fn reported(report: &Report, name: &mut impl FnMut(SessionId) -> String) -> String {
+fn reported(report: &AgentReport, name: &mut impl FnMut(SessionId) -> String) -> String {
     match report {
-        Report::EdgeUp { target, name } => format!("edge {}.{} is {name}", target.edge, target.shard),
-        Report::OtherDomain { target, name, other } => {
+        AgentReport::EdgeUp { target, name } => format!("edge {}.{} is {name}", target.edge, target.shard),
+        AgentReport::OtherDomain { target, name, other } => {
             format!("edge {}.{} {name} is of another domain than {other}", target.edge, target.shard)
         }
-        Report::EdgeDown { target, reason, suspected } => {
+        AgentReport::EdgeDown { target, reason, suspected } => {
             let how = if *suspected { "suspected" } else { "down" };
             format!("edge {}.{} {how}: {reason}", target.edge, target.shard)
         }
-        Report::Owned { session, app, generation, target, gap_ns } => {
+        AgentReport::Owned { session, app, generation, target, gap_ns } => {
             let (session, gap) = (name(*session), super::stage::milliseconds(*gap_ns));
             let at = format!("{}.{}", target.edge, target.shard);
             format!("{session} of {app} owned by g{} at {at} after {gap} ms", generation.count)
         }
-        Report::Waiting { session, target, code, reason, left_ns, .. } => {
+        AgentReport::Waiting { session, target, code, reason, left_ns, .. } => {
             let (session, left) = (name(*session), super::stage::milliseconds(*left_ns));
             format!("{session} waits at {}.{}, {code:?}: {reason}, {left} ms left", target.edge, target.shard)
         }
-        Report::FailingBack { session, target } => {
+        AgentReport::FailingBack { session, target } => {
             format!("{} goes home to {}.{}", name(*session), target.edge, target.shard)
         }
-        Report::Orphaned { session, reason } => format!("{} orphaned: {reason}", name(*session)),
-        Report::ZombieRefused { session, generation } => {
+        AgentReport::Orphaned { session, reason } => format!("{} orphaned: {reason}", name(*session)),
+        AgentReport::ZombieRefused { session, generation } => {
             format!("{} refused g{}", name(*session), generation.count)
         }
-        Report::Ended { session, code, reason, lingered } => {
+        AgentReport::Ended { session, code, reason, lingered } => {
             let how = if *lingered { " (lingered)" } else { "" };
             format!("{} over, {code:?}: {reason}{how}", name(*session))
         }

@@ -1,7 +1,7 @@
 //! What programs say and are told: order, acknowledgements, windows, half-closes, resets, and servers that do not answer.
 
 use super::{
-    super::In,
+    super::AgentInput,
     Stage, chosen, promise,
     stage::{CONNECT, SERVED, TIMEOUT, asked, cut, only, output},
 };
@@ -99,7 +99,7 @@ fn a_server_is_given_what_came_before_it_answered_in_order() {
         assert_eq!(stage.output(1, 1, text), [""; 0]);
     }
     stage.output_close(1, 1);
-    let lines = stage.step(In::Connected { connection: asked(1) });
+    let lines = stage.step(AgentInput::Connected { connection: asked(1) });
     assert_eq!(lines, ["q1 is given 'one'", "q1 is given 'two'", "q1 will be given no more"]);
     assert_eq!(
         stage.wait(5),
@@ -125,7 +125,7 @@ fn each_direction_is_closed_on_its_own() {
 fn a_program_that_says_more_than_is_kept_is_not_read_until_there_is_room() {
     let mut stage = Stage::owned(1);
     let hear = |stage: &mut Stage| {
-        only(stage.step(In::Received { connection: ConnectionId(1), bytes: cut() }), "read")
+        only(stage.step(AgentInput::Received { connection: ConnectionId(1), bytes: cut() }), "read")
     };
     let mut count = 1;
     while hear(&mut stage).is_empty() {
@@ -184,7 +184,7 @@ fn a_program_that_went_is_forgotten_with_the_session_when_no_owner_comes() {
 #[test]
 fn an_owner_is_told_that_the_server_is_down() {
     let mut stage = connecting();
-    let failed = In::ConnectFailed { connection: asked(1), reason: "refused".to_string() };
+    let failed = AgentInput::ConnectFailed { connection: asked(1), reason: "refused".to_string() };
     assert_eq!(
         stage.step(failed.clone()),
         ["w1 ended c1 ServerDown: refused", "s1 over, ServerDown: refused"]
@@ -203,14 +203,14 @@ fn a_server_that_does_not_answer_in_time_is_down() {
         format!("3000 s1 over, {TOO_LATE}"),
     ];
     assert_eq!(stage.wait(60_000), expected);
-    assert_eq!(stage.step(In::Connected { connection: asked(1) }), ["q1 is reset"], "too late");
+    assert_eq!(stage.step(AgentInput::Connected { connection: asked(1) }), ["q1 is reset"], "too late");
 }
 
 #[test]
 fn a_server_that_answers_in_time_may_be_silent_for_ever() {
     let mut stage = connecting();
     stage.wait(CONNECT - 1);
-    stage.step(In::Connected { connection: asked(1) });
+    stage.step(AgentInput::Connected { connection: asked(1) });
     assert_eq!(stage.wait(60_000), [""; 0]);
 }
 

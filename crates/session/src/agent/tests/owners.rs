@@ -4,7 +4,7 @@ use super::{
     Stage, chosen, promise,
     stage::{SERVED, TIMEOUT, asked, only, output},
 };
-use crate::agent::In;
+use crate::agent::AgentInput;
 use alloc::{string::ToString, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -206,7 +206,7 @@ fn a_server_is_connected_to_when_the_log_is_chosen_and_once() {
     let chosen_log = marram_wire::frame::Chosen { log_offset: 3, ..chosen(1) };
     let owned = "s1 of app owned by g1 at 0.0 after 0 ms";
     assert_eq!(stage.frame(1, chosen_log), [owned, "q1 connects to db"]);
-    assert_eq!(stage.step(In::Connected { connection: asked(1) }), [""; 0]);
+    assert_eq!(stage.step(AgentInput::Connected { connection: asked(1) }), [""; 0]);
     serve(&mut stage, 1, 3, 2);
     let chosen_log = marram_wire::frame::Chosen { log_offset: 3, ..chosen(3) };
     assert_eq!(stage.frame(1, chosen_log), ["s1 of app owned by g2 at 0.0 after 0 ms"]);
@@ -219,7 +219,7 @@ fn each_session_has_a_connection_of_its_own_to_the_server() {
     let session = marram_wire::id::SessionId([9; 16]);
     stage.frame(1, Promise { server: "db".to_string(), ..promise(session, 3, 1) });
     assert_eq!(only(stage.frame(1, chosen(3)), "connects"), ["q2 connects to db"]);
-    stage.step(In::Connected { connection: asked(2) });
+    stage.step(AgentInput::Connected { connection: asked(2) });
     assert_eq!(stage.output(1, 1, "one"), ["q1 is given 'one'"]);
     assert_eq!(stage.output(1, 3, "two"), ["q2 is given 'two'"]);
 }
@@ -227,9 +227,9 @@ fn each_session_has_a_connection_of_its_own_to_the_server() {
 #[test]
 fn a_program_that_is_done_is_not_replaced_when_another_edge_takes_its_session() {
     let mut stage = Stage::serving(2);
-    stage.step(In::EndOfInput { connection: asked(1) });
+    stage.step(AgentInput::EndOfInput { connection: asked(1) });
     stage.output_close(1, 1);
-    assert_eq!(stage.step(In::Broken { connection: asked(1) }), [""; 0]);
+    assert_eq!(stage.step(AgentInput::Broken { connection: asked(1) }), [""; 0]);
     stage.wire_down(1);
     serve(&mut stage, 2, 1, 2);
     assert_eq!(stage.frame(2, chosen(1))[0], "s1 of app owned by g2 at 1.0 after 0 ms");

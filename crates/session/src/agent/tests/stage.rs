@@ -2,7 +2,9 @@
 //! pings, and writes down what it asks for.
 
 use super::{
-    super::{Agent, Config, ConnectionId, In, Out, Report, Server, Target, WireId},
+    super::{
+        Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target, WireId,
+    },
     kept, lines,
 };
 use alloc::{
@@ -45,13 +47,13 @@ pub(super) fn milliseconds(ns: u64) -> String {
 }
 
 /// A server by its name: one of datagrams if that begins with `udp-`, one whose connections keep messages apart if with `web-`.
-fn server(name: &str) -> Server {
+fn server(name: &str) -> AgentServer {
     let (datagrams, messages) = (name.starts_with("udp-"), name.starts_with("web-"));
-    Server { name: name.to_string(), datagrams, messages }
+    AgentServer { name: name.to_string(), datagrams, messages }
 }
 
-pub(super) fn config(edges: u16, servers: &[&str]) -> Config {
-    Config {
+pub(super) fn config(edges: u16, servers: &[&str]) -> AgentConfig {
+    AgentConfig {
         servers: servers.iter().map(|name| server(name)).collect(),
         edges,
         heartbeat_interval_ns: INTERVAL * MS,
@@ -80,7 +82,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(config: Config, entropy: u8) -> Self {
+    pub(super) fn new(config: AgentConfig, entropy: u8) -> Self {
         let agent = Agent::new(config, [entropy; 32]);
         Self {
             agent,
@@ -103,7 +105,7 @@ impl Stage {
         Self::connected(config(edges, &["db"]))
     }
 
-    fn connected(config: Config) -> Self {
+    fn connected(config: AgentConfig) -> Self {
         let edges = config.edges;
         let mut stage = Self::new(config, 1);
         for edge in 0..edges {
@@ -126,32 +128,32 @@ impl Stage {
         let mut stage = Self::server(edges);
         stage.frame(1, Promise { server: "db".to_string(), ..promise(SERVED, 1, 1) });
         stage.frame(1, chosen(1));
-        stage.step(In::Connected { connection: asked(1) });
+        stage.step(AgentInput::Connected { connection: asked(1) });
         stage
     }
 
     /// Brings an event and returns what the agent asks for; times to wake at are kept.
-    pub(super) fn step(&mut self, input: In) -> Vec<String> {
+    pub(super) fn step(&mut self, input: AgentInput) -> Vec<String> {
         let mut out = Vec::new();
         self.agent.step(self.now_ns, input, &mut out);
         kept::check(&self.agent);
         out.iter().filter_map(|out| self.write_down(out)).collect()
     }
 
-    fn write_down(&mut self, out: &Out) -> Option<String> {
+    fn write_down(&mut self, out: &AgentOutput) -> Option<String> {
         match out {
-            Out::WakeAt { now_ns } => {
+            AgentOutput::WakeAt { now_ns } => {
                 assert!(*now_ns > self.now_ns, "the agent would spin");
                 self.wake_ns = Some(*now_ns);
                 return None;
             }
-            Out::Send { wire, frame: Frame::Ping(ping) } if self.answering.contains_key(wire) => {
+            AgentOutput::Send { wire, frame: Frame::Ping(ping) } if self.answering.contains_key(wire) => {
                 self.pongs.insert((self.now_ns + self.answering[wire], *wire, ping.stamp));
                 return None;
             }
-            Out::Dial { .. }
-            | Out::Send { frame: Frame::Greet(_) | Frame::Ping(_), .. }
-            | Out::Report(Report::EdgeUp { .. } | Report::EdgeDown { .. })
+            AgentOutput::Dial { .. }
+            | AgentOutput::Send { frame: Frame::Greet(_) | Frame::Ping(_), .. }
+            | AgentOutput::Report(AgentReport::EdgeUp { .. } | AgentReport::EdgeDown { .. })
                 if !self.tells_wires =>
             {
                 return None;
@@ -210,7 +212,7 @@ impl Stage {
                 (_, Some(wake_ns)) => {
                     self.wake_ns = None;
                     self.now_ns = wake_ns;
-                    self.step(In::Wake)
+                    self.step(AgentInput::Wake)
                 }
                 _ => {
                     self.now_ns = until_ns;
@@ -232,13 +234,13 @@ impl Stage {
     /// A wire to one of some shards of an edge comes up, likewise.
     pub(super) fn shard(&mut self, wire: u64, edge: u16, shard: u8, shards: u8) -> Vec<String> {
         self.answering.entry(WireId(wire)).or_insert(MS);
-        let mut lines = self.step(In::WireUp { wire: WireId(wire), target: Target { edge, shard } });
+        let mut lines = self.step(AgentInput::WireUp { wire: WireId(wire), target: Target { edge, shard } });
         lines.extend(self.frame(wire, Welcome { shard, ..welcome(shards) }));
         lines
     }
 
     pub(super) fn frame(&mut self, wire: u64, frame: impl Into<Frame>) -> Vec<String> {
-        self.step(In::Frame { wire: WireId(wire), frame: frame.into() })
+        self.step(AgentInput::Frame { wire: WireId(wire), frame: frame.into() })
     }
 
     /// The edge behind a wire says nothing more, but the wire stays.
@@ -249,12 +251,12 @@ impl Stage {
 
     pub(super) fn wire_down(&mut self, wire: u64) -> Vec<String> {
         self.silence(wire);
-        self.step(In::WireDown { wire: WireId(wire), reason: "it broke".to_string() })
+        self.step(AgentInput::WireDown { wire: WireId(wire), reason: "it broke".to_string() })
     }
 
     /// A program connects to the listener of `app`.
     pub(super) fn accept(&mut self, connection: u64) -> Vec<String> {
-        self.step(In::Accepted {
+        self.step(AgentInput::Accepted {
             connection: ConnectionId(connection),
             app: "app".to_string(),
             datagrams: false,
@@ -266,19 +268,19 @@ impl Stage {
     /// The program of a connection says something.
     pub(super) fn hear(&mut self, connection: u64, text: &'static str) -> Vec<String> {
         let bytes = Bytes::from_static(text.as_bytes());
-        self.step(In::Received { connection: ConnectionId(connection), bytes })
+        self.step(AgentInput::Received { connection: ConnectionId(connection), bytes })
     }
 
     pub(super) fn end_of_input(&mut self, connection: u64) -> Vec<String> {
-        self.step(In::EndOfInput { connection: ConnectionId(connection) })
+        self.step(AgentInput::EndOfInput { connection: ConnectionId(connection) })
     }
 
     pub(super) fn broken(&mut self, connection: u64) -> Vec<String> {
-        self.step(In::Broken { connection: ConnectionId(connection) })
+        self.step(AgentInput::Broken { connection: ConnectionId(connection) })
     }
 
     pub(super) fn written(&mut self, connection: u64, bytes: u64) -> Vec<String> {
-        self.step(In::Written { connection: ConnectionId(connection), bytes })
+        self.step(AgentInput::Written { connection: ConnectionId(connection), bytes })
     }
 
     /// The id of the first session, second session, ..

@@ -1,7 +1,7 @@
 //! How long a session without an owner is waited for, and what its program is told then.
 
 use super::{
-    super::Config,
+    super::AgentConfig,
     Stage, chosen, promise,
     stage::{EDGE_WAIT, MS, SERVED, SESSION_LINGER, config, only},
 };
@@ -29,7 +29,7 @@ fn a_connection_whose_edge_is_silent_is_given_up_likewise() {
 
 #[test]
 fn patience_may_be_shorter_than_that_with_one_edge() {
-    let mut stage = Stage::new(Config { edge_wait_ns: 3_000 * MS, ..config(1, &[]) }, 1);
+    let mut stage = Stage::new(AgentConfig { edge_wait_ns: 3_000 * MS, ..config(1, &[]) }, 1);
     stage.edge(1, 0);
     stage.accept(1);
     assert_eq!(stage.wait(60_000), ["3000 p1 is reset", &format!("3000 {NO_EDGE}")]);

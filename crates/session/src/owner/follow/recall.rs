@@ -5,7 +5,7 @@
 //! A message that the log does not consume would be taken for one that an end sent and no owner has handled yet: a recorder
 //! could slip in its own, or have the end's left out.
 
-use super::{Effect, Message, Owner, Unfit, push, unfit};
+use super::{Message, Owner, OwnerEffect, StandbyError, push, standby_error};
 use alloc::{boxed::Box, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -42,21 +42,24 @@ impl Owner {
         self,
         recalled: Recalled,
         promised: Generation,
-        out: &mut Vec<Effect>,
-    ) -> Result<Self, Unfit> {
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<Self, StandbyError> {
         if recalled.generation != promised {
-            return unfit(Code::Superseded, "a recorder keeps another generation than the end has promised");
+            return standby_error(
+                Code::Superseded,
+                "a recorder keeps another generation than the end has promised",
+            );
         }
         let mut owner = self.following(recalled.generation)?;
         if !makes_sense(&recalled, owner.sides.len()) {
-            return unfit(Code::Protocol, "a recorder's answer does not make sense");
+            return standby_error(Code::Protocol, "a recorder's answer does not make sense");
         }
         owner.log.floor = recalled.log_start;
         for (side, start) in owner.sides.iter_mut().zip(&recalled.sent_start) {
             side.took = *start;
         }
         if !recalled.checkpoints.is_empty() {
-            out.push(Effect::Restore(owner.image, recalled.checkpoints.clone()));
+            out.push(OwnerEffect::Restore(owner.image, recalled.checkpoints.clone()));
         }
         if let Some(follow) = &mut owner.follow {
             follow.recorder = true;
@@ -68,13 +71,17 @@ impl Owner {
 
     /// A frame from the recorder. It gives what it kept, and has no word in anything else: which generation it is, what ends have
     /// received or what they may forget.
-    pub(super) fn take_recalled(&mut self, frame: Frame, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+    pub(super) fn take_recalled(
+        &mut self,
+        frame: Frame,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<(), StandbyError> {
         match frame {
             Frame::LogPart(part) => self.recalled_log(&part),
             Frame::KeptInput(input) => self.recalled_input(input),
             Frame::CheckpointBegin(begin) => self.recalled_checkpoint(&begin.meta),
             Frame::CheckpointPart(part) => self.recalled_part(part.bytes, out),
-            _ => unfit(Code::Protocol, "a recorder sent what only an owner may"),
+            _ => standby_error(Code::Protocol, "a recorder sent what only an owner may"),
         }
     }
 
@@ -82,11 +89,14 @@ impl Owner {
         self.follow.as_mut().and_then(|follow| follow.recalled.as_deref_mut())
     }
 
-    fn recalled_log(&mut self, part: &LogPart) -> Result<(), Unfit> {
+    fn recalled_log(&mut self, part: &LogPart) -> Result<(), StandbyError> {
         let end = part.offset.saturating_add(part.bytes.len() as u64);
         let announced = self.recall().is_some_and(|recall| end <= recall.said.log_end);
         if part.offset != self.log.end() || !announced {
-            return unfit(Code::Protocol, "a recorder's log has a hole, or is longer than it announced");
+            return standby_error(
+                Code::Protocol,
+                "a recorder's log has a hole, or is longer than it announced",
+            );
         }
         let mut bytes = part.bytes.to_vec();
         self.keys.seal(part.generation).log(part.offset, &mut bytes);
@@ -94,35 +104,35 @@ impl Owner {
         Ok(())
     }
 
-    fn recalled_input(&mut self, input: KeptInput) -> Result<(), Unfit> {
+    fn recalled_input(&mut self, input: KeptInput) -> Result<(), StandbyError> {
         let recall = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
         let ends = recall.map_or(&[][..], |recall| &recall.said.sent_end);
         let open = self.sides.iter_mut().zip(ends).find(|(side, end)| side.fed_end() < **end);
         let Some((side, _)) = open else {
-            return unfit(Code::Protocol, "a recorder gives more messages than it announced");
+            return standby_error(Code::Protocol, "a recorder gives more messages than it announced");
         };
         push(side, Message { close: input.close, payload: input.payload })
     }
 
-    fn recalled_checkpoint(&mut self, meta: &CheckpointMeta) -> Result<(), Unfit> {
+    fn recalled_checkpoint(&mut self, meta: &CheckpointMeta) -> Result<(), StandbyError> {
         let next = self.recall().filter(|recall| {
             recall.said.checkpoints.get(recall.begun) == Some(meta) && recall.given == recall.begun_size()
         });
         let Some(recall) = next else {
-            return unfit(Code::Protocol, "a recorder gives another checkpoint than it announced");
+            return standby_error(Code::Protocol, "a recorder gives another checkpoint than it announced");
         };
         recall.begun += 1;
         Ok(())
     }
 
-    fn recalled_part(&mut self, bytes: Bytes, out: &mut Vec<Effect>) -> Result<(), Unfit> {
+    fn recalled_part(&mut self, bytes: Bytes, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
         let size = bytes.len() as u64;
         let fits = self.recall().filter(|recall| recall.given.saturating_add(size) <= recall.begun_size());
         let Some(recall) = fits else {
-            return unfit(Code::Protocol, "a recorder gives more of a checkpoint than it announced");
+            return standby_error(Code::Protocol, "a recorder gives more of a checkpoint than it announced");
         };
         recall.given += size;
-        out.push(Effect::Part(bytes));
+        out.push(OwnerEffect::Part(bytes));
         Ok(())
     }
 

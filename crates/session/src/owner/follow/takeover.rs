@@ -1,7 +1,7 @@
 //! Taking over: whoever stood by, or was helped by a recorder, opens a generation as an owner does whose cell lives, takes what the ends
 //! have behind what was fed, and goes on; or begins from what the ends keep.
 
-use super::super::{Effect, Keeping, Log, Now, Owner, Phase, Side};
+use super::super::{EndState, Log, Now, Owner, OwnerEffect, OwnerPhase, Replicas};
 use crate::{cell::Seed, replay::follow as follow_from};
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -12,17 +12,17 @@ use marram_wire::{
 
 impl Owner {
     /// What was fed is of no use: the ends are asked again, for all that they keep.
-    pub(in crate::owner) fn begin_anew(&mut self, out: &mut Vec<Effect>) {
+    pub(in crate::owner) fn restart_from_ends(&mut self, out: &mut Vec<OwnerEffect>) {
         self.forget_fed(out);
-        out.push(Effect::Again(self.generation.count));
+        out.push(OwnerEffect::Reopen(self.generation.count));
     }
 
-    pub(super) fn forget_fed(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn forget_fed(&mut self, out: &mut Vec<OwnerEffect>) {
         if let Some(follow) = self.follow.take() {
             self.seed = follow.own_seed;
-            out.extend(follow.former.map(|former| Effect::Remove(former.cell)));
+            out.extend(follow.former.map(|former| OwnerEffect::Remove(former.cell)));
         }
-        out.extend(self.cell.take().map(Effect::Remove));
+        out.extend(self.cell.take().map(OwnerEffect::Remove));
         self.replay = None;
         self.live = None;
         self.log = Log::default();
@@ -34,13 +34,13 @@ impl Owner {
     }
 
     /// Whoever fed this owner is gone.
-    pub fn unfed(&mut self, out: &mut Vec<Effect>) {
+    pub fn feed_lost(&mut self, out: &mut Vec<OwnerEffect>) {
         let Some(follow) = &mut self.follow else { return };
         follow.channel = None;
         if let Some((meta, _)) = follow.arriving.take_if(|(meta, got)| *got < meta.size) {
             // Half of a checkpoint: the cell is as it was before.
             if meta.full {
-                out.extend(self.cell.take().map(Effect::Remove));
+                out.extend(self.cell.take().map(OwnerEffect::Remove));
                 let former = follow.former.take();
                 self.cell = former.map(|former| former.cell);
                 follow.standing = former.is_some_and(|former| former.standing);
@@ -52,8 +52,8 @@ impl Owner {
         let recalls = follow.recalled.is_some() && !follow.standing;
         if recalls && (self.recalled_lacks() || !self.recalled_whole()) {
             match self.phase {
-                Phase::Following => self.forget_fed(out),
-                _ => self.begin_anew(out),
+                OwnerPhase::Following => self.forget_fed(out),
+                _ => self.restart_from_ends(out),
             }
         }
     }
@@ -70,17 +70,17 @@ impl Owner {
     }
 
     /// A generation is about to be opened: whoever stood by asks as the owner whose cell it has.
-    pub(in crate::owner) fn begin_takeover(&mut self, out: &mut Vec<Effect>) {
-        if self.phase != Phase::Following {
+    pub(in crate::owner) fn begin_takeover(&mut self, out: &mut Vec<OwnerEffect>) {
+        if self.phase != OwnerPhase::Following {
             return;
         }
         if let Some(follow) = &mut self.follow
             && follow.recalled.is_none()
         {
             follow.channel = None;
-            self.unfed(out);
+            self.feed_lost(out);
         }
-        let begun = |owner: &mut Self, out: &mut Vec<Effect>| {
+        let begun = |owner: &mut Self, out: &mut Vec<OwnerEffect>| {
             owner.cell.is_some() || (owner.log.floor == 0 && owner.start_recalled(out))
         };
         if self.can_take_over() && begun(self, out) {
@@ -92,19 +92,19 @@ impl Owner {
 
     /// Starts the cell of a session of which the recorder has all of the log and no checkpoint. False if it does not begin with
     /// a start.
-    fn start_recalled(&mut self, out: &mut Vec<Effect>) -> bool {
+    fn start_recalled(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
         let first = Cursor::default().take(&mut self.log.bytes.clone().freeze());
         let Some(Event::Start { seed, .. }) = first.ok().map(|entry| entry.event) else { return false };
         self.seed = Seed(seed);
         self.digest = Digest::start(self.session);
-        out.push(Effect::Start(self.image, self.seed));
+        out.push(OwnerEffect::Start(self.image, self.seed));
         true
     }
 
     /// All ends have promised, and none has promised another owner since: what they have behind what was fed is taken in, and
     /// the cell is brought to the end of it. False if that cannot be.
-    pub(in crate::owner) fn take_over(&mut self, now: Now, out: &mut Vec<Effect>) -> bool {
-        let promised = |side: &Side| {
+    pub(in crate::owner) fn take_over(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
+        let promised = |side: &EndState| {
             side.promised.as_ref().filter(|it| it.live).map(|it| (it.log_start, it.log_end, it.tag))
         };
         let all_live = self.sides.iter().all(|side| promised(side).is_some());
@@ -112,7 +112,7 @@ impl Owner {
         let Some((log_start, log_end, tag)) = promised(&self.sides[best]) else { return false };
         // Log that only ends have, and not all of them, cannot be given from here.
         let covered = self.follow.as_ref().map_or(0, |follow| follow.covered);
-        let lacks = |side: &Side| promised(side).is_none_or(|(_, end, _)| end < self.log.floor);
+        let lacks = |side: &EndState| promised(side).is_none_or(|(_, end, _)| end < self.log.floor);
         if self.log.floor > covered && self.sides.iter().any(lacks) {
             return false;
         }
@@ -159,33 +159,33 @@ impl Owner {
                 course.extend(behind);
             }
         }
-        self.phase = Phase::Restoring;
+        self.phase = OwnerPhase::Restoring;
         self.begin_replay(now, out);
         true
     }
 
     /// Replays what has been chosen, once the cell stands.
-    pub(super) fn begin_replay(&mut self, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn begin_replay(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let Some(follow) = &self.follow else { return };
         if follow.chosen && follow.standing && follow.recalled.is_some() && !self.recalled_holds() {
-            return self.begin_anew(out);
+            return self.restart_from_ends(out);
         }
         if self.follow.as_ref().is_some_and(|follow| follow.chosen && follow.standing) {
-            self.phase = Phase::Replaying;
+            self.phase = OwnerPhase::Replaying;
         }
         self.follow_on(now, out);
     }
 
     /// The session is this owner's, and needs a checkpoint of its own soon.
-    pub(in crate::owner) fn took_over(&mut self) {
+    pub(in crate::owner) fn finish_takeover(&mut self) {
         if let Some(follow) = self.follow.take() {
-            self.cover.restored(&[], false);
+            self.checkpointer.restored(&[], false);
             if follow.covered > 0 {
                 // An end that was away then may have to forget that before it has room for the rest.
                 self.covered_before(follow.covered, follow.covered_tag);
             }
-            self.cover.want_full();
-            self.keeping = Keeping::default();
+            self.checkpointer.request_full();
+            self.replicas = Replicas::default();
         }
     }
 

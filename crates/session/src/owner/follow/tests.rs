@@ -6,7 +6,7 @@ mod recall;
 
 use super::*;
 use crate::{
-    cell::{Input, Outcome, Output, Ran},
+    cell::{CellInput, CellOutput, Ran, RunOutcome},
     owner::{Attempt, Holder},
 };
 use alloc::{vec, vec::Vec};
@@ -36,8 +36,8 @@ fn keys() -> SessionKeys {
     SessionKeys::derive(&DomainSecret::from_material(b"a secret for tests"), SESSION)
 }
 
-fn policy() -> Policy {
-    Policy {
+fn policy() -> OwnerPolicy {
+    OwnerPolicy {
         app: "echo".into(),
         server: Some("nobody".into()),
         keep: true,
@@ -156,13 +156,13 @@ fn level(entries: usize, received: u64) -> Says {
 struct Standby {
     history: History,
     owner: Owner,
-    out: Vec<Effect>,
+    out: Vec<OwnerEffect>,
     /// How much of that was done.
     done: usize,
     /// The entry in front of which the checkpoint on its way stands.
     restoring: Option<usize>,
     /// What the cell was given.
-    consumed: Vec<Input>,
+    consumed: Vec<CellInput>,
 }
 
 impl Standby {
@@ -223,30 +223,30 @@ impl Standby {
         while let Some(effect) = self.out.get(self.done).cloned() {
             self.done += 1;
             match effect {
-                Effect::Start(..) => {
+                OwnerEffect::Start(..) => {
                     self.owner.name_cell(CELL);
                     self.owner.started(NOW, CELL, Ok(()), &mut self.out);
                 }
-                Effect::Restore(_, chain) => {
+                OwnerEffect::Restore(_, chain) => {
                     self.owner.name_cell(CELL);
                     let stands = |entry: &usize| self.history.offset(*entry) == chain[0].log_offset;
                     self.restoring = (1..=SAID.len()).find(stands);
                 }
-                Effect::Part(_) => {
+                OwnerEffect::Part(_) => {
                     let header = self.history.header(self.restoring.expect("a checkpoint was announced"));
                     self.owner.restored(NOW, CELL, Ok(Box::new(header)), &mut self.out);
                 }
-                Effect::Run(run) => {
+                OwnerEffect::Run(run) => {
                     let outputs = match &run.input {
-                        Input::Message { port, payload } => {
-                            vec![Output::Message { port: *port, payload: payload.clone() }]
+                        CellInput::Message { port, payload } => {
+                            vec![CellOutput::Message { port: *port, payload: payload.clone() }]
                         }
                         _ => Vec::new(),
                     };
                     self.consumed.push(run.input);
                     let ran = Ran {
                         cell: run.cell,
-                        outcome: Outcome::Idle,
+                        outcome: RunOutcome::Idle,
                         clock_read: false,
                         outputs,
                         timers: Vec::new(),
@@ -316,7 +316,7 @@ impl Standby {
     /// What the ends are sent since they were asked.
     fn sent(&self, to: Port) -> impl Iterator<Item = &Frame> {
         self.out.iter().filter_map(move |effect| match effect {
-            Effect::Send(port, frame) if *port == to => Some(frame),
+            OwnerEffect::Send(port, frame) if *port == to => Some(frame),
             _ => None,
         })
     }
@@ -341,7 +341,7 @@ impl Standby {
     /// What the cell was told since it was there.
     fn heard(&self) -> Vec<&str> {
         let heard = self.consumed.iter().filter_map(|input| match input {
-            Input::Message { payload, .. } => Some(text(payload)),
+            CellInput::Message { payload, .. } => Some(text(payload)),
             _ => None,
         });
         heard.collect()
@@ -350,12 +350,12 @@ impl Standby {
     /// Nothing of what was fed counts: the ends are asked again, for all that they keep.
     fn begins_anew(&self) -> bool {
         let again =
-            self.out.iter().any(|effect| matches!(effect, Effect::Again(count) if *count == NEW.count));
+            self.out.iter().any(|effect| matches!(effect, OwnerEffect::Reopen(count) if *count == NEW.count));
         again && self.owner.standing_by().is_none() && self.owner.log_bytes() == (0, 0)
     }
 
     fn goes_on(&self) -> bool {
-        self.owner.phase() == Phase::Running
+        self.owner.phase() == OwnerPhase::Running
     }
 }
 
@@ -371,7 +371,7 @@ fn who_was_fed_everything_goes_on_and_says_what_the_client_lacks() {
         standby.opens(&level(4, 1), &level(4, 0));
         assert!(standby.goes_on(), "{:?}", standby.out);
         assert_eq!(standby.heard(), SAID[..3], "each once");
-        let opens = standby.consumed.iter().filter(|input| matches!(input, Input::Open { .. }));
+        let opens = standby.consumed.iter().filter(|input| matches!(input, CellInput::Open { .. }));
         assert_eq!(opens.count(), 2, "the session had begun");
         assert_eq!(standby.echoes(), SAID[1..3], "one had arrived");
         let chosen = standby.chosen(Port::CLIENT);
@@ -485,7 +485,7 @@ fn one_that_replays_says_how_much_and_one_that_only_receives_does_not() {
         standby.history = History::new(&said);
         let standby = standby.fed(0..1 + said.len());
         let told = standby.out.iter().filter_map(|effect| match effect {
-            Effect::Feeder(Frame::Replayed(replayed)) => Some(replayed.entries),
+            OwnerEffect::ToFeeder(Frame::Replayed(replayed)) => Some(replayed.entries),
             _ => None,
         });
         assert_eq!(told.collect::<Vec<_>>(), expected, "hot: {hot}");

@@ -16,8 +16,8 @@ fn half_a_checkpoint_leaves_the_cell_where_it_stood() {
     let mut standby = fed_from_the_middle();
     let meta = CheckpointMeta { size: 16, number: 2, ..standby.history.meta(4) };
     half(&mut standby, meta);
-    standby.owner.unfed(&mut standby.out);
-    assert!(matches!(&standby.out[..], [Effect::Remove(CellId(2))]), "{:?}", standby.out);
+    standby.owner.feed_lost(&mut standby.out);
+    assert!(matches!(&standby.out[..], [OwnerEffect::Remove(CellId(2))]), "{:?}", standby.out);
     standby.opens(&level(5, 4), &Says { log: 5..5, ..level(5, 0) });
     assert!(standby.goes_on(), "{:?}", standby.out);
     assert_eq!(standby.owner.cell(), Some(CELL));
@@ -38,7 +38,7 @@ fn a_cell_that_starts_while_its_successor_is_on_its_way_is_gone_on_with() {
         if !late {
             started(&mut standby);
         }
-        standby.owner.unfed(&mut standby.out);
+        standby.owner.feed_lost(&mut standby.out);
         standby.opens(&level(3, 1), &level(3, 0));
         if late {
             assert!(!standby.goes_on(), "{:?}", standby.out);
@@ -60,7 +60,8 @@ fn a_cell_that_cannot_start_is_not_gone_on_with() {
     half(&mut standby, meta);
     let error = CellError { code: Code::Busy, reason: "no slot".into() };
     standby.owner.started(NOW, CELL, Err(error), &mut standby.out);
-    let removed = |cell| standby.out.iter().any(|effect| matches!(effect, Effect::Remove(id) if *id == cell));
+    let removed =
+        |cell| standby.out.iter().any(|effect| matches!(effect, OwnerEffect::Remove(id) if *id == cell));
     assert!(removed(CELL) && removed(CellId(2)), "{:?}", standby.out);
-    assert!(standby.out.iter().any(|effect| matches!(effect, Effect::Over(Code::Busy, _))));
+    assert!(standby.out.iter().any(|effect| matches!(effect, OwnerEffect::Done(Code::Busy, _))));
 }

@@ -48,7 +48,7 @@ fn recorder(entries: Range<usize>) -> Lying {
 
 impl Lying {
     /// Whoever recovers the session has asked it, and is given all of it.
-    fn recalled(self) -> Result<Standby, Unfit> {
+    fn recalled(self) -> Result<Standby, StandbyError> {
         let owner = Owner::new(SESSION, IMAGE, keys(), policy(), &HOSTS, Seed([4; 32]));
         let mut out = Vec::new();
         let owner = owner.recalled(self.said, OLD, &mut out)?;
@@ -74,7 +74,7 @@ impl Lying {
 impl Standby {
     /// The owner is of no use any more, and was no session's owner yet.
     fn is_refused(&self, code: Code) -> bool {
-        self.out.iter().any(|effect| matches!(effect, Effect::Over(why, _) if *why == code))
+        self.out.iter().any(|effect| matches!(effect, OwnerEffect::Done(why, _) if *why == code))
             && self.consumed.is_empty()
     }
 }

@@ -2,7 +2,7 @@
 //! neither peers nor sessions.
 
 use super::Shard;
-use crate::api::{FromShard, Missing, Now, Out, Want};
+use crate::api::{FromShard, Missing, Now, ShardOutput, Want};
 use alloc::{
     collections::BTreeMap,
     string::{String, ToString},
@@ -11,13 +11,13 @@ use alloc::{
 use marram_wire::id::ImageHash;
 
 /// How long one answer "nobody has it" stands before peers are asked again; doubles with each further one.
-pub const REST_MIN_NS: u64 = 500_000_000;
+pub const RETRY_MIN_NS: u64 = 500_000_000;
 /// The longest rest: a peer may be given the image at any time.
-pub const REST_MAX_NS: u64 = 30_000_000_000;
+pub const RETRY_MAX_NS: u64 = 30_000_000_000;
 /// An ask without an answer for so long was lost with whoever was to answer it.
 const ANSWER_NS: u64 = 600_000_000_000;
 /// Images asked for or resting at a time. Only ends that have proved their session can have one asked for.
-pub const WANTED_MAX: usize = 64;
+pub const MISSING_MAX: usize = 64;
 
 /// One image that is not here.
 #[derive(Debug)]
@@ -42,11 +42,11 @@ pub(super) enum Verdict {
 
 /// The images that are missing.
 #[derive(Default, Debug)]
-pub(super) struct Wanted {
+pub(super) struct MissingImages {
     entries: BTreeMap<ImageHash, Entry>,
 }
 
-impl Wanted {
+impl MissingImages {
     /// A session names `image`: whether to ask for it now, and what the session is to be told.
     fn miss(&mut self, now_ns: u64, image: ImageHash) -> (bool, Verdict) {
         if let Some(entry) = self.entries.get_mut(&image) {
@@ -56,10 +56,10 @@ impl Wanted {
             }
             return (ask, entry.why.clone().map_or(Verdict::Asked, Verdict::Failed));
         }
-        if self.entries.len() >= WANTED_MAX {
+        if self.entries.len() >= MISSING_MAX {
             self.entries.retain(|_, entry| now_ns < entry.again_ns);
         }
-        if self.entries.len() >= WANTED_MAX {
+        if self.entries.len() >= MISSING_MAX {
             return (false, Verdict::Full);
         }
         self.entries.insert(image, Entry { again_ns: now_ns + ANSWER_NS, failures: 0, why: None });
@@ -69,7 +69,7 @@ impl Wanted {
     fn failed(&mut self, now_ns: u64, image: ImageHash, why: String) {
         // It came by another way in the meantime, or nobody asked.
         let Some(entry) = self.entries.get_mut(&image) else { return };
-        let rest_ns = REST_MAX_NS.min(REST_MIN_NS << entry.failures.min(16));
+        let rest_ns = RETRY_MAX_NS.min(RETRY_MIN_NS << entry.failures.min(16));
         entry.failures += 1;
         (entry.again_ns, entry.why) = (now_ns + rest_ns, Some(why));
     }
@@ -87,14 +87,20 @@ impl Wanted {
 
 impl Shard {
     /// Has peers asked for an image that a session names, and says what to tell the session.
-    pub(super) fn want(&mut self, now: Now, app: &str, image: ImageHash, out: &mut Vec<Out>) -> String {
+    pub(super) fn want(
+        &mut self,
+        now: Now,
+        app: &str,
+        image: ImageHash,
+        out: &mut Vec<ShardOutput>,
+    ) -> String {
         let what = alloc::format!("the session runs image {image} of `{app}`, which this edge does not have");
         if !self.config.peers {
             return alloc::format!("{what}: `marram deploy` that version here too");
         }
-        let (ask, verdict) = self.wanted.miss(now.mono_ns, image);
+        let (ask, verdict) = self.missing_images.miss(now.mono_ns, image);
         if ask {
-            out.push(Out::Control(FromShard::Want(Want { image, app: app.to_string() })));
+            out.push(ShardOutput::Control(FromShard::Want(Want { image, app: app.to_string() })));
         }
         match verdict {
             Verdict::Asked => alloc::format!("{what} yet: it asks its peers"),
@@ -105,12 +111,12 @@ impl Shard {
 
     /// Whether the image may be here in a moment.
     pub(super) fn is_being_fetched(&self, image: ImageHash) -> bool {
-        self.wanted.asks_first(image)
+        self.missing_images.asks_first(image)
     }
 
     /// Peers were asked in vain.
     pub(super) fn missing(&mut self, now: Now, missing: Missing) {
-        self.wanted.failed(now.mono_ns, missing.image, missing.why);
+        self.missing_images.failed(now.mono_ns, missing.image, missing.why);
     }
 }
 
@@ -126,31 +132,31 @@ mod tests {
 
     #[test]
     fn a_missing_image_is_asked_for_once_and_then_after_ever_longer_rests() {
-        let (mut wanted, mut now_ns) = (Wanted::default(), 7);
+        let (mut missing, mut now_ns) = (MissingImages::default(), 7);
         // Once it is known that nobody has it, sessions are told so, also while peers are asked again.
         let mut told = Verdict::Asked;
         for rest_ms in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
-            assert_eq!(wanted.miss(now_ns, image(1)), (true, told.clone()));
-            assert_eq!(wanted.miss(now_ns + 1_000_000_000, image(1)), (false, told));
-            wanted.failed(now_ns, image(1), "nobody".into());
+            assert_eq!(missing.miss(now_ns, image(1)), (true, told.clone()));
+            assert_eq!(missing.miss(now_ns + 1_000_000_000, image(1)), (false, told));
+            missing.failed(now_ns, image(1), "nobody".into());
             told = Verdict::Failed("nobody".into());
             let until_ns = now_ns + rest_ms * 1_000_000;
-            assert_eq!(wanted.miss(until_ns - 1, image(1)), (false, told.clone()), "{rest_ms}");
+            assert_eq!(missing.miss(until_ns - 1, image(1)), (false, told.clone()), "{rest_ms}");
             now_ns = until_ns;
         }
-        wanted.miss(now_ns, image(1));
-        assert!(wanted.miss(now_ns + ANSWER_NS, image(1)).0, "the answer was lost");
+        missing.miss(now_ns, image(1));
+        assert!(missing.miss(now_ns + ANSWER_NS, image(1)).0, "the answer was lost");
     }
 
     #[test]
     fn only_so_many_are_asked_for_at_a_time() {
-        let mut wanted = Wanted::default();
-        (0..WANTED_MAX).for_each(|number| assert!(wanted.miss(0, image(number)).0));
-        assert_eq!(wanted.miss(0, image(WANTED_MAX)), (false, Verdict::Full));
-        wanted.failed(0, image(3), "nobody".into());
-        assert_eq!(wanted.miss(REST_MIN_NS - 1, image(WANTED_MAX)), (false, Verdict::Full));
-        assert!(wanted.miss(REST_MIN_NS, image(WANTED_MAX)).0, "one has rested");
-        wanted.found(image(4));
-        assert!(wanted.miss(0, image(WANTED_MAX + 1)).0, "one is here");
+        let mut missing = MissingImages::default();
+        (0..MISSING_MAX).for_each(|number| assert!(missing.miss(0, image(number)).0));
+        assert_eq!(missing.miss(0, image(MISSING_MAX)), (false, Verdict::Full));
+        missing.failed(0, image(3), "nobody".into());
+        assert_eq!(missing.miss(RETRY_MIN_NS - 1, image(MISSING_MAX)), (false, Verdict::Full));
+        assert!(missing.miss(RETRY_MIN_NS, image(MISSING_MAX)).0, "one has rested");
+        missing.found(image(4));
+        assert!(missing.miss(0, image(MISSING_MAX + 1)).0, "one is here");
     }
 }

@@ -15,7 +15,7 @@ pub(super) type Message = Unacknowledged;
 
 /// One end of the session.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct EndState {
     pub(super) port: Port,
     pub(super) host: HostId,
     /// Of the current generation; none while the end cannot be reached.
@@ -68,7 +68,7 @@ pub(super) struct Side {
     pub(super) showing: Showing,
 }
 
-impl Side {
+impl EndState {
     pub(super) fn new(port: Port, host: HostId) -> Self {
         Self {
             port,

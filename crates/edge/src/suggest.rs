@@ -3,7 +3,7 @@
 use alloc::{format, string::String, vec, vec::Vec};
 
 /// `; did you mean ...?`, if one of the names is like what was written; else nothing.
-pub fn guess<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+pub fn did_you_mean<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     nearest(written, names).map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
@@ -16,9 +16,9 @@ pub fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> O
         rest.is_some_and(|rest| rest.starts_with(['_', '-']))
     });
     // One slip in three letters; names of other people are not guessed.
-    let slips_max = written.chars().count().div_ceil(3).min(4);
-    let slips = names.into_iter().map(|name| (distance(&written, &name.to_ascii_lowercase()), name));
-    let spelt = slips.filter(|(slips, _)| *slips <= slips_max).min_by_key(|(slips, _)| *slips);
+    let edits_max = written.chars().count().div_ceil(3).min(4);
+    let edits = names.into_iter().map(|name| (distance(&written, &name.to_ascii_lowercase()), name));
+    let spelt = edits.filter(|(edits, _)| *edits <= edits_max).min_by_key(|(edits, _)| *edits);
     spelt.map(|(_, name)| name).or(longer)
 }
 
@@ -30,11 +30,11 @@ fn distance(a: &str, b: &str) -> usize {
         let mut row = vec![i];
         for j in 1..=b.len() {
             let changed = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut slips = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            let mut edits = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                slips = slips.min(rows[i - 2][j - 2] + 1);
+                edits = edits.min(rows[i - 2][j - 2] + 1);
             }
-            row.push(slips);
+            row.push(edits);
         }
         rows.push(row);
     }

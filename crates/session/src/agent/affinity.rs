@@ -5,7 +5,7 @@
 //! A session goes home as it leaves an edge that drains: home is asked for a generation, and until that one asks for the
 //! promise the session stays where it is. Sessions go one at a time, and only to a shard that has been well for a while.
 
-use super::{Agent, EndId, Out, Report, Target, WireId};
+use super::{Agent, AgentOutput, AgentReport, EndId, Target, WireId};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
@@ -30,7 +30,7 @@ struct Failed {
 
 /// Who is away from home, and where home can be trusted.
 #[derive(Debug)]
-pub(super) struct Homes {
+pub(super) struct ShardAffinity {
     after_ns: u64,
     /// By their home.
     away: BTreeMap<Target, BTreeSet<EndId>>,
@@ -39,7 +39,7 @@ pub(super) struct Homes {
     look_ns: u64,
 }
 
-impl Homes {
+impl ShardAffinity {
     /// Sessions go to a shard that has been well for `after_ns`.
     pub(super) fn new(after_ns: u64) -> Self {
         Self { after_ns, away: BTreeMap::new(), failed: BTreeMap::new(), look_ns: 0 }
@@ -118,14 +118,14 @@ impl Agent {
             && let Some(session) = self.sessions.get_mut(&id)
         {
             session.home = Some(home);
-            self.homes.add(now_ns, home, id);
+            self.affinity.add(now_ns, home, id);
         }
     }
 
     /// A session that is away is no more, or does not go home.
     pub(super) fn forget_home(&mut self, id: EndId) {
         if let Some(home) = self.sessions.get_mut(&id).and_then(|session| session.home.take()) {
-            self.homes.remove(home, id);
+            self.affinity.remove(home, id);
         }
     }
 
@@ -136,20 +136,20 @@ impl Agent {
     }
 
     /// Sends one session home, if it is time and there is one: one a heartbeat.
-    pub(super) fn fail_back(&mut self, now_ns: u64, out: &mut Vec<Out>) {
-        if self.homes.wake_ns().is_none_or(|look_ns| look_ns > now_ns) {
+    pub(super) fn fail_back(&mut self, now_ns: u64, out: &mut Vec<AgentOutput>) {
+        if self.affinity.wake_ns().is_none_or(|look_ns| look_ns > now_ns) {
             return;
         }
-        self.homes.look_ns = now_ns + self.config.heartbeat_interval_ns;
+        self.affinity.look_ns = now_ns + self.config.heartbeat_interval_ns;
         if self.draining {
             return;
         }
         let mut ready = self
             .wires
             .iter()
-            .filter(|(id, wire)| self.is_usable(**id) && self.homes.is_trusted(now_ns, wire.target));
+            .filter(|(id, wire)| self.is_usable(**id) && self.affinity.is_trusted(now_ns, wire.target));
         let found = ready.find_map(|(wire, at)| {
-            let away = self.homes.away.get(&at.target)?;
+            let away = self.affinity.away.get(&at.target)?;
             let free = |id: &&EndId| {
                 let session = self.sessions.get(id);
                 self.is_settled(**id) && session.is_some_and(|session| session.asking.is_none())
@@ -157,14 +157,14 @@ impl Agent {
             away.iter().find(free).map(|id| (*id, *wire, at.target))
         });
         if let Some((id, wire, target)) = found {
-            out.push(Out::Report(Report::FailingBack { session: id.session, target }));
+            out.push(AgentOutput::Report(AgentReport::FailingBack { session: id.session, target }));
             self.ask(now_ns, id, wire, out);
         }
     }
 }
 
 #[cfg(test)]
-impl Homes {
+impl ShardAffinity {
     /// Who is away, and where home is.
     pub(super) fn all(&self) -> BTreeSet<(Target, EndId)> {
         assert!(

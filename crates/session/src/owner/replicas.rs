@@ -4,7 +4,7 @@
 //! of them, and one that lags is dropped and begins again with a checkpoint. A keeper that joins a session under way gets a full
 //! checkpoint first; what is consumed behind it follows at once, while its bytes are still on their way.
 
-use super::{Effect, Owner, Phase, side::Message};
+use super::{Owner, OwnerEffect, OwnerPhase, end_state::Message};
 use alloc::{
     collections::VecDeque,
     format,
@@ -23,9 +23,9 @@ use marram_wire::{
 };
 
 /// Outputs that ends received are told to keepers that replay after so many.
-const TELL_EVERY: u64 = 64;
+const REPORT_EVERY: u64 = 64;
 /// Checkpoints on their way to one keeper at a time.
-const PARCELS_MAX: usize = 2;
+const TRANSFERS_MAX: usize = 2;
 
 /// Names a keeper within one shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -33,7 +33,7 @@ pub struct KeeperId(pub u64);
 
 /// How far a keeper is, for listings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fill {
+pub struct ReplicaProgress {
     /// Which.
     pub keeper: KeeperId,
     /// Whether it has all that it takes to go on without this owner, but for what is on its way.
@@ -46,7 +46,7 @@ pub struct Fill {
 
 /// A checkpoint on its way.
 #[derive(Debug)]
-struct Parcel {
+struct CheckpointTransfer {
     meta: CheckpointMeta,
     took: Vec<u64>,
     bytes: Bytes,
@@ -56,19 +56,19 @@ struct Parcel {
 
 /// One keeper.
 #[derive(Debug)]
-struct Feed {
+struct ReplicaStream {
     keeper: KeeperId,
     channel: Channel,
     hot: bool,
     /// Whether entries go there; else it waits for the next full checkpoint.
-    begun: bool,
+    streaming: bool,
     /// The checkpoint that it begins with, until it is sealed.
     base: Option<u32>,
     /// Whether it has that.
     ready: bool,
-    parcels: VecDeque<Parcel>,
+    transfers: VecDeque<CheckpointTransfer>,
     /// Bytes of them that it has not stored.
-    flying: u64,
+    in_flight: u64,
     /// Bytes of entries and messages that it has not acknowledged.
     behind: u64,
     /// Of one that replays: entries that it was fed and has not replayed, and the fewest that there were since it was ready. It
@@ -77,9 +77,9 @@ struct Feed {
     unreplayed_min: u64,
 }
 
-impl Feed {
+impl ReplicaStream {
     /// It has what it begins with.
-    fn is_ready(&mut self) {
+    fn mark_ready(&mut self) {
         if !self.ready {
             self.ready = true;
             self.unreplayed_min = self.unreplayed;
@@ -102,105 +102,107 @@ impl Feed {
 
 /// The keepers of one owner.
 #[derive(Debug, Default)]
-pub(super) struct Keeping {
-    feeds: Vec<Feed>,
+pub(super) struct Replicas {
+    streams: Vec<ReplicaStream>,
     /// Outputs that ends received since keepers were told.
-    untold: u64,
+    unreported_outputs: u64,
     /// The edge that stands by, as ends were told.
-    told: Option<(String, u8)>,
+    reported_standby: Option<(String, u8)>,
 }
 
 impl Owner {
     /// Has a keeper keep the session from now on, over this channel of its wire. `hot` if it is to replay as it goes.
-    pub fn keep_at(&mut self, keeper: KeeperId, channel: Channel, hot: bool, out: &mut Vec<Effect>) {
-        self.keeping.feeds.push(Feed {
+    pub fn add_replica(&mut self, keeper: KeeperId, channel: Channel, hot: bool, out: &mut Vec<OwnerEffect>) {
+        self.replicas.streams.push(ReplicaStream {
             keeper,
             channel,
             hot,
-            begun: false,
+            streaming: false,
             base: None,
             ready: false,
-            parcels: VecDeque::new(),
-            flying: 0,
+            transfers: VecDeque::new(),
+            in_flight: 0,
             behind: 0,
             unreplayed: 0,
             unreplayed_min: 0,
         });
         if !self.opened && self.log.end() == 0 {
             let keep = self.keep_frame();
-            self.begin_feeds(None, &keep, out);
-            for feed in &mut self.keeping.feeds {
-                if feed.begun && feed.base.is_none() {
-                    feed.is_ready();
+            self.start_streams(None, &keep, out);
+            for stream in &mut self.replicas.streams {
+                if stream.streaming && stream.base.is_none() {
+                    stream.mark_ready();
                 }
             }
-        } else if self.phase == Phase::Running {
-            self.cover_if_due(out);
+        } else if self.phase == OwnerPhase::Running {
+            self.checkpoint_if_due(out);
         }
     }
 
     /// A keeper is gone, or not wanted any more.
-    pub fn keep_no_more(&mut self, keeper: KeeperId, out: &mut Vec<Effect>) {
-        if let Some(at) = self.keeping.feeds.iter().position(|feed| feed.keeper == keeper) {
-            let feed = self.keeping.feeds.swap_remove(at);
-            let (channel, code) = (feed.channel, Code::Finished);
+    pub fn remove_replica(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) {
+        if let Some(at) = self.replicas.streams.iter().position(|stream| stream.keeper == keeper) {
+            let stream = self.replicas.streams.swap_remove(at);
+            let (channel, code) = (stream.channel, Code::Finished);
             let ended = Ended { channel, code, reason: "the session is not kept here any more".to_string() };
-            out.push(Effect::Feed(keeper, ended.into()));
+            out.push(OwnerEffect::ToKeeper(keeper, ended.into()));
         }
     }
 
     /// Tells the ends which edge stands by, if they were told another one.
-    pub fn tell_standby(&mut self, standby: Option<(&str, u8)>, out: &mut Vec<Effect>) {
-        let told = self.keeping.told.as_ref().map(|(edge, shard)| (&edge[..], *shard));
-        if told == standby || self.phase != Phase::Running {
+    pub fn tell_standby(&mut self, standby: Option<(&str, u8)>, out: &mut Vec<OwnerEffect>) {
+        let reported = self.replicas.reported_standby.as_ref().map(|(edge, shard)| (&edge[..], *shard));
+        if reported == standby || self.phase != OwnerPhase::Running {
             return;
         }
-        self.keeping.told = standby.map(|(edge, shard)| (edge.to_string(), shard));
+        self.replicas.reported_standby = standby.map(|(edge, shard)| (edge.to_string(), shard));
         self.tell_ends_standby(out);
     }
 
     /// Once more, after a new generation.
-    pub(super) fn tell_ends_standby_again(&self, out: &mut Vec<Effect>) {
-        if self.keeping.told.is_some() {
+    pub(super) fn tell_ends_standby_again(&self, out: &mut Vec<OwnerEffect>) {
+        if self.replicas.reported_standby.is_some() {
             self.tell_ends_standby(out);
         }
     }
 
-    fn tell_ends_standby(&self, out: &mut Vec<Effect>) {
-        let (edge, shard) = self.keeping.told.clone().unwrap_or_default();
+    fn tell_ends_standby(&self, out: &mut Vec<OwnerEffect>) {
+        let (edge, shard) = self.replicas.reported_standby.clone().unwrap_or_default();
         for side in &self.sides {
             if let Some(channel) = side.channel {
                 let standby = Standby { channel, edge: edge.clone(), shard };
-                out.push(Effect::Send(side.port, standby.into()));
+                out.push(OwnerEffect::Send(side.port, standby.into()));
             }
         }
     }
 
     /// The session's keepers.
-    pub fn keepers(&self) -> impl Iterator<Item = Fill> {
-        self.keeping.feeds.iter().map(|feed| Fill {
-            keeper: feed.keeper,
-            ready: feed.ready,
-            behind: feed.behind + feed.flying,
-            unreplayed: feed.hot.then_some(feed.unreplayed),
+    pub fn keepers(&self) -> impl Iterator<Item = ReplicaProgress> {
+        self.replicas.streams.iter().map(|stream| ReplicaProgress {
+            keeper: stream.keeper,
+            ready: stream.ready,
+            behind: stream.behind + stream.in_flight,
+            unreplayed: stream.hot.then_some(stream.unreplayed),
         })
     }
 
     /// A frame from a keeper.
-    pub fn from_keeper(&mut self, keeper: KeeperId, frame: Frame, out: &mut Vec<Effect>) {
-        let Some(at) = self.keeping.feeds.iter().position(|feed| feed.keeper == keeper) else { return };
-        let feed = &mut self.keeping.feeds[at];
+    pub fn from_keeper(&mut self, keeper: KeeperId, frame: Frame, out: &mut Vec<OwnerEffect>) {
+        let Some(at) = self.replicas.streams.iter().position(|stream| stream.keeper == keeper) else {
+            return;
+        };
+        let stream = &mut self.replicas.streams[at];
         match frame {
-            Frame::Credit(credit) => feed.behind = feed.behind.saturating_sub(credit.bytes),
+            Frame::Credit(credit) => stream.behind = stream.behind.saturating_sub(credit.bytes),
             Frame::Stored(stored) => {
-                feed.flying = feed.flying.saturating_sub(stored.bytes);
+                stream.in_flight = stream.in_flight.saturating_sub(stored.bytes);
                 if stored.complete.is_some() {
-                    feed.is_ready();
+                    stream.mark_ready();
                 }
-                send_parts(feed, out);
+                send_parts(stream, out);
             }
             Frame::Replayed(replayed) => {
-                if !feed.replayed(replayed.entries) {
+                if !stream.replayed(replayed.entries) {
                     self.lose(at, Code::Protocol, "it replayed what it was not fed".into(), out);
                 }
             }
@@ -212,43 +214,43 @@ impl Owner {
     }
 
     /// A keeper is of no use. Nothing waits for it; it may be asked again later.
-    fn lose(&mut self, at: usize, code: Code, reason: String, out: &mut Vec<Effect>) {
-        let feed = self.keeping.feeds.swap_remove(at);
-        let ended = Ended { channel: feed.channel, code, reason: reason.clone() };
-        out.push(Effect::Feed(feed.keeper, ended.into()));
-        out.push(Effect::KeeperLost(feed.keeper, code, reason));
+    fn lose(&mut self, at: usize, code: Code, reason: String, out: &mut Vec<OwnerEffect>) {
+        let stream = self.replicas.streams.swap_remove(at);
+        let ended = Ended { channel: stream.channel, code, reason: reason.clone() };
+        out.push(OwnerEffect::ToKeeper(stream.keeper, ended.into()));
+        out.push(OwnerEffect::KeeperLost(stream.keeper, code, reason));
     }
 
-    fn lose_all(&mut self, which: impl Fn(&Feed) -> bool, reason: &str, out: &mut Vec<Effect>) {
-        for at in (0..self.keeping.feeds.len()).rev() {
-            if which(&self.keeping.feeds[at]) {
+    fn lose_all(&mut self, which: impl Fn(&ReplicaStream) -> bool, reason: &str, out: &mut Vec<OwnerEffect>) {
+        for at in (0..self.replicas.streams.len()).rev() {
+            if which(&self.replicas.streams[at]) {
                 self.lose(at, Code::Superseded, reason.to_string(), out);
             }
         }
     }
 
     /// The session is over here: keepers may forget it, or follow whoever owns it next.
-    pub(super) fn end_feeds(&mut self, code: Code, reason: &str, out: &mut Vec<Effect>) {
-        for feed in core::mem::take(&mut self.keeping.feeds) {
-            let ended = Ended { channel: feed.channel, code, reason: reason.to_string() };
-            out.push(Effect::Feed(feed.keeper, ended.into()));
+    pub(super) fn end_streams(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
+        for stream in core::mem::take(&mut self.replicas.streams) {
+            let ended = Ended { channel: stream.channel, code, reason: reason.to_string() };
+            out.push(OwnerEffect::ToKeeper(stream.keeper, ended.into()));
         }
     }
 
     /// A generation is being asked for. What keepers have is of use only if the cell lives through it.
-    pub(super) fn renew_feeds(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn renew_streams(&mut self, out: &mut Vec<OwnerEffect>) {
         let live = self.live.is_some() && self.follow.is_none();
         let fresh = self.log.end() == 0 && !self.opened;
         let reason = "the session is opened anew";
-        self.lose_all(|feed| feed.base.is_some() || !(live || fresh), reason, out);
-        for feed in &mut self.keeping.feeds {
-            let renewed = Renewed { channel: feed.channel, generation: self.generation };
-            out.extend(feed.begun.then(|| Effect::Feed(feed.keeper, renewed.into())));
+        self.lose_all(|stream| stream.base.is_some() || !(live || fresh), reason, out);
+        for stream in &mut self.replicas.streams {
+            let renewed = Renewed { channel: stream.channel, generation: self.generation };
+            out.extend(stream.streaming.then(|| OwnerEffect::ToKeeper(stream.keeper, renewed.into())));
         }
     }
 
     /// The cell did not live through a new generation.
-    pub(super) fn lose_feeds(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn drop_streams(&mut self, out: &mut Vec<OwnerEffect>) {
         self.lose_all(|_| true, "the session's cell is rebuilt", out);
     }
 
@@ -270,22 +272,22 @@ impl Owner {
 
     /// Whether a keeper waits for a checkpoint to begin with.
     pub(super) fn awaits_base(&self) -> bool {
-        self.keeping.feeds.iter().any(|feed| !feed.begun)
+        self.replicas.streams.iter().any(|stream| !stream.streaming)
     }
 
     /// Keepers that waited begin where the cell stands now, with this checkpoint, which is being taken.
-    pub(super) fn feeds_begin(&mut self, number: u32, out: &mut Vec<Effect>) {
+    pub(super) fn start_waiting_streams(&mut self, number: u32, out: &mut Vec<OwnerEffect>) {
         if self.awaits_base() {
             let keep = self.keep_frame();
-            self.begin_feeds(Some(number), &keep, out);
+            self.start_streams(Some(number), &keep, out);
         }
     }
 
-    fn begin_feeds(&mut self, base: Option<u32>, keep: &Keep, out: &mut Vec<Effect>) {
-        for feed in self.keeping.feeds.iter_mut().filter(|feed| !feed.begun) {
-            (feed.begun, feed.base) = (true, base);
-            let keep = Keep { channel: feed.channel, hot: feed.hot, ..keep.clone() };
-            out.push(Effect::Feed(feed.keeper, keep.into()));
+    fn start_streams(&mut self, base: Option<u32>, keep: &Keep, out: &mut Vec<OwnerEffect>) {
+        for stream in self.replicas.streams.iter_mut().filter(|stream| !stream.streaming) {
+            (stream.streaming, stream.base) = (true, base);
+            let keep = Keep { channel: stream.channel, hot: stream.hot, ..keep.clone() };
+            out.push(OwnerEffect::ToKeeper(stream.keeper, keep.into()));
         }
     }
 
@@ -295,9 +297,9 @@ impl Owner {
         offset: u64,
         event: Event,
         message: Option<Message>,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<OwnerEffect>,
     ) {
-        if self.keeping.feeds.is_empty() {
+        if self.replicas.streams.is_empty() {
             return;
         }
         let mut entry = BytesMut::from(self.log.since(offset));
@@ -310,26 +312,26 @@ impl Owner {
         };
         let (close, payload) = message.map(|message| (message.close, message.payload)).unwrap_or_default();
         let cost = charge(payload.len()) + entry.len() as u64;
-        for at in (0..self.keeping.feeds.len()).rev() {
-            let feed = &mut self.keeping.feeds[at];
-            if !feed.begun {
+        for at in (0..self.replicas.streams.len()).rev() {
+            let stream = &mut self.replicas.streams[at];
+            if !stream.streaming {
                 continue;
             }
-            feed.behind += cost;
-            if feed.behind > FEED_WINDOW {
+            stream.behind += cost;
+            if stream.behind > FEED_WINDOW {
                 self.lose(at, Code::Busy, "it lags behind".to_string(), out);
                 continue;
             }
-            feed.unreplayed += u64::from(feed.hot);
-            if feed.fell_behind() > REPLAY_LAG_MAX {
-                let reason = format!("it replays too slowly: {} entries behind", feed.unreplayed);
-                out.push(Effect::StandbySlow(feed.keeper));
+            stream.unreplayed += u64::from(stream.hot);
+            if stream.fell_behind() > REPLAY_LAG_MAX {
+                let reason = format!("it replays too slowly: {} entries behind", stream.unreplayed);
+                out.push(OwnerEffect::StandbySlow(stream.keeper));
                 self.lose(at, Code::Busy, reason, out);
                 continue;
             }
-            let (channel, entry, payload) = (feed.channel, entry.clone(), payload.clone());
+            let (channel, entry, payload) = (stream.channel, entry.clone(), payload.clone());
             let fed = Fed { channel, entry, tag, from, close, payload };
-            out.push(Effect::Feed(feed.keeper, fed.into()));
+            out.push(OwnerEffect::ToKeeper(stream.keeper, fed.into()));
         }
     }
 
@@ -339,82 +341,82 @@ impl Owner {
         meta: &CheckpointMeta,
         bytes: &Bytes,
         took: &[u64],
-        out: &mut Vec<Effect>,
+        out: &mut Vec<OwnerEffect>,
     ) {
-        for at in (0..self.keeping.feeds.len()).rev() {
-            let feed = &mut self.keeping.feeds[at];
-            let wanted = feed.begun && (!feed.hot || feed.base == Some(meta.number));
+        for at in (0..self.replicas.streams.len()).rev() {
+            let stream = &mut self.replicas.streams[at];
+            let wanted = stream.streaming && (!stream.hot || stream.base == Some(meta.number));
             if !wanted {
                 continue;
             }
-            if feed.parcels.len() >= PARCELS_MAX {
+            if stream.transfers.len() >= TRANSFERS_MAX {
                 self.lose(at, Code::Busy, "it is slow to store checkpoints".to_string(), out);
                 continue;
             }
-            feed.base = feed.base.filter(|number| *number != meta.number);
+            stream.base = stream.base.filter(|number| *number != meta.number);
             let (meta, took, bytes) = (meta.clone(), took.to_vec(), bytes.clone());
-            feed.parcels.push_back(Parcel { meta, took, bytes, sent: None });
-            send_parts(feed, out);
+            stream.transfers.push_back(CheckpointTransfer { meta, took, bytes, sent: None });
+            send_parts(stream, out);
         }
     }
 
     /// No checkpoint came of it.
-    pub(super) fn feed_no_checkpoint(&mut self, out: &mut Vec<Effect>) {
-        self.lose_all(|feed| feed.base.is_some(), "no checkpoint could be taken", out);
+    pub(super) fn feed_no_checkpoint(&mut self, out: &mut Vec<OwnerEffect>) {
+        self.lose_all(|stream| stream.base.is_some(), "no checkpoint could be taken", out);
     }
 
     /// Ends hold a checkpoint, and forget what it covers.
-    pub(super) fn feed_covered(&mut self, log_offset: u64, tag: [u8; 8], out: &mut Vec<Effect>) {
-        for feed in self.keeping.feeds.iter().filter(|feed| feed.begun) {
-            let truncate = Truncate { channel: feed.channel, log_offset, tag, sent: 0 };
-            out.push(Effect::Feed(feed.keeper, truncate.into()));
+    pub(super) fn feed_covered(&mut self, log_offset: u64, tag: [u8; 8], out: &mut Vec<OwnerEffect>) {
+        for stream in self.replicas.streams.iter().filter(|stream| stream.streaming) {
+            let truncate = Truncate { channel: stream.channel, log_offset, tag, sent: 0 };
+            out.push(OwnerEffect::ToKeeper(stream.keeper, truncate.into()));
         }
-        self.feed_received(TELL_EVERY, out);
+        self.feed_received(REPORT_EVERY, out);
     }
 
     /// Ends have received so many more outputs.
-    pub(super) fn feed_received(&mut self, count: u64, out: &mut Vec<Effect>) {
-        if self.keeping.feeds.is_empty() {
+    pub(super) fn feed_received(&mut self, count: u64, out: &mut Vec<OwnerEffect>) {
+        if self.replicas.streams.is_empty() {
             return;
         }
-        self.keeping.untold += count;
-        if self.keeping.untold < TELL_EVERY {
+        self.replicas.unreported_outputs += count;
+        if self.replicas.unreported_outputs < REPORT_EVERY {
             return;
         }
-        self.keeping.untold = 0;
-        let received: Vec<u64> = self.sides.iter().map(super::Side::acknowledged).collect();
-        for feed in self.keeping.feeds.iter().filter(|feed| feed.begun && feed.hot) {
-            let told = Acknowledged { channel: feed.channel, received: received.clone() };
-            out.push(Effect::Feed(feed.keeper, told.into()));
+        self.replicas.unreported_outputs = 0;
+        let received: Vec<u64> = self.sides.iter().map(super::EndState::acknowledged).collect();
+        for stream in self.replicas.streams.iter().filter(|stream| stream.streaming && stream.hot) {
+            let reported = Acknowledged { channel: stream.channel, received: received.clone() };
+            out.push(OwnerEffect::ToKeeper(stream.keeper, reported.into()));
         }
     }
 }
 
 /// Sends parts of checkpoints within the window, one checkpoint after the other.
-fn send_parts(feed: &mut Feed, out: &mut Vec<Effect>) {
-    let (keeper, channel) = (feed.keeper, feed.channel);
-    while let Some(parcel) = feed.parcels.front_mut() {
-        let Some(sent) = &mut parcel.sent else {
-            let base = Base { channel, meta: parcel.meta.clone(), took: parcel.took.clone() };
-            out.push(Effect::Feed(keeper, base.into()));
-            parcel.sent = Some(0);
+fn send_parts(stream: &mut ReplicaStream, out: &mut Vec<OwnerEffect>) {
+    let (keeper, channel) = (stream.keeper, stream.channel);
+    while let Some(transfer) = stream.transfers.front_mut() {
+        let Some(sent) = &mut transfer.sent else {
+            let base = Base { channel, meta: transfer.meta.clone(), took: transfer.took.clone() };
+            out.push(OwnerEffect::ToKeeper(keeper, base.into()));
+            transfer.sent = Some(0);
             continue;
         };
-        if *sent == parcel.bytes.len() {
+        if *sent == transfer.bytes.len() {
             // The next one follows when this one is stored, so that each part belongs to the one announced last.
-            if feed.flying > 0 {
+            if stream.in_flight > 0 {
                 return;
             }
-            feed.parcels.pop_front();
+            stream.transfers.pop_front();
             continue;
         }
-        if feed.flying >= CHECKPOINT_WINDOW {
+        if stream.in_flight >= CHECKPOINT_WINDOW {
             return;
         }
-        let end = parcel.bytes.len().min(*sent + PART_SIZE);
-        let bytes = parcel.bytes.slice(*sent..end);
+        let end = transfer.bytes.len().min(*sent + PART_SIZE);
+        let bytes = transfer.bytes.slice(*sent..end);
         *sent = end;
-        feed.flying += bytes.len() as u64;
-        out.push(Effect::Feed(keeper, CheckpointPart { channel, bytes }.into()));
+        stream.in_flight += bytes.len() as u64;
+        out.push(OwnerEffect::ToKeeper(keeper, CheckpointPart { channel, bytes }.into()));
     }
 }

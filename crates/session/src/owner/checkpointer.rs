@@ -4,8 +4,8 @@
 //! its position. The cell is copied at the position, but sealed only when the outputs that were on their way are acknowledged:
 //! an end that has acknowledged one will never need it again, and in a stream a megabyte is on its way at any time.
 
-use super::{Effect, Holder, Owner, Phase};
-use crate::cell::{Base, CellId};
+use super::{Holder, Owner, OwnerEffect, OwnerPhase};
+use crate::cell::{CellId, CheckpointBase};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -13,7 +13,7 @@ use marram_wire::{
     header::Header,
     id::{Generation, Port},
     limits::{
-        CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, COVER_BYTES, COVER_LOG, COVER_READS, DELTAS_MAX,
+        CHECKPOINT_AFTER_BYTES, CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, COVER_LOG, COVER_READS, DELTAS_MAX,
         LOG_SIZE_MAX, PART_SIZE,
     },
 };
@@ -73,7 +73,7 @@ struct Covered {
 
 /// Checkpoints of one owner.
 #[derive(Debug, Default)]
-pub(super) struct Cover {
+pub(super) struct Checkpointer {
     /// Never start over, so that a late answer is not taken for that of another generation.
     numbers: u32,
     taken: Option<Taken>,
@@ -91,17 +91,17 @@ pub(super) struct Cover {
     /// What handlers cost since the last one, in nanoseconds.
     spent_ns: u64,
     /// Whether a full one is wanted soon, whatever it costs.
-    wanted: bool,
+    full_requested: bool,
 }
 
-impl Cover {
+impl Checkpointer {
     pub(super) fn spent(&mut self, cost_ns: u64) {
         self.spent_ns = self.spent_ns.saturating_add(cost_ns);
     }
 
     /// Whatever there is, the next one is to come soon and to stand alone.
-    pub(super) fn want_full(&mut self) {
-        self.wanted = true;
+    pub(super) fn request_full(&mut self) {
+        self.full_requested = true;
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
@@ -155,13 +155,15 @@ impl Owner {
     }
 
     /// Takes a checkpoint when replaying what none covers would take too long, or an end keeps too much.
-    pub(super) fn cover_if_due(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn checkpoint_if_due(&mut self, out: &mut Vec<OwnerEffect>) {
         let uncovered = self.sides.iter().map(|side| side.uncovered).max().unwrap_or(0);
-        let wanted = self.cover.wanted || self.awaits_base();
+        let wanted = self.checkpointer.full_requested || self.awaits_base();
         let due = wanted || self.is_much(uncovered, self.log.bytes.len() as u64);
-        let busy = self.cover.taken.is_some() || self.cover.sending.is_some() || self.running.is_some();
+        let busy = self.checkpointer.taken.is_some()
+            || self.checkpointer.sending.is_some()
+            || self.running.is_some();
         if due && !busy && self.policy.keep {
-            self.cover(out);
+            self.checkpoint(out);
         }
         self.seal_if_settled(out);
     }
@@ -170,24 +172,24 @@ impl Owner {
     /// of this size, are more than ends should keep.
     fn is_much(&self, charge: u64, log_size: u64) -> bool {
         let read_size = self.log.known.size();
-        self.cover.spent_ns > self.policy.recovery_target_ns
-            || charge >= COVER_BYTES
+        self.checkpointer.spent_ns > self.policy.recovery_target_ns
+            || charge >= CHECKPOINT_AFTER_BYTES
             || log_size.saturating_sub(read_size) >= COVER_LOG
             || read_size >= COVER_READS
     }
 
-    fn cover(&mut self, out: &mut Vec<Effect>) {
+    fn checkpoint(&mut self, out: &mut Vec<OwnerEffect>) {
         let Some(cell) = self.cell else { return };
         if !self.holders().iter().all(|index| self.sides[*index].channel.is_some()) {
             return;
         }
-        let full = !self.cover.delta_fits() || self.cover.wanted || self.awaits_base();
-        self.cover.wanted = false;
-        self.cover.numbers += 1;
-        let number = self.cover.numbers;
-        self.feeds_begin(number, out);
+        let full = !self.checkpointer.delta_fits() || self.checkpointer.full_requested || self.awaits_base();
+        self.checkpointer.full_requested = false;
+        self.checkpointer.numbers += 1;
+        let number = self.checkpointer.numbers;
+        self.start_waiting_streams(number, out);
         let (base_generation, base_number) =
-            self.cover.copied.filter(|_| !full).unwrap_or((Generation::NONE, 0));
+            self.checkpointer.copied.filter(|_| !full).unwrap_or((Generation::NONE, 0));
         let (timers_set, timers) = self.timers.to_header();
         let (tasks, locks) = self.tasks.to_header();
         let header = Header {
@@ -202,12 +204,12 @@ impl Owner {
             last_ns: self.log.cursor.last_ns,
             timers_set,
             timers,
-            ports: self.sides.iter().map(super::Side::to_header).collect(),
+            ports: self.sides.iter().map(super::EndState::to_header).collect(),
             tasks,
             locks,
             paused: self.pauses.to_header(),
         };
-        self.cover.taken = Some(Taken {
+        self.checkpointer.taken = Some(Taken {
             number,
             log_offset: self.log.end(),
             tag: self.digest.tag(),
@@ -216,19 +218,22 @@ impl Owner {
             full,
             waits: Some(Waits {
                 header: Box::new(header),
-                settled: self.sides.iter().map(super::Side::settled).collect(),
+                settled: self.sides.iter().map(super::EndState::settled).collect(),
             }),
         });
-        self.cover.copied = Some((self.generation, number));
-        self.cover.spent_ns = 0;
+        self.checkpointer.copied = Some((self.generation, number));
+        self.checkpointer.spent_ns = 0;
         // A replay from here on has nothing of what was read before.
         self.log.known.forget();
-        out.push(Effect::Copy(cell, if full { Base::Image } else { Base::Previous }));
+        out.push(OwnerEffect::Copy(
+            cell,
+            if full { CheckpointBase::Image } else { CheckpointBase::Previous },
+        ));
     }
 
     /// Has the copy sealed once the outputs that were on their way have arrived, or too much has happened meanwhile.
-    pub(super) fn seal_if_settled(&mut self, out: &mut Vec<Effect>) {
-        let (Some(cell), Some(taken)) = (self.cell, &self.cover.taken) else { return };
+    pub(super) fn seal_if_settled(&mut self, out: &mut Vec<OwnerEffect>) {
+        let (Some(cell), Some(taken)) = (self.cell, &self.checkpointer.taken) else { return };
         let Some(waits) = &taken.waits else { return };
         let mut settled = self.sides.iter().zip(&waits.settled);
         let charges = self.sides.iter().zip(&taken.uncovered);
@@ -237,27 +242,28 @@ impl Owner {
         if !late && settled.any(|(side, count)| side.acknowledged() < *count) {
             return;
         }
-        let Some(Waits { mut header, .. }) = self.cover.taken.as_mut().and_then(|taken| taken.waits.take())
+        let Some(Waits { mut header, .. }) =
+            self.checkpointer.taken.as_mut().and_then(|taken| taken.waits.take())
         else {
             return;
         };
         for (side, port) in self.sides.iter().zip(&mut header.ports) {
             port.outbox = side.unacknowledged(port.produced);
         }
-        out.push(Effect::Checkpoint(cell, header, self.seal.clone()));
+        out.push(OwnerEffect::Checkpoint(cell, header, self.seal.clone()));
     }
 
-    /// The answer to [`Effect::Checkpoint`].
+    /// The answer to [`OwnerEffect::Checkpoint`].
     pub fn checkpointed(
         &mut self,
         cell: CellId,
         number: u32,
         result: Result<Bytes, String>,
-        out: &mut Vec<Effect>,
+        out: &mut Vec<OwnerEffect>,
     ) -> Option<String> {
-        let due =
-            self.cell == Some(cell) && self.cover.taken.as_ref().is_some_and(|taken| taken.number == number);
-        if !due || self.phase != Phase::Running {
+        let due = self.cell == Some(cell)
+            && self.checkpointer.taken.as_ref().is_some_and(|taken| taken.number == number);
+        if !due || self.phase != OwnerPhase::Running {
             return None;
         }
         let bytes = match result {
@@ -268,7 +274,7 @@ impl Owner {
             }
             Err(reason) => return Some(self.no_checkpoint(reason, out)),
         };
-        let taken = self.cover.taken.as_ref()?;
+        let taken = self.checkpointer.taken.as_ref()?;
         let meta = CheckpointMeta {
             generation: self.generation,
             number,
@@ -284,31 +290,32 @@ impl Owner {
             // The log that it covers goes first **[M]**.
             if let Some(increment) = self.increment(*index) {
                 let log = LogOnly { channel, entries: increment.entries, tag: increment.tag };
-                out.push(Effect::Send(self.sides[*index].port, log.into()));
+                out.push(OwnerEffect::Send(self.sides[*index].port, log.into()));
             }
             let begin = CheckpointBegin { channel, meta: meta.clone() };
-            out.push(Effect::Send(self.sides[*index].port, begin.into()));
+            out.push(OwnerEffect::Send(self.sides[*index].port, begin.into()));
         }
         let start = |index| Progress { index, sent: 0, stored: 0, complete: false };
-        self.cover.sending = Some(Sending { meta, bytes, holders: holders.into_iter().map(start).collect() });
+        self.checkpointer.sending =
+            Some(Sending { meta, bytes, holders: holders.into_iter().map(start).collect() });
         self.send_parts(out);
         None
     }
 
     /// No checkpoint came of it: the session runs on while there is room for its log.
-    fn no_checkpoint(&mut self, reason: String, out: &mut Vec<Effect>) -> String {
-        self.cover.taken = None;
+    fn no_checkpoint(&mut self, reason: String, out: &mut Vec<OwnerEffect>) -> String {
+        self.checkpointer.taken = None;
         self.feed_no_checkpoint(out);
         if self.log_is_full() {
             let why = alloc::format!("the log is full, and no checkpoint can be taken: {reason}");
-            self.over(Code::Guest, why, out);
+            self.terminate(Code::Guest, why, out);
         }
         reason
     }
 
     /// Sends parts within the window.
-    fn send_parts(&mut self, out: &mut Vec<Effect>) {
-        let Some(sending) = &mut self.cover.sending else { return };
+    fn send_parts(&mut self, out: &mut Vec<OwnerEffect>) {
+        let Some(sending) = &mut self.checkpointer.sending else { return };
         for progress in &mut sending.holders {
             let side = &self.sides[progress.index];
             let Some(channel) = side.channel else { continue };
@@ -316,52 +323,59 @@ impl Owner {
                 let at = usize::try_from(progress.sent).unwrap_or(usize::MAX);
                 let bytes = sending.bytes.slice(at..sending.bytes.len().min(at.saturating_add(PART_SIZE)));
                 progress.sent += bytes.len() as u64;
-                out.push(Effect::Send(side.port, CheckpointPart { channel, bytes }.into()));
+                out.push(OwnerEffect::Send(side.port, CheckpointPart { channel, bytes }.into()));
             }
         }
     }
 
     /// An end has stored parts, or all of a checkpoint.
-    pub(super) fn stored(&mut self, index: usize, bytes: u64, complete: Option<u32>, out: &mut Vec<Effect>) {
-        let Some(sending) = &mut self.cover.sending else { return };
+    pub(super) fn stored(
+        &mut self,
+        index: usize,
+        bytes: u64,
+        complete: Option<u32>,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        let Some(sending) = &mut self.checkpointer.sending else { return };
         let Some(progress) = sending.holders.iter_mut().find(|progress| progress.index == index) else {
             return;
         };
         progress.stored = progress.stored.saturating_add(bytes);
         if progress.stored > progress.sent {
-            return self.over(Code::Protocol, "an end stored more than it was sent".into(), out);
+            return self.terminate(Code::Protocol, "an end stored more than it was sent".into(), out);
         }
         progress.complete |= complete == Some(sending.meta.number) && progress.stored == sending.meta.size;
         if sending.holders.iter().all(|progress| progress.complete) {
             self.covered(out);
-            self.cover_if_due(out);
+            self.checkpoint_if_due(out);
         } else {
             self.send_parts(out);
         }
     }
 
     /// A checkpoint is held by an end: only now may ends forget what it covers (DESIGN.md section 5.6).
-    fn covered(&mut self, out: &mut Vec<Effect>) {
-        let (Some(sending), Some(taken)) = (self.cover.sending.take(), self.cover.taken.take()) else {
+    fn covered(&mut self, out: &mut Vec<OwnerEffect>) {
+        let (Some(sending), Some(taken)) = (self.checkpointer.sending.take(), self.checkpointer.taken.take())
+        else {
             return;
         };
         self.totals.checkpoints += 1;
         self.totals.checkpoint_bytes += sending.meta.size;
-        self.cover.held = Some((sending.meta.generation, sending.meta.number));
+        self.checkpointer.held = Some((sending.meta.generation, sending.meta.number));
         if sending.meta.full {
-            (self.cover.deltas, self.cover.full_size) = (0, sending.meta.size);
-            (self.cover.delta_size, self.cover.last_delta_size) = (0, 0);
+            (self.checkpointer.deltas, self.checkpointer.full_size) = (0, sending.meta.size);
+            (self.checkpointer.delta_size, self.checkpointer.last_delta_size) = (0, 0);
         } else {
-            self.cover.deltas += 1;
-            self.cover.delta_size += sending.meta.size;
-            self.cover.last_delta_size = sending.meta.size;
+            self.checkpointer.deltas += 1;
+            self.checkpointer.delta_size += sending.meta.size;
+            self.checkpointer.last_delta_size = sending.meta.size;
         }
         self.log.truncate(taken.log_offset);
         for (side, uncovered) in self.sides.iter_mut().zip(&taken.uncovered) {
             side.uncovered = side.uncovered.saturating_sub(*uncovered);
         }
         let Taken { log_offset, tag, took, .. } = taken;
-        self.cover.covered = Some(Covered { log_offset, tag, took });
+        self.checkpointer.covered = Some(Covered { log_offset, tag, took });
         self.tell_covered(out);
         self.feed_covered(log_offset, tag, out);
     }
@@ -369,26 +383,26 @@ impl Owner {
     /// The cell stands where a checkpoint that an end holds left it.
     pub(super) fn restored_from(&mut self, tag: [u8; 8]) {
         let took = self.sides.iter().map(|side| side.took).collect();
-        self.cover.covered = Some(Covered { log_offset: self.log.floor, tag, took });
+        self.checkpointer.covered = Some(Covered { log_offset: self.log.floor, tag, took });
     }
 
     /// A checkpoint that an end holds covers the log before this offset, as the former owner told this one. How many messages of
     /// each end that is, it did not.
     pub(super) fn covered_before(&mut self, log_offset: u64, tag: [u8; 8]) {
         let took = self.sides.iter().map(|_| 0).collect();
-        self.cover.covered = Some(Covered { log_offset, tag, took });
+        self.checkpointer.covered = Some(Covered { log_offset, tag, took });
     }
 
     /// Whether no end holds a checkpoint that leads to where this owner's log begins: its cell is one that stood by, and had
     /// been given a checkpoint that the ends were still to be given.
     pub(super) fn is_ahead_of_ends(&self) -> bool {
-        self.log.floor > self.cover.covered.as_ref().map_or(0, |covered| covered.log_offset)
+        self.log.floor > self.checkpointer.covered.as_ref().map_or(0, |covered| covered.log_offset)
     }
 
     /// An end that was away while the log was cut may have too much in front for what it lacks of the chosen log to fit: it
     /// forgets what is covered first. All that is kept of the log fits behind that.
-    pub(super) fn make_room(&self, out: &mut Vec<Effect>) {
-        let Some(covered) = &self.cover.covered else { return };
+    pub(super) fn make_room(&self, out: &mut Vec<OwnerEffect>) {
+        let Some(covered) = &self.checkpointer.covered else { return };
         for (side, sent) in self.sides.iter().zip(&covered.took) {
             let Some((channel, promised)) = side.channel.zip(side.promised.as_ref()) else { continue };
             // One that the cell lives for promises only from there on, and may have more.
@@ -399,21 +413,21 @@ impl Owner {
             // Else what it is given begins behind what it has, which it forgets then.
             if !fits && (start..=promised.log_end).contains(&log_offset) {
                 let truncate = Truncate { channel, log_offset, tag, sent: *sent };
-                out.push(Effect::Send(side.port, truncate.into()));
+                out.push(OwnerEffect::Send(side.port, truncate.into()));
             }
         }
     }
 
     /// Lets the ends forget what is covered; after a recovery once more, for an end that was away meanwhile.
-    pub(super) fn tell_covered(&mut self, out: &mut Vec<Effect>) {
-        let Some(covered) = &self.cover.covered else { return };
+    pub(super) fn tell_covered(&mut self, out: &mut Vec<OwnerEffect>) {
+        let Some(covered) = &self.checkpointer.covered else { return };
         for (side, sent) in self.sides.iter_mut().zip(&covered.took) {
             let Some(channel) = side.channel else { continue };
             let Covered { log_offset, tag, .. } = *covered;
             if side.known < log_offset {
                 (side.known, side.known_tag) = (log_offset, tag);
             }
-            out.push(Effect::Send(side.port, Truncate { channel, log_offset, tag, sent: *sent }.into()));
+            out.push(OwnerEffect::Send(side.port, Truncate { channel, log_offset, tag, sent: *sent }.into()));
         }
     }
 }

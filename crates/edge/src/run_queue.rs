@@ -28,7 +28,7 @@ pub enum Class {
 
 /// What a tenant has to run.
 #[derive(Debug)]
-struct Line<T> {
+struct TenantQueue<T> {
     pass: u64,
     weight: u32,
     work: VecDeque<T>,
@@ -36,10 +36,10 @@ struct Line<T> {
 
 /// Work that waits for its turn.
 #[derive(Debug)]
-pub struct Turns<T> {
+pub struct RunQueue<T> {
     /// By priority, highest first.
     urgent: BTreeMap<core::cmp::Reverse<u8>, VecDeque<T>>,
-    tenants: Vec<Line<T>>,
+    tenants: Vec<TenantQueue<T>>,
     /// Tenants that have fair work, the one whose turn it is first.
     order: BTreeSet<(u64, Tenant)>,
     /// The highest pass that had a turn: tenants that had nothing to do start a little ahead of it.
@@ -47,7 +47,7 @@ pub struct Turns<T> {
     len: usize,
 }
 
-impl<T> Line<T> {
+impl<T> TenantQueue<T> {
     /// What so much time adds to the pass.
     fn passes(&self, spent_ns: u64) -> u64 {
         spent_ns.saturating_mul(SCALE) / u64::from(self.weight)
@@ -59,7 +59,7 @@ impl<T> Line<T> {
     }
 }
 
-impl<T> Default for Turns<T> {
+impl<T> Default for RunQueue<T> {
     fn default() -> Self {
         Self {
             urgent: BTreeMap::new(),
@@ -82,7 +82,7 @@ const PASS_START: u64 = AHEAD_NS * SCALE;
 /// The weight of a tenant of whom nothing else is said.
 pub const WEIGHT: u32 = 100;
 
-impl<T> Turns<T> {
+impl<T> RunQueue<T> {
     /// Work that waits.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -96,14 +96,14 @@ impl<T> Turns<T> {
     }
 
     /// Sets what a tenant's time is worth; 100 unless it is said, and at least 1.
-    pub fn weigh(&mut self, tenant: Tenant, weight: u32) {
-        self.line(tenant).weight = weight.max(1);
+    pub fn set_weight(&mut self, tenant: Tenant, weight: u32) {
+        self.tenant(tenant).weight = weight.max(1);
     }
 
-    fn line(&mut self, tenant: Tenant) -> &mut Line<T> {
+    fn tenant(&mut self, tenant: Tenant) -> &mut TenantQueue<T> {
         let index = tenant.0 as usize;
         while self.tenants.len() <= index {
-            self.tenants.push(Line { pass: 0, weight: WEIGHT, work: VecDeque::new() });
+            self.tenants.push(TenantQueue { pass: 0, weight: WEIGHT, work: VecDeque::new() });
         }
         &mut self.tenants[index]
     }
@@ -114,7 +114,7 @@ impl<T> Turns<T> {
     }
 
     /// Adds work before what its tenant, or its priority, has: what was preempted and is to go on.
-    pub fn push_again(&mut self, tenant: Tenant, class: Class, work: T) {
+    pub fn requeue_front(&mut self, tenant: Tenant, class: Class, work: T) {
         self.queue(tenant, class).push_front(work);
     }
 
@@ -125,13 +125,13 @@ impl<T> Turns<T> {
             return self.urgent.entry(core::cmp::Reverse(level)).or_default();
         }
         let now = self.pass;
-        let line = self.line(tenant);
-        if line.work.is_empty() {
-            line.catch_up(now);
-            let pass = line.pass;
+        let queue = self.tenant(tenant);
+        if queue.work.is_empty() {
+            queue.catch_up(now);
+            let pass = queue.pass;
             self.order.insert((pass, tenant));
         }
-        &mut self.line(tenant).work
+        &mut self.tenant(tenant).work
     }
 
     /// Takes the work whose turn it is.
@@ -146,9 +146,9 @@ impl<T> Turns<T> {
         }
         let (pass, tenant) = self.order.pop_first()?;
         self.pass = self.pass.max(pass);
-        let line = self.line(tenant);
-        let work = line.work.pop_front()?;
-        if !line.work.is_empty() {
+        let queue = self.tenant(tenant);
+        let work = queue.work.pop_front()?;
+        if !queue.work.is_empty() {
             self.order.insert((pass, tenant));
         }
         self.len -= 1;
@@ -158,11 +158,11 @@ impl<T> Turns<T> {
     /// A tenant's fair turn took so long, in nanoseconds.
     pub fn charge(&mut self, tenant: Tenant, spent_ns: u64) {
         let now = self.pass;
-        let line = self.line(tenant);
-        let before = line.pass;
-        line.catch_up(now);
-        line.pass = line.pass.saturating_add(line.passes(spent_ns.max(TURN_NS_MIN)));
-        let after = line.pass;
+        let queue = self.tenant(tenant);
+        let before = queue.pass;
+        queue.catch_up(now);
+        queue.pass = queue.pass.saturating_add(queue.passes(spent_ns.max(TURN_NS_MIN)));
+        let after = queue.pass;
         if self.order.remove(&(before, tenant)) {
             self.order.insert((after, tenant));
         }
@@ -194,10 +194,10 @@ impl<T> Turns<T> {
                 (before, after)
             }
             Class::Fair => {
-                let Some(line) = self.tenants.get_mut(tenant.0 as usize) else { return };
-                let before = line.work.len();
-                line.work.retain(wanted);
-                let (pass, after) = (line.pass, line.work.len());
+                let Some(queue) = self.tenants.get_mut(tenant.0 as usize) else { return };
+                let before = queue.work.len();
+                queue.work.retain(wanted);
+                let (pass, after) = (queue.pass, queue.work.len());
                 if after == 0 {
                     self.order.remove(&(pass, tenant));
                 }
@@ -217,168 +217,168 @@ mod tests {
     const B: Tenant = Tenant(1);
 
     /// Runs `turns` turns of tenants that always have work again; what each had, in microseconds.
-    fn run(turns: &mut Turns<Tenant>, count: usize, cost_ns: impl Fn(Tenant) -> u64) -> [u64; 2] {
+    fn run(queue: &mut RunQueue<Tenant>, count: usize, cost_ns: impl Fn(Tenant) -> u64) -> [u64; 2] {
         let mut had = [0; 2];
         for _ in 0..count {
-            let tenant = turns.pop().expect("there is always work");
+            let tenant = queue.pop().expect("there is always work");
             had[tenant.0 as usize] += cost_ns(tenant) / 1_000;
-            turns.charge(tenant, cost_ns(tenant));
-            turns.push(tenant, Class::Fair, tenant);
+            queue.charge(tenant, cost_ns(tenant));
+            queue.push(tenant, Class::Fair, tenant);
         }
         had
     }
 
     #[test]
     fn tenants_get_equal_time_however_they_cut_it() {
-        let mut turns = Turns::default();
+        let mut queue = RunQueue::default();
         // One has many cells and long handlers, the other one cell and short ones.
         for _ in 0..50 {
-            turns.push(A, Class::Fair, A);
+            queue.push(A, Class::Fair, A);
         }
-        turns.push(B, Class::Fair, B);
-        let had = run(&mut turns, 50_000, |tenant| if tenant == A { 1_000_000 } else { 10_000 });
+        queue.push(B, Class::Fair, B);
+        let had = run(&mut queue, 50_000, |tenant| if tenant == A { 1_000_000 } else { 10_000 });
         let ratio = had[0] * 100 / had[1];
         assert!((95..=105).contains(&ratio), "{had:?}");
     }
 
     #[test]
     fn weight_is_a_share() {
-        let mut turns = Turns::default();
-        turns.weigh(A, 300);
-        turns.push(A, Class::Fair, A);
-        turns.push(B, Class::Fair, B);
-        let had = run(&mut turns, 40_000, |_| 10_000);
+        let mut queue = RunQueue::default();
+        queue.set_weight(A, 300);
+        queue.push(A, Class::Fair, A);
+        queue.push(B, Class::Fair, B);
+        let had = run(&mut queue, 40_000, |_| 10_000);
         let ratio = had[0] * 100 / had[1];
         assert!((295..=305).contains(&ratio), "{had:?}");
     }
 
     #[test]
     fn who_was_idle_is_next_but_saves_nothing_up() {
-        let mut turns = Turns::default();
-        turns.push(A, Class::Fair, A);
-        run(&mut turns, 1_000, |_| 1_000_000);
-        turns.push(B, Class::Fair, B);
+        let mut queue = RunQueue::default();
+        queue.push(A, Class::Fair, A);
+        run(&mut queue, 1_000, |_| 1_000_000);
+        queue.push(B, Class::Fair, B);
         // A slice ahead, and no more: from there on they take turns.
-        let had = run(&mut turns, 101, |_| 1_000_000);
+        let had = run(&mut queue, 101, |_| 1_000_000);
         assert!(had[1] == had[0] + 1_000, "{had:?}");
     }
 
     #[test]
     fn who_was_idle_goes_before_those_that_stand_side_by_side() {
-        let mut turns = Turns::default();
+        let mut queue = RunQueue::default();
         let loops: Vec<_> = (0..8).map(Tenant).collect();
-        loops.iter().for_each(|tenant| turns.push(*tenant, Class::Fair, *tenant));
+        loops.iter().for_each(|tenant| queue.push(*tenant, Class::Fair, *tenant));
         // Each has had what it was ahead when it came.
         for _ in &loops {
-            let tenant = turns.pop().expect("there is always work");
-            turns.charge(tenant, AHEAD_NS);
-            turns.push(tenant, Class::Fair, tenant);
+            let tenant = queue.pop().expect("there is always work");
+            queue.charge(tenant, AHEAD_NS);
+            queue.push(tenant, Class::Fair, tenant);
         }
         let quiet = Tenant(8);
         for _ in 0..100 {
             // One of them runs when the quiet one's message arrives, which is charged for at once.
-            let tenant = turns.pop().expect("there is always work");
-            turns.push(quiet, Class::Fair, quiet);
-            turns.charge(quiet, 2_000);
-            turns.charge(tenant, 1_000_000);
-            turns.push(tenant, Class::Fair, tenant);
-            assert_eq!(turns.pop(), Some(quiet));
-            turns.charge(quiet, 5_000);
+            let tenant = queue.pop().expect("there is always work");
+            queue.push(quiet, Class::Fair, quiet);
+            queue.charge(quiet, 2_000);
+            queue.charge(tenant, 1_000_000);
+            queue.push(tenant, Class::Fair, tenant);
+            assert_eq!(queue.pop(), Some(quiet));
+            queue.charge(quiet, 5_000);
         }
     }
 
     #[test]
     fn a_turn_is_never_free() {
-        let mut turns = Turns::default();
-        turns.push(A, Class::Fair, A);
-        turns.push(B, Class::Fair, B);
+        let mut queue = RunQueue::default();
+        queue.push(A, Class::Fair, A);
+        queue.push(B, Class::Fair, B);
         // A flood of handlers that cost nothing does not keep the other from its turn.
-        let had = run(&mut turns, 10_000, |tenant| if tenant == A { 0 } else { 1_000 });
+        let had = run(&mut queue, 10_000, |tenant| if tenant == A { 0 } else { 1_000 });
         assert!(had[1] > 3_000, "{had:?}");
     }
 
     #[test]
     fn a_tenant_s_cells_take_turns() {
-        let mut turns = Turns::default();
+        let mut queue = RunQueue::default();
         for cell in 0..3 {
-            turns.push(A, Class::Fair, cell);
+            queue.push(A, Class::Fair, cell);
         }
         let mut order = Vec::new();
         for _ in 0..6 {
-            let cell = turns.pop().expect("there is always work");
+            let cell = queue.pop().expect("there is always work");
             order.push(cell);
-            turns.charge(A, 10);
-            turns.push(A, Class::Fair, cell);
+            queue.charge(A, 10);
+            queue.push(A, Class::Fair, cell);
         }
         assert_eq!(order, [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]
     fn what_goes_on_is_before_its_tenant_s_others_and_not_before_other_tenants() {
-        let mut turns = Turns::default();
-        turns.push(A, Class::Fair, "long");
-        assert_eq!(turns.pop(), Some("long"));
-        turns.push(A, Class::Fair, "next of a");
-        turns.push(B, Class::Fair, "b");
-        turns.push_again(A, Class::Fair, "long");
-        turns.charge(A, 1_000_000);
-        let order: Vec<_> = core::iter::from_fn(|| turns.pop()).collect();
+        let mut queue = RunQueue::default();
+        queue.push(A, Class::Fair, "long");
+        assert_eq!(queue.pop(), Some("long"));
+        queue.push(A, Class::Fair, "next of a");
+        queue.push(B, Class::Fair, "b");
+        queue.requeue_front(A, Class::Fair, "long");
+        queue.charge(A, 1_000_000);
+        let order: Vec<_> = core::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, ["b", "long", "next of a"]);
     }
 
     #[test]
     fn priorities_go_first_and_by_level() {
-        let mut turns = Turns::default();
+        let mut queue = RunQueue::default();
         for (class, work) in [
             (Class::Fair, "fair"),
             (Class::Priority(1), "low"),
             (Class::Priority(9), "high"),
             (Class::Priority(9), "high too"),
         ] {
-            turns.push(A, class, work);
+            queue.push(A, class, work);
         }
-        let order: Vec<_> = core::iter::from_fn(|| turns.pop()).collect();
+        let order: Vec<_> = core::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, ["high", "high too", "low", "fair"]);
-        assert!(turns.is_empty());
+        assert!(queue.is_empty());
     }
 
     #[test]
     fn what_is_not_wanted_any_more_is_dropped() {
-        let mut turns = Turns::default();
+        let mut queue = RunQueue::default();
         for work in 0..4 {
-            turns.push(A, Class::Fair, work);
+            queue.push(A, Class::Fair, work);
         }
-        turns.push(B, Class::Fair, 4);
-        turns.push(B, Class::Priority(0), 5);
-        turns.push(A, Class::Priority(0), 6);
-        turns.retain(A, Class::Fair, |work| *work % 2 == 1);
-        turns.retain(A, Class::Priority(0), |work| *work != 6);
-        turns.retain(A, Class::Priority(1), |_| false);
-        assert_eq!(turns.len(), 4);
-        assert_eq!(turns.peek(), Some(&5));
-        assert_eq!(core::iter::from_fn(|| turns.pop()).collect::<Vec<_>>(), vec![5, 1, 3, 4]);
-        turns.push(B, Class::Priority(0), 7);
-        turns.push(B, Class::Fair, 8);
-        turns.retain(B, Class::Priority(0), |_| false);
-        turns.retain(B, Class::Fair, |_| false);
-        assert!(turns.is_empty() && turns.peek().is_none() && turns.pop().is_none());
+        queue.push(B, Class::Fair, 4);
+        queue.push(B, Class::Priority(0), 5);
+        queue.push(A, Class::Priority(0), 6);
+        queue.retain(A, Class::Fair, |work| *work % 2 == 1);
+        queue.retain(A, Class::Priority(0), |work| *work != 6);
+        queue.retain(A, Class::Priority(1), |_| false);
+        assert_eq!(queue.len(), 4);
+        assert_eq!(queue.peek(), Some(&5));
+        assert_eq!(core::iter::from_fn(|| queue.pop()).collect::<Vec<_>>(), vec![5, 1, 3, 4]);
+        queue.push(B, Class::Priority(0), 7);
+        queue.push(B, Class::Fair, 8);
+        queue.retain(B, Class::Priority(0), |_| false);
+        queue.retain(B, Class::Fair, |_| false);
+        assert!(queue.is_empty() && queue.peek().is_none() && queue.pop().is_none());
     }
 
     #[test]
     fn what_is_done_for_a_tenant_outside_of_its_turns_counts_too() {
-        let mut turns = Turns::default();
-        turns.push(A, Class::Fair, A);
-        turns.push(B, Class::Fair, B);
+        let mut queue = RunQueue::default();
+        queue.push(A, Class::Fair, A);
+        queue.push(B, Class::Fair, B);
         let mut had = [0; 2];
         for _ in 0..10_000 {
-            let tenant = turns.pop().expect("there is always work");
+            let tenant = queue.pop().expect("there is always work");
             had[tenant.0 as usize] += 1;
-            turns.charge(tenant, 1_000);
+            queue.charge(tenant, 1_000);
             if tenant == A {
                 // What it sends costs as much again.
-                turns.charge(A, 1_000);
+                queue.charge(A, 1_000);
             }
-            turns.push(tenant, Class::Fair, tenant);
+            queue.push(tenant, Class::Fair, tenant);
         }
         let ratio = had[1] * 100 / had[0];
         assert!((195..=205).contains(&ratio), "{had:?}");

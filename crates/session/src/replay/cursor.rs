@@ -1,7 +1,7 @@
 //! A log on its way through a cell, handler by handler. An owner that recovers a session and whoever runs a recording go the
 //! same way.
 
-use crate::cell::{Input, PortKind};
+use crate::cell::{CellInput, PortKind};
 use alloc::{collections::VecDeque, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -13,7 +13,7 @@ use marram_wire::{
 
 /// Why a log cannot be followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lost {
+pub(crate) enum LogReplayError {
     /// Its bytes are no entry.
     Unreadable,
     /// An entry consumes what never was.
@@ -27,7 +27,7 @@ pub(crate) enum Lost {
 /// A handler that the log says to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Handler {
-    pub(crate) input: Input,
+    pub(crate) input: CellInput,
     pub(crate) now_ns: i64,
     /// What it finds in the cache.
     pub(crate) reads: Vec<Read>,
@@ -38,14 +38,14 @@ pub(crate) struct Handler {
 struct Underway {
     entry: Entry,
     /// Handlers that still have to, last one first.
-    inputs: Vec<Input>,
+    inputs: Vec<CellInput>,
     /// What they find in the cache.
     reads: VecDeque<Read>,
 }
 
 /// What is left of a log, and of the entry that runs.
 #[derive(Debug)]
-pub(crate) struct Course {
+pub(crate) struct ReplayCursor {
     rest: Bytes,
     /// What came later, in whole entries.
     later: VecDeque<Bytes>,
@@ -54,7 +54,7 @@ pub(crate) struct Course {
     underway: Option<Underway>,
 }
 
-impl Course {
+impl ReplayCursor {
     /// From the beginning of these entries.
     pub(crate) fn new(log: Bytes, cursor: Cursor) -> Self {
         let later = VecDeque::new();
@@ -83,16 +83,17 @@ impl Course {
     /// The next handler to run; none where the log ends. `inputs_of` gives those of an entry, last one first.
     pub(crate) fn next_handler(
         &mut self,
-        inputs_of: impl FnOnce(Event) -> Option<Vec<Input>>,
-    ) -> Result<Option<Handler>, Lost> {
+        inputs_of: impl FnOnce(Event) -> Option<Vec<CellInput>>,
+    ) -> Result<Option<Handler>, LogReplayError> {
         if self.underway.is_none() {
             if self.rest.is_empty() {
                 let Some(later) = self.later.pop_front() else { return Ok(None) };
                 self.rest = later;
             }
-            let mut entry = self.cursor.take(&mut self.rest).map_err(|_| Lost::Unreadable)?;
-            let reads = self.known.read(core::mem::take(&mut entry.reads)).map_err(|_| Lost::Unreadable)?;
-            let inputs = inputs_of(entry.event.clone()).ok_or(Lost::Missing)?;
+            let mut entry = self.cursor.take(&mut self.rest).map_err(|_| LogReplayError::Unreadable)?;
+            let reads =
+                self.known.read(core::mem::take(&mut entry.reads)).map_err(|_| LogReplayError::Unreadable)?;
+            let inputs = inputs_of(entry.event.clone()).ok_or(LogReplayError::Missing)?;
             self.underway = Some(Underway { entry, inputs, reads: reads.into() });
         }
         let now_ns = self.now_ns();
@@ -102,19 +103,19 @@ impl Course {
     }
 
     /// A handler came to its end: whether that was its entry's last one.
-    pub(crate) fn ran(&mut self, clock_read: bool, reads: &[Read]) -> Result<bool, Lost> {
+    pub(crate) fn ran(&mut self, clock_read: bool, reads: &[Read]) -> Result<bool, LogReplayError> {
         let Some(Underway { entry, inputs, reads: logged }) = &mut self.underway else {
-            return Err(Lost::Missing);
+            return Err(LogReplayError::Missing);
         };
         if clock_read && entry.now_ns.is_none() {
-            return Err(Lost::Clock);
+            return Err(LogReplayError::Clock);
         }
         if reads.iter().any(|read| logged.pop_front().as_ref() != Some(read)) {
-            return Err(Lost::Reads);
+            return Err(LogReplayError::Reads);
         }
         let whole = inputs.is_empty();
         if whole && !logged.is_empty() {
-            return Err(Lost::Reads);
+            return Err(LogReplayError::Reads);
         }
         if whole {
             self.underway = None;
@@ -124,13 +125,13 @@ impl Course {
 }
 
 /// The handlers that open ports, of which the client's is the first; the list is taken from its end.
-pub(crate) fn opens(ports: impl DoubleEndedIterator<Item = Port>, peers: &Peers) -> Vec<Input> {
+pub(crate) fn opens(ports: impl DoubleEndedIterator<Item = Port>, peers: &Peers) -> Vec<CellInput> {
     let kind = |port: Port| match port {
         Port::CLIENT => PortKind::client(peers.client_datagrams),
         _ => PortKind::server(peers.server_datagrams),
     };
     let peer = |port: Port| peers.client.clone().filter(|_| port == Port::CLIENT);
-    ports.map(|port| Input::Open { port, kind: kind(port), peer: peer(port) }).rev().collect()
+    ports.map(|port| CellInput::Open { port, kind: kind(port), peer: peer(port) }).rev().collect()
 }
 
 /// Goes through a log and the messages that it consumes without running anything, from one running digest and time to those
@@ -140,17 +141,17 @@ pub(crate) fn follow<'a>(
     (mut digest, mut cursor): (Digest, Cursor),
     log: &Bytes,
     message: impl Fn(usize, usize) -> Option<&'a Unacknowledged>,
-) -> Result<(Digest, Cursor), Lost> {
+) -> Result<(Digest, Cursor), LogReplayError> {
     let mut rest = log.clone();
     let mut consumed = [0; 2];
     while !rest.is_empty() {
         let before = rest.clone();
-        let entry = cursor.take(&mut rest).map_err(|_| Lost::Unreadable)?;
+        let entry = cursor.take(&mut rest).map_err(|_| LogReplayError::Unreadable)?;
         let bytes = before.slice(..before.len() - rest.len());
         let message = match entry.event {
             Event::Message(port) => {
                 let index = usize::from(port != Port::CLIENT);
-                let message = message(index, consumed[index]).ok_or(Lost::Missing)?;
+                let message = message(index, consumed[index]).ok_or(LogReplayError::Missing)?;
                 consumed[index] += 1;
                 Some((message.close, &message.payload[..]))
             }
@@ -184,7 +185,7 @@ mod tests {
     #[test]
     fn one_that_lags_holds_what_is_left_and_what_was_read_and_no_more() {
         let entries = entries(20, 1_000);
-        let mut course = Course::new(entries[0].clone(), Cursor::default());
+        let mut course = ReplayCursor::new(entries[0].clone(), Cursor::default());
         course.extend(Bytes::new());
         entries[1..].iter().for_each(|entry| course.extend(entry.clone()));
         let all: usize = entries.iter().map(Bytes::len).sum();
@@ -192,7 +193,7 @@ mod tests {
         let (mut left, mut previous) = (all, None::<Bytes>);
         for (number, entry) in (1..).zip(entries) {
             left -= entry.len();
-            let input = || Input::Close { port: Port::CLIENT };
+            let input = || CellInput::Close { port: Port::CLIENT };
             let handler = course.next_handler(|_| Some(vec![input()])).unwrap().unwrap();
             assert_eq!((handler.reads.len(), handler.reads[0].key), (1, [number; 8]));
             assert_eq!(course.held_bytes(), (left + usize::from(number) * 1_000) as u64);
