@@ -6,8 +6,8 @@
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use marram_agent::websocket::{
+    codec::{Closing, WsCodec, WsEvent},
     request::{self, END, Refusal},
-    talk::{Closing, Heard, Talk},
 };
 
 /// One that is granted: what comes behind it is frames, which few other inputs get to.
@@ -20,27 +20,27 @@ struct Conversation {
     /// How long its request is, and the answer.
     granted: Option<(usize, Bytes)>,
     refused: Option<Refusal>,
-    heard: Vec<Heard>,
+    heard: Vec<WsEvent>,
     /// What stands before each message, if it is said back.
     headers: Vec<Bytes>,
     broken: Option<Closing>,
 }
 
 fn has_ended(conversation: &Conversation) -> bool {
-    conversation.broken.is_some() || conversation.heard.last() == Some(&Heard::Close)
+    conversation.broken.is_some() || conversation.heard.last() == Some(&WsEvent::Close)
 }
 
 /// So much of what is to be heard.
-fn hear(talk: &mut Talk, most: usize, conversation: &mut Conversation) {
+fn hear(codec: &mut WsCodec, most: usize, conversation: &mut Conversation) {
     for _ in 0..most {
         if has_ended(conversation) {
             return;
         }
-        match talk.hear() {
+        match codec.decode() {
             Ok(None) => return,
             Ok(Some(heard)) => {
-                if let Heard::Message(message) = &heard {
-                    conversation.headers.push(talk.header(message));
+                if let WsEvent::Message(message) = &heard {
+                    conversation.headers.push(codec.header(message));
                 }
                 conversation.heard.push(heard);
             }
@@ -51,14 +51,14 @@ fn hear(talk: &mut Talk, most: usize, conversation: &mut Conversation) {
 
 /// What comes of pieces, after each of which so much is listened to; of all, at the end.
 fn converse<'a>(pieces: impl Iterator<Item = &'a [u8]>, origins: &[String], most: usize) -> Conversation {
-    let (mut conversation, mut head, mut talk) = (Conversation::default(), BytesMut::new(), None::<Talk>);
+    let (mut conversation, mut head, mut codec) = (Conversation::default(), BytesMut::new(), None::<WsCodec>);
     let mut came = 0;
     for piece in pieces {
         came += piece.len();
-        if let Some(talk) = &mut talk {
-            talk.feed(Bytes::copy_from_slice(piece));
-            hear(talk, most, &mut conversation);
-            assert!(talk.unfinished() <= came, "more is held than came");
+        if let Some(codec) = &mut codec {
+            codec.feed(Bytes::copy_from_slice(piece));
+            hear(codec, most, &mut conversation);
+            assert!(codec.unfinished() <= came, "more is held than came");
         } else {
             let from = head.len().saturating_sub(END.len() - 1);
             head.extend_from_slice(piece);
@@ -70,9 +70,9 @@ fn converse<'a>(pieces: impl Iterator<Item = &'a [u8]>, origins: &[String], most
                 }
                 Some(Ok((len, answer))) => {
                     conversation.granted = Some((len, answer));
-                    let talk = talk.insert(Talk::default());
-                    talk.feed(Bytes::copy_from_slice(&head[len..]));
-                    hear(talk, most, &mut conversation);
+                    let codec = codec.insert(WsCodec::default());
+                    codec.feed(Bytes::copy_from_slice(&head[len..]));
+                    hear(codec, most, &mut conversation);
                 }
             }
         }
@@ -80,8 +80,8 @@ fn converse<'a>(pieces: impl Iterator<Item = &'a [u8]>, origins: &[String], most
             break;
         }
     }
-    if let Some(talk) = &mut talk {
-        hear(talk, usize::MAX, &mut conversation);
+    if let Some(codec) = &mut codec {
+        hear(codec, usize::MAX, &mut conversation);
     }
     conversation
 }

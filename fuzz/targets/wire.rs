@@ -3,36 +3,38 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use marram_agent::net::{Answer, EdgeDoor, PREAMBLE_SIZE, Preamble, Security, Socket, Verdict};
+use marram_agent::net::{
+    PREAMBLE_SIZE, Preamble, PreambleAnswer, PreambleVerdict, Security, Socket, WireAcceptor,
+};
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::LazyLock;
 
 /// An edge with a token, where agents need not encrypt.
-static DOOR: LazyLock<EdgeDoor> = LazyLock::new(|| {
+static ACCEPTOR: LazyLock<WireAcceptor> = LazyLock::new(|| {
     let token = Some("a token that no input has".to_owned());
     let security = Security { token, insecure_plain: true, ..Security::default() };
-    EdgeDoor::new(&EdgeDoor::complete(&security).expect("a certificate")).expect("it is sound")
+    WireAcceptor::new(&WireAcceptor::complete(&security).expect("a certificate")).expect("it is sound")
 });
 
 fuzz_target!(|data: &[u8]| {
     let Some((first, rest)) = data.split_first_chunk::<PREAMBLE_SIZE>() else { return };
-    if let Some(answer) = Answer::decode(*first) {
-        assert_eq!(Answer::decode(answer.encode()), Some(answer));
+    if let Some(answer) = PreambleAnswer::decode(*first) {
+        assert_eq!(PreambleAnswer::decode(answer.encode()), Some(answer));
         assert!(!answer.to_string().is_empty());
     }
     if let Ok(preamble) = Preamble::decode(*first) {
         assert!(Preamble::may_begin(first));
         assert_eq!(Preamble::decode(preamble.encode()), Ok(preamble));
-        let verdict = DOOR.judge(preamble, false);
-        assert!(preamble.token || verdict == Verdict::TokenMissing, "{verdict:?} without a token");
+        let verdict = ACCEPTOR.judge(preamble, false);
+        assert!(preamble.token || verdict == PreambleVerdict::TokenMissing, "{verdict:?} without a token");
     }
     for tls in [false, true] {
         let (mut agent, edge) = UnixStream::pair().expect("two sockets");
         edge.set_nonblocking(true).expect("a socket");
         let socket = Socket::Unix(mio::net::UnixStream::from_std(edge));
-        let mut wire = DOOR.accept(socket, tls).expect("it begins");
+        let mut wire = ACCEPTOR.accept(socket, tls).expect("it begins");
         // As much as a socket holds at once, and then its end.
         agent.write_all(rest).expect("there is room");
         agent.shutdown(Shutdown::Write).expect("it is connected");

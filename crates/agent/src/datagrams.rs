@@ -32,7 +32,7 @@ const ASKED: u64 = 1 << 63;
 const BUFFER: usize = 1 << 16;
 
 /// A listener's socket.
-struct Door {
+struct UdpListener {
     /// Its place among all listeners.
     listener: usize,
     socket: UdpSocket,
@@ -42,21 +42,21 @@ struct Door {
 /// A socket that may have something to read.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
-    Door(usize),
+    Listener(usize),
     Server(ConnectionId),
 }
 
 /// How a conversation's peer is reached.
-enum Way {
+enum PeerSocket {
     /// Through a listener's socket.
-    Door(usize, SocketAddr),
+    Listener(usize, SocketAddr),
     /// Through one of its own.
     Socket(UdpSocket),
 }
 
 /// One conversation.
 struct Conversation {
-    way: Way,
+    socket: PeerSocket,
     /// Not yet taken by the socket.
     waiting: VecDeque<Bytes>,
     /// After what waits, it is over.
@@ -64,7 +64,7 @@ struct Conversation {
 }
 
 /// What came.
-pub(super) enum Came {
+pub(super) enum DatagramInput {
     /// From a peer that is known.
     Known(AgentInput),
     /// From an address that has no conversation with this listener.
@@ -74,14 +74,14 @@ pub(super) enum Came {
 /// A client that may begin a conversation.
 #[derive(Clone, Copy)]
 pub(super) struct NewClient {
-    door: usize,
+    socket: usize,
     pub(super) listener: usize,
     pub(super) address: SocketAddr,
 }
 
 /// All of them.
 pub(super) struct Datagrams {
-    doors: Vec<Door>,
+    listeners: Vec<UdpListener>,
     all: BTreeMap<ConnectionId, Conversation>,
     /// May have something to read, in turn.
     ready: VecDeque<Source>,
@@ -99,14 +99,14 @@ pub(super) struct Datagrams {
 impl Datagrams {
     /// Binds the listeners that are for datagrams.
     pub(super) fn bind(registry: &Registry, routing: &Routing) -> anyhow::Result<Self> {
-        let mut doors = Vec::new();
+        let mut listeners = Vec::new();
         for (listener, (at, _)) in routing.listeners().enumerate() {
             if at.protocol == RouteProtocol::Udp {
-                doors.push(Door::bind(registry, doors.len(), listener, at)?);
+                listeners.push(UdpListener::bind(registry, listeners.len(), listener, at)?);
             }
         }
         Ok(Self {
-            doors,
+            listeners,
             all: BTreeMap::new(),
             ready: VecDeque::new(),
             queued: BTreeSet::new(),
@@ -142,15 +142,15 @@ impl Datagrams {
     ) -> io::Result<AgentInput> {
         let interests = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut socket, token::token(SERVER, connection.0 & !ASKED), interests)?;
-        let way = Way::Socket(socket);
-        self.all.insert(connection, Conversation { way, waiting: VecDeque::new(), closing: false });
+        let socket = PeerSocket::Socket(socket);
+        self.all.insert(connection, Conversation { socket, waiting: VecDeque::new(), closing: false });
         Ok(AgentInput::Connected { connection })
     }
 
     /// Notes what the poll said of token `number` of `kind`.
     pub(super) fn on_event(&mut self, kind: u64, number: u64, event: &mio::event::Event) {
         let source = match kind {
-            DOOR => Source::Door(usize::try_from(number).unwrap_or(usize::MAX)),
+            DOOR => Source::Listener(usize::try_from(number).unwrap_or(usize::MAX)),
             _ => Source::Server(ConnectionId(number | ASKED)),
         };
         if event.is_readable() && self.queued.insert(source) {
@@ -163,14 +163,14 @@ impl Datagrams {
     }
 
     /// Reads the next datagram.
-    pub(super) fn next(&mut self, now_ns: u64) -> Option<Came> {
+    pub(super) fn next(&mut self, now_ns: u64) -> Option<DatagramInput> {
         while let Some(source) = self.ready.pop_front() {
             let read = match source {
-                Source::Door(door) => {
-                    self.doors.get(door).map(|door| door.socket.recv_from(&mut self.buffer))
+                Source::Listener(listener) => {
+                    self.listeners.get(listener).map(|listener| listener.socket.recv_from(&mut self.buffer))
                 }
                 Source::Server(connection) => match self.all.get(&connection) {
-                    Some(Conversation { way: Way::Socket(socket), .. }) => {
+                    Some(Conversation { socket: PeerSocket::Socket(socket), .. }) => {
                         Some(socket.recv(&mut self.buffer).map(|len| (len, SocketAddr::from(([0; 4], 0)))))
                     }
                     _ => None,
@@ -195,24 +195,29 @@ impl Datagrams {
             self.ready.push_back(source);
             let bytes = Bytes::copy_from_slice(&self.buffer[..len]);
             return Some(match source {
-                Source::Server(connection) => Came::Known(AgentInput::Received { connection, bytes }),
-                Source::Door(door) => self.came(now_ns, door, from, bytes),
+                Source::Server(connection) => {
+                    DatagramInput::Known(AgentInput::Received { connection, bytes })
+                }
+                Source::Listener(listener) => self.came(now_ns, listener, from, bytes),
             });
         }
         None
     }
 
-    fn came(&mut self, now_ns: u64, number: usize, from: SocketAddr, bytes: Bytes) -> Came {
-        let door = &mut self.doors[number];
-        match door.flows.heard(now_ns, from) {
-            Some(connection) => Came::Known(AgentInput::Received { connection, bytes }),
-            None => Came::New(NewClient { door: number, listener: door.listener, address: from }, bytes),
+    fn came(&mut self, now_ns: u64, number: usize, from: SocketAddr, bytes: Bytes) -> DatagramInput {
+        let listener = &mut self.listeners[number];
+        match listener.flows.heard(now_ns, from) {
+            Some(connection) => DatagramInput::Known(AgentInput::Received { connection, bytes }),
+            None => DatagramInput::New(
+                NewClient { socket: number, listener: listener.listener, address: from },
+                bytes,
+            ),
         }
     }
 
     /// Whether a client can begin a conversation; counted if not.
     pub(super) fn has_room(&self, client: NewClient) -> bool {
-        let room = self.doors[client.door].flows.has_room();
+        let room = self.listeners[client.socket].flows.has_room();
         if !room {
             self.routing.counts(client.listener).flows_refused.fetch_add(1, Relaxed);
         }
@@ -223,17 +228,17 @@ impl Datagrams {
     pub(super) fn begin(&mut self, now_ns: u64, client: NewClient) -> ConnectionId {
         let connection = ConnectionId(BEGUN | self.begun);
         self.begun += 1;
-        let begun = self.doors[client.door].flows.begin(now_ns, client.address, connection);
+        let begun = self.listeners[client.socket].flows.begin(now_ns, client.address, connection);
         debug_assert!(begun, "the caller asked for room, and its address is new");
-        let way = Way::Door(client.door, client.address);
-        self.all.insert(connection, Conversation { way, waiting: VecDeque::new(), closing: false });
-        self.count(client.door);
+        let socket = PeerSocket::Listener(client.socket, client.address);
+        self.all.insert(connection, Conversation { socket, waiting: VecDeque::new(), closing: false });
+        self.count(client.socket);
         connection
     }
 
-    fn count(&self, door: usize) {
-        let door = &self.doors[door];
-        self.routing.counts(door.listener).flows.store(door.flows.len() as u64, Relaxed);
+    fn count(&self, listener: usize) {
+        let listener = &self.listeners[listener];
+        self.routing.counts(listener.listener).flows.store(listener.flows.len() as u64, Relaxed);
     }
 
     /// One more datagram will be sent.
@@ -246,8 +251,10 @@ impl Datagrams {
 
     /// What comes from its peer now belongs to another conversation.
     pub(super) fn retire(&mut self, now_ns: u64, connection: ConnectionId) {
-        if let Some(Conversation { way: Way::Door(door, _), .. }) = self.all.get(&connection) {
-            self.doors[*door].flows.retire(now_ns, connection);
+        if let Some(Conversation { socket: PeerSocket::Listener(listener, _), .. }) =
+            self.all.get(&connection)
+        {
+            self.listeners[*listener].flows.retire(now_ns, connection);
         }
     }
 
@@ -261,9 +268,11 @@ impl Datagrams {
 
     /// It is over.
     pub(super) fn remove(&mut self, connection: ConnectionId) {
-        if let Some(Conversation { way: Way::Door(door, _), .. }) = self.all.remove(&connection) {
-            self.doors[door].flows.end(connection);
-            self.count(door);
+        if let Some(Conversation { socket: PeerSocket::Listener(listener, _), .. }) =
+            self.all.remove(&connection)
+        {
+            self.listeners[listener].flows.end(connection);
+            self.count(listener);
         }
         self.clogged.remove(&connection);
         self.dirty.remove(&connection);
@@ -271,12 +280,12 @@ impl Datagrams {
 
     /// When a conversation may have been silent for too long.
     pub(super) fn due_ns(&self) -> Option<u64> {
-        self.doors.iter().filter_map(|door| door.flows.due_ns()).min()
+        self.listeners.iter().filter_map(|listener| listener.flows.due_ns()).min()
     }
 
     /// The next one that was.
     pub(super) fn expire(&mut self, now_ns: u64) -> Option<AgentInput> {
-        let expired = self.doors.iter_mut().find_map(|door| door.flows.expire(now_ns))?;
+        let expired = self.listeners.iter_mut().find_map(|listener| listener.flows.expire(now_ns))?;
         Some(match expired {
             Expired::Silent(connection) => AgentInput::EndOfInput { connection },
             Expired::Stuck(connection) => {
@@ -292,9 +301,11 @@ impl Datagrams {
             let Some(conversation) = self.all.get_mut(&connection) else { continue };
             let (mut count, mut bytes, mut broken) = (0, 0, false);
             while let Some(datagram) = conversation.waiting.front() {
-                let sent = match &conversation.way {
-                    Way::Door(door, client) => self.doors[*door].socket.send_to(datagram, *client),
-                    Way::Socket(socket) => socket.send(datagram),
+                let sent = match &conversation.socket {
+                    PeerSocket::Listener(listener, client) => {
+                        self.listeners[*listener].socket.send_to(datagram, *client)
+                    }
+                    PeerSocket::Socket(socket) => socket.send(datagram),
                 };
                 match sent {
                     Ok(_) => {}
@@ -315,8 +326,8 @@ impl Datagrams {
             }
             let over = broken || (conversation.closing && conversation.waiting.is_empty());
             if count > 0 {
-                if let Way::Door(door, _) = conversation.way {
-                    self.doors[door].flows.spoke(now_ns, connection);
+                if let PeerSocket::Listener(listener, _) = conversation.socket {
+                    self.listeners[listener].flows.spoke(now_ns, connection);
                 }
                 inputs.push_back(AgentInput::Written { connection, bytes });
             }
@@ -330,7 +341,7 @@ impl Datagrams {
     }
 }
 
-impl Door {
+impl UdpListener {
     fn bind(registry: &Registry, number: usize, listener: usize, at: &Listener) -> anyhow::Result<Self> {
         let address = at.address;
         let mut socket = UdpSocket::bind(address).map_err(|error| {

@@ -9,14 +9,14 @@ const EDGES_MAX: usize = 64;
 
 /// One edge: an address of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Edge {
+pub struct EdgeAddress {
     /// `host:port`, as configured.
     pub(super) name: String,
     /// Which of the name's addresses; counted anew each time the name is resolved.
     nth: usize,
 }
 
-impl Edge {
+impl EdgeAddress {
     /// The name without its port: what the edge's certificate is for.
     pub(super) fn host(&self) -> &str {
         let host = self.name.rsplit_once(':').map_or(&*self.name, |(host, _)| host);
@@ -31,7 +31,7 @@ impl Edge {
 
 /// Reads the list. A name that has several addresses now stands for as many edges; one that cannot be resolved now may be
 /// later.
-pub fn parse(names: &[String]) -> anyhow::Result<Vec<Edge>> {
+pub fn parse(names: &[String]) -> anyhow::Result<Vec<EdgeAddress>> {
     let mut edges = Vec::new();
     for name in names {
         let port = name.rsplit_once(':').map(|(_, port)| port).context(name.clone());
@@ -41,7 +41,7 @@ pub fn parse(names: &[String]) -> anyhow::Result<Vec<Edge>> {
             "an edge is written host:port, and {port} is no port"
         );
         let count = resolver::resolve(name).map_or(1, |addresses| addresses.len());
-        edges.extend((0..count).map(|nth| Edge { name: name.clone(), nth }));
+        edges.extend((0..count).map(|nth| EdgeAddress { name: name.clone(), nth }));
     }
     ensure!(!edges.is_empty(), "no edge is configured: name at least one as host:port");
     ensure!(edges.len() <= EDGES_MAX, "{} edges are configured; the most is {EDGES_MAX}", edges.len());
@@ -56,7 +56,10 @@ mod tests {
     fn names_become_edges_and_mistakes_are_named() {
         let names = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
         let edges = parse(&names(&["127.0.0.1:1", "[::1]:2", "localhost:3"])).expect("well-formed");
-        assert_eq!(edges.iter().map(Edge::host).collect::<Vec<_>>(), ["127.0.0.1", "::1", "localhost"]);
+        assert_eq!(
+            edges.iter().map(EdgeAddress::host).collect::<Vec<_>>(),
+            ["127.0.0.1", "::1", "localhost"]
+        );
         for (wrong, says) in [("edge", "host:port"), ("edge:http", "no port"), ("edge:0", "no port")] {
             let error = format!("{:#}", parse(&names(&[wrong])).expect_err(wrong));
             assert!(error.contains(says), "{error}");
@@ -67,7 +70,7 @@ mod tests {
     #[test]
     fn an_edge_is_found_again_when_its_name_has_fewer_addresses() {
         let addresses: Vec<SocketAddr> = vec!["10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap()];
-        let edge = |nth| Edge { name: "edge:1".into(), nth };
+        let edge = |nth| EdgeAddress { name: "edge:1".into(), nth };
         assert_eq!(edge(1).choose(&addresses), Some(addresses[1]));
         assert_eq!(edge(1).choose(&addresses[..1]), Some(addresses[0]));
         assert_eq!(edge(0).choose(&[]), None);

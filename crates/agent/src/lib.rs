@@ -3,40 +3,43 @@
 mod datagrams;
 mod edges;
 mod events;
-mod held;
 mod local;
 mod locals;
 pub mod messages;
 pub mod net;
 mod program;
-mod reach;
 mod reports;
 mod resolver;
 mod routing;
 mod shell;
+mod transport;
+mod undecided;
 pub mod websocket;
 
 pub use edges::parse as parse_edges;
-pub use program::{ASKED_MAX, Asker, BACKLOG_MAX, Backlog, Fate, Half, Kind, Program, STOPPED, State};
-pub use reach::{Begun, Reach, Reacher};
+pub use program::{
+    ASKED_MAX, BACKLOG_MAX, Backlog, CloseState, ConnectHandle, ConnectionKind, ConnectionState, Program,
+    STOPPED, StreamHalf,
+};
 pub use reports::EdgeReports;
-pub use routing::{Counts, FLOWS_MAX, IDLE, Listener, NotReplaced, Routing};
+pub use routing::{FLOWS_MAX, IDLE, Listener, ListenerCounts, NotReplaced, Routing};
 pub use shell::Shell;
+pub use transport::{Dialing, EdgeTransport, EndpointDialer};
 
-use crate::net::{AgentDoor, Security, Stop};
+use crate::net::{Security, StopSignal, WireConnector};
 use anyhow::ensure;
 use std::time::Duration;
 
 /// Everything that an agent needs to know, resolved.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct AgentOptions {
     /// Where local clients come in, and which app each is for. Without listeners for a server's agent.
     pub routing: Routing,
     /// Edges as `host:port`, preferred first. Names are resolved again at each dial; each address that a name has when the
     /// agent starts counts as an edge of its own.
     pub edges: Vec<String>,
     /// Servers that this agent connects to. Empty for a client's agent.
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerSettings>,
     /// How its wires are protected.
     pub security: Security,
     /// How patient it is.
@@ -45,7 +48,7 @@ pub struct Options {
 
 /// A server that an agent connects to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Server {
+pub struct ServerSettings {
     /// The name that manifests use.
     pub name: String,
     /// `host:port`
@@ -140,27 +143,31 @@ impl Timeouts {
 ///
 /// # Errors
 /// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
-pub fn run(options: &Options, stop: Stop) -> anyhow::Result<()> {
-    prepare(options, stop, reach(&options.security, &options.edges)?)?.run()
+pub fn run(options: &AgentOptions, stop: StopSignal) -> anyhow::Result<()> {
+    prepare(options, stop, edge_transport(&options.security, &options.edges)?)?.run()
 }
 
 /// The way to these edges.
-pub fn reach(security: &Security, edges: &[String]) -> anyhow::Result<Reach> {
-    Ok(Reach::Edges { door: AgentDoor::new(security)?, edges: edges::parse(edges)? })
+pub fn edge_transport(security: &Security, edges: &[String]) -> anyhow::Result<EdgeTransport> {
+    Ok(EdgeTransport::Edges { connector: WireConnector::new(security)?, edges: edges::parse(edges)? })
 }
 
 /// An agent that is ready to run, with a given way to the edges: its listeners are bound.
-pub fn prepare(options: &Options, stop: Stop, reach: Reach) -> anyhow::Result<Shell> {
-    Shell::new(options, stop, reach, None)
+pub fn prepare(options: &AgentOptions, stop: StopSignal, transport: EdgeTransport) -> anyhow::Result<Shell> {
+    Shell::new(options, stop, transport, None)
 }
 
 /// An agent that is ready to run in the program that it serves, and how that program asks it for connections.
 ///
 /// # Errors
 /// As [`run`].
-pub fn embed(options: &Options, stop: Stop, program: Program) -> anyhow::Result<(Shell, Asker)> {
+pub fn embed(
+    options: &AgentOptions,
+    stop: StopSignal,
+    program: Program,
+) -> anyhow::Result<(Shell, ConnectHandle)> {
     options.timeouts.check()?;
-    let shell = Shell::new(options, stop, reach(&options.security, &options.edges)?, Some(program))?;
-    let asker = shell.asker().expect("it has a program");
-    Ok((shell, asker))
+    let shell = Shell::new(options, stop, edge_transport(&options.security, &options.edges)?, Some(program))?;
+    let handle = shell.connect_handle().expect("it has a program");
+    Ok((shell, handle))
 }

@@ -6,7 +6,7 @@
 use crate::{
     messages::{self, Pieces},
     net::Socket,
-    program::Fate,
+    program::CloseState,
 };
 use bytes::{Buf, Bytes, BytesMut};
 use marram_session::agent::{AgentInput, ConnectionFailure, ConnectionId};
@@ -52,7 +52,7 @@ pub(super) struct Local {
     /// After what waits, close.
     closing: bool,
     /// What the program is told beside the bytes, if it is this very one.
-    fate: Option<Arc<Fate>>,
+    close_state: Option<Arc<CloseState>>,
     /// Whether that program reads no more; what it has written may still be there.
     deaf: bool,
     /// What that program said and nobody has heard yet, if it speaks in messages.
@@ -61,8 +61,14 @@ pub(super) struct Local {
 
 impl Local {
     /// A connection that is there, or that is being made.
-    pub(super) fn new(id: ConnectionId, socket: Socket, connecting: bool, fate: Option<Arc<Fate>>) -> Self {
-        let keeps_messages = fate.as_ref().is_some_and(|fate| fate.kind().keeps_messages());
+    pub(super) fn new(
+        id: ConnectionId,
+        socket: Socket,
+        connecting: bool,
+        close_state: Option<Arc<CloseState>>,
+    ) -> Self {
+        let keeps_messages =
+            close_state.as_ref().is_some_and(|close_state| close_state.kind().keeps_messages());
         Self {
             pieces: keeps_messages.then(Pieces::default),
             id,
@@ -76,14 +82,14 @@ impl Local {
             waiting: VecDeque::new(),
             shutdown: false,
             closing: false,
-            fate,
+            close_state,
             deaf: false,
         }
     }
 
     /// Whether its program, which will write no more, has said that it failed.
     pub(super) fn is_aborted(&self) -> bool {
-        self.input_ended && self.fate.as_ref().is_some_and(|fate| fate.is_aborted())
+        self.input_ended && self.close_state.as_ref().is_some_and(|close_state| close_state.is_aborted())
     }
 
     /// Whether nothing more will be read, so that a failure has to be found otherwise.
@@ -150,7 +156,9 @@ impl Local {
             *buffer = BytesMut::with_capacity(STREAM_CUT);
         }
         match self.socket.read_into(buffer) {
-            Ok(0) if self.fate.as_ref().is_some_and(|fate| fate.is_aborted()) => Some(self.broken()),
+            Ok(0) if self.close_state.as_ref().is_some_and(|close_state| close_state.is_aborted()) => {
+                Some(self.broken())
+            }
             // It has left in the middle of a message, of which nothing is heard then.
             Ok(0) if self.pieces.as_ref().is_some_and(|pieces| !pieces.is_empty()) => Some(self.broken()),
             Ok(0) => {
@@ -197,16 +205,16 @@ impl Local {
 
     /// Its program is to learn that it failed when it is dropped now.
     pub(super) fn fail(&self, failure: ConnectionFailure) {
-        match &self.fate {
-            Some(fate) => fate.fail(failure),
+        match &self.close_state {
+            Some(close_state) => close_state.fail(failure),
             // It is closed either way; at worst the program is told of an end where there was a failure.
             None => _ = self.socket.reset_on_close(),
         }
     }
 
     fn tell_end(&self) {
-        if let Some(fate) = &self.fate {
-            fate.end();
+        if let Some(close_state) = &self.close_state {
+            close_state.end();
         }
     }
 
@@ -228,7 +236,9 @@ impl Local {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The kernel keeps for the agent what the program wrote before it closed.
                 Err(error)
-                    if error.kind() == io::ErrorKind::BrokenPipe && self.fate.is_some() && !self.deaf =>
+                    if error.kind() == io::ErrorKind::BrokenPipe
+                        && self.close_state.is_some()
+                        && !self.deaf =>
                 {
                     self.deaf = true;
                     self.readable = true;

@@ -4,7 +4,7 @@
 use super::local::Local;
 use crate::{
     net::{Socket, token},
-    program::Fate,
+    program::CloseState,
 };
 use bytes::BytesMut;
 use marram_session::agent::{AgentInput, ConnectionFailure, ConnectionId};
@@ -116,7 +116,7 @@ impl Locals {
         &mut self,
         registry: &Registry,
         mut socket: Socket,
-        fate: Option<Arc<Fate>>,
+        close_state: Option<Arc<CloseState>>,
     ) -> io::Result<ConnectionId> {
         let number = self.next_accepted;
         let interests = Interest::READABLE | Interest::WRITABLE;
@@ -124,7 +124,7 @@ impl Locals {
         registry.register(&mut socket, token::token(ACCEPTED, number), interests)?;
         self.next_accepted += 1;
         let connection = ConnectionId(number);
-        self.all.insert(connection, Local::new(connection, socket, false, fate));
+        self.all.insert(connection, Local::new(connection, socket, false, close_state));
         Ok(connection)
     }
 
@@ -134,13 +134,13 @@ impl Locals {
         registry: &Registry,
         connection: ConnectionId,
         mut socket: Socket,
-        fate: Option<Arc<Fate>>,
+        close_state: Option<Arc<CloseState>>,
         now: Instant,
     ) -> io::Result<()> {
         let interests = Interest::READABLE | Interest::WRITABLE;
         socket.ask_for_peer(self.peer_unreachable)?;
         registry.register(&mut socket, token::token(CONNECTED, connection.0 & !ASKED), interests)?;
-        self.all.insert(connection, Local::new(connection, socket, true, fate));
+        self.all.insert(connection, Local::new(connection, socket, true, close_state));
         self.deadlines.push_back((now + self.connect_timeout, connection));
         Ok(())
     }

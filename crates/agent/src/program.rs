@@ -27,7 +27,7 @@ pub const BACKLOG_MAX: usize = 1024;
 
 /// How the program speaks in a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Kind {
+pub enum ConnectionKind {
     /// In a stream, which is cut into messages anywhere, and which messages of the other side follow each other in.
     #[default]
     Stream,
@@ -37,7 +37,7 @@ pub enum Kind {
     Datagrams,
 }
 
-impl Kind {
+impl ConnectionKind {
     /// Whether what it says comes in messages, none of which is cut.
     #[must_use]
     pub fn keeps_messages(self) -> bool {
@@ -47,16 +47,16 @@ impl Kind {
 
 /// One side's half of a connection.
 #[derive(Debug)]
-pub struct Half {
+pub struct StreamHalf {
     /// Its bytes; messages as [`crate::messages`] says.
     pub stream: UnixStream,
     /// What else is to be known of it; both halves have the same.
-    pub fate: Arc<Fate>,
+    pub close_state: Arc<CloseState>,
 }
 
 /// How far a connection has come, as its agent says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum State {
+pub enum ConnectionState {
     /// More may come. If the stream ends now, the agent is gone.
     #[default]
     Open,
@@ -68,22 +68,22 @@ pub enum State {
 
 /// What the two halves of a connection know and tell each other beside its bytes.
 #[derive(Debug, Default)]
-pub struct Fate {
-    kind: Kind,
+pub struct CloseState {
+    kind: ConnectionKind,
     server: Option<Arc<str>>,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     aborted: AtomicBool,
 }
 
-impl Fate {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl CloseState {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         // It is replaced whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How the program speaks.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ConnectionKind {
         self.kind
     }
 
@@ -95,7 +95,7 @@ impl Fate {
 
     /// How far the connection has come.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ConnectionState {
         self.lock().clone()
     }
 
@@ -111,29 +111,32 @@ impl Fate {
     /// Said before the stream is told.
     pub(super) fn end(&self) {
         let mut state = self.lock();
-        if *state == State::Open {
-            *state = State::Ended;
+        if *state == ConnectionState::Open {
+            *state = ConnectionState::Ended;
         }
     }
 
     /// Said before the stream is told.
     pub(super) fn fail(&self, failure: ConnectionFailure) {
-        *self.lock() = State::Failed(failure);
+        *self.lock() = ConnectionState::Failed(failure);
     }
 }
 
 /// Both halves of a connection, the agent's, which does not block, first.
-pub(super) fn pair(kind: Kind, server: Option<Arc<str>>) -> io::Result<(Half, Half)> {
+pub(super) fn pair(kind: ConnectionKind, server: Option<Arc<str>>) -> io::Result<(StreamHalf, StreamHalf)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
-    let fate = Arc::new(Fate { kind, server, ..Fate::default() });
-    Ok((Half { stream: ours, fate: Arc::clone(&fate) }, Half { stream: theirs, fate }))
+    let close_state = Arc::new(CloseState { kind, server, ..CloseState::default() });
+    Ok((
+        StreamHalf { stream: ours, close_state: Arc::clone(&close_state) },
+        StreamHalf { stream: theirs, close_state },
+    ))
 }
 
-impl Half {
+impl StreamHalf {
     /// As the agent's loop takes it.
-    pub(super) fn into_socket(self) -> (Socket, Arc<Fate>) {
-        (Socket::Unix(mio::net::UnixStream::from_std(self.stream)), self.fate)
+    pub(super) fn into_socket(self) -> (Socket, Arc<CloseState>) {
+        (Socket::Unix(mio::net::UnixStream::from_std(self.stream)), self.close_state)
     }
 }
 
@@ -147,7 +150,7 @@ pub struct Backlog {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    halves: VecDeque<Half>,
+    halves: VecDeque<StreamHalf>,
     /// No more will come.
     over: bool,
 }
@@ -159,7 +162,7 @@ impl Backlog {
     }
 
     /// Hands a new connection to the program; the agent's half of it.
-    fn hand(&self, kind: Kind, server: Arc<str>) -> anyhow::Result<Half> {
+    fn hand(&self, kind: ConnectionKind, server: Arc<str>) -> anyhow::Result<StreamHalf> {
         let (ours, theirs) = pair(kind, Some(server))?;
         let mut waiting = self.lock();
         ensure!(waiting.halves.len() < self.max, "too many connections wait for the program to accept them");
@@ -172,7 +175,7 @@ impl Backlog {
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] at the deadline, [`io::ErrorKind::NotConnected`] when the agent has stopped.
-    pub fn take(&self, deadline: Option<Instant>) -> io::Result<Half> {
+    pub fn take(&self, deadline: Option<Instant>) -> io::Result<StreamHalf> {
         let mut waiting = self.lock();
         loop {
             if let Some(half) = waiting.halves.pop_front() {
@@ -204,12 +207,12 @@ impl Backlog {
 pub(super) struct Handing {
     backlog: Arc<Backlog>,
     name: Arc<str>,
-    pub(super) kind: Kind,
+    pub(super) kind: ConnectionKind,
 }
 
 impl Handing {
     /// Hands a new connection to the program; the agent's half of it.
-    pub(super) fn hand(&self) -> anyhow::Result<Half> {
+    pub(super) fn hand(&self) -> anyhow::Result<StreamHalf> {
         self.backlog.hand(self.kind, Arc::clone(&self.name))
     }
 }
@@ -221,9 +224,9 @@ impl Drop for Handing {
 }
 
 /// A connection that the program wants.
-pub(super) struct Ask {
+pub(super) struct ConnectRequest {
     pub(super) app: String,
-    pub(super) half: Half,
+    pub(super) half: StreamHalf,
 }
 
 /// Told of every report, with an edge's address.
@@ -231,8 +234,8 @@ type Observe = Box<dyn FnMut(&str, &AgentReport) + Send>;
 
 /// What an agent's loop knows of the program that it runs in.
 pub struct Program {
-    pub(super) asks: Receiver<Ask>,
-    asker: SyncSender<Ask>,
+    pub(super) asks: Receiver<ConnectRequest>,
+    connect_handle: SyncSender<ConnectRequest>,
     pub(super) servers: BTreeMap<String, Handing>,
     pub(super) observe: Observe,
 }
@@ -247,13 +250,13 @@ impl Program {
     /// A program that is told of every report, with the address of the edge that it is about, if it is about one. It must not
     /// block: the agent waits.
     pub fn new(observe: impl FnMut(&str, &AgentReport) + Send + 'static) -> Self {
-        let (asker, asks) = sync_channel(ASKED_MAX);
-        Self { asks, asker, servers: BTreeMap::new(), observe: Box::new(observe) }
+        let (connect_handle, asks) = sync_channel(ASKED_MAX);
+        Self { asks, connect_handle, servers: BTreeMap::new(), observe: Box::new(observe) }
     }
 
     /// Is the servers of these names: sessions that have one of them as their server come out of what is returned. Of those that
     /// nobody has taken there are at most `max`; more are refused.
-    pub fn serve(&mut self, servers: &[(&str, Kind)], max: usize) -> Arc<Backlog> {
+    pub fn serve(&mut self, servers: &[(&str, ConnectionKind)], max: usize) -> Arc<Backlog> {
         let backlog = Arc::new(Backlog { waiting: Mutex::default(), changed: Condvar::new(), max });
         for &(name, kind) in servers {
             let handing = Handing { backlog: Arc::clone(&backlog), name: name.into(), kind };
@@ -262,32 +265,32 @@ impl Program {
         backlog
     }
 
-    pub(super) fn asker(&self, waker: Arc<Waker>) -> Asker {
-        Asker { sender: self.asker.clone(), waker }
+    pub(super) fn connect_handle(&self, waker: Arc<Waker>) -> ConnectHandle {
+        ConnectHandle { sender: self.connect_handle.clone(), waker }
     }
 }
 
 /// Asks the agent for connections.
 #[derive(Clone)]
-pub struct Asker {
-    sender: SyncSender<Ask>,
+pub struct ConnectHandle {
+    sender: SyncSender<ConnectRequest>,
     waker: Arc<Waker>,
 }
 
-impl fmt::Debug for Asker {
+impl fmt::Debug for ConnectHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Asker")
+        f.write_str("ConnectHandle")
     }
 }
 
-impl Asker {
+impl ConnectHandle {
     /// A connection to a new cell of `app`. What is written to it waits until an edge has taken the session; its stream blocks.
     ///
     /// # Errors
     /// If the agent is gone, if it has more to do than it can, or if the process has no descriptor left.
-    pub fn connect(&self, app: &str, kind: Kind) -> io::Result<Half> {
+    pub fn connect(&self, app: &str, kind: ConnectionKind) -> io::Result<StreamHalf> {
         let (half, theirs) = pair(kind, None)?;
-        self.sender.try_send(Ask { app: app.to_owned(), half }).map_err(|error| match error {
+        self.sender.try_send(ConnectRequest { app: app.to_owned(), half }).map_err(|error| match error {
             TrySendError::Full(_) => {
                 io::Error::new(io::ErrorKind::WouldBlock, "too many connections wait for the agent")
             }
@@ -302,6 +305,10 @@ impl Asker {
 pub const STOPPED: &str = "the agent in this program has stopped";
 
 /// Turns a connection down that came too late.
-pub(super) fn turn_down(ask: &Ask) {
-    ask.half.fate.fail(ConnectionFailure { session: None, code: Code::NoEdge, reason: STOPPED.to_owned() });
+pub(super) fn turn_down(ask: &ConnectRequest) {
+    ask.half.close_state.fail(ConnectionFailure {
+        session: None,
+        code: Code::NoEdge,
+        reason: STOPPED.to_owned(),
+    });
 }

@@ -1,8 +1,8 @@
 //! What the agent reports, as structured log lines. Each kind has a limit of its own, since clients and edges can bring them
 //! about at will.
 
-use super::{edges::Edge, events};
-use crate::net::Limiter;
+use super::{edges::EdgeAddress, events};
+use crate::net::LogLimiter;
 use marram_session::agent::{AgentReport, Target};
 use marram_wire::{
     frame::Code,
@@ -20,17 +20,17 @@ pub struct EdgeReports {
     /// Why each edge that is down was down when that was reported last.
     down: BTreeMap<Target, String>,
     /// Of each on its own: of many there are many lines, and none of them is lost for another's coming and going.
-    ups: BTreeMap<Target, Limiter>,
+    ups: BTreeMap<Target, LogLimiter>,
     /// What is told but once is not lost for that.
-    domains: Limiter,
-    limiter: Limiter,
+    domains: LogLimiter,
+    limiter: LogLimiter,
 }
 
 impl EdgeReports {
     /// Nothing reported yet.
-    pub fn new(edges: &[Edge], now: Instant) -> Self {
+    pub fn new(edges: &[EdgeAddress], now: Instant) -> Self {
         let names = edges.iter().map(|edge| edge.name.clone()).collect();
-        let (domains, limiter) = (Limiter::new(now), Limiter::new(now));
+        let (domains, limiter) = (LogLimiter::new(now), LogLimiter::new(now));
         Self { names, down: BTreeMap::new(), ups: BTreeMap::new(), domains, limiter }
     }
 
@@ -42,19 +42,19 @@ impl EdgeReports {
     /// An edge answered, and calls itself so.
     pub fn up(&mut self, target: Target, name: &str, now: Instant) {
         self.down.remove(&target);
-        let limiter = self.ups.entry(target).or_insert_with(|| Limiter::new(now));
-        if let Some(swallowed) = limiter.pass(now) {
+        let limiter = self.ups.entry(target).or_insert_with(|| LogLimiter::new(now));
+        if let Some(suppressed) = limiter.pass(now) {
             let address = self.name(target);
-            info!(edge = %name, %address, shard = target.shard, swallowed, "edge up");
+            info!(edge = %name, %address, shard = target.shard, suppressed, "edge up");
         }
     }
 
     /// An edge has another domain secret than others: whoever runs them thinks that sessions survive, and they do not.
     fn other_domain(&mut self, target: Target, name: &str, other: &str, now: Instant) {
-        if let Some(swallowed) = self.domains.pass(now) {
+        if let Some(suppressed) = self.domains.pass(now) {
             let address = self.name(target);
             warn!(
-                edge = %name, %address, swallowed,
+                edge = %name, %address, suppressed,
                 "its domain secret is not that of edge `{other}`: neither can go on with the other's sessions; give both the \
                  same `secret_file`"
             );
@@ -66,9 +66,9 @@ impl EdgeReports {
         if self.down.insert(target, reason.to_owned()).as_deref() == Some(reason) {
             return;
         }
-        if let Some(swallowed) = self.limiter.pass(now) {
+        if let Some(suppressed) = self.limiter.pass(now) {
             let (address, shard) = (self.name(target), target.shard);
-            warn!(%address, shard, %reason, suspected, swallowed, "edge down");
+            warn!(%address, shard, %reason, suspected, suppressed, "edge down");
         }
     }
 }
@@ -79,16 +79,16 @@ pub(super) struct Reports {
     waiting: Vec<AgentReport>,
     sessions: BTreeSet<SessionId>,
     edges: EdgeReports,
-    moves: Limiter,
-    waits: Limiter,
-    zombies: Limiter,
-    ends: Limiter,
+    moves: LogLimiter,
+    waits: LogLimiter,
+    zombies: LogLimiter,
+    ends: LogLimiter,
 }
 
 impl Reports {
     /// Nothing reported yet.
-    pub(super) fn new(edges: &[Edge], now: Instant) -> Self {
-        let limiter = || Limiter::new(now);
+    pub(super) fn new(edges: &[EdgeAddress], now: Instant) -> Self {
+        let limiter = || LogLimiter::new(now);
         Self {
             waiting: Vec::new(),
             sessions: BTreeSet::new(),
@@ -159,9 +159,9 @@ impl Reports {
                 self.owned(*session, app, *generation, *target, *gap_ns, now);
             }
             AgentReport::Waiting { session, app, target, code, reason, left_ns } => {
-                if let Some(swallowed) = self.waits.pass(now) {
+                if let Some(suppressed) = self.waits.pass(now) {
                     let (address, left_s) = (self.name(*target), left_ns / 1_000_000_000);
-                    warn!(%session, %app, edge = %address, ?code, %reason, swallowed, "session waits, for {left_s} s more at the most");
+                    warn!(%session, %app, edge = %address, ?code, %reason, suppressed, "session waits, for {left_s} s more at the most");
                 }
             }
             AgentReport::FailingBack { session, target } => {
@@ -169,13 +169,13 @@ impl Reports {
                 debug!(%session, %address, shard, "session goes back to the shard where it belongs");
             }
             AgentReport::Orphaned { session, reason } => {
-                if let Some(swallowed) = self.moves.pass(now) {
-                    warn!(%session, %reason, swallowed, "session lost its owner");
+                if let Some(suppressed) = self.moves.pass(now) {
+                    warn!(%session, %reason, suppressed, "session lost its owner");
                 }
             }
             AgentReport::ZombieRefused { session, generation } => {
-                if let Some(swallowed) = self.zombies.pass(now) {
-                    warn!(%session, %generation, swallowed, "frame of an older generation refused");
+                if let Some(suppressed) = self.zombies.pass(now) {
+                    warn!(%session, %generation, suppressed, "frame of an older generation refused");
                 }
             }
             AgentReport::Ended { session, code, reason, lingered } => {
@@ -197,17 +197,17 @@ impl Reports {
         let shard = target.shard;
         if gap_ns == 0 {
             debug!(%session, %app, %generation, %address, shard, "session began");
-        } else if let Some(swallowed) = self.moves.pass(now) {
+        } else if let Some(suppressed) = self.moves.pass(now) {
             let gap_us = gap_ns / 1_000;
-            info!(%session, %app, %generation, %address, shard, gap_us, swallowed, "session recovered");
+            info!(%session, %app, %generation, %address, shard, gap_us, suppressed, "session recovered");
         }
     }
 
     fn ended(&mut self, session: SessionId, code: Code, reason: &str, lingered: bool, now: Instant) {
         if code == Code::Finished && !lingered {
             debug!(%session, "session ended");
-        } else if let Some(swallowed) = self.ends.pass(now) {
-            warn!(%session, ?code, %reason, lingered, swallowed, "session ended before its time");
+        } else if let Some(suppressed) = self.ends.pass(now) {
+            warn!(%session, ?code, %reason, lingered, suppressed, "session ended before its time");
         }
     }
 }

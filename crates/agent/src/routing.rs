@@ -82,7 +82,7 @@ impl Arrived {
 
 /// What happened at one listener.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct ListenerCounts {
     /// Sessions that were begun.
     pub begun: AtomicU64,
     /// Arrivals that a rule refused.
@@ -119,7 +119,7 @@ pub struct Routing(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    listeners: Vec<(Listener, Counts)>,
+    listeners: Vec<(Listener, ListenerCounts)>,
     table: Mutex<Numbered>,
     dropped: AtomicU64,
 }
@@ -143,7 +143,7 @@ impl Routing {
     /// # Errors
     /// If a rule is wrong in itself, or names a listener that there is not.
     pub fn new(listeners: Vec<Listener>, rules: Vec<RouteRule>) -> Result<Self, RouteError> {
-        let listeners = listeners.into_iter().map(|listener| (listener, Counts::default())).collect();
+        let listeners = listeners.into_iter().map(|listener| (listener, ListenerCounts::default())).collect();
         let routing =
             Self(Arc::new(Shared { listeners, table: Mutex::default(), dropped: AtomicU64::new(0) }));
         routing.check(&rules)?;
@@ -198,7 +198,7 @@ impl Routing {
     }
 
     /// The listeners, in the order of the configuration.
-    pub fn listeners(&self) -> impl Iterator<Item = (&Listener, &Counts)> {
+    pub fn listeners(&self) -> impl Iterator<Item = (&Listener, &ListenerCounts)> {
         self.0.listeners.iter().map(|(listener, counts)| (listener, counts))
     }
 
@@ -250,7 +250,7 @@ impl Routing {
         &self.0.listeners[listener].0.origins
     }
 
-    pub(super) fn counts(&self, listener: usize) -> &Counts {
+    pub(super) fn counts(&self, listener: usize) -> &ListenerCounts {
         &self.0.listeners[listener].1
     }
 

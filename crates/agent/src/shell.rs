@@ -4,18 +4,20 @@ mod arrivals;
 mod browsers;
 
 use super::{
-    Options,
+    AgentOptions,
     datagrams::{DOOR, Datagrams, SERVER},
-    held::Held,
     local::Local,
     locals::{ACCEPTED, CONNECTED, Locals},
-    program::{Asker, Kind, Program},
-    reach::{Begin, Begun, Reach, Reacher},
+    program::{ConnectHandle, ConnectionKind, Program},
     reports::Reports,
     routing::Routing,
+    transport::{Dialing, EdgeTransport, EndpointDialer, ServerLink},
+    undecided::Undecided,
     websocket::WebSockets,
 };
-use crate::net::{Clock, Happened, Limiter, Lull, Stop, Table, Wire, nanos, random, token};
+use crate::net::{
+    Clock, IdleTasks, LogLimiter, StopSignal, Wire, WireEvent, WireTable, nanos, random, token,
+};
 use marram_session::agent::{
     Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target, WireId,
 };
@@ -54,24 +56,24 @@ pub struct Shell {
     agent: Agent,
     outs: Vec<AgentOutput>,
     inputs: VecDeque<AgentInput>,
-    reacher: Reacher,
+    dialer: EndpointDialer,
     /// With their places among all of [`Routing::listeners`].
     listeners: Vec<(TcpListener, usize)>,
     /// Whether a listener may have more connections than were taken.
     accepting: Vec<bool>,
-    table: Table<Target>,
+    table: WireTable<Target>,
     locals: Locals,
     datagrams: Datagrams,
     websockets: WebSockets,
-    held: Held,
+    undecided: Undecided,
     routing: Routing,
     /// Which source is asked first for the next input.
     turn: usize,
     reports: Reports,
-    accept_errors: Limiter,
-    refusals: Limiter,
+    accept_errors: LogLimiter,
+    refusals: LogLimiter,
     clock: Clock,
-    lull: Lull,
+    idle_tasks: IdleTasks,
     wake_at: Option<u64>,
     stop: UnixStream,
     stops: usize,
@@ -87,23 +89,23 @@ pub struct Shell {
 impl Shell {
     /// Binds the listeners and makes everything ready.
     pub(super) fn new(
-        options: &Options,
-        stop: Stop,
-        reach: Reach,
+        options: &AgentOptions,
+        stop: StopSignal,
+        transport: EdgeTransport,
         mut program: Option<Program>,
     ) -> anyhow::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
         let mut stop = UnixStream::from_std(stop.receiver);
-        poll.registry().register(&mut stop, token::BOSS, Interest::READABLE)?;
+        poll.registry().register(&mut stop, token::CONTROL, Interest::READABLE)?;
         let listeners = arrivals::listen(&poll, &options.routing)?;
         let now = Instant::now();
-        let mut reacher = Reacher::new(reach, &options.servers, Arc::clone(&waker))?;
+        let mut dialer = EndpointDialer::new(transport, &options.servers, Arc::clone(&waker))?;
         let own = program.as_mut().map(|program| std::mem::take(&mut program.servers)).unwrap_or_default();
         let own_servers: Vec<AgentServer> =
             own.iter().map(|(name, own)| own_server(name, own.kind)).collect();
-        reacher.add(own);
-        let edges = reacher.edges();
+        dialer.add(own);
+        let edges = dialer.edges();
         let mut config = config(options, u16::try_from(edges.len().max(1))?);
         config.servers.extend(own_servers);
         Ok(Self {
@@ -112,25 +114,25 @@ impl Shell {
             inputs: VecDeque::new(),
             accepting: vec![false; listeners.len()],
             listeners,
-            table: Table::new(options.timeouts.dial, false),
+            table: WireTable::new(options.timeouts.dial, false),
             locals: Locals::new(options.timeouts.connect, options.timeouts.peer_unreachable, now),
             datagrams: Datagrams::bind(poll.registry(), &options.routing)?,
             websockets: WebSockets::new(options.timeouts.first_bytes, options.timeouts.peer_unreachable, now),
-            held: Held::new(options.timeouts.first_bytes),
+            undecided: Undecided::new(options.timeouts.first_bytes),
             routing: options.routing.clone(),
             turn: 0,
             reports: Reports::new(edges, now),
-            accept_errors: Limiter::new(now),
-            refusals: Limiter::new(now),
+            accept_errors: LogLimiter::new(now),
+            refusals: LogLimiter::new(now),
             clock: Clock::new(now),
-            lull: Lull::default(),
+            idle_tasks: IdleTasks::default(),
             wake_at: Some(0),
             stop,
             stops: 0,
             drain_limit: options.timeouts.drain,
             drain_deadline: None,
             poll,
-            reacher,
+            dialer,
             program,
             asked: false,
             waker,
@@ -138,8 +140,8 @@ impl Shell {
     }
 
     /// How the program that it runs in asks for connections, if it runs in one.
-    pub(super) fn asker(&self) -> Option<Asker> {
-        self.program.as_ref().map(|program| program.asker(Arc::clone(&self.waker)))
+    pub(super) fn connect_handle(&self) -> Option<ConnectHandle> {
+        self.program.as_ref().map(|program| program.connect_handle(Arc::clone(&self.waker)))
     }
 
     /// Runs until the wish to stop is fulfilled.
@@ -156,7 +158,7 @@ impl Shell {
             }
             self.accept();
             let is_quiet = !self.work() && events.is_empty();
-            if self.lull.is_now(self.reports.wait(), is_quiet, self.clock.now()) {
+            if self.idle_tasks.is_now(self.reports.wait(), is_quiet, self.clock.now()) {
                 self.reports.write(self.clock.now());
             }
         }
@@ -199,7 +201,7 @@ impl Shell {
             silence,
             locals,
             browsers,
-            self.held.deadline(),
+            self.undecided.deadline(),
             self.table.deadline(),
             self.drain_deadline,
         ]
@@ -207,16 +209,16 @@ impl Shell {
         .flatten()
         .min();
         let next = next.map(|at| at.saturating_duration_since(Instant::now()));
-        [next, self.lull.timeout()].into_iter().flatten().min()
+        [next, self.idle_tasks.timeout()].into_iter().flatten().min()
     }
 
     fn on_event(&mut self, event: &mio::event::Event) {
         match (event.token(), token::split(event.token())) {
             (token::WAKER, _) => {
                 self.asked = self.program.is_some();
-                self.begun();
+                self.take_dialed();
             }
-            (token::BOSS, _) => self.stopping(),
+            (token::CONTROL, _) => self.stopping(),
             (_, (LISTENER, number)) => {
                 let index = usize::try_from(number).unwrap_or(usize::MAX);
                 self.accepting.get_mut(index).into_iter().for_each(|accepting| *accepting = true);
@@ -229,7 +231,7 @@ impl Shell {
     }
 
     fn stopping(&mut self) {
-        let wishes = Stop::take(&mut self.stop, self.stops);
+        let wishes = StopSignal::take(&mut self.stop, self.stops);
         if wishes > 0 && self.stops == 0 {
             let (sessions, limit) = (self.reports.sessions(), self.drain_limit);
             let s = if sessions == 1 { "" } else { "s" };
@@ -254,7 +256,7 @@ impl Shell {
             self.inputs.push_back(input);
         }
         self.locals.search_vanished(self.clock.now(), &mut self.inputs);
-        while let Some(connection) = self.held.overdue(self.clock.now()) {
+        while let Some(connection) = self.undecided.overdue(self.clock.now()) {
             self.ask(connection, true);
         }
         self.websockets.expire(self.clock.now(), &mut self.inputs);
@@ -315,17 +317,17 @@ impl Shell {
 
     fn next_from_wires(&mut self) -> Option<AgentInput> {
         let (id, happened) = self.table.next_happened()?;
-        Some(self.happened(WireId(id), happened))
+        Some(self.wire_events(WireId(id), happened))
     }
 
-    fn happened(&mut self, wire: WireId, happened: Happened<Target>) -> AgentInput {
+    fn wire_events(&mut self, wire: WireId, happened: WireEvent<Target>) -> AgentInput {
         match happened {
-            Happened::Up(target, _) => AgentInput::WireUp { wire, target },
-            Happened::Frame(frame) => AgentInput::Frame { wire, frame },
-            Happened::Down { error, stood: true, .. } => {
+            WireEvent::Up(target, _) => AgentInput::WireUp { wire, target },
+            WireEvent::Frame(frame) => AgentInput::Frame { wire, frame },
+            WireEvent::Down { error, stood: true, .. } => {
                 AgentInput::WireDown { wire, reason: error.to_string() }
             }
-            Happened::Down { error, stood: false, meta: target } => {
+            WireEvent::Down { error, stood: false, meta: target } => {
                 AgentInput::DialFailed { target, reason: error.to_string() }
             }
         }
@@ -390,7 +392,7 @@ impl Shell {
     }
 
     fn dial(&mut self, target: Target) {
-        if let Some(wire) = self.reacher.wire(target).transpose() {
+        if let Some(wire) = self.dialer.wire(target).transpose() {
             self.dialled(target, wire);
         }
     }
@@ -406,29 +408,31 @@ impl Shell {
     }
 
     fn connect(&mut self, connection: ConnectionId, server: &str, origin: Option<&Origin>) {
-        match self.reacher.server(connection, server, origin) {
+        match self.dialer.server(connection, server, origin) {
             Ok(None) => {}
             Ok(Some(begun)) => self.connecting(connection, Ok(begun)),
             Err(error) => self.connecting(connection, Err(error)),
         }
     }
 
-    fn connecting(&mut self, connection: ConnectionId, begun: anyhow::Result<Begin>) {
+    fn connecting(&mut self, connection: ConnectionId, begun: anyhow::Result<ServerLink>) {
         let registry = self.poll.registry();
         let begun = begun.and_then(|begun| match begun {
-            Begin::Stream(socket, head) => {
+            ServerLink::Stream(socket, head) => {
                 self.locals.connect(registry, connection, socket, None, self.clock.now())?;
                 if let Some(head) = head {
                     self.locals.change(connection, |local| local.push_head(head));
                 }
                 Ok(None)
             }
-            Begin::Program(half) => {
-                let (socket, fate) = half.into_socket();
-                self.locals.connect(registry, connection, socket, Some(fate), self.clock.now())?;
+            ServerLink::Program(half) => {
+                let (socket, close_state) = half.into_socket();
+                self.locals.connect(registry, connection, socket, Some(close_state), self.clock.now())?;
                 Ok(None)
             }
-            Begin::Datagrams(socket) => Ok(Some(self.datagrams.connected(registry, connection, socket)?)),
+            ServerLink::Datagrams(socket) => {
+                Ok(Some(self.datagrams.connected(registry, connection, socket)?))
+            }
         });
         self.inputs.extend(begun.unwrap_or_else(|error| {
             let reason = format!("cannot connect to the server: {error:#}");
@@ -452,26 +456,30 @@ impl Shell {
     }
 
     /// Takes what waited for names.
-    fn begun(&mut self) {
-        while let Some(begun) = self.reacher.next_begun() {
+    fn take_dialed(&mut self) {
+        while let Some(begun) = self.dialer.next_dialed() {
             match begun {
-                Begun::Wire(target, wire) => self.dialled(target, wire.map(|wire| *wire)),
-                Begun::Server(connection, begun) => self.connecting(connection, begun),
+                Dialing::Wire(target, wire) => self.dialled(target, wire.map(|wire| *wire)),
+                Dialing::Server(connection, begun) => self.connecting(connection, begun),
             }
         }
     }
 }
 
-fn server(server: &super::Server) -> AgentServer {
+fn server(server: &super::ServerSettings) -> AgentServer {
     AgentServer { name: server.name.clone(), datagrams: server.datagrams, messages: false }
 }
 
 /// One that is the program that the agent runs in.
-fn own_server(name: &str, kind: Kind) -> AgentServer {
-    AgentServer { name: name.to_owned(), datagrams: kind == Kind::Datagrams, messages: kind.keeps_messages() }
+fn own_server(name: &str, kind: ConnectionKind) -> AgentServer {
+    AgentServer {
+        name: name.to_owned(),
+        datagrams: kind == ConnectionKind::Datagrams,
+        messages: kind.keeps_messages(),
+    }
 }
 
-fn config(options: &Options, edges: u16) -> AgentConfig {
+fn config(options: &AgentOptions, edges: u16) -> AgentConfig {
     let timeouts = &options.timeouts;
     AgentConfig {
         servers: options.servers.iter().map(server).collect(),

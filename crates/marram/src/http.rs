@@ -7,7 +7,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::{HeaderMap, Request, Response, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use marram_agent::net::Limiter;
+use marram_agent::net::LogLimiter;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -180,7 +180,7 @@ impl Server {
     {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let places = Arc::new(Semaphore::new(self.connections_max));
-        let mut complaints = Limiter::new(Instant::now());
+        let mut complaints = LogLimiter::new(Instant::now());
         let (head_patience, patience) = (self.head_patience, self.write_patience);
         loop {
             let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
@@ -188,8 +188,8 @@ impl Server {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // Out of descriptors, or the peer is gone already: neither goes away by trying again at once.
-                    if let Some(swallowed) = complaints.pass(Instant::now()) {
-                        tracing::warn!(swallowed, "{} could not accept: {error}", self.what);
+                    if let Some(suppressed) = complaints.pass(Instant::now()) {
+                        tracing::warn!(suppressed, "{} could not accept: {error}", self.what);
                     }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;

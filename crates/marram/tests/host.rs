@@ -6,7 +6,7 @@ mod messages;
 mod support;
 
 use marram::harness::{Lab, free_address};
-use marram_host::{Client, Connection, Event, Kind, Server, Settings, Timeouts};
+use marram_host::{Client, Connection, ConnectionKind, Event, Server, Settings, Timeouts};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::{Receiver, channel};
@@ -66,7 +66,12 @@ impl Moves {
 
 /// A server of this kind whose sessions `serve` answers, and a client that is ready and closed when `test` is through. Neither drops
 /// anything.
-fn between_ends(settings: Settings, kind: Kind, serve: fn(&Server), test: impl FnOnce(&Client, Moves)) {
+fn between_ends(
+    settings: Settings,
+    kind: ConnectionKind,
+    serve: fn(&Server),
+    test: impl FnOnce(&Client, Moves),
+) {
     let server = Server::start_as(settings.clone(), &[("peer", kind)]).unwrap();
     server.wait_ready(PATIENCE).unwrap();
     let (settings, moves) = Moves::of(settings);
@@ -126,7 +131,7 @@ fn serve(server: &Server) {
 #[test]
 fn both_ends_in_programs_and_every_byte_is_right_while_edges_die() {
     let mut lab = lab("host", 2);
-    between_ends(settings(&lab), Kind::Stream, serve, |client, mut moves| {
+    between_ends(settings(&lab), ConnectionKind::Stream, serve, |client, mut moves| {
         let connection = patient(client.connect("forward").unwrap());
         let mut random = Random(7);
         let mut talk = |connection: &Connection, size: usize| {

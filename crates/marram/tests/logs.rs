@@ -96,7 +96,7 @@ fn what_a_cell_prints_is_found_by_its_app_and_its_session() {
         let has = |of: &str, message: &str| {
             lines.iter().any(|line| line["edge"] == *of && line["message"] == message)
         };
-        names.iter().all(|of| has(of, "listening for operators") && has(of, "room for cells"))
+        names.iter().all(|of| has(of, "listening for operators") && has(of, "cell pool ready"))
     };
     let said = until(|| marram(&["logs", "--json", "-n", "1000", both[0], both[1]]).1, all);
     let spoken = |line: &Value| line["timestamp"].as_str().unwrap().to_owned();
@@ -244,7 +244,7 @@ fn what_a_guest_printed_before_it_was_stopped_is_in_the_line_about_its_end() {
     let ends = |said: &str| -> Vec<String> {
         said.lines().filter(|line| line.contains(": Guest: ")).map(str::to_owned).collect()
     };
-    // Twice each: a session has a second attempt. Of so many cells' own lines some are swallowed.
+    // Twice each: a session has a second attempt. Of so many cells' own lines some are suppressed.
     let all = until(|| marram(&["logs", &edge]).1, |said| ends(said).len() >= 2 * SESSIONS);
     for line in ends(&all) {
         let words = "; it printed: thread '<unnamed>' (1) panicked at counter/src/lib.rs:";
@@ -309,16 +309,16 @@ fn a_panic_is_in_the_log_and_all_else_is_as_before() {
 
     // One after the other, until a line says that others were left out: the first is told, and none is forgotten.
     let (mut panics, mut told) = (0, Vec::new());
-    while told.last().is_none_or(|line: &Value| line["swallowed"].is_null()) {
+    while told.last().is_none_or(|line: &Value| line["suppressed"].is_null()) {
         let number = panics;
         in_kitchen(Box::new(move || panic!("no {number}"))).unwrap_err();
         panics += 1;
         told.extend(of_it(unseen(&mut after)));
     }
     assert_eq!(told[0]["message"], "a thread panicked: no 0");
-    let swallowed = told.last().and_then(|line| line["swallowed"].as_u64()).unwrap();
+    let suppressed = told.last().and_then(|line| line["suppressed"].as_u64()).unwrap();
     let said = SAID.load(Ordering::Relaxed) as u64;
-    assert_eq!((told.len() as u64 + swallowed, said), (panics, panics + 1));
+    assert_eq!((told.len() as u64 + suppressed, said), (panics, panics + 1));
 }
 
 #[test]

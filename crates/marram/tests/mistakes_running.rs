@@ -5,7 +5,7 @@
 mod support;
 
 use marram::harness::{Event, Lab, Place, free_address};
-use marram_agent::net::{Answer, Verdict};
+use marram_agent::net::{PreambleAnswer, PreambleVerdict};
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -203,7 +203,7 @@ fn agents_that_no_edge_takes() {
     let (edge, admin) = (lab.edges[0].address().to_string(), lab.edges[0].admin().to_string());
     let file = |name: &str| lab.place.path().join(name).display().to_string();
     let (token, secret) = (file("token"), file("secret"));
-    let version = answering(Answer::new(Verdict::Version).encode()).to_string();
+    let version = answering(PreambleAnswer::new(PreambleVerdict::Version).encode()).to_string();
     for (mistake, arguments, words) in [
         (
             "no token",

@@ -4,7 +4,7 @@
 mod support;
 
 use marram::harness::{Event, Lab, Process, free_address};
-use marram_agent::net::{Answer, NotUnderstood, PREAMBLE_SIZE, Preamble, Verdict};
+use marram_agent::net::{NotUnderstood, PREAMBLE_SIZE, Preamble, PreambleAnswer, PreambleVerdict};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -121,8 +121,8 @@ fn a_recorder_of_another_wire_version_is_refused_in_words_and_sessions_go_on() {
     stream.write_all(&preamble).unwrap();
     let mut answer = [0; PREAMBLE_SIZE];
     stream.read_exact(&mut answer).unwrap();
-    let answer = Answer::decode(answer).unwrap();
-    assert_eq!(answer.verdict, Verdict::Version);
+    let answer = PreambleAnswer::decode(answer).unwrap();
+    assert_eq!(answer.verdict, PreambleVerdict::Version);
     assert!((answer.oldest..=answer.newest).contains(&preamble_version()), "{answer:?}");
     assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0, "it is closed");
     said(&lab, start, &["connection refused", "version"]);
@@ -143,7 +143,7 @@ fn a_recorder_says_which_edge_speaks_another_version_and_serves_the_others() {
     let address = other.local_addr().unwrap();
     thread::spawn(move || {
         for mut stream in other.incoming().map_while(Result::ok) {
-            let answer = Answer { verdict: Verdict::Version, oldest: 200, newest: 201 };
+            let answer = PreambleAnswer { verdict: PreambleVerdict::Version, oldest: 200, newest: 201 };
             let mut preamble = [0; PREAMBLE_SIZE];
             if stream.read_exact(&mut preamble).is_ok() {
                 let _ = stream.write_all(&answer.encode());

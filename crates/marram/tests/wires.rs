@@ -30,7 +30,7 @@ fn edge(encrypted: bool, tables: &str) -> Lab {
     };
     let mut lab = Lab::new(layout, |_| Ok(Vec::new())).expect("a directory");
     lab.start_edge(0, "").expect("it starts");
-    wait(&lab, "room for cells", "");
+    wait(&lab, "cell pool ready", "");
     lab
 }
 

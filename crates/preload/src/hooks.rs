@@ -5,7 +5,7 @@
 //! that cannot be read ends the program here, where the kernel would only have said so.
 
 use crate::VARIABLE;
-use crate::rules::{Place, Protocol, RULES_MAX, Rules};
+use crate::rules::{Protocol, RULES_MAX, Rules, SocketEndpoint};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ptr::{self, null_mut};
@@ -118,7 +118,7 @@ fn rules() -> &'static Rules {
 
 /// The next function of this name: the C library's, or what stands in for it. Looked up at the first call, which may come before
 /// [`begin`]; null if there is none.
-fn next(kept: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+fn resolve_real(kept: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = kept.load(Relaxed);
     if !known.is_null() {
         return known;
@@ -135,14 +135,14 @@ fn hint(fd: c_int) -> Option<&'static AtomicU16> {
     let mut size = size_of::<Written>() as u32;
     // SAFETY: the pointers are to a place and a number of our own, and the size is right; what is read then was written.
     let local = unsafe {
-        let failed = quietly(|| getsockname(fd, (&raw mut local).cast(), &raw mut size)) != 0;
+        let failed = preserving_errno(|| getsockname(fd, (&raw mut local).cast(), &raw mut size)) != 0;
         if failed { None } else { read((&raw const local).cast(), size) }
     };
     local.map(|(_, place)| &HINTS[usize::from(place.port)])
 }
 
 /// Runs something that may set `errno`, and leaves it as it was.
-fn quietly<T>(f: impl FnOnce() -> T) -> T {
+fn preserving_errno<T>(f: impl FnOnce() -> T) -> T {
     // SAFETY: the C library's own place, one a thread.
     unsafe {
         let errno = __errno_location();
@@ -162,7 +162,7 @@ fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
 }
 
 fn protocol(fd: c_int) -> Option<Protocol> {
-    match quietly(|| option(fd, SOL_SOCKET, SO_TYPE)) {
+    match preserving_errno(|| option(fd, SOL_SOCKET, SO_TYPE)) {
         Some(SOCK_STREAM) => Some(Protocol::Tcp),
         Some(SOCK_DGRAM) => Some(Protocol::Udp),
         _ => None,
@@ -173,7 +173,7 @@ fn protocol(fd: c_int) -> Option<Protocol> {
 ///
 /// # Safety
 /// `address` is null or points to `len` bytes.
-unsafe fn read(address: *const c_void, len: u32) -> Option<(u16, Place)> {
+unsafe fn read(address: *const c_void, len: u32) -> Option<(u16, SocketEndpoint)> {
     if address.is_null() || len < 2 {
         return None;
     }
@@ -184,14 +184,14 @@ unsafe fn read(address: *const c_void, len: u32) -> Option<(u16, Place)> {
             AF_INET if len >= size_of::<In4>() => {
                 let it = address.cast::<In4>().read_unaligned();
                 let ip = IpAddr::V4(Ipv4Addr::from(it.address));
-                Some((AF_INET, Place::new(ip, u16::from_be_bytes(it.port))))
+                Some((AF_INET, SocketEndpoint::new(ip, u16::from_be_bytes(it.port))))
             }
             AF_INET6 if len >= IN6_BYTES_MIN => {
                 let mut it = In6 { family: 0, port: [0; 2], flow: 0, address: [0; 16], scope: 0 };
                 let bytes = len.min(size_of::<In6>());
                 ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut it).cast(), bytes);
                 let ip = IpAddr::V6(Ipv6Addr::from(it.address));
-                Some((AF_INET6, Place::new(ip, u16::from_be_bytes(it.port))))
+                Some((AF_INET6, SocketEndpoint::new(ip, u16::from_be_bytes(it.port))))
             }
             _ => None,
         }
@@ -204,7 +204,7 @@ union Written {
     v6: In6,
 }
 
-fn write(family: u16, place: Place) -> Option<(Written, u32)> {
+fn write(family: u16, place: SocketEndpoint) -> Option<(Written, u32)> {
     let port = place.port.to_be_bytes();
     if family == AF_INET {
         let v4 = In4 { family, port, address: place.v4()?.octets(), zero: [0; 8] };
@@ -220,7 +220,7 @@ fn write(family: u16, place: Place) -> Option<(Written, u32)> {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, len: u32) -> c_int {
-    let real = next(&CONNECT, c"connect");
+    let real = resolve_real(&CONNECT, c"connect");
     if real.is_null() {
         // SAFETY: the C library's own place.
         unsafe { *__errno_location() = ENOSYS };
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, len: u32) ->
         // SAFETY: as the program called us.
         None => (unsafe { real(fd, address, len) }, DIRECT),
     };
-    let leads = |(_, place, protocol): &(u16, Place, Protocol)| rules().leads(*protocol, *place);
+    let leads = |(_, place, protocol): &(u16, SocketEndpoint, Protocol)| rules().leads(*protocol, *place);
     if (rule.is_some() || wanted.as_ref().is_some_and(leads))
         && let Some(hint) = hint(fd)
     {
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, len: u32) ->
 /// Lets a socket of version 6 reach addresses of version 4. One that is bound already to an address of version 6 cannot, and the
 /// program is told that there is no way.
 fn open_to_v4(fd: c_int) {
-    quietly(|| {
+    preserving_errno(|| {
         if option(fd, IPPROTO_IPV6, IPV6_V6ONLY) == Some(1) {
             let off: c_int = 0;
             // SAFETY: the pointer is to a number of our own, and the size is right.
@@ -274,7 +274,7 @@ fn open_to_v4(fd: c_int) {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut u32) -> c_int {
-    let real = next(&GETPEERNAME, c"getpeername");
+    let real = resolve_real(&GETPEERNAME, c"getpeername");
     if real.is_null() {
         // SAFETY: the C library's own place.
         unsafe { *__errno_location() = ENOSYS };
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut 
     }
     // SAFETY: it is the next function of that name.
     let real: GetPeerName = unsafe { core::mem::transmute(real) };
-    let Some((written, size)) = quietly(|| told(fd, real)) else {
+    let Some((written, size)) = preserving_errno(|| original_peer(fd, real)) else {
         // SAFETY: as the program called us.
         return unsafe { real(fd, address, len) };
     };
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut 
 }
 
 /// What the program is told of a connection that a rule redirected; none of any other.
-fn told(fd: c_int, real: GetPeerName) -> Option<(Written, u32)> {
+fn original_peer(fd: c_int, real: GetPeerName) -> Option<(Written, u32)> {
     let mut peer = Written { v6: In6 { family: 0, port: [0; 2], flow: 0, address: [0; 16], scope: 0 } };
     let mut size = size_of::<Written>() as u32;
     // SAFETY: the pointers are to a place and a number of our own, and the size is right; what is read then was written.
@@ -315,7 +315,7 @@ fn told(fd: c_int, real: GetPeerName) -> Option<(Written, u32)> {
         UNKNOWN => None,
         noted => Some(usize::from(noted) - 2),
     };
-    write(family, rules().told(number, protocol, peer)?)
+    write(family, rules().original_peer(number, protocol, peer)?)
 }
 
 /// What should never happen ends the program, rather than going on with it in a state that nobody knows.

@@ -24,14 +24,14 @@ pub enum Protocol {
 
 /// An address and port, in one form for both versions: those of version 4 as `::ffff:a.b.c.d`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct SocketEndpoint {
     /// The address.
     pub address: [u8; 16],
     /// The port.
     pub port: u16,
 }
 
-impl Place {
+impl SocketEndpoint {
     /// Nowhere: what is not in use has it.
     pub const NONE: Self = Self { address: [0; 16], port: 0 };
 
@@ -63,9 +63,9 @@ pub struct Rule {
     /// For sockets of this kind.
     pub protocol: Protocol,
     /// What the program asks for.
-    pub destination: Place,
+    pub destination: SocketEndpoint,
     /// What it gets.
-    pub via: Place,
+    pub via: SocketEndpoint,
 }
 
 impl Rule {
@@ -75,7 +75,11 @@ impl Rule {
             None => (Protocol::Tcp, text),
         };
         let (destination, via) = text.split_once('=')?;
-        Some(Self { protocol, destination: Place::parse(destination)?, via: Place::parse(via)? })
+        Some(Self {
+            protocol,
+            destination: SocketEndpoint::parse(destination)?,
+            via: SocketEndpoint::parse(via)?,
+        })
     }
 }
 
@@ -85,7 +89,7 @@ impl fmt::Display for Rule {
         if self.protocol == Protocol::Udp {
             f.write_str("udp:")?;
         }
-        let socket = |place: &Place| match place.v4() {
+        let socket = |place: &SocketEndpoint| match place.v4() {
             Some(address) => SocketAddr::new(address.into(), place.port),
             None => SocketAddr::new(Ipv6Addr::from(place.address).into(), place.port),
         };
@@ -103,7 +107,11 @@ pub struct Rules {
 impl Rules {
     /// None: every connection is left alone.
     pub const NONE: Self = Self {
-        rules: [Rule { protocol: Protocol::Tcp, destination: Place::NONE, via: Place::NONE }; RULES_MAX],
+        rules: [Rule {
+            protocol: Protocol::Tcp,
+            destination: SocketEndpoint::NONE,
+            via: SocketEndpoint::NONE,
+        }; RULES_MAX],
         count: 0,
     };
 
@@ -123,7 +131,7 @@ impl Rules {
 
     /// The number of the rule for a connection to this place, if there is one.
     #[must_use]
-    pub fn find(&self, protocol: Protocol, destination: Place) -> Option<usize> {
+    pub fn find(&self, protocol: Protocol, destination: SocketEndpoint) -> Option<usize> {
         self.all().iter().position(|rule| rule.protocol == protocol && rule.destination == destination)
     }
 
@@ -135,14 +143,19 @@ impl Rules {
 
     /// Whether a rule leads to this place.
     #[must_use]
-    pub fn leads(&self, protocol: Protocol, place: Place) -> bool {
+    pub fn leads(&self, protocol: Protocol, place: SocketEndpoint) -> bool {
         self.all().iter().any(|rule| rule.protocol == protocol && rule.via == place)
     }
 
     /// What the program is told of a connection that goes to `peer` in truth: where it wanted to go by rule `hint`, if that leads
     /// there, else the destination of the first rule that does; none if no rule leads there.
     #[must_use]
-    pub fn told(&self, hint: Option<usize>, protocol: Protocol, peer: Place) -> Option<Place> {
+    pub fn original_peer(
+        &self,
+        hint: Option<usize>,
+        protocol: Protocol,
+        peer: SocketEndpoint,
+    ) -> Option<SocketEndpoint> {
         let leads = |rule: &&Rule| rule.via == peer && rule.protocol == protocol;
         let hinted = hint.and_then(|number| self.get(number)).filter(leads);
         hinted.or_else(|| self.all().iter().find(leads)).map(|rule| rule.destination)
@@ -154,8 +167,8 @@ mod tests {
     use super::*;
     use std::string::ToString;
 
-    fn place(text: &str) -> Place {
-        Place::parse(text).unwrap()
+    fn place(text: &str) -> SocketEndpoint {
+        SocketEndpoint::parse(text).unwrap()
     }
 
     fn rules(list: &str) -> Rules {
@@ -185,16 +198,20 @@ mod tests {
     #[test]
     fn the_program_is_told_what_it_wanted_even_if_several_destinations_lead_to_one_place() {
         let rules = rules("10.0.0.7:1=127.0.0.1:9,10.0.0.8:2=127.0.0.1:9,10.0.0.9:3=127.0.0.1:8");
-        let told = |hint, text| rules.told(hint, Protocol::Tcp, place(text));
-        assert_eq!(told(Some(1), "127.0.0.1:9"), Some(place("10.0.0.8:2")));
+        let original = |hint, text| rules.original_peer(hint, Protocol::Tcp, place(text));
+        assert_eq!(original(Some(1), "127.0.0.1:9"), Some(place("10.0.0.8:2")));
         assert_eq!(
-            told(None, "127.0.0.1:9"),
+            original(None, "127.0.0.1:9"),
             Some(place("10.0.0.7:1")),
             "a descriptor that came from elsewhere"
         );
-        assert_eq!(told(Some(2), "127.0.0.1:9"), Some(place("10.0.0.7:1")), "a number that was used again");
-        assert_eq!(told(Some(0), "10.0.0.7:1"), None, "a connection that was not redirected");
-        assert_eq!(rules.told(Some(0), Protocol::Udp, place("127.0.0.1:9")), None);
+        assert_eq!(
+            original(Some(2), "127.0.0.1:9"),
+            Some(place("10.0.0.7:1")),
+            "a number that was used again"
+        );
+        assert_eq!(original(Some(0), "10.0.0.7:1"), None, "a connection that was not redirected");
+        assert_eq!(rules.original_peer(Some(0), Protocol::Udp, place("127.0.0.1:9")), None);
         assert!(
             rules.leads(Protocol::Tcp, place("127.0.0.1:9"))
                 && !rules.leads(Protocol::Udp, place("127.0.0.1:9"))

@@ -4,7 +4,7 @@ use crate::{
     messages::{Receiving, Sending},
     running::Running,
 };
-use marram_agent::{Half, Kind, STOPPED, State};
+use marram_agent::{ConnectionKind, ConnectionState, STOPPED, StreamHalf};
 use marram_wire::limits::{DATAGRAM_SIZE_MAX, MESSAGE_SIZE_MAX};
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -19,7 +19,7 @@ use std::{
 
 /// One end of a session: what a TCP connection would be, and it goes on when an edge dies.
 ///
-/// One in a stream ([`Kind::Stream`]) is read and written. One that keeps messages apart is not: it has [`Self::send`] and
+/// One in a stream ([`ConnectionKind::Stream`]) is read and written. One that keeps messages apart is not: it has [`Self::send`] and
 /// [`Self::recv`], and takes a whole message or none.
 ///
 /// Reading and writing work through `&Connection` too, so that two threads can share one. Dropping it says that no more will be
@@ -32,7 +32,7 @@ use std::{
 /// [`io::ErrorKind::InvalidInput`] if it is of the other kind.
 #[derive(Debug)]
 pub struct Connection {
-    half: Half,
+    half: StreamHalf,
     sending: Mutex<Sending>,
     receiving: Mutex<Receiving>,
     // The agent runs while there is a connection.
@@ -40,26 +40,26 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(half: Half, running: &Arc<Running>) -> Self {
+    pub(crate) fn new(half: StreamHalf, running: &Arc<Running>) -> Self {
         let (sending, receiving) = Default::default();
         Self { half, sending, receiving, _running: Arc::clone(running) }
     }
 
     /// How this program speaks here. What the other end is, a stream or not, it does not say.
     #[must_use]
-    pub fn kind(&self) -> Kind {
-        self.half.fate.kind()
+    pub fn kind(&self) -> ConnectionKind {
+        self.half.close_state.kind()
     }
 
     /// As which server this program was given it; `None` at a client.
     #[must_use]
     pub fn server(&self) -> Option<&str> {
-        self.half.fate.server()
+        self.half.close_state.server()
     }
 
     /// Sends one message: what comes out at the other end is this one, whole, or, where that is a stream, its bytes.
     ///
-    /// Waits while the session keeps as much as it may; in [`Kind::Datagrams`] it does not: a datagram that finds no place is dropped,
+    /// Waits while the session keeps as much as it may; in [`ConnectionKind::Datagrams`] it does not: a datagram that finds no place is dropped,
     /// before it has a number, and counted ([`crate::Client::datagrams_dropped`]). There is place for 256 KiB before the session has
     /// begun, then for 16 MiB that the cell has not consumed, as [`marram_wire::limits`] has it; what has a number is delivered,
     /// whatever edges die.
@@ -72,9 +72,9 @@ impl Connection {
     /// [`io::ErrorKind::InvalidInput`] if the message has more than 1 MiB, or more than the 65,507 bytes of a datagram.
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
         let max = match self.kind() {
-            Kind::Stream => return Err(other_kind("a stream is written, not sent")),
-            Kind::Messages => MESSAGE_SIZE_MAX,
-            Kind::Datagrams => DATAGRAM_SIZE_MAX,
+            ConnectionKind::Stream => return Err(other_kind("a stream is written, not sent")),
+            ConnectionKind::Messages => MESSAGE_SIZE_MAX,
+            ConnectionKind::Datagrams => DATAGRAM_SIZE_MAX,
         };
         if message.len() > max {
             let words = format!("a message of {} bytes: at most {max} fit", message.len());
@@ -91,7 +91,7 @@ impl Connection {
     /// # Errors
     /// As for all of them; [`io::ErrorKind::WouldBlock`] if none came in time, and what came of it is kept.
     pub fn recv(&self) -> io::Result<Option<Vec<u8>>> {
-        if self.kind() == Kind::Stream {
+        if self.kind() == ConnectionKind::Stream {
             return Err(other_kind("a stream is read: it has no messages to receive"));
         }
         lock(&self.receiving).receive(|buffer| self.has_read(self.stream().read(buffer), buffer.len()))
@@ -100,8 +100,8 @@ impl Connection {
     /// Whether it can be read and written as bytes.
     fn is_stream(&self) -> io::Result<()> {
         match self.kind() {
-            Kind::Stream => Ok(()),
-            Kind::Messages | Kind::Datagrams => {
+            ConnectionKind::Stream => Ok(()),
+            ConnectionKind::Messages | ConnectionKind::Datagrams => {
                 Err(other_kind("messages are sent and received (`send`, `recv`)"))
             }
         }
@@ -123,7 +123,7 @@ impl Connection {
 
     /// Ends it as failed: the cell learns that this end has broken, not that it was done.
     pub fn abort(self) {
-        self.half.fate.abort();
+        self.half.close_state.abort();
         // Descriptors that were borrowed and copied would keep it open.
         let _ = self.half.stream.shutdown(Shutdown::Both);
     }
@@ -156,12 +156,12 @@ impl Connection {
     /// Why it failed, for people; `None` while it has not.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        match self.half.fate.state() {
-            State::Failed(failure) => Some(match failure.session {
+        match self.half.close_state.state() {
+            ConnectionState::Failed(failure) => Some(match failure.session {
                 Some(session) => format!("session {session}: {}", failure.reason),
                 None => failure.reason,
             }),
-            State::Open | State::Ended => None,
+            ConnectionState::Open | ConnectionState::Ended => None,
         }
     }
 
@@ -177,20 +177,20 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
             read => return read,
         }
-        match self.half.fate.state() {
-            State::Ended => Ok(0),
-            State::Failed(_) => Err(self.failed().unwrap_or_else(stopped)),
-            State::Open => Err(stopped()),
+        match self.half.close_state.state() {
+            ConnectionState::Ended => Ok(0),
+            ConnectionState::Failed(_) => Err(self.failed().unwrap_or_else(stopped)),
+            ConnectionState::Open => Err(stopped()),
         }
     }
 
     /// What writing brought: a stream that takes no more may have failed.
     fn has_written<T>(&self, written: io::Result<T>) -> io::Result<T> {
         match written {
-            Err(error) if is_closed(&error) => match self.half.fate.state() {
-                State::Failed(_) => Err(self.failed().unwrap_or(error)),
-                State::Ended => Err(error),
-                State::Open => Err(stopped()),
+            Err(error) if is_closed(&error) => match self.half.close_state.state() {
+                ConnectionState::Failed(_) => Err(self.failed().unwrap_or(error)),
+                ConnectionState::Ended => Err(error),
+                ConnectionState::Open => Err(stopped()),
             },
             written => written,
         }

@@ -37,12 +37,12 @@
 //! do not wait. The same calls carry both:
 //!
 //! ```no_run
-//! use marram_host::{Client, Kind, Settings};
+//! use marram_host::{Client, ConnectionKind, Settings};
 //!
 //! # fn main() -> std::io::Result<()> {
 //! # let settings = Settings::new(["edge-a.example:7400"]);
 //! let client = Client::start(settings)?;
-//! let game = client.connect_as("pong", Kind::Datagrams)?;
+//! let game = client.connect_as("pong", ConnectionKind::Datagrams)?;
 //! game.send(b"up")?; // does not wait for an edge
 //! while let Some(message) = game.recv()? {
 //!     println!("{} bytes", message.len());
@@ -54,15 +54,15 @@
 //! A server may be several, each of its kind:
 //!
 //! ```no_run
-//! use marram_host::{Kind, Server, Settings};
+//! use marram_host::{ConnectionKind, Server, Settings};
 //!
 //! # fn main() -> std::io::Result<()> {
 //! # let settings = Settings::new(["edge-a.example:7400"]);
-//! let server = Server::start_as(settings, &[("bank", Kind::Stream), ("dns", Kind::Datagrams)])?;
+//! let server = Server::start_as(settings, &[("bank", ConnectionKind::Stream), ("dns", ConnectionKind::Datagrams)])?;
 //! for connection in server.incoming() {
 //!     match connection.kind() {
-//!         Kind::Stream => drop(std::thread::spawn(move || std::io::copy(&mut &connection, &mut &connection))),
-//!         Kind::Messages | Kind::Datagrams => drop(std::thread::spawn(move || {
+//!         ConnectionKind::Stream => drop(std::thread::spawn(move || std::io::copy(&mut &connection, &mut &connection))),
+//!         ConnectionKind::Messages | ConnectionKind::Datagrams => drop(std::thread::spawn(move || {
 //!             while let Some(question) = connection.recv()? {
 //!                 connection.send(&question)?;
 //!             }
@@ -88,7 +88,7 @@ mod running;
 pub use connection::Connection;
 pub use event::Event;
 pub use marram_agent::{
-    Kind, Timeouts,
+    ConnectionKind, Timeouts,
     net::{Identity, Security},
 };
 pub use running::{Client, Incoming, Server};

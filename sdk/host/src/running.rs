@@ -2,8 +2,8 @@
 
 use crate::{Connection, Event, Settings};
 use marram_agent::{
-    Asker, BACKLOG_MAX, Backlog, Kind, Options, Program, Routing,
-    net::{Stop, Stopper},
+    AgentOptions, BACKLOG_MAX, Backlog, ConnectHandle, ConnectionKind, Program, Routing,
+    net::{StopSignal, Stopper},
 };
 use marram_session::agent::AgentReport;
 use std::{
@@ -20,7 +20,7 @@ use std::{
 /// The agent's thread. It is asked to stop when nobody needs it any more.
 #[derive(Debug)]
 pub(crate) struct Running {
-    asker: Asker,
+    connect_handle: ConnectHandle,
     edges: Arc<Edges>,
     /// For what it counts.
     routing: Routing,
@@ -52,7 +52,10 @@ impl Edges {
 
 impl Running {
     /// Starts it; `servers` are those that this program is.
-    fn start(settings: Settings, servers: &[(&str, Kind)]) -> io::Result<(Arc<Self>, Arc<Backlog>)> {
+    fn start(
+        settings: Settings,
+        servers: &[(&str, ConnectionKind)],
+    ) -> io::Result<(Arc<Self>, Arc<Backlog>)> {
         let Settings { edges: addresses, security, timeouts, observer } = settings;
         let edges = Arc::new(Edges::default());
         let heard = Arc::clone(&edges);
@@ -64,10 +67,15 @@ impl Running {
         });
         let accepted = program.serve(servers, BACKLOG_MAX);
         let routing = Routing::default();
-        let options =
-            Options { routing: routing.clone(), edges: addresses, servers: Vec::new(), security, timeouts };
-        let (stop, stopper) = Stop::pair()?;
-        let (mut agent, asker) = marram_agent::embed(&options, stop, program)
+        let options = AgentOptions {
+            routing: routing.clone(),
+            edges: addresses,
+            servers: Vec::new(),
+            security,
+            timeouts,
+        };
+        let (stop, stopper) = StopSignal::pair()?;
+        let (mut agent, connect_handle) = marram_agent::embed(&options, stop, program)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error:#}")))?;
         let thread = thread::Builder::new().name("marram".into()).spawn(move || match agent.run() {
             Ok(()) => Ok(agent.is_done()),
@@ -75,7 +83,7 @@ impl Running {
         })?;
         Ok((
             Arc::new(Self {
-                asker,
+                connect_handle,
                 edges,
                 routing,
                 stopper,
@@ -144,15 +152,15 @@ impl Client {
     /// # Errors
     /// If the client was closed, if it has more to do than it can, or if the process has no descriptor left.
     pub fn connect(&self, app: &str) -> io::Result<Connection> {
-        self.connect_as(app, Kind::Stream)
+        self.connect_as(app, ConnectionKind::Stream)
     }
 
     /// As [`Self::connect`], with a connection of this kind: in messages, or in datagrams.
     ///
     /// # Errors
     /// As [`Self::connect`].
-    pub fn connect_as(&self, app: &str, kind: Kind) -> io::Result<Connection> {
-        Ok(Connection::new(self.0.asker.connect(app, kind)?, &self.0))
+    pub fn connect_as(&self, app: &str, kind: ConnectionKind) -> io::Result<Connection> {
+        Ok(Connection::new(self.0.connect_handle.connect(app, kind)?, &self.0))
     }
 
     /// Datagrams that were sent on its connections and dropped, for there was no place for them. It is counted a moment later.
@@ -193,7 +201,7 @@ impl Server {
     /// # Errors
     /// If the settings are wrong, with what to change, or if the process has no descriptor or thread left.
     pub fn start(settings: Settings, name: &str) -> io::Result<Self> {
-        Self::start_as(settings, &[(name, Kind::Stream)])
+        Self::start_as(settings, &[(name, ConnectionKind::Stream)])
     }
 
     /// Starts one that is several servers, by the names that manifests use, each of which speaks in its way: each connection says of
@@ -201,7 +209,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`Self::start`]; if there is no name, or one of two kinds.
-    pub fn start_as(settings: Settings, servers: &[(&str, Kind)]) -> io::Result<Self> {
+    pub fn start_as(settings: Settings, servers: &[(&str, ConnectionKind)]) -> io::Result<Self> {
         let wrong = |words: String| Err(io::Error::new(io::ErrorKind::InvalidInput, words));
         if servers.is_empty() || servers.iter().any(|(name, _)| name.is_empty()) {
             return wrong("a server has a name: the manifest's `server`".to_owned());

@@ -4,7 +4,7 @@
 //! name in a certificate that the edge's `ca` signed. Knows no socket.
 
 use super::{
-    proof::{self, Binding, Side, Token},
+    proof::{self, Binding, Token, WireSide},
     security::{Credential, Security},
 };
 use marram_wire::rights::Rights;
@@ -43,7 +43,7 @@ pub(crate) struct Proved<'a> {
 }
 
 impl Proved<'_> {
-    pub(crate) fn proof(&self, side: Side, binding: &Binding) -> [u8; proof::SIZE] {
+    pub(crate) fn proof(&self, side: WireSide, binding: &Binding) -> [u8; proof::SIZE] {
         self.token.proof(side, binding)
     }
 }
@@ -89,7 +89,7 @@ impl Credentials {
     /// The token that this is the agent's proof of.
     pub(crate) fn known(&self, binding: &Binding, shown: [u8; proof::SIZE]) -> Option<Proved<'_>> {
         let proves = |known: &&Known| {
-            known.token.as_ref().is_some_and(|token| token.verify(Side::Agent, binding, shown))
+            known.token.as_ref().is_some_and(|token| token.verify(WireSide::Agent, binding, shown))
         };
         let known = self.known.iter().find(proves)?;
         Some(Proved { name: &known.name, token: known.token.as_ref()? })

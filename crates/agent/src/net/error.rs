@@ -1,6 +1,6 @@
 //! Why a wire could not be made or does not stand any more, in words for whoever can fix it.
 
-use super::preamble::Answer;
+use super::preamble::PreambleAnswer;
 use marram_wire::frame::ReadError;
 use std::{fmt, io};
 
@@ -12,7 +12,7 @@ pub enum WireError {
     /// The network or the operating system failed it.
     Io(io::Error),
     /// The edge refused the connection, and said why.
-    Refused(Answer),
+    Refused(PreambleAnswer),
     /// TLS could not agree or was violated.
     Tls(rustls::Error),
     /// The agent's token is not one of the edge's.
@@ -30,7 +30,7 @@ pub enum WireError {
     /// The handshake took too long.
     Overdue,
     /// Too many others are in their handshake.
-    Crowded,
+    TooMany,
 }
 
 impl From<io::Error> for WireError {
@@ -80,7 +80,7 @@ impl fmt::Display for WireError {
             Self::Frame(error) => write!(f, "{error}"),
             Self::NotRead => f.write_str("the peer does not read what it is sent"),
             Self::Overdue => f.write_str("the handshake took too long"),
-            Self::Crowded => {
+            Self::TooMany => {
                 f.write_str("too many connections are in their handshake; it can be tried again")
             }
         }

@@ -14,7 +14,7 @@ use super::{
     error::WireError,
     key::{self, AgentKey, PUBLIC_SIZE, SIGNATURE_SIZE},
     outgoing::Outgoing,
-    proof::{self, Binding, Side, Token},
+    proof::{self, Binding, Token, WireSide},
     random,
 };
 use bytes::{Buf, BytesMut};
@@ -126,7 +126,7 @@ impl Handshake {
                 Some(&REFUSED) => Err(WireError::WrongToken),
                 Some(&PROVED) => {
                     let Some([_, shown @ ..]) = take::<{ 1 + proof::SIZE }>(input) else { return Ok(None) };
-                    if !token.verify(Side::Edge, &self.binding, shown) {
+                    if !token.verify(WireSide::Edge, &self.binding, shown) {
                         return Err(WireError::WrongToken);
                     }
                     Ok(Some(Step::Done))
@@ -175,7 +175,7 @@ impl Handshake {
                     return Err(WireError::WrongToken);
                 };
                 out.push_bytes(&[PROVED]);
-                out.push_bytes(&token.proof(Side::Edge, &self.binding));
+                out.push_bytes(&token.proof(WireSide::Edge, &self.binding));
                 Some(token)
             }
         };
@@ -201,7 +201,7 @@ fn answer(key: &AgentKey, token: Option<&Token>, binding: &Binding) -> Vec<u8> {
     bytes.extend_from_slice(&binding.key);
     bytes.extend_from_slice(&binding.agent_nonce);
     bytes.extend_from_slice(&key.sign(binding));
-    bytes.extend(token.iter().flat_map(|token| token.proof(Side::Agent, binding)));
+    bytes.extend(token.iter().flat_map(|token| token.proof(WireSide::Agent, binding)));
     bytes
 }
 

@@ -9,16 +9,16 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Lets some lines through and counts the others.
 #[derive(Debug)]
-pub struct Limiter {
+pub struct LogLimiter {
     tokens: u32,
     refilled: Instant,
-    swallowed: u64,
+    suppressed: u64,
 }
 
-impl Limiter {
+impl LogLimiter {
     /// Full of tokens.
     pub fn new(now: Instant) -> Self {
-        Self { tokens: BURST, refilled: now, swallowed: 0 }
+        Self { tokens: BURST, refilled: now, suppressed: 0 }
     }
 
     /// Whether a line may be written now: then how many were not since the last one, if any. (What is not there is no field of
@@ -30,12 +30,12 @@ impl Limiter {
             self.refilled = now;
         }
         if self.tokens == 0 {
-            self.swallowed += 1;
+            self.suppressed += 1;
             return None;
         }
         self.tokens -= 1;
-        let swallowed = std::mem::take(&mut self.swallowed);
-        Some((swallowed > 0).then_some(swallowed))
+        let suppressed = std::mem::take(&mut self.suppressed);
+        Some((suppressed > 0).then_some(suppressed))
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn a_burst_passes_then_one_an_interval_and_none_is_forgotten() {
         let start = Instant::now();
-        let mut limiter = Limiter::new(start);
+        let mut limiter = LogLimiter::new(start);
         let passed = (0..100).filter_map(|_| limiter.pass(start)).count();
         assert_eq!(passed, BURST as usize);
         assert_eq!(limiter.pass(start + INTERVAL), Some(Some(90)));

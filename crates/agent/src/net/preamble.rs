@@ -74,7 +74,7 @@ impl Preamble {
 /// What an edge says to a preamble.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Verdict {
+pub enum PreambleVerdict {
     /// Go on.
     Welcome = 0,
     /// No version in common.
@@ -95,18 +95,18 @@ pub enum Verdict {
 
 /// A verdict with the versions of whoever gave it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct PreambleAnswer {
     /// What the edge says.
-    pub verdict: Verdict,
+    pub verdict: PreambleVerdict,
     /// Oldest version that it speaks.
     pub oldest: u8,
     /// Newest version that it speaks.
     pub newest: u8,
 }
 
-impl Answer {
+impl PreambleAnswer {
     /// This build's answer.
-    pub fn new(verdict: Verdict) -> Self {
+    pub fn new(verdict: PreambleVerdict) -> Self {
         Self { verdict, oldest: WIRE_VERSION_OLDEST, newest: WIRE_VERSION }
     }
 
@@ -118,7 +118,7 @@ impl Answer {
 
     /// Reads one; `None` if the peer is no edge.
     pub fn decode(bytes: [u8; SIZE]) -> Option<Self> {
-        use Verdict::*;
+        use PreambleVerdict::*;
         let [magic @ .., verdict, oldest, newest, _] = bytes;
         let all =
             [Welcome, Version, PlainRefused, NoTls, TokenMissing, TokenUnknown, Busy, CertificateMissing];
@@ -127,34 +127,34 @@ impl Answer {
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for PreambleAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.verdict {
-            Verdict::Welcome => f.write_str("the edge lets this agent in"),
-            Verdict::Version => write!(
+            PreambleVerdict::Welcome => f.write_str("the edge lets this agent in"),
+            PreambleVerdict::Version => write!(
                 f,
                 "the edge speaks wire versions {} to {}, this agent {WIRE_VERSION_OLDEST} to {WIRE_VERSION}: \
                  upgrade the older of the two",
                 self.oldest, self.newest
             ),
-            Verdict::PlainRefused => f.write_str(
+            PreambleVerdict::PlainRefused => f.write_str(
                 "the edge refuses unencrypted wires that are not on loopback: give this agent a token or a ca, \
                  or set insecure_plain = true at both",
             ),
-            Verdict::NoTls => f.write_str(
+            PreambleVerdict::NoTls => f.write_str(
                 "the edge cannot encrypt: give it a certificate and key, or the token that this agent has",
             ),
-            Verdict::TokenMissing => {
+            PreambleVerdict::TokenMissing => {
                 f.write_str("the edge wants to see a token: give this agent the edge's token (`--token-file`, or `security.token_file`)")
             }
-            Verdict::TokenUnknown => {
+            PreambleVerdict::TokenUnknown => {
                 f.write_str("the edge has no token to compare this agent's with: give it one, or take this agent's away")
             }
-            Verdict::CertificateMissing => f.write_str(
+            PreambleVerdict::CertificateMissing => f.write_str(
                 "the edge wants a certificate, also on loopback: give this agent a ca, certificate and key, and take \
                  insecure_plain away",
             ),
-            Verdict::Busy => {
+            PreambleVerdict::Busy => {
                 f.write_str("the edge has too many new connections or is restarting a shard; will try again")
             }
         }
@@ -172,9 +172,9 @@ mod tests {
             let preamble = Preamble { shard, tls, token };
             assert_eq!(Preamble::decode(preamble.encode()), Ok(preamble));
         }
-        for verdict in [Verdict::Welcome, Verdict::Version, Verdict::Busy] {
-            let answer = Answer::new(verdict);
-            assert_eq!(Answer::decode(answer.encode()), Some(answer));
+        for verdict in [PreambleVerdict::Welcome, PreambleVerdict::Version, PreambleVerdict::Busy] {
+            let answer = PreambleAnswer::new(verdict);
+            assert_eq!(PreambleAnswer::decode(answer.encode()), Some(answer));
         }
         assert_eq!(Preamble::decode(*b"GET / HT"), Err(NotUnderstood::Garbage));
         assert_eq!(Preamble::decode(*b"MARM\x01\x01\x00\x80"), Err(NotUnderstood::Garbage));
@@ -182,8 +182,8 @@ mod tests {
             Preamble::decode(*b"MARM\xf0\xf1\x00\x00"),
             Err(NotUnderstood::Version { oldest: 0xf0, newest: 0xf1 })
         );
-        assert_eq!(Answer::decode(*b"HTTP/1.1"), None);
-        assert_eq!(Answer::decode(*b"MARM\x63\x01\x01\x00"), None);
+        assert_eq!(PreambleAnswer::decode(*b"HTTP/1.1"), None);
+        assert_eq!(PreambleAnswer::decode(*b"MARM\x63\x01\x01\x00"), None);
         assert!(
             Preamble::may_begin(b"MA") && Preamble::may_begin(b"MARMxyz") && !Preamble::may_begin(b"MAX")
         );

@@ -18,7 +18,7 @@ const DOMAIN: &[u8] = b"marram 2026 agent identity\0";
 /// Which side proves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Side {
+pub enum WireSide {
     /// The one that dialled.
     Agent = 0,
     /// The one that listened.
@@ -45,10 +45,10 @@ pub struct Binding {
 impl Binding {
     /// What an agent signs.
     pub(crate) fn signed(&self) -> Vec<u8> {
-        self.bytes(Side::Agent)
+        self.bytes(WireSide::Agent)
     }
 
-    fn bytes(&self, side: Side) -> Vec<u8> {
+    fn bytes(&self, side: WireSide) -> Vec<u8> {
         let flags = [side as u8, u8::from(self.exported.is_some())];
         let exported = self.exported.unwrap_or_default();
         [DOMAIN, &flags, &exported, &self.key, &self.agent_nonce, &self.edge_nonce].concat()
@@ -62,16 +62,16 @@ impl Token {
     }
 
     /// What `side` shows.
-    pub fn proof(&self, side: Side, binding: &Binding) -> [u8; SIZE] {
+    pub fn proof(&self, side: WireSide, binding: &Binding) -> [u8; SIZE] {
         self.digest(side, binding).into()
     }
 
     /// Whether `side` has shown what it should; takes equally long wherever the two differ.
-    pub fn verify(&self, side: Side, binding: &Binding, shown: [u8; SIZE]) -> bool {
+    pub fn verify(&self, side: WireSide, binding: &Binding, shown: [u8; SIZE]) -> bool {
         self.digest(side, binding) == blake3::Hash::from(shown)
     }
 
-    fn digest(&self, side: Side, binding: &Binding) -> blake3::Hash {
+    fn digest(&self, side: WireSide, binding: &Binding) -> blake3::Hash {
         blake3::keyed_hash(&self.0, &binding.bytes(side))
     }
 }
@@ -92,10 +92,10 @@ mod tests {
         };
         let token = Token::new("correct horse");
         let here = binding(Some([7; 32]), &key, 1, 2);
-        let (proof, signature) = (token.proof(Side::Agent, &here), key.sign(&here));
-        assert!(token.verify(Side::Agent, &here, proof) && verify(&here, &signature));
-        assert!(!token.verify(Side::Edge, &here, proof));
-        assert!(!Token::new("correct horsf").verify(Side::Agent, &here, proof));
+        let (proof, signature) = (token.proof(WireSide::Agent, &here), key.sign(&here));
+        assert!(token.verify(WireSide::Agent, &here, proof) && verify(&here, &signature));
+        assert!(!token.verify(WireSide::Edge, &here, proof));
+        assert!(!Token::new("correct horsf").verify(WireSide::Agent, &here, proof));
         assert!(!verify(&here, &other_key.sign(&here)));
         for other in [
             binding(Some([8; 32]), &key, 1, 2),
@@ -104,7 +104,7 @@ mod tests {
             binding(Some([7; 32]), &key, 1, 3),
             binding(Some([7; 32]), &other_key, 1, 2),
         ] {
-            assert!(!token.verify(Side::Agent, &other, proof));
+            assert!(!token.verify(WireSide::Agent, &other, proof));
             assert!(!verify(&other, &signature));
         }
     }

@@ -10,16 +10,16 @@ const SIGNALS: [i32; 2] = [signal_hook::consts::SIGTERM, signal_hook::consts::SI
 
 /// Wakes a loop that is to end: the first time in order (drain), the second time at once.
 #[derive(Debug)]
-pub struct Stop {
+pub struct StopSignal {
     /// A byte comes for each wish.
     pub receiver: UnixStream,
 }
 
-/// The other end of a [`Stop`].
+/// The other end of a [`StopSignal`].
 #[derive(Debug)]
 pub struct Stopper(UnixStream);
 
-impl Stop {
+impl StopSignal {
     /// Stops when the process is sent SIGTERM or SIGINT.
     ///
     /// # Errors

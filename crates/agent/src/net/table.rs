@@ -5,7 +5,7 @@
 
 use super::{
     error::WireError,
-    wire::{Read, Wire},
+    wire::{ReadProgress, Wire},
 };
 use marram_wire::{frame::Frame, rights::Verified};
 use mio::{Interest, Registry, Token};
@@ -25,7 +25,7 @@ const FRAMES: usize = 16;
 pub(crate) const PAUSE: usize = 8 << 20;
 
 /// What happened on a wire.
-pub enum Happened<M> {
+pub enum WireEvent<M> {
     /// It stands. An edge's: with what was verified of the agent.
     Up(M, Option<Box<Verified>>),
     /// A frame arrived.
@@ -60,7 +60,7 @@ struct Entry<M> {
 }
 
 /// All wires of one loop.
-pub struct Table<M> {
+pub struct WireTable<M> {
     wires: BTreeMap<u64, Entry<M>>,
     ready: VecDeque<u64>,
     dirty: Vec<u64>,
@@ -70,10 +70,10 @@ pub struct Table<M> {
     pauses: bool,
     handshakes: usize,
     next: u64,
-    happened: VecDeque<(u64, Happened<M>)>,
+    events: VecDeque<(u64, WireEvent<M>)>,
 }
 
-impl<M: Clone> Table<M> {
+impl<M: Clone> WireTable<M> {
     /// No wires. Those to come may take `handshake` until they stand; `pauses` says whether `PAUSE` applies.
     pub fn new(handshake: Duration, pauses: bool) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl<M: Clone> Table<M> {
             pauses,
             handshakes: 0,
             next: 0,
-            happened: VecDeque::new(),
+            events: VecDeque::new(),
         }
     }
 
@@ -103,7 +103,7 @@ impl<M: Clone> Table<M> {
         self.next += 1;
         let stands = wire.is_up();
         if stands {
-            self.happened.push_back((id, Happened::Up(meta.clone(), wire.take_verified())));
+            self.events.push_back((id, WireEvent::Up(meta.clone(), wire.take_verified())));
         } else {
             self.deadlines.push_back((now + self.handshake, id));
             self.handshakes += 1;
@@ -154,17 +154,17 @@ impl<M: Clone> Table<M> {
     }
 
     /// What happened next, and on which wire; reads from one that may have something if nothing is known yet.
-    pub fn next_happened(&mut self) -> Option<(u64, Happened<M>)> {
-        while self.happened.is_empty() {
+    pub fn next_happened(&mut self) -> Option<(u64, WireEvent<M>)> {
+        while self.events.is_empty() {
             let id = self.ready.pop_front()?;
             self.read(id);
         }
-        self.happened.pop_front()
+        self.events.pop_front()
     }
 
     /// Whether [`Self::next_happened`] may have something without another poll.
     pub fn is_busy(&self) -> bool {
-        !self.happened.is_empty() || !self.ready.is_empty()
+        !self.events.is_empty() || !self.ready.is_empty()
     }
 
     /// Takes some frames from one wire, reading more if there are none, and lets the others have their turn.
@@ -178,7 +178,7 @@ impl<M: Clone> Table<M> {
         while frames < FRAMES && reads <= READS {
             match entry.wire.next_frame() {
                 Ok(Some(frame)) => {
-                    self.happened.push_back((id, Happened::Frame(frame)));
+                    self.events.push_back((id, WireEvent::Frame(frame)));
                     frames += 1;
                     continue;
                 }
@@ -193,9 +193,9 @@ impl<M: Clone> Table<M> {
             }
             reads += 1;
             match entry.wire.read() {
-                Ok(Read::More) => {}
-                Ok(Read::Drained) if entry.peer_closed => {}
-                Ok(Read::Drained | Read::Nothing) => entry.readable = false,
+                Ok(ReadProgress::More) => {}
+                Ok(ReadProgress::Drained) if entry.peer_closed => {}
+                Ok(ReadProgress::Drained | ReadProgress::Nothing) => entry.readable = false,
                 Err(error) => entry.end = Some(error),
             }
             entry.has_frames = true;
@@ -203,7 +203,7 @@ impl<M: Clone> Table<M> {
                 entry.stands = true;
                 self.handshakes -= 1;
                 let verified = entry.wire.take_verified();
-                self.happened.push_back((id, Happened::Up(entry.meta.clone(), verified)));
+                self.events.push_back((id, WireEvent::Up(entry.meta.clone(), verified)));
             }
         }
         entry.is_ready = true;
@@ -214,7 +214,7 @@ impl<M: Clone> Table<M> {
         let Some(mut entry) = self.wires.remove(&id) else { return };
         entry.wire.close();
         self.handshakes -= usize::from(!entry.stands);
-        self.happened.push_back((id, Happened::Down { error, stood: entry.stands, meta: entry.meta }));
+        self.events.push_back((id, WireEvent::Down { error, stood: entry.stands, meta: entry.meta }));
     }
 
     /// Writes what waits on all wires, as far as their sockets take it.

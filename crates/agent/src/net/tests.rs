@@ -1,6 +1,6 @@
 //! Wires over loopback: every way to make one, and every way in which it is refused.
 
-use super::{wire::Read, *};
+use super::{wire::ReadProgress, *};
 use bytes::Bytes;
 use marram_wire::{
     frame::{Frame, Input, Ping},
@@ -48,7 +48,7 @@ struct Pair {
     agent: Wire,
     edge: Option<Wire>,
     accepted: TcpStream,
-    door: EdgeDoor,
+    acceptor: WireAcceptor,
 }
 
 /// What became of each side: up, or why not.
@@ -57,28 +57,28 @@ type Outcome = (Result<(), String>, Result<(), String>);
 impl Pair {
     fn new(agent: &Security, edge: &Security) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let mut wire = AgentDoor::new(agent)?.dial(listener.local_addr()?, "localhost", 3)?;
+        let mut wire = WireConnector::new(agent)?.dial(listener.local_addr()?, "localhost", 3)?;
         let (accepted, _) = listener.accept()?;
         let poll = Poll::new()?;
         poll.registry().register(wire.socket(), Token(0), Interest::READABLE | Interest::WRITABLE)?;
-        let door = EdgeDoor::new(&EdgeDoor::complete(edge)?)?;
-        Ok(Self { poll, agent: wire, edge: None, accepted, door })
+        let acceptor = WireAcceptor::new(&WireAcceptor::complete(edge)?)?;
+        Ok(Self { poll, agent: wire, edge: None, accepted, acceptor })
     }
 
     /// What the supervisor does before a shard sees the connection.
-    fn lobby(&mut self) -> Verdict {
+    fn lobby(&mut self) -> PreambleVerdict {
         self.agent.flush().expect("connected");
         let mut bytes = [0; PREAMBLE_SIZE];
         self.accepted.read_exact(&mut bytes).expect("a preamble");
         let preamble = Preamble::decode(bytes).expect("our own");
         assert_eq!(preamble.shard, 3);
-        let verdict = self.door.judge(preamble, true);
-        self.accepted.write_all(&Answer::new(verdict).encode()).expect("open");
-        if verdict == Verdict::Welcome {
+        let verdict = self.acceptor.judge(preamble, true);
+        self.accepted.write_all(&PreambleAnswer::new(verdict).encode()).expect("open");
+        if verdict == PreambleVerdict::Welcome {
             let stream = self.accepted.try_clone().expect("a descriptor");
             stream.set_nonblocking(true).expect("a socket");
             let socket = Socket::tcp(mio::net::TcpStream::from_std(stream)).expect("a socket");
-            let mut edge = self.door.accept(socket, preamble.tls).expect("a session");
+            let mut edge = self.acceptor.accept(socket, preamble.tls).expect("a session");
             let interests = Interest::READABLE | Interest::WRITABLE;
             self.poll.registry().register(edge.socket(), Token(1), interests).expect("a socket");
             edge.flush().expect("open");
@@ -118,7 +118,7 @@ impl Pair {
 fn step(wire: &mut Wire) -> Result<Option<()>, String> {
     loop {
         match wire.read() {
-            Ok(Read::Nothing) => break,
+            Ok(ReadProgress::Nothing) => break,
             Ok(_) => {}
             Err(error) => {
                 let _ = wire.flush();
@@ -185,18 +185,18 @@ fn each_refusal_says_what_to_do() {
 #[test]
 fn plain_needs_loopback_or_the_word() {
     let plain = Preamble { shard: 0, tls: false, token: false };
-    let closed = EdgeDoor::new(&security(None)).expect("nothing to read");
+    let closed = WireAcceptor::new(&security(None)).expect("nothing to read");
     let open = Security { insecure_plain: true, ..security(None) };
-    let open = EdgeDoor::new(&open).expect("nothing to read");
-    assert_eq!(closed.judge(plain, true), Verdict::Welcome);
-    assert_eq!(closed.judge(plain, false), Verdict::PlainRefused);
-    assert_eq!(open.judge(plain, false), Verdict::Welcome);
+    let open = WireAcceptor::new(&open).expect("nothing to read");
+    assert_eq!(closed.judge(plain, true), PreambleVerdict::Welcome);
+    assert_eq!(closed.judge(plain, false), PreambleVerdict::PlainRefused);
+    assert_eq!(open.judge(plain, false), PreambleVerdict::Welcome);
     let remote = "192.0.2.1:1".parse().expect("an address");
-    let agent = AgentDoor::new(&security(None)).expect("nothing to read");
+    let agent = WireConnector::new(&security(None)).expect("nothing to read");
     let error = agent.dial(remote, "192.0.2.1", 0).err().expect("refused").to_string();
     assert!(error.contains("insecure_plain"), "{error}");
     let own = Security { identity: Some(Authority::new().sign("x")), ..Security::default() };
-    let error = AgentDoor::new(&own).err().expect("nobody to trust").to_string();
+    let error = WireConnector::new(&own).err().expect("nobody to trust").to_string();
     assert!(error.contains("give a ca or a token"), "{error}");
 }
 
@@ -342,7 +342,7 @@ fn answered(edge: &Security, answer: impl FnOnce([u8; 32]) -> Vec<u8>) -> Result
     let (accepted, _) = listener.accept().expect("connected");
     accepted.set_nonblocking(true).expect("a socket");
     let socket = Socket::tcp(mio::net::TcpStream::from_std(accepted)).expect("a socket");
-    let door = EdgeDoor::new(&EdgeDoor::complete(edge).expect("good")).expect("good");
+    let door = WireAcceptor::new(&WireAcceptor::complete(edge).expect("good")).expect("good");
     let mut wire = door.accept(socket, false).expect("a wire");
     wire.flush().expect("open");
     let mut nonce = [0; 32];
@@ -430,10 +430,10 @@ fn a_certificate_that_is_demanded_is_demanded_on_loopback() {
         ..Security::default()
     };
     for insecure_plain in [false, true] {
-        let door = EdgeDoor::new(&Security { insecure_plain, ..mutual.clone() }).expect("good");
+        let door = WireAcceptor::new(&Security { insecure_plain, ..mutual.clone() }).expect("good");
         let plain = Preamble { shard: 0, tls: false, token: false };
-        assert_eq!(door.judge(plain, true), Verdict::CertificateMissing);
-        assert_eq!(door.judge(Preamble { tls: true, ..plain }, true), Verdict::Welcome);
+        assert_eq!(door.judge(plain, true), PreambleVerdict::CertificateMissing);
+        assert_eq!(door.judge(Preamble { tls: true, ..plain }, true), PreambleVerdict::Welcome);
     }
     let (at_agent, _) = outcome(&security(None), &mutual);
     let says = at_agent.expect_err("it has none");

@@ -8,9 +8,9 @@ const KINDS: u64 = 8;
 /// Work has come back from another thread.
 pub const WAKER: Token = Token(0);
 /// Somebody wants the loop to stop, or, in a shard, the supervisor has something to say.
-pub const BOSS: Token = Token(8);
+pub const CONTROL: Token = Token(8);
 
-const _: () = assert!(BOSS.0 as u64 == KINDS, "number 1 of kind 0");
+const _: () = assert!(CONTROL.0 as u64 == KINDS, "number 1 of kind 0");
 
 /// The name of source `number` of a kind from 1 to 7.
 pub fn token(kind: u64, number: u64) -> Token {

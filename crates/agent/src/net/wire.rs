@@ -9,7 +9,7 @@ use super::{
     handshake::{Handshake, Party},
     key::AgentKey,
     outgoing::Outgoing,
-    preamble::{self, Answer, Preamble, Verdict},
+    preamble::{self, Preamble, PreambleAnswer, PreambleVerdict},
     proof::Token,
     socket::Socket,
 };
@@ -55,7 +55,7 @@ enum Stage {
 
 /// What a read came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Read {
+pub enum ReadProgress {
     /// Something; more may be there.
     More,
     /// Something; the socket is empty unless the peer has closed.
@@ -144,7 +144,7 @@ impl Wire {
     ///
     /// # Errors
     /// If the wire is at its end. Frames that were read before can still be taken.
-    pub fn read(&mut self) -> Result<Read, WireError> {
+    pub fn read(&mut self) -> Result<ReadProgress, WireError> {
         if matches!(self.stage, Stage::Connecting(_) | Stage::Answer { .. }) {
             return self.read_answer();
         }
@@ -169,9 +169,9 @@ impl Wire {
                     _ => self.read_size,
                 };
                 let full = self.crypt.is_some() || count >= room;
-                if full { Read::More } else { Read::Drained }
+                if full { ReadProgress::More } else { ReadProgress::Drained }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Read::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ReadProgress::Nothing,
             Err(error) => return Err(error.into()),
         };
         if !self.is_up() {
@@ -238,27 +238,27 @@ impl Wire {
     }
 
     /// Reads no further than the answer: what follows may be TLS.
-    fn read_answer(&mut self) -> Result<Read, WireError> {
+    fn read_answer(&mut self) -> Result<ReadProgress, WireError> {
         if matches!(self.stage, Stage::Connecting(_)) {
             self.connected()?;
         }
-        let Stage::Answer { got, count, .. } = &mut self.stage else { return Ok(Read::Nothing) };
+        let Stage::Answer { got, count, .. } = &mut self.stage else { return Ok(ReadProgress::Nothing) };
         match self.socket.read(&mut got[*count..]) {
             Ok(0) => return Err(WireError::Garbage("nothing in answer to an agent's first bytes")),
             Ok(read) => *count += read,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Read::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ReadProgress::Nothing),
             Err(error) => return Err(error.into()),
         }
         if *count < preamble::SIZE {
-            return Ok(Read::More);
+            return Ok(ReadProgress::More);
         }
         let answer =
-            Answer::decode(*got).ok_or(WireError::Garbage("something else than an edge's answer"))?;
-        if answer.verdict != Verdict::Welcome {
+            PreambleAnswer::decode(*got).ok_or(WireError::Garbage("something else than an edge's answer"))?;
+        if answer.verdict != PreambleVerdict::Welcome {
             return Err(WireError::Refused(answer));
         }
         let Stage::Answer { introduction, .. } = std::mem::replace(&mut self.stage, Stage::Up) else {
-            return Ok(Read::Nothing);
+            return Ok(ReadProgress::Nothing);
         };
         let Introduction { key, token, tls, .. } = introduction;
         self.stage = Stage::Encrypting(Some(Party::Agent { key, token }));
@@ -267,7 +267,7 @@ impl Wire {
         }
         self.advance()?;
         self.flush()?;
-        Ok(Read::More)
+        Ok(ReadProgress::More)
     }
 
     /// Goes as far through the handshake as what was read allows.

@@ -2,9 +2,9 @@
 
 use super::{LISTENER, Shell};
 use crate::{
-    datagrams::Came,
+    datagrams::DatagramInput,
     net::{Socket, cannot_listen, token},
-    program::{self, Kind},
+    program::{self, ConnectionKind},
     routing::{Arrived, Route, Routing},
 };
 use bytes::Buf;
@@ -50,11 +50,12 @@ impl Shell {
                 program::turn_down(&ask);
                 continue;
             }
-            let program::Ask { app, half } = ask;
-            let (socket, fate) = half.into_socket();
-            let (datagrams, messages) = (fate.kind() == Kind::Datagrams, fate.kind().keeps_messages());
+            let program::ConnectRequest { app, half } = ask;
+            let (socket, close_state) = half.into_socket();
+            let (datagrams, messages) =
+                (close_state.kind() == ConnectionKind::Datagrams, close_state.kind().keeps_messages());
             // Fails if the system is out of memory; the program sees its connection close.
-            if let Ok(connection) = self.locals.accept(self.poll.registry(), socket, Some(fate)) {
+            if let Ok(connection) = self.locals.accept(self.poll.registry(), socket, Some(close_state)) {
                 self.step(AgentInput::Accepted { connection, app, datagrams, messages, origin: None });
             }
         }
@@ -71,8 +72,8 @@ impl Shell {
                     Err(error) => {
                         // Out of descriptors, say: the connection stays in the queue and is tried again with the next.
                         self.accepting[index] = false;
-                        if let Some(swallowed) = self.accept_errors.pass(self.clock.now()) {
-                            warn!(%error, swallowed, "cannot take a client's connection");
+                        if let Some(suppressed) = self.accept_errors.pass(self.clock.now()) {
+                            warn!(%error, suppressed, "cannot take a client's connection");
                         }
                     }
                 }
@@ -106,12 +107,12 @@ impl Shell {
         let accepted = Socket::tcp(stream).and_then(|socket| self.locals.accept(registry, socket, None));
         let Ok(connection) = accepted else { return };
         if self.routing.takes_proxies(listener) {
-            return self.held.hold(self.clock.now(), connection, arrived, true);
+            return self.undecided.hold(self.clock.now(), connection, arrived, true);
         }
         match self.routing.decide(listener, client, &[], false) {
             Route::App(app) => self.begin(connection, app, &arrived),
             Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
-            Route::More => self.held.hold(self.clock.now(), connection, arrived, false),
+            Route::More => self.undecided.hold(self.clock.now(), connection, arrived, false),
         }
     }
 
@@ -123,7 +124,7 @@ impl Shell {
 
     /// Closes a connection whose proxy does not say who its client is.
     fn refuse_unproxied(&mut self, connection: ConnectionId, reason: &str) {
-        let Some(waiting) = self.held.release(connection) else { return };
+        let Some(waiting) = self.undecided.release(connection) else { return };
         let session = None;
         self.locals
             .reset(connection, ConnectionFailure { session, code: Code::Killed, reason: reason.to_owned() });
@@ -132,9 +133,9 @@ impl Shell {
 
     pub(super) fn tell_unproxied(&mut self, arrived: &Arrived, reason: &str) {
         self.routing.counts(arrived.listener).refused.fetch_add(1, Relaxed);
-        if let Some(swallowed) = self.refusals.pass(self.clock.now()) {
+        if let Some(suppressed) = self.refusals.pass(self.clock.now()) {
             let listener = self.routing.name(arrived.listener);
-            warn!(proxy = %arrived.client, listener, reason, swallowed, "connection refused: no usable PROXY protocol header");
+            warn!(proxy = %arrived.client, listener, reason, suppressed, "connection refused: no usable PROXY protocol header");
         }
     }
 
@@ -146,8 +147,8 @@ impl Shell {
     }
 
     pub(super) fn tell_refused(&mut self, client: SocketAddr, rule: &str, reason: &str) {
-        if let Some(swallowed) = self.refusals.pass(self.clock.now()) {
-            warn!(%client, rule, reason, swallowed, "refused by a route");
+        if let Some(suppressed) = self.refusals.pass(self.clock.now()) {
+            warn!(%client, rule, reason, suppressed, "refused by a route");
         }
     }
 
@@ -155,15 +156,15 @@ impl Shell {
     pub(super) fn heard(&mut self, input: AgentInput) {
         match &input {
             AgentInput::Received { connection, bytes } => {
-                if let Some(waiting) = self.held.get_mut(*connection) {
+                if let Some(waiting) = self.undecided.get_mut(*connection) {
                     waiting.first.extend_from_slice(bytes);
                     return self.ask(*connection, false);
                 }
             }
-            AgentInput::EndOfInput { connection } if self.held.has(*connection) => {
+            AgentInput::EndOfInput { connection } if self.undecided.has(*connection) => {
                 self.ask(*connection, true)
             }
-            AgentInput::Broken { connection } if self.held.release(*connection).is_some() => return,
+            AgentInput::Broken { connection } if self.undecided.release(*connection).is_some() => return,
             _ => {}
         }
         self.step(input);
@@ -171,7 +172,7 @@ impl Shell {
 
     /// Asks again for the route of a connection that is held; `last` if it is held no longer.
     pub(super) fn ask(&mut self, connection: ConnectionId, last: bool) {
-        let Some(waiting) = self.held.get_mut(connection) else { return };
+        let Some(waiting) = self.undecided.get_mut(connection) else { return };
         if waiting.proxied {
             match proxy::read(&waiting.first) {
                 Ok(ProxyHeader::More) if !last => return,
@@ -194,7 +195,7 @@ impl Shell {
         if route == Route::More {
             return;
         }
-        let Some(waiting) = self.held.release(connection) else { return };
+        let Some(waiting) = self.undecided.release(connection) else { return };
         match route {
             Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
             Route::More => {}
@@ -214,8 +215,8 @@ impl Shell {
         let now_ns = self.now_ns();
         loop {
             let (client, bytes) = match self.datagrams.next(now_ns)? {
-                Came::Known(input) => return Some(input),
-                Came::New(client, bytes) => (client, bytes),
+                DatagramInput::Known(input) => return Some(input),
+                DatagramInput::New(client, bytes) => (client, bytes),
             };
             if self.stops > 0 || !self.datagrams.has_room(client) {
                 continue;

@@ -4,7 +4,7 @@ use super::Shell;
 use crate::{
     net::Socket,
     routing::{Arrived, Route},
-    websocket::{Came, Refusal},
+    websocket::{Refusal, WebSocketInput},
 };
 use marram_session::agent::{AgentInput, AgentOutput, ConnectionId};
 use mio::net::TcpStream;
@@ -26,12 +26,12 @@ impl Shell {
             let now = self.clock.now();
             let routing = &self.routing;
             match self.websockets.next(now, |listener| routing.origins(listener))? {
-                Came::Input(input) => return Some(input),
-                Came::Asked { connection, .. } if self.stops > 0 => {
+                WebSocketInput::Input(input) => return Some(input),
+                WebSocketInput::Asked { connection, .. } if self.stops > 0 => {
                     self.websockets.refuse(now, connection, &Refusal::stopping());
                 }
-                Came::Unproxied { arrived, reason } => self.tell_unproxied(&arrived, reason),
-                Came::Asked { connection, arrived, head } => {
+                WebSocketInput::Unproxied { arrived, reason } => self.tell_unproxied(&arrived, reason),
+                WebSocketInput::Asked { connection, arrived, head } => {
                     let Arrived { listener, client, .. } = arrived;
                     match self.routing.decide(listener, client, &head, true) {
                         Route::App(app) => {

@@ -1,8 +1,8 @@
 //! One client that speaks WebSocket: its socket, how far it has come, and what waits to be written.
 
 use super::{
+    codec::{self, Closing, WsCodec, WsEvent},
     request::{self, Refusal},
-    talk::{self, Closing, Heard, Talk},
 };
 use crate::{net::Socket, routing::Arrived};
 use bytes::{Buf, Bytes, BytesMut};
@@ -27,7 +27,7 @@ enum Stage {
     /// Its request can be granted: by this answer; what it sent behind it.
     Asked(Bytes, Bytes),
     /// It has a session.
-    Talking(Box<Talk>),
+    Talking(Box<WsCodec>),
     /// Nothing is said any more but what waits.
     Leaving,
 }
@@ -143,7 +143,7 @@ impl Connection {
     /// How much it holds of a message that is not whole yet.
     pub(super) fn unfinished(&self) -> usize {
         match &self.stage {
-            Stage::Talking(talk) => talk.unfinished(),
+            Stage::Talking(codec) => codec.unfinished(),
             Stage::Asking(_) | Stage::Asked(..) | Stage::Leaving => 0,
         }
     }
@@ -157,7 +157,7 @@ impl Connection {
             return Step::Nothing;
         }
         if buffer.capacity() != STREAM_CUT {
-            *buffer = talk::reader();
+            *buffer = codec::reader();
         }
         match self.socket.read_into(buffer) {
             Ok(0) if self.heard_close && self.known => {
@@ -211,8 +211,8 @@ impl Connection {
                     }
                 }
             }
-            Stage::Talking(talk) if !self.heard_close => {
-                talk.feed(Bytes::copy_from_slice(read));
+            Stage::Talking(codec) if !self.heard_close => {
+                codec.feed(Bytes::copy_from_slice(read));
                 self.fed = true;
                 self.say().unwrap_or(Step::Nothing)
             }
@@ -224,12 +224,12 @@ impl Connection {
     /// The next thing in what was read, if there is one.
     fn say(&mut self) -> Option<Step> {
         while self.fed && self.reading && !self.heard_close {
-            let Stage::Talking(talk) = &mut self.stage else { break };
-            match talk.hear() {
+            let Stage::Talking(codec) = &mut self.stage else { break };
+            match codec.decode() {
                 Ok(None) => self.fed = false,
-                Ok(Some(Heard::Message(bytes))) => return Some(Step::Received(bytes)),
-                Ok(Some(Heard::Ping(bytes))) => self.answer_ping(bytes),
-                Ok(Some(Heard::Close)) => {
+                Ok(Some(WsEvent::Message(bytes))) => return Some(Step::Received(bytes)),
+                Ok(Some(WsEvent::Ping(bytes))) => self.answer_ping(bytes),
+                Ok(Some(WsEvent::Close)) => {
                     (self.heard_close, self.fed) = (true, false);
                     return Some(Step::Closed);
                 }
@@ -253,18 +253,18 @@ impl Connection {
             self.pong = Some(bytes);
         } else {
             self.ponging = true;
-            self.waiting.push_back(Part { bytes: talk::pong(bytes), ends: None });
+            self.waiting.push_back(Part { bytes: codec::pong(bytes), ends: None });
         }
     }
 
     /// Answers a request that is right: from now on it has a session.
     pub(super) fn grant(&mut self) {
         if let Stage::Asked(answer, behind) = std::mem::replace(&mut self.stage, Stage::Leaving) {
-            let mut talk = Talk::default();
-            talk.feed(behind);
+            let mut codec = WsCodec::default();
+            codec.feed(behind);
             (self.fed, self.known) = (true, true);
             self.waiting.push_back(Part { bytes: answer, ends: None });
-            self.stage = Stage::Talking(Box::new(talk));
+            self.stage = Stage::Talking(Box::new(codec));
         }
     }
 
@@ -277,10 +277,10 @@ impl Connection {
 
     /// One more message to it.
     pub(super) fn push(&mut self, message: Bytes) {
-        let Stage::Talking(talk) = &self.stage else { return };
+        let Stage::Talking(codec) = &self.stage else { return };
         if !self.said_close {
             let len = message.len();
-            self.waiting.push_back(Part { bytes: talk.header(&message), ends: (len == 0).then_some(0) });
+            self.waiting.push_back(Part { bytes: codec.header(&message), ends: (len == 0).then_some(0) });
             if len > 0 {
                 self.waiting.push_back(Part { bytes: message, ends: Some(len) });
             }

@@ -4,9 +4,9 @@
 //! WebSocket has no half-close. A client that closes is done speaking, as a stream that ends; what the cell still has to say is
 //! sent before the client's close is answered, within [`CLOSING`].
 
+pub mod codec;
 mod connection;
 pub mod request;
-pub mod talk;
 mod unfinished;
 
 pub(super) use request::Refusal;
@@ -18,6 +18,7 @@ use crate::{
     routing::Arrived,
 };
 use bytes::{Bytes, BytesMut};
+use codec::Closing;
 use connection::{Connection, Step};
 use marram_session::agent::{AgentInput, ConnectionId};
 use marram_wire::frame::Code;
@@ -28,7 +29,6 @@ use std::{
     ops::Bound,
     time::{Duration, Instant},
 };
-use talk::Closing;
 use unfinished::Unfinished;
 
 use crate::locals::ACCEPTED;
@@ -49,7 +49,7 @@ const FRUITLESS_MAX: usize = 64;
 const OURS: u64 = 1 << 59;
 
 /// What came.
-pub(super) enum Came {
+pub(super) enum WebSocketInput {
     /// From a client that was let in.
     Input(AgentInput),
     /// A request that can be granted, if the routes let it in: its head.
@@ -76,7 +76,7 @@ pub(super) struct WebSockets {
     /// Looks that came to nothing since the last [`Self::flush`].
     fruitless: usize,
     accepted: u64,
-    patience: Duration,
+    timeout: Duration,
     peer_unreachable: Duration,
     search_at: Instant,
     search: Option<ConnectionId>,
@@ -84,8 +84,8 @@ pub(super) struct WebSockets {
 }
 
 impl WebSockets {
-    /// None. Each may take `patience` to ask; those whose host is silent for `peer_unreachable` are broken.
-    pub(super) fn new(patience: Duration, peer_unreachable: Duration, now: Instant) -> Self {
+    /// None. Each may take `timeout` to ask; those whose host is silent for `peer_unreachable` are broken.
+    pub(super) fn new(timeout: Duration, peer_unreachable: Duration, now: Instant) -> Self {
         Self {
             all: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -97,7 +97,7 @@ impl WebSockets {
             unfinished: Unfinished::new(),
             fruitless: 0,
             accepted: 0,
-            patience,
+            timeout,
             peer_unreachable,
             search_at: now + peer_unreachable / SEARCHES,
             search: None,
@@ -150,7 +150,7 @@ impl WebSockets {
         }
         self.all.insert(connection, Connection::new(socket, arrived, proxied));
         self.asking.insert(connection);
-        self.give_until(connection, now + self.patience);
+        self.give_until(connection, now + self.timeout);
         Ok(())
     }
 
@@ -188,11 +188,15 @@ impl WebSockets {
 
     /// The next thing that a client says; `origins` are the pages that may come to a listener. `None` also once it has looked in
     /// vain for long enough ([`Self::is_busy`]).
-    pub(super) fn next<'a>(&mut self, now: Instant, origins: impl Fn(usize) -> &'a [String]) -> Option<Came> {
+    pub(super) fn next<'a>(
+        &mut self,
+        now: Instant,
+        origins: impl Fn(usize) -> &'a [String],
+    ) -> Option<WebSocketInput> {
         loop {
             if let Some(connection) = self.unfinished.excess() {
                 self.end(now, connection, &Closing::crowded());
-                return Some(Came::Input(AgentInput::Broken { connection }));
+                return Some(WebSocketInput::Input(AgentInput::Broken { connection }));
             }
             if self.fruitless >= FRUITLESS_MAX {
                 return None;
@@ -214,31 +218,31 @@ impl WebSockets {
                 Step::Nothing => {}
                 Step::Asked(head) => {
                     let arrived = one.arrived;
-                    return Some(Came::Asked { connection, arrived, head });
+                    return Some(WebSocketInput::Asked { connection, arrived, head });
                 }
                 Step::Unproxied(reason) => {
                     let arrived = one.arrived;
                     self.remove(connection);
-                    return Some(Came::Unproxied { arrived, reason });
+                    return Some(WebSocketInput::Unproxied { arrived, reason });
                 }
                 Step::Received(bytes) => {
                     self.fruitless -= 1;
-                    return Some(Came::Input(AgentInput::Received { connection, bytes }));
+                    return Some(WebSocketInput::Input(AgentInput::Received { connection, bytes }));
                 }
                 Step::Closed => {
                     self.give_until(connection, now + CLOSING);
-                    return Some(Came::Input(AgentInput::EndOfInput { connection }));
+                    return Some(WebSocketInput::Input(AgentInput::EndOfInput { connection }));
                 }
                 Step::Left(known) => {
                     self.give_until(connection, now + CLOSING);
                     if known {
-                        return Some(Came::Input(AgentInput::Broken { connection }));
+                        return Some(WebSocketInput::Input(AgentInput::Broken { connection }));
                     }
                     self.turn_away(connection);
                 }
                 Step::Gone => {
                     if self.remove(connection).is_some_and(|one| one.known) {
-                        return Some(Came::Input(AgentInput::Broken { connection }));
+                        return Some(WebSocketInput::Input(AgentInput::Broken { connection }));
                     }
                 }
             }

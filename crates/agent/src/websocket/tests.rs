@@ -67,12 +67,12 @@ impl Bench {
         let mut heard: Vec<AgentInput> = self.inputs.drain(..).collect();
         while let Some(came) = self.all.next(self.now, |_| &[]) {
             match came {
-                Came::Input(input) => heard.push(input),
-                Came::Asked { connection, arrived, .. } => {
+                WebSocketInput::Input(input) => heard.push(input),
+                WebSocketInput::Asked { connection, arrived, .. } => {
                     self.asked.push(Ok(arrived.client));
                     self.all.grant(connection);
                 }
-                Came::Unproxied { reason, .. } => self.asked.push(Err(reason)),
+                WebSocketInput::Unproxied { reason, .. } => self.asked.push(Err(reason)),
             }
         }
         self.all.flush(self.now, &mut self.inputs);
@@ -81,7 +81,7 @@ impl Bench {
     }
 
     /// A client that was let in, and its connection.
-    fn talk(&mut self) -> (UnixStream, ConnectionId) {
+    fn upgrade(&mut self) -> (UnixStream, ConnectionId) {
         let mut client = self.connect();
         let connection = ConnectionId(OURS | (self.all.accepted - 1));
         client.write_all(ASK).unwrap();
@@ -162,7 +162,7 @@ fn who_does_not_ask_is_not_waited_for() {
     assert_eq!(bench.wait(Duration::from_millis(1)), [], "no session knew of it");
     assert!(read(&mut client).starts_with(b"HTTP/1.1 408 ") && bench.all.is_empty());
     // One that has asked in time has all the time there is, but for a search for those that vanished.
-    let (_client, connection) = bench.talk();
+    let (_client, connection) = bench.upgrade();
     assert_eq!(bench.wait(Duration::from_secs(3_600)), []);
     assert!(bench.all.has(connection));
 }
@@ -171,7 +171,7 @@ fn who_does_not_ask_is_not_waited_for() {
 fn of_too_many_who_have_not_asked_the_oldest_goes() {
     let mut bench = Bench::new();
     bench.all.asking_max = 2;
-    let (_talks, connection) = bench.talk();
+    let (_talks, connection) = bench.upgrade();
     let mut clients = [(); 3].map(|()| bench.connect());
     assert_eq!(clients.each_mut().map(is_closed), [true, false, false]);
     assert!(bench.all.has(connection), "who has asked does not count");
@@ -225,7 +225,7 @@ fn a_head_that_is_too_long_is_refused_however_it_comes() {
 #[test]
 fn clients_that_say_nothing_of_use_do_not_hold_up_others() {
     let mut bench = Bench::new();
-    let mut clients: Vec<_> = (0..=FRUITLESS_MAX).map(|_| bench.talk().0).collect();
+    let mut clients: Vec<_> = (0..=FRUITLESS_MAX).map(|_| bench.upgrade().0).collect();
     for client in &mut clients {
         client.write_all(&frame(0x8a, b"?")).unwrap();
     }
@@ -243,7 +243,7 @@ fn clients_that_say_nothing_of_use_do_not_hold_up_others() {
 #[test]
 fn each_has_one_turn_at_a_time() {
     let mut bench = Bench::new();
-    let (mut client, connection) = bench.talk();
+    let (mut client, connection) = bench.upgrade();
     for n in 0..3 {
         client.write_all(&frame(0x81, b"hi")).unwrap();
         bench.look();
@@ -257,7 +257,7 @@ fn each_has_one_turn_at_a_time() {
 fn of_too_much_that_is_not_whole_the_oldest_goes() {
     let mut bench = Bench::new();
     bench.all.unfinished.max = 250;
-    let mut talks = [(); 3].map(|()| bench.talk());
+    let mut talks = [(); 3].map(|()| bench.upgrade());
     let part = [0x7_u8; 100];
     // The first of all is whole in time, however its client pings meanwhile.
     talks[0].0.write_all(&frame(0x02, &part)).unwrap();
@@ -288,7 +288,7 @@ fn what_follows_the_request_at_once_is_heard() {
 #[test]
 fn nothing_is_heard_while_nobody_reads() {
     let mut bench = Bench::new();
-    let (mut client, connection) = bench.talk();
+    let (mut client, connection) = bench.upgrade();
     bench.all.set_reading(connection, false);
     client.write_all(&[frame(0x81, b"one"), frame(0x81, b"two")].concat()).unwrap();
     assert_eq!(bench.hear(), []);
@@ -300,7 +300,7 @@ fn nothing_is_heard_while_nobody_reads() {
 #[test]
 fn many_pings_have_few_answers() {
     let mut bench = Bench::new();
-    let (mut client, _) = bench.talk();
+    let (mut client, _) = bench.upgrade();
     let pings: Vec<u8> = (0..1_000_u32).flat_map(|n| frame(0x89, &n.to_le_bytes())).collect();
     client.write_all(&pings).unwrap();
     assert_eq!(bench.hear(), []);
@@ -315,7 +315,7 @@ fn many_pings_have_few_answers() {
 #[test]
 fn what_is_written_is_counted_by_messages() {
     let mut bench = Bench::new();
-    let (mut client, connection) = bench.talk();
+    let (mut client, connection) = bench.upgrade();
     for message in ["", "abc"] {
         bench.all.push(connection, Bytes::from_static(message.as_bytes()));
     }
@@ -344,7 +344,7 @@ fn what_is_written_is_counted_by_messages() {
 #[test]
 fn a_client_that_closes_is_answered_when_the_cell_is_done() {
     let mut bench = Bench::new();
-    let (mut client, connection) = bench.talk();
+    let (mut client, connection) = bench.upgrade();
     client.write_all(&frame(0x88, &[3, 233])).unwrap();
     assert_eq!(bench.hear(), [AgentInput::EndOfInput { connection }]);
     assert_eq!(read(&mut client), []);
@@ -359,7 +359,7 @@ fn a_client_that_closes_is_answered_when_the_cell_is_done() {
 #[test]
 fn a_cell_that_never_closes_is_not_waited_for_by_its_client() {
     let mut bench = Bench::new();
-    let (mut client, connection) = bench.talk();
+    let (mut client, connection) = bench.upgrade();
     client.write_all(&frame(0x88, &[])).unwrap();
     assert_eq!(bench.hear(), [AgentInput::EndOfInput { connection }]);
     assert_eq!(bench.wait(CLOSING), [AgentInput::Broken { connection }]);
@@ -370,7 +370,7 @@ fn a_cell_that_never_closes_is_not_waited_for_by_its_client() {
 #[test]
 fn a_client_that_closes_and_goes_lets_its_session_end_in_order() {
     let mut bench = Bench::new();
-    let (mut client, connection) = bench.talk();
+    let (mut client, connection) = bench.upgrade();
     client.write_all(&frame(0x88, &[])).unwrap();
     drop(client);
     assert_eq!(bench.hear(), [AgentInput::EndOfInput { connection }]);
@@ -379,7 +379,7 @@ fn a_client_that_closes_and_goes_lets_its_session_end_in_order() {
     bench.hear();
     assert!(bench.all.is_empty());
     // One that only goes has broken it.
-    let (client, connection) = bench.talk();
+    let (client, connection) = bench.upgrade();
     drop(client);
     assert_eq!(bench.hear(), [AgentInput::Broken { connection }]);
 }
@@ -387,7 +387,7 @@ fn a_client_that_closes_and_goes_lets_its_session_end_in_order() {
 #[test]
 fn a_session_that_is_over_tells_its_client_why() {
     let mut bench = Bench::new();
-    let (mut client, connection) = bench.talk();
+    let (mut client, connection) = bench.upgrade();
     bench.all.fail(bench.now, connection, Code::NoEdge, "no edge took it");
     assert_eq!(bench.hear(), []);
     assert_eq!(read(&mut client), b"\x88\x11\x03\xf5no edge took it");
@@ -402,7 +402,7 @@ fn a_session_that_is_over_tells_its_client_why() {
 #[test]
 fn a_client_that_does_not_close_after_the_cell_did_is_given_up() {
     let mut bench = Bench::new();
-    let (mut client, connection) = bench.talk();
+    let (mut client, connection) = bench.upgrade();
     bench.all.shutdown(connection);
     assert_eq!(bench.hear(), []);
     client.write_all(&frame(0x81, b"late")).unwrap();

@@ -31,12 +31,12 @@ pub(super) struct Refused {
     sessions: BTreeMap<SessionId, (Code, u64)>,
     lines: u64,
     filled_ns: u64,
-    swallowed: u64,
+    suppressed: u64,
 }
 
 impl Default for Refused {
     fn default() -> Self {
-        Self { sessions: BTreeMap::new(), lines: LINES, filled_ns: 0, swallowed: 0 }
+        Self { sessions: BTreeMap::new(), lines: LINES, filled_ns: 0, suppressed: 0 }
     }
 }
 
@@ -57,11 +57,11 @@ impl Refused {
         self.lines = LINES.min(self.lines + earned);
         self.filled_ns += earned * LINE_NS;
         if self.lines == 0 {
-            self.swallowed += 1;
+            self.suppressed += 1;
             return None;
         }
         self.lines -= 1;
-        Some(core::mem::take(&mut self.swallowed))
+        Some(core::mem::take(&mut self.suppressed))
     }
 
     /// It is here now.
@@ -99,7 +99,7 @@ impl Shard {
             Code::NoServerAgent => self.others_reached(),
             _ => return,
         };
-        let Some(swallowed) = self.refused.tell(now.mono_ns, hello.session, code) else { return };
+        let Some(suppressed) = self.refused.tell(now.mono_ns, hello.session, code) else { return };
         let happens = match code {
             Code::WrongKey | Code::Forbidden => "it is refused for good",
             Code::UnknownApp if hello.fresh => {
@@ -110,7 +110,7 @@ impl Shard {
             }
             _ => "it waits, and asks again until its app's `keep.linger` is over or another edge takes it",
         };
-        let others = match swallowed {
+        let others = match suppressed {
             0 => String::new(),
             count => alloc::format!(" (and {count} other sessions that were refused something)"),
         };

@@ -5,7 +5,7 @@ use crate::config::edge::Config;
 use crate::coordinator::Coordinator;
 use crate::edge::AdminClient;
 use crate::keys::Key;
-use marram_agent::{Routing, net::Limiter};
+use marram_agent::{Routing, net::LogLimiter};
 use marram_wire::seal::{DomainSecret, EdgeKey};
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -43,7 +43,7 @@ pub struct Desk {
     /// Private keys that apps may be granted.
     pub keys: Vec<Key>,
     /// For what sessions bring about that nobody here asked for.
-    pub complaints: Mutex<Limiter>,
+    pub complaints: Mutex<LogLimiter>,
     /// Who may ask what.
     pub access: Access,
     /// Where the operators' token is kept that is made if none is configured.
@@ -71,7 +71,7 @@ impl Desk {
             first: config.admin.first.clone(),
             last: config.admin.last.clone(),
             keys: config.edge.keys.clone(),
-            complaints: Mutex::new(Limiter::new(Instant::now())),
+            complaints: Mutex::new(LogLimiter::new(Instant::now())),
             access: config.admin.access.clone(),
             token_file: config.admin.state.join("admin-token"),
             credential: EdgeKey::derive(&DomainSecret::from_material(&config.edge.secret)).bearer(),

@@ -83,8 +83,8 @@ pub fn fetch(desk: &Desk, image: ImageHash) -> Result<App, String> {
                 unknown += usize::from(refused.is_some_and(ClientError::is_not_found));
                 // Whoever dials an edge can ask for images that nobody has.
                 let mut complaints = desk.complaints.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(swallowed) = complaints.pass(Instant::now()) {
-                    tracing::warn!(peer, %image, swallowed, "an image could not be fetched: {error:#}");
+                if let Some(suppressed) = complaints.pass(Instant::now()) {
+                    tracing::warn!(peer, %image, suppressed, "an image could not be fetched: {error:#}");
                 }
             }
         }

@@ -134,7 +134,7 @@ pub(super) fn prometheus(desk: &Desk) -> String {
         rules.iter().map(|(rule, hits)| (format!(",route=\"{}\"", rule.name), *hits)).collect();
     family("route_hits", "counter", &hits);
     family("route_default_hits", "counter", &[(String::new(), defaults)]);
-    let of_listeners = |count: fn(&marram_agent::Counts) -> &AtomicU64| -> Vec<_> {
+    let of_listeners = |count: fn(&marram_agent::ListenerCounts) -> &AtomicU64| -> Vec<_> {
         let line = |(listener, counts): (&marram_agent::Listener, _)| {
             (format!(",listener=\"{}\"", listener.name), count(counts).load(Relaxed))
         };

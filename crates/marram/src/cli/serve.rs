@@ -10,7 +10,7 @@ use crate::coordinator::Coordinator;
 use crate::{edge, logging, recorder};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use marram_agent::net::{Stop, cannot_listen};
+use marram_agent::net::{StopSignal, cannot_listen};
 use marram_sandbox::run_soon;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -136,7 +136,7 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::AGENT);
     raise_descriptor_limit();
-    let stop = Stop::on_signals().context("signals cannot be caught")?;
+    let stop = StopSignal::on_signals().context("signals cannot be caught")?;
     if let Some(path) = &arguments.config {
         reload_on_hangup(path.clone(), side, config.agent.routing.clone())
             .context("SIGHUP cannot be caught")?;
@@ -209,7 +209,7 @@ pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::RECORDER);
     raise_descriptor_limit();
-    let stop = Stop::on_signals().context("signals cannot be caught")?;
+    let stop = StopSignal::on_signals().context("signals cannot be caught")?;
     let (client, questions) = recorder::questions();
     let listener = listen_for_operators(config.listen)?;
     let desk = Arc::new(RecorderDesk { client });

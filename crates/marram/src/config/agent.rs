@@ -66,7 +66,7 @@ pub struct Flags {
 #[derive(Clone, Debug)]
 pub struct Config {
     /// For the agent.
-    pub agent: marram_agent::Options,
+    pub agent: marram_agent::AgentOptions,
     /// For its admin API, if it has one.
     pub admin: Option<Admin>,
     /// For its logs.
@@ -99,7 +99,7 @@ impl Config {
         let token = flags
             .token_file
             .map(|path| shared::token(source, &Spanned::new(0..0, path.display().to_string())));
-        let agent = marram_agent::Options {
+        let agent = marram_agent::AgentOptions {
             routing: Routing::new(flags.listen.into_iter().map(listener).collect(), Vec::new())
                 .map_err(|refused| source.complaint(refused.what))?,
             edges: flags.edges.into_iter().map(|edge| edge.0).collect(),
@@ -236,7 +236,7 @@ impl Written {
         }
         let listeners =
             self.listen.into_iter().map(|listen| listen.resolve(source)).collect::<Result<_, _>>()?;
-        let agent = marram_agent::Options {
+        let agent = marram_agent::AgentOptions {
             routing: routes::routing(source, listeners, &self.route)?,
             edges: self.edges.into_iter().map(|edge| edge.0).collect(),
             servers: routes::servers(self.servers),

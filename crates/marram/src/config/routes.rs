@@ -2,7 +2,7 @@
 
 use super::source::{Problem, Source};
 use super::units::{Name, Peer, Time};
-use marram_agent::{FLOWS_MAX, IDLE, Listener, Routing, Server, websocket::is_origin};
+use marram_agent::{FLOWS_MAX, IDLE, Listener, Routing, ServerSettings, websocket::is_origin};
 use marram_session::agent::routes::{
     BadPrefix, RouteAction, RouteError, RouteProtocol, RouteRule, ServerName,
 };
@@ -322,15 +322,17 @@ impl<'de> Visitor<'de> for ServerReader {
 }
 
 /// The servers of a table.
-pub(super) fn servers(written: BTreeMap<Name, WrittenServer>) -> Vec<Server> {
-    let server =
-        |(name, WrittenServer { peer, proxy_protocol })| Server { proxy_protocol, ..server(name, peer) };
+pub(super) fn servers(written: BTreeMap<Name, WrittenServer>) -> Vec<ServerSettings> {
+    let server = |(name, WrittenServer { peer, proxy_protocol })| ServerSettings {
+        proxy_protocol,
+        ..server(name, peer)
+    };
     written.into_iter().map(server).collect()
 }
 
 /// One server.
-pub(super) fn server(name: Name, peer: Peer) -> Server {
-    Server { name: name.0, address: peer.address.0, datagrams: peer.datagrams, proxy_protocol: false }
+pub(super) fn server(name: Name, peer: Peer) -> ServerSettings {
+    ServerSettings { name: name.0, address: peer.address.0, datagrams: peer.datagrams, proxy_protocol: false }
 }
 
 fn protocol(text: &str) -> Result<RouteProtocol, String> {

@@ -4,7 +4,7 @@
 use super::http::Store;
 use super::{View, http};
 use crate::edge::{AdminClient, Answered};
-use marram_agent::net::Limiter;
+use marram_agent::net::LogLimiter;
 use marram_edge::control::{ControlAnswer, ControlRequest};
 use marram_edge::coordinator::{
     Ask, AskAnswer, CoordinatorClient, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Parts,
@@ -81,7 +81,7 @@ pub(super) fn start(
             leaving: None,
             wake_ns: 0,
             changed: true,
-            lines: [(); 3].map(|()| Limiter::new(began)),
+            lines: [(); 3].map(|()| LogLimiter::new(began)),
         };
         LocalSet::new().block_on(&runtime, link.run(receiver));
     };
@@ -157,7 +157,7 @@ struct Link {
     /// Whether others are to be shown anew.
     changed: bool,
     /// For errors, warnings, news.
-    lines: [Limiter; 3],
+    lines: [LogLimiter; 3],
 }
 
 impl Link {
@@ -259,11 +259,11 @@ impl Link {
             // Edges that come and go, and a store that does, can have much said.
             let limiter = self.lines.get_mut(usize::from(level));
             let passed = limiter.map_or(Some(None), |limiter| limiter.pass(Instant::now()));
-            let Some(swallowed) = passed else { continue };
+            let Some(suppressed) = passed else { continue };
             match level {
-                0 => tracing::error!(swallowed, "{text}"),
-                1 => tracing::warn!(swallowed, "{text}"),
-                2 => tracing::info!(swallowed, "{text}"),
+                0 => tracing::error!(suppressed, "{text}"),
+                1 => tracing::warn!(suppressed, "{text}"),
+                2 => tracing::info!(suppressed, "{text}"),
                 _ => tracing::debug!("{text}"),
             }
         }

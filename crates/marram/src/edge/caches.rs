@@ -2,7 +2,7 @@
 
 use super::origin::{Fetched, Origins, Wish};
 use bytes::Bytes;
-use marram_agent::net::Limiter;
+use marram_agent::net::LogLimiter;
 use marram_edge::{
     api::{Counter, Label},
     cache::{Cache, CachePolicy, CacheRead},
@@ -35,7 +35,7 @@ pub(super) struct Caches {
     shards: u64,
     lives: u64,
     started: Instant,
-    complaints: Limiter,
+    complaints: LogLimiter,
 }
 
 impl Caches {
@@ -45,7 +45,7 @@ impl Caches {
     }
 
     pub(super) fn new(shards: u64, waker: Arc<mio::Waker>) -> Self {
-        let (started, complaints) = (Instant::now(), Limiter::new(Instant::now()));
+        let (started, complaints) = (Instant::now(), LogLimiter::new(Instant::now()));
         Self { shelves: BTreeMap::new(), origins: None, waker, shards, lives: 0, started, complaints }
     }
 
@@ -159,9 +159,9 @@ impl Caches {
     }
 
     fn complain(&mut self, app: &str, key: &Bytes, why: &str) {
-        if let Some(swallowed) = self.complaints.pass(Instant::now()) {
+        if let Some(suppressed) = self.complaints.pass(Instant::now()) {
             let key = String::from_utf8_lossy(key);
-            warn!(app, %key, swallowed, "an object for the cache cannot be had: {why}");
+            warn!(app, %key, suppressed, "an object for the cache cannot be had: {why}");
         }
     }
 

@@ -18,7 +18,7 @@ use super::{
 };
 use anyhow::Context;
 use bytes::Bytes;
-use marram_agent::net::Limiter;
+use marram_agent::net::LogLimiter;
 use marram_edge::{
     api::{CellError, Counter, Label, RecordRequest, SchedulingParams, ShardInput},
     cache::CachePolicy,
@@ -183,7 +183,7 @@ pub(super) struct Executor {
     is_behind: bool,
     sealer: Worker<(), Answer>,
     prints: Prints,
-    complaints: Limiter,
+    complaints: LogLimiter,
     /// Whether a cell may have to be started ahead of its client.
     stocking: bool,
     /// When to look again at what is kept ahead, and at the machine's memory.
@@ -202,11 +202,11 @@ impl Executor {
             format!("cannot use the image cache {}: make it writable", setup.images().display())
         })?;
         let cells = Cells::new(CellsConfig { slots: setup.cells_max, ..CellsConfig::default() })
-            .context("cannot make room for cells: lower cells_max, or raise vm.max_map_count")?
+            .context("cannot reserve the cell pool: lower cells_max, or raise vm.max_map_count")?
             .with_keys(setup.keyring()?);
         // The compiler of what stands beside long-lived cells ran once, and will not again.
         crate::memory::give_back();
-        info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "room for cells");
+        info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "cell pool ready");
         let desk = Desk { images, recordings: setup.recordings(), arriving: BTreeMap::new() };
         let caches = Caches::new(u64::from(setup.shards), Arc::clone(&waker));
         let worker = Worker::start("worker", run_long, desk, Arc::clone(&waker))?;
@@ -228,7 +228,7 @@ impl Executor {
             is_behind: false,
             sealer,
             prints: Prints::default(),
-            complaints: Limiter::new(Instant::now()),
+            complaints: LogLimiter::new(Instant::now()),
             stocking: false,
             tend_at: Instant::now() + TEND_EVERY,
             is_short: pressure::is_short,
@@ -311,9 +311,9 @@ impl Executor {
             self.was_short = true;
             self.reclaims += 1;
             self.stocking = false;
-            if let Some(swallowed) = self.complaints.pass(now) {
+            if let Some(suppressed) = self.complaints.pass(now) {
                 let what = "the machine is short of memory: gave up what was kept ahead of clients";
-                warn!(cells, slots, images, swallowed, "{what}");
+                warn!(cells, slots, images, suppressed, "{what}");
             }
         } else {
             self.was_short = false;
@@ -821,9 +821,9 @@ impl Executor {
                     warn!(image = %hash, "an image was compiled again: {fault}");
                 }
                 if let Err(error) = self.cells.prepare(&image)
-                    && let Some(swallowed) = self.complaints.pass(Instant::now())
+                    && let Some(suppressed) = self.complaints.pass(Instant::now())
                 {
-                    warn!(image = %hash, %error, swallowed, "an image cannot be mapped ahead of its first cell");
+                    warn!(image = %hash, %error, suppressed, "an image cannot be mapped ahead of its first cell");
                 }
                 if self.deployed.values().any(|deployed| *deployed == hash) {
                     self.cells.expect(&image);
@@ -833,8 +833,8 @@ impl Executor {
                 waiting.into_iter().for_each(|(cell, beginning)| self.begin(cell, hash, beginning, inputs));
             }
             Err(error) => {
-                if let Some(swallowed) = self.complaints.pass(Instant::now()) {
-                    warn!(image = %hash, %error, swallowed, "an image cannot be loaded");
+                if let Some(suppressed) = self.complaints.pass(Instant::now()) {
+                    warn!(image = %hash, %error, suppressed, "an image cannot be loaded");
                 }
                 let error = CellError { code: Code::UnknownImage, reason: error.to_string() };
                 for (cell, beginning) in waiting {

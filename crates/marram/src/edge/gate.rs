@@ -5,8 +5,8 @@
 use super::Options;
 use anyhow::Context;
 use marram_agent::{
-    self as agent, Reach,
-    net::{Security, Stop, Stopper, random},
+    self as agent, EdgeTransport,
+    net::{Security, StopSignal, Stopper, random},
 };
 use marram_sandbox::run_soon;
 use marram_wire::id::HostId;
@@ -42,7 +42,7 @@ impl Gate {
             return Ok(None);
         }
         let (sender, sockets) = sync_channel(WAITING_MAX);
-        let own = Reach::Own(Box::new(move |shard| {
+        let own = EdgeTransport::Own(Box::new(move |shard| {
             let (ours, theirs) = UnixStream::pair()?;
             ours.set_nonblocking(true)?;
             theirs.set_nonblocking(true)?;
@@ -54,18 +54,18 @@ impl Gate {
             }
             Ok(mio::net::UnixStream::from_std(ours))
         }));
-        let reach = match &options.gate_edges[..] {
+        let transport = match &options.gate_edges[..] {
             [] => own,
             edges => {
                 let token = options.gate_token.clone().or_else(|| options.security.token.clone());
                 let security = Security { token, ..options.security.clone() };
-                agent::reach(&security, edges).context("[gates]")?
+                agent::edge_transport(&security, edges).context("[gates]")?
             }
         };
-        let host = reach.host().map_or_else(|| random().map(HostId), Ok)?;
-        let (stop, stopper) = Stop::pair()?;
+        let host = transport.host().map_or_else(|| random().map(HostId), Ok)?;
+        let (stop, stopper) = StopSignal::pair()?;
         let mut agent = agent::prepare(
-            &agent::Options {
+            &agent::AgentOptions {
                 routing: options.routing.clone(),
                 edges: Vec::new(),
                 servers: options.servers.clone(),
@@ -73,7 +73,7 @@ impl Gate {
                 timeouts: options.timeouts.clone(),
             },
             stop,
-            reach,
+            transport,
         )?;
         thread::Builder::new().name("gate".into()).spawn(move || {
             run_soon();

@@ -32,8 +32,8 @@ pub use witness::{Answered, Coordinating};
 
 use crate::keys::Key;
 use marram_agent::{
-    Routing, Server, Timeouts,
-    net::{Security, Stop},
+    Routing, ServerSettings, Timeouts,
+    net::{Security, StopSignal},
 };
 use marram_edge::api::Grant;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -63,7 +63,7 @@ pub struct Options {
     /// Where peers without an agent come in, and which app each is for.
     pub routing: Routing,
     /// Servers that this edge connects to itself.
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerSettings>,
     /// Where sessions of the gates and of those servers run, `host:port` each; on this edge if empty.
     pub gate_edges: Vec<String>,
     /// What the gates show those edges, if it is not [`Security::token`].
@@ -168,7 +168,7 @@ pub fn run_supervisor(
     fetch: Option<Fetch>,
     coordinating: Option<Coordinating>,
 ) -> anyhow::Result<()> {
-    supervisor::Supervisor::new(options, admin, (fetch, coordinating), Stop::on_signals()?)?.run()
+    supervisor::Supervisor::new(options, admin, (fetch, coordinating), StopSignal::on_signals()?)?.run()
 }
 
 /// Runs a shard process, for the hidden command `marram shard`: the supervisor starts it with a socket as its standard

@@ -8,7 +8,7 @@ use super::{
 use crate::logging::{self, Receiver};
 use anyhow::Context;
 use bytes::Bytes;
-use marram_agent::net::{Passage, Security};
+use marram_agent::net::{IpcChannel, Security};
 use marram_edge::api::FromShard;
 use mio::{Interest, Registry, Token, net::UnixStream};
 use std::{
@@ -29,7 +29,7 @@ const MATURE: Duration = Duration::from_secs(5);
 
 struct Running {
     child: Child,
-    passage: Passage,
+    passage: IpcChannel,
     since: Instant,
 }
 
@@ -104,7 +104,7 @@ impl Process {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .context("cannot start this program again")?;
-        let mut passage = Passage::new(ours);
+        let mut passage = IpcChannel::new(ours);
         let lines = self.lines.as_ref().map(|lines| lines.sender()).transpose()?;
         passage.send(&self.setup, lines);
         Ok(Running { child, passage, since: now })

@@ -1,4 +1,4 @@
-//! What supervisor and shard processes say to each other, as bodies of [`marram_agent::net::Passage`] messages.
+//! What supervisor and shard processes say to each other, as bodies of [`marram_agent::net::IpcChannel`] messages.
 //!
 //! ```text
 //! to a shard   := 0 | setup, with where its log lines go   or   1 | marram_edge's ToShard   or   2 | TLS (1) | id of the gate that it comes from, if any (1 or 17), with a descriptor

@@ -9,9 +9,10 @@ use super::{
 use crate::logging;
 use anyhow::{Context, bail};
 use marram_agent::net::{
-    AgentDoor, EdgeDoor, Happened, Limiter, Lull, Passage, Socket, Table, Wire, WireError, random, token,
+    IdleTasks, IpcChannel, LogLimiter, Socket, Wire, WireAcceptor, WireConnector, WireError, WireEvent,
+    WireTable, random, token,
 };
-use marram_agent::{Begun, Reach, Reacher, parse_edges};
+use marram_agent::{Dialing, EdgeTransport, EndpointDialer, parse_edges};
 use marram_edge::{
     api::{Counted, FromShard, Now, ShardInput, ShardOutput, ShardWireId, Target, ToShard},
     shard::Shard,
@@ -58,13 +59,13 @@ enum Origin {
 /// Everything that a shard process holds.
 struct Process {
     poll: Poll,
-    passage: Passage,
+    passage: IpcChannel,
     shard: Shard,
     executor: Executor,
-    door: EdgeDoor,
+    acceptor: WireAcceptor,
     /// To edges whose sessions this one stands by for.
-    reacher: Option<Reacher>,
-    table: Table<Origin>,
+    dialer: Option<EndpointDialer>,
+    table: WireTable<Origin>,
     inputs: VecDeque<ShardInput>,
     outs: Vec<ShardOutput>,
     started: Instant,
@@ -75,8 +76,8 @@ struct Process {
     /// A handler that may be long waits for the poll.
     looks: bool,
     wake_at: Option<u64>,
-    lull: Lull,
-    failures: Limiter,
+    idle_tasks: IdleTasks,
+    failures: LogLimiter,
 }
 
 /// Runs a shard over the socket that is standard input, until the supervisor is gone.
@@ -98,15 +99,15 @@ pub(super) fn run() -> anyhow::Result<()> {
     socket
         .set_nonblocking(true)
         .context("standard input is no socket: `marram shard` is started by `marram edge`, not by hand")?;
-    let mut passage = Passage::new(UnixStream::from_std(socket));
+    let mut passage = IpcChannel::new(UnixStream::from_std(socket));
     let mut poll = Poll::new()?;
-    poll.registry().register(passage.socket(), token::BOSS, Interest::READABLE | Interest::WRITABLE)?;
+    poll.registry().register(passage.socket(), token::CONTROL, Interest::READABLE | Interest::WRITABLE)?;
     let Some(setup) = wait_for_setup(&mut poll, &mut passage)? else { return Ok(()) };
     Process::new(poll, passage, &setup)?.run()
 }
 
 /// `None` if the supervisor is gone already.
-fn wait_for_setup(poll: &mut Poll, passage: &mut Passage) -> anyhow::Result<Option<Setup>> {
+fn wait_for_setup(poll: &mut Poll, passage: &mut IpcChannel) -> anyhow::Result<Option<Setup>> {
     let mut events = Events::with_capacity(8);
     loop {
         let open = passage.read()?;
@@ -130,25 +131,25 @@ fn wait_for_setup(poll: &mut Poll, passage: &mut Passage) -> anyhow::Result<Opti
 }
 
 impl Process {
-    fn new(poll: Poll, passage: Passage, setup: &Setup) -> anyhow::Result<Self> {
+    fn new(poll: Poll, passage: IpcChannel, setup: &Setup) -> anyhow::Result<Self> {
         let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
-        let reacher = match &setup.standby[..] {
+        let dialer = match &setup.standby[..] {
             [] => None,
             names => {
-                let reach = Reach::Edges {
-                    door: AgentDoor::new(&setup.standby_security()).context("[standby]")?,
+                let transport = EdgeTransport::Edges {
+                    connector: WireConnector::new(&setup.standby_security()).context("[standby]")?,
                     edges: parse_edges(names).context("[standby] edges")?,
                 };
-                Some(Reacher::new(reach, &[], Arc::clone(&waker))?)
+                Some(EndpointDialer::new(transport, &[], Arc::clone(&waker))?)
             }
         };
         let at = Instant::now();
         Ok(Self {
             shard: Shard::new(DomainSecret::from_material(&setup.secret), random()?),
             executor: Executor::start(setup, waker)?,
-            door: EdgeDoor::new(&setup.security())?,
-            reacher,
-            table: Table::new(setup.handshake(), true),
+            acceptor: WireAcceptor::new(&setup.security())?,
+            dialer,
+            table: WireTable::new(setup.handshake(), true),
             inputs: VecDeque::new(),
             outs: Vec::new(),
             started: at,
@@ -157,8 +158,8 @@ impl Process {
             spent: Duration::ZERO,
             looks: false,
             wake_at: None,
-            lull: Lull::default(),
-            failures: Limiter::new(at),
+            idle_tasks: IdleTasks::default(),
+            failures: LogLimiter::new(at),
             poll,
             passage,
         })
@@ -177,7 +178,7 @@ impl Process {
             for event in &events {
                 match (event.token(), token::split(event.token())) {
                     (token::WAKER, _) => {}
-                    (token::BOSS, _) => open = self.read_passage()?,
+                    (token::CONTROL, _) => open = self.read_passage()?,
                     (_, (_, number)) => self.table.on_event(number, event),
                 }
             }
@@ -188,7 +189,7 @@ impl Process {
             self.executor.tend(self.at);
             self.executor.part_with_memory();
             let is_quiet = !worked && events.is_empty() && !self.executor.is_parting();
-            if self.lull.is_now(self.executor.is_stocking(), is_quiet, self.at) && !self.is_busy() {
+            if self.idle_tasks.is_now(self.executor.is_stocking(), is_quiet, self.at) && !self.is_busy() {
                 self.executor.stock_one();
             }
             self.passage.flush()?;
@@ -216,7 +217,7 @@ impl Process {
         let wake = self.wake_at.map(|at| self.started + Duration::from_nanos(at));
         let next = [wake, self.table.deadline()].into_iter().flatten().min();
         let next = next.map(|at| at.saturating_duration_since(Instant::now()));
-        [next, self.lull.timeout()].into_iter().flatten().min()
+        [next, self.idle_tasks.timeout()].into_iter().flatten().min()
     }
 
     /// Takes what there is: what earlier steps led to and what arrived first, so that turns are given with all known who
@@ -284,25 +285,25 @@ impl Process {
             let (id, happened) = self.table.next_happened()?;
             let wire = ShardWireId(id);
             match happened {
-                Happened::Up(Origin::Accepted(peer), Some(verified)) => {
+                WireEvent::Up(Origin::Accepted(peer), Some(verified)) => {
                     let address = peer.map(|peer| peer.to_string());
                     return Some(ShardInput::WireUp { wire, verified, address });
                 }
-                Happened::Up(Origin::Accepted(peer), None) => {
+                WireEvent::Up(Origin::Accepted(peer), None) => {
                     debug_assert!(false, "nothing was verified of the agent at {peer:?}");
                     self.table.close(id);
                 }
-                Happened::Up(Origin::Dialled(target), _) => {
+                WireEvent::Up(Origin::Dialled(target), _) => {
                     return Some(ShardInput::Dialled { wire, target });
                 }
-                Happened::Frame(frame) => return Some(ShardInput::Frame { wire, frame }),
-                Happened::Down { error, stood: false, meta: Origin::Dialled(target) } => {
+                WireEvent::Frame(frame) => return Some(ShardInput::Frame { wire, frame }),
+                WireEvent::Down { error, stood: false, meta: Origin::Dialled(target) } => {
                     return Some(ShardInput::DialFailed { target, reason: error.to_string() });
                 }
-                Happened::Down { stood: true, meta: Origin::Dialled(_), .. } => {
+                WireEvent::Down { stood: true, meta: Origin::Dialled(_), .. } => {
                     return Some(ShardInput::WireDown { wire });
                 }
-                Happened::Down { error, stood, meta: Origin::Accepted(peer) } => {
+                WireEvent::Down { error, stood, meta: Origin::Accepted(peer) } => {
                     self.log_end(&error, stood, peer);
                     if stood {
                         return Some(ShardInput::WireDown { wire });
@@ -317,9 +318,9 @@ impl Process {
         match error {
             WireError::Closed | WireError::Io(_) if stood => debug!(%peer, %error, "wire closed"),
             _ => {
-                if let Some(swallowed) = self.failures.pass(self.at) {
+                if let Some(suppressed) = self.failures.pass(self.at) {
                     let what = if stood { "wire failed" } else { "wire refused" };
-                    warn!(%peer, %error, swallowed, "{what}");
+                    warn!(%peer, %error, suppressed, "{what}");
                 }
             }
         }
@@ -348,9 +349,9 @@ impl Process {
                 }
                 (ToProcess::Wire { tls, gate }, Some(descriptor)) => self.take_wire(descriptor, tls, gate),
                 (ToProcess::Wire { .. }, None) => {
-                    if let Some(swallowed) = self.failures.pass(self.at) {
+                    if let Some(suppressed) = self.failures.pass(self.at) {
                         warn!(
-                            swallowed,
+                            suppressed,
                             "a connection was lost on the way from the supervisor: is this process out of descriptors?"
                         );
                     }
@@ -368,10 +369,10 @@ impl Process {
             let stream = TcpStream::from_std(descriptor.into());
             let peer = stream.peer_addr().ok();
             let socket = Socket::tcp(stream).map_err(WireError::from);
-            (peer, socket.and_then(|socket| self.door.accept(socket, tls)))
+            (peer, socket.and_then(|socket| self.acceptor.accept(socket, tls)))
         };
         if self.table.handshakes() >= HANDSHAKES_MAX {
-            return self.log_end(&WireError::Crowded, false, peer);
+            return self.log_end(&WireError::TooMany, false, peer);
         }
         let inserted = wire.and_then(|wire| {
             let token = |id| token::token(WIRE, id);
@@ -384,7 +385,7 @@ impl Process {
     }
 
     fn dial(&mut self, target: Target) {
-        if let Some(wire) = self.reacher.as_ref().and_then(|reacher| reacher.wire(target).transpose()) {
+        if let Some(wire) = self.dialer.as_ref().and_then(|dialer| dialer.wire(target).transpose()) {
             self.dialled(target, wire);
         }
     }
@@ -402,8 +403,8 @@ impl Process {
 
     /// Takes wires that waited for names.
     fn take_resolved(&mut self) {
-        while let Some(begun) = self.reacher.as_ref().and_then(Reacher::next_begun) {
-            if let Begun::Wire(target, wire) = begun {
+        while let Some(begun) = self.dialer.as_ref().and_then(EndpointDialer::next_dialed) {
+            if let Dialing::Wire(target, wire) = begun {
                 self.dialled(target, wire.map(|wire| *wire));
             }
         }

@@ -16,7 +16,8 @@ use super::{
 use crate::logging::{self, Receiver};
 use anyhow::{Context, ensure};
 use marram_agent::net::{
-    Answer, EdgeDoor, Limiter, NotUnderstood, Preamble, Stop, Verdict, cannot_listen, token,
+    LogLimiter, NotUnderstood, Preamble, PreambleAnswer, PreambleVerdict, StopSignal, WireAcceptor,
+    cannot_listen, token,
 };
 use marram_edge::{
     api::FromShard,
@@ -51,7 +52,7 @@ pub(super) struct Supervisor {
     control: Control,
     outs: Vec<control::ControlOutput>,
     messages: Vec<FromShard>,
-    door: EdgeDoor,
+    acceptor: WireAcceptor,
     listeners: Vec<TcpListener>,
     lobby: Lobby,
     processes: Vec<Process>,
@@ -62,10 +63,10 @@ pub(super) struct Supervisor {
     overdue: VecDeque<(Instant, u64)>,
     next_tag: u64,
     gate: Option<Gate>,
-    rejections: Limiter,
-    accept_errors: Limiter,
+    rejections: LogLimiter,
+    accept_errors: LogLimiter,
     /// For what control and shards say: errors, warnings, news.
-    notes: [Limiter; 3],
+    notes: [LogLimiter; 3],
     stop: UnixStream,
     stops: usize,
     drain_limit: Duration,
@@ -86,18 +87,18 @@ impl Supervisor {
         options: &Options,
         admin: AdminChannel,
         (fetch, coordinating): (Option<Fetch>, Option<Coordinating>),
-        stop: Stop,
+        stop: StopSignal,
     ) -> anyhow::Result<Self> {
         ensure!(options.secret.len() >= 16, "the edge's secret has less than 16 bytes: give it a longer one");
         recordings::prepare(&options.recordings).with_context(|| {
             format!("cannot use {} for recordings: make it writable", options.recordings.display())
         })?;
-        let security = EdgeDoor::complete(&options.security)?;
+        let security = WireAcceptor::complete(&options.security)?;
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), token::WAKER)?;
         admin.waker.set(waker).ok().context("this admin channel serves another supervisor already")?;
         let mut stop = UnixStream::from_std(stop.receiver);
-        poll.registry().register(&mut stop, token::BOSS, Interest::READABLE)?;
+        poll.registry().register(&mut stop, token::CONTROL, Interest::READABLE)?;
         let now = Instant::now();
         let shards = shards(options);
         let token = |shard: u8| token::token(SHARD, shard.into());
@@ -124,7 +125,7 @@ impl Supervisor {
             control,
             outs: Vec::new(),
             messages: Vec::new(),
-            door: EdgeDoor::new(&security)?,
+            acceptor: WireAcceptor::new(&security)?,
             listeners: listen(options, &poll)?,
             lobby: Lobby::new(options.limits.handshake, options.limits.half_open_max),
             processes: (0..shards)
@@ -137,9 +138,9 @@ impl Supervisor {
             replies: BTreeMap::new(),
             overdue: VecDeque::new(),
             next_tag: FIRST_TAG,
-            rejections: Limiter::new(now),
-            accept_errors: Limiter::new(now),
-            notes: [(); 3].map(|()| Limiter::new(now)),
+            rejections: LogLimiter::new(now),
+            accept_errors: LogLimiter::new(now),
+            notes: [(); 3].map(|()| LogLimiter::new(now)),
             stop,
             stops: 0,
             drain_limit: options.limits.drain,
@@ -200,7 +201,7 @@ impl Supervisor {
         let index = usize::try_from(number).expect("64-bit machines only");
         match (token, kind) {
             (token::WAKER, _) => self.woken(),
-            (token::BOSS, _) => self.stopping(),
+            (token::CONTROL, _) => self.stopping(),
             (_, LISTENER) => self.accept(index),
             (_, SHARD) => self.read_process(index),
             _ => {
@@ -238,8 +239,8 @@ impl Supervisor {
                 Ok((stream, peer)) => self.enter(stream, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    if let Some(swallowed) = self.accept_errors.pass(self.now) {
-                        warn!(%error, swallowed, "cannot take a connection");
+                    if let Some(suppressed) = self.accept_errors.pass(self.now) {
+                        warn!(%error, suppressed, "cannot take a connection");
                     }
                     return;
                 }
@@ -249,9 +250,9 @@ impl Supervisor {
         let token = token::token(LISTENER, index as u64);
         let again = self.poll.registry().reregister(&mut self.listeners[index], token, Interest::READABLE);
         if let Err(error) = again
-            && let Some(swallowed) = self.accept_errors.pass(self.now)
+            && let Some(suppressed) = self.accept_errors.pass(self.now)
         {
-            warn!(%error, swallowed, "a listener cannot be watched");
+            warn!(%error, suppressed, "a listener cannot be watched");
         }
     }
 
@@ -273,15 +274,15 @@ impl Supervisor {
             }
             Outcome::Introduced(Introduced { mut stream, peer, preamble: Err(why) }) => {
                 // Whether it can still be told does not matter: it is closed now.
-                let _ = stream.write(&Answer::new(Verdict::Version).encode());
+                let _ = stream.write(&PreambleAnswer::new(PreambleVerdict::Version).encode());
                 self.rejected(peer, rejection(Rejected::NotUnderstood(why)));
             }
         }
     }
 
     fn rejected(&mut self, peer: SocketAddr, why: &str) {
-        if let Some(swallowed) = self.rejections.pass(self.now) {
-            warn!(%peer, why, swallowed, "connection refused");
+        if let Some(suppressed) = self.rejections.pass(self.now) {
+            warn!(%peer, why, suppressed, "connection refused");
         }
     }
 
@@ -291,13 +292,13 @@ impl Supervisor {
         };
         let loopback = local(stream.local_addr()) && local(stream.peer_addr());
         let index = usize::from(preamble.shard) % self.processes.len();
-        let verdict = match self.door.judge(preamble, loopback) {
-            Verdict::Welcome if !self.processes[index].has_room() => Verdict::Busy,
+        let verdict = match self.acceptor.judge(preamble, loopback) {
+            PreambleVerdict::Welcome if !self.processes[index].has_room() => PreambleVerdict::Busy,
             verdict => verdict,
         };
-        let answer = Answer::new(verdict);
+        let answer = PreambleAnswer::new(verdict);
         let told = stream.write(&answer.encode());
-        if verdict != Verdict::Welcome {
+        if verdict != PreambleVerdict::Welcome {
             return self.rejected(peer, &format!("{answer}"));
         }
         if told.is_ok() {
@@ -337,7 +338,7 @@ impl Supervisor {
     }
 
     fn stopping(&mut self) {
-        let wishes = Stop::take(&mut self.stop, self.stops);
+        let wishes = StopSignal::take(&mut self.stop, self.stops);
         if wishes > 0 && self.stops == 0 {
             self.begin_drain(Duration::ZERO);
             self.step(control::ControlInput::Request {
@@ -419,11 +420,11 @@ impl Supervisor {
     /// Guests and agents can have shards say much: each level has a limit of its own, but for what is for programs.
     fn log(&mut self, level: u8, text: &str) {
         let limiter = self.notes.get_mut(usize::from(level));
-        let Some(swallowed) = limiter.map_or(Some(None), |limiter| limiter.pass(self.now)) else { return };
+        let Some(suppressed) = limiter.map_or(Some(None), |limiter| limiter.pass(self.now)) else { return };
         match level {
-            0 => error!(swallowed, "{text}"),
-            1 => warn!(swallowed, "{text}"),
-            2 => info!(swallowed, "{text}"),
+            0 => error!(suppressed, "{text}"),
+            1 => warn!(suppressed, "{text}"),
+            2 => info!(suppressed, "{text}"),
             _ => debug!("{text}"),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Redirect;
 use anyhow::{Context, bail};
-use marram_preload::rules::{Place, Protocol, Rule};
+use marram_preload::rules::{Protocol, Rule, SocketEndpoint};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -22,8 +22,9 @@ pub(super) fn resolve(redirects: &[Redirect]) -> anyhow::Result<Vec<Rule>> {
                     address.ip()
                 );
             }
-            let destination = Place::new(address.ip(), address.port());
-            let rule = Rule { protocol: *protocol, destination, via: Place::new(via.ip(), via.port()) };
+            let destination = SocketEndpoint::new(address.ip(), address.port());
+            let rule =
+                Rule { protocol: *protocol, destination, via: SocketEndpoint::new(via.ip(), via.port()) };
             let same = |other: &&Rule| (other.protocol, other.destination) == (*protocol, destination);
             match rules.iter().find(same) {
                 None => rules.push(rule),

@@ -4,7 +4,7 @@
 use super::file::{self, Broken};
 use anyhow::Context;
 use bytes::BytesMut;
-use marram_agent::net::Limiter;
+use marram_agent::net::LogLimiter;
 use marram_session::recorder::FileOperation;
 use marram_wire::{frame::Frame, id::SessionId};
 use std::{
@@ -81,7 +81,7 @@ pub(super) struct Disk {
     figures: Arc<Figures>,
     /// Sessions of which something was left out: their files hold an older state until they are begun anew.
     behind: BTreeSet<SessionId>,
-    limiter: Limiter,
+    limiter: LogLimiter,
 }
 
 /// About what a frame takes, in bytes.
@@ -105,11 +105,11 @@ impl Disk {
             open: BTreeMap::new(),
             broken: BTreeSet::new(),
             figures: Arc::clone(&figures),
-            limiter: Limiter::new(now),
+            limiter: LogLimiter::new(now),
         };
         let of_thread = Arc::clone(&queue);
         thread::Builder::new().name("disk".into()).spawn(move || writer.run(&of_thread))?;
-        Ok(Self { queue, figures, behind: BTreeSet::new(), limiter: Limiter::new(now) })
+        Ok(Self { queue, figures, behind: BTreeSet::new(), limiter: LogLimiter::new(now) })
     }
 
     pub(super) fn figures(&self) -> &Figures {
@@ -131,8 +131,8 @@ impl Disk {
             other => {
                 self.behind.insert(session);
                 self.figures.skipped.fetch_add(1, Ordering::Relaxed);
-                if let Some(swallowed) = self.limiter.pass(now) {
-                    warn!(%session, swallowed, "the disk is slow: a session goes on in memory alone until its next checkpoint");
+                if let Some(suppressed) = self.limiter.pass(now) {
+                    warn!(%session, suppressed, "the disk is slow: a session goes on in memory alone until its next checkpoint");
                 }
                 // What it has is an older state, which is good as such, unless another history was to replace it.
                 match other {
@@ -206,7 +206,7 @@ struct Writer {
     /// Sessions whose file could not be written: it is gone until it is begun anew.
     broken: BTreeSet<SessionId>,
     figures: Arc<Figures>,
-    limiter: Limiter,
+    limiter: LogLimiter,
 }
 
 impl Writer {
@@ -310,9 +310,9 @@ impl Writer {
         // Failing too, they are read when the recorder starts again, and hold an older state.
         let _ = fs::remove_file(path(&self.directory, session, NEW));
         let _ = fs::remove_file(path(&self.directory, session, KEPT));
-        if let Some(swallowed) = self.limiter.pass(Instant::now()) {
+        if let Some(suppressed) = self.limiter.pass(Instant::now()) {
             let directory = self.directory.display();
-            error!(%session, %directory, %error, swallowed, "a session cannot be written: it goes on in memory alone until its next checkpoint");
+            error!(%session, %directory, %error, suppressed, "a session cannot be written: it goes on in memory alone until its next checkpoint");
         }
     }
 }
@@ -562,7 +562,7 @@ mod tests {
 
         // A queue that nobody takes from.
         let queue = Arc::new(Queue::default());
-        let (behind, limiter) = (BTreeSet::new(), Limiter::new(now));
+        let (behind, limiter) = (BTreeSet::new(), LogLimiter::new(now));
         let mut disk = Disk { queue: Arc::clone(&queue), figures: Arc::default(), behind, limiter };
         let part = |size: usize| Frame::from(CheckpointPart { channel: 1, bytes: vec![0; size].into() });
         let whole = usize::try_from(QUEUE_MAX).expect("it fits");

@@ -10,7 +10,7 @@ pub use disk::QUEUE_MAX;
 
 use marram_agent::{
     self as agent, Timeouts,
-    net::{Security, Stop},
+    net::{Security, StopSignal},
 };
 use marram_wire::seal::KeeperKey;
 use std::{path::PathBuf, time::Duration};
@@ -55,7 +55,7 @@ pub fn questions() -> (Client, Questions) {
 ///
 /// # Errors
 /// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
-pub fn run(options: &Options, questions: Questions, stop: Stop) -> anyhow::Result<()> {
-    let reach = agent::reach(&options.security, &options.edges)?;
-    shell::Shell::new(options, questions, stop, reach)?.run()
+pub fn run(options: &Options, questions: Questions, stop: StopSignal) -> anyhow::Result<()> {
+    let transport = agent::edge_transport(&options.security, &options.edges)?;
+    shell::Shell::new(options, questions, stop, transport)?.run()
 }

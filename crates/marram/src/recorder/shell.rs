@@ -6,8 +6,8 @@ use super::{
     disk::{self, Disk},
 };
 use marram_agent::{
-    Begun, EdgeReports, Reach, Reacher,
-    net::{Clock, Happened, Limiter, Stop, Table, Wire, nanos, random, token},
+    Dialing, EdgeReports, EdgeTransport, EndpointDialer,
+    net::{Clock, LogLimiter, StopSignal, Wire, WireEvent, WireTable, nanos, random, token},
 };
 use marram_session::{
     agent::{Target, WireId},
@@ -33,14 +33,14 @@ pub(super) struct Shell {
     recorder: Recorder,
     outs: Vec<RecorderOutput>,
     inputs: VecDeque<RecorderInput>,
-    reacher: Reacher,
-    table: Table<Target>,
+    dialer: EndpointDialer,
+    table: WireTable<Target>,
     disk: Option<Disk>,
     refused_files: u64,
     questions: Questions,
     edges: EdgeReports,
-    refusals: Limiter,
-    recalls: Limiter,
+    refusals: LogLimiter,
+    recalls: LogLimiter,
     clock: Clock,
     wake_at: Option<u64>,
     stop: UnixStream,
@@ -71,19 +71,19 @@ impl Shell {
     pub(super) fn new(
         options: &Options,
         questions: Questions,
-        stop: Stop,
-        reach: Reach,
+        stop: StopSignal,
+        transport: EdgeTransport,
     ) -> anyhow::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), token::WAKER)?);
         let mut stop = UnixStream::from_std(stop.receiver);
-        poll.registry().register(&mut stop, token::BOSS, Interest::READABLE)?;
-        let reacher = Reacher::new(reach, &[], Arc::clone(&waker))?;
+        poll.registry().register(&mut stop, token::CONTROL, Interest::READABLE)?;
+        let dialer = EndpointDialer::new(transport, &[], Arc::clone(&waker))?;
         // Set once: there is one loop.
         let _ = questions.waker.set(waker);
         let now = Instant::now();
-        let edges = EdgeReports::new(reacher.edges(), now);
-        let mut recorder = Recorder::new(config(options, reacher.edges().len())?, 0, random()?);
+        let edges = EdgeReports::new(dialer.edges(), now);
+        let mut recorder = Recorder::new(config(options, dialer.edges().len())?, 0, random()?);
         let (mut disk, mut refused_files) = (None, 0);
         if let Some(directory) = &options.directory {
             refused_files = disk::load(directory, |session, frames| recorder.restore(0, session, frames))?;
@@ -93,15 +93,15 @@ impl Shell {
             recorder,
             outs: Vec::new(),
             inputs: VecDeque::new(),
-            reacher,
+            dialer,
             // It always reads: an edge that waits to be read from may not read either.
-            table: Table::new(options.timeouts.dial, false),
+            table: WireTable::new(options.timeouts.dial, false),
             disk,
             refused_files,
             questions,
             edges,
-            refusals: Limiter::new(now),
-            recalls: Limiter::new(now),
+            refusals: LogLimiter::new(now),
+            recalls: LogLimiter::new(now),
             clock: Clock::new(now),
             wake_at: Some(0),
             stop,
@@ -114,7 +114,7 @@ impl Shell {
     pub(super) fn run(mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         let mut stops = 0;
-        info!(edges = self.reacher.edges().len(), "recording");
+        info!(edges = self.dialer.edges().len(), "recording");
         while stops == 0 {
             let timeout = self.timeout();
             if !self.clock.wait(&mut self.poll, &mut events, timeout)? {
@@ -123,7 +123,7 @@ impl Shell {
             for event in &events {
                 match (event.token(), token::split(event.token())) {
                     (token::WAKER, _) => self.begun(),
-                    (token::BOSS, _) => stops += Stop::take(&mut self.stop, stops),
+                    (token::CONTROL, _) => stops += StopSignal::take(&mut self.stop, stops),
                     (_, (WIRE, number)) => self.table.on_event(number, event),
                     _ => {}
                 }
@@ -179,12 +179,12 @@ impl Shell {
         let (id, happened) = self.table.next_happened()?;
         let wire = WireId(id);
         Some(match happened {
-            Happened::Up(target, _) => RecorderInput::WireUp { wire, target },
-            Happened::Frame(frame) => RecorderInput::Frame { wire, frame },
-            Happened::Down { error, stood: true, .. } => {
+            WireEvent::Up(target, _) => RecorderInput::WireUp { wire, target },
+            WireEvent::Frame(frame) => RecorderInput::Frame { wire, frame },
+            WireEvent::Down { error, stood: true, .. } => {
                 RecorderInput::WireDown { wire, reason: error.to_string() }
             }
-            Happened::Down { error, stood: false, meta: target } => {
+            WireEvent::Down { error, stood: false, meta: target } => {
                 RecorderInput::DialFailed { target, reason: error.to_string() }
             }
         })
@@ -213,7 +213,7 @@ impl Shell {
     }
 
     fn dial(&mut self, target: Target) {
-        if let Some(wire) = self.reacher.wire(target).transpose() {
+        if let Some(wire) = self.dialer.wire(target).transpose() {
             self.dialled(target, wire);
         }
     }
@@ -230,8 +230,8 @@ impl Shell {
 
     /// Takes what waited for names.
     fn begun(&mut self) {
-        while let Some(begun) = self.reacher.next_begun() {
-            if let Begun::Wire(target, wire) = begun {
+        while let Some(begun) = self.dialer.next_dialed() {
+            if let Dialing::Wire(target, wire) = begun {
                 self.dialled(target, wire.map(|wire| *wire));
             }
         }
@@ -263,15 +263,15 @@ impl Shell {
             }
             RecorderReport::Refused { session, code, reason } => {
                 debug!(event = "refused", %session, ?code, reason, "report");
-                if let Some(swallowed) = self.refusals.pass(now) {
-                    warn!(%session, ?code, %reason, swallowed, "a session is not kept");
+                if let Some(suppressed) = self.refusals.pass(now) {
+                    warn!(%session, ?code, %reason, suppressed, "a session is not kept");
                 }
             }
             RecorderReport::Recalled { session, target, bytes } => {
                 let (edge, shard) = (self.edges.name(*target), target.shard);
                 debug!(event = "recalled", %session, edge, shard, bytes, "report");
-                if let (Some(bytes), Some(swallowed)) = (bytes, self.recalls.pass(now)) {
-                    info!(%session, edge, shard, bytes, swallowed, "a session was recalled");
+                if let (Some(bytes), Some(suppressed)) = (bytes, self.recalls.pass(now)) {
+                    info!(%session, edge, shard, bytes, suppressed, "a session was recalled");
                 }
             }
             RecorderReport::Forgotten { session, lingered } => {

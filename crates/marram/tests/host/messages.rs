@@ -2,7 +2,7 @@
 
 use super::{PATIENCE, accepted, between_ends, lab, patient, settings, support};
 use marram::harness::{Lab, free_address};
-use marram_host::{Client, Connection, Kind, Server};
+use marram_host::{Client, Connection, ConnectionKind, Server};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -30,16 +30,18 @@ fn serve(server: &Server) {
 }
 
 /// Two ends of one session behind `forward`, of these kinds.
-fn ends(client: &Client, server: &Server, kind: Kind) -> (Connection, Connection) {
+fn ends(client: &Client, server: &Server, kind: ConnectionKind) -> (Connection, Connection) {
     let near = patient(client.connect_as("forward", kind).unwrap());
     match kind {
-        Kind::Stream => { &near }.write_all(b"first").unwrap(),
-        Kind::Messages | Kind::Datagrams => near.send(b"first").unwrap(),
+        ConnectionKind::Stream => { &near }.write_all(b"first").unwrap(),
+        ConnectionKind::Messages | ConnectionKind::Datagrams => near.send(b"first").unwrap(),
     }
     let far = accepted(server);
     match far.kind() {
-        Kind::Stream => { &far }.read_exact(&mut [0; 5]).unwrap(),
-        Kind::Messages | Kind::Datagrams => assert_eq!(far.recv().unwrap().unwrap(), b"first"),
+        ConnectionKind::Stream => { &far }.read_exact(&mut [0; 5]).unwrap(),
+        ConnectionKind::Messages | ConnectionKind::Datagrams => {
+            assert_eq!(far.recv().unwrap().unwrap(), b"first")
+        }
     }
     (near, far)
 }
@@ -53,7 +55,7 @@ fn dropped(client: &Client, count: u64) {
     assert_eq!(client.datagrams_dropped(), count);
 }
 
-fn killed_edges_lose_and_repeat_nothing(purpose: &'static str, kind: Kind) {
+fn killed_edges_lose_and_repeat_nothing(purpose: &'static str, kind: ConnectionKind) {
     let mut lab = lab(purpose, 2);
     between_ends(settings(&lab), kind, serve, |client, mut moves| {
         let connection = patient(client.connect_as("forward", kind).unwrap());
@@ -90,22 +92,22 @@ fn killed_edges_lose_and_repeat_nothing(purpose: &'static str, kind: Kind) {
 
 #[test]
 fn a_killed_edge_loses_and_repeats_no_message() {
-    killed_edges_lose_and_repeat_nothing("host-messages", Kind::Messages);
+    killed_edges_lose_and_repeat_nothing("host-messages", ConnectionKind::Messages);
 }
 
 #[test]
 fn a_killed_edge_loses_and_repeats_no_datagram() {
-    killed_edges_lose_and_repeat_nothing("host-datagrams", Kind::Datagrams);
+    killed_edges_lose_and_repeat_nothing("host-datagrams", ConnectionKind::Datagrams);
 }
 
 #[test]
 fn messages_of_every_size_are_kept_apart_and_delivered_before_a_client_is_closed() {
     let lab = lab("host-sizes", 1);
-    let server = Server::start_as(settings(&lab), &[("peer", Kind::Messages)]).unwrap();
+    let server = Server::start_as(settings(&lab), &[("peer", ConnectionKind::Messages)]).unwrap();
     let client = Client::start(settings(&lab)).unwrap();
-    let (near, far) = ends(&client, &server, Kind::Messages);
-    assert_eq!((near.kind(), near.server()), (Kind::Messages, None));
-    assert_eq!((far.kind(), far.server()), (Kind::Messages, Some("peer")));
+    let (near, far) = ends(&client, &server, ConnectionKind::Messages);
+    assert_eq!((near.kind(), near.server()), (ConnectionKind::Messages, None));
+    assert_eq!((far.kind(), far.server()), (ConnectionKind::Messages, Some("peer")));
     let sizes = [0, 1, 0, 65_507, 65_536, 65_537, 1 << 20, 0, 3];
     let expected: Vec<_> = (1..).zip(sizes).map(|(byte, size)| vec![byte; size]).collect();
     for (from, to) in [(&near, &far), (&far, &near)] {
@@ -146,9 +148,9 @@ fn messages_of_every_size_are_kept_apart_and_delivered_before_a_client_is_closed
 #[test]
 fn who_leaves_in_the_middle_of_a_message_has_broken() {
     let lab = lab("host-middle", 1);
-    let server = Server::start_as(settings(&lab), &[("peer", Kind::Messages)]).unwrap();
+    let server = Server::start_as(settings(&lab), &[("peer", ConnectionKind::Messages)]).unwrap();
     let client = Client::start(settings(&lab)).unwrap();
-    let (near, far) = ends(&client, &server, Kind::Messages);
+    let (near, far) = ends(&client, &server, ConnectionKind::Messages);
     near.send(b"whole").unwrap();
     // What the socket had not taken of a message when its program went.
     let mut descriptor = UnixStream::from(near.as_fd().try_clone_to_owned().unwrap());
@@ -174,14 +176,18 @@ fn a_server_of_streams_and_datagrams_is_told_which() {
     })
     .unwrap();
     lab.start_edges("").unwrap();
-    let kinds = [("peer", Kind::Datagrams), ("lines", Kind::Stream), ("whole", Kind::Messages)];
+    let kinds = [
+        ("peer", ConnectionKind::Datagrams),
+        ("lines", ConnectionKind::Stream),
+        ("whole", ConnectionKind::Messages),
+    ];
     let server = Server::start_as(settings(&lab), &kinds).unwrap();
     let client = Client::start(settings(&lab)).unwrap();
     let mut told = BTreeSet::new();
     for (app, name, kind) in [
-        ("forward", "peer", Kind::Datagrams),
-        ("other", "lines", Kind::Stream),
-        ("third", "whole", Kind::Messages),
+        ("forward", "peer", ConnectionKind::Datagrams),
+        ("other", "lines", ConnectionKind::Stream),
+        ("third", "whole", ConnectionKind::Messages),
     ] {
         // The client speaks as it likes.
         let mut near = patient(client.connect(app).unwrap());
@@ -189,14 +195,14 @@ fn a_server_of_streams_and_datagrams_is_told_which() {
         let far = accepted(&server);
         assert_eq!((far.server(), far.kind()), (Some(name), kind));
         match kind {
-            Kind::Stream => {
+            ConnectionKind::Stream => {
                 let mut heard = vec![0; app.len()];
                 { &far }.read_exact(&mut heard).unwrap();
                 assert_eq!(heard, app.as_bytes());
                 assert_eq!(far.recv().unwrap_err().kind(), ErrorKind::InvalidInput);
                 assert_eq!(far.send(b"x").unwrap_err().kind(), ErrorKind::InvalidInput);
             }
-            Kind::Messages | Kind::Datagrams => {
+            ConnectionKind::Messages | ConnectionKind::Datagrams => {
                 assert_eq!(far.recv().unwrap().unwrap(), app.as_bytes());
                 assert_eq!({ &far }.read(&mut [0]).unwrap_err().kind(), ErrorKind::InvalidInput);
                 assert_eq!({ &far }.write(b"x").unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -208,8 +214,8 @@ fn a_server_of_streams_and_datagrams_is_told_which() {
     assert_eq!(told.len(), 3);
     for (servers, says) in [
         (&[][..], "has a name"),
-        (&[("", Kind::Datagrams)], "has a name"),
-        (&[("a", Kind::Stream), ("a", Kind::Datagrams)], "`a` is named twice"),
+        (&[("", ConnectionKind::Datagrams)], "has a name"),
+        (&[("a", ConnectionKind::Stream), ("a", ConnectionKind::Datagrams)], "`a` is named twice"),
     ] {
         let error = Server::start_as(settings(&lab), servers).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
@@ -222,7 +228,7 @@ fn datagrams_without_a_place_are_dropped_before_they_have_a_number() {
     // Each costs 1,000 bytes of what is kept for a session that has not begun.
     const PLACES: u32 = (256 << 10) / 1_000;
     let client = Client::start(settings(&lab)).unwrap();
-    let connection = patient(client.connect_as("forward", Kind::Datagrams).unwrap());
+    let connection = patient(client.connect_as("forward", ConnectionKind::Datagrams).unwrap());
     let numbered = |number: u32| [&number.to_le_bytes()[..], &[0; 932]].concat();
     for number in 0..1_000 {
         connection.send(&numbered(number)).unwrap();
@@ -231,7 +237,7 @@ fn datagrams_without_a_place_are_dropped_before_they_have_a_number() {
     let too_long = connection.send(&[0; 65_508]).unwrap_err();
     assert_eq!(too_long.kind(), ErrorKind::InvalidInput, "{too_long}");
     // Without its server it cannot begin.
-    let server = Server::start_as(settings(&lab), &[("peer", Kind::Datagrams)]).unwrap();
+    let server = Server::start_as(settings(&lab), &[("peer", ConnectionKind::Datagrams)]).unwrap();
     let far = accepted(&server);
     for number in 0..PLACES {
         assert_eq!(far.recv().unwrap().unwrap(), numbered(number));
@@ -251,11 +257,11 @@ fn datagrams_without_a_place_are_dropped_before_they_have_a_number() {
 #[test]
 fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
     let lab = lab("host-messages-fail", 1);
-    let server = Server::start_as(settings(&lab), &[("peer", Kind::Datagrams)]).unwrap();
+    let server = Server::start_as(settings(&lab), &[("peer", ConnectionKind::Datagrams)]).unwrap();
     let mut impatient = settings(&lab);
     impatient.timeouts.drain = Duration::from_millis(300);
     let client = Client::start(impatient).unwrap();
-    for kind in [Kind::Messages, Kind::Datagrams] {
+    for kind in [ConnectionKind::Messages, ConnectionKind::Datagrams] {
         let connection = patient(client.connect_as("nonesuch", kind).unwrap());
         let error = connection.recv().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
@@ -279,7 +285,7 @@ fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
         }
     }
     // What no datagram holds ends the session, with the reason.
-    let (near, far) = ends(&client, &server, Kind::Messages);
+    let (near, far) = ends(&client, &server, ConnectionKind::Messages);
     near.send(&[0; 65_508]).unwrap();
     for end in [&near, &far] {
         let error = end.recv().unwrap_err();
@@ -289,14 +295,17 @@ fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
     let mut elsewhere = settings(&lab);
     elsewhere.edges = vec![free_address().unwrap().to_string()];
     elsewhere.timeouts.edge_wait = Duration::from_millis(300);
-    let lost = Client::start(elsewhere).unwrap().connect_as("forward", Kind::Datagrams).unwrap();
+    let lost = Client::start(elsewhere).unwrap().connect_as("forward", ConnectionKind::Datagrams).unwrap();
     lost.send(b"x").unwrap();
     let error = patient(lost).recv().unwrap_err();
     assert!(error.to_string().starts_with("session "), "{error}");
     // The agent in this program is stopped with a session that goes on.
-    let (near, _far) = ends(&client, &server, Kind::Datagrams);
+    let (near, _far) = ends(&client, &server, ConnectionKind::Datagrams);
     assert_eq!(client.clone().close().unwrap_err().kind(), ErrorKind::TimedOut);
     let error = near.recv().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotConnected, "{error}");
-    assert_eq!(client.connect_as("forward", Kind::Messages).unwrap_err().kind(), ErrorKind::NotConnected);
+    assert_eq!(
+        client.connect_as("forward", ConnectionKind::Messages).unwrap_err().kind(),
+        ErrorKind::NotConnected
+    );
 }

@@ -4,7 +4,7 @@
 use super::super::report::Report;
 use super::super::{Plan, progress, stats};
 use anyhow::Context;
-use marram_agent::net::Passage;
+use marram_agent::net::IpcChannel;
 use mio::{Events, Interest, Poll, Token};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -63,7 +63,7 @@ impl Drop for Other {
 struct Door {
     listener: TcpListener,
     address: SocketAddr,
-    passage: Passage,
+    passage: IpcChannel,
     poll: Poll,
     events: Events,
 }
@@ -127,9 +127,9 @@ pub(super) fn take() -> anyhow::Result<()> {
     }
 }
 
-fn watched(socket: UnixStream) -> anyhow::Result<(Passage, Poll)> {
+fn watched(socket: UnixStream) -> anyhow::Result<(IpcChannel, Poll)> {
     socket.set_nonblocking(true)?;
-    let mut passage = Passage::new(mio::net::UnixStream::from_std(socket));
+    let mut passage = IpcChannel::new(mio::net::UnixStream::from_std(socket));
     let poll = Poll::new()?;
     poll.registry().register(passage.socket(), PASSAGE, Interest::READABLE | Interest::WRITABLE)?;
     Ok((passage, poll))

@@ -1,7 +1,7 @@
 //! What guests print: lines of the log, limited app by app, and the last words of those that were stopped, for the line that says
 //! that their session is over. Those are for operators: an end is told why a handler was stopped, never what it printed.
 
-use marram_agent::net::Limiter;
+use marram_agent::net::LogLimiter;
 use marram_sandbox::{Level, Print};
 use marram_wire::id::SessionId;
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,7 @@ const NO_WORDS: &str = "note: run with `RUST_BACKTRACE";
 #[derive(Default)]
 pub(super) struct Prints {
     /// Of each app on its own: one that says much silences no other.
-    limiters: BTreeMap<String, Limiter>,
+    limiters: BTreeMap<String, LogLimiter>,
     stopped: VecDeque<(SessionId, String)>,
 }
 
@@ -34,17 +34,17 @@ impl Prints {
             if self.limiters.len() >= PRINTERS_MAX {
                 self.limiters.clear();
             }
-            self.limiters.insert(whose.to_owned(), Limiter::new(now));
+            self.limiters.insert(whose.to_owned(), LogLimiter::new(now));
         }
         let Some(limiter) = self.limiters.get_mut(whose) else { return };
         for print in prints {
-            let Some(swallowed) = limiter.pass(now) else { continue };
+            let Some(suppressed) = limiter.pass(now) else { continue };
             let (stage, text) = (print.stage, print.text);
             match print.level {
-                Level::Error => error!(target: "guest", app, session, stage, swallowed, "{text}"),
-                Level::Warning => warn!(target: "guest", app, session, stage, swallowed, "{text}"),
-                Level::Information => info!(target: "guest", app, session, stage, swallowed, "{text}"),
-                Level::Debug => debug!(target: "guest", app, session, stage, swallowed, "{text}"),
+                Level::Error => error!(target: "guest", app, session, stage, suppressed, "{text}"),
+                Level::Warning => warn!(target: "guest", app, session, stage, suppressed, "{text}"),
+                Level::Information => info!(target: "guest", app, session, stage, suppressed, "{text}"),
+                Level::Debug => debug!(target: "guest", app, session, stage, suppressed, "{text}"),
             }
         }
     }

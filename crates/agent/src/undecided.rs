@@ -20,23 +20,23 @@ pub(super) struct Waiting {
 }
 
 /// All of them.
-pub(super) struct Held {
+pub(super) struct Undecided {
     all: BTreeMap<ConnectionId, Waiting>,
     /// In order of their deadlines, which all lie equally far ahead.
     deadlines: VecDeque<(Instant, ConnectionId)>,
-    patience: Duration,
+    timeout: Duration,
 }
 
-impl Held {
-    /// None. Each is held for `patience` at most.
-    pub(super) fn new(patience: Duration) -> Self {
-        Self { all: BTreeMap::new(), deadlines: VecDeque::new(), patience }
+impl Undecided {
+    /// None. Each is held for `timeout` at most.
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { all: BTreeMap::new(), deadlines: VecDeque::new(), timeout }
     }
 
     /// Holds one from which nothing was read; `proxied` if its proxy speaks first.
     pub(super) fn hold(&mut self, now: Instant, connection: ConnectionId, arrived: Arrived, proxied: bool) {
         self.all.insert(connection, Waiting { arrived, proxied, first: BytesMut::new() });
-        self.deadlines.push_back((now + self.patience, connection));
+        self.deadlines.push_back((now + self.timeout, connection));
     }
 
     /// One that is held.

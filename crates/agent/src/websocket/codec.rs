@@ -27,7 +27,7 @@ const REASON_MAX: usize = 123;
 
 /// What a client said.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Heard {
+pub enum WsEvent {
     /// A whole message.
     Message(Bytes),
     /// It wants this back.
@@ -84,7 +84,7 @@ impl Closing {
 
 /// One WebSocket.
 #[derive(Debug)]
-pub struct Talk {
+pub struct WsCodec {
     machine: WebSocket<Memory>,
     /// Whether the client's last message was no text.
     binary: bool,
@@ -92,7 +92,7 @@ pub struct Talk {
     behind: usize,
 }
 
-impl Default for Talk {
+impl Default for WsCodec {
     /// One whose client was just let in.
     fn default() -> Self {
         let config = WebSocketConfig::default()
@@ -105,8 +105,8 @@ impl Default for Talk {
     }
 }
 
-impl Talk {
-    /// What the client sent next: at most one read, after what came before was taken ([`Self::hear`]).
+impl WsCodec {
+    /// What the client sent next: at most one read, after what came before was taken ([`Self::decode`]).
     pub fn feed(&mut self, bytes: Bytes) {
         self.behind += bytes.len();
         let memory = &mut self.machine.get_mut().0;
@@ -117,35 +117,35 @@ impl Talk {
         }
     }
 
-    /// What the client says next; `None` if it has said no more. After [`Heard::Close`] and errors there is nothing.
+    /// What the client says next; `None` if it has said no more. After [`WsEvent::Close`] and errors there is nothing.
     ///
     /// # Errors
     /// How to close a connection whose client breaks the protocol.
-    pub fn hear(&mut self) -> Result<Option<Heard>, Closing> {
+    pub fn decode(&mut self) -> Result<Option<WsEvent>, Closing> {
         loop {
             let heard = match self.machine.read() {
                 Ok(Message::Text(text)) => {
                     self.binary = false;
-                    Heard::Message(text.into())
+                    WsEvent::Message(text.into())
                 }
                 Ok(Message::Binary(bytes)) => {
                     self.binary = true;
-                    Heard::Message(bytes)
+                    WsEvent::Message(bytes)
                 }
                 Ok(Message::Ping(bytes)) => {
                     self.forget_control(bytes.len());
-                    Heard::Ping(bytes)
+                    WsEvent::Ping(bytes)
                 }
                 Ok(Message::Pong(bytes)) => {
                     self.forget_control(bytes.len());
                     continue;
                 }
                 Ok(Message::Frame(_)) => continue,
-                Ok(Message::Close(_)) => Heard::Close,
+                Ok(Message::Close(_)) => WsEvent::Close,
                 Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(Closing::broken(&error)),
             };
-            if let Heard::Message(_) = heard {
+            if let WsEvent::Message(_) = heard {
                 self.behind = self.machine.get_ref().0.len();
             }
             return Ok(Some(heard));

@@ -30,19 +30,19 @@ const WAITING_MAX: usize = 16_384;
 const _: () = assert!(BODY_MAX < DESCRIPTOR as usize, "the top bit of a size is free");
 
 /// A message and the descriptor that came with it.
-pub(crate) type Passed = (Bytes, Option<OwnedFd>);
+pub(crate) type IpcMessage = (Bytes, Option<OwnedFd>);
 
 /// One side of a connection between two processes of an edge.
 #[derive(Debug)]
-pub struct Passage {
+pub struct IpcChannel {
     socket: UnixStream,
     incoming: BytesMut,
     descriptors: VecDeque<OwnedFd>,
     /// With prefixes; the first one may be partly written, and then its descriptor is gone already.
-    outgoing: VecDeque<Passed>,
+    outgoing: VecDeque<IpcMessage>,
 }
 
-impl Passage {
+impl IpcChannel {
     /// Over a connected socket that does not block.
     pub fn new(socket: UnixStream) -> Self {
         Self { socket, incoming: BytesMut::new(), descriptors: VecDeque::new(), outgoing: VecDeque::new() }
@@ -130,7 +130,7 @@ impl Passage {
     }
 
     /// Takes the next whole message of those that were read.
-    pub fn next_message(&mut self) -> Option<Passed> {
+    pub fn next_message(&mut self) -> Option<IpcMessage> {
         let prefix = u32::from_le_bytes(*self.incoming.first_chunk::<PREFIX>()?);
         let size = usize::try_from(prefix & !DESCRIPTOR).expect("32 bits fit");
         assert!(size <= BODY_MAX, "a message of {size} bytes between processes");
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn messages_and_their_descriptors_stay_together_in_order() {
         let (left, right) = UnixStream::pair().expect("sockets");
-        let (mut left, mut right) = (Passage::new(left), Passage::new(right));
+        let (mut left, mut right) = (IpcChannel::new(left), IpcChannel::new(right));
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let address = listener.local_addr().expect("bound");
         let sizes = [0usize, 1, 5_000, 300_000, 3, 1_000_000, 7];

@@ -4,7 +4,7 @@ use super::{
     credentials::Credentials,
     error::WireError,
     key::AgentKey,
-    preamble::{Preamble, Verdict},
+    preamble::{Preamble, PreambleVerdict},
     proof::Token,
     security::Security,
     socket::Socket,
@@ -18,14 +18,14 @@ use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
 use std::{net::SocketAddr, sync::Arc};
 
 /// An agent's side.
-pub struct AgentDoor {
+pub struct WireConnector {
     key: AgentKey,
     token: Option<Token>,
     tls: Option<Arc<ClientConfig>>,
     insecure_plain: bool,
 }
 
-impl AgentDoor {
+impl WireConnector {
     /// Reads certificates, decides whether wires are encrypted, and makes the agent's key or reads that which is kept.
     pub fn new(security: &Security) -> anyhow::Result<Self> {
         let key = match &security.identity_file {
@@ -68,13 +68,13 @@ impl AgentDoor {
 
 /// An edge's side.
 #[derive(Clone)]
-pub struct EdgeDoor {
+pub struct WireAcceptor {
     credentials: Arc<Credentials>,
     tls: Option<Arc<ServerConfig>>,
     insecure_plain: bool,
 }
 
-impl EdgeDoor {
+impl WireAcceptor {
     /// Reads certificates.
     pub fn new(security: &Security) -> anyhow::Result<Self> {
         Ok(Self {
@@ -94,20 +94,20 @@ impl EdgeDoor {
     }
 
     /// Whether a connection with this preamble may go on.
-    pub fn judge(&self, preamble: Preamble, loopback: bool) -> Verdict {
+    pub fn judge(&self, preamble: Preamble, loopback: bool) -> PreambleVerdict {
         if preamble.tls && self.tls.is_none() {
-            return Verdict::NoTls;
+            return PreambleVerdict::NoTls;
         }
         if !preamble.tls && self.credentials.demands_certificate() {
-            return Verdict::CertificateMissing;
+            return PreambleVerdict::CertificateMissing;
         }
         if !preamble.tls && !loopback && !self.insecure_plain {
-            return Verdict::PlainRefused;
+            return PreambleVerdict::PlainRefused;
         }
         match preamble.token {
-            true if !self.credentials.has_tokens() => Verdict::TokenUnknown,
-            false if !self.credentials.admits_without_token() => Verdict::TokenMissing,
-            _ => Verdict::Welcome,
+            true if !self.credentials.has_tokens() => PreambleVerdict::TokenUnknown,
+            false if !self.credentials.admits_without_token() => PreambleVerdict::TokenMissing,
+            _ => PreambleVerdict::Welcome,
         }
     }
 

@@ -2,12 +2,12 @@
 //! the way, by another thread.
 
 use super::{
-    Server, datagrams,
-    edges::Edge,
-    program::{Half, Handing},
+    ServerSettings, datagrams,
+    edges::EdgeAddress,
+    program::{Handing, StreamHalf},
     resolver::{Resolved, Resolver},
 };
-use crate::net::{AgentDoor, Socket, Wire};
+use crate::net::{Socket, Wire, WireConnector};
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use marram_session::agent::{
@@ -22,28 +22,28 @@ use mio::{
 use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc};
 
 /// How an agent gets to its edges.
-pub enum Reach {
+pub enum EdgeTransport {
     /// Over the network.
     Edges {
         /// What it shows and wants to see.
-        door: AgentDoor,
+        connector: WireConnector,
         /// Where they are.
-        edges: Vec<Edge>,
+        edges: Vec<EdgeAddress>,
     },
     /// Within the process: the agent of an edge's own gates asks for a socket to one of its shards.
     Own(Box<dyn Fn(u8) -> io::Result<UnixStream> + Send>),
 }
 
 /// How a server is spoken to.
-enum Manner {
+enum ServerProtocol {
     /// In datagrams.
     Datagrams,
     /// In a stream that begins with this, if with anything.
     Stream(Option<Bytes>),
 }
 
-impl Manner {
-    fn of(server: &Server, origin: Option<&Origin>) -> Self {
+impl ServerProtocol {
+    fn of(server: &ServerSettings, origin: Option<&Origin>) -> Self {
         if server.datagrams {
             return Self::Datagrams;
         }
@@ -54,55 +54,55 @@ impl Manner {
 }
 
 /// A connection that was begun.
-pub enum Begin {
+pub enum ServerLink {
     /// In a stream, and what the server is told before all else.
     Stream(Socket, Option<Bytes>),
     /// To the program that the agent runs in.
-    Program(Half),
+    Program(StreamHalf),
     /// In datagrams.
     Datagrams(UdpSocket),
 }
 
 /// What a name is resolved for.
-enum Wanted {
+enum ResolvePurpose {
     Wire(Target),
     /// And how the server is spoken to.
-    Server(ConnectionId, Manner),
+    Server(ConnectionId, ServerProtocol),
 }
 
 /// What was begun once a name was resolved.
-pub enum Begun {
+pub enum Dialing {
     /// A wire.
     Wire(Target, anyhow::Result<Box<Wire>>),
     /// A connection to a server.
-    Server(ConnectionId, anyhow::Result<Begin>),
+    Server(ConnectionId, anyhow::Result<ServerLink>),
 }
 
 /// Begins connections.
-pub struct Reacher {
-    reach: Reach,
-    servers: BTreeMap<String, Server>,
+pub struct EndpointDialer {
+    transport: EdgeTransport,
+    servers: BTreeMap<String, ServerSettings>,
     /// Those that the program is that the agent runs in.
     own: BTreeMap<String, Handing>,
-    resolver: Resolver<Wanted>,
+    resolver: Resolver<ResolvePurpose>,
 }
 
-impl Reach {
+impl EdgeTransport {
     /// The id by which edges know the agent, if it reaches them over the network.
     #[must_use]
     pub fn host(&self) -> Option<HostId> {
         match self {
-            Self::Edges { door, .. } => Some(door.host()),
+            Self::Edges { connector, .. } => Some(connector.host()),
             Self::Own(_) => None,
         }
     }
 }
 
-impl Reacher {
+impl EndpointDialer {
     /// `waker` is told when a name is resolved.
-    pub fn new(reach: Reach, servers: &[Server], waker: Arc<Waker>) -> io::Result<Self> {
+    pub fn new(transport: EdgeTransport, servers: &[ServerSettings], waker: Arc<Waker>) -> io::Result<Self> {
         let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
-        Ok(Self { reach, servers, own: BTreeMap::new(), resolver: Resolver::start(waker)? })
+        Ok(Self { transport, servers, own: BTreeMap::new(), resolver: Resolver::start(waker)? })
     }
 
     /// Has further servers, which are the program that the agent runs in.
@@ -111,23 +111,23 @@ impl Reacher {
     }
 
     /// The edges that it was given.
-    pub fn edges(&self) -> &[Edge] {
-        match &self.reach {
-            Reach::Edges { edges, .. } => edges,
-            Reach::Own(_) => &[],
+    pub fn edges(&self) -> &[EdgeAddress] {
+        match &self.transport {
+            EdgeTransport::Edges { edges, .. } => edges,
+            EdgeTransport::Own(_) => &[],
         }
     }
 
     /// Begins a wire; `None` while its edge's name is being resolved.
     pub fn wire(&self, target: Target) -> anyhow::Result<Option<Wire>> {
-        match &self.reach {
-            Reach::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?), None))),
-            Reach::Edges { door, edges } => {
+        match &self.transport {
+            EdgeTransport::Own(shard) => Ok(Some(Wire::trusted(Socket::Unix(shard(target.shard)?), None))),
+            EdgeTransport::Edges { connector, edges } => {
                 let edge = edges.get(usize::from(target.edge)).context("no such edge is configured")?;
                 if let Ok(address) = edge.name.parse() {
-                    return door.dial(address, edge.host(), target.shard).map(Some);
+                    return connector.dial(address, edge.host(), target.shard).map(Some);
                 }
-                let asked = self.resolver.ask(Wanted::Wire(target), &edge.name);
+                let asked = self.resolver.ask(ResolvePurpose::Wire(target), &edge.name);
                 asked.map(|()| None).map_err(|_| anyhow!("too many names wait to be resolved"))
             }
         }
@@ -139,46 +139,50 @@ impl Reacher {
         connection: ConnectionId,
         server: &str,
         origin: Option<&Origin>,
-    ) -> anyhow::Result<Option<Begin>> {
+    ) -> anyhow::Result<Option<ServerLink>> {
         if let Some(own) = self.own.get(server) {
-            return own.hand().map(Begin::Program).map(Some);
+            return own.hand().map(ServerLink::Program).map(Some);
         }
         let server =
             self.servers.get(server).with_context(|| format!("this agent has no server called {server}"))?;
-        let manner = Manner::of(server, origin);
+        let manner = ServerProtocol::of(server, origin);
         if let Ok(address) = server.address.parse() {
             return connect(address, manner).map(Some);
         }
-        let asked = self.resolver.ask(Wanted::Server(connection, manner), &server.address);
+        let asked = self.resolver.ask(ResolvePurpose::Server(connection, manner), &server.address);
         asked.map(|()| None).map_err(|_| anyhow!("too many names wait to be resolved"))
     }
 
     /// Takes the next connection that waited for a name.
-    pub fn next_begun(&self) -> Option<Begun> {
-        let (wanted, addresses): Resolved<Wanted> = self.resolver.take()?;
+    pub fn next_dialed(&self) -> Option<Dialing> {
+        let (wanted, addresses): Resolved<ResolvePurpose> = self.resolver.take()?;
         Some(match wanted {
-            Wanted::Wire(target) => Begun::Wire(target, self.resolved_wire(target, addresses).map(Box::new)),
-            Wanted::Server(connection, manner) => {
+            ResolvePurpose::Wire(target) => {
+                Dialing::Wire(target, self.resolved_wire(target, addresses).map(Box::new))
+            }
+            ResolvePurpose::Server(connection, manner) => {
                 let address = addresses.context("cannot resolve the server's name");
                 let first =
                     address.and_then(|all| all.first().copied().context("the server's name has no address"));
-                Begun::Server(connection, first.and_then(|address| connect(address, manner)))
+                Dialing::Server(connection, first.and_then(|address| connect(address, manner)))
             }
         })
     }
 
     fn resolved_wire(&self, target: Target, addresses: io::Result<Vec<SocketAddr>>) -> anyhow::Result<Wire> {
-        let Reach::Edges { door, edges } = &self.reach else { return Err(anyhow!("it needs no name")) };
+        let EdgeTransport::Edges { connector, edges } = &self.transport else {
+            return Err(anyhow!("it needs no name"));
+        };
         let edge = edges.get(usize::from(target.edge)).context("no such edge is configured")?;
         let addresses = addresses.context("cannot resolve the edge's name")?;
         let address = edge.choose(&addresses).context("the edge's name has no address")?;
-        door.dial(address, edge.host(), target.shard)
+        connector.dial(address, edge.host(), target.shard)
     }
 }
 
-fn connect(address: SocketAddr, manner: Manner) -> anyhow::Result<Begin> {
+fn connect(address: SocketAddr, manner: ServerProtocol) -> anyhow::Result<ServerLink> {
     Ok(match manner {
-        Manner::Datagrams => Begin::Datagrams(datagrams::connect(address)?),
-        Manner::Stream(head) => Begin::Stream(Socket::tcp(TcpStream::connect(address)?)?, head),
+        ServerProtocol::Datagrams => ServerLink::Datagrams(datagrams::connect(address)?),
+        ServerProtocol::Stream(head) => ServerLink::Stream(Socket::tcp(TcpStream::connect(address)?)?, head),
     })
 }

@@ -31,15 +31,15 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 /// What these bytes say, given so many at a time; how the connection is closed for them, if it is.
-fn hear(bytes: &[u8], at_a_time: usize) -> (Vec<Heard>, Option<u16>) {
-    let (mut talk, mut heard) = (Talk::default(), Vec::new());
+fn hear(bytes: &[u8], at_a_time: usize) -> (Vec<WsEvent>, Option<u16>) {
+    let (mut codec, mut heard) = (WsCodec::default(), Vec::new());
     for bytes in bytes.chunks(at_a_time) {
-        talk.feed(Bytes::copy_from_slice(bytes));
+        codec.feed(Bytes::copy_from_slice(bytes));
         loop {
-            match talk.hear() {
+            match codec.decode() {
                 Ok(None) => break,
-                Ok(Some(Heard::Close)) => {
-                    heard.push(Heard::Close);
+                Ok(Some(WsEvent::Close)) => {
+                    heard.push(WsEvent::Close);
                     return (heard, None);
                 }
                 Ok(Some(more)) => heard.push(more),
@@ -50,8 +50,8 @@ fn hear(bytes: &[u8], at_a_time: usize) -> (Vec<Heard>, Option<u16>) {
     (heard, None)
 }
 
-fn message(bytes: &[u8]) -> Heard {
-    Heard::Message(Bytes::copy_from_slice(bytes))
+fn message(bytes: &[u8]) -> WsEvent {
+    WsEvent::Message(Bytes::copy_from_slice(bytes))
 }
 
 #[test]
@@ -74,11 +74,11 @@ fn messages_keep_their_boundaries_wherever_the_bytes_are_cut() {
     let expected = [
         message(b"one"),
         message(b""),
-        Heard::Ping(Bytes::from_static(b"there?")),
+        WsEvent::Ping(Bytes::from_static(b"there?")),
         message("h\u{e4}lf".as_bytes()),
         message(&long),
         message(b""),
-        Heard::Close,
+        WsEvent::Close,
     ];
     let bytes = parts.concat();
     for at_a_time in [1, 2, 3, 5, 7, 100, 4_096, 65_536, bytes.len()] {
@@ -86,13 +86,13 @@ fn messages_keep_their_boundaries_wherever_the_bytes_are_cut() {
     }
     // Two pieces, cut at every byte of the short ones.
     for cut in 1..parts[..7].concat().len() {
-        let mut talk = Talk::default();
+        let mut codec = WsCodec::default();
         let mut heard = Vec::new();
         for bytes in [&bytes[..cut], &bytes[cut..]] {
-            talk.feed(Bytes::copy_from_slice(bytes));
-            while let Some(more) = talk.hear().unwrap() {
+            codec.feed(Bytes::copy_from_slice(bytes));
+            while let Some(more) = codec.decode().unwrap() {
                 heard.push(more);
-                if heard.last() == Some(&Heard::Close) {
+                if heard.last() == Some(&WsEvent::Close) {
                     break;
                 }
             }
@@ -136,19 +136,19 @@ fn who_breaks_the_protocol_is_told_how() {
 
 #[test]
 fn an_answer_is_of_the_kind_that_the_client_spoke_last_if_it_can_be() {
-    let mut talk = Talk::default();
+    let mut codec = WsCodec::default();
     let (text, other) = (Bytes::from_static(b"yes"), Bytes::from_static(b"\xff"));
-    assert_eq!(talk.header(&text)[..], [FIN | TEXT, 3]);
-    assert_eq!(talk.header(&other)[..], [FIN | BINARY, 1]);
-    talk.feed(frame(FIN | BINARY, b"x").into());
-    talk.hear().unwrap();
-    assert_eq!(talk.header(&text)[..], [FIN | BINARY, 3]);
-    talk.feed(frame(FIN | TEXT, b"x").into());
-    talk.hear().unwrap();
-    assert_eq!(talk.header(&text)[..], [FIN | TEXT, 3]);
-    assert_eq!(talk.header(&Bytes::new())[..], [FIN | TEXT, 0]);
-    assert_eq!(talk.header(&vec![b'x'; 126].into())[..], [FIN | TEXT, 126, 0, 126]);
-    assert_eq!(talk.header(&vec![b'x'; 65_536].into())[..], [FIN | TEXT, 127, 0, 0, 0, 0, 0, 1, 0, 0]);
+    assert_eq!(codec.header(&text)[..], [FIN | TEXT, 3]);
+    assert_eq!(codec.header(&other)[..], [FIN | BINARY, 1]);
+    codec.feed(frame(FIN | BINARY, b"x").into());
+    codec.decode().unwrap();
+    assert_eq!(codec.header(&text)[..], [FIN | BINARY, 3]);
+    codec.feed(frame(FIN | TEXT, b"x").into());
+    codec.decode().unwrap();
+    assert_eq!(codec.header(&text)[..], [FIN | TEXT, 3]);
+    assert_eq!(codec.header(&Bytes::new())[..], [FIN | TEXT, 0]);
+    assert_eq!(codec.header(&vec![b'x'; 126].into())[..], [FIN | TEXT, 126, 0, 126]);
+    assert_eq!(codec.header(&vec![b'x'; 65_536].into())[..], [FIN | TEXT, 127, 0, 0, 0, 0, 0, 1, 0, 0]);
 }
 
 #[test]
