@@ -7,9 +7,9 @@ use marram::config::{agent, edge, source::Source};
 fuzz_target!(|text: &str| {
     let source = Source::new("config.toml", text.to_owned());
     let problems = [
-        edge::Config::parse(&source).err(),
-        agent::Config::parse(&source, agent::Side::Client).err(),
-        agent::Config::parse(&source, agent::Side::Server).err(),
+        edge::EdgeSettings::parse(&source).err(),
+        agent::AgentSettings::parse(&source, agent::AgentRole::Client).err(),
+        agent::AgentSettings::parse(&source, agent::AgentRole::Server).err(),
     ];
     for problem in problems.into_iter().flatten() {
         assert!(problem.to_string().starts_with("config.toml"));

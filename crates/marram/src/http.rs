@@ -28,11 +28,11 @@ pub(crate) enum Body {
     /// All of it.
     Whole(Option<Bytes>),
     /// What there is first, then what comes.
-    Lines(Option<Bytes>, Box<dyn Tail>),
+    Lines(Option<Bytes>, Box<dyn BodyStream>),
 }
 
 /// What comes, for as long as somebody reads it.
-pub(crate) trait Tail: Send {
+pub(crate) trait BodyStream: Send {
     /// The next lines; nothing if there will be no more.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>>;
 }
@@ -71,25 +71,25 @@ impl hyper::body::Body for Body {
 }
 
 /// A connection that breaks when its peer takes nothing of what waits to be written for so long.
-struct Impatient {
+struct WriteTimeout {
     io: TokioIo<Stream>,
-    patience: Duration,
+    timeout: Duration,
     /// Until then, while something waits.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
-impl Impatient {
+impl WriteTimeout {
     fn written<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.waits = None;
             return written;
         }
-        let waits = self.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.patience)));
+        let waits = self.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.timeout)));
         waits.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl Read for Impatient {
+impl Read for WriteTimeout {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -99,7 +99,7 @@ impl Read for Impatient {
     }
 }
 
-impl Write for Impatient {
+impl Write for WriteTimeout {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -181,7 +181,7 @@ impl Server {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let places = Arc::new(Semaphore::new(self.connections_max));
         let mut complaints = LogLimiter::new(Instant::now());
-        let (head_patience, patience) = (self.head_patience, self.write_patience);
+        let (head_patience, timeout) = (self.head_patience, self.write_patience);
         loop {
             let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
             let stream = match listener.accept().await {
@@ -214,7 +214,7 @@ impl Server {
                     let answered = answer(request);
                     async move { Ok::<_, Infallible>(answered.await) }
                 });
-                let io = Impatient { io: TokioIo::new(stream), patience, waits: None };
+                let io = WriteTimeout { io: TokioIo::new(stream), timeout, waits: None };
                 // Who hangs up early is no news.
                 let _ = hyper::server::conn::http1::Builder::new()
                     .timer(TokioTimer::new())
@@ -257,7 +257,7 @@ mod tests {
     /// Comes for ever.
     struct Endless;
 
-    impl Tail for Endless {
+    impl BodyStream for Endless {
         fn poll(&mut self, _: &mut Context<'_>) -> Poll<Option<Bytes>> {
             Poll::Ready(Some(vec![b'\n'; 1 << 16].into()))
         }

@@ -10,7 +10,7 @@ const MAPPED: core::ffi::c_int = 32 << 20;
 /// An end keeps megabytes of messages and drops them together when a checkpoint covers them. With glibc's defaults each
 /// such wave is given back and faulted in again, page by page, which costs about as much as copying the messages.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-pub fn keep_freed() {
+pub fn tune_malloc() {
     // SAFETY: `mallopt` only sets parameters of the allocator and may be called at any time; it is called once, before
     // there are other threads. There is no safe interface to it.
     unsafe {
@@ -21,7 +21,7 @@ pub fn keep_freed() {
 
 /// Other allocators are left alone.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub fn keep_freed() {}
+pub fn tune_malloc() {}
 
 /// Has all threads share one stock of memory. To be called before there are other threads, by a process of which one thread
 /// is busy, and others now and then do work that takes much memory. [`give_back`] gives back all of one stock, but the free
@@ -29,8 +29,8 @@ pub fn keep_freed() {}
 /// allocates and another frees is at hand for both: with stocks of their own, each buffer of a checkpoint that is opened
 /// beside a shard's thread is faulted in anew, a seventh of what a recovery with a large state takes.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-pub fn share_one_stock() {
-    // SAFETY: as in `keep_freed`.
+pub fn use_single_arena() {
+    // SAFETY: as in `tune_malloc`.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
     }
@@ -38,7 +38,7 @@ pub fn share_one_stock() {
 
 /// Other allocators are left alone.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub fn share_one_stock() {}
+pub fn use_single_arena() {}
 
 /// Gives back what is free: for after work that takes much memory and comes seldom, such as compiling.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::admin::client::{Client, ClientError};
+use marram::admin::client::{ApiClient, ClientError};
 use marram::harness::{Lab, Layout};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -253,7 +253,7 @@ fn a_token_that_is_configured_must_be_shown() {
         assert!(get(admin, path).starts_with("HTTP/1.1 401"), "{path}");
     }
     let ask = |token: &str| {
-        let client = Client::new(&admin.to_string(), Some(token.into())).unwrap();
+        let client = ApiClient::new(&admin.to_string(), Some(token.into())).unwrap();
         client.json(hyper::Method::GET, "/v1/apps")
     };
     assert!(matches!(ask("an admin token of some lengtt"), Err(ClientError::Refused { status: 401, .. })));

@@ -118,7 +118,7 @@ fn edges_find_one_another_and_fetch_images_over_tls_alone() {
     };
     // The other edge reads it out of the first one's answers, where the coordinator says that it is.
     let client =
-        marram::admin::client::Client::new(&format!("https://{}", lab.edges[0].admin()), None).unwrap();
+        marram::admin::client::ApiClient::new(&format!("https://{}", lab.edges[0].admin()), None).unwrap();
     let client = client.believing(&std::fs::read(lab.place.path().join("a.ca")).unwrap()).unwrap();
     let known = client.json(hyper::Method::GET, "/v1/coordinator").unwrap();
     assert!(

@@ -1,7 +1,7 @@
 //! What operators write, and what they are told when it is wrong.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use marram::config::agent::{self, Side};
+use marram::config::agent::{self, AgentRole};
 use marram::config::source::Source;
 use marram::config::{edge, recorder};
 use marram::manifest::{Manifest, SAMPLE};
@@ -28,16 +28,16 @@ impl Place {
         Source::read(&path).unwrap()
     }
 
-    fn edge(&self, text: &str) -> Result<edge::Config, String> {
-        edge::Config::parse(&self.source(text)).map_err(|problem| problem.to_string())
+    fn edge(&self, text: &str) -> Result<edge::EdgeSettings, String> {
+        edge::EdgeSettings::parse(&self.source(text)).map_err(|problem| problem.to_string())
     }
 
-    fn recorder(&self, text: &str) -> Result<recorder::Config, String> {
-        recorder::Config::parse(&self.source(text)).map_err(|problem| problem.to_string())
+    fn recorder(&self, text: &str) -> Result<recorder::RecorderSettings, String> {
+        recorder::RecorderSettings::parse(&self.source(text)).map_err(|problem| problem.to_string())
     }
 
-    fn agent(&self, text: &str, side: Side) -> Result<agent::Config, String> {
-        agent::Config::parse(&self.source(text), side).map_err(|problem| problem.to_string())
+    fn agent(&self, text: &str, side: AgentRole) -> Result<agent::AgentSettings, String> {
+        agent::AgentSettings::parse(&self.source(text), side).map_err(|problem| problem.to_string())
     }
 }
 
@@ -88,9 +88,9 @@ fn samples_are_legal_as_they_are_and_with_every_line_on() {
         assert_eq!(config.edge.name, "edge-a");
         assert_eq!(config.edge.timeouts.heartbeat_interval, Duration::from_millis(50));
         let text = change(agent::SAMPLE).replace("/etc/marram/", "");
-        assert_eq!(place.agent(&text, Side::Client).unwrap().agent.edges.len(), 2);
+        assert_eq!(place.agent(&text, AgentRole::Client).unwrap().agent.edges.len(), 2);
         let text = change(&agent::sample_for_servers()).replace("/etc/marram/", "");
-        assert_eq!(place.agent(&text, Side::Server).unwrap().agent.servers.len(), 2);
+        assert_eq!(place.agent(&text, AgentRole::Server).unwrap().agent.servers.len(), 2);
         let text = change(recorder::SAMPLE).replace("/etc/marram/", "");
         let config = place.recorder(&text).unwrap();
         assert_eq!((&config.recorder.name[..], config.recorder.edges.len()), ("site-1", 2));
@@ -138,7 +138,7 @@ fn shown(sample: &str) -> std::collections::BTreeSet<String> {
 fn samples_show_every_field_that_there_is() {
     let place = Place::new("fields");
     let edge = |text: &str| place.edge(text).unwrap_err();
-    let agent = |text: &str| place.agent(text, Side::Client).unwrap_err();
+    let agent = |text: &str| place.agent(text, AgentRole::Client).unwrap_err();
     let recorder = |text: &str| place.recorder(text).unwrap_err();
     let manifest = |text: &str| Manifest::parse(&place.source(text)).unwrap_err().to_string();
     let for_servers = agent::sample_for_servers();
@@ -164,7 +164,7 @@ fn samples_show_every_field_that_there_is() {
 #[test]
 fn samples_show_the_defaults() {
     let place = Place::new("defaults");
-    let short = place.agent(AGENT, Side::Client).unwrap().agent;
+    let short = place.agent(AGENT, AgentRole::Client).unwrap().agent;
     let certificate = "-----BEGIN CERTIFICATE-----\n";
     for file in ["edges-ca.pem", "agent.pem", "agent.key"] {
         std::fs::write(place.0.join(file), certificate).unwrap();
@@ -172,7 +172,7 @@ fn samples_show_the_defaults() {
     std::fs::copy(place.0.join("token"), place.0.join("admin-token")).unwrap();
     std::fs::copy(place.0.join("token"), place.0.join("metrics-token")).unwrap();
     let sample = all_settings(agent::SAMPLE).replace("/etc/marram/", "");
-    assert_eq!(place.agent(&sample, Side::Client).unwrap().agent.timeouts, short.timeouts);
+    assert_eq!(place.agent(&sample, AgentRole::Client).unwrap().agent.timeouts, short.timeouts);
     let short = place.edge(EDGE).unwrap().edge;
     let limits =
         edge::SAMPLE.split("[limits]").nth(1).and_then(|rest| rest.split("[timeouts]").next()).unwrap();
@@ -275,14 +275,18 @@ fn an_edges_errors_name_line_field_and_fix() {
 fn an_agents_errors_name_line_field_and_fix() {
     let place = Place::new("agent");
     for (text, side, words) in [
-        ("edges = [\"edge-a\"]", Side::Client, &[":1", "`edges`", "edge.example.org:7400"][..]),
-        ("edges = []", Side::Client, &["`edges`", "edge-a:7400"]),
-        ("edges = [\"a:1\"]", Side::Client, &["`listen`", "[[listen]]"]),
-        ("edges = [\"a:1\"]", Side::Server, &["`servers`", "origin"]),
-        ("edges = [\"a:1\"]\nservers = { \"a b\" = \"c:1\" }", Side::Server, &[":2", "`servers`", "a name"]),
+        ("edges = [\"edge-a\"]", AgentRole::Client, &[":1", "`edges`", "edge.example.org:7400"][..]),
+        ("edges = []", AgentRole::Client, &["`edges`", "edge-a:7400"]),
+        ("edges = [\"a:1\"]", AgentRole::Client, &["`listen`", "[[listen]]"]),
+        ("edges = [\"a:1\"]", AgentRole::Server, &["`servers`", "origin"]),
+        (
+            "edges = [\"a:1\"]\nservers = { \"a b\" = \"c:1\" }",
+            AgentRole::Server,
+            &[":2", "`servers`", "a name"],
+        ),
         (
             "edges = [\"a:1\"]\nservers = { web = \"c\" }",
-            Side::Server,
+            AgentRole::Server,
             &[":2", "`servers`", "an address of a server"],
         ),
     ] {
@@ -298,7 +302,8 @@ fn an_agent_answers_operators_and_keeps_lines_for_them_only_where_it_is_told_to(
     let place = Place::new("agent-admin");
     let parse = |text: &str| {
         let source = place.source(&format!("{AGENT}{text}"));
-        let read = agent::Config::parse(&source, Side::Client).map_err(|problem| problem.to_string());
+        let read =
+            agent::AgentSettings::parse(&source, AgentRole::Client).map_err(|problem| problem.to_string());
         (read, source.warnings())
     };
     let (read, warnings) = parse("[log]\nkeep = \"2MiB\"\n");
@@ -350,7 +355,7 @@ fn a_recorders_errors_name_line_field_and_fix_and_its_sample_shows_the_defaults(
     let shown = place.recorder(&format!("{short}{limits}\n{timeouts}")).unwrap().recorder;
     let own = place.recorder(short).unwrap().recorder;
     assert_eq!((shown.memory, shown.sessions, shown.linger), (own.memory, own.sessions, own.linger));
-    let timeouts = |options: &marram::recorder::Options| {
+    let timeouts = |options: &marram::recorder::RecorderOptions| {
         // The time for which it keeps sessions stands beside it.
         marram_agent::Timeouts { linger: Duration::ZERO, ..options.timeouts.clone() }
     };
@@ -367,7 +372,7 @@ fn routes_and_listeners_say_what_is_wrong_with_them() {
         "app = \"a\"\nlistener = \"127.0.0.1:8080\"\nclient = \"::/0\"\nclient_port = \"5\"\nprotocol = \"udp\"",
         "app = \"a\"\nsni = \"*.example.org\"\nfirst_bytes_hex = \"1603\"\npriority = -4",
     ] {
-        place.agent(&route(fields), Side::Client).expect(fields);
+        place.agent(&route(fields), AgentRole::Client).expect(fields);
     }
     for (fields, field, says) in [
         ("", "route.app", "is missing"),
@@ -383,7 +388,7 @@ fn routes_and_listeners_say_what_is_wrong_with_them() {
         ("app = \"a b\"", "route.app", "a name of at most"),
         ("app = \"a\"\n[[route]]\nname = \"r\"\napp = \"b\"", "route.name", "another rule's"),
     ] {
-        let said = place.agent(&route(fields), Side::Client).unwrap_err();
+        let said = place.agent(&route(fields), AgentRole::Client).unwrap_err();
         assert!(said.contains(&format!("`{field}`")) && said.contains(says), "{fields}: {said}");
     }
     for (fields, field, says) in [
@@ -395,7 +400,7 @@ fn routes_and_listeners_say_what_is_wrong_with_them() {
         ("protocol = \"udp\"\nflows = 0", "listen.flows", "lets nobody in"),
         ("protocol = \"udp\"\nidle = \"0s\"", "listen.idle", "more than nothing"),
     ] {
-        let said = place.agent(&format!("{AGENT}{fields}\n"), Side::Client).unwrap_err();
+        let said = place.agent(&format!("{AGENT}{fields}\n"), AgentRole::Client).unwrap_err();
         assert!(said.contains(&format!("`{field}`")) && said.contains(says), "{fields}: {said}");
     }
 }
@@ -409,7 +414,7 @@ fn what_can_be_lived_with_is_a_warning() {
     };
     let warnings = |text: &str| {
         let source = place.source(text);
-        edge::Config::parse(&source).unwrap();
+        edge::EdgeSettings::parse(&source).unwrap();
         source.warnings().iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     mode("secret", 0o640);

@@ -284,7 +284,7 @@ fn a_panic_is_in_the_log_and_all_else_is_as_before() {
         }
         _ => before(panic),
     }));
-    let options = logging::Options { kept: Some(logging::RING_BYTES), ..logging::Options::default() };
+    let options = logging::LogOptions { kept: Some(logging::RING_BYTES), ..logging::LogOptions::default() };
     // The second one has no effect.
     (0..2).for_each(|_| logging::start(&options).unwrap());
     let in_kitchen = |panics: Box<dyn Fn() + Send>| {

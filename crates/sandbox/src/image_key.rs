@@ -30,13 +30,13 @@ impl ImageKey {
         match read(&path)? {
             Found::Key(key) => return Ok(Self(key)),
             Found::Nothing => {}
-            Found::Unfit => fs::remove_file(&path)?,
+            Found::Invalid => fs::remove_file(&path)?,
         }
         make(dir, &path)?;
         // Another process may have been first.
         match read(&path)? {
             Found::Key(key) => Ok(Self(key)),
-            Found::Nothing | Found::Unfit => Err(io::Error::other("its key was changed while it was made")),
+            Found::Nothing | Found::Invalid => Err(io::Error::other("its key was changed while it was made")),
         }
     }
 
@@ -53,7 +53,7 @@ enum Found {
     Key([u8; KEY_BYTES]),
     Nothing,
     /// No key, or one that others could read.
-    Unfit,
+    Invalid,
 }
 
 fn read(path: &Path) -> io::Result<Found> {
@@ -63,7 +63,7 @@ fn read(path: &Path) -> io::Result<Found> {
         Err(error) => return Err(error),
     };
     if !about.is_file() || about.mode() & 0o077 != 0 || about.len() != KEY_BYTES as u64 {
-        return Ok(Found::Unfit);
+        return Ok(Found::Invalid);
     }
     let mut key = [0; KEY_BYTES];
     File::open(path)?.read_exact(&mut key)?;

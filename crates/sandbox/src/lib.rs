@@ -30,10 +30,10 @@ mod watch;
 
 pub use app::ImageFile;
 pub use cells::{
-    Cells, CellsConfig, Progress, ReadyStats, Reset, ShelfStats, StageState, StartError, Tracking,
+    Cells, CellsConfig, Progress, ReadyStats, Reset, StageState, StartError, Tracking, WarmPoolStats,
 };
 pub use chain::{Chain, Image};
-pub use checkpoint::{Decoded, Filling, Reading, RestoreError, Snapshot, SnapshotError};
+pub use checkpoint::{CheckpointReader, Decoded, Filling, RestoreError, Snapshot, SnapshotError};
 pub use debugging::DebugError;
 pub use deploy::DeployError;
 pub use host::{Level, Print, reads_cache};
@@ -41,5 +41,5 @@ pub use image::{ImageFault, ImageInfo};
 pub use images::{Images, LoadError, StoreError};
 pub use keys::{KeyId, Keyring, Signer};
 pub use quotas::Quotas;
-pub use replay::{ReplayError, Replayer, Step};
-pub use scheduling::{run_behind, run_long, run_soon};
+pub use replay::{ReplayError, ReplayStep, Replayer};
+pub use scheduling::{reset_scheduling, set_background, set_latency_sensitive};

@@ -58,11 +58,11 @@ pub const READY_MAX: usize = 512;
 pub const READY_SHARE: usize = 4;
 
 /// Bytes of cells that have ended that go back to the kernel at a time: a tenth of a millisecond, if all were written.
-pub const PARTING_PIECE_BYTES: usize = 1 << 20;
+pub const DEFERRED_FREE_PIECE_BYTES: usize = 1 << 20;
 /// Or this part of all that wait for it, if that is more.
-pub const PARTING_PIECE_PART: usize = 64;
+pub const DEFERRED_FREE_PIECE_PART: usize = 64;
 /// Bytes of cells that have ended that wait for it. If there are more, the oldest go at once.
-pub const PARTING_BYTES_MAX: usize = 512 << 20;
+pub const DEFERRED_FREE_BYTES_MAX: usize = 512 << 20;
 
 /// Bytes of a module at deployment.
 pub const MODULE_BYTES_MAX: usize = 256 << 20;

@@ -26,7 +26,7 @@ const CELL: CellId = CellId(1);
 
 /// A handler that was run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct ReplayStep {
     /// Of which entry, from 0.
     pub entry: u64,
     /// What it was given.
@@ -34,7 +34,7 @@ pub struct Step {
     /// What it observed as the time, or would have, in nanoseconds of session time.
     pub now_ns: i64,
     /// What came of it.
-    pub came: StepResult,
+    pub result: StepResult,
     /// What it sent, to peers that still heard it.
     pub outputs: Vec<CellOutput>,
     /// What it did to its timers.
@@ -171,7 +171,7 @@ impl Replayer {
     ///
     /// # Errors
     /// If it does something else than it did in the session.
-    pub fn step(&mut self) -> Result<Option<Step>, ReplayError> {
+    pub fn step(&mut self) -> Result<Option<ReplayStep>, ReplayError> {
         let Some(next) = self.player.next_handler()? else { return Ok(None) };
         let (entry, input, now_ns) = (next.entry, next.run.input.clone(), next.run.now_ns);
         let mut progress = self.cells.run(next.run);
@@ -184,7 +184,7 @@ impl Replayer {
         let prints = self.cells.take_prints(CELL);
         let mut open: Vec<_> = self.recording.inputs.iter().map(|inputs| inputs.port).collect();
         open.retain(|port| self.player.hears(*port));
-        let came = self.player.ran(&ran)?;
+        let result = self.player.ran(&ran)?;
         ran.outputs.retain(|output| match output {
             CellOutput::Message { port, .. } => open.contains(port),
             CellOutput::Close { port } => {
@@ -195,7 +195,7 @@ impl Replayer {
             CellOutput::Pause { .. } | CellOutput::Resume { .. } => true,
         });
         let Ran { outputs, timers, tasks, cost_ns, .. } = ran;
-        Ok(Some(Step { entry, input, now_ns, came, outputs, timers, tasks, prints, cost_ns }))
+        Ok(Some(ReplayStep { entry, input, now_ns, result, outputs, timers, tasks, prints, cost_ns }))
     }
 
     /// How many entries the cell has consumed.

@@ -8,32 +8,32 @@ const SHORT_NS: u64 = 500_000;
 const USUAL_NS: u64 = 0;
 /// How much humbler a thread is whose work nobody waits for: where it shares a core with one that is busy all the time it
 /// has a tenth of it.
-const HUMBLER: i32 = 10;
+const NICE_INCREMENT: i32 = 10;
 
 /// Asks the scheduler to let this thread run as soon as it wakes, in short turns: for one that others wait for and that
 /// mostly has little to do. On a machine with one core for both, a checkpoint that is being sealed would else go on until its
 /// thread's share of the core is used up, which is several slices of a guest's. Threads and processes that this one starts
 /// inherit it. Where the kernel knows no such wish (before Linux 6.12) turns are as long as it makes them.
-pub fn run_soon() {
+pub fn set_latency_sensitive() {
     ask(SHORT_NS, 0);
 }
 
-/// As [`run_soon`], and before those that asked for that: for one that only looks at the clock.
-pub(crate) fn run_at_once() {
+/// As [`set_latency_sensitive`], and before those that asked for that: for one that only looks at the clock.
+pub(crate) fn set_most_latency_sensitive() {
     ask(SHORTEST_NS, 0);
 }
 
-/// Takes back what this thread may have inherited of [`run_soon`]: for one that works for long at a time.
-pub fn run_long() {
+/// Takes back what this thread may have inherited of [`set_latency_sensitive`]: for one that works for long at a time.
+pub fn reset_scheduling() {
     ask(USUAL_NS, 0);
 }
 
 /// Asks for what others leave, in long turns: for work that nobody waits for.
-pub fn run_behind() {
-    ask(USUAL_NS, HUMBLER);
+pub fn set_background() {
+    ask(USUAL_NS, NICE_INCREMENT);
 }
 
-fn ask(turn_ns: u64, humbler: i32) {
+fn ask(turn_ns: u64, nice: i32) {
     // SAFETY: all fields are integers, for which zero is a value.
     let mut wish: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = u32::try_from(size_of::<libc::sched_attr>()).expect("it has a few words");
@@ -42,7 +42,7 @@ fn ask(turn_ns: u64, humbler: i32) {
     unsafe {
         if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut wish, size, 0) == 0 {
             wish.sched_runtime = turn_ns;
-            wish.sched_nice += humbler;
+            wish.sched_nice += nice;
             // A wish: nothing depends on it.
             let _ = libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0);
         }

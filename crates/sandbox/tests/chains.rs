@@ -4,7 +4,8 @@
 mod support;
 
 use marram_sandbox::{
-    Cells, CellsConfig, Decoded, Image, Progress, Quotas, Reading, RestoreError, StartError, Tracking,
+    Cells, CellsConfig, CheckpointReader, Decoded, Image, Progress, Quotas, RestoreError, StartError,
+    Tracking,
 };
 use marram_session::cell::{
     CellId, CellInput, CellOutput, CellStop, CheckpointBase, PortKind, Ran, Run, RunOutcome, TimerChange,
@@ -442,7 +443,7 @@ fn a_chain_saved_at_any_message_boundary_goes_on_as_it_would_have() {
                 assert_eq!(cells.memory_bytes(other), cells.memory_bytes(CELL));
                 // Filled while it arrives, each stage is given its own.
                 let filled = CellId(4);
-                let mut reading = Reading::opened();
+                let mut reading = CheckpointReader::opened();
                 cells.begin(filled, &image).unwrap();
                 for checkpoint in &list {
                     for piece in checkpoint.chunks(997) {

@@ -5,8 +5,8 @@ mod support;
 
 use bytes::Bytes;
 use marram_sandbox::{
-    Cells, CellsConfig, Decoded, Image, Quotas, Reading, RestoreError, Snapshot, SnapshotError, Tracking,
-    limits::PAGE,
+    Cells, CellsConfig, CheckpointReader, Decoded, Image, Quotas, RestoreError, Snapshot, SnapshotError,
+    Tracking, limits::PAGE,
 };
 use marram_session::cell::{CellId, CellInput, CheckpointBase};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn a_restored_cell_continues_from_every_checkpoint_as_the_first_did() {
 
 /// As it is restored while its checkpoints arrive, in pieces of these sizes, of which what is there is taken when it is so much.
 fn restore_in_pieces(cells: &mut Cells, image: &Arc<Image>, chain: &[Vec<u8>], piece: usize, least: usize) {
-    let mut reading = Reading::opened();
+    let mut reading = CheckpointReader::opened();
     cells.begin(CELL, image).unwrap();
     for checkpoint in chain {
         for bytes in checkpoint.chunks(piece) {
@@ -176,7 +176,7 @@ fn what_does_not_fit_a_cell_that_is_filled_leaves_nothing_of_it() {
     let history = record(Tracking::Auto, 100);
     let full = &history.checkpoints[0];
     let read = |bytes: &[u8]| {
-        let mut reading = Reading::opened();
+        let mut reading = CheckpointReader::opened();
         reading.push(Bytes::copy_from_slice(bytes)).map(|()| reading)
     };
     let gone = |cells: &mut Cells| {

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram_sandbox::{Cells, CellsConfig, Image, ReadyStats, ShelfStats, StartError};
+use marram_sandbox::{Cells, CellsConfig, Image, ReadyStats, StartError, WarmPoolStats};
 use marram_session::cell::{CellId, Seed};
 use std::sync::Arc;
 use support::{SEED, ask_at, chain_with, deploy, echo, guest, start_in};
@@ -23,7 +23,7 @@ fn diary() -> Arc<Image> {
 fn stocked(slots: u32, image: &Arc<Image>) -> Cells {
     let mut cells = Cells::new(CellsConfig { slots, ..CellsConfig::default() }).unwrap();
     cells.expect(image);
-    while cells.stock_one() {}
+    while cells.prewarm_one() {}
     cells
 }
 
@@ -64,9 +64,9 @@ fn a_shelf_that_is_found_empty_gets_longer_and_one_that_nobody_needs_shorter() {
     }
     let ReadyStats { ready, found, missed, .. } = cells.ready_stats();
     assert_eq!((ready, found, missed), (0, first as u64, 1));
-    let shelf = ShelfStats { ready: 0, wanted: 2 * first, found, missed };
-    assert_eq!(cells.shelf_stats(image.hash()), Some(shelf));
-    while cells.stock_one() {}
+    let shelf = WarmPoolStats { ready: 0, wanted: 2 * first, found, missed };
+    assert_eq!(cells.pool_stats(image.hash()), Some(shelf));
+    while cells.prewarm_one() {}
     assert_eq!(cells.ready_stats().ready, 2 * first);
     for _ in 0..8 {
         cells.tend();
@@ -88,7 +88,7 @@ fn clients_come_before_cells_that_are_nobody_s() {
     assert_eq!((cells.len(), cells.ready_stats().ready), (32, 0));
     assert!(matches!(cells.start(CellId(99), &other, SEED), Err(StartError::Slot(_))));
     // None is started ahead while there is no room, and trying harms nobody.
-    while cells.stock_one() {}
+    while cells.prewarm_one() {}
     assert_eq!((cells.len(), cells.ready_stats().ready), (32, 0));
 }
 
@@ -100,8 +100,8 @@ fn a_chain_is_started_ahead_as_one() {
     assert_eq!(cells.ready_stats().found, 1);
     cells.forget(&image);
     assert_eq!(cells.ready_stats().ready, 0);
-    assert!(!cells.stock_one(), "nobody asks for it any more");
-    assert_eq!(cells.shelf_stats(image.hash()), None);
+    assert!(!cells.prewarm_one(), "nobody asks for it any more");
+    assert_eq!(cells.pool_stats(image.hash()), None);
 }
 
 /// Writes a megabyte.

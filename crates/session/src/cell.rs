@@ -264,7 +264,7 @@ pub enum CheckpointBase {
 }
 
 /// Names the image that a cell starts from.
-pub type Image = ImageHash;
+pub type CellImage = ImageHash;
 
 /// A sealed checkpoint as an end kept it.
 #[derive(Clone, PartialEq, Eq, Debug)]

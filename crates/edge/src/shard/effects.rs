@@ -83,7 +83,7 @@ impl Shard {
                     let (edge, unix_ns) = (self.config.edge.clone(), now.unix_ns);
                     out.push(ShardOutput::Record { request, gathered, edge, unix_ns });
                 }
-                OwnerEffect::Recorded(wish, Err(why)) => self.recorded(id, wish.tag, Err(why), out),
+                OwnerEffect::Recorded(request, Err(why)) => self.recorded(id, request.tag, Err(why), out),
                 OwnerEffect::Remove(cell) => self.remove_cell(now, cell, out),
                 OwnerEffect::AskWitness(generation) => self.ask_witness(id, generation, out),
                 OwnerEffect::Report(seen) => self.report(id, seen, out),

@@ -1,15 +1,15 @@
 //! What operators can ask an agent that has an address for them: whether it is there, and what it logged. Knows no session.
 
 use super::routes::{Answer, Call, Refusal};
-use super::server::Site;
+use super::server::AdminApi;
 use hyper::{Method, StatusCode};
 use serde_json::json;
 
 /// The agent, as seen by its admin API.
 #[derive(Clone, Copy, Debug)]
-pub struct AgentDesk;
+pub struct AgentAdmin;
 
-impl Site for AgentDesk {
+impl AdminApi for AgentAdmin {
     fn answer(&self, name: &str, call: &Call) -> Result<Answer, Refusal> {
         if call.method == Method::GET && call.path.trim_matches('/') == "healthz" {
             return Ok(Answer::json(&json!({ "agent": name })));

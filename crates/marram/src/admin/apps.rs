@@ -3,8 +3,8 @@
 
 use super::body::Upload;
 use super::chains;
-use super::desk::Desk;
 use super::routes::{Refusal, ask};
+use super::state::AdminState;
 use crate::config::source::Source;
 use crate::manifest::{self, Manifest};
 use hyper::StatusCode;
@@ -18,49 +18,49 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Deploys what was sent under a manifest.
-pub(super) fn deploy(desk: &Desk, upload: &Upload) -> Result<Value, Refusal> {
-    let manifest = read(desk, &upload.manifest)?;
-    let images = open(desk)?;
-    let image = chains::deploy(desk, &images, &manifest, upload);
+pub(super) fn deploy(state: &AdminState, upload: &Upload) -> Result<Value, Refusal> {
+    let manifest = read(state, &upload.manifest)?;
+    let images = open(state)?;
+    let image = chains::deploy(state, &images, &manifest, upload);
     // A compilation leaves tens of MiB behind, in a process that has no other use for them.
     crate::memory::give_back();
     let image = image?;
-    chains::keys_are_granted(desk, &images, &manifest.name, image)?;
+    chains::keys_are_granted(state, &images, &manifest.name, image)?;
     let app = manifest.app(image);
     let unchanged =
-        matches!(ask(desk, ControlRequest::Apps)?, ControlAnswer::Apps(apps) if apps.contains(&app));
-    let mut deployed = announce(desk, &manifest, &upload.manifest, image)?;
+        matches!(ask(state, ControlRequest::Apps)?, ControlAnswer::Apps(apps) if apps.contains(&app));
+    let mut deployed = announce(state, &manifest, &upload.manifest, image)?;
     deployed["unchanged"] = json!(unchanged);
     Ok(deployed)
 }
 
 /// Deploys an image that is in the cache, because it was deployed here before.
-pub(super) fn deploy_kept(desk: &Desk, text: &str, image: ImageHash) -> Result<Value, Refusal> {
-    let manifest = read(desk, text)?;
-    chains::keys_are_granted(desk, &open(desk)?, &manifest.name, image)?;
-    announce(desk, &manifest, text, image)
+pub(super) fn deploy_kept(state: &AdminState, text: &str, image: ImageHash) -> Result<Value, Refusal> {
+    let manifest = read(state, text)?;
+    chains::keys_are_granted(state, &open(state)?, &manifest.name, image)?;
+    announce(state, &manifest, text, image)
 }
 
 /// Deploys an image that is in the cache, because another edge gave it.
-pub(super) fn deploy_copied(desk: &Desk, text: &str, image: ImageHash) -> Result<Value, Refusal> {
-    let manifest = read(desk, text)?;
-    chains::agrees(desk, &open(desk)?, &manifest, image)?;
-    deploy_kept(desk, text, image)
+pub(super) fn deploy_copied(state: &AdminState, text: &str, image: ImageHash) -> Result<Value, Refusal> {
+    let manifest = read(state, text)?;
+    chains::agrees(state, &open(state)?, &manifest, image)?;
+    deploy_kept(state, text, image)
 }
 
-fn read(desk: &Desk, text: &str) -> Result<Manifest, Refusal> {
+fn read(state: &AdminState, text: &str) -> Result<Manifest, Refusal> {
     let unprocessable = |what: String| {
         Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, "change the manifest and deploy again")
     };
     let source = Source::new(manifest::FILE_NAME, text.to_owned());
     let manifest = Manifest::parse(&source).map_err(|problem| unprocessable(problem.to_string()))?;
-    promises_kept(desk, &manifest).map_err(unprocessable)?;
+    promises_kept(state, &manifest).map_err(unprocessable)?;
     Ok(manifest)
 }
 
 /// Tells the control, then remembers the app.
-fn announce(desk: &Desk, manifest: &Manifest, text: &str, image: ImageHash) -> Result<Value, Refusal> {
-    match ask(desk, ControlRequest::Deploy(manifest.app(image)))? {
+fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHash) -> Result<Value, Refusal> {
+    match ask(state, ControlRequest::Deploy(manifest.app(image)))? {
         ControlAnswer::Done => {}
         ControlAnswer::Refused(why) => {
             let fix = "change the manifest and deploy again";
@@ -68,10 +68,10 @@ fn announce(desk: &Desk, manifest: &Manifest, text: &str, image: ImageHash) -> R
         }
         _ => return Err(Refusal::bug("the control answered something else than was asked")),
     }
-    keep(desk, &manifest.name, text, image)?;
+    keep(state, &manifest.name, text, image)?;
     tracing::info!(event = "deployed", app = manifest.name, image = %image, "an app is deployed");
     Ok(json!({
-        "edge": desk.edge,
+        "edge": state.edge,
         "name": manifest.name,
         "image": image.to_string(),
         "server": manifest.server,
@@ -80,11 +80,11 @@ fn announce(desk: &Desk, manifest: &Manifest, text: &str, image: ImageHash) -> R
 }
 
 /// A promise is as good as the places of its ends (DESIGN.md section 5.11): refuses one that a gate of this edge breaks.
-fn promises_kept(desk: &Desk, manifest: &Manifest) -> Result<(), String> {
+fn promises_kept(state: &AdminState, manifest: &Manifest) -> Result<(), String> {
     if manifest.protect == Protect::None {
         return Ok(());
     }
-    if desk.routing.leads_to(&manifest.name) {
+    if state.routing.leads_to(&manifest.name) {
         return Err(format!(
             "`protect = \"endpoints\"` promises that sessions survive this edge, but it has a gate for `{}`, and the \
              client ends of sessions through that gate are in this edge: they would survive a shard process, not the \
@@ -93,7 +93,7 @@ fn promises_kept(desk: &Desk, manifest: &Manifest) -> Result<(), String> {
         ));
     }
     match &manifest.server {
-        Some(server) if desk.gate_servers.contains(server) => Err(format!(
+        Some(server) if state.gate_servers.contains(server) => Err(format!(
             "`protect = \"endpoints\"` promises that sessions survive this edge, but it connects to the server \
              `{server}` itself, so their server ends are in this edge: they would survive a shard process, not the \
              edge. Write protect = \"none\", or take `{server}` out of the edge's `servers` and run \
@@ -136,8 +136,8 @@ pub(super) struct StageNames {
 
 impl StageNames {
     /// Of the images of this edge.
-    pub(super) fn new(desk: &Desk) -> Self {
-        Self { images: Images::open(&desk.images).ok(), known: BTreeMap::new() }
+    pub(super) fn new(state: &AdminState) -> Self {
+        Self { images: Images::open(&state.images).ok(), known: BTreeMap::new() }
     }
 
     /// Of an image that this app runs; none if its list cannot be read. An app that is no chain is its only stage.
@@ -155,8 +155,8 @@ impl StageNames {
     }
 }
 
-fn open(desk: &Desk) -> Result<Images, Refusal> {
-    Images::open(&desk.images).map_err(|error| refused(&error))
+fn open(state: &AdminState) -> Result<Images, Refusal> {
+    Images::open(&state.images).map_err(|error| refused(&error))
 }
 
 pub(super) fn refused(error: &DeployError) -> Refusal {
@@ -178,30 +178,30 @@ pub(super) fn refused(error: &DeployError) -> Refusal {
     }
 }
 
-fn manifest_path(desk: &Desk, name: &str) -> PathBuf {
-    desk.apps.join(format!("{name}.toml"))
+fn manifest_path(state: &AdminState, name: &str) -> PathBuf {
+    state.apps.join(format!("{name}.toml"))
 }
 
-fn image_path(desk: &Desk, name: &str) -> PathBuf {
-    desk.apps.join(format!("{name}.image"))
+fn image_path(state: &AdminState, name: &str) -> PathBuf {
+    state.apps.join(format!("{name}.image"))
 }
 
 /// Remembers an app for the next start. The image's name goes last: without it the rest does not count.
-fn keep(desk: &Desk, name: &str, text: &str, image: ImageHash) -> Result<(), Refusal> {
-    fs::create_dir_all(&desk.apps)
-        .and_then(|()| fs::write(manifest_path(desk, name), text))
-        .and_then(|()| fs::write(image_path(desk, name), image.to_string()))
+fn keep(state: &AdminState, name: &str, text: &str, image: ImageHash) -> Result<(), Refusal> {
+    fs::create_dir_all(&state.apps)
+        .and_then(|()| fs::write(manifest_path(state, name), text))
+        .and_then(|()| fs::write(image_path(state, name), image.to_string()))
         .map_err(|error| {
             let what =
-                format!("the app runs, but will be gone after a restart: {}: {error}", desk.apps.display());
+                format!("the app runs, but will be gone after a restart: {}: {error}", state.apps.display());
             let fix = "make the edge's state directory writable and deploy again";
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what, fix)
         })
 }
 
 /// Forgets an app. Its image stays for the sessions that name it.
-pub(super) fn forget(desk: &Desk, name: &str) -> Result<(), Refusal> {
-    for path in [image_path(desk, name), manifest_path(desk, name)] {
+pub(super) fn forget(state: &AdminState, name: &str) -> Result<(), Refusal> {
+    for path in [image_path(state, name), manifest_path(state, name)] {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 let what = format!("the app will be back after a restart: {}: {error}", path.display());
@@ -214,18 +214,18 @@ pub(super) fn forget(desk: &Desk, name: &str) -> Result<(), Refusal> {
 }
 
 /// The manifest that an app was deployed with.
-pub(super) fn kept_manifest(desk: &Desk, name: &str) -> Option<String> {
-    fs::read_to_string(manifest_path(desk, name)).ok()
+pub(super) fn kept_manifest(state: &AdminState, name: &str) -> Option<String> {
+    fs::read_to_string(manifest_path(state, name)).ok()
 }
 
 /// The image that an app was deployed as.
-pub(super) fn kept_image(desk: &Desk, name: &str) -> Option<ImageHash> {
-    Some(ImageHash(super::view::parse_hex(fs::read_to_string(image_path(desk, name)).ok()?.trim())?))
+pub(super) fn kept_image(state: &AdminState, name: &str) -> Option<ImageHash> {
+    Some(ImageHash(super::view::parse_hex(fs::read_to_string(image_path(state, name)).ok()?.trim())?))
 }
 
 /// Apps that were deployed before the edge was restarted: manifest and image.
-pub(super) fn kept(desk: &Desk) -> Vec<(String, ImageHash)> {
-    let Ok(entries) = fs::read_dir(&desk.apps) else { return Vec::new() };
+pub(super) fn kept(state: &AdminState) -> Vec<(String, ImageHash)> {
+    let Ok(entries) = fs::read_dir(&state.apps) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "image"));

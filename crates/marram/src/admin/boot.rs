@@ -1,7 +1,7 @@
 //! What an edge deploys at its start: what it had, what its configuration names, what its peers have. A failure is
 //! logged and costs that app only: the others are worth having.
 
-use super::desk::Desk;
+use super::state::AdminState;
 use super::{apps, body::Upload, chains, peers};
 use crate::config::source::Source;
 use crate::manifest::{self, Manifest};
@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Deploys everything that is to be deployed at start.
-pub(super) fn deploy_all(desk: &Desk) {
-    for (text, image) in apps::kept(desk) {
-        if let Err(refusal) = apps::deploy_kept(desk, &text, image) {
+pub(super) fn deploy_all(state: &AdminState) {
+    for (text, image) in apps::kept(state) {
+        if let Err(refusal) = apps::deploy_kept(state, &text, image) {
             tracing::error!(%image, "an app from before the restart is not deployed: {refusal}");
         }
     }
     let mut names = BTreeSet::new();
-    for path in &desk.start {
+    for path in &state.start {
         let deployed = load(path).and_then(|upload| {
             let source = Source::new(manifest::FILE_NAME, upload.manifest.clone());
             let name = Manifest::parse(&source).map(|manifest| manifest.name).unwrap_or_default();
@@ -26,14 +26,14 @@ pub(super) fn deploy_all(desk: &Desk) {
                     "another one of `apps` is called `{name}` as well; give one of them another `name`"
                 ));
             }
-            apps::deploy(desk, &upload).map_err(|refusal| refusal.to_string())
+            apps::deploy(state, &upload).map_err(|refusal| refusal.to_string())
         });
         if let Err(why) = deployed {
             tracing::error!(path = %path.display(), "an app of the configuration is not deployed: {why}");
         }
     }
-    for peer in &desk.peers {
-        if let Err(error) = peers::copy_from(desk, peer) {
+    for peer in &state.peers {
+        if let Err(error) = peers::copy_from(state, peer) {
             tracing::warn!(peer, "apps could not be fetched: {error:#}");
         }
     }

@@ -3,8 +3,8 @@
 
 use super::apps::{self, refused};
 use super::body::Upload;
-use super::desk::Desk;
 use super::routes::Refusal;
+use super::state::AdminState;
 use crate::keys;
 use crate::manifest::{Manifest, Stage, StageQuotas, TreeFile};
 use bytes::Bytes;
@@ -19,13 +19,13 @@ type Named = (String, ImageHash);
 
 /// Makes the image of everything that was sent under a manifest.
 pub(super) fn deploy(
-    desk: &Desk,
+    state: &AdminState,
     images: &Images,
     manifest: &Manifest,
     upload: &Upload,
 ) -> Result<ImageHash, Refusal> {
     let stages = own_stages(images, manifest, upload)?;
-    let (first, last) = forced(desk, images, manifest)?;
+    let (first, last) = forced(state, images, manifest)?;
     wire(images, manifest, [first, stages, last].concat())
 }
 
@@ -112,7 +112,7 @@ fn named_keys(stage: &Stage, files: &[ImageFile]) -> Result<Vec<KeyId>, Refusal>
 /// Whether this edge holds every key that an image signs with, and grants it to this app; stages that the edge forces on every
 /// app have what they were granted as apps of their own.
 pub(super) fn keys_are_granted(
-    desk: &Desk,
+    state: &AdminState,
     images: &Images,
     app: &str,
     image: ImageHash,
@@ -122,13 +122,13 @@ pub(super) fn keys_are_granted(
         Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string(), "deploy the app again")
     })?;
     was_rebuilt(image.hash(), image.rebuilt());
-    let forced = desk.first.iter().chain(&desk.last);
+    let forced = state.first.iter().chain(&state.last);
     let forced: Vec<_> =
-        forced.filter_map(|app| Some((apps::kept_image(desk, app)?, app.as_str()))).collect();
+        forced.filter_map(|app| Some((apps::kept_image(state, app)?, app.as_str()))).collect();
     for stage in image.info() {
         let whose = forced.iter().find(|(image, _)| *image == stage.hash).map_or(app, |(_, app)| app);
         for id in &stage.keys {
-            let Some(key) = desk.keys.iter().find(|key| key.id == *id) else {
+            let Some(key) = state.keys.iter().find(|key| key.id == *id) else {
                 let what = format!(
                     "`{whose}` wants to sign with the key {id} of a certificate, and this edge does not hold it"
                 );
@@ -170,19 +170,23 @@ fn in_stage(manifest: &Manifest, stage: &Stage, error: &DeployError) -> Refusal 
 }
 
 /// The stages that go before and behind an app's own on this edge.
-fn forced(desk: &Desk, images: &Images, manifest: &Manifest) -> Result<(Vec<Named>, Vec<Named>), Refusal> {
-    if desk.is_forced(&manifest.name) {
+fn forced(
+    state: &AdminState,
+    images: &Images,
+    manifest: &Manifest,
+) -> Result<(Vec<Named>, Vec<Named>), Refusal> {
+    if state.is_forced(&manifest.name) {
         return Ok((Vec::new(), Vec::new()));
     }
     let all = |apps: &[String]| -> Result<Vec<Named>, Refusal> {
-        apps.iter().map(|app| forced_one(desk, images, app)).collect()
+        apps.iter().map(|app| forced_one(state, images, app)).collect()
     };
-    Ok((all(&desk.first)?, all(&desk.last)?))
+    Ok((all(&state.first)?, all(&state.last)?))
 }
 
-fn forced_one(desk: &Desk, images: &Images, app: &str) -> Result<Named, Refusal> {
+fn forced_one(state: &AdminState, images: &Images, app: &str) -> Result<Named, Refusal> {
     let unprocessable = |what: String, fix: String| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix);
-    let Some(image) = apps::kept_image(desk, app) else {
+    let Some(image) = apps::kept_image(state, app) else {
         let what = format!(
             "this edge puts the app `{app}` before or behind every other, and it is not deployed here"
         );
@@ -221,12 +225,12 @@ fn wire(images: &Images, manifest: &Manifest, stages: Vec<Named>) -> Result<Imag
 
 /// Whether an image that another edge made has the stages that this edge forces on every app.
 pub(super) fn agrees(
-    desk: &Desk,
+    state: &AdminState,
     images: &Images,
     manifest: &Manifest,
     image: ImageHash,
 ) -> Result<(), Refusal> {
-    let (first, last) = forced(desk, images, manifest)?;
+    let (first, last) = forced(state, images, manifest)?;
     let chain = images.chain(image);
     let stages = chain.map(|chain| chain.map_or_else(|| vec![image], |chain| hashes(chain.stages())));
     let agrees = stages.is_ok_and(|stages| {

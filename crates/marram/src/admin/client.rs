@@ -25,7 +25,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// One edge's admin API.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct ApiClient {
     authority: String,
     /// Whether what is said there is encrypted.
     is_encrypted: bool,
@@ -80,7 +80,7 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-impl Client {
+impl ApiClient {
     /// The edge whose admin API is at `url`: `http://HOST:PORT`, `https://HOST:PORT`, or `HOST:PORT` alone, not encrypted. Without a token it shows the one that is
     /// published to this user, if one is.
     ///

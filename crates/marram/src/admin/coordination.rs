@@ -1,7 +1,7 @@
 //! The coordinator for operators: whether it is there, which edges it knows, and what cannot be done while it is away.
 
-use super::desk::Desk;
 use super::routes::{Answer, Refusal};
+use super::state::AdminState;
 use crate::coordinator::View;
 use hyper::StatusCode;
 use marram_edge::coordinator::{Ask, AskAnswer};
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// What is known now.
-pub(super) fn shown(desk: &Desk) -> Value {
-    let Some(coordinator) = &desk.coordinator else {
-        return json!({ "edge": desk.edge, "state": "none" });
+pub(super) fn shown(state: &AdminState) -> Value {
+    let Some(coordinator) = &state.coordinator else {
+        return json!({ "edge": state.edge, "state": "none" });
     };
     let view = coordinator.view();
     let away = coordinator.away();
@@ -38,7 +38,7 @@ pub(super) fn shown(desk: &Desk) -> Value {
         })
     });
     json!({
-        "edge": desk.edge,
+        "edge": state.edge,
         "state": if away.is_some() { "away" } else { "there" },
         "store": view.store,
         "away_ms": away.as_ref().map(|(since, _)| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
@@ -50,8 +50,8 @@ pub(super) fn shown(desk: &Desk) -> Value {
 }
 
 /// Which edge stands by for a session of any edge, by what the coordinator was told.
-pub(super) fn stands_by(desk: &Desk, session: SessionId) -> Result<Answer, Refusal> {
-    let Some(coordinator) = &desk.coordinator else {
+pub(super) fn stands_by(state: &AdminState, session: SessionId) -> Result<Answer, Refusal> {
+    let Some(coordinator) = &state.coordinator else {
         let fix = "write `[coordinator]` into its configuration, or ask the edge that owns the session";
         return Err(Refusal::new(StatusCode::NOT_FOUND, "this edge has no coordinator", fix));
     };
@@ -79,8 +79,8 @@ pub(super) fn stands_by(desk: &Desk, session: SessionId) -> Result<Answer, Refus
 }
 
 /// Counts as Prometheus reads them.
-pub(super) fn prometheus(desk: &Desk) -> String {
-    let Some(coordinator) = &desk.coordinator else { return String::new() };
+pub(super) fn prometheus(state: &AdminState) -> String {
+    let Some(coordinator) = &state.coordinator else { return String::new() };
     let View { edges, figures, reports, .. } = coordinator.view();
     let away = coordinator.away();
     let count = |count: usize| count as u64;
@@ -107,7 +107,7 @@ pub(super) fn prometheus(desk: &Desk) -> String {
     }
     let mut out = String::new();
     for (name, kind, value) in lines {
-        writeln!(out, "# TYPE marram_{name} {kind}\nmarram_{name}{{edge=\"{}\"}} {value}", desk.edge)
+        writeln!(out, "# TYPE marram_{name} {kind}\nmarram_{name}{{edge=\"{}\"}} {value}", state.edge)
             .expect("writing to a string never fails");
     }
     out

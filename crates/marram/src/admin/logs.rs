@@ -11,8 +11,8 @@
 
 use super::routes::{Answer, Call, Refusal};
 use crate::config::units::Name;
-use crate::http::{Body, Tail};
-use crate::logging::{self, Kept, Level, Line};
+use crate::http::{Body, BodyStream};
+use crate::logging::{self, Level, LogBuffer, LogLine};
 use bytes::{BufMut, Bytes, BytesMut};
 use hyper::{Method, StatusCode};
 use serde_json::Value;
@@ -32,7 +32,7 @@ static FOLLOWERS: AtomicUsize = AtomicUsize::new(0);
 
 /// Lines to come.
 struct Follower {
-    kept: &'static Kept,
+    kept: &'static LogBuffer,
     wanted: Wanted,
     /// The last one that was looked at.
     after: u64,
@@ -45,7 +45,7 @@ impl Drop for Follower {
     }
 }
 
-impl Tail for Follower {
+impl BodyStream for Follower {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             let taken = self.kept.take(self.after, Some(context.waker()));
@@ -83,7 +83,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn fits(&self, line: &Line) -> bool {
+    fn fits(&self, line: &LogLine) -> bool {
         if line.at_us < self.since_us {
             return false;
         }
@@ -174,7 +174,7 @@ pub(super) fn answer(edge: &str, call: &Call) -> Result<Answer, Refusal> {
 }
 
 /// What there is now, and the number of the last line that was looked at.
-fn beginning(edge: &str, kept: &Kept, asked: &Asked) -> (Bytes, u64) {
+fn beginning(edge: &str, kept: &LogBuffer, asked: &Asked) -> (Bytes, u64) {
     let mut after = if asked.run == Some(kept.run()) { asked.after } else { 0 };
     let last = asked.last.unwrap_or(usize::MAX);
     let (mut fit, mut end) = (VecDeque::new(), None);
@@ -213,7 +213,7 @@ fn beginning(edge: &str, kept: &Kept, asked: &Asked) -> (Bytes, u64) {
 }
 
 /// A line with where and when it came from.
-fn put(line: &Line, out: &mut BytesMut) {
+fn put(line: &LogLine, out: &mut BytesMut) {
     let shard = line.shard.map_or_else(String::new, |shard| format!("\"shard\":{shard},"));
     let rest = line.text.strip_prefix('{').unwrap_or("}");
     // A shard says which it is in some of its lines itself.
@@ -233,7 +233,7 @@ mod tests {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    fn told(kept: &Kept, query: &str) -> (u64, Vec<String>) {
+    fn told(kept: &LogBuffer, query: &str) -> (u64, Vec<String>) {
         let all = lines(&beginning("A", kept, &Asked::read(query, 1).unwrap()).0);
         let [head, lines @ .., end] = &all[..] else { panic!("{all:?}") };
         assert_eq!((&head["edge"], &end["caught_up"]), (&Value::from("A"), &Value::from(true)));
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn lines_are_found_by_app_session_and_level() {
-        let kept = Kept::new(logging::RING_BYTES);
+        let kept = LogBuffer::new(logging::RING_BYTES);
         for (shard, line) in [
             (None, r#"{"level":"INFO","message":"one","app":"a"}"#),
             (Some(0), r#"{"level":"WARN","message":"two: session 00ff: gone"}"#),
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_has_gone_is_told_to_whom_it_could_matter() {
-        let kept = Kept::new(200);
+        let kept = LogBuffer::new(200);
         for count in 0..9 {
             kept.add(None, format!("{{\"level\":\"INFO\",\"message\":\"{count}\"}}").as_bytes());
         }
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn all_lines_are_shown_or_missed_while_others_are_logged() {
         const COUNT: u64 = 20_000;
-        let kept = Kept::new(logging::RING_BYTES);
+        let kept = LogBuffer::new(logging::RING_BYTES);
         let add = |count: u64| (0..count).for_each(|_| kept.add(None, b"{\"message\":\"\"}"));
         add(COUNT / 2);
         let check = |all_there: bool| {
@@ -317,7 +317,7 @@ mod tests {
     fn a_line_says_once_of_which_shard_it_is() {
         let mut out = BytesMut::new();
         for text in [r#"{"shard":4,"message":"up"}"#, r#"{"message":"up"}"#] {
-            put(&Line { number: 1, at_us: 2, shard: Some(4), text: text.into() }, &mut out);
+            put(&LogLine { number: 1, at_us: 2, shard: Some(4), text: text.into() }, &mut out);
         }
         assert!(lines(&out.freeze()).iter().all(|line| line["shard"] == 4 && line["number"] == 1));
     }

@@ -1,8 +1,8 @@
 //! What an edge asks of other edges: the apps that they have deployed, and single images that sessions name. What comes
 //! proves itself by its digest; what was promised of it is the peer's word.
 
-use super::client::{Client, ClientError};
-use super::desk::Desk;
+use super::client::{ApiClient, ClientError};
+use super::state::AdminState;
 use super::view::{self, parse_hex};
 use super::{apps, chains};
 use crate::coordinator::Coordinator;
@@ -19,36 +19,36 @@ use std::time::Instant;
 const HOLDERS_MAX: usize = 8;
 
 /// Takes every app that a peer has and this edge has not.
-pub(super) fn copy_from(desk: &Desk, peer: &str) -> anyhow::Result<()> {
-    let client = client(desk, peer)?;
+pub(super) fn copy_from(state: &AdminState, peer: &str) -> anyhow::Result<()> {
+    let client = client(state, peer)?;
     let list = client.json(Method::GET, "/v1/apps").map_err(of_this_domain)?;
     let mut apps: Vec<&Value> = list["apps"].as_array().into_iter().flatten().collect();
     // The stages that every app gets here are there before the apps that get them.
-    apps.sort_by_key(|app| !app["name"].as_str().is_some_and(|name| desk.is_forced(name)));
+    apps.sort_by_key(|app| !app["name"].as_str().is_some_and(|name| state.is_forced(name)));
     for app in apps {
-        if let Err(error) = copy_app(desk, &client, app) {
+        if let Err(error) = copy_app(state, &client, app) {
             tracing::warn!(peer, app = %app["name"], "an app could not be fetched: {error:#}");
         }
     }
     Ok(())
 }
 
-fn copy_app(desk: &Desk, client: &Client, app: &Value) -> anyhow::Result<()> {
+fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> anyhow::Result<()> {
     let text =
         |field: &str| app[field].as_str().with_context(|| format!("the peer did not give its {field}"));
     let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
-    if apps::kept_manifest(desk, name).is_some() {
+    if apps::kept_manifest(state, name).is_some() {
         return Ok(());
     }
     let image = ImageHash(parse_hex(hash).context("the peer's image name is no digest")?);
-    bring(client, &Images::open(&desk.images)?, image)?;
-    apps::deploy_copied(desk, manifest, image).map_err(|refusal| anyhow!("{refusal}"))?;
+    bring(client, &Images::open(&state.images)?, image)?;
+    apps::deploy_copied(state, manifest, image).map_err(|refusal| anyhow!("{refusal}"))?;
     Ok(())
 }
 
 /// Takes an image from a peer into the cache, with the stages of one that is a chain. What an earlier life of this edge kept
 /// need not come again.
-fn bring(client: &Client, images: &Images, image: ImageHash) -> anyhow::Result<()> {
+fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> anyhow::Result<()> {
     let get =
         |image: ImageHash| client.call(Method::GET, &format!("/v1/images/{image}"), bytes::Bytes::new());
     if images.app(image).is_ok() {
@@ -72,24 +72,24 @@ fn bring(client: &Client, images: &Images, image: ImageHash) -> anyhow::Result<(
 ///
 /// # Errors
 /// In a few words for the session that wants it; the log has what each peer said.
-pub fn fetch(desk: &Desk, image: ImageHash) -> Result<App, String> {
+pub fn fetch(state: &AdminState, image: ImageHash) -> Result<App, String> {
     let mut unknown = 0;
-    let peers = asked_for(desk, image);
+    let peers = asked_for(state, image);
     for peer in &peers {
-        match fetch_from(desk, peer, image) {
+        match fetch_from(state, peer, image) {
             Ok(app) => return Ok(app),
             Err(error) => {
                 let refused = error.downcast_ref::<ClientError>();
                 unknown += usize::from(refused.is_some_and(ClientError::is_not_found));
                 // Whoever dials an edge can ask for images that nobody has.
-                let mut complaints = desk.complaints.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(suppressed) = complaints.pass(Instant::now()) {
+                let mut log_limiter = state.log_limiter.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(suppressed) = log_limiter.pass(Instant::now()) {
                     tracing::warn!(peer, %image, suppressed, "an image could not be fetched: {error:#}");
                 }
             }
         }
     }
-    let away = desk.coordinator.as_ref().and_then(Coordinator::away);
+    let away = state.coordinator.as_ref().and_then(Coordinator::away);
     let away = away.map_or("", |_| "; the coordinator, which knows who has what, is away");
     let peers = peers.len();
     Err(match peers - unknown {
@@ -99,22 +99,22 @@ pub fn fetch(desk: &Desk, image: ImageHash) -> Result<App, String> {
 }
 
 /// Admin URLs: first of those who say at the coordinator that they have it, then of those that the configuration names.
-fn asked_for(desk: &Desk, image: ImageHash) -> Vec<String> {
-    let holders = desk.coordinator.as_ref().map(|coordinator| coordinator.holders(image));
+fn asked_for(state: &AdminState, image: ImageHash) -> Vec<String> {
+    let holders = state.coordinator.as_ref().map(|coordinator| coordinator.holders(image));
     let mut urls: Vec<String> = holders.into_iter().flatten().take(HOLDERS_MAX).map(|(_, url)| url).collect();
-    let named: Vec<String> = desk.peers.iter().filter(|peer| !urls.contains(peer)).cloned().collect();
+    let named: Vec<String> = state.peers.iter().filter(|peer| !urls.contains(peer)).cloned().collect();
     urls.extend(named);
     urls
 }
 
-fn fetch_from(desk: &Desk, peer: &str, image: ImageHash) -> anyhow::Result<App> {
-    let client = client(desk, peer)?;
+fn fetch_from(state: &AdminState, peer: &str, image: ImageHash) -> anyhow::Result<App> {
+    let client = client(state, peer)?;
     let app = client.json(Method::GET, &format!("/v1/images/{image}/app")).map_err(of_this_domain)?;
     let app = view::read_app(&app).context("the peer describes the app in another version's words")?;
     ensure!(app.image == image, "the peer describes another image");
-    let images = Images::open(&desk.images)?;
+    let images = Images::open(&state.images)?;
     bring(&client, &images, image)?;
-    chains::keys_are_granted(desk, &images, &app.name, image).map_err(|refusal| anyhow!("{refusal}"))?;
+    chains::keys_are_granted(state, &images, &app.name, image).map_err(|refusal| anyhow!("{refusal}"))?;
     Ok(app)
 }
 
@@ -128,10 +128,10 @@ fn of_this_domain(error: ClientError) -> anyhow::Error {
 }
 
 /// Asks a peer what it reads out to the edges of its domain.
-fn client(desk: &Desk, peer: &str) -> anyhow::Result<Client> {
+fn client(state: &AdminState, peer: &str) -> anyhow::Result<ApiClient> {
     // Whatever listens there may be no edge, so it is not shown what operators show.
-    let client = Client::new(peer, Some(desk.credential.clone()));
-    let believing = |client: Client| match &desk.ca {
+    let client = ApiClient::new(peer, Some(state.credential.clone()));
+    let believing = |client: ApiClient| match &state.ca {
         Some(ca) => client.believing(ca),
         None => Ok(client),
     };

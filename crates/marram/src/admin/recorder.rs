@@ -2,8 +2,8 @@
 
 use super::figures::escaped;
 use super::routes::{Answer, Call, Refusal};
-use super::server::Site;
-use crate::recorder::{Client, Figure};
+use super::server::AdminApi;
+use crate::recorder::{RecorderHandle, RecorderMetric};
 use hyper::{Method, StatusCode};
 use marram_session::recorder::RecorderRow;
 use serde_json::{Value, json};
@@ -11,12 +11,12 @@ use std::fmt::Write;
 
 /// The recorder, as seen by its admin API.
 #[derive(Debug)]
-pub struct RecorderDesk {
+pub struct RecorderAdmin {
     /// Asks its loop.
-    pub client: Client,
+    pub client: RecorderHandle,
 }
 
-impl Site for RecorderDesk {
+impl AdminApi for RecorderAdmin {
     fn answer(&self, name: &str, call: &Call) -> Result<Answer, Refusal> {
         let away = |error: crate::recorder::Unanswered| {
             let fix = "try again in a moment";
@@ -67,9 +67,9 @@ fn row((row, edge): &(RecorderRow, Option<String>)) -> Value {
     })
 }
 
-fn prometheus(name: &str, figures: &[Figure]) -> String {
+fn prometheus(name: &str, figures: &[RecorderMetric]) -> String {
     let (mut out, recorder) = (String::new(), escaped(name));
-    for Figure { name, value, gauge } in figures {
+    for RecorderMetric { name, value, gauge } in figures {
         let kind = if *gauge { "gauge" } else { "counter" };
         write!(
             out,
@@ -87,8 +87,8 @@ mod tests {
     #[test]
     fn figures_are_prometheus_text() {
         let figures = [
-            Figure { name: "sessions", value: 3, gauge: true },
-            Figure { name: "inputs", value: 7, gauge: false },
+            RecorderMetric { name: "sessions", value: 3, gauge: true },
+            RecorderMetric { name: "inputs", value: 7, gauge: false },
         ];
         assert_eq!(
             prometheus("r\"1", &figures),

@@ -3,10 +3,10 @@
 use super::apps::{self, StageNames};
 use super::body::Upload;
 use super::coordination;
-use super::desk::Desk;
 use super::figures;
 use super::routing;
-use super::server::Site;
+use super::server::AdminApi;
+use super::state::AdminState;
 use super::view;
 use crate::edge::{AskError, take_recording};
 use crate::http::Body;
@@ -100,38 +100,38 @@ fn line(value: &Value) -> Bytes {
     text.into()
 }
 
-impl Site for Desk {
+impl AdminApi for AdminState {
     fn answer(&self, _: &str, call: &Call) -> Result<Answer, Refusal> {
         answer(self, call)
     }
 }
 
 /// Does what is asked.
-fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
     let path: Vec<&str> = call.path.trim_matches('/').split('/').collect();
     let (get, delete, post) = (Method::GET, Method::DELETE, Method::POST);
     match (&call.method, path.as_slice()) {
-        (method, ["healthz"]) if method == get => healthz(desk),
-        (method, ["metrics"]) if method == get => metrics(desk),
-        (method, ["v1", "edge"]) if method == get => edge(desk),
-        (method, ["v1", "apps"]) if method == get => list_apps(desk),
-        (method, ["v1", "apps"]) if method == post => deploy(desk, &call.body),
-        (method, ["v1", "apps", name]) if method == get => one_app(desk, name),
-        (method, ["v1", "apps", name]) if method == delete => undeploy(desk, name),
-        (method, ["v1", "sessions"]) if method == get => sessions(desk),
-        (method, ["v1", "sessions", id]) if method == get => inspect(desk, id),
-        (method, ["v1", "sessions", id]) if method == delete => kill(desk, id),
-        (method, ["v1", "sessions", id, "record"]) if method == post => record(desk, id, false),
-        (method, ["v1", "sessions", id, "record", "redacted"]) if method == post => record(desk, id, true),
-        (method, ["v1", "routes"]) if method == get => Ok(Answer::json(&routing::list(desk))),
+        (method, ["healthz"]) if method == get => healthz(state),
+        (method, ["metrics"]) if method == get => metrics(state),
+        (method, ["v1", "edge"]) if method == get => edge(state),
+        (method, ["v1", "apps"]) if method == get => list_apps(state),
+        (method, ["v1", "apps"]) if method == post => deploy(state, &call.body),
+        (method, ["v1", "apps", name]) if method == get => one_app(state, name),
+        (method, ["v1", "apps", name]) if method == delete => undeploy(state, name),
+        (method, ["v1", "sessions"]) if method == get => sessions(state),
+        (method, ["v1", "sessions", id]) if method == get => inspect(state, id),
+        (method, ["v1", "sessions", id]) if method == delete => kill(state, id),
+        (method, ["v1", "sessions", id, "record"]) if method == post => record(state, id, false),
+        (method, ["v1", "sessions", id, "record", "redacted"]) if method == post => record(state, id, true),
+        (method, ["v1", "routes"]) if method == get => Ok(Answer::json(&routing::list(state))),
         (method, ["v1", "routes"]) if method == Method::PUT => {
-            routing::replace(desk, &call.body).map(|routes| Answer::json(&routes))
+            routing::replace(state, &call.body).map(|routes| Answer::json(&routes))
         }
-        (method, ["v1", "coordinator"]) if method == get => Ok(Answer::json(&coordination::shown(desk))),
-        (method, ["v1", "standbys", id]) if method == get => coordination::stands_by(desk, session(id)?),
-        (method, ["v1", "drain"]) if method == post => done(ask(desk, ControlRequest::Drain)?),
-        (method, ["v1", "images", hash]) if method == get => image(desk, hash),
-        (method, ["v1", "images", hash, "app"]) if method == get => image_app(desk, hash),
+        (method, ["v1", "coordinator"]) if method == get => Ok(Answer::json(&coordination::shown(state))),
+        (method, ["v1", "standbys", id]) if method == get => coordination::stands_by(state, session(id)?),
+        (method, ["v1", "drain"]) if method == post => done(ask(state, ControlRequest::Drain)?),
+        (method, ["v1", "images", hash]) if method == get => image(state, hash),
+        (method, ["v1", "images", hash, "app"]) if method == get => image_app(state, hash),
         (method, _) => {
             let what = format!("there is no {method} {}", call.path);
             Err(Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating.md lists the admin API"))
@@ -140,16 +140,16 @@ fn answer(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
 }
 
 /// Asks the control.
-pub(super) fn ask(desk: &Desk, request: ControlRequest) -> Result<control::ControlAnswer, Refusal> {
-    ask_patiently(desk, request, PATIENCE)
+pub(super) fn ask(state: &AdminState, request: ControlRequest) -> Result<control::ControlAnswer, Refusal> {
+    ask_patiently(state, request, PATIENCE)
 }
 
 fn ask_patiently(
-    desk: &Desk,
+    state: &AdminState,
     request: ControlRequest,
     patience: Duration,
 ) -> Result<control::ControlAnswer, Refusal> {
-    desk.control.ask(request, patience).map_err(|error| {
+    state.control.ask(request, patience).map_err(|error| {
         let fix = match error {
             AskError::Busy | AskError::Overdue => "try again in a moment",
             AskError::Stopped => "ask another edge",
@@ -177,94 +177,94 @@ fn done(answer: control::ControlAnswer) -> Result<Answer, Refusal> {
     }
 }
 
-fn healthz(desk: &Desk) -> Result<Answer, Refusal> {
-    match ask(desk, ControlRequest::Apps)? {
+fn healthz(state: &AdminState) -> Result<Answer, Refusal> {
+    match ask(state, ControlRequest::Apps)? {
         control::ControlAnswer::Apps(apps) => {
-            Ok(Answer::json(&json!({ "edge": desk.edge, "apps": apps.len() })))
+            Ok(Answer::json(&json!({ "edge": state.edge, "apps": apps.len() })))
         }
         _ => Err(unexpected()),
     }
 }
 
-fn figures(desk: &Desk) -> Result<Vec<MetricSample>, Refusal> {
-    match ask(desk, ControlRequest::Counters)? {
+fn figures(state: &AdminState) -> Result<Vec<MetricSample>, Refusal> {
+    match ask(state, ControlRequest::Counters)? {
         control::ControlAnswer::Counters(figures) => Ok(figures),
         _ => Err(unexpected()),
     }
 }
 
-fn metrics(desk: &Desk) -> Result<Answer, Refusal> {
-    let body = figures::prometheus(&desk.edge, &figures(desk)?);
-    Ok(Answer::text(body + &routing::prometheus(desk) + &coordination::prometheus(desk)))
+fn metrics(state: &AdminState) -> Result<Answer, Refusal> {
+    let body = figures::prometheus(&state.edge, &figures(state)?);
+    Ok(Answer::text(body + &routing::prometheus(state) + &coordination::prometheus(state)))
 }
 
 /// The whole edge: what it, each shard and each app have now.
-fn edge(desk: &Desk) -> Result<Answer, Refusal> {
-    let figures = figures(desk)?;
-    let control::ControlAnswer::Apps(apps) = ask(desk, ControlRequest::Apps)? else {
+fn edge(state: &AdminState) -> Result<Answer, Refusal> {
+    let figures = figures(state)?;
+    let control::ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
         return Err(unexpected());
     };
-    let mut names = StageNames::new(desk);
+    let mut names = StageNames::new(state);
     let mut value = figures::edge(&figures, &apps);
     for (app, listed) in apps.iter().zip(value["apps"].as_array_mut().into_iter().flatten()) {
         listed["stages"] = json!(names.of(&app.name, app.image));
     }
-    value["edge"] = json!(desk.edge);
+    value["edge"] = json!(state.edge);
     Ok(Answer::json(&value))
 }
 
-fn list_apps(desk: &Desk) -> Result<Answer, Refusal> {
-    let control::ControlAnswer::Apps(apps) = ask(desk, ControlRequest::Apps)? else {
+fn list_apps(state: &AdminState) -> Result<Answer, Refusal> {
+    let control::ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
         return Err(unexpected());
     };
-    let mut names = StageNames::new(desk);
-    let apps: Vec<Value> = apps.iter().map(|app| shown(desk, &mut names, app)).collect();
-    Ok(Answer::json(&json!({ "edge": desk.edge, "apps": apps })))
+    let mut names = StageNames::new(state);
+    let apps: Vec<Value> = apps.iter().map(|app| shown(state, &mut names, app)).collect();
+    Ok(Answer::json(&json!({ "edge": state.edge, "apps": apps })))
 }
 
-fn one_app(desk: &Desk, name: &str) -> Result<Answer, Refusal> {
-    let control::ControlAnswer::Apps(apps) = ask(desk, ControlRequest::Apps)? else {
+fn one_app(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
+    let control::ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
         return Err(unexpected());
     };
     match apps.iter().find(|app| app.name == name) {
-        Some(app) => Ok(Answer::json(&shown(desk, &mut StageNames::new(desk), app))),
+        Some(app) => Ok(Answer::json(&shown(state, &mut StageNames::new(state), app))),
         None => done(control::ControlAnswer::NotFound),
     }
 }
 
 /// An app with its manifest, where it is kept, and the stages that its sessions go through here.
-fn shown(desk: &Desk, names: &mut StageNames, app: &App) -> Value {
+fn shown(state: &AdminState, names: &mut StageNames, app: &App) -> Value {
     let mut value = view::app(app);
-    value["manifest"] = json!(apps::kept_manifest(desk, &app.name));
+    value["manifest"] = json!(apps::kept_manifest(state, &app.name));
     value["stages"] = json!(names.of(&app.name, app.image));
     value
 }
 
-fn deploy(desk: &Desk, body: &Bytes) -> Result<Answer, Refusal> {
+fn deploy(state: &AdminState, body: &Bytes) -> Result<Answer, Refusal> {
     let upload = Upload::decode(body.clone())
         .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, "send it with `marram deploy`"))?;
-    let mut deployed = apps::deploy(desk, &upload)?;
+    let mut deployed = apps::deploy(state, &upload)?;
     if let Some(server) = deployed["server"].as_str() {
-        deployed["note"] = json!(figures::unreached(server, &figures(desk)?));
+        deployed["note"] = json!(figures::unreached(server, &figures(state)?));
     }
     Ok(Answer::json(&deployed))
 }
 
-fn undeploy(desk: &Desk, name: &str) -> Result<Answer, Refusal> {
-    let answer = done(ask(desk, ControlRequest::Undeploy(name.to_owned()))?)?;
-    apps::forget(desk, name)?;
+fn undeploy(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
+    let answer = done(ask(state, ControlRequest::Undeploy(name.to_owned()))?)?;
+    apps::forget(state, name)?;
     Ok(answer)
 }
 
-fn sessions(desk: &Desk) -> Result<Answer, Refusal> {
-    let control::ControlAnswer::Sessions(rows, figures) = ask(desk, ControlRequest::Sessions)? else {
+fn sessions(state: &AdminState) -> Result<Answer, Refusal> {
+    let control::ControlAnswer::Sessions(rows, figures) = ask(state, ControlRequest::Sessions)? else {
         return Err(unexpected());
     };
-    let mut names = StageNames::new(desk);
+    let mut names = StageNames::new(state);
     let rows: Vec<Value> = rows.iter().map(|row| session_row(&mut names, row)).collect();
     let waiting = figures.iter().filter(|figure| figure.counter.name == "sessions_waiting");
     let waiting: u64 = waiting.map(|figure| figure.counter.value).sum();
-    Ok(Answer::json(&json!({ "edge": desk.edge, "sessions": rows, "waiting": waiting })))
+    Ok(Answer::json(&json!({ "edge": state.edge, "sessions": rows, "waiting": waiting })))
 }
 
 /// A session with the stages that its messages go through.
@@ -274,11 +274,11 @@ fn session_row(names: &mut StageNames, row: &SessionRow) -> Value {
     value
 }
 
-fn inspect(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
-    match ask(desk, ControlRequest::Inspect(session(id)?))? {
+fn inspect(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
+    match ask(state, ControlRequest::Inspect(session(id)?))? {
         control::ControlAnswer::Session(row, survives) => {
-            let mut value = session_row(&mut StageNames::new(desk), &row);
-            value["edge"] = json!(desk.edge);
+            let mut value = session_row(&mut StageNames::new(state), &row);
+            value["edge"] = json!(state.edge);
             value["survives"] = json!(survives);
             Ok(Answer::json(&value))
         }
@@ -286,14 +286,14 @@ fn inspect(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
     }
 }
 
-fn kill(desk: &Desk, id: &str) -> Result<Answer, Refusal> {
-    done(ask(desk, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
+fn kill(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
+    done(ask(state, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
 }
 
-fn record(desk: &Desk, id: &str, redact: bool) -> Result<Answer, Refusal> {
-    match ask_patiently(desk, ControlRequest::Record(session(id)?, redact), RECORD_PATIENCE)? {
+fn record(state: &AdminState, id: &str, redact: bool) -> Result<Answer, Refusal> {
+    match ask_patiently(state, ControlRequest::Record(session(id)?, redact), RECORD_PATIENCE)? {
         control::ControlAnswer::Recorded(name) => {
-            let body = take_recording(&desk.recordings, &name)
+            let body = take_recording(&state.recordings, &name)
                 .map_err(|error| Refusal::bug(&format!("the recording cannot be read back: {error}")))?;
             Ok(Answer::bytes(body.into()))
         }
@@ -306,9 +306,9 @@ fn record(desk: &Desk, id: &str, redact: bool) -> Result<Answer, Refusal> {
     }
 }
 
-fn image(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
+fn image(state: &AdminState, hash: &str) -> Result<Answer, Refusal> {
     let hash = ImageHash(bytes_of(hash)?);
-    let images = Images::open(&desk.images).map_err(|error| Refusal::bug(&error.to_string()))?;
+    let images = Images::open(&state.images).map_err(|error| Refusal::bug(&error.to_string()))?;
     match images.app(hash) {
         Ok(app) => Ok(Answer::bytes(app.into())),
         Err(error @ LoadError::Unknown(_)) => {
@@ -320,8 +320,8 @@ fn image(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
     }
 }
 
-fn image_app(desk: &Desk, hash: &str) -> Result<Answer, Refusal> {
-    match ask(desk, ControlRequest::Image(ImageHash(bytes_of(hash)?)))? {
+fn image_app(state: &AdminState, hash: &str) -> Result<Answer, Refusal> {
+    match ask(state, ControlRequest::Image(ImageHash(bytes_of(hash)?)))? {
         control::ControlAnswer::Apps(apps) if !apps.is_empty() => Ok(Answer::json(&view::app(&apps[0]))),
         _ => Err(Refusal::new(
             StatusCode::NOT_FOUND,

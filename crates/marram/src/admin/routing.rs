@@ -1,7 +1,7 @@
 //! Routes for operators: what rules there are and how often each decided, and other rules in their place, all at once.
 
-use super::desk::Desk;
 use super::routes::{Refusal, ask};
+use super::state::AdminState;
 use crate::config::routes::WrittenRoute;
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -26,13 +26,13 @@ pub struct Replacement {
 }
 
 /// Rules, listeners and counts.
-pub(super) fn list(desk: &Desk) -> Value {
-    let (revision, rules, defaults) = desk.routing.rules();
+pub(super) fn list(state: &AdminState) -> Value {
+    let (revision, rules, defaults) = state.routing.rules();
     let routes: Vec<WrittenRoute> = rules.iter().map(|(rule, _)| rule.into()).collect();
     let hits: serde_json::Map<String, Value> =
         rules.iter().map(|(rule, hits)| (rule.name.clone(), json!(hits))).collect();
     let load = |count: &AtomicU64| count.load(Relaxed);
-    let listeners = desk.routing.listeners().map(|(listener, counts)| {
+    let listeners = state.routing.listeners().map(|(listener, counts)| {
         json!({
             "name": listener.name,
             "address": listener.address.to_string(),
@@ -45,18 +45,18 @@ pub(super) fn list(desk: &Desk) -> Value {
         })
     });
     json!({
-        "edge": desk.edge,
+        "edge": state.edge,
         "revision": revision,
         "routes": routes,
         "hits": hits,
         "default_hits": defaults,
         "listeners": listeners.collect::<Vec<_>>(),
-        "datagrams_dropped": desk.routing.datagrams_dropped(),
+        "datagrams_dropped": state.routing.datagrams_dropped(),
     })
 }
 
 /// Replaces the rules, all at once or not at all. Sessions under way are not touched.
-pub(super) fn replace(desk: &Desk, body: &Bytes) -> Result<Value, Refusal> {
+pub(super) fn replace(state: &AdminState, body: &Bytes) -> Result<Value, Refusal> {
     let refuse = |status, what: String, fix: &str| Err(Refusal::new(status, what, fix));
     let replacement: Replacement = match serde_json::from_slice(body) {
         Ok(replacement) => replacement,
@@ -74,12 +74,12 @@ pub(super) fn replace(desk: &Desk, body: &Bytes) -> Result<Value, Refusal> {
             }
         }
     }
-    promises_kept(desk, &rules)?;
+    promises_kept(state, &rules)?;
     let names: Vec<String> = rules.iter().map(|rule| rule.name.clone()).collect();
-    match desk.routing.replace(replacement.revision, rules) {
+    match state.routing.replace(replacement.revision, rules) {
         Ok(revision) => {
             tracing::info!(event = "routes", revision, count = names.len(), "routes are replaced");
-            Ok(list(desk))
+            Ok(list(state))
         }
         Err(NotReplaced::Moved(revision)) => refuse(
             StatusCode::CONFLICT,
@@ -98,8 +98,8 @@ fn of(route: &str, field: &str, what: &str) -> String {
 }
 
 /// A gate's sessions die with this edge (DESIGN.md section 5.11): none may be of an app that promises otherwise.
-fn promises_kept(desk: &Desk, rules: &[RouteRule]) -> Result<(), Refusal> {
-    let ControlAnswer::Apps(apps) = ask(desk, ControlRequest::Apps)? else {
+fn promises_kept(state: &AdminState, rules: &[RouteRule]) -> Result<(), Refusal> {
+    let ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
         return Err(Refusal::bug("the control answered something else than was asked"));
     };
     for rule in rules {
@@ -117,9 +117,9 @@ fn promises_kept(desk: &Desk, rules: &[RouteRule]) -> Result<(), Refusal> {
 }
 
 /// Counts as Prometheus reads them. Names of routes and listeners have no character that would need care.
-pub(super) fn prometheus(desk: &Desk) -> String {
+pub(super) fn prometheus(state: &AdminState) -> String {
     let mut out = String::new();
-    let edge = &desk.edge;
+    let edge = &state.edge;
     let mut family = |name: &str, kind: &str, lines: &[(String, u64)]| {
         if !lines.is_empty() {
             writeln!(out, "# TYPE marram_{name} {kind}").expect("writing to a string never fails");
@@ -129,7 +129,7 @@ pub(super) fn prometheus(desk: &Desk) -> String {
                 .expect("writing to a string never fails");
         }
     };
-    let (_, rules, defaults) = desk.routing.rules();
+    let (_, rules, defaults) = state.routing.rules();
     let hits: Vec<_> =
         rules.iter().map(|(rule, hits)| (format!(",route=\"{}\"", rule.name), *hits)).collect();
     family("route_hits", "counter", &hits);
@@ -138,12 +138,12 @@ pub(super) fn prometheus(desk: &Desk) -> String {
         let line = |(listener, counts): (&marram_agent::Listener, _)| {
             (format!(",listener=\"{}\"", listener.name), count(counts).load(Relaxed))
         };
-        desk.routing.listeners().map(line).collect()
+        state.routing.listeners().map(line).collect()
     };
     family("gate_begun", "counter", &of_listeners(|counts| &counts.begun));
     family("gate_refused", "counter", &of_listeners(|counts| &counts.refused));
     family("gate_flows", "gauge", &of_listeners(|counts| &counts.flows));
     family("gate_flows_refused", "counter", &of_listeners(|counts| &counts.flows_refused));
-    family("gate_datagrams_dropped", "counter", &[(String::new(), desk.routing.datagrams_dropped())]);
+    family("gate_datagrams_dropped", "counter", &[(String::new(), state.routing.datagrams_dropped())]);
     out
 }

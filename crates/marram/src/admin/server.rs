@@ -1,9 +1,9 @@
 //! HTTP in and out: how much at a time, and whose token. Knows no route.
 
 use super::access::{Access, Guard};
-use super::desk::Desk;
 use super::logs;
 use super::routes::{Answer, Call, Refusal};
+use super::state::AdminState;
 use super::{body, boot, token};
 use crate::http::{Body, Server};
 use crate::tls::Acceptor;
@@ -29,7 +29,7 @@ pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 const IDENTITY: &str = "correct `admin.certificate` and `admin.key`";
 
 /// Whoever has an admin API.
-pub trait Site: Send + Sync + 'static {
+pub trait AdminApi: Send + Sync + 'static {
     /// Does what is asked, under the name that it is served by. May block.
     fn answer(&self, name: &str, call: &Call) -> Result<Answer, Refusal>;
 }
@@ -38,7 +38,7 @@ pub trait Site: Send + Sync + 'static {
 struct Served {
     name: String,
     guard: Guard,
-    site: Arc<dyn Site>,
+    site: Arc<dyn AdminApi>,
     /// As long as it is served.
     _published: Option<token::Published>,
 }
@@ -47,14 +47,14 @@ struct Served {
 ///
 /// # Errors
 /// If its token cannot be made, or the operating system has no thread or descriptor left.
-pub fn start(listener: TcpListener, desk: Arc<Desk>) -> anyhow::Result<()> {
+pub fn start(listener: TcpListener, state: Arc<AdminState>) -> anyhow::Result<()> {
     let (token, published) =
-        token_of(&listener, desk.access.token.as_ref(), || token::kept(&desk.token_file))?;
-    let booting = Arc::clone(&desk);
+        token_of(&listener, state.access.token.as_ref(), || token::kept(&state.token_file))?;
+    let booting = Arc::clone(&state);
     thread::Builder::new().name("admin-boot".into()).spawn(move || boot::deploy_all(&booting))?;
-    let guard = Guard::new(&desk.access, token, Some(desk.credential.clone()));
-    let tls = desk.access.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
-    listen(listener, tls, Served { name: desk.edge.clone(), guard, site: desk, _published: published })
+    let guard = Guard::new(&state.access, token, Some(state.credential.clone()));
+    let tls = state.access.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
+    listen(listener, tls, Served { name: state.edge.clone(), guard, site: state, _published: published })
 }
 
 /// Starts the thread of an API that is called so. Its token is made for as long as it runs where none is configured.
@@ -65,7 +65,7 @@ pub fn serve(
     listener: TcpListener,
     name: String,
     access: &Access,
-    site: Arc<dyn Site>,
+    site: Arc<dyn AdminApi>,
 ) -> anyhow::Result<()> {
     let (token, published) = token_of(&listener, access.token.as_ref(), token::fresh)?;
     let guard = Guard::new(access, token, None);

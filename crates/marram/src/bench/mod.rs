@@ -34,7 +34,7 @@ use std::path::PathBuf;
 
 /// Which benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Name {
+pub enum BenchName {
     /// What protection adds to a message.
     Forward,
     /// How long clients wait when an edge dies.
@@ -67,9 +67,9 @@ pub enum Name {
 
 /// What to measure and how to show it.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct BenchOptions {
     /// Which benchmark.
-    pub name: Name,
+    pub name: BenchName,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -192,7 +192,7 @@ impl Plan {
 /// # Errors
 /// If a process cannot be started or does not do its part, or a baseline is missing; [`Failure::Check`] if bytes were lost or repeated;
 /// [`Failure::Missed`] if a figure misses its bar.
-pub fn run(options: &Options) -> Result<(), Failure> {
+pub fn run(options: &BenchOptions) -> Result<(), Failure> {
     harness::end_on_interrupt()?;
     let plan = Plan {
         program: std::env::current_exe().context("the program's own path is unknown")?,
@@ -202,20 +202,20 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         wires: Wires::Plain,
     };
     let report: Report = match options.name {
-        Name::Forward => forward::run(&plan)?,
-        Name::Recover => recover::run(&plan)?,
-        Name::Standby => standby::run(&plan)?,
-        Name::Faults => faults::run(&plan)?,
-        Name::Replay => replay::run(&plan)?,
-        Name::Checkpoint => checkpoint::run(&plan)?,
-        Name::Start => start::run(&plan)?,
-        Name::Tls => tls::run(&plan)?,
-        Name::Apps => apps::run(&plan)?,
-        Name::Noisy => noisy::run(&plan)?,
-        Name::Density => density::run(&plan)?,
-        Name::Middlebox => middlebox::run(&plan)?,
-        Name::Chain => chain::run(&plan)?,
-        Name::Classify => classify::run(&plan)?,
+        BenchName::Forward => forward::run(&plan)?,
+        BenchName::Recover => recover::run(&plan)?,
+        BenchName::Standby => standby::run(&plan)?,
+        BenchName::Faults => faults::run(&plan)?,
+        BenchName::Replay => replay::run(&plan)?,
+        BenchName::Checkpoint => checkpoint::run(&plan)?,
+        BenchName::Start => start::run(&plan)?,
+        BenchName::Tls => tls::run(&plan)?,
+        BenchName::Apps => apps::run(&plan)?,
+        BenchName::Noisy => noisy::run(&plan)?,
+        BenchName::Density => density::run(&plan)?,
+        BenchName::Middlebox => middlebox::run(&plan)?,
+        BenchName::Chain => chain::run(&plan)?,
+        BenchName::Classify => classify::run(&plan)?,
     };
     if options.markdown {
         let markdown = report.markdown().context("only `marram bench faults` has a table for the README")?;

@@ -4,7 +4,7 @@
 use super::pinger::{self, Pinger};
 use super::report::{Bar, Report};
 use super::{Plan, cpu, mass, peer, progress, stats};
-use crate::admin::client::Client;
+use crate::admin::client::ApiClient;
 use crate::harness::{Event, Lab, RECORDER, Relay};
 use anyhow::Context;
 use hyper::Method;
@@ -173,7 +173,7 @@ pub(super) fn wires(
 }
 
 /// The one session, as its owner's admin API shows it.
-pub(super) fn session(client: &Client) -> anyhow::Result<serde_json::Value> {
+pub(super) fn session(client: &ApiClient) -> anyhow::Result<serde_json::Value> {
     let list = client.json(Method::GET, "/v1/sessions")?;
     list["sessions"].get(0).cloned().context("the owner does not know its session")
 }
@@ -245,7 +245,7 @@ fn recovery_ms(lab: &Lab) -> anyhow::Result<Option<f64>> {
 }
 
 /// A counter of an edge.
-pub(super) fn counter(client: &Client, name: &str) -> anyhow::Result<Option<u64>> {
+pub(super) fn counter(client: &ApiClient, name: &str) -> anyhow::Result<Option<u64>> {
     let text = client.call(Method::GET, "/metrics", bytes::Bytes::new())?;
     let text = String::from_utf8_lossy(&text).into_owned();
     let line = text.lines().find(|line| line.starts_with(&format!("marram_{name}{{")));

@@ -3,7 +3,7 @@
 
 use super::report::Report;
 use super::{Plan, progress, stats};
-use crate::admin::client::Client;
+use crate::admin::client::ApiClient;
 use crate::harness::{Lab, Side, free_address};
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -89,7 +89,7 @@ fn live(address: SocketAddr, messages: usize) -> anyhow::Result<f64> {
 }
 
 /// The recording of the only session, and how long the edge took for it, in milliseconds.
-fn record(client: &Client) -> anyhow::Result<(Recording, f64)> {
+fn record(client: &ApiClient) -> anyhow::Result<(Recording, f64)> {
     let list: Value = client.json(Method::GET, "/v1/sessions")?;
     let session = list["sessions"][0]["session"].as_str().context("the edge does not know the session")?;
     let begun = Instant::now();

@@ -1,7 +1,7 @@
 //! `marram config`: samples to begin with, and a check that starts nothing.
 
 use super::Failure;
-use crate::config::agent::Side;
+use crate::config::agent::AgentRole;
 use crate::config::source::{Problem, Source};
 use crate::config::{agent, edge, recorder};
 use crate::manifest::{self, Manifest};
@@ -74,10 +74,10 @@ fn check(kind: Kind, file: &std::path::Path) -> Result<Vec<Problem>, Problem> {
     let file = if matches!(kind, Kind::Manifest) && file.is_dir() { &manifest } else { file };
     let source = Source::read(file)?.with_own_environment();
     match kind {
-        Kind::Edge => edge::Config::parse(&source).map(drop),
-        Kind::AgentClient => agent::Config::parse(&source, Side::Client).map(drop),
-        Kind::AgentServer => agent::Config::parse(&source, Side::Server).map(drop),
-        Kind::Recorder => recorder::Config::parse(&source).map(drop),
+        Kind::Edge => edge::EdgeSettings::parse(&source).map(drop),
+        Kind::AgentClient => agent::AgentSettings::parse(&source, AgentRole::Client).map(drop),
+        Kind::AgentServer => agent::AgentSettings::parse(&source, AgentRole::Server).map(drop),
+        Kind::Recorder => recorder::RecorderSettings::parse(&source).map(drop),
         Kind::Manifest => Manifest::parse(&source).map(drop),
     }
     .map(|()| source.warnings())

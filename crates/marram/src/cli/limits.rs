@@ -300,7 +300,11 @@ fn of_the_coordinator() -> Vec<Row> {
     let seconds = |seconds: u32| time(Duration::from_secs(seconds.into()));
     let ns = |ns: u64| time(Duration::from_nanos(ns));
     vec![
-        ("an edge's lease (c)", seconds(coordinator::Options::LEASE_S), "the edge is off the list"),
+        (
+            "an edge's lease (c)",
+            seconds(coordinator::CoordinatorOptions::LEASE_S),
+            "the edge is off the list",
+        ),
         (
             "an answer of the store",
             time(coordinator::PATIENCE),

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::operate::{Edges, can_be_session, failure};
 use crate::admin::HEARTBEAT;
-use crate::admin::client::{Client, ClientError};
+use crate::admin::client::{ApiClient, ClientError};
 use crate::config::units::{Name, Time};
 use crate::logging::Level;
 use clap::Args;
@@ -168,7 +168,7 @@ fn explain_nothing(edges: &Edges, app: &Name) {
 }
 
 /// Reads one edge's lines until nobody wants them or it has no more.
-fn listen(place: usize, client: &Client, wanted: &Wanted, tell: &SyncSender<(usize, News)>) {
+fn listen(place: usize, client: &ApiClient, wanted: &Wanted, tell: &SyncSender<(usize, News)>) {
     // An edge breaks its silence.
     let client = client.clone().with_patience(PATIENCE.max(HEARTBEAT.saturating_mul(3)));
     let (mut run, mut after, mut wait) = (None, 0, BACKOFF_MIN);

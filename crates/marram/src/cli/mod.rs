@@ -92,9 +92,9 @@ enum Command {
     /// Print a unit for systemd.
     Unit(install::Unit),
     /// Download a file through a cell whose edges are killed, stopped and killed again.
-    Demo(demo::Options),
+    Demo(demo::DemoOptions),
     /// Measure what the README claims.
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// One part of a benchmark; started by `marram bench`.
     #[command(hide = true, subcommand)]
     BenchWorker(bench::Worker),

@@ -1,7 +1,7 @@
 //! What operators do with running edges: deploy, list, kill, drain. Each command talks to the admin API.
 
 use super::{Failure, table};
-use crate::admin::client::{Client, ClientError};
+use crate::admin::client::{ApiClient, ClientError};
 use crate::config::source::unreadable;
 use crate::config::units::Name;
 use anyhow::anyhow;
@@ -50,8 +50,8 @@ pub(super) fn read_ca(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Asks the edge at this address, believing it by `ca` where it is encrypted.
-pub(super) fn client(url: &str, token: Option<String>, ca: Option<&[u8]>) -> Result<Client, Failure> {
-    let client = Client::new(url, token).map_err(|why| Failure::Usage(anyhow!(why)))?;
+pub(super) fn client(url: &str, token: Option<String>, ca: Option<&[u8]>) -> Result<ApiClient, Failure> {
+    let client = ApiClient::new(url, token).map_err(|why| Failure::Usage(anyhow!(why)))?;
     match ca {
         None => Ok(client),
         Some(ca) => client.believing(ca).map_err(|why| Failure::Usage(anyhow!("--ca: {why}"))),
@@ -75,7 +75,7 @@ impl Edges {
         self.edges.iter().map(one)
     }
 
-    pub(super) fn clients(&self) -> Result<Vec<(String, Client)>, Failure> {
+    pub(super) fn clients(&self) -> Result<Vec<(String, ApiClient)>, Failure> {
         let token = match &self.token_file {
             None => None,
             Some(path) => {
@@ -225,7 +225,7 @@ impl Edges {
     }
 
     /// As [`Self::ask_first`], for an answer that is no JSON and may take long; with the edge that knew it.
-    pub(super) fn call_first(&self, method: &Method, path: &str) -> Result<(Client, Bytes), Failure> {
+    pub(super) fn call_first(&self, method: &Method, path: &str) -> Result<(ApiClient, Bytes), Failure> {
         self.first(method, path, LONG, |_| true)
     }
 
@@ -236,7 +236,7 @@ impl Edges {
         path: &str,
         patience: Duration,
         best: impl Fn(&Bytes) -> bool,
-    ) -> Result<(Client, Bytes), Failure> {
+    ) -> Result<(ApiClient, Bytes), Failure> {
         let (mut known, mut unknown, mut broken) = (None, None, Vec::new());
         for Asked { url, client, answer, .. } in
             self.gather((method, path, &Bytes::new()), patience, &best)?
@@ -277,13 +277,13 @@ struct Asked {
     /// Which of those that were named.
     place: usize,
     url: String,
-    client: Client,
+    client: ApiClient,
     answer: Result<Bytes, ClientError>,
 }
 
 /// Where the answer may take long, one that is not there is found out before.
 fn call(
-    client: &Client,
+    client: &ApiClient,
     (method, path, body): (Method, &str, Bytes),
     patience: Duration,
 ) -> Result<Bytes, ClientError> {

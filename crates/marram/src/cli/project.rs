@@ -51,7 +51,7 @@ pub(super) fn new(arguments: &New) -> Result<(), Failure> {
 }
 
 pub(super) fn dev(arguments: &Dev) -> Result<(), Failure> {
-    let options = dev::Options {
+    let options = dev::DevOptions {
         directory: arguments.directory.clone(),
         listen: arguments.listen,
         server: arguments.server.clone(),

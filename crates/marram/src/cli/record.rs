@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::operate::Edges;
-use crate::admin::client::Client;
+use crate::admin::client::ApiClient;
 use crate::edge::write_private;
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
@@ -73,7 +73,7 @@ pub(super) fn record(arguments: &Record) -> Result<(), Failure> {
 }
 
 /// What an image is made of, from an edge: the app, or the chain and each of its stages once.
-pub(super) fn apps(client: &Client, image: ImageHash) -> Result<Vec<(ImageHash, Bytes)>, Failure> {
+pub(super) fn apps(client: &ApiClient, image: ImageHash) -> Result<Vec<(ImageHash, Bytes)>, Failure> {
     let get = |image: ImageHash| {
         let app = client.call(Method::GET, &format!("/v1/images/{image}"), Bytes::new());
         app.with_context(|| format!("the edge cannot give image {image}; record without it by --without-app"))

@@ -1,17 +1,17 @@
 //! The programs that stay: `marram edge`, `marram agent`, `marram recorder`, and the hidden `marram shard`.
 
 use super::Failure;
-use crate::admin::{self, AgentDesk, Desk, RecorderDesk};
-use crate::config::agent::{Flags, Side};
+use crate::admin::{self, AdminState, AgentAdmin, RecorderAdmin};
+use crate::config::agent::{AgentRole, Flags};
 use crate::config::source::Source;
-use crate::config::units::{Address, Name, Peer, Socket};
+use crate::config::units::{Address, ListenAddress, Name, ServerAddress};
 use crate::config::{self, environment};
 use crate::coordinator::Coordinator;
 use crate::{edge, logging, recorder};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use marram_agent::net::{StopSignal, cannot_listen};
-use marram_sandbox::run_soon;
+use marram_sandbox::set_latency_sensitive;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
@@ -50,15 +50,15 @@ pub(super) fn demo_edge(arguments: &DemoEdge) -> Result<(), Failure> {
 
 fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
     // The supervisor compiles.
-    crate::memory::share_one_stock();
+    crate::memory::use_single_arena();
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
     let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
-    let mut config = config::edge::Config::parse(&source).map_err(usage)?;
+    let mut config = config::edge::EdgeSettings::parse(&source).map_err(usage)?;
     config.edge.sabotage = sabotage;
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::EDGE);
     raise_descriptor_limit();
-    let _held = edge::hold(&config.admin.state)?;
+    let _held = edge::lock(&config.admin.state)?;
     let (client, channel) = edge::admin_channel();
     let listen = config.admin.listen;
     let listener = listen_for_operators(listen)?;
@@ -67,11 +67,11 @@ fn run_edge(arguments: &Edge, sabotage: u64) -> Result<(), Failure> {
         Coordinator::start(&config.edge.name, options, shards, client.clone())
     });
     let coordinator = coordinator.transpose()?;
-    let desk = Arc::new(Desk::new(&config, client, coordinator.clone()));
-    admin::start(listener, Arc::clone(&desk)).context("the admin API cannot start")?;
+    let state = Arc::new(AdminState::new(&config, client, coordinator.clone()));
+    admin::start(listener, Arc::clone(&state)).context("the admin API cannot start")?;
     tracing::info!(target: "marram::admin", address = %listen, "listening for operators");
-    let fetch = (!desk.peers.is_empty() || coordinator.is_some()).then(|| {
-        let fetch: edge::Fetch = Arc::new(move |image| admin::fetch(&desk, image));
+    let fetch = (!state.peers.is_empty() || coordinator.is_some()).then(|| {
+        let fetch: edge::Fetch = Arc::new(move |image| admin::fetch(&state, image));
         fetch
     });
     let coordinating = coordinator.clone().map(|coordinator| {
@@ -103,11 +103,11 @@ pub(super) struct AgentArguments {
     #[arg(long = "edge", value_name = "HOST:PORT", required_unless_present = "config")]
     edges: Vec<Address>,
     /// Where local clients connect, and to which app.
-    #[arg(long, value_name = "[udp://|ws://]ADDRESS=APP", value_parser = pair::<Socket, Name>)]
-    listen: Vec<(Socket, Name)>,
+    #[arg(long, value_name = "[udp://|ws://]ADDRESS=APP", value_parser = pair::<ListenAddress, Name>)]
+    listen: Vec<(ListenAddress, Name)>,
     /// A server, by the name that manifests use.
-    #[arg(long = "server", value_name = "NAME=[udp://]HOST:PORT", value_parser = pair::<Name, Peer>)]
-    servers: Vec<(Name, Peer)>,
+    #[arg(long = "server", value_name = "NAME=[udp://]HOST:PORT", value_parser = pair::<Name, ServerAddress>)]
+    servers: Vec<(Name, ServerAddress)>,
     /// File with the token that agents and edges share.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -121,8 +121,8 @@ pub(super) struct AgentArguments {
 
 pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     let (side, arguments) = match arguments {
-        Agent::Client(arguments) => (Side::Client, arguments),
-        Agent::Server(arguments) => (Side::Server, arguments),
+        Agent::Client(arguments) => (AgentRole::Client, arguments),
+        Agent::Server(arguments) => (AgentRole::Server, arguments),
     };
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
     let source = match &arguments.config {
@@ -130,8 +130,8 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
         None => Source::new("the command line", String::new()).with_own_environment(),
     };
     let config = match &arguments.config {
-        Some(_) => config::agent::Config::parse(&source, side).map_err(usage)?,
-        None => config::agent::Config::from_flags(&source, flags(arguments), side).map_err(usage)?,
+        Some(_) => config::agent::AgentSettings::parse(&source, side).map_err(usage)?,
+        None => config::agent::AgentSettings::from_flags(&source, flags(arguments), side).map_err(usage)?,
     };
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::AGENT);
@@ -141,17 +141,17 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
         reload_on_hangup(path.clone(), side, config.agent.routing.clone())
             .context("SIGHUP cannot be caught")?;
     }
-    if let Some(config::agent::Admin { name, listen, access }) = config.admin {
+    if let Some(config::agent::AgentAdminSettings { name, listen, access }) = config.admin {
         let listener = listen_for_operators(listen)?;
-        admin::serve(listener, name, &access, Arc::new(AgentDesk)).context("the admin API cannot start")?;
+        admin::serve(listener, name, &access, Arc::new(AgentAdmin)).context("the admin API cannot start")?;
         tracing::info!(target: "marram::admin", address = %listen, "listening for operators");
     }
-    run_soon();
+    set_latency_sensitive();
     Ok(marram_agent::run(&config.agent, stop)?)
 }
 
 /// Reads the configuration again at each SIGHUP, and takes its routes; everything else stays as it is.
-fn reload_on_hangup(path: PathBuf, side: Side, routing: marram_agent::Routing) -> anyhow::Result<()> {
+fn reload_on_hangup(path: PathBuf, side: AgentRole, routing: marram_agent::Routing) -> anyhow::Result<()> {
     let (mut hangups, sender) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, sender)?;
     std::thread::Builder::new().name("reload".into()).spawn(move || {
@@ -167,9 +167,9 @@ fn reload_on_hangup(path: PathBuf, side: Side, routing: marram_agent::Routing) -
     Ok(())
 }
 
-fn reload(path: &std::path::Path, side: Side, routing: &marram_agent::Routing) -> Result<usize, String> {
+fn reload(path: &std::path::Path, side: AgentRole, routing: &marram_agent::Routing) -> Result<usize, String> {
     let source = Source::read(path).map_err(|problem| problem.to_string())?.with_own_environment();
-    let config = config::agent::Config::parse(&source, side).map_err(|problem| problem.to_string())?;
+    let config = config::agent::AgentSettings::parse(&source, side).map_err(|problem| problem.to_string())?;
     let rules: Vec<_> = config.agent.routing.rules().1.into_iter().map(|(rule, _)| rule).collect();
     let count = rules.len();
     match routing.replace(None, rules) {
@@ -205,15 +205,15 @@ pub(super) struct Recorder {
 pub(super) fn recorder(arguments: &Recorder) -> Result<(), Failure> {
     let usage = |problem: config::source::Problem| Failure::Usage(problem.into());
     let source = Source::read(&arguments.config).map_err(usage)?.with_own_environment();
-    let config = config::recorder::Config::parse(&source).map_err(usage)?;
+    let config = config::recorder::RecorderSettings::parse(&source).map_err(usage)?;
     start_logging(&config.log, arguments.log)?;
     warn_of(&source, environment::RECORDER);
     raise_descriptor_limit();
     let stop = StopSignal::on_signals().context("signals cannot be caught")?;
     let (client, questions) = recorder::questions();
     let listener = listen_for_operators(config.listen)?;
-    let desk = Arc::new(RecorderDesk { client });
-    admin::serve(listener, config.recorder.name.clone(), &config.access, desk)
+    let state = Arc::new(RecorderAdmin { client });
+    admin::serve(listener, config.recorder.name.clone(), &config.access, state)
         .context("the admin API cannot start")?;
     tracing::info!(target: "marram::admin", address = %config.listen, "listening for operators");
     Ok(recorder::run(&config.recorder, questions, stop)?)
@@ -254,9 +254,9 @@ fn warn_of(source: &Source, prefix: &str) {
     source.warnings().iter().for_each(|problem| tracing::warn!("{problem}"));
 }
 
-fn start_logging(configured: &logging::Options, format: Option<logging::Format>) -> Result<(), Failure> {
+fn start_logging(configured: &logging::LogOptions, format: Option<logging::Format>) -> Result<(), Failure> {
     let format = format.unwrap_or(configured.format);
-    logging::start(&logging::Options { format, ..configured.clone() })
+    logging::start(&logging::LogOptions { format, ..configured.clone() })
         .map_err(|why| Failure::Usage(anyhow::anyhow!(why)))
 }
 

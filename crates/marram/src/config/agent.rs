@@ -4,7 +4,7 @@ use super::environment;
 use super::routes::{self, WrittenListener, WrittenRoute, WrittenServer};
 use super::shared::{self, WrittenAdmin, WrittenLog, WrittenSecurity, WrittenTimeouts, own_name, socket};
 use super::source::{Problem, Source};
-use super::units::{Address, Name, Peer, Socket, Time};
+use super::units::{Address, ListenAddress, Name, ServerAddress, Time};
 use crate::admin::Access;
 use crate::exec::Redirect;
 use crate::logging;
@@ -40,7 +40,7 @@ pub fn sample_for_servers() -> String {
 
 /// Which side of sessions an agent is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
+pub enum AgentRole {
     /// Clients connect to it.
     Client,
     /// It connects to servers.
@@ -53,9 +53,9 @@ pub struct Flags {
     /// Edges, preferred first.
     pub edges: Vec<Address>,
     /// Where local clients connect, and to which app.
-    pub listen: Vec<(Socket, Name)>,
+    pub listen: Vec<(ListenAddress, Name)>,
     /// Servers by the names that manifests use.
-    pub servers: Vec<(Name, Peer)>,
+    pub servers: Vec<(Name, ServerAddress)>,
     /// The shared token's file.
     pub token_file: Option<PathBuf>,
     /// Never encrypt.
@@ -64,18 +64,18 @@ pub struct Flags {
 
 /// An agent's configuration, resolved.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct AgentSettings {
     /// For the agent.
     pub agent: marram_agent::AgentOptions,
     /// For its admin API, if it has one.
-    pub admin: Option<Admin>,
+    pub admin: Option<AgentAdminSettings>,
     /// For its logs.
-    pub log: logging::Options,
+    pub log: logging::LogOptions,
 }
 
 /// What an agent's admin API needs to know.
 #[derive(Clone, Debug)]
-pub struct Admin {
+pub struct AgentAdminSettings {
     /// What the agent is called.
     pub name: String,
     /// Where operators connect.
@@ -84,12 +84,12 @@ pub struct Admin {
     pub access: Access,
 }
 
-impl Config {
+impl AgentSettings {
     /// Resolves flags; everything that has no flag has its default.
     ///
     /// # Errors
     /// If the token cannot be read, or something is missing for the side.
-    pub fn from_flags(source: &Source, flags: Flags, side: Side) -> Result<Self, Problem> {
+    pub fn from_flags(source: &Source, flags: Flags, side: AgentRole) -> Result<Self, Problem> {
         if let Some((variable, _)) = environment::chosen(environment::AGENT, source.environment())?.first() {
             let what = format!(
                 "{variable} overrides a field of a file; name one with --config, or take it out of the environment"
@@ -112,17 +112,17 @@ impl Config {
             timeouts: marram_agent::Timeouts::default(),
         };
         let missing = match side {
-            Side::Client if agent.routing.listeners().next().is_none() => {
+            AgentRole::Client if agent.routing.listeners().next().is_none() => {
                 Some("a client's agent needs --listen ADDRESS=APP")
             }
-            Side::Server if agent.servers.is_empty() => {
+            AgentRole::Server if agent.servers.is_empty() => {
                 Some("a server's agent needs --server NAME=HOST:PORT")
             }
-            Side::Client | Side::Server => None,
+            AgentRole::Client | AgentRole::Server => None,
         };
         match missing {
             Some(what) => Err(source.complaint(what)),
-            None => Ok(Self { agent, admin: None, log: logging::Options::default() }),
+            None => Ok(Self { agent, admin: None, log: logging::LogOptions::default() }),
         }
     }
 
@@ -130,11 +130,11 @@ impl Config {
     ///
     /// # Errors
     /// If a field is unknown, missing, of a wrong type, or does not fit the others or the side.
-    pub fn parse(source: &Source, side: Side) -> Result<Self, Problem> {
+    pub fn parse(source: &Source, side: AgentRole) -> Result<Self, Problem> {
         let source = &source.overridden::<Written>(environment::AGENT)?;
         let kind = match side {
-            Side::Client => "agent-client",
-            Side::Server => "agent-server",
+            AgentRole::Client => "agent-client",
+            AgentRole::Server => "agent-server",
         };
         source.parse::<Written>(kind)?.resolve(source, side)
     }
@@ -143,7 +143,7 @@ impl Config {
 /// Which destinations `marram exec` has go to which of the listeners. Needs none of the files that the configuration names.
 ///
 /// # Errors
-/// As [`Config::parse`], as far as listeners go.
+/// As [`AgentSettings::parse`], as far as listeners go.
 pub fn redirects(source: &Source) -> Result<Vec<Redirect>, Problem> {
     let source = &source.overridden::<Written>(environment::AGENT)?;
     let mut redirects = Vec::new();
@@ -214,25 +214,25 @@ impl WrittenListen {
 }
 
 /// A listener that the command line names.
-fn listener((socket, app): (Socket, Name)) -> Listener {
+fn listener((socket, app): (ListenAddress, Name)) -> Listener {
     Listener::new(socket.address, socket.protocol, app.0)
 }
 
 impl Written {
-    fn resolve(self, source: &Source, side: Side) -> Result<Config, Problem> {
+    fn resolve(self, source: &Source, side: AgentRole) -> Result<AgentSettings, Problem> {
         if self.edges.is_empty() {
             return Err(source.missing("edges", "name one at least, such as edges = [\"edge-a:7400\"]"));
         }
         match side {
-            Side::Client if self.listen.is_empty() => {
+            AgentRole::Client if self.listen.is_empty() => {
                 let fix = "a client's agent needs one: [[listen]] with address = \"127.0.0.1:8080\" and app = \"...\"";
                 return Err(source.missing("listen", fix));
             }
-            Side::Server if self.servers.is_empty() => {
+            AgentRole::Server if self.servers.is_empty() => {
                 let fix = "a server's agent needs one, such as servers = { origin = \"127.0.0.1:80\" }";
                 return Err(source.missing("servers", fix));
             }
-            Side::Client | Side::Server => {}
+            AgentRole::Client | AgentRole::Server => {}
         }
         let listeners =
             self.listen.into_iter().map(|listen| listen.resolve(source)).collect::<Result<_, _>>()?;
@@ -248,15 +248,15 @@ impl Written {
         };
         let (listen, access) = self.admin.resolve(source, "read what this agent logs")?;
         let kind = match side {
-            Side::Client => "client-agent",
-            Side::Server => "server-agent",
+            AgentRole::Client => "client-agent",
+            AgentRole::Server => "server-agent",
         };
         let name = self.name.unwrap_or_else(|| own_name(kind)).0;
-        let admin = listen.map(|listen| Admin { name, listen, access });
+        let admin = listen.map(|listen| AgentAdminSettings { name, listen, access });
         let log = match admin {
             Some(_) => self.log.resolve(source)?,
             None => self.log.resolve_unasked(source)?,
         };
-        Ok(Config { agent, admin, log })
+        Ok(AgentSettings { agent, admin, log })
     }
 }

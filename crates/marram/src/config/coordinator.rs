@@ -3,7 +3,7 @@
 use super::shared::{self, socket};
 use super::source::{Problem, Source};
 use super::units::{Address, Time};
-use crate::coordinator::{Credentials, Options, Place, Serve};
+use crate::coordinator::{CoordinatorOptions, Credentials, Serve, StoreAddress};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -46,7 +46,7 @@ impl WrittenCoordinator {
         source: &Source,
         at: &std::ops::Range<usize>,
         around: &Around<'_>,
-    ) -> Result<Options, Problem> {
+    ) -> Result<CoordinatorOptions, Problem> {
         if self.serve.is_none() && self.urls.is_empty() {
             let what = "names no store; write `urls = [\"http://HOST:PORT\"]`, or `serve = \"127.0.0.1:7403\"` on one edge";
             return Err(source.problem(at, what));
@@ -73,7 +73,7 @@ impl WrittenCoordinator {
         let identity = shared::identity(source, self.certificate.as_ref(), self.key.as_ref())?;
         let ca = self.ca.as_ref().map(|path| shared::pem(source, path)).transpose()?;
         let credentials = self.credentials(source, token.clone())?;
-        Ok(Options {
+        Ok(CoordinatorOptions {
             serve: listen.map(|listen| Serve { listen, token, file: around.state.join("coordinator") }),
             stores,
             ca,
@@ -128,27 +128,27 @@ fn told(addresses: &[SocketAddr]) -> impl Iterator<Item = String> {
     addresses.iter().filter(|address| !address.ip().is_unspecified()).map(ToString::to_string)
 }
 
-fn place(source: &Source, url: &Spanned<String>) -> Result<Place, Problem> {
+fn place(source: &Source, url: &Spanned<String>) -> Result<StoreAddress, Problem> {
     let text = url.get_ref();
     let encrypted = text.strip_prefix("https://");
     let authority = encrypted.or(text.strip_prefix("http://")).map(|rest| rest.trim_end_matches('/'));
     let address = authority.and_then(|authority| authority.parse::<Address>().ok());
-    let place = |address: Address| Place { authority: address.0, is_encrypted: encrypted.is_some() };
+    let place = |address: Address| StoreAddress { authority: address.0, is_encrypted: encrypted.is_some() };
     address.map(place).ok_or_else(|| {
         source.problem(&url.span(), "is no address; write \"http://HOST:PORT\" or \"https://HOST:PORT\"")
     })
 }
 
 fn lease(source: &Source, written: Option<&Spanned<Time>>) -> Result<u32, Problem> {
-    let Some(written) = written else { return Ok(Options::LEASE_S) };
+    let Some(written) = written else { return Ok(CoordinatorOptions::LEASE_S) };
     let seconds = u32::try_from(written.get_ref().0.as_secs()).unwrap_or(u32::MAX);
-    if (Options::LEASE_S_MIN..=Options::LEASE_S_MAX).contains(&seconds) {
+    if (CoordinatorOptions::LEASE_S_MIN..=CoordinatorOptions::LEASE_S_MAX).contains(&seconds) {
         return Ok(seconds);
     }
     let what = format!(
         "is not between {} and {} seconds: a shorter one ends with every hiccup, a longer one leaves the dead among the living",
-        Options::LEASE_S_MIN,
-        Options::LEASE_S_MAX
+        CoordinatorOptions::LEASE_S_MIN,
+        CoordinatorOptions::LEASE_S_MAX
     );
     Err(source.problem(&written.span(), what))
 }

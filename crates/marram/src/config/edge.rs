@@ -23,20 +23,20 @@ pub const SAMPLE: &str = include_str!("edge.sample.toml");
 
 /// An edge's configuration, resolved.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct EdgeSettings {
     /// For the edge's processes.
-    pub edge: edge::Options,
+    pub edge: edge::EdgeOptions,
     /// For its admin API.
-    pub admin: Admin,
+    pub admin: EdgeAdminSettings,
     /// For its coordinator, where it has one.
-    pub coordinator: Option<coordinator::Options>,
+    pub coordinator: Option<coordinator::CoordinatorOptions>,
     /// For its logs.
-    pub log: logging::Options,
+    pub log: logging::LogOptions,
 }
 
 /// What the admin API needs to know.
 #[derive(Clone, Debug)]
-pub struct Admin {
+pub struct EdgeAdminSettings {
     /// Where operators connect.
     pub listen: SocketAddr,
     /// Who may ask what; with a token where `listen` is not on loopback.
@@ -55,7 +55,7 @@ pub struct Admin {
     pub last: Vec<String>,
 }
 
-impl Config {
+impl EdgeSettings {
     /// Reads and resolves a configuration.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ struct WrittenLimits {
 }
 
 impl Written {
-    fn resolve(self, source: &Source) -> Result<Config, Problem> {
+    fn resolve(self, source: &Source) -> Result<EdgeSettings, Problem> {
         if self.listen.is_empty() {
             return Err(source.missing("listen", "write listen = [\"0.0.0.0:7400\"]"));
         }
@@ -208,7 +208,7 @@ impl Written {
         let token = |path: &Option<Spanned<String>>| {
             path.as_ref().map(|path| shared::token(source, path)).transpose()
         };
-        let edge = edge::Options {
+        let edge = edge::EdgeOptions {
             gate_token: token(&self.gates.token_file)?,
             standby_token: token(&self.standby.token_file)?,
             keys: keys::resolve(source, self.key, security.insecure_plain)?,
@@ -228,7 +228,7 @@ impl Written {
             limits: self.limits.resolve(tenants(source, self.tenant)?),
             sabotage: 0,
         };
-        if let Some(span) = listens.filter(|_| edge.is_believed_by_nobody()) {
+        if let Some(span) = listens.filter(|_| edge.lacks_authentication()) {
             let what = "is not on loopback, and there is nothing by which agents elsewhere know this edge, so they refuse it; name a \
                         token with `security.token_file`, or a certificate";
             source.warn(&span, what);
@@ -246,7 +246,7 @@ impl Written {
             table.into_inner().resolve(source, &span, &around)
         });
         let coordinator = coordinator.transpose()?;
-        Ok(Config { edge, admin, coordinator, log: self.log.resolve(source)? })
+        Ok(EdgeSettings { edge, admin, coordinator, log: self.log.resolve(source)? })
     }
 }
 
@@ -276,7 +276,7 @@ impl WrittenAdmin {
         state: PathBuf,
         apps: Vec<PathBuf>,
         chain: WrittenChain,
-    ) -> Result<Admin, Problem> {
+    ) -> Result<EdgeAdminSettings, Problem> {
         let Self { listen, token_file, metrics, metrics_token_file, hosts, certificate, key, peers, ca } =
             self;
         let shared =
@@ -292,7 +292,7 @@ impl WrittenAdmin {
         let peers = peers.into_iter().map(Spanned::into_inner).collect();
         let names = |names: Vec<Name>| names.into_iter().map(|name| name.0).collect();
         let (first, last) = (names(chain.first), names(chain.last));
-        Ok(Admin { listen, access, peers, ca, state, apps, first, last })
+        Ok(EdgeAdminSettings { listen, access, peers, ca, state, apps, first, last })
     }
 }
 

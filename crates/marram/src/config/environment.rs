@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_of_the_variable_and_the_rest_of_the_file() {
         let told = |text: &str, name: &str, value: &str| {
-            edge::Config::parse(&source(text, &[(name, value)])).map(drop).unwrap_err().to_string()
+            edge::EdgeSettings::parse(&source(text, &[(name, value)])).map(drop).unwrap_err().to_string()
         };
         for (name, value, words) in [
             (
@@ -328,7 +328,8 @@ mod tests {
     fn a_list_of_texts_may_be_written_without_quotes() {
         let text = "edges = [\"a:1\"]\n";
         let source = source(text, &[("MARRAM_AGENT__EDGES", "b:2, c:3")]);
-        let read = crate::config::agent::Config::parse(&source, crate::config::agent::Side::Client);
+        let read =
+            crate::config::agent::AgentSettings::parse(&source, crate::config::agent::AgentRole::Client);
         assert!(read.map(drop).unwrap_err().to_string().contains("listen"), "the edges are in order");
     }
 }

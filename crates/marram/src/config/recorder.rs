@@ -20,18 +20,18 @@ const MEMORY_MIN: u64 = 64 << 20;
 
 /// A recorder's configuration, resolved.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RecorderSettings {
     /// For the recorder.
-    pub recorder: recorder::Options,
+    pub recorder: recorder::RecorderOptions,
     /// Where operators connect.
     pub listen: SocketAddr,
     /// Who may ask what; with a token where `listen` is not on loopback.
     pub access: Access,
     /// For its logs.
-    pub log: logging::Options,
+    pub log: logging::LogOptions,
 }
 
-impl Config {
+impl RecorderSettings {
     /// Reads and resolves a configuration.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ struct WrittenWaits {
 }
 
 impl Written {
-    fn resolve(self, source: &Source) -> Result<Config, Problem> {
+    fn resolve(self, source: &Source) -> Result<RecorderSettings, Problem> {
         if self.edges.is_empty() {
             return Err(source.missing("edges", "name one at least, such as edges = [\"edge-a:7400\"]"));
         }
@@ -102,7 +102,7 @@ impl Written {
             ..WrittenTimeouts::default()
         };
         let timeouts = timeouts.resolve(source)?;
-        let recorder = recorder::Options {
+        let recorder = recorder::RecorderOptions {
             name: self.name.unwrap_or_else(|| own_name("recorder")).0,
             edges: self.edges.into_iter().map(|edge| edge.0).collect(),
             key: KeeperKey::derive(&secret),
@@ -118,7 +118,7 @@ impl Written {
         };
         let (listen, access) = self.admin.resolve(source, "list sessions")?;
         let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7402)));
-        Ok(Config { recorder, listen, access, log: self.log.resolve(source)? })
+        Ok(RecorderSettings { recorder, listen, access, log: self.log.resolve(source)? })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Listeners, servers and the rules between them, as agents and edges write them: `[[route]]`, `[[listen]]`, `[[gate]]`.
 
 use super::source::{Problem, Source};
-use super::units::{Name, Peer, Time};
+use super::units::{Name, ServerAddress, Time};
 use marram_agent::{FLOWS_MAX, IDLE, Listener, Routing, ServerSettings, websocket::is_origin};
 use marram_session::agent::routes::{
     BadPrefix, RouteAction, RouteError, RouteProtocol, RouteRule, ServerName,
@@ -282,7 +282,7 @@ impl WrittenListener {
 /// A server as it is written in a table: `"127.0.0.1:80"`, or `{ address = "127.0.0.1:80", proxy_protocol = true }`.
 #[derive(Debug)]
 pub(super) struct WrittenServer {
-    peer: Peer,
+    peer: ServerAddress,
     proxy_protocol: bool,
 }
 
@@ -307,7 +307,7 @@ impl<'de> Visitor<'de> for ServerReader {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Table {
-            address: Peer,
+            address: ServerAddress,
             #[serde(default)]
             proxy_protocol: bool,
         }
@@ -331,7 +331,7 @@ pub(super) fn servers(written: BTreeMap<Name, WrittenServer>) -> Vec<ServerSetti
 }
 
 /// One server.
-pub(super) fn server(name: Name, peer: Peer) -> ServerSettings {
+pub(super) fn server(name: Name, peer: ServerAddress) -> ServerSettings {
     ServerSettings { name: name.0, address: peer.address.0, datagrams: peer.datagrams, proxy_protocol: false }
 }
 

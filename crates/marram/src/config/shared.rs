@@ -31,7 +31,7 @@ pub(super) struct WrittenLog {
 
 impl WrittenLog {
     /// Of a program that operators can ask for its last lines.
-    pub(super) fn resolve(self, source: &Source) -> Result<logging::Options, Problem> {
+    pub(super) fn resolve(self, source: &Source) -> Result<logging::LogOptions, Problem> {
         let kept = match &self.keep {
             None => logging::RING_BYTES,
             Some(size) => usize::try_from(size.get_ref().0).unwrap_or(usize::MAX),
@@ -43,7 +43,7 @@ impl WrittenLog {
             );
             return Err(source.problem(&size.span(), what));
         }
-        Ok(logging::Options {
+        Ok(logging::LogOptions {
             format: self.format.unwrap_or_default(),
             levels: self.level.unwrap_or_default(),
             kept: Some(kept),
@@ -51,14 +51,14 @@ impl WrittenLog {
     }
 
     /// Of one that nobody can ask: it keeps nothing.
-    pub(super) fn resolve_unasked(self, source: &Source) -> Result<logging::Options, Problem> {
+    pub(super) fn resolve_unasked(self, source: &Source) -> Result<logging::LogOptions, Problem> {
         if let Some(size) = &self.keep {
             source.warn(
                 &size.span(),
                 "keeps nothing, since nobody can ask for it; name an address with `admin.listen`",
             );
         }
-        Ok(logging::Options { kept: None, ..self.resolve(source)? })
+        Ok(logging::LogOptions { kept: None, ..self.resolve(source)? })
     }
 }
 

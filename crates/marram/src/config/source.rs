@@ -170,7 +170,7 @@ impl Source {
         let before = self.patches.iter().filter(|patch| patch.at.end <= span.start);
         let (more, less) =
             before.fold((0, 0), |(more, less), patch| (more + patch.at.len(), less + patch.replaced));
-        let place = Place::find(&self.written, (span.start + less).saturating_sub(more));
+        let place = SourcePosition::find(&self.written, (span.start + less).saturating_sub(more));
         Problem { file: self.name.clone(), line: Some(place.line), field: place.field, what: what.into() }
     }
 
@@ -232,12 +232,12 @@ pub(super) fn told(message: &str) -> String {
 }
 
 /// Where a byte of a TOML text is, in the words of the person who wrote it.
-struct Place {
+struct SourcePosition {
     line: usize,
     field: Option<String>,
 }
 
-impl Place {
+impl SourcePosition {
     fn find(text: &str, offset: usize) -> Self {
         let before = text.get(..offset).unwrap_or(text);
         let line = before.matches('\n').count() + 1;
@@ -282,7 +282,7 @@ mod tests {
             ("2\n", 9, Some("gate.app")),
             ("[empty]", 10, Some("empty")),
         ] {
-            let place = Place::find(text, text.find(at).unwrap());
+            let place = SourcePosition::find(text, text.find(at).unwrap());
             assert_eq!((place.line, place.field.as_deref()), (line, field), "{at}");
         }
     }

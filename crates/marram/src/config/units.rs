@@ -20,7 +20,7 @@ pub struct Address(pub String);
 
 /// A server: where it is, and whether it speaks in datagrams; written `"127.0.0.1:80"` or `"udp://127.0.0.1:53"`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Peer {
+pub struct ServerAddress {
     /// Host and port.
     pub address: Address,
     /// Whether it speaks in datagrams.
@@ -29,7 +29,7 @@ pub struct Peer {
 
 /// Where to listen: `"127.0.0.1:8080"`, `"udp://127.0.0.1:53"` for datagrams, `"ws://127.0.0.1:8081"` for browsers. Numbers, since a name could mean several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Socket {
+pub struct ListenAddress {
     /// Address and port.
     pub address: SocketAddr,
     /// How its clients speak.
@@ -96,7 +96,7 @@ impl Written for Address {
     }
 }
 
-impl Written for Peer {
+impl Written for ServerAddress {
     const EXPECTED: &'static str =
         "an address of a server such as \"127.0.0.1:80\", \"web.example.org:80\" or \"udp://127.0.0.1:53\"";
     fn read(text: &str) -> Option<Self> {
@@ -105,7 +105,7 @@ impl Written for Peer {
     }
 }
 
-impl Written for Socket {
+impl Written for ListenAddress {
     const EXPECTED: &'static str = "an address to listen on, in numbers, such as \"127.0.0.1:8080\", \"[::]:8080\", \"udp://127.0.0.1:53\" or \"ws://127.0.0.1:8081\"";
     fn read(text: &str) -> Option<Self> {
         let (protocol, rest) = match (text.strip_prefix("ws://"), transport(text)) {
@@ -194,7 +194,7 @@ macro_rules! written {
         }
     )*};
 }
-written!(Size, Time, Address, Name, Peer, Socket);
+written!(Size, Time, Address, Name, ServerAddress, ListenAddress);
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -291,17 +291,17 @@ mod tests {
             ("sctp://127.0.0.1:53", None),
             ("udp://127.0.0.1", None),
         ] {
-            assert_eq!(Peer::read(text).map(|peer| peer.datagrams), expected, "{text}");
-            let datagrams = Socket::read(text).map(|socket| socket.protocol == RouteProtocol::Udp);
+            assert_eq!(ServerAddress::read(text).map(|peer| peer.datagrams), expected, "{text}");
+            let datagrams = ListenAddress::read(text).map(|socket| socket.protocol == RouteProtocol::Udp);
             assert_eq!(datagrams, expected, "{text}");
         }
-        assert!(Peer::read("udp://dns.example.org:53").is_some());
+        assert!(ServerAddress::read("udp://dns.example.org:53").is_some());
         assert_eq!(
-            Socket::read("ws://[::1]:8081").map(|socket| socket.protocol),
+            ListenAddress::read("ws://[::1]:8081").map(|socket| socket.protocol),
             Some(RouteProtocol::WebSocket)
         );
-        assert!(Peer::read("ws://127.0.0.1:80").is_none());
-        assert!(Socket::read("udp://dns.example.org:53").is_none());
+        assert!(ServerAddress::read("ws://127.0.0.1:80").is_none());
+        assert!(ListenAddress::read("udp://dns.example.org:53").is_none());
     }
 
     #[test]

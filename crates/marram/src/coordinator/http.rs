@@ -2,7 +2,7 @@
 //! one does not answer.
 
 use super::protocol::{self, Seen};
-use crate::coordinator::{Credentials, Place};
+use crate::coordinator::{Credentials, StoreAddress};
 use crate::tls::{self, Connector};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, Limited};
@@ -26,7 +26,7 @@ const LINE_BYTES_MAX: usize = 64 << 20;
 /// Where the store is, and what to show there.
 #[derive(Debug)]
 pub(super) struct Store {
-    places: Vec<Place>,
+    places: Vec<StoreAddress>,
     /// What encrypted ones are believed by.
     connector: Option<Connector>,
     credentials: Credentials,
@@ -37,7 +37,11 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn new(places: Vec<Place>, connector: Option<Connector>, credentials: Credentials) -> Self {
+    pub(super) fn new(
+        places: Vec<StoreAddress>,
+        connector: Option<Connector>,
+        credentials: Credentials,
+    ) -> Self {
         Self { places, connector, credentials, current: Cell::new(0), session: RefCell::new(None) }
     }
 
@@ -46,7 +50,7 @@ impl Store {
         &self.place().authority
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &StoreAddress {
         &self.places[self.current.get() % self.places.len()]
     }
 

@@ -50,12 +50,12 @@ struct Watcher {
 
 /// The store, for whoever serves it.
 #[derive(Clone, Debug)]
-pub(super) struct Keeping {
+pub(super) struct StoreHandle {
     jobs: SyncSender<Job>,
     figures: Arc<Mutex<StoreFigures>>,
 }
 
-impl Keeping {
+impl StoreHandle {
     /// Reads the file, where there is one, and starts the thread.
     pub(super) fn start(file: PathBuf) -> anyhow::Result<Self> {
         let began = Instant::now();
@@ -72,8 +72,14 @@ impl Keeping {
             .with_context(|| format!("the coordinator's store {} cannot be written", file.display()))?;
         let figures = Arc::new(Mutex::new(store.figures()));
         let (jobs, receiver) = sync_channel(BATCH);
-        let mut keeper =
-            Keeper { store, file, began, figures: Arc::clone(&figures), watchers: Vec::new(), told: false };
+        let mut keeper = Keeper {
+            store,
+            file,
+            began,
+            figures: Arc::clone(&figures),
+            watchers: Vec::new(),
+            reported: false,
+        };
         thread::Builder::new().name("store".into()).spawn(move || keeper.run(&receiver))?;
         Ok(Self { jobs, figures })
     }
@@ -104,7 +110,7 @@ struct Keeper {
     figures: Arc<Mutex<StoreFigures>>,
     watchers: Vec<Watcher>,
     /// Whether it was told that the file cannot be written.
-    told: bool,
+    reported: bool,
 }
 
 impl Keeper {
@@ -154,14 +160,14 @@ impl Keeper {
         }
         match save(&mut self.store, &self.file) {
             Ok(()) => {
-                if std::mem::take(&mut self.told) {
+                if std::mem::take(&mut self.reported) {
                     tracing::info!("the coordinator's store can be written again");
                 }
                 true
             }
             Err(error) => {
                 self.store.not_saved();
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.reported, true) {
                     let file = self.file.display();
                     tracing::error!(%file, %error, "the coordinator's store cannot be written: it answers nobody until it can");
                 }
@@ -236,12 +242,12 @@ mod tests {
     fn what_was_answered_is_there_after_a_restart_with_larger_revisions() {
         let directory = place("restart");
         let file = directory.join("deep/store");
-        let keeping = Keeping::start(file.clone()).unwrap();
+        let keeping = StoreHandle::start(file.clone()).unwrap();
         let (before, _) = block_on(keeping.ask(put("a"))).unwrap();
         let mut news = keeping.watch("".into(), 0).unwrap();
         assert!(matches!(block_on(news.recv()), Some(News::Changes(changes)) if changes.len() == 1));
         // Not closed: as after a kill, only the file counts.
-        let again = Keeping::start(file.clone()).unwrap();
+        let again = StoreHandle::start(file.clone()).unwrap();
         let (after, there) = block_on(again.ask(StoreRequest::Get { key: "a".into() })).unwrap();
         assert!(after > before);
         assert!(matches!(there, Ok(StoreReply::Entries { entries, .. }) if entries.len() == 1));
@@ -249,7 +255,7 @@ mod tests {
         assert!(matches!(block_on(news.recv()), Some(News::Forgotten(_))), "it lists anew");
         let bytes = fs::read(&file).unwrap();
         fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
-        let why = Keeping::start(file).unwrap_err().to_string();
+        let why = StoreHandle::start(file).unwrap_err().to_string();
         assert!(why.contains("cut short or was altered"), "{why}");
         fs::remove_dir_all(directory).unwrap();
     }
@@ -258,7 +264,7 @@ mod tests {
     fn while_the_file_cannot_be_written_nobody_is_answered_and_nobody_told() {
         let directory = place("disk");
         let file = directory.join("store");
-        let keeping = Keeping::start(file.clone()).unwrap();
+        let keeping = StoreHandle::start(file.clone()).unwrap();
         let mut news = keeping.watch("".into(), 0).unwrap();
         // The place of the new file is taken by something that is no file.
         fs::create_dir(directory.join("store.new")).unwrap();

@@ -285,6 +285,6 @@ impl Link {
 }
 
 const _: () = assert!(
-    2 * http::PATIENCE.as_secs() < super::Options::LEASE_S_MIN as u64,
+    2 * http::PATIENCE.as_secs() < super::CoordinatorOptions::LEASE_S_MIN as u64,
     "a lease outlives a slow answer"
 );

@@ -18,7 +18,7 @@ pub use server::{ANSWER_PATIENCE, CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_PA
 use crate::edge::{AdminClient, Answered};
 use crate::tls::{Acceptor, Connector};
 use anyhow::Context;
-use keeping::Keeping;
+use keeping::StoreHandle;
 use marram_agent::net::Identity;
 use marram_edge::coordinator::{
     Ask, AskAnswer, CoordinatorMetrics, CoordinatorState, StoreFigures,
@@ -67,14 +67,14 @@ pub struct Serve {
 
 /// Where a store is, or another edge.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct StoreAddress {
     /// Host and port.
     pub authority: String,
     /// Whether what is said there is encrypted.
     pub is_encrypted: bool,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for StoreAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", if self.is_encrypted { "https" } else { "http" }, self.authority)
     }
@@ -82,11 +82,11 @@ impl fmt::Display for Place {
 
 /// How an edge finds its coordinator, resolved.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct CoordinatorOptions {
     /// The store that this edge serves, if it does.
     pub serve: Option<Serve>,
     /// Places of the store: of edges that serve it, or etcd's members. Empty for the one that this edge serves.
-    pub stores: Vec<Place>,
+    pub stores: Vec<StoreAddress>,
     /// Certificates in PEM by which they are believed; the system's if there are none.
     pub ca: Option<Vec<u8>>,
     /// What this edge serves the store with, and shows etcd, where that asks for a certificate.
@@ -101,7 +101,7 @@ pub struct Options {
     pub admin: Option<String>,
 }
 
-impl Options {
+impl CoordinatorOptions {
     /// How long an edge stays registered that does not say otherwise, in seconds.
     pub const LEASE_S: u32 = 10;
     /// Shorter leases end with every hiccup, and etcd lengthens them, in seconds.
@@ -134,7 +134,7 @@ pub struct Coordinator {
     began: Instant,
     view: Arc<Mutex<View>>,
     events: tokio::sync::mpsc::Sender<link::Event>,
-    keeping: Option<Keeping>,
+    keeping: Option<StoreHandle>,
     /// Reports of witnesses that the thread had no room for.
     unheard: Arc<AtomicU64>,
 }
@@ -144,11 +144,16 @@ impl Coordinator {
     ///
     /// # Errors
     /// If the store that is to be served cannot be used, or its address not be listened on.
-    pub fn start(name: &str, options: &Options, shards: u8, control: AdminClient) -> anyhow::Result<Self> {
+    pub fn start(
+        name: &str,
+        options: &CoordinatorOptions,
+        shards: u8,
+        control: AdminClient,
+    ) -> anyhow::Result<Self> {
         let (mut stores, mut ca) = (options.stores.clone(), options.ca.clone());
         let mut credentials = options.credentials.clone();
         let keeping = options.serve.as_ref().map(|serve| -> anyhow::Result<_> {
-            let keeping = Keeping::start(serve.file.clone())?;
+            let keeping = StoreHandle::start(serve.file.clone())?;
             let listener = TcpListener::bind(serve.listen).with_context(|| {
                 let listen = serve.listen;
                 format!("cannot listen on {listen} for other edges: choose another `coordinator.serve`, or stop what uses it")
@@ -156,7 +161,7 @@ impl Coordinator {
             let tls = options.identity.as_ref().map(Acceptor::new).transpose().context(IDENTITY)?;
             if stores.is_empty() {
                 let authority = reachable(listener.local_addr()?).to_string();
-                stores.push(Place { authority, is_encrypted: tls.is_some() });
+                stores.push(StoreAddress { authority, is_encrypted: tls.is_some() });
                 // It knows its own certificate, whatever name that is for.
                 ca = options.identity.as_ref().map(|identity| identity.chain_pem.clone());
                 credentials = serve.token.clone().map_or(Credentials::None, Credentials::Token);
@@ -211,7 +216,7 @@ impl Coordinator {
     /// What the store holds that this edge serves, if it does.
     #[must_use]
     pub fn served(&self) -> Option<StoreFigures> {
-        self.keeping.as_ref().map(Keeping::figures)
+        self.keeping.as_ref().map(StoreHandle::figures)
     }
 
     /// Other edges that say that they have an image, by name and admin URL.

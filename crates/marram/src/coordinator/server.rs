@@ -1,9 +1,9 @@
 //! The embedded store over HTTP, on a port of its own: watches last, and operators' connections are counted apart.
 
-use super::keeping::{Keeping, News};
+use super::keeping::{News, StoreHandle};
 use super::protocol::{self, Asked};
 use crate::admin::{self, Refusal};
-use crate::http::{self, Body, Server, Tail};
+use crate::http::{self, Body, BodyStream, Server};
 use crate::tls::Acceptor;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
@@ -28,7 +28,7 @@ pub const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// News for as long as there are any.
-impl Tail for mpsc::Receiver<News> {
+impl BodyStream for mpsc::Receiver<News> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.poll_recv(context).map(|news| {
             news.map(|news| match news {
@@ -42,7 +42,7 @@ impl Tail for mpsc::Receiver<News> {
 /// Starts the thread that serves.
 pub(super) fn start(
     listener: TcpListener,
-    keeping: Keeping,
+    keeping: StoreHandle,
     token: Option<String>,
     tls: Option<Acceptor>,
 ) -> io::Result<()> {
@@ -58,7 +58,11 @@ pub(super) fn start(
     server.start(listener, move |request| respond(keeping.clone(), token.clone(), request))
 }
 
-async fn respond(keeping: Keeping, token: Option<Arc<str>>, request: Request<Incoming>) -> Response<Body> {
+async fn respond(
+    keeping: StoreHandle,
+    token: Option<Arc<str>>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     if let Err(refusal) = is_of_no_page(&request, token.is_some()) {
         return whole(protocol::error(403, 7, &refusal.to_string()));
     }

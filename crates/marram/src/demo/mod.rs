@@ -24,7 +24,7 @@ const SABOTAGED_OUTPUT: u64 = 50;
 
 /// What the demo is asked to do.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct DemoOptions {
     /// Flip one bit inside an edge, to see that the check notices: the run must fail.
     #[arg(long)]
     pub sabotage: bool,
@@ -46,7 +46,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If a process cannot be started or a fault does not show its effect; [`Failure::Check`] if a byte was wrong.
-pub fn run(options: &Options) -> Result<(), Failure> {
+pub fn run(options: &DemoOptions) -> Result<(), Failure> {
     harness::end_on_interrupt()?;
     let timeline = Timeline::start();
     let outcome = play(options, &timeline)?;
@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
-fn play(options: &Options, timeline: &Timeline) -> anyhow::Result<Outcome> {
+fn play(options: &DemoOptions, timeline: &Timeline) -> anyhow::Result<Outcome> {
     let cells = Cells::find(options.cells.as_deref())?;
     let layout = Layout {
         purpose: "demo",

@@ -1,6 +1,6 @@
 //! The caches of a shard's apps: what their cells read is looked up here, and fetched where it is not there.
 
-use super::origin::{Fetched, Origins, Wish};
+use super::origin::{FetchRequest, Fetched, Origins};
 use bytes::Bytes;
 use marram_agent::net::LogLimiter;
 use marram_edge::{
@@ -17,7 +17,7 @@ use std::{
 use tracing::warn;
 
 /// One app's.
-struct Shelf {
+struct AppCache {
     cache: Cache<CellId>,
     /// Answers to what was asked of one before it are not its own.
     life: u64,
@@ -27,7 +27,7 @@ struct Shelf {
 
 /// All of them.
 pub(super) struct Caches {
-    shelves: BTreeMap<String, Shelf>,
+    apps: BTreeMap<String, AppCache>,
     /// Started with the first cache.
     origins: Option<Origins>,
     waker: Arc<mio::Waker>,
@@ -35,18 +35,18 @@ pub(super) struct Caches {
     shards: u64,
     lives: u64,
     started: Instant,
-    complaints: LogLimiter,
+    log_limiter: LogLimiter,
 }
 
 impl Caches {
     /// Whether any app has one.
     pub(super) fn are_there(&self) -> bool {
-        !self.shelves.is_empty()
+        !self.apps.is_empty()
     }
 
     pub(super) fn new(shards: u64, waker: Arc<mio::Waker>) -> Self {
-        let (started, complaints) = (Instant::now(), LogLimiter::new(Instant::now()));
-        Self { shelves: BTreeMap::new(), origins: None, waker, shards, lives: 0, started, complaints }
+        let (started, log_limiter) = (Instant::now(), LogLimiter::new(Instant::now()));
+        Self { apps: BTreeMap::new(), origins: None, waker, shards, lives: 0, started, log_limiter }
     }
 
     fn now_ns(&self) -> u64 {
@@ -56,48 +56,48 @@ impl Caches {
     /// An app that is deployed has this cache from now on, or none: what it held is gone if that is another than before. Cells that
     /// waited find nothing in time.
     pub(super) fn configure(&mut self, app: &str, policy: Option<&CachePolicy>) -> Vec<(CellId, Found)> {
-        if let Some(shelf) = self.shelves.get_mut(app) {
-            shelf.retired = false;
+        if let Some(entry) = self.apps.get_mut(app) {
+            entry.retired = false;
         }
-        let same = self.shelves.get(app).map(|shelf| shelf.cache.policy()) == policy;
+        let same = self.apps.get(app).map(|entry| entry.cache.policy()) == policy;
         if same {
             return Vec::new();
         }
-        let before = self.shelves.remove(app);
+        let before = self.apps.remove(app);
         if let Some(policy) = policy {
             self.lives += 1;
             let cache = Cache::new(policy.clone(), self.shards);
-            self.shelves.insert(app.to_owned(), Shelf { cache, life: self.lives, retired: false });
+            self.apps.insert(app.to_owned(), AppCache { cache, life: self.lives, retired: false });
         }
-        let waiters = before.map_or_else(Vec::new, |shelf| shelf.cache.into_waiters());
+        let waiters = before.map_or_else(Vec::new, |entry| entry.cache.into_waiters());
         waiters.into_iter().map(|cell| (cell, Found::Away)).collect()
     }
 
     /// An app is not deployed here any more, or was known before it was.
     pub(super) fn retire(&mut self, app: &str) {
-        if let Some(shelf) = self.shelves.get_mut(app) {
-            shelf.retired = true;
+        if let Some(entry) = self.apps.get_mut(app) {
+            entry.retired = true;
         }
     }
 
     /// Drops what is held for apps that are not deployed and that no cell runs.
     pub(super) fn sweep(&mut self, runs: impl Fn(&str) -> bool) {
-        for (app, shelf) in &mut self.shelves {
-            if shelf.retired && shelf.cache.size().1 > 0 && !runs(app) {
-                shelf.cache.empty();
+        for (app, entry) in &mut self.apps {
+            if entry.retired && entry.cache.size().1 > 0 && !runs(app) {
+                entry.cache.empty();
             }
         }
     }
 
     /// Whether an app has one.
     pub(super) fn has(&self, app: &str) -> bool {
-        self.shelves.contains_key(app)
+        self.apps.contains_key(app)
     }
 
     /// A cell reads: what it found, unless it has to wait for [`Self::next_found`].
     pub(super) fn read(&mut self, app: &str, key: &Bytes, cell: CellId) -> Option<Found> {
         let now_ns = self.now_ns();
-        let Some(shelf) = self.shelves.get_mut(app) else {
+        let Some(entry) = self.apps.get_mut(app) else {
             self.complain(
                 app,
                 key,
@@ -105,47 +105,47 @@ impl Caches {
             );
             return Some(Found::Refused);
         };
-        let validators = match shelf.cache.read(now_ns, key, cell) {
+        let validators = match entry.cache.read(now_ns, key, cell) {
             CacheRead::Found(found) => return Some(found),
             CacheRead::Wait => return None,
             CacheRead::Fetch(validators) => validators,
         };
-        let policy = shelf.cache.policy();
-        let wish = Wish {
+        let policy = entry.cache.policy();
+        let fetch = FetchRequest {
             app: app.to_owned(),
-            life: shelf.life,
+            life: entry.life,
             key: key.clone(),
             origin: policy.origin.clone(),
             validators,
-            bytes_max: shelf.cache.object_max(),
+            bytes_max: entry.cache.object_max(),
             timeout: Duration::from_millis(policy.timeout_ms),
         };
         if self.origins.is_none() {
             match Origins::start(Arc::clone(&self.waker)) {
                 Ok(origins) => self.origins = Some(origins),
                 Err(error) => {
-                    let (found, _) = shelf.cache.fetched(now_ns, key, marram_edge::cache::OriginAnswer::Away);
+                    let (found, _) = entry.cache.fetched(now_ns, key, marram_edge::cache::OriginAnswer::Away);
                     self.complain(app, key, &format!("the machine gives no thread to fetch it: {error}"));
                     return Some(found);
                 }
             }
         }
         if let Some(origins) = &self.origins {
-            origins.fetch(wish);
+            origins.fetch(fetch);
         }
         None
     }
 
     /// What the origins have answered to cells that wait.
     pub(super) fn next_found(&mut self) -> Option<Vec<(CellId, Found)>> {
-        let Fetched { wish, answer, why } = self.origins.as_ref()?.next()?;
+        let Fetched { fetch, answer, why } = self.origins.as_ref()?.next()?;
         if let Some(why) = why {
-            self.complain(&wish.app, &wish.key, &format!("{}: {why}", wish.origin));
+            self.complain(&fetch.app, &fetch.key, &format!("{}: {why}", fetch.origin));
         }
         let now_ns = self.now_ns();
-        let shelf = self.shelves.get_mut(&wish.app).filter(|shelf| shelf.life == wish.life);
-        let (found, waiters) = match shelf {
-            Some(shelf) => shelf.cache.fetched(now_ns, &wish.key, answer),
+        let entry = self.apps.get_mut(&fetch.app).filter(|entry| entry.life == fetch.life);
+        let (found, waiters) = match entry {
+            Some(entry) => entry.cache.fetched(now_ns, &fetch.key, answer),
             None => (Found::Away, Vec::new()),
         };
         Some(waiters.into_iter().map(|cell| (cell, found.clone())).collect())
@@ -153,13 +153,13 @@ impl Caches {
 
     /// A cell is gone.
     pub(super) fn leave(&mut self, app: &str, cell: CellId) {
-        if let Some(shelf) = self.shelves.get_mut(app) {
-            shelf.cache.leave(&cell);
+        if let Some(entry) = self.apps.get_mut(app) {
+            entry.cache.leave(&cell);
         }
     }
 
     fn complain(&mut self, app: &str, key: &Bytes, why: &str) {
-        if let Some(suppressed) = self.complaints.pass(Instant::now()) {
+        if let Some(suppressed) = self.log_limiter.pass(Instant::now()) {
             let key = String::from_utf8_lossy(key);
             warn!(app, %key, suppressed, "an object for the cache cannot be had: {why}");
         }
@@ -167,8 +167,8 @@ impl Caches {
 
     /// What there is and was, by app.
     pub(super) fn count(&self, out: &mut Vec<Counter>) {
-        for (app, shelf) in &self.shelves {
-            let (totals, (bytes, entries)) = (shelf.cache.totals(), shelf.cache.size());
+        for (app, entry) in &self.apps {
+            let (totals, (bytes, entries)) = (entry.cache.totals(), entry.cache.size());
             out.extend(
                 [
                     Counter::count("cache_hits_total", totals.hits),
@@ -195,7 +195,7 @@ mod tests {
     use marram_edge::cache::{Freshness, OriginAnswer, Validators};
 
     fn held(caches: &Caches) -> usize {
-        caches.shelves["a"].cache.size().1
+        caches.apps["a"].cache.size().1
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
         };
         caches.configure("a", Some(&policy));
         let key = Bytes::from_static(b"k");
-        let cache = &mut caches.shelves.get_mut("a").unwrap().cache;
+        let cache = &mut caches.apps.get_mut("a").unwrap().cache;
         cache.read(0, &key, CellId(1));
         let object = OriginAnswer::Object(Bytes::from_static(b"x"), Validators::default(), Freshness::Unsaid);
         cache.fetched(0, &key, object);

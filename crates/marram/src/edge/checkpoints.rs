@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 use marram_edge::api::CellError;
-use marram_sandbox::{Decoded, Filling, Reading, RestoreError, StartError};
+use marram_sandbox::{CheckpointReader, Decoded, Filling, RestoreError, StartError};
 use marram_wire::{
     frame::{CheckpointMeta, Code},
     header::{self, Header},
@@ -34,7 +34,7 @@ pub(super) struct Arriving {
     front: Front,
     /// What the next one builds on.
     last: Option<Box<Header>>,
-    reading: Reading,
+    reading: CheckpointReader,
 }
 
 /// The header of the checkpoint that is being opened.
@@ -56,7 +56,7 @@ impl Arriving {
         keys: SessionKeys,
         expected: Vec<CheckpointMeta>,
     ) -> Self {
-        let (expected, reading) = (expected.into(), Reading::opened());
+        let (expected, reading) = (expected.into(), CheckpointReader::opened());
         Self { session, image, keys, expected, opener: None, front: Front::Missing, last: None, reading }
     }
 

@@ -32,14 +32,14 @@ pub(super) struct Drain {
     drained: bool,
     /// Whether it asks what is left.
     asks: bool,
-    told: bool,
+    reported: bool,
 }
 
 impl Drain {
     pub(super) fn begin(now: Instant, at_least: Duration, limit: Duration) -> Self {
         info!("stopping: agents are asked to move their sessions");
         let (earliest, latest) = (now + at_least, now + limit.max(at_least));
-        Self { earliest, latest, limit, drained: false, asks: false, told: false }
+        Self { earliest, latest, limit, drained: false, asks: false, reported: false }
     }
 
     pub(super) fn drained(&mut self) {
@@ -60,7 +60,7 @@ impl Drain {
     }
 
     pub(super) fn is_over(&self, now: Instant) -> bool {
-        self.told || self.drained && now >= self.earliest
+        self.reported || self.drained && now >= self.earliest
     }
 
     /// What one of its own questions was answered.
@@ -71,7 +71,7 @@ impl Drain {
             warn!(
                 "stops with {sessions} left; what is left goes on elsewhere if its ends reach another edge"
             );
-            self.told = true;
+            self.reported = true;
         } else if !rows.is_empty() {
             let limit = self.limit;
             info!(

@@ -3,17 +3,17 @@
 //! Handlers run on the calling thread. Loading images and opening checkpoints happen on the worker, and sealing them on the
 //! sealer, which has what the others leave.
 
-mod prints;
+mod guest_log;
 
-use self::prints::Prints;
+use self::guest_log::GuestLog;
 use super::{
-    beginning::{Beginning, Expected, bring_to_life},
     caches::Caches,
     checkpoints::{Arriving, Restored, unrestorable},
     pressure,
     recordings::Recordings,
     setup::Setup,
     standing::Standing,
+    startup::{Expected, StartSource, start_cell},
     worker::Worker,
 };
 use anyhow::Context;
@@ -25,8 +25,8 @@ use marram_edge::{
     run_queue::{Class, RunQueue, Tenant, WEIGHT},
 };
 use marram_sandbox::{
-    Cells, CellsConfig, Filling, Image, Images, LoadError, Progress, Snapshot, SnapshotError, run_behind,
-    run_long,
+    Cells, CellsConfig, Filling, Image, Images, LoadError, Progress, Snapshot, SnapshotError,
+    reset_scheduling, set_background,
 };
 use marram_session::{
     cell::{CellId, CellInput, CellOutput, CheckpointBase, Ran, Run, RunOutcome, Seed},
@@ -67,7 +67,7 @@ mod cost {
     /// Bytes that are copied and written in a nanosecond.
     pub(super) const BYTES_PER_NS: u64 = 2;
     /// Bytes of a large cell's memory that go back to the machine in a nanosecond, if all were written.
-    pub(super) const PARTING_BYTES_PER_NS: u64 = 15;
+    pub(super) const FREEING_BYTES_PER_NS: u64 = 15;
 }
 /// Recordings of stopped handlers that may be written at a time: whoever is stopped often is not worth more.
 const STOPS_UNDERWAY_MAX: usize = 4;
@@ -84,13 +84,13 @@ const TEND_EVERY: Duration = Duration::from_secs(2);
 
 enum Loaded {
     /// The worker has it in hand.
-    Underway(Vec<(CellId, Beginning)>),
+    Underway(Vec<(CellId, StartSource)>),
     /// It is here. There are never more than an operator has deployed.
     Here(Arc<Image>),
 }
 
 /// What the worker has at hand.
-struct Desk {
+struct WorkerState {
     images: Images,
     recordings: Recordings,
     /// Checkpoints that are being opened, by the cells that they are for.
@@ -124,14 +124,14 @@ struct Next {
 }
 
 /// What waits for its turn.
-enum Turn {
+enum QueuedHandler {
     /// A handler to begin.
     Run(Run),
     /// One that was preempted.
     Resume(CellId),
 }
 
-impl Turn {
+impl QueuedHandler {
     fn cell(&self) -> CellId {
         match self {
             Self::Run(run) => run.cell,
@@ -141,8 +141,8 @@ impl Turn {
 }
 
 /// What is known of a cell's turns.
-struct Seat {
-    place: SchedulingParams,
+struct CellSlot {
+    scheduling: SchedulingParams,
     /// Whose cache its handlers read from.
     app: String,
     /// For whom it is, unless it is shared.
@@ -162,9 +162,9 @@ pub(super) struct Executor {
     /// What new clients will ask for, by app.
     deployed: BTreeMap<String, ImageHash>,
     /// Handlers that are to run, and those that used up their slice.
-    turns: RunQueue<Turn>,
+    run_queue: RunQueue<QueuedHandler>,
     /// Where each cell's handlers queue.
-    seats: BTreeMap<CellId, Seat>,
+    slots: BTreeMap<CellId, CellSlot>,
     /// Tenants whose last turn was long.
     slow: BTreeSet<Tenant>,
     /// Cells that are asked for and not there yet; one that is removed meanwhile must not come to life.
@@ -178,14 +178,14 @@ pub(super) struct Executor {
     /// Recordings that the worker has in hand.
     recordings: usize,
     caches: Caches,
-    worker: Worker<Desk, Answer>,
+    worker: Worker<WorkerState, Answer>,
     /// Whether the worker may have brought more than was taken.
     is_behind: bool,
     sealer: Worker<(), Answer>,
-    prints: Prints,
-    complaints: LogLimiter,
+    guest_log: GuestLog,
+    log_limiter: LogLimiter,
     /// Whether a cell may have to be started ahead of its client.
-    stocking: bool,
+    prewarming: bool,
     /// When to look again at what is kept ahead, and at the machine's memory.
     tend_at: Instant,
     /// Whether the machine runs out of memory.
@@ -207,16 +207,16 @@ impl Executor {
         // The compiler of what stands beside long-lived cells ran once, and will not again.
         crate::memory::give_back();
         info!(shard = setup.shard, tracking = cells.tracking(), slots = setup.cells_max, "cell pool ready");
-        let desk = Desk { images, recordings: setup.recordings(), arriving: BTreeMap::new() };
+        let state = WorkerState { images, recordings: setup.recordings(), arriving: BTreeMap::new() };
         let caches = Caches::new(u64::from(setup.shards), Arc::clone(&waker));
-        let worker = Worker::start("worker", run_long, desk, Arc::clone(&waker))?;
-        let sealer = Worker::start("sealer", run_behind, (), waker)?;
+        let worker = Worker::start("worker", reset_scheduling, state, Arc::clone(&waker))?;
+        let sealer = Worker::start("sealer", set_background, (), waker)?;
         Ok(Self {
             cells,
             images: BTreeMap::new(),
             deployed: BTreeMap::new(),
-            turns: RunQueue::default(),
-            seats: BTreeMap::new(),
+            run_queue: RunQueue::default(),
+            slots: BTreeMap::new(),
             slow: BTreeSet::new(),
             expected: BTreeMap::new(),
             next: VecDeque::new(),
@@ -227,9 +227,9 @@ impl Executor {
             worker,
             is_behind: false,
             sealer,
-            prints: Prints::default(),
-            complaints: LogLimiter::new(Instant::now()),
-            stocking: false,
+            guest_log: GuestLog::default(),
+            log_limiter: LogLimiter::new(Instant::now()),
+            prewarming: false,
             tend_at: Instant::now() + TEND_EVERY,
             is_short: pressure::is_short,
             was_short: false,
@@ -239,19 +239,20 @@ impl Executor {
 
     /// Whether a handler waits for its turn, or a cell to be filled or brought forward.
     pub(super) fn is_busy(&self) -> bool {
-        self.is_behind || !self.turns.is_empty() || !self.next.is_empty()
+        self.is_behind || !self.run_queue.is_empty() || !self.next.is_empty()
     }
 
     /// A cell's handlers will queue here.
-    pub(super) fn place(
+    pub(super) fn scheduling(
         &mut self,
         cell: CellId,
         (app, session): (String, Option<SessionId>),
-        place: SchedulingParams,
+        scheduling: SchedulingParams,
     ) {
-        self.turns.set_weight(place.tenant, place.weight);
-        self.turns.charge(place.tenant, cost::OPEN_NS);
-        self.seats.insert(cell, Seat { place, app, session, waiting: 0, charged_ns: 0, standing: None });
+        self.run_queue.set_weight(scheduling.tenant, scheduling.weight);
+        self.run_queue.charge(scheduling.tenant, cost::OPEN_NS);
+        self.slots
+            .insert(cell, CellSlot { scheduling, app, session, waiting: 0, charged_ns: 0, standing: None });
     }
 
     /// Where the cells of an app read from, from now on.
@@ -272,28 +273,28 @@ impl Executor {
     fn go_on(&mut self, found: Vec<(CellId, Found)>) {
         for (cell, found) in found {
             self.cells.found(cell, found);
-            self.queue(Turn::Resume(cell));
+            self.queue(QueuedHandler::Resume(cell));
         }
     }
 
-    /// Whether [`Self::stock_one`] may have something to do.
-    pub(super) fn is_stocking(&self) -> bool {
-        self.stocking
+    /// Whether [`Self::prewarm_one`] may have something to do.
+    pub(super) fn is_prewarming(&self) -> bool {
+        self.prewarming
     }
 
     /// Starts one cell ahead of its client; for when there is nothing better to do.
-    pub(super) fn stock_one(&mut self) {
-        self.stocking = self.cells.stock_one();
+    pub(super) fn prewarm_one(&mut self) {
+        self.prewarming = self.cells.prewarm_one();
     }
 
-    /// Whether [`Self::part_with_memory`] has something to do.
-    pub(super) fn is_parting(&self) -> bool {
-        self.cells.are_parting()
+    /// Whether [`Self::reclaim_memory`] has something to do.
+    pub(super) fn is_freeing(&self) -> bool {
+        self.cells.is_freeing()
     }
 
     /// Gives a piece of the memory of cells that ended back to the machine.
-    pub(super) fn part_with_memory(&mut self) {
-        self.cells.part();
+    pub(super) fn reclaim_memory(&mut self) {
+        self.cells.free_piece();
     }
 
     /// Gives back what was kept ahead and not needed; all of it when the machine is short of memory. Cells and slots that are
@@ -303,15 +304,15 @@ impl Executor {
             return;
         }
         self.tend_at = now + TEND_EVERY;
-        let seats = &self.seats;
-        self.caches.sweep(|app| seats.values().any(|seat| seat.app == app));
+        let slots = &self.slots;
+        self.caches.sweep(|app| slots.values().any(|slot| slot.app == app));
         if (self.is_short)() {
             let (cells, slots) = self.cells.reclaim();
             let images = if self.was_short { self.drop_idle_images() } else { 0 };
             self.was_short = true;
             self.reclaims += 1;
-            self.stocking = false;
-            if let Some(suppressed) = self.complaints.pass(now) {
+            self.prewarming = false;
+            if let Some(suppressed) = self.log_limiter.pass(now) {
                 let what = "the machine is short of memory: gave up what was kept ahead of clients";
                 warn!(cells, slots, images, suppressed, "{what}");
             }
@@ -349,13 +350,13 @@ impl Executor {
             count("memory_reclaims_total", self.reclaims),
         ];
         for (app, image) in &self.deployed {
-            let shelf = self.cells.shelf_stats(*image).unwrap_or_default();
+            let pool = self.cells.pool_stats(*image).unwrap_or_default();
             let loaded = matches!(self.images.get(image), Some(Loaded::Here(_)));
             counters.extend(
                 [
-                    gauge("app_cells_ready", shelf.ready),
-                    count("app_cells_ready_found_total", shelf.found),
-                    count("app_cells_ready_missed_total", shelf.missed),
+                    gauge("app_cells_ready", pool.ready),
+                    count("app_cells_ready_found_total", pool.found),
+                    count("app_cells_ready_missed_total", pool.missed),
                     gauge("app_images_loaded", usize::from(loaded)),
                 ]
                 .map(|counter| counter.of(Label::app(app))),
@@ -385,7 +386,7 @@ impl Executor {
         match self.images.get(&image) {
             Some(Loaded::Here(loaded)) => {
                 self.cells.expect(loaded);
-                self.stocking = true;
+                self.prewarming = true;
             }
             _ => self.prepare(image),
         }
@@ -395,7 +396,7 @@ impl Executor {
     pub(super) fn prepare(&mut self, image: ImageHash) {
         if let Entry::Vacant(entry) = self.images.entry(image) {
             entry.insert(Loaded::Underway(Vec::new()));
-            self.worker.urgent(move |desk| Some(Answer::Image(image, desk.images.load(image))));
+            self.worker.urgent(move |state| Some(Answer::Image(image, state.images.load(image))));
         }
     }
 
@@ -408,8 +409,8 @@ impl Executor {
         inputs: &mut VecDeque<ShardInput>,
     ) {
         self.expected.insert(cell, Expected::Nothing);
-        self.stocking = true;
-        self.begin(cell, image, Beginning::Seed(seed), inputs);
+        self.prewarming = true;
+        self.begin(cell, image, StartSource::Seed(seed), inputs);
     }
 
     /// Restores a cell from checkpoints whose bytes follow: the worker opens and reads, this thread puts what there is into the
@@ -424,30 +425,30 @@ impl Executor {
     ) {
         self.expected.insert(cell, Expected::Nothing);
         self.prepare(image);
-        self.worker.urgent(move |desk| {
+        self.worker.urgent(move |state| {
             let arriving = Arriving::new(session, image, keys, checkpoints);
-            desk.arriving.insert(cell, (Purpose::Restore, arriving));
+            state.arriving.insert(cell, (Purpose::Restore, arriving));
             None
         });
     }
 
     /// The cell that is to be restored will be brought forward, for as long as it does not run.
     pub(super) fn stand_by(&mut self, cell: CellId, standing: Standing) {
-        if let Some(seat) = self.seats.get_mut(&cell) {
-            seat.standing = Some(Box::new(standing));
+        if let Some(slot) = self.slots.get_mut(&cell) {
+            slot.standing = Some(Box::new(standing));
         }
     }
 
     /// Brings a cell that stands by to its next checkpoint, whose bytes follow. What has arrived for it is dropped.
     pub(super) fn advance(&mut self, cell: CellId, meta: CheckpointMeta, inputs: &mut VecDeque<ShardInput>) {
-        let standing = self.seats.get_mut(&cell).and_then(|seat| seat.standing.as_mut());
+        let standing = self.slots.get_mut(&cell).and_then(|slot| slot.standing.as_mut());
         let Some((attempt, arriving)) = standing.and_then(|standing| standing.begin(meta)) else {
             let reason = "the cell does not stand by; restore it to have it at a later checkpoint".into();
             let result = Err(CellError { code: Code::Busy, reason });
             return inputs.push_back(ShardInput::Restored { cell, result });
         };
-        self.worker.urgent(move |desk| {
-            desk.arriving.insert(cell, (Purpose::Advance(attempt), arriving));
+        self.worker.urgent(move |state| {
+            state.arriving.insert(cell, (Purpose::Advance(attempt), arriving));
             None
         });
     }
@@ -456,8 +457,8 @@ impl Executor {
     /// the answer, the shard could run the cell meanwhile and not know from where.
     pub(super) fn next_advanced(&mut self) -> Option<ShardInput> {
         while let Some(Next { cell, attempt, result }) = self.next.pop_front() {
-            let Some(seat) = self.seats.get_mut(&cell) else { continue };
-            let Some(standing) = &mut seat.standing else { continue };
+            let Some(slot) = self.slots.get_mut(&cell) else { continue };
+            let Some(standing) = &mut slot.standing else { continue };
             if !standing.ends(attempt) {
                 continue;
             }
@@ -479,8 +480,8 @@ impl Executor {
     /// into the memory of a cell that is to be restored; that it runs takes all of them. One that stands by stays what it is
     /// until all are there.
     pub(super) fn part(&self, cell: CellId, bytes: Bytes) {
-        self.worker.urgent(move |desk| {
-            let (purpose, arriving) = desk.arriving.get_mut(&cell)?;
+        self.worker.urgent(move |state| {
+            let (purpose, arriving) = state.arriving.get_mut(&cell)?;
             let (purpose, image) = (*purpose, arriving.image);
             let result = match arriving.push(&bytes) {
                 Ok(false) if matches!(purpose, Purpose::Restore) => {
@@ -491,7 +492,7 @@ impl Executor {
                 Ok(true) => Ok(()),
                 Err(error) => Err(error),
             };
-            let (_, arriving) = desk.arriving.remove(&cell)?;
+            let (_, arriving) = state.arriving.remove(&cell)?;
             let result = result.and_then(|()| arriving.finish());
             Some(match purpose {
                 Purpose::Restore => Answer::Opened { cell, image, result },
@@ -504,7 +505,7 @@ impl Executor {
         &mut self,
         cell: CellId,
         image: ImageHash,
-        beginning: Beginning,
+        source: StartSource,
         inputs: &mut VecDeque<ShardInput>,
     ) {
         if !self.expected.contains_key(&cell) {
@@ -512,20 +513,20 @@ impl Executor {
         }
         self.prepare(image);
         match self.images.get_mut(&image) {
-            Some(Loaded::Underway(waiting)) => waiting.push((cell, beginning)),
+            Some(Loaded::Underway(waiting)) => waiting.push((cell, source)),
             Some(Loaded::Here(image)) => {
                 let Some(expected) = self.expected.get_mut(&cell) else { return };
-                let began = beginning.is_large().then(Instant::now);
-                let parting = self.cells.parting_bytes();
-                let input = bring_to_life(&mut self.cells, cell, image, beginning, expected);
+                let began = source.is_large().then(Instant::now);
+                let freeing = self.cells.deferred_free_bytes();
+                let input = start_cell(&mut self.cells, cell, image, source, expected);
                 self.charge_since(cell, began);
                 let Some(input) = input else { return };
                 self.expected.remove(&cell);
-                let standing = self.seats.get_mut(&cell).and_then(|seat| seat.standing.as_mut());
+                let standing = self.slots.get_mut(&cell).and_then(|slot| slot.standing.as_mut());
                 match (&input, standing) {
                     (ShardInput::Restored { result: Ok(header), .. }, Some(standing)) => standing.has(header),
                     (ShardInput::Restored { result: Err(_), .. }, _) => {
-                        self.charge_parting(cell, parting);
+                        self.charge_freeing(cell, freeing);
                         // More of it may be on its way.
                         drop_arriving(&self.worker, cell);
                     }
@@ -539,9 +540,9 @@ impl Executor {
 
     /// Charges the tenant of a cell for the time from then on.
     fn charge_since(&mut self, cell: CellId, began: Option<Instant>) {
-        let (Some(began), Some(seat)) = (began, self.seats.get(&cell)) else { return };
+        let (Some(began), Some(slot)) = (began, self.slots.get(&cell)) else { return };
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.turns.charge(seat.place.tenant, took_ns);
+        self.run_queue.charge(slot.scheduling.tenant, took_ns);
     }
 
     /// Copies a cell's state now.
@@ -581,20 +582,20 @@ impl Executor {
     /// left out when many wait.
     pub(super) fn record(
         &mut self,
-        wish: RecordRequest,
+        request: RecordRequest,
         gathered: Box<Gathered>,
         (edge, unix_ns): (String, i64),
         inputs: &mut VecDeque<ShardInput>,
     ) {
-        let (session, tag) = (gathered.session, wish.tag);
-        let state = gathered.cell.and_then(|cell| self.hashes.remove(&cell));
+        let (session, tag) = (gathered.session, request.tag);
+        let hash = gathered.cell.and_then(|cell| self.hashes.remove(&cell));
         if tag.is_none() && self.recordings >= STOPS_UNDERWAY_MAX {
             let result = Err("others are being written".to_string());
             return inputs.push_back(ShardInput::Recorded { session, tag, result });
         }
         self.recordings += 1;
-        self.worker.lazy(move |desk| {
-            let result = desk.recordings.keep(wish, *gathered, edge, unix_ns, state);
+        self.worker.lazy(move |worker| {
+            let result = worker.recordings.keep(request, *gathered, edge, unix_ns, hash);
             Some(Answer::Recorded { session, tag, result })
         });
     }
@@ -605,59 +606,59 @@ impl Executor {
             CellInput::Message { payload, .. } => payload.len() as u64,
             _ => 0,
         };
-        let tenant = self.queue(Turn::Run(run)).tenant;
-        self.turns.charge(tenant, cost::INPUT_NS + size / cost::BYTES_PER_NS);
+        let tenant = self.queue(QueuedHandler::Run(run)).tenant;
+        self.run_queue.charge(tenant, cost::INPUT_NS + size / cost::BYTES_PER_NS);
     }
 
     /// Queues a turn behind its tenant's others, or before them if it is of a handler that has had a part of its stretch.
-    fn queue(&mut self, turn: Turn) -> SchedulingParams {
-        let cell = turn.cell();
-        let (place, had_ns) = match self.seats.get_mut(&cell) {
-            Some(seat) => {
-                seat.waiting += 1;
+    fn queue(&mut self, queued: QueuedHandler) -> SchedulingParams {
+        let cell = queued.cell();
+        let (place, had_ns) = match self.slots.get_mut(&cell) {
+            Some(slot) => {
+                slot.waiting += 1;
                 // Its state is its own from here on.
-                let standing = seat.standing.take();
+                let standing = slot.standing.take();
                 if standing.is_some_and(|standing| standing.is_underway()) {
                     drop_arriving(&self.worker, cell);
                 }
-                (seat.place, seat.charged_ns)
+                (slot.scheduling, slot.charged_ns)
             }
             // It will be answered that there is no such cell.
             None => (SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair }, 0),
         };
         if had_ns.is_multiple_of(STRETCH_NS) {
-            self.turns.push(place.tenant, place.class, turn);
+            self.run_queue.push(place.tenant, place.class, queued);
         } else {
-            self.turns.requeue_front(place.tenant, place.class, turn);
+            self.run_queue.requeue_front(place.tenant, place.class, queued);
         }
         place
     }
 
     /// Whether the next turn may take so long that what is ready should leave before it.
     pub(super) fn next_may_be_long(&self) -> bool {
-        let next = self.turns.peek().and_then(|turn| self.seats.get(&turn.cell()));
-        next.is_some_and(|seat| self.slow.contains(&seat.place.tenant))
+        let next = self.run_queue.peek().and_then(|queued| self.slots.get(&queued.cell()));
+        next.is_some_and(|slot| self.slow.contains(&slot.scheduling.tenant))
     }
 
     /// Runs the handler whose turn it is, at most for a slice. What it answers if it came to its end, and how long it had;
     /// nothing if none waits.
     pub(super) fn next_turn(&mut self) -> Option<(Option<Ran>, Duration)> {
-        let turn = self.turns.pop()?;
-        let cell = turn.cell();
-        if let Some(seat) = self.seats.get_mut(&cell) {
-            seat.waiting -= 1;
+        let queued = self.run_queue.pop()?;
+        let cell = queued.cell();
+        if let Some(slot) = self.slots.get_mut(&cell) {
+            slot.waiting -= 1;
         }
-        let parting = self.cells.parting_bytes();
+        let freeing = self.cells.deferred_free_bytes();
         let mut started = self.caches.are_there().then(Instant::now);
-        let mut progress = match turn {
-            Turn::Run(run) => self.cells.run(run),
-            Turn::Resume(cell) => self.cells.poll(cell),
+        let mut progress = match queued {
+            QueuedHandler::Run(run) => self.cells.run(run),
+            QueuedHandler::Resume(cell) => self.cells.poll(cell),
         };
         let mut waits = false;
         while matches!(progress, Progress::Pending)
             && let Some(key) = self.cells.wanted(cell)
         {
-            let app = self.seats.get(&cell).map_or("", |seat| seat.app.as_str());
+            let app = self.slots.get(&cell).map_or("", |slot| slot.app.as_str());
             let Some(found) = self.caches.read(app, &key, cell) else {
                 waits = true;
                 break;
@@ -669,7 +670,7 @@ impl Executor {
             }
             progress = self.cells.poll(cell);
         }
-        self.charge_parting(cell, parting);
+        self.charge_freeing(cell, freeing);
         let (ran, cost_ns) = match progress {
             // It may have computed before it asked.
             Progress::Pending if waits => {
@@ -685,7 +686,7 @@ impl Executor {
         };
         let spent_ns = self.charge(cell, cost_ns, ran.as_ref());
         if ran.is_none() && !waits {
-            self.queue(Turn::Resume(cell));
+            self.queue(QueuedHandler::Resume(cell));
         }
         Some((ran, Duration::from_nanos(spent_ns)))
     }
@@ -693,16 +694,16 @@ impl Executor {
     /// Charges a turn to its tenant, and what it made if it was the handler's last; says how long this turn was.
     fn charge(&mut self, cell: CellId, cost_ns: u64, ran: Option<&Ran>) -> u64 {
         // Its session may have ended it meanwhile.
-        let Some(seat) = self.seats.get_mut(&cell) else { return cost_ns };
-        let tenant = seat.place.tenant;
+        let Some(slot) = self.slots.get_mut(&cell) else { return cost_ns };
+        let tenant = slot.scheduling.tenant;
         let (spent_ns, made_ns) = match ran {
             None => {
-                seat.charged_ns += cost_ns;
+                slot.charged_ns += cost_ns;
                 (cost_ns, 0)
             }
             // A handler's cost is that of all its slices.
             Some(ran) => {
-                (cost_ns.saturating_sub(std::mem::take(&mut seat.charged_ns)), sending_ns(&ran.outputs))
+                (cost_ns.saturating_sub(std::mem::take(&mut slot.charged_ns)), sending_ns(&ran.outputs))
             }
         };
         if spent_ns >= LONG_NS {
@@ -710,61 +711,61 @@ impl Executor {
         } else {
             self.slow.remove(&tenant);
         }
-        self.turns.charge(tenant, spent_ns + made_ns);
+        self.run_queue.charge(tenant, spent_ns + made_ns);
         spent_ns
     }
 
     /// Charges what giving back the memory of a cell that has ended will take, if it ended since `before` bytes were to be
     /// given back: a tenant pays before it can take as much again.
-    fn charge_parting(&mut self, cell: CellId, before: usize) {
-        let bytes = self.cells.parting_bytes().saturating_sub(before) as u64;
-        if let Some(seat) = self.seats.get(&cell).filter(|_| bytes > 0) {
-            self.turns.charge(seat.place.tenant, bytes / cost::PARTING_BYTES_PER_NS);
+    fn charge_freeing(&mut self, cell: CellId, before: usize) {
+        let bytes = self.cells.deferred_free_bytes().saturating_sub(before) as u64;
+        if let Some(slot) = self.slots.get(&cell).filter(|_| bytes > 0) {
+            self.run_queue.charge(slot.scheduling.tenant, bytes / cost::FREEING_BYTES_PER_NS);
         }
     }
 
     /// Writes what a guest printed to the log; of one that was just stopped too, since that often says why.
     fn print(&mut self, cell: CellId, stopped: bool) {
         let prints = self.cells.take_prints(cell);
-        let seat = self.seats.get(&cell);
-        let (app, session) = (seat.map(|seat| seat.app.as_str()), seat.and_then(|seat| seat.session));
+        let slot = self.slots.get(&cell);
+        let (app, session) = (slot.map(|slot| slot.app.as_str()), slot.and_then(|slot| slot.session));
         if let Some(session) = session.filter(|_| stopped) {
-            self.prints.stopped(session, &prints);
+            self.guest_log.stopped(session, &prints);
         }
         if !prints.is_empty() {
-            self.prints.write(app, session, prints);
+            self.guest_log.write(app, session, prints);
         }
     }
 
     /// What the cell of a session printed before it was stopped, if that was lately.
-    pub(super) fn last_words(&self, session: SessionId) -> Option<&str> {
-        self.prints.last_words(session)
+    pub(super) fn last_errors(&self, session: SessionId) -> Option<&str> {
+        self.guest_log.last_errors(session)
     }
 
     /// Ends a cell, if there is one, at its tenant's expense.
     fn part_with(&mut self, cell: CellId) {
-        let parting = self.cells.parting_bytes();
+        let freeing = self.cells.deferred_free_bytes();
         self.cells.remove(cell);
-        self.charge_parting(cell, parting);
+        self.charge_freeing(cell, freeing);
     }
 
     /// Ends a cell, and what is known of it.
     pub(super) fn remove(&mut self, cell: CellId) {
         self.part_with(cell);
-        let seat = self.seats.remove(&cell);
-        let standing = seat.as_ref().and_then(|seat| seat.standing.as_ref());
+        let slot = self.slots.remove(&cell);
+        let standing = slot.as_ref().and_then(|slot| slot.standing.as_ref());
         if self.expected.remove(&cell).is_some() || standing.is_some_and(|standing| standing.is_underway()) {
             drop_arriving(&self.worker, cell);
         }
         self.copies.remove(&cell);
         self.hashes.remove(&cell);
-        let Some(seat) = seat else { return };
-        self.caches.leave(&seat.app, cell);
-        let SchedulingParams { tenant, class, .. } = seat.place;
-        if seat.waiting > 0 {
-            self.turns.retain(tenant, class, |turn| turn.cell() != cell);
+        let Some(slot) = slot else { return };
+        self.caches.leave(&slot.app, cell);
+        let SchedulingParams { tenant, class, .. } = slot.scheduling;
+        if slot.waiting > 0 {
+            self.run_queue.retain(tenant, class, |queued| queued.cell() != cell);
         }
-        self.turns.charge(tenant, cost::END_NS);
+        self.run_queue.charge(tenant, cost::END_NS);
     }
 
     /// Takes what the worker has brought back; of what fills cells only some.
@@ -786,7 +787,7 @@ impl Executor {
                 }
                 Answer::Next(next) => self.next.push_back(next),
                 Answer::Part { cell, image, fillings } => {
-                    self.begin(cell, image, Beginning::Part(fillings), inputs);
+                    self.begin(cell, image, StartSource::Part(fillings), inputs);
                     parts += 1;
                     if parts == PARTS_AT_ONCE {
                         self.is_behind = true;
@@ -794,7 +795,7 @@ impl Executor {
                     }
                 }
                 Answer::Opened { cell, image, result: Ok(restored) } => {
-                    self.begin(cell, image, Beginning::Checkpoints(restored), inputs);
+                    self.begin(cell, image, StartSource::Checkpoints(restored), inputs);
                 }
                 Answer::Opened { cell, result: Err(error), .. } => {
                     if let Some(expected) = self.expected.remove(&cell) {
@@ -821,26 +822,26 @@ impl Executor {
                     warn!(image = %hash, "an image was compiled again: {fault}");
                 }
                 if let Err(error) = self.cells.prepare(&image)
-                    && let Some(suppressed) = self.complaints.pass(Instant::now())
+                    && let Some(suppressed) = self.log_limiter.pass(Instant::now())
                 {
                     warn!(image = %hash, %error, suppressed, "an image cannot be mapped ahead of its first cell");
                 }
                 if self.deployed.values().any(|deployed| *deployed == hash) {
                     self.cells.expect(&image);
-                    self.stocking = true;
+                    self.prewarming = true;
                 }
                 self.images.insert(hash, Loaded::Here(image));
-                waiting.into_iter().for_each(|(cell, beginning)| self.begin(cell, hash, beginning, inputs));
+                waiting.into_iter().for_each(|(cell, source)| self.begin(cell, hash, source, inputs));
             }
             Err(error) => {
-                if let Some(suppressed) = self.complaints.pass(Instant::now()) {
+                if let Some(suppressed) = self.log_limiter.pass(Instant::now()) {
                     warn!(image = %hash, %error, suppressed, "an image cannot be loaded");
                 }
                 let error = CellError { code: Code::UnknownImage, reason: error.to_string() };
-                for (cell, beginning) in waiting {
+                for (cell, source) in waiting {
                     if self.expected.remove(&cell).is_some() {
                         drop_arriving(&self.worker, cell);
-                        inputs.push_back(beginning.failed(cell, error.clone()));
+                        inputs.push_back(source.failed(cell, error.clone()));
                     }
                 }
             }
@@ -849,9 +850,9 @@ impl Executor {
 }
 
 /// Has the worker forget what has arrived for a cell, and what is still to come.
-fn drop_arriving(worker: &Worker<Desk, Answer>, cell: CellId) {
-    worker.urgent(move |desk| {
-        desk.arriving.remove(&cell);
+fn drop_arriving(worker: &Worker<WorkerState, Answer>, cell: CellId) {
+    worker.urgent(move |state| {
+        state.arriving.remove(&cell);
         None
     });
 }

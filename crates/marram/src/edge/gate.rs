@@ -2,13 +2,13 @@
 //! by sockets in place of a network, or, if it is told so, other edges as any agent does: then only the end is here, and the
 //! session survives every edge but this one.
 
-use super::Options;
+use super::EdgeOptions;
 use anyhow::Context;
 use marram_agent::{
     self as agent, EdgeTransport,
     net::{Security, StopSignal, Stopper, random},
 };
-use marram_sandbox::run_soon;
+use marram_sandbox::set_latency_sensitive;
 use marram_wire::id::HostId;
 use mio::Waker;
 use std::{
@@ -37,7 +37,7 @@ pub(super) struct Gate {
 impl Gate {
     /// Binds the gates and starts the agent; `None` if the edge has no gate and no server of its own. `waker` wakes the
     /// supervisor, which passes the sockets on.
-    pub(super) fn start(options: &Options, waker: Arc<OnceLock<Waker>>) -> anyhow::Result<Option<Self>> {
+    pub(super) fn start(options: &EdgeOptions, waker: Arc<OnceLock<Waker>>) -> anyhow::Result<Option<Self>> {
         if options.routing.listeners().next().is_none() && options.servers.is_empty() {
             return Ok(None);
         }
@@ -76,7 +76,7 @@ impl Gate {
             transport,
         )?;
         thread::Builder::new().name("gate".into()).spawn(move || {
-            run_soon();
+            set_latency_sensitive();
             if let Err(error) = agent.run() {
                 error!(error = %format!("{error:#}"), "the gates have stopped");
             }

@@ -2,21 +2,21 @@
 //! cells. What happens to sessions is decided by `marram_edge`; here are its sockets, processes and clocks.
 
 mod admin_channel;
-mod beginning;
 mod caches;
 mod checkpoints;
 mod drain;
 mod executor;
 mod fetcher;
 mod gate;
-mod lobby;
 mod origin;
+mod pending;
 mod pressure;
 mod processes;
 mod recordings;
 mod setup;
 mod shard;
 mod standing;
+mod startup;
 mod state;
 mod supervisor;
 mod witness;
@@ -26,7 +26,7 @@ pub use admin_channel::{AdminChannel, AdminClient, AskError, admin_channel};
 pub use fetcher::Fetch;
 pub use origin::LOOKUPS_MAX;
 pub use recordings::{Stops, take as take_recording, write_private};
-pub use state::{Held, hold};
+pub use state::{StateDirLock, lock};
 pub use supervisor::shards;
 pub use witness::{Answered, Coordinating};
 
@@ -40,7 +40,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Everything that an edge needs to know, resolved.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct EdgeOptions {
     /// What it calls itself, for people; at most 64 bytes.
     pub name: String,
     /// Where agents connect.
@@ -80,10 +80,10 @@ pub struct Options {
     pub sabotage: u64,
 }
 
-impl Options {
+impl EdgeOptions {
     /// Whether it listens for agents elsewhere, and they have no way to believe it.
     #[must_use]
-    pub fn is_believed_by_nobody(&self) -> bool {
+    pub fn lacks_authentication(&self) -> bool {
         let Security { token, identity, insecure_plain, credentials, .. } = &self.security;
         let elsewhere = self.listen.iter().any(|address| !address.ip().is_loopback());
         let tokens = token.is_some() || credentials.iter().any(|credential| credential.token.is_some());
@@ -163,7 +163,7 @@ impl Default for Limits {
 /// # Errors
 /// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
 pub fn run_supervisor(
-    options: &Options,
+    options: &EdgeOptions,
     admin: AdminChannel,
     fetch: Option<Fetch>,
     coordinating: Option<Coordinating>,

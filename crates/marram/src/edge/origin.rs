@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::{HeaderMap, Request, Response, body::Incoming, header};
 use hyper_util::rt::TokioIo;
 use marram_edge::cache::{Freshness, OriginAnswer, Validators, freshness};
-use marram_sandbox::run_long;
+use marram_sandbox::reset_scheduling;
 use names::{Names, Resolve};
 use std::{
     fmt, io,
@@ -30,7 +30,7 @@ const VALIDATOR_MAX: usize = 256;
 
 /// What to fetch.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
+pub(super) struct FetchRequest {
     /// Whose cache, and which of its lives.
     pub(super) app: String,
     pub(super) life: u64,
@@ -47,7 +47,7 @@ pub(super) struct Wish {
 /// What came of it.
 #[derive(Debug)]
 pub(super) struct Fetched {
-    pub(super) wish: Wish,
+    pub(super) fetch: FetchRequest,
     pub(super) answer: OriginAnswer,
     /// What is wrong, if something is.
     pub(super) why: Option<String>,
@@ -55,7 +55,7 @@ pub(super) struct Fetched {
 
 /// The thread.
 pub(super) struct Origins {
-    wishes: mpsc::UnboundedSender<Wish>,
+    fetches: mpsc::UnboundedSender<FetchRequest>,
     fetched: Receiver<Fetched>,
 }
 
@@ -68,26 +68,26 @@ impl Origins {
     fn start_with(waker: Arc<mio::Waker>, resolve: Resolve) -> io::Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().max_blocking_threads(LOOKUPS_MAX).build()?;
-        let (wishes, mut to_do) = mpsc::unbounded_channel::<Wish>();
+        let (fetches, mut to_do) = mpsc::unbounded_channel::<FetchRequest>();
         let (sender, fetched) = channel();
         thread::Builder::new().name("origins".into()).spawn(move || {
-            run_long();
+            reset_scheduling();
             let names = Names::new(resolve);
             runtime.block_on(async move {
-                while let Some(wish) = to_do.recv().await {
-                    tokio::spawn(fulfil(wish, Arc::clone(&names), sender.clone(), Arc::clone(&waker)));
+                while let Some(fetch) = to_do.recv().await {
+                    tokio::spawn(fulfil(fetch, Arc::clone(&names), sender.clone(), Arc::clone(&waker)));
                 }
             });
             // A lookup that hangs is not waited for.
             runtime.shutdown_background();
         })?;
-        Ok(Self { wishes, fetched })
+        Ok(Self { fetches, fetched })
     }
 
     /// Begins to fetch. Every wish is answered, within its time.
-    pub(super) fn fetch(&self, wish: Wish) {
+    pub(super) fn fetch(&self, fetch: FetchRequest) {
         // The thread ends with this.
-        let _ = self.wishes.send(wish);
+        let _ = self.fetches.send(fetch);
     }
 
     /// Takes an answer.
@@ -96,17 +96,17 @@ impl Origins {
     }
 }
 
-async fn fulfil(wish: Wish, names: Arc<Names>, sender: Sender<Fetched>, waker: Arc<mio::Waker>) {
-    let (answer, why) = match tokio::time::timeout(wish.timeout, get(&wish, &names)).await {
+async fn fulfil(fetch: FetchRequest, names: Arc<Names>, sender: Sender<Fetched>, waker: Arc<mio::Waker>) {
+    let (answer, why) = match tokio::time::timeout(fetch.timeout, get(&fetch, &names)).await {
         Ok(Ok(answer)) => (answer, None),
         Ok(Err(Unusable::Away(why))) => (OriginAnswer::Away, Some(why)),
         Ok(Err(Unusable::Refused(why))) => (OriginAnswer::Refused, Some(why)),
         Err(_) => {
-            (OriginAnswer::Away, Some(format!("no whole answer in {:?} (cache.timeout)", wish.timeout)))
+            (OriginAnswer::Away, Some(format!("no whole answer in {:?} (cache.timeout)", fetch.timeout)))
         }
     };
     // Fails only when the shard has stopped.
-    if sender.send(Fetched { wish, answer, why }).is_ok() {
+    if sender.send(Fetched { fetch, answer, why }).is_ok() {
         let _ = waker.wake();
     }
 }
@@ -137,9 +137,9 @@ fn target(origin: &str, key: &[u8]) -> (String, String, String) {
     (authority, host.to_owned(), format!("{path}{}", String::from_utf8_lossy(key)))
 }
 
-async fn get(wish: &Wish, names: &Arc<Names>) -> Result<OriginAnswer, Unusable> {
-    let (authority, host, path) = target(&wish.origin, &wish.key);
-    let addresses = names.look_up(&wish.app, &authority).await.map_err(away)?;
+async fn get(fetch: &FetchRequest, names: &Arc<Names>) -> Result<OriginAnswer, Unusable> {
+    let (authority, host, path) = target(&fetch.origin, &fetch.key);
+    let addresses = names.look_up(&fetch.app, &authority).await.map_err(away)?;
     let stream = TcpStream::connect(&addresses[..]).await.map_err(away)?;
     let _ = stream.set_nodelay(true);
     let (mut sender, connection) =
@@ -151,27 +151,27 @@ async fn get(wish: &Wish, names: &Arc<Names>) -> Result<OriginAnswer, Unusable> 
         .header(header::CONNECTION, "close")
         .header(header::ACCEPT_ENCODING, "identity")
         .header(header::USER_AGENT, "marram");
-    if let Some(tag) = &wish.validators.tag {
+    if let Some(tag) = &fetch.validators.tag {
         request = request.header(header::IF_NONE_MATCH, tag);
     }
-    if let Some(modified) = &wish.validators.modified {
+    if let Some(modified) = &fetch.validators.modified {
         request = request.header(header::IF_MODIFIED_SINCE, modified);
     }
     let request = request.body(Empty::<Bytes>::new()).map_err(refused)?;
     let answered = match sender.send_request(request).await {
-        Ok(response) => read(wish, response).await,
+        Ok(response) => read(fetch, response).await,
         Err(error) => Err(away(error)),
     };
     connection.abort();
     answered
 }
 
-async fn read(wish: &Wish, response: Response<Incoming>) -> Result<OriginAnswer, Unusable> {
+async fn read(fetch: &FetchRequest, response: Response<Incoming>) -> Result<OriginAnswer, Unusable> {
     let headers = response.headers();
     let fresh = lasts(headers);
     match response.status().as_u16() {
         200 => {}
-        304 if wish.validators != Validators::default() => return Ok(OriginAnswer::Unchanged(fresh)),
+        304 if fetch.validators != Validators::default() => return Ok(OriginAnswer::Unchanged(fresh)),
         404 | 410 => return Ok(OriginAnswer::Nothing(fresh)),
         status @ (408 | 429 | 500..) => return Err(away(format_args!("status {status}"))),
         status @ 300..400 => {
@@ -191,8 +191,8 @@ async fn read(wish: &Wish, response: Response<Incoming>) -> Result<OriginAnswer,
         return Err(refused("it has no length: whether all of it arrived cannot be told"));
     }
     let large =
-        || refused(format_args!("it is larger than {} bytes, which is the most here", wish.bytes_max));
-    if length.is_some_and(|length| length > wish.bytes_max as u64) {
+        || refused(format_args!("it is larger than {} bytes, which is the most here", fetch.bytes_max));
+    if length.is_some_and(|length| length > fetch.bytes_max as u64) {
         return Err(large());
     }
     let text = |name| {
@@ -206,7 +206,7 @@ async fn read(wish: &Wish, response: Response<Incoming>) -> Result<OriginAnswer,
         let frame =
             frame.map_err(|error| away(format_args!("it broke off after {} bytes: {error}", bytes.len())))?;
         let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > wish.bytes_max {
+        if bytes.len() + data.len() > fetch.bytes_max {
             return Err(large());
         }
         bytes.extend_from_slice(&data);

@@ -2,7 +2,7 @@
 //! again when they die.
 
 use super::{
-    Options,
+    EdgeOptions,
     setup::{Setup, ToProcess},
 };
 use crate::logging::{self, Receiver};
@@ -54,7 +54,7 @@ pub(super) struct Process {
 impl Process {
     /// A plan: to be started now.
     pub(super) fn new(
-        (options, security): (&Options, &Security),
+        (options, security): (&EdgeOptions, &Security),
         (shard, token): (u8, Token),
         lines: Option<&Arc<Receiver>>,
         now: Instant,

@@ -53,7 +53,7 @@ impl Recordings {
     /// Makes a recording and writes it; gives the file's name, or where it stays, the arguments with which `marram replay` shows it.
     pub(super) fn keep(
         &self,
-        wish: RecordRequest,
+        request: RecordRequest,
         gathered: Gathered,
         edge: String,
         unix_ns: i64,
@@ -62,12 +62,12 @@ impl Recordings {
         let key = gathered.keys.redaction();
         let made = gathered.assemble(edge, unix_ns, state)?;
         let redact =
-            wish.redact || wish.tag.is_none() && self.stops.as_ref().is_some_and(|stops| stops.redact);
+            request.redact || request.tag.is_none() && self.stops.as_ref().is_some_and(|stops| stops.redact);
         let recording = if redact { made.redacted(&key) } else { made };
         let file = recording.encode();
         let (session, position) =
             (recording.about.session, recording.about.log_offset + recording.log.len() as u64);
-        match (wish.tag, &self.stops) {
+        match (request.tag, &self.stops) {
             (Some(tag), _) => {
                 if file.len() > ANSWER_BYTES_MAX {
                     let size = file.len();

@@ -8,7 +8,7 @@
 //! Both sides are one program started from one file, so nothing is negotiated and anything else is a bug.
 
 use super::{
-    Options,
+    EdgeOptions,
     recordings::{Recordings, Stops},
 };
 use crate::keys;
@@ -41,7 +41,7 @@ record! {
         token: Option<Bytes>,
         /// See [`Security::credentials`].
         credentials: Vec<SetupCredential>,
-        /// See [`Options::standby_token`].
+        /// See [`EdgeOptions::standby_token`].
         standby_token: Option<Bytes>,
         /// See [`Security`].
         ca: Option<Bytes>,
@@ -100,7 +100,7 @@ record! {
 
 impl Setup {
     /// For one shard of this edge. `security` is complete: with a certificate, however it came by it.
-    pub(super) fn new(options: &Options, security: &Security, shard: u8) -> Self {
+    pub(super) fn new(options: &EdgeOptions, security: &Security, shard: u8) -> Self {
         let bytes = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
         Self {
             shard,

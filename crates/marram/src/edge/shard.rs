@@ -17,7 +17,7 @@ use marram_edge::{
     api::{Counted, FromShard, Now, ShardInput, ShardOutput, ShardWireId, Target, ToShard},
     shard::Shard,
 };
-use marram_sandbox::run_soon;
+use marram_sandbox::set_latency_sensitive;
 use marram_wire::{id::HostId, seal::DomainSecret};
 use mio::{
     Events, Interest, Poll, Waker,
@@ -92,8 +92,8 @@ pub(super) fn run() -> anyhow::Result<()> {
     }
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // What its helpers open for its one busy thread is freed by that thread.
-    crate::memory::share_one_stock();
-    run_soon();
+    crate::memory::use_single_arena();
+    set_latency_sensitive();
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket
@@ -187,10 +187,10 @@ impl Process {
             self.executor.take_answers(&mut self.inputs);
             let worked = self.work();
             self.executor.tend(self.at);
-            self.executor.part_with_memory();
-            let is_quiet = !worked && events.is_empty() && !self.executor.is_parting();
-            if self.idle_tasks.is_now(self.executor.is_stocking(), is_quiet, self.at) && !self.is_busy() {
-                self.executor.stock_one();
+            self.executor.reclaim_memory();
+            let is_quiet = !worked && events.is_empty() && !self.executor.is_freeing();
+            if self.idle_tasks.is_now(self.executor.is_prewarming(), is_quiet, self.at) && !self.is_busy() {
+                self.executor.prewarm_one();
             }
             self.passage.flush()?;
         }
@@ -211,7 +211,7 @@ impl Process {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if self.is_busy() || self.executor.is_parting() {
+        if self.is_busy() || self.executor.is_freeing() {
             return Some(Duration::ZERO);
         }
         let wake = self.wake_at.map(|at| self.started + Duration::from_nanos(at));
@@ -430,11 +430,11 @@ impl Process {
             }
             ShardOutput::Dial { target } => self.dial(target),
             ShardOutput::Start { cell, image, seed, app, session, place } => {
-                self.executor.place(cell, (app, session), place);
+                self.executor.scheduling(cell, (app, session), place);
                 self.executor.start_cell(cell, image, seed, &mut self.inputs);
             }
             ShardOutput::Restore { cell, session, image, keys, checkpoints, stands_by, app, place } => {
-                self.executor.place(cell, (app, Some(session)), place);
+                self.executor.scheduling(cell, (app, Some(session)), place);
                 if stands_by {
                     self.executor.stand_by(cell, Standing::new(session, image, keys.clone()));
                 }
@@ -464,7 +464,7 @@ impl Process {
             }
             ShardOutput::Control(FromShard::Note(mut note)) => {
                 let session = note.session.filter(|_| note.guest);
-                if let Some(words) = session.and_then(|session| self.executor.last_words(session)) {
+                if let Some(words) = session.and_then(|session| self.executor.last_errors(session)) {
                     note.text += &format!("; it printed: {words}");
                 }
                 self.passage.send(&FromShard::Note(note).to_bytes(), None);

@@ -13,13 +13,13 @@ const NAME: &str = "lock";
 
 /// A directory that no other edge uses as long as this lives. Closed in processes that this one starts.
 #[derive(Debug)]
-pub struct Held(#[expect(dead_code, reason = "it is locked while it is open")] File);
+pub struct StateDirLock(#[expect(dead_code, reason = "it is locked while it is open")] File);
 
 /// Takes the directory, made when missing.
 ///
 /// # Errors
 /// If another edge has it, or nothing can be written there.
-pub fn hold(directory: &Path) -> anyhow::Result<Held> {
+pub fn lock(directory: &Path) -> anyhow::Result<StateDirLock> {
     let name = directory.display();
     let open = || {
         fs::create_dir_all(directory)?;
@@ -50,21 +50,21 @@ pub fn hold(directory: &Path) -> anyhow::Result<Held> {
     }
     // For people; on a full disk they do without.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "process {}", std::process::id()));
-    Ok(Held(file))
+    Ok(StateDirLock(file))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::hold;
+    use super::lock;
 
     #[test]
     fn a_directory_is_one_edges_until_it_is_gone() {
         let directory = std::env::temp_dir().join(format!("marram-state-{}", std::process::id()));
-        let first = hold(&directory).expect("nobody has it");
-        let refused = hold(&directory).expect_err("somebody has it").to_string();
+        let first = lock(&directory).expect("nobody has it");
+        let refused = lock(&directory).expect_err("somebody has it").to_string();
         assert!(refused.contains(&format!("in use by process {}", std::process::id())), "{refused}");
         drop(first);
-        hold(&directory).expect("it is free again");
+        lock(&directory).expect("it is free again");
         std::fs::remove_dir_all(&directory).expect("ours");
     }
 }

@@ -2,12 +2,12 @@
 //! what dies. Runs no cell and reads no frame: it stays responsive whatever guests do.
 
 use super::{
-    AdminChannel, Fetch, Options,
+    AdminChannel, EdgeOptions, Fetch,
     admin_channel::Question,
     drain::{ANSWER_TIME, Drain, FIRST_TAG, Own},
     fetcher::Fetcher,
     gate::Gate,
-    lobby::{Introduced, Lobby, Outcome, Rejected},
+    pending::{Introduced, Outcome, PendingConnections, Rejected},
     processes::Process,
     recordings,
     setup::ToProcess,
@@ -23,7 +23,7 @@ use marram_edge::{
     api::FromShard,
     control::{self, Control, ControlRequest},
 };
-use marram_sandbox::run_soon;
+use marram_sandbox::set_latency_sensitive;
 use mio::{
     Events, Interest, Poll, Token, Waker,
     net::{TcpListener, TcpStream, UnixStream},
@@ -54,7 +54,7 @@ pub(super) struct Supervisor {
     messages: Vec<FromShard>,
     acceptor: WireAcceptor,
     listeners: Vec<TcpListener>,
-    lobby: Lobby,
+    pending: PendingConnections,
     processes: Vec<Process>,
     admin: AdminChannel,
     fetcher: Fetcher,
@@ -76,7 +76,7 @@ pub(super) struct Supervisor {
 
 /// How many shards an edge has.
 #[must_use]
-pub fn shards(options: &Options) -> u8 {
+pub fn shards(options: &EdgeOptions) -> u8 {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     if options.shards > 0 { options.shards } else { u8::try_from(cores).unwrap_or(u8::MAX) }
 }
@@ -84,7 +84,7 @@ pub fn shards(options: &Options) -> u8 {
 impl Supervisor {
     /// Binds everything and plans the shards.
     pub(super) fn new(
-        options: &Options,
+        options: &EdgeOptions,
         admin: AdminChannel,
         (fetch, coordinating): (Option<Fetch>, Option<Coordinating>),
         stop: StopSignal,
@@ -127,7 +127,7 @@ impl Supervisor {
             messages: Vec::new(),
             acceptor: WireAcceptor::new(&security)?,
             listeners: listen(options, &poll)?,
-            lobby: Lobby::new(options.limits.handshake, options.limits.half_open_max),
+            pending: PendingConnections::new(options.limits.handshake, options.limits.half_open_max),
             processes: (0..shards)
                 .map(|shard| Process::new((options, &security), (shard, token(shard)), lines.as_ref(), now))
                 .collect(),
@@ -161,7 +161,7 @@ impl Supervisor {
 
     /// Runs until the wish to stop is fulfilled, or uttered twice.
     pub(super) fn run(&mut self) -> anyhow::Result<()> {
-        run_soon();
+        set_latency_sensitive();
         if let Some(gate) = &self.gate {
             self.step(control::ControlInput::Gate { host: gate.host });
         }
@@ -192,7 +192,7 @@ impl Supervisor {
         let due = self.processes.iter().filter_map(Process::due).min();
         let overdue = self.overdue.iter().map(|(deadline, _)| *deadline).min();
         let drain = self.drain.as_ref().and_then(Drain::due);
-        let next = [due, overdue, self.lobby.deadline(), drain].into_iter().flatten().min();
+        let next = [due, overdue, self.pending.deadline(), drain].into_iter().flatten().min();
         next.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
@@ -205,7 +205,7 @@ impl Supervisor {
             (_, LISTENER) => self.accept(index),
             (_, SHARD) => self.read_process(index),
             _ => {
-                let outcome = self.lobby.read(self.poll.registry(), number);
+                let outcome = self.pending.read(self.poll.registry(), number);
                 self.settle(outcome);
             }
         }
@@ -258,9 +258,9 @@ impl Supervisor {
 
     fn enter(&mut self, stream: TcpStream, peer: SocketAddr) {
         let token = |id| token::token(GUEST, id);
-        match self.lobby.enter(self.poll.registry(), token, stream, peer, self.now) {
+        match self.pending.enter(self.poll.registry(), token, stream, peer, self.now) {
             Ok(None) => {}
-            Ok(Some(evicted)) => self.settle(Outcome::Rejected(evicted, Rejected::Crowded)),
+            Ok(Some(evicted)) => self.settle(Outcome::Rejected(evicted, Rejected::TooMany)),
             Err(error) => debug!(%peer, %error, "a connection cannot be watched"),
         }
     }
@@ -367,7 +367,7 @@ impl Supervisor {
     }
 
     fn expire(&mut self) {
-        while let Some(peer) = self.lobby.expire(self.now) {
+        while let Some(peer) = self.pending.expire(self.now) {
             self.rejected(peer, rejection(Rejected::Slow));
         }
         let now = self.now;
@@ -434,7 +434,7 @@ fn shard_number(index: usize) -> u8 {
     u8::try_from(index).expect("shards are counted in a byte")
 }
 
-fn listen(options: &Options, poll: &Poll) -> anyhow::Result<Vec<TcpListener>> {
+fn listen(options: &EdgeOptions, poll: &Poll) -> anyhow::Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     for address in &options.listen {
         let mut listener =
@@ -457,6 +457,6 @@ fn rejection(why: Rejected) -> &'static str {
         }
         Rejected::Gone => "it closed before it had said what it wants",
         Rejected::Slow => "it did not say what it wants in time",
-        Rejected::Crowded => "too many connections have not said what they want; it was the oldest",
+        Rejected::TooMany => "too many connections have not said what they want; it was the oldest",
     }
 }

@@ -57,14 +57,14 @@ pub(super) struct Worker<D, T> {
 
 impl<D: Send + 'static, T: Send + 'static> Worker<D, T> {
     /// Starts the thread, which has `desk` at hand and begins with `prepare`; `waker` is told of each answer.
-    pub(super) fn start(name: &str, prepare: fn(), desk: D, waker: Arc<mio::Waker>) -> io::Result<Self> {
+    pub(super) fn start(name: &str, prepare: fn(), state: D, waker: Arc<mio::Waker>) -> io::Result<Self> {
         let queues = Queues { urgent: VecDeque::new(), lazy: VecDeque::new(), closed: false };
         let shared = Arc::new(Shared { queues: Mutex::new(queues), some: Condvar::new() });
         let (sender, answers) = channel();
         let theirs = Arc::clone(&shared);
         thread::Builder::new().name(name.into()).spawn(move || {
             prepare();
-            work(&theirs, desk, &sender, &waker);
+            work(&theirs, state, &sender, &waker);
         })?;
         Ok(Self { shared, answers })
     }
@@ -94,9 +94,9 @@ impl<D, T> Drop for Worker<D, T> {
     }
 }
 
-fn work<D, T>(shared: &Shared<D, T>, mut desk: D, answers: &Sender<T>, waker: &mio::Waker) {
+fn work<D, T>(shared: &Shared<D, T>, mut state: D, answers: &Sender<T>, waker: &mio::Waker) {
     while let Some(job) = shared.next() {
-        let Some(answer) = job(&mut desk) else { continue };
+        let Some(answer) = job(&mut state) else { continue };
         if answers.send(answer).is_err() || waker.wake().is_err() {
             return;
         }

@@ -4,7 +4,7 @@ use super::journal::Journal;
 use super::namespace::Namespace;
 use super::place::{Place, free_address};
 use super::process::Process;
-use crate::admin::client::Client;
+use crate::admin::client::ApiClient;
 use anyhow::{Context, anyhow};
 use rustix::process::Signal;
 use std::fmt::Write;
@@ -91,10 +91,10 @@ impl Edge {
     ///
     /// # Errors
     /// Never, for an address that was free once.
-    pub fn client(&self) -> anyhow::Result<Client> {
+    pub fn client(&self) -> anyhow::Result<ApiClient> {
         // On loopback it is published to this user.
         let token = self.namespace.is_some().then(|| self.settings.token.clone());
-        Client::new(&self.admin.to_string(), token).map_err(|why| anyhow!(why))
+        ApiClient::new(&self.admin.to_string(), token).map_err(|why| anyhow!(why))
     }
 
     /// The machine that it runs on, if it has one of its own.

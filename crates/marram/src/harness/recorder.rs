@@ -3,7 +3,7 @@
 use super::lab::Lab;
 use super::place::free_address;
 use super::process::Process;
-use crate::admin::client::Client;
+use crate::admin::client::ApiClient;
 use anyhow::anyhow;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -26,8 +26,8 @@ impl Recorder {
     ///
     /// # Errors
     /// Never, for an address that was free once.
-    pub fn client(&self) -> anyhow::Result<Client> {
-        Client::new(&self.admin.to_string(), None).map_err(|why| anyhow!(why))
+    pub fn client(&self) -> anyhow::Result<ApiClient> {
+        ApiClient::new(&self.admin.to_string(), None).map_err(|why| anyhow!(why))
     }
 
     /// Its process.

@@ -29,7 +29,7 @@ const HEAD: usize = 9;
 
 /// A line, as one flat JSON object.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct LogLine {
     /// Its number, counted from 1.
     pub number: u64,
     /// When it came, in microseconds since 1970.
@@ -42,9 +42,9 @@ pub struct Line {
 
 /// What was there for somebody who had seen everything up to some number.
 #[derive(Debug)]
-pub struct Taken {
+pub struct LogBatch {
     /// The next ones.
-    pub lines: Vec<Line>,
+    pub lines: Vec<LogLine>,
     /// How many had gone before they were taken.
     pub gone: u64,
     /// The number of the last one that there was, taken or not.
@@ -52,14 +52,14 @@ pub struct Taken {
 }
 
 /// A process's last lines.
-pub struct Kept {
+pub struct LogBuffer {
     /// Tells this life of the process from others.
     run: u64,
     ring: Mutex<Ring>,
 }
 
 struct Ring {
-    lines: VecDeque<Line>,
+    lines: VecDeque<LogLine>,
     bytes: usize,
     bytes_max: usize,
     /// Of the last line.
@@ -67,7 +67,7 @@ struct Ring {
     waiting: Vec<Waker>,
 }
 
-impl Kept {
+impl LogBuffer {
     /// Keeps so many bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
@@ -121,7 +121,7 @@ impl Kept {
         let waiting = {
             ring.number += 1;
             ring.bytes += text.len() + LINE_COST;
-            let line = Line { number: ring.number, at_us: now_us(), shard, text };
+            let line = LogLine { number: ring.number, at_us: now_us(), shard, text };
             ring.lines.push_back(line);
             while ring.bytes > ring.bytes_max {
                 let Some(oldest) = ring.lines.pop_front() else { break };
@@ -135,7 +135,7 @@ impl Kept {
 
     /// The lines behind the one with that number, at most `TAKE_LINES_MAX`: who wants more asks again from where these stop.
     /// Where there is none, `waker` is woken when there is.
-    pub fn take(&self, after: u64, waker: Option<&Waker>) -> Taken {
+    pub fn take(&self, after: u64, waker: Option<&Waker>) -> LogBatch {
         let next = after.saturating_add(1);
         let mut ring = self.ring();
         let last = ring.number;
@@ -143,13 +143,13 @@ impl Kept {
         let gone = first.saturating_sub(next);
         let skipped = usize::try_from(next.saturating_sub(first)).unwrap_or(usize::MAX);
         let left = ring.lines.range(skipped.min(ring.lines.len())..);
-        let lines: Vec<Line> = left.take(TAKE_LINES_MAX).cloned().collect();
+        let lines: Vec<LogLine> = left.take(TAKE_LINES_MAX).cloned().collect();
         if let Some(waker) = waker.filter(|_| lines.is_empty())
             && !ring.waiting.iter().any(|known| known.will_wake(waker))
         {
             ring.waiting.push(waker.clone());
         }
-        Taken { lines, gone, last }
+        LogBatch { lines, gone, last }
     }
 }
 
@@ -166,7 +166,7 @@ impl Receiver {
     ///
     /// # Errors
     /// If the operating system has no socket or thread left.
-    pub fn start(kept: &'static Kept) -> io::Result<Self> {
+    pub fn start(kept: &'static LogBuffer) -> io::Result<Self> {
         let (theirs, ours) = UnixDatagram::pair()?;
         // So that no shard ever waits for this process.
         theirs.set_nonblocking(true)?;
@@ -189,7 +189,7 @@ impl Receiver {
     }
 }
 
-fn receive(kept: &Kept, datagram: &[u8]) {
+fn receive(kept: &LogBuffer, datagram: &[u8]) {
     let Some((head, line)) = datagram.split_at_checked(HEAD) else { return };
     let mut lost = [0; HEAD - 1];
     lost.copy_from_slice(&head[1..]);
@@ -230,13 +230,13 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
-    fn texts(taken: &Taken) -> Vec<(u64, &str)> {
+    fn texts(taken: &LogBatch) -> Vec<(u64, &str)> {
         taken.lines.iter().map(|line| (line.number, &*line.text)).collect()
     }
 
     #[test]
     fn the_oldest_go_first_and_are_counted() {
-        let kept = Kept::new(3 * (LINE_COST + 7));
+        let kept = LogBuffer::new(3 * (LINE_COST + 7));
         for digit in 1..=5 {
             kept.add(None, format!("{{\"a\":{digit}}}\n").as_bytes());
         }
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn who_wants_all_takes_them_by_and_by() {
-        let kept = Kept::new(RING_BYTES);
+        let kept = LogBuffer::new(RING_BYTES);
         (0..2 * TAKE_LINES_MAX + 1).for_each(|_| kept.add(None, b"{}"));
         let (mut after, mut sizes) = (0, Vec::new());
         loop {
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_number_that_no_line_has_yet_is_waited_for() {
-        let kept = Kept::new(RING_BYTES);
+        let kept = LogBuffer::new(RING_BYTES);
         kept.add(None, b"{}");
         for after in [1, u64::MAX - 1, u64::MAX] {
             let taken = kept.take(after, None);
@@ -274,13 +274,13 @@ mod tests {
 
     #[test]
     fn a_thread_that_panics_holding_the_lines_does_not_wait_for_them() {
-        struct Last(Arc<Kept>);
+        struct Last(Arc<LogBuffer>);
         impl Drop for Last {
             fn drop(&mut self) {
                 self.0.add(None, b"{\"last\":1}");
             }
         }
-        let kept = Arc::new(Kept::new(RING_BYTES));
+        let kept = Arc::new(LogBuffer::new(RING_BYTES));
         let theirs = Arc::clone(&kept);
         let panicked = std::thread::spawn(move || {
             let same = Arc::clone(&theirs);
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn what_is_no_line_or_too_long_is_counted() {
-        let kept = Kept::new(RING_BYTES);
+        let kept = LogBuffer::new(RING_BYTES);
         kept.add(Some(3), b"panicked");
         kept.add(None, format!("{{{}}}", " ".repeat(LINE_BYTES_MAX)).as_bytes());
         let taken = kept.take(0, None);
@@ -311,7 +311,7 @@ mod tests {
                 self.0.fetch_add(1, Relaxed);
             }
         }
-        let (kept, count) = (Kept::new(RING_BYTES), Arc::new(Count(AtomicUsize::new(0))));
+        let (kept, count) = (LogBuffer::new(RING_BYTES), Arc::new(Count(AtomicUsize::new(0))));
         let waker = Waker::from(Arc::clone(&count));
         assert!(kept.take(0, Some(&waker)).lines.is_empty());
         kept.add(None, b"{}");
@@ -323,7 +323,7 @@ mod tests {
     fn lines_of_a_child_say_which_and_what_was_lost() {
         let (theirs, ours) = UnixDatagram::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
-        let (kept, sender) = (Kept::new(RING_BYTES), Sender::new(theirs, 7));
+        let (kept, sender) = (LogBuffer::new(RING_BYTES), Sender::new(theirs, 7));
         let long = vec![b'{'; LINE_BYTES_MAX];
         // Nobody reads: at some point there is no room.
         while sender.lost.load(Relaxed) == 0 {

@@ -5,7 +5,7 @@ mod kept;
 mod levels;
 mod panics;
 
-pub use kept::{Kept, LINE_BYTES_MAX, Line, RING_BYTES, RING_BYTES_MIN, Receiver, Taken};
+pub use kept::{LINE_BYTES_MAX, LogBatch, LogBuffer, LogLine, RING_BYTES, RING_BYTES_MIN, Receiver};
 pub use levels::{Level, Levels};
 
 use serde::Deserialize;
@@ -29,7 +29,7 @@ static SINK: OnceLock<Sink> = OnceLock::new();
 /// Where lines are kept.
 enum Sink {
     /// Here.
-    Kept(Kept),
+    Kept(LogBuffer),
     /// In the process that started this one.
     Elsewhere(kept::Sender),
 }
@@ -47,7 +47,7 @@ pub enum Format {
 
 /// What to log and how.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Options {
+pub struct LogOptions {
     /// Text or JSON.
     pub format: Format,
     /// Unless [`LEVEL_VARIABLE`] says otherwise.
@@ -60,14 +60,14 @@ pub struct Options {
 ///
 /// # Errors
 /// If the environment asks for levels that there are not.
-pub fn start(options: &Options) -> Result<(), String> {
+pub fn start(options: &LogOptions) -> Result<(), String> {
     let levels = match std::env::var(LEVEL_VARIABLE) {
         Ok(text) => text.parse().map_err(|why| format!("{LEVEL_VARIABLE}={text}: {why}"))?,
         Err(_) => options.levels.clone(),
     };
     if let Some(bytes) = options.kept {
         // A second ring has no effect either.
-        let _ = SINK.set(Sink::Kept(Kept::new(bytes)));
+        let _ = SINK.set(Sink::Kept(LogBuffer::new(bytes)));
     }
     install(options.format, levels, options.kept.is_some());
     Ok(())
@@ -113,7 +113,7 @@ impl io::Write for Keeper {
 
 /// The lines that this process keeps, if it does.
 #[must_use]
-pub fn kept() -> Option<&'static Kept> {
+pub fn kept() -> Option<&'static LogBuffer> {
     match SINK.get() {
         Some(Sink::Kept(kept)) => Some(kept),
         Some(Sink::Elsewhere(_)) | None => None,

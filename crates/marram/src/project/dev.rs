@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// What to work on, and how.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct DevOptions {
     /// The project: where `marram.toml` is.
     pub directory: PathBuf,
     /// Where clients connect.
@@ -36,7 +36,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If there is no project, the first build fails, or the edge cannot be run.
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     let mut project = Project::open(options)?;
     // The agent would find out after the build.
     TcpListener::bind(options.listen).map_err(|error| {
@@ -113,7 +113,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Reads the manifest anew, builds and deploys.
-fn again(project: &mut Project, options: &Options, lab: &Lab) -> anyhow::Result<()> {
+fn again(project: &mut Project, options: &DevOptions, lab: &Lab) -> anyhow::Result<()> {
     let now = Project::open(options)?;
     if (&now.name, &now.server) != (&project.name, &project.server) {
         bail!("the app's name or its server is another now: start `marram dev` again");
@@ -127,7 +127,7 @@ fn again(project: &mut Project, options: &Options, lab: &Lab) -> anyhow::Result<
 ///
 /// # Errors
 /// If there is none, or its server is not said.
-pub fn check(options: &Options) -> anyhow::Result<()> {
+pub fn check(options: &DevOptions) -> anyhow::Result<()> {
     Project::open(options).map(drop)
 }
 
@@ -141,7 +141,7 @@ struct Project {
 }
 
 impl Project {
-    fn open(options: &Options) -> anyhow::Result<Self> {
+    fn open(options: &DevOptions) -> anyhow::Result<Self> {
         let directory = std::path::absolute(&options.directory)?;
         let path = directory.join("marram.toml");
         if !path.is_file() {

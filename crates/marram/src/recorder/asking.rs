@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Figure {
+pub struct RecorderMetric {
     /// Its name.
     pub name: &'static str,
     /// Its value.
@@ -28,7 +28,7 @@ pub struct Figure {
 
 /// What is asked, and where the answer goes. A closed one means that nobody waits any more.
 pub(crate) enum Question {
-    Figures(SyncSender<Vec<Figure>>),
+    Figures(SyncSender<Vec<RecorderMetric>>),
     /// Sessions, each with how the edge that feeds it was configured.
     Sessions(SyncSender<Vec<(RecorderRow, Option<String>)>>),
 }
@@ -47,7 +47,7 @@ impl std::error::Error for Unanswered {}
 
 /// The asking side.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct RecorderHandle {
     questions: SyncSender<Question>,
     waker: Arc<OnceLock<Arc<mio::Waker>>>,
 }
@@ -65,18 +65,18 @@ impl fmt::Debug for Question {
     }
 }
 
-pub(super) fn pair() -> (Client, Questions) {
+pub(super) fn pair() -> (RecorderHandle, Questions) {
     let (questions, asked) = sync_channel(WAITING_MAX);
     let waker = Arc::new(OnceLock::new());
-    (Client { questions, waker: Arc::clone(&waker) }, Questions { asked, waker })
+    (RecorderHandle { questions, waker: Arc::clone(&waker) }, Questions { asked, waker })
 }
 
-impl Client {
+impl RecorderHandle {
     /// Its figures.
     ///
     /// # Errors
     /// If there is no answer.
-    pub fn figures(&self) -> Result<Vec<Figure>, Unanswered> {
+    pub fn figures(&self) -> Result<Vec<RecorderMetric>, Unanswered> {
         self.ask(Question::Figures)
     }
 

@@ -42,7 +42,7 @@ const REFUSED: &str = "refused";
 
 /// What the disk has come to.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct DiskMetrics {
     /// Bytes written.
     pub(super) written: AtomicU64,
     /// What was not written because too much waited.
@@ -78,7 +78,7 @@ impl Queue {
 /// The writing side, as the loop sees it.
 pub(super) struct Disk {
     queue: Arc<Queue>,
-    figures: Arc<Figures>,
+    figures: Arc<DiskMetrics>,
     /// Sessions of which something was left out: their files hold an older state until they are begun anew.
     behind: BTreeSet<SessionId>,
     limiter: LogLimiter,
@@ -99,7 +99,7 @@ fn size(frame: &Frame) -> u64 {
 impl Disk {
     /// Starts the thread. The directory is there: [`load`] has read it.
     pub(super) fn start(directory: &Path, now: Instant) -> io::Result<Self> {
-        let (queue, figures) = (Arc::new(Queue::default()), Arc::new(Figures::default()));
+        let (queue, figures) = (Arc::new(Queue::default()), Arc::new(DiskMetrics::default()));
         let writer = Writer {
             directory: directory.into(),
             open: BTreeMap::new(),
@@ -112,7 +112,7 @@ impl Disk {
         Ok(Self { queue, figures, behind: BTreeSet::new(), limiter: LogLimiter::new(now) })
     }
 
-    pub(super) fn figures(&self) -> &Figures {
+    pub(super) fn figures(&self) -> &DiskMetrics {
         &self.figures
     }
 
@@ -181,7 +181,7 @@ struct Open {
 }
 
 impl Open {
-    fn flush(&mut self, figures: &Figures) -> io::Result<()> {
+    fn flush(&mut self, figures: &DiskMetrics) -> io::Result<()> {
         self.file.write_all(&self.gathered)?;
         self.end += self.gathered.len() as u64;
         figures.written.fetch_add(self.gathered.len() as u64, Ordering::Relaxed);
@@ -189,7 +189,7 @@ impl Open {
         Ok(())
     }
 
-    fn push(&mut self, session: SessionId, frame: &Frame, figures: &Figures) -> io::Result<()> {
+    fn push(&mut self, session: SessionId, frame: &Frame, figures: &DiskMetrics) -> io::Result<()> {
         let offset = self.end + self.gathered.len() as u64;
         if offset + size(frame) > file::SIZE_MAX {
             return Err(io::Error::other("the file would be larger than is ever read"));
@@ -205,7 +205,7 @@ struct Writer {
     open: BTreeMap<SessionId, Open>,
     /// Sessions whose file could not be written: it is gone until it is begun anew.
     broken: BTreeSet<SessionId>,
-    figures: Arc<Figures>,
+    figures: Arc<DiskMetrics>,
     limiter: LogLimiter,
 }
 

@@ -5,7 +5,7 @@ mod disk;
 pub mod file;
 mod shell;
 
-pub use asking::{Client, Figure, Questions, Unanswered};
+pub use asking::{Questions, RecorderHandle, RecorderMetric, Unanswered};
 pub use disk::QUEUE_MAX;
 
 use marram_agent::{
@@ -17,7 +17,7 @@ use std::{path::PathBuf, time::Duration};
 
 /// Everything that a recorder needs to know, resolved.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RecorderOptions {
     /// Its name.
     pub name: String,
     /// Edges as `host:port`; each address that a name has when the recorder starts counts as an edge of its own.
@@ -47,7 +47,7 @@ pub const SESSIONS: usize = 65_536;
 
 /// The asking side for operators, and the answering side for [`run`].
 #[must_use]
-pub fn questions() -> (Client, Questions) {
+pub fn questions() -> (RecorderHandle, Questions) {
     asking::pair()
 }
 
@@ -55,7 +55,7 @@ pub fn questions() -> (Client, Questions) {
 ///
 /// # Errors
 /// If it cannot start, with what to change in its configuration; afterwards only if the operating system fails it.
-pub fn run(options: &Options, questions: Questions, stop: StopSignal) -> anyhow::Result<()> {
+pub fn run(options: &RecorderOptions, questions: Questions, stop: StopSignal) -> anyhow::Result<()> {
     let transport = agent::edge_transport(&options.security, &options.edges)?;
     shell::Shell::new(options, questions, stop, transport)?.run()
 }

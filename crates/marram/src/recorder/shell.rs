@@ -1,8 +1,8 @@
 //! The recorder's loop: waits for wires, feeds `Recorder::step`, does what it says. Decides nothing about sessions.
 
 use super::{
-    Options,
-    asking::{Figure, Question, Questions},
+    RecorderOptions,
+    asking::{Question, Questions, RecorderMetric},
     disk::{self, Disk},
 };
 use marram_agent::{
@@ -47,7 +47,7 @@ pub(super) struct Shell {
     drain: Duration,
 }
 
-fn config(options: &Options, edges: usize) -> anyhow::Result<RecorderConfig> {
+fn config(options: &RecorderOptions, edges: usize) -> anyhow::Result<RecorderConfig> {
     let timeouts = &options.timeouts;
     Ok(RecorderConfig {
         name: options.name.clone(),
@@ -69,7 +69,7 @@ fn config(options: &Options, edges: usize) -> anyhow::Result<RecorderConfig> {
 impl Shell {
     /// Reads back what is on disk and makes everything ready.
     pub(super) fn new(
-        options: &Options,
+        options: &RecorderOptions,
         questions: Questions,
         stop: StopSignal,
         transport: EdgeTransport,
@@ -295,9 +295,9 @@ impl Shell {
         }
     }
 
-    fn figures(&self) -> Vec<Figure> {
-        let gauge = |name, value| Figure { name, value, gauge: true };
-        let count = |name, value| Figure { name, value, gauge: false };
+    fn figures(&self) -> Vec<RecorderMetric> {
+        let gauge = |name, value| RecorderMetric { name, value, gauge: true };
+        let count = |name, value| RecorderMetric { name, value, gauge: false };
         let counts = self.recorder.counts();
         let mut figures = vec![
             gauge("sessions", self.recorder.session_count() as u64),

@@ -4,7 +4,7 @@
 pub mod show;
 pub mod span;
 
-use marram_sandbox::{ReplayError, Replayer, StageState, Step};
+use marram_sandbox::{ReplayError, ReplayStep, Replayer, StageState};
 use marram_session::{cell::CellOutput, replay::StepResult};
 use span::Span;
 
@@ -27,9 +27,9 @@ pub enum Halt {
     /// As many entries were consumed as were wanted.
     Until,
     /// An output of this handler holds what was looked for.
-    Output(Box<Step>),
+    Output(Box<ReplayStep>),
     /// This handler changed the memory that was watched: before and after.
-    Memory(Box<Step>, Vec<u8>, Vec<u8>),
+    Memory(Box<ReplayStep>, Vec<u8>, Vec<u8>),
     /// The handler that the recording was made of was stopped, for this reason.
     Stopped(String),
     /// Whoever looks has seen enough.
@@ -43,7 +43,7 @@ pub enum Halt {
 pub fn run(
     replayer: &mut Replayer,
     breaks: &Breaks,
-    mut see: impl FnMut(&Replayer, &Step) -> bool,
+    mut see: impl FnMut(&Replayer, &ReplayStep) -> bool,
 ) -> Result<Halt, ReplayError> {
     let watched = |replayer: &Replayer| breaks.memory.as_ref().map(|span| read(replayer, span));
     let mut before = watched(replayer);
@@ -53,7 +53,7 @@ pub fn run(
         }
         let Some(step) = replayer.step()? else { return Ok(Halt::End) };
         let goes_on = see(replayer, &step);
-        if let StepResult::Stopped(reason) = &step.came {
+        if let StepResult::Stopped(reason) = &step.result {
             return Ok(Halt::Stopped(reason.clone()));
         }
         if breaks

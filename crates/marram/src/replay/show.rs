@@ -1,7 +1,7 @@
 //! Steps, states and recordings as lines for people.
 
 use super::Change;
-use marram_sandbox::{StageState, Step};
+use marram_sandbox::{ReplayStep, StageState};
 use marram_session::{
     cell::{CellInput, CellOutput, TaskChange, TimerChange},
     replay::StepResult,
@@ -80,7 +80,7 @@ pub fn input(input: &CellInput) -> String {
 
 /// A handler and what came of it.
 #[must_use]
-pub fn step(step: &Step) -> String {
+pub fn step(step: &ReplayStep) -> String {
     let mut out =
         format!("{:>6}  session time {}  {}\n", step.entry, seconds(step.now_ns), input(&step.input));
     for print in &step.prints {
@@ -115,7 +115,7 @@ pub fn step(step: &Step) -> String {
         };
         writeln!(out, "          {text}").expect("a string takes it");
     }
-    if let StepResult::Stopped(reason) = &step.came {
+    if let StepResult::Stopped(reason) = &step.result {
         writeln!(out, "          is stopped: {}", plain(reason)).expect("a string takes it");
     }
     out

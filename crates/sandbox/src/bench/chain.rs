@@ -18,12 +18,12 @@ const CELL: CellId = CellId(1);
 const COVER_MESSAGES: u32 = 1_000;
 
 /// One client's chain, whose stages pass on to the server what the client says.
-pub struct Line {
+pub struct BenchChain {
     cells: Cells,
     uncovered: u32,
 }
 
-impl Line {
+impl BenchChain {
     /// A chain of `stages` cells of one module, opened, copied once, its dirty pages watched. `images` keeps it.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("marram-bench-chain-{}", std::process::id()));
         let images = Images::open(&dir).unwrap();
         for stages in [1, 3] {
-            let mut line = Line::new(&images, &module, stages).unwrap();
+            let mut line = BenchChain::new(&images, &module, stages).unwrap();
             assert_eq!(line.pass(Bytes::from_static(b"on")).unwrap(), &b"on"[..]);
             line.pass_many(&vec![7; 1024].into(), COVER_MESSAGES + 1).unwrap();
         }

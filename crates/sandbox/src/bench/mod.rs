@@ -5,7 +5,7 @@ mod chain;
 pub mod guests;
 mod start;
 
-pub use chain::Line;
+pub use chain::BenchChain;
 pub use start::Nursery;
 
 use crate::cells::{Cells, CellsConfig, Progress};

@@ -82,14 +82,14 @@ impl Nursery {
         let (cell, _) = self.activate(app)?;
         self.cells.snapshot(cell, CheckpointBase::Image).map_err(|error| BenchError(error.to_string()))?;
         self.cells.remove(cell);
-        self.cells.stock_one();
+        self.cells.prewarm_one();
         Ok(nanoseconds(begun))
     }
 
     /// Starts cells ahead of the next clients, as a shard does when it has nothing better to do.
     pub fn stock(&mut self) {
         self.images.iter().for_each(|image| self.cells.expect(image));
-        while self.cells.stock_one() {}
+        while self.cells.prewarm_one() {}
     }
 
     /// Cells that live.

@@ -62,7 +62,7 @@ pub(super) struct Handlers {
 }
 
 /// How far a cell came with an input.
-pub(super) enum Came {
+pub(super) enum TaskOutcome {
     /// All stages are quiet.
     ToRest,
     /// The slice was over between two handlers.
@@ -167,13 +167,13 @@ impl Live {
     }
 
     /// Runs handlers until all stages are quiet or the slice is over. Resumes across awaits: each is a preemption.
-    async fn go_on(&mut self) -> Came {
+    async fn go_on(&mut self) -> TaskOutcome {
         self.store.data_mut().begin_turn();
         self.store.set_epoch_deadline(1);
-        let came = loop {
+        let outcome = loop {
             let done = match self.store.data().next() {
-                Next::Nothing => break Came::ToRest,
-                Next::Due => break Came::ThroughSlice,
+                Next::Nothing => break TaskOutcome::ToRest,
+                Next::Due => break TaskOutcome::ThroughSlice,
                 Next::Failed => Ok(()),
                 Next::Message if self.has_driver() => self.drive().await,
                 Next::Message | Next::Other => self.handle().await,
@@ -182,11 +182,11 @@ impl Live {
             // What the host says against a handler goes before how the engine ended it.
             let failure = hosts.take_failure();
             if let Some(blamed) = failure.or_else(|| Some((hosts.at(), stop(&done.err()?)))) {
-                break Came::ToItsEnd(blamed);
+                break TaskOutcome::ToItsEnd(blamed);
             }
         };
         self.store.data_mut().charge();
-        came
+        outcome
     }
 
     fn has_driver(&mut self) -> bool {
@@ -291,18 +291,18 @@ fn stop(error: &wasmtime::Error) -> CellStop {
 
 /// Where a cell's task is told to go on, and leaves how far it came.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct TaskSignal {
     go: Cell<bool>,
-    came: Cell<Option<Came>>,
+    outcome: Cell<Option<TaskOutcome>>,
 }
 
-impl Desk {
+impl TaskSignal {
     pub(super) fn go(&self) {
         self.go.set(true);
     }
 
-    pub(super) fn came(&self) -> Option<Came> {
-        self.came.take()
+    pub(super) fn take_outcome(&self) -> Option<TaskOutcome> {
+        self.outcome.take()
     }
 }
 
@@ -314,12 +314,12 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
     clippy::await_holding_refcell_ref,
     reason = "while a handler is preempted nobody else may touch its instance"
 )]
-pub(crate) fn task(live: Rc<RefCell<Live>>, desk: Rc<Desk>) -> Task {
+pub(crate) fn task(live: Rc<RefCell<Live>>, signal: Rc<TaskSignal>) -> Task {
     Box::pin(async move {
         loop {
-            poll_fn(|_| if desk.go.take() { Poll::Ready(()) } else { Poll::Pending }).await;
-            let came = live.borrow_mut().go_on().await;
-            desk.came.set(Some(came));
+            poll_fn(|_| if signal.go.take() { Poll::Ready(()) } else { Poll::Pending }).await;
+            let outcome = live.borrow_mut().go_on().await;
+            signal.outcome.set(Some(outcome));
         }
     })
 }

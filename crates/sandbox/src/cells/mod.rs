@@ -4,10 +4,10 @@
 
 mod bound;
 mod config;
+mod deferred_free;
 mod driver;
 mod live;
 mod look;
-mod parting;
 mod ready;
 mod stages;
 mod state;
@@ -16,7 +16,7 @@ mod trim;
 
 pub use config::{CellsConfig, Reset, Tracking};
 pub use look::StageState;
-pub use ready::{ReadyStats, ShelfStats};
+pub use ready::{ReadyStats, WarmPoolStats};
 
 use crate::buffers::Spares;
 use crate::chain::Image;
@@ -29,13 +29,13 @@ use crate::limits::{READY_SHARE, REASON_BYTES_MAX};
 use crate::plain::plain_cut;
 use bound::Bound;
 use bytes::Bytes;
+use deferred_free::DeferredFree;
 use driver::Drivers;
 use live::Live;
 use marram_session::cell::{CellId, CellStop, Ran, Run, RunOutcome, Seed};
 use marram_wire::id::ImageHash;
 use marram_wire::log::Found;
-use parting::Parting;
-use ready::Ready;
+use ready::WarmPools;
 use stages::{Failure, Stages};
 use std::any::Any;
 use std::collections::HashMap;
@@ -50,8 +50,8 @@ use wasmtime::{Engine, InstanceAllocationStrategy, Linker};
 pub struct Cells {
     /// Before the engine, so that every instance is gone when the pool goes.
     cells: HashMap<CellId, Stages>,
-    ready: Ready,
-    parting: Parting,
+    ready: WarmPools,
+    deferred_free: DeferredFree,
     bound: HashMap<ImageHash, Rc<Bound>>,
     linker: Linker<Hosts>,
     drivers: Rc<Drivers>,
@@ -61,7 +61,7 @@ pub struct Cells {
     keyring: Keyring,
     spares: Spares,
     /// What the cell that stopped last had printed until then.
-    last_words: Option<(CellId, Vec<Print>)>,
+    last_prints: Option<(CellId, Vec<Print>)>,
 }
 
 /// How far a handler came.
@@ -93,8 +93,8 @@ impl Cells {
         let method = Method::choose(config.tracking);
         Ok(Self {
             cells: HashMap::new(),
-            ready: Ready::new(config.slots as usize / READY_SHARE),
-            parting: Parting::new(&config),
+            ready: WarmPools::new(config.slots as usize / READY_SHARE),
+            deferred_free: DeferredFree::new(&config),
             bound: HashMap::new(),
             linker,
             drivers: Rc::new(drivers),
@@ -103,7 +103,7 @@ impl Cells {
             method,
             keyring: Keyring::default(),
             spares: Spares::default(),
-            last_words: None,
+            last_prints: None,
         })
     }
 
@@ -155,7 +155,7 @@ impl Cells {
         self.ready.forget(image.hash());
     }
 
-    /// Clients are expected for this image: [`Self::stock_one`] will start cells ahead of them.
+    /// Clients are expected for this image: [`Self::prewarm_one`] will start cells ahead of them.
     pub fn expect(&mut self, image: &Arc<Image>) {
         self.ready.expect(image);
     }
@@ -167,7 +167,7 @@ impl Cells {
 
     /// Starts one cell ahead of its client, where one is lacking. Called when there is nothing better to do; says whether there
     /// is more to start.
-    pub fn stock_one(&mut self) -> bool {
+    pub fn prewarm_one(&mut self) -> bool {
         let Some(image) = self.ready.lacking() else { return false };
         match self.stages(&image, Seed([0; 32])) {
             Ok(stages) => self.ready.put(image.hash(), stages),
@@ -189,8 +189,8 @@ impl Cells {
 
     /// The same of one image; nothing if no clients are expected for it.
     #[must_use]
-    pub fn shelf_stats(&self, image: ImageHash) -> Option<ShelfStats> {
-        self.ready.shelf_stats(image)
+    pub fn pool_stats(&self, image: ImageHash) -> Option<WarmPoolStats> {
+        self.ready.pool_stats(image)
     }
 
     /// Starts a cell from an image, in microseconds: all of its stages or none.
@@ -205,7 +205,7 @@ impl Cells {
             Some(stages) => stages,
             None => match self.stages(image, seed) {
                 // Cells that are nobody's go before a client is refused.
-                Err(StartError::Slot(_)) if self.parting.clear() + self.ready.clear() > 0 => {
+                Err(StartError::Slot(_)) if self.deferred_free.clear() + self.ready.clear() > 0 => {
                     self.stages(image, seed)?
                 }
                 other => other?,
@@ -287,8 +287,8 @@ impl Cells {
 
     fn fail(&mut self, cell: CellId, failure: Failure) -> Progress {
         if let Some(mut live) = self.cells.remove(&cell).and_then(Stages::into_live) {
-            self.last_words = Some((cell, live.take_prints()));
-            self.parting.take(live);
+            self.last_prints = Some((cell, live.take_prints()));
+            self.deferred_free.take(live);
         }
         let Failure { stop, spent_ns, reads } = failure;
         Progress::Done(Ran { reads, ..stopped(cell, stop, spent_ns) })
@@ -297,7 +297,7 @@ impl Cells {
     /// Ends a cell and frees its slots, also in the middle of a handler. Unknown cells are ignored.
     pub fn remove(&mut self, cell: CellId) {
         if let Some(live) = self.cells.remove(&cell).and_then(Stages::into_live) {
-            self.parting.take(live);
+            self.deferred_free.take(live);
         }
     }
 
@@ -325,7 +325,10 @@ impl Cells {
         if let Some(stages) = self.cells.get_mut(&cell).filter(|stages| stages.are_quiet()) {
             return stages.take_prints();
         }
-        self.last_words.take_if(|(stopped, _)| *stopped == cell).map(|(_, prints)| prints).unwrap_or_default()
+        self.last_prints
+            .take_if(|(stopped, _)| *stopped == cell)
+            .map(|(_, prints)| prints)
+            .unwrap_or_default()
     }
 
     /// The stages of a cell that is between inputs.

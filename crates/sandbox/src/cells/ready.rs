@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Cells of one image.
-struct Shelf {
+struct WarmPool {
     image: Arc<Image>,
     cells: Vec<Stages>,
     /// How many there should be.
@@ -40,7 +40,7 @@ pub struct ReadyStats {
 
 /// What became of those of one image, since clients were expected for it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct ShelfStats {
+pub struct WarmPoolStats {
     /// On its shelf now.
     pub ready: usize,
     /// How many are to be there.
@@ -53,8 +53,8 @@ pub struct ShelfStats {
 
 /// All shelves of a process.
 #[derive(Default)]
-pub(super) struct Ready {
-    shelves: HashMap<ImageHash, Shelf>,
+pub(super) struct WarmPools {
+    pools: HashMap<ImageHash, WarmPool>,
     /// Cells on all shelves.
     count: usize,
     /// What may be on all shelves.
@@ -62,7 +62,7 @@ pub(super) struct Ready {
     stats: ReadyStats,
 }
 
-impl Ready {
+impl WarmPools {
     /// At most `most` cells on all shelves together.
     pub(super) fn new(most: usize) -> Self {
         Self { most, ..Self::default() }
@@ -74,7 +74,7 @@ impl Ready {
 
     /// Sets up a shelf for an image that clients may ask for.
     pub(super) fn expect(&mut self, image: &Arc<Image>) {
-        self.shelves.entry(image.hash()).or_insert_with(|| Shelf {
+        self.pools.entry(image.hash()).or_insert_with(|| WarmPool {
             image: Arc::clone(image),
             cells: Vec::new(),
             wanted: READY_MIN,
@@ -85,28 +85,28 @@ impl Ready {
     }
 
     /// What became of the cells of one image, where clients are expected for it.
-    pub(super) fn shelf_stats(&self, image: ImageHash) -> Option<ShelfStats> {
-        let shelf = self.shelves.get(&image)?;
-        Some(ShelfStats {
-            ready: shelf.cells.len(),
-            wanted: shelf.wanted,
-            found: shelf.found,
-            missed: shelf.missed,
+    pub(super) fn pool_stats(&self, image: ImageHash) -> Option<WarmPoolStats> {
+        let pool = self.pools.get(&image)?;
+        Some(WarmPoolStats {
+            ready: pool.cells.len(),
+            wanted: pool.wanted,
+            found: pool.found,
+            missed: pool.missed,
         })
     }
 
     /// Takes a cell from the image's shelf and makes it the one with this seed.
     pub(super) fn take(&mut self, image: ImageHash, seed: Seed) -> Option<Stages> {
-        let shelf = self.shelves.get_mut(&image)?;
-        let Some(stages) = shelf.cells.pop() else {
-            shelf.wanted = (shelf.wanted * 2).min(READY_MAX);
-            shelf.missed += 1;
+        let pool = self.pools.get_mut(&image)?;
+        let Some(stages) = pool.cells.pop() else {
+            pool.wanted = (pool.wanted * 2).min(READY_MAX);
+            pool.missed += 1;
             self.stats.missed += 1;
             return None;
         };
-        shelf.fewest = shelf.fewest.min(shelf.cells.len());
+        pool.fewest = pool.fewest.min(pool.cells.len());
         self.count -= 1;
-        shelf.found += 1;
+        pool.found += 1;
         self.stats.found += 1;
         stages.reseed(seed);
         Some(stages)
@@ -117,59 +117,59 @@ impl Ready {
         if self.count >= self.most {
             return None;
         }
-        let lacks = |shelf: &&Shelf| shelf.wanted.saturating_sub(shelf.cells.len());
-        let shelf = self.shelves.values().max_by_key(lacks)?;
-        (lacks(&shelf) > 0).then(|| Arc::clone(&shelf.image))
+        let lacks = |pool: &&WarmPool| pool.wanted.saturating_sub(pool.cells.len());
+        let pool = self.pools.values().max_by_key(lacks)?;
+        (lacks(&pool) > 0).then(|| Arc::clone(&pool.image))
     }
 
     /// Puts a cell on its shelf.
     pub(super) fn put(&mut self, image: ImageHash, stages: Stages) {
-        if let Some(shelf) = self.shelves.get_mut(&image) {
-            shelf.cells.push(stages);
+        if let Some(pool) = self.pools.get_mut(&image) {
+            pool.cells.push(stages);
             self.count += 1;
         }
     }
 
     /// A cell that cannot be started ahead is not tried again until a client asks.
     pub(super) fn give_up(&mut self, image: ImageHash) {
-        if let Some(shelf) = self.shelves.get_mut(&image) {
-            shelf.wanted = shelf.cells.len();
+        if let Some(pool) = self.pools.get_mut(&image) {
+            pool.wanted = pool.cells.len();
         }
     }
 
     /// Takes back what nobody needed since this was last called: a quarter of a shelf that was never half empty.
-    #[expect(clippy::iter_over_hash_type, reason = "what is done to one shelf has no effect on another")]
+    #[expect(clippy::iter_over_hash_type, reason = "what is done to one pool has no effect on another")]
     pub(super) fn tend(&mut self) {
-        for shelf in self.shelves.values_mut() {
-            if shelf.fewest * 2 > shelf.wanted {
-                shelf.wanted = (shelf.wanted - shelf.wanted / 4).max(READY_MIN);
+        for pool in self.pools.values_mut() {
+            if pool.fewest * 2 > pool.wanted {
+                pool.wanted = (pool.wanted - pool.wanted / 4).max(READY_MIN);
             }
-            let surplus = shelf.cells.len().saturating_sub(shelf.wanted);
-            shelf.cells.truncate(shelf.wanted);
-            shelf.fewest = shelf.cells.len();
+            let surplus = pool.cells.len().saturating_sub(pool.wanted);
+            pool.cells.truncate(pool.wanted);
+            pool.fewest = pool.cells.len();
             self.count -= surplus;
             self.stats.reclaimed += surplus as u64;
         }
     }
 
     /// Gives up every cell that nobody has asked for; how many that were.
-    #[expect(clippy::iter_over_hash_type, reason = "what is done to one shelf has no effect on another")]
+    #[expect(clippy::iter_over_hash_type, reason = "what is done to one pool has no effect on another")]
     pub(super) fn clear(&mut self) -> usize {
         let cells = std::mem::take(&mut self.count);
         self.stats.reclaimed += cells as u64;
-        for shelf in self.shelves.values_mut() {
-            shelf.cells.clear();
-            shelf.wanted = READY_MIN;
-            shelf.fewest = 0;
+        for pool in self.pools.values_mut() {
+            pool.cells.clear();
+            pool.wanted = READY_MIN;
+            pool.fewest = 0;
         }
         cells
     }
 
     /// No client will ask for this image any more.
     pub(super) fn forget(&mut self, image: ImageHash) {
-        if let Some(shelf) = self.shelves.remove(&image) {
-            self.count -= shelf.cells.len();
-            self.stats.reclaimed += shelf.cells.len() as u64;
+        if let Some(pool) = self.pools.remove(&image) {
+            self.count -= pool.cells.len();
+            self.stats.reclaimed += pool.cells.len() as u64;
         }
     }
 }

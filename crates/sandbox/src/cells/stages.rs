@@ -3,7 +3,7 @@
 //! Refuses to know what passes between them; `host::hosts` does.
 
 use super::bug;
-use super::live::{Came, Desk, Live, Task, task};
+use super::live::{Live, Task, TaskOutcome, TaskSignal, task};
 use crate::chain::Image;
 use crate::host::{Blamed, Print, Window};
 use crate::limits::REASON_BYTES_MAX;
@@ -23,7 +23,7 @@ pub(super) struct Stages {
     /// Before `live`: a handler that is under way lets go of the instances first.
     task: Task,
     live: Rc<RefCell<Live>>,
-    desk: Rc<Desk>,
+    signal: Rc<TaskSignal>,
     /// Where handlers ask for what they read from the cache.
     window: Window,
     image: Arc<Image>,
@@ -43,9 +43,9 @@ pub(super) struct Failure {
 impl Stages {
     pub(super) fn new(image: Arc<Image>, live: Live) -> Self {
         let window = live.store.data().window().clone();
-        let (live, desk) = (Rc::new(RefCell::new(live)), Rc::new(Desk::default()));
-        let task = task(Rc::clone(&live), Rc::clone(&desk));
-        Self { task, live, desk, window, image, underway: None, paused: false }
+        let (live, signal) = (Rc::new(RefCell::new(live)), Rc::new(TaskSignal::default()));
+        let task = task(Rc::clone(&live), Rc::clone(&signal));
+        Self { task, live, signal, window, image, underway: None, paused: false }
     }
 
     /// Whether no stage has anything to do.
@@ -88,7 +88,7 @@ impl Stages {
     pub(super) fn resume(&mut self, watch: &Watch) -> Result<Option<Ran>, Failure> {
         watch.begin(self.paused);
         if !self.paused {
-            self.desk.go();
+            self.signal.go();
         }
         // The task never ends; how far it came is on the desk. A panic in an import is our bug, found by one guest: it ends
         // that guest and not the process, or the message that found it would take one edge after another.
@@ -100,15 +100,15 @@ impl Stages {
             });
             return Err(Failure { stop: self.blame((at, CellStop::Kill(bug(&*panic)))), spent_ns, reads });
         }
-        let came = self.desk.came();
-        self.paused = came.is_none();
-        match came {
-            None | Some(Came::ThroughSlice) => Ok(None),
-            Some(Came::ToRest) => {
+        let outcome = self.signal.take_outcome();
+        self.paused = outcome.is_none();
+        match outcome {
+            None | Some(TaskOutcome::ThroughSlice) => Ok(None),
+            Some(TaskOutcome::ToRest) => {
                 let cell = self.underway.take();
                 Ok(cell.map(|cell| self.live.borrow_mut().store.data_mut().take_made(cell)))
             }
-            Some(Came::ToItsEnd(blamed)) => {
+            Some(TaskOutcome::ToItsEnd(blamed)) => {
                 let mut live = self.live.borrow_mut();
                 let hosts = live.store.data_mut();
                 let (spent_ns, reads) = (hosts.spent_ns(), hosts.take_reads());

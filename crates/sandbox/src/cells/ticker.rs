@@ -1,7 +1,7 @@
 //! Advances the engine's epoch once a slice while guests run, so that one that computes for long comes up for air.
 
 use crate::limits::SLICE_MS;
-use crate::scheduling::run_at_once;
+use crate::scheduling::set_most_latency_sensitive;
 use crate::watch::Watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -67,7 +67,7 @@ impl Ticker {
 }
 
 fn tick(engine: &Engine, shared: &Shared, watch: &Watch) {
-    run_at_once();
+    set_most_latency_sensitive();
     let mut seen = shared.activity.load(Ordering::SeqCst);
     let mut idle = 0;
     while !shared.stop.load(Ordering::SeqCst) {

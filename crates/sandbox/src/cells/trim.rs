@@ -10,7 +10,7 @@ impl Cells {
     /// Gives up all cells that were started ahead, and the memory of all slots that nobody uses. Cells that live are not
     /// touched; the next ones start as slowly as the first. Says how many cells were given up and how many slots cleared.
     pub fn reclaim(&mut self) -> (usize, usize) {
-        self.parting.clear();
+        self.deferred_free.clear();
         (self.ready.clear(), self.trim())
     }
 

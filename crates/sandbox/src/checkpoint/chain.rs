@@ -1,7 +1,7 @@
 //! The checkpoint of a whole cell: of its only stage, or of all stages of a chain at one moment.
 
 use super::decode::StageDecoded;
-use super::reading::Reading;
+use super::reading::CheckpointReader;
 use super::{RestoreError, StageSnapshot};
 use crate::buffers::roomy;
 use crate::bytes_io::put_u64;
@@ -82,18 +82,21 @@ impl Decoded {
     /// If any of them is damaged, of another version, or does not build on the one before.
     pub fn decode<B: AsRef<[u8]>>(checkpoints: &[B]) -> Result<Self, RestoreError> {
         let copies = checkpoints.iter().map(|bytes| Bytes::copy_from_slice(bytes.as_ref()));
-        Self::read(copies, Reading::new(true))
+        Self::read(copies, CheckpointReader::new(true))
     }
 
-    /// As [`Self::decode`], of bytes that a seal vouches for: contents stay where they are. See [`Reading::opened`].
+    /// As [`Self::decode`], of bytes that a seal vouches for: contents stay where they are. See [`CheckpointReader::opened`].
     ///
     /// # Errors
     /// As above.
     pub fn decode_opened(checkpoints: &[Bytes]) -> Result<Self, RestoreError> {
-        Self::read(checkpoints.iter().cloned(), Reading::opened())
+        Self::read(checkpoints.iter().cloned(), CheckpointReader::opened())
     }
 
-    fn read(checkpoints: impl Iterator<Item = Bytes>, mut reading: Reading) -> Result<Self, RestoreError> {
+    fn read(
+        checkpoints: impl Iterator<Item = Bytes>,
+        mut reading: CheckpointReader,
+    ) -> Result<Self, RestoreError> {
         for bytes in checkpoints {
             reading.push(bytes)?;
             reading.end()?;

@@ -13,7 +13,7 @@ mod stage;
 
 pub use chain::{Decoded, Snapshot};
 pub(crate) use decode::StageDecoded;
-pub use reading::{Filling, Reading};
+pub use reading::{CheckpointReader, Filling};
 pub(crate) use stage::Write;
 
 use crate::buffers::Spares;

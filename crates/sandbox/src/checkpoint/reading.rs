@@ -32,7 +32,7 @@ impl fmt::Debug for Filling {
 }
 
 /// Checkpoints on their way, in order: each a delta on the one before it, and the first perhaps a full one.
-pub struct Reading {
+pub struct CheckpointReader {
     is_checked: bool,
     /// Those that have been read.
     whole: Option<(ImageHash, Vec<StageDecoded>)>,
@@ -41,13 +41,13 @@ pub struct Reading {
     one: One,
 }
 
-impl fmt::Debug for Reading {
+impl fmt::Debug for CheckpointReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reading").field("whole", &self.count).finish_non_exhaustive()
     }
 }
 
-impl Reading {
+impl CheckpointReader {
     /// Of bytes that a seal vouches for: their checksums, which a seal is worth more than, are not looked at. Whoever holds the
     /// keys can seal anything, so the rest is checked all the same.
     #[must_use]

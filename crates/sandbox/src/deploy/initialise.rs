@@ -58,16 +58,16 @@ pub(super) fn initialise(
                     "it ran for more than {ms_max} ms; move the work into a handler, or do it when building"
                 )
             }
-            _ => with_complaints(reason(&error), &store.data().runs().prints),
+            _ => with_errors(reason(&error), &store.data().runs().prints),
         })
     })?;
     freeze(&mut store, &instance, facts)
 }
 
 /// Why a guest stopped, after what it said about it: a panic or a file that makes no sense is told in its words.
-fn with_complaints(reason: String, prints: &[Print]) -> String {
-    let complaints = prints.iter().filter(|print| print.level == Level::Error);
-    let mut words: Vec<&str> = complaints.map(|print| print.text.as_str()).collect();
+fn with_errors(reason: String, prints: &[Print]) -> String {
+    let errors = prints.iter().filter(|print| print.level == Level::Error);
+    let mut words: Vec<&str> = errors.map(|print| print.text.as_str()).collect();
     words.push(&reason);
     words.join("; ")
 }

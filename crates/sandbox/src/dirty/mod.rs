@@ -63,7 +63,7 @@ pub(crate) struct Tracker {
 
 enum State {
     /// Not yet asked for anything.
-    Asleep(Method),
+    Inactive(Method),
     Kernel(Armed),
     Compare(Shadow),
 }
@@ -94,17 +94,17 @@ impl Drop for Armed {
 
 impl Tracker {
     pub(crate) fn new(method: &Method) -> Self {
-        Self { state: State::Asleep(method.clone()) }
+        Self { state: State::Inactive(method.clone()) }
     }
 
     /// Ends tracking. To be called before the memory's slot is given back; dropping does it too.
     pub(crate) fn disarm(&mut self) {
-        self.state = State::Asleep(Method::Compare);
+        self.state = State::Inactive(Method::Compare);
     }
 
     /// Whether there is a checkpoint that a further one can build on.
     pub(crate) fn is_armed(&self) -> bool {
-        !matches!(self.state, State::Asleep(_))
+        !matches!(self.state, State::Inactive(_))
     }
 
     /// The pages that a checkpoint on `base` needs, in order. From now on only later writes count for the next one on
@@ -118,7 +118,7 @@ impl Tracker {
         image: &InitialMemory,
         base: CheckpointBase,
     ) -> io::Result<Vec<Range<u32>>> {
-        if let State::Asleep(Method::Kernel(kernel)) = &self.state
+        if let State::Inactive(Method::Kernel(kernel)) = &self.state
             && let Ok(armed) = Armed::new(Rc::clone(kernel), memory)
         {
             let runs = armed.ever.runs();

@@ -202,15 +202,15 @@ impl Hosts {
             }
             CellInput::Timer { stage, .. } | CellInput::Task { stage, .. } => usize::from(*stage),
         };
-        let strangers = last > 0 && !self.neighbours_met();
+        let unlinked = last > 0 && !self.stages_linked();
         let client = matches!(input, CellInput::Open { kind, .. } if kind.is_client());
         self.note(&input);
-        if strangers && !client {
+        if unlinked && !client {
             self.introduce();
         }
         self.wait(at, Waiting::from(input));
         // Where there is a server, its port opens next: no stage is sent anything before all of its ports are there.
-        if strangers && client && !self.server {
+        if unlinked && client && !self.server {
             self.introduce();
         }
     }
@@ -221,7 +221,7 @@ impl Hosts {
     }
 
     /// Whether the ports between stages are open: all are, or none.
-    fn neighbours_met(&self) -> bool {
+    fn stages_linked(&self) -> bool {
         let last = self.list.last().expect("there is a stage");
         last.ports.list().iter().any(|(port, _)| *port == Port::CLIENT)
     }

@@ -111,14 +111,14 @@ fn a_cell_that_looks_for_the_last_one_in_its_slot_sees_the_image() {
                         live(&mut cells, old, CELL, life);
                         // Its memory goes piece by piece, or at once when the next cell needs the slot.
                         for _ in 0..(round % 3) * 100 {
-                            cells.part();
+                            cells.free_piece();
                         }
                         let new = &images[round % 2];
                         start_in(&mut cells, CellId(2), new);
                         let seen = ask_at(&mut cells, CellId(2), b"?", 0);
                         assert_eq!(seen, [0_i64.to_le_bytes()], "{config:?} {life:?} round {round}");
                         cells.remove(CellId(2));
-                        while cells.stock_one() {}
+                        while cells.prewarm_one() {}
                     }
                 }
             }
@@ -176,7 +176,7 @@ fn a_cell_that_looks_for_the_stages_of_a_chain_sees_the_image() {
                 }
                 let _ = cells.run(Run { cell: CELL, input: message(end), now_ns: 0, logged: None });
                 cells.remove(CELL);
-                (0..round * 7).for_each(|_| cells.part());
+                (0..round * 7).for_each(|_| cells.free_piece());
                 // The slots of all its stages.
                 let others = [2, 3, 4].map(CellId);
                 for other in others {

@@ -17,7 +17,7 @@ mod tasks;
 mod timers;
 mod witness;
 
-use crate::cell::{CellError, CellId, CheckpointBase, Image, Ran, Run, Seed};
+use crate::cell::{CellError, CellId, CellImage, CheckpointBase, Ran, Run, Seed};
 use crate::replay::{Gathered, ReplayCursor};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
@@ -99,10 +99,10 @@ pub enum OwnerEffect {
     /// Send this to the end at this port, if it is linked.
     Send(Port, Frame),
     /// Start a cell.
-    Start(Image, Seed),
+    Start(CellImage, Seed),
     /// Start a cell from checkpoints: a full one and its deltas, whose bytes follow. It is not run before this is answered
     /// and a log is chosen, and is removed if there comes to be none.
-    Restore(Image, Vec<CheckpointMeta>),
+    Restore(CellImage, Vec<CheckpointMeta>),
     /// The next bytes of the checkpoints that [`OwnerEffect::Restore`] named, sealed; no piece is of two of them.
     Part(Bytes),
     /// The next checkpoint of a cell that was restored and has not run: a delta on the last one, whose bytes follow. Answered
@@ -201,7 +201,7 @@ pub struct OwnerTotals {
 #[derive(Debug)]
 pub struct Owner {
     session: SessionId,
-    image: Image,
+    image: CellImage,
     keys: SessionKeys,
     policy: OwnerPolicy,
     generation: Generation,
@@ -280,7 +280,7 @@ impl Owner {
     #[must_use]
     pub fn new(
         session: SessionId,
-        image: Image,
+        image: CellImage,
         keys: SessionKeys,
         policy: OwnerPolicy,
         hosts: &[HostId],
@@ -332,7 +332,7 @@ impl Owner {
 
     /// Its image.
     #[must_use]
-    pub fn image(&self) -> Image {
+    pub fn image(&self) -> CellImage {
         self.image
     }
 

@@ -2,7 +2,7 @@
 //! that it consumes. Done away from the owner, since opening takes time.
 
 use super::cursor::{LogReplayError, follow};
-use crate::cell::{CellId, Image, SealedCheckpoint};
+use crate::cell::{CellId, CellImage, SealedCheckpoint};
 use alloc::{
     boxed::Box,
     string::{String, ToString},
@@ -39,7 +39,7 @@ pub struct Gathered {
     /// Which session.
     pub session: SessionId,
     /// What it runs.
-    pub image: Image,
+    pub image: CellImage,
     /// Its app's name.
     pub app: String,
     /// Whose owner gathered it.

@@ -10,7 +10,7 @@ pub(crate) use gathered::newest;
 pub use gathered::{Gathered, Shown};
 
 use crate::{
-    cell::{CellId, CellInput, CellOutput, CellStop, Image, Ran, Run, RunOutcome, Seed},
+    cell::{CellId, CellImage, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome, Seed},
     owner::{Tasks, Timers},
 };
 use alloc::{collections::VecDeque, string::String, vec::Vec};
@@ -101,7 +101,7 @@ struct Peer {
 #[derive(Debug)]
 pub struct Player {
     cell: CellId,
-    image: Image,
+    image: CellImage,
     beginning: ReplayStart,
     cursor: ReplayCursor,
     /// What was stopped behind the log, until its turn comes.
@@ -172,7 +172,7 @@ impl Player {
 
     /// What the cell runs.
     #[must_use]
-    pub fn image(&self) -> Image {
+    pub fn image(&self) -> CellImage {
         self.image
     }
 

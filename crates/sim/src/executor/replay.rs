@@ -3,7 +3,7 @@
 use super::{Cell, Cells, Habits, Past, apply};
 use crate::plan::Service;
 use marram_session::{
-    cell::{CellId, Image},
+    cell::{CellId, CellImage},
     replay::{PlayError, Player, ReplayStart, StepResult},
 };
 use marram_wire::recording::Recording;
@@ -86,7 +86,7 @@ pub(crate) fn play(recording: &Recording, habits: Habits, past: &Past) -> Result
     Ok(Played { state: cells.cells.get(&CELL).map(Cell::state), restored, entries: player.entries() })
 }
 
-fn begin(recording: &Recording, beginning: ReplayStart, image: Image) -> Result<Cell, String> {
+fn begin(recording: &Recording, beginning: ReplayStart, image: CellImage) -> Result<Cell, String> {
     let ReplayStart::Seed(seed) = beginning else {
         let mut state = None;
         for sections in &recording.checkpoints {

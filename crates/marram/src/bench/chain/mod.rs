@@ -10,7 +10,7 @@ use super::report::{Bar, Report};
 use super::{Plan, progress, stats};
 use crate::harness::Place;
 use bytes::Bytes;
-use marram_sandbox::{Images, bench::Line};
+use marram_sandbox::{Images, bench::BenchChain};
 use pipeline::{Pipeline, WINDOW};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
         for stages in 1..=STAGES_MAX {
             progress(&format!("chain: {stages} stages, messages of {bytes} B"));
             let mut sides = Sides {
-                line: Line::new(&images, &module, stages)?,
+                line: BenchChain::new(&images, &module, stages)?,
                 fed: Pipeline::cell(plan, place.path(), stages)?,
                 processes: Pipeline::processes(plan, stages)?,
                 crowded: {
@@ -70,7 +70,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
 
 /// What is compared.
 struct Sides {
-    line: Line,
+    line: BenchChain,
     fed: Pipeline,
     processes: Pipeline,
     /// Processes that share one core.

@@ -2,7 +2,7 @@
 //! to its standard output.
 
 use bytes::Bytes;
-use marram_sandbox::{Images, bench::Line};
+use marram_sandbox::{Images, bench::BenchChain};
 use rustix::io::{read, write};
 use std::io::{stdin, stdout};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn stage() -> anyhow::Result<()> {
 }
 
 fn line(stages: usize, module: &Path, place: &Path) -> anyhow::Result<()> {
-    let mut line = Line::new(&Images::open(place)?, &std::fs::read(module)?, stages)?;
+    let mut line = BenchChain::new(&Images::open(place)?, &std::fs::read(module)?, stages)?;
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     loop {
         match read(stdin(), &mut buffer)? {

@@ -3,7 +3,7 @@
 
 use super::axes::{Client, Fault, Policy};
 use super::talk::{Server, Talk};
-use crate::admin::client::Client as Admin;
+use crate::admin::client::ApiClient as Admin;
 use crate::bench::Plan;
 use crate::harness::{Event, Lab, Namespace, Place, Side, free_address};
 use anyhow::Context;

@@ -118,7 +118,7 @@ impl Pair {
     fn expect(&mut self, cell: CellId, list: &[&Sealed]) {
         let image = self.image.hash();
         let place = SchedulingParams { tenant: Tenant::default(), weight: WEIGHT, class: Class::Fair };
-        self.here.place(cell, (String::new(), None), place);
+        self.here.scheduling(cell, (String::new(), None), place);
         self.here.stand_by(cell, Standing::new(SESSION, image, keys()));
         let metas = list.iter().map(|(meta, _)| meta.clone()).collect();
         self.here.restore(cell, SESSION, image, keys(), metas);
@@ -313,7 +313,7 @@ fn a_machine_short_of_memory_is_given_spare_slots_and_then_images() {
     pair.here.deployed("counter", Some(pair.image.hash()));
     let image = Arc::clone(&pair.image);
     pair.here.cells.expect(&image);
-    while pair.here.cells.stock_one() {}
+    while pair.here.cells.prewarm_one() {}
     pair.here.remove(CELL);
     assert!(pair.here.cells.ready_stats().ready > 0);
     pair.here.is_short = || true;

@@ -35,8 +35,8 @@ fn serve() -> SocketAddr {
     address
 }
 
-fn wish(app: &str, origin: &str, timeout: Duration) -> Wish {
-    Wish {
+fn fetch(app: &str, origin: &str, timeout: Duration) -> FetchRequest {
+    FetchRequest {
         app: app.into(),
         life: 1,
         key: Bytes::from_static(b"k"),
@@ -72,23 +72,23 @@ fn a_name_that_hangs_takes_one_thread_of_its_app_and_no_other_apps_time() {
         poll.poll(&mut mio::Events::with_capacity(1), Some(long)).unwrap();
     };
     for _ in 0..4 {
-        origins.fetch(wish("bad", "http://hangs/", short));
+        origins.fetch(fetch("bad", "http://hangs/", short));
         let fetched = next();
         assert!(fetched.answer == OriginAnswer::Away && fetched.why.unwrap().contains("cache.timeout"));
     }
     asked.recv().unwrap();
-    origins.fetch(wish("good", "http://works/", long));
+    origins.fetch(fetch("good", "http://works/", long));
     assert!(matches!(next().answer, OriginAnswer::Object(bytes, ..) if *bytes == *b"ok"));
     // Its app's new name has to wait for the thread, and says so.
-    origins.fetch(wish("bad", "http://other/", long));
+    origins.fetch(fetch("bad", "http://other/", long));
     let fetched = next();
     assert!(fetched.answer == OriginAnswer::Away && fetched.why.unwrap().contains("former origin"));
     assert!(asked.try_recv().is_err(), "it is looked up once");
     // When the name is found after all, whoever waits gets it, and the next one looks anew.
-    origins.fetch(wish("bad", "http://hangs/", long));
+    origins.fetch(fetch("bad", "http://hangs/", long));
     drop(release);
     assert!(matches!(next().answer, OriginAnswer::Object(..)));
-    origins.fetch(wish("bad", "http://other/", long));
+    origins.fetch(fetch("bad", "http://other/", long));
     assert!(matches!(next().answer, OriginAnswer::Object(..)));
 }
 
@@ -104,7 +104,7 @@ fn there_is_an_end_to_how_many_names_hang() {
     let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
     let origins = Origins::start_with(waker, resolve).unwrap();
     for app in 0..=LOOKUPS_MAX {
-        origins.fetch(wish(&app.to_string(), "http://hangs/", Duration::from_secs(60)));
+        origins.fetch(fetch(&app.to_string(), "http://hangs/", Duration::from_secs(60)));
     }
     let fetched = loop {
         if let Some(fetched) = origins.next() {

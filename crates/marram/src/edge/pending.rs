@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-struct Guest {
+struct PendingConnection {
     stream: TcpStream,
     peer: SocketAddr,
     got: [u8; PREAMBLE_SIZE],
@@ -26,7 +26,7 @@ pub(super) enum Rejected {
     /// It took too long.
     Slow,
     /// It was the oldest when there were too many.
-    Crowded,
+    TooMany,
 }
 
 /// A connection that has said what it wants.
@@ -52,19 +52,19 @@ pub(super) enum Outcome {
 }
 
 /// All of them.
-pub(super) struct Lobby {
-    guests: BTreeMap<u64, Guest>,
+pub(super) struct PendingConnections {
+    connections: BTreeMap<u64, PendingConnection>,
     deadlines: VecDeque<(Instant, u64)>,
-    patience: Duration,
+    timeout: Duration,
     size_max: usize,
     next: u64,
 }
 
-impl Lobby {
-    /// Empty. Guests may stay for `patience`; when there are `size_max`, the oldest goes.
-    pub(super) fn new(patience: Duration, size_max: usize) -> Self {
-        let (guests, deadlines) = (BTreeMap::new(), VecDeque::new());
-        Self { guests, deadlines, patience, size_max: size_max.max(1), next: 0 }
+impl PendingConnections {
+    /// Empty. Guests may stay for `timeout`; when there are `size_max`, the oldest goes.
+    pub(super) fn new(timeout: Duration, size_max: usize) -> Self {
+        let (connections, deadlines) = (BTreeMap::new(), VecDeque::new());
+        Self { connections, deadlines, timeout, size_max: size_max.max(1), next: 0 }
     }
 
     /// Takes a connection in; who had to go for it, if somebody had.
@@ -76,48 +76,51 @@ impl Lobby {
         peer: SocketAddr,
         now: Instant,
     ) -> io::Result<Option<SocketAddr>> {
-        let crowded = self.guests.len() >= self.size_max;
-        let evicted = if crowded { self.guests.pop_first().map(|(_, guest)| guest.peer) } else { None };
+        let too_many = self.connections.len() >= self.size_max;
+        let evicted =
+            if too_many { self.connections.pop_first().map(|(_, connection)| connection.peer) } else { None };
         let id = self.next;
         self.next += 1;
         registry.register(&mut stream, token(id), Interest::READABLE)?;
-        self.guests.insert(id, Guest { stream, peer, got: [0; PREAMBLE_SIZE], count: 0 });
-        self.deadlines.push_back((now + self.patience, id));
+        self.connections.insert(id, PendingConnection { stream, peer, got: [0; PREAMBLE_SIZE], count: 0 });
+        self.deadlines.push_back((now + self.timeout, id));
         Ok(evicted)
     }
 
     /// Reads from one that may have said something, never further than its preamble.
     pub(super) fn read(&mut self, registry: &Registry, id: u64) -> Outcome {
-        let Some(guest) = self.guests.get_mut(&id) else { return Outcome::Waiting };
+        let Some(connection) = self.connections.get_mut(&id) else { return Outcome::Waiting };
         loop {
-            match guest.stream.read(&mut guest.got[guest.count..]) {
+            match connection.stream.read(&mut connection.got[connection.count..]) {
                 Ok(0) => break self.reject(id, Rejected::Gone),
-                Ok(read) => guest.count += read,
+                Ok(read) => connection.count += read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Outcome::Waiting,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break self.reject(id, Rejected::Gone),
             }
-            if !Preamble::may_begin(&guest.got[..guest.count]) {
+            if !Preamble::may_begin(&connection.got[..connection.count]) {
                 break self.reject(id, Rejected::NotUnderstood(NotUnderstood::Garbage));
             }
-            if guest.count == PREAMBLE_SIZE {
+            if connection.count == PREAMBLE_SIZE {
                 break self.introduce(registry, id);
             }
         }
     }
 
     fn introduce(&mut self, registry: &Registry, id: u64) -> Outcome {
-        let Some(mut guest) = self.guests.remove(&id) else { return Outcome::Waiting };
+        let Some(mut connection) = self.connections.remove(&id) else { return Outcome::Waiting };
         // The descriptor lives on in another process, so closing ours would not end the poll's interest.
-        if registry.deregister(&mut guest.stream).is_err() {
-            return Outcome::Rejected(guest.peer, Rejected::Gone);
+        if registry.deregister(&mut connection.stream).is_err() {
+            return Outcome::Rejected(connection.peer, Rejected::Gone);
         }
-        let preamble = Preamble::decode(guest.got);
-        Outcome::Introduced(Introduced { stream: guest.stream, peer: guest.peer, preamble })
+        let preamble = Preamble::decode(connection.got);
+        Outcome::Introduced(Introduced { stream: connection.stream, peer: connection.peer, preamble })
     }
 
     fn reject(&mut self, id: u64, why: Rejected) -> Outcome {
-        self.guests.remove(&id).map_or(Outcome::Waiting, |guest| Outcome::Rejected(guest.peer, why))
+        self.connections
+            .remove(&id)
+            .map_or(Outcome::Waiting, |connection| Outcome::Rejected(connection.peer, why))
     }
 
     /// When the next guest has stayed too long.
@@ -128,8 +131,8 @@ impl Lobby {
     /// Sends away one that has stayed too long, if there is one.
     pub(super) fn expire(&mut self, now: Instant) -> Option<SocketAddr> {
         while let Some((_, id)) = self.deadlines.pop_front_if(|(deadline, _)| *deadline <= now) {
-            if let Some(guest) = self.guests.remove(&id) {
-                return Some(guest.peer);
+            if let Some(connection) = self.connections.remove(&id) {
+                return Some(connection.peer);
             }
         }
         None
@@ -146,7 +149,7 @@ mod tests {
 
     struct World {
         poll: Poll,
-        lobby: Lobby,
+        pending: PendingConnections,
         listener: TcpListener,
         now: Instant,
     }
@@ -154,8 +157,8 @@ mod tests {
     impl World {
         fn new(size_max: usize) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
-            let (poll, lobby) = (Poll::new().expect("a poll"), Lobby::new(PATIENCE, size_max));
-            Self { poll, lobby, listener, now: Instant::now() }
+            let (poll, pending) = (Poll::new().expect("a poll"), PendingConnections::new(PATIENCE, size_max));
+            Self { poll, pending, listener, now: Instant::now() }
         }
 
         fn enter(&mut self) -> (std::net::TcpStream, Option<SocketAddr>) {
@@ -166,7 +169,7 @@ mod tests {
             let stream = TcpStream::from_std(stream);
             let token = |id| Token(usize::try_from(id).expect("few"));
             let evicted =
-                self.lobby.enter(self.poll.registry(), token, stream, peer, self.now).expect("a socket");
+                self.pending.enter(self.poll.registry(), token, stream, peer, self.now).expect("a socket");
             (client, evicted)
         }
 
@@ -175,7 +178,7 @@ mod tests {
             let mut events = Events::with_capacity(8);
             self.poll.poll(&mut events, Some(Duration::from_secs(20))).expect("a poll");
             let id = events.iter().next().expect("something was sent").token().0;
-            self.lobby.read(self.poll.registry(), id as u64)
+            self.pending.read(self.poll.registry(), id as u64)
         }
     }
 
@@ -206,10 +209,10 @@ mod tests {
         drop(mute);
         assert!(matches!(world.read(), Outcome::Rejected(_, Rejected::Gone)));
         let (slow, _) = world.enter();
-        assert_eq!(world.lobby.expire(world.now + PATIENCE / 2), None);
+        assert_eq!(world.pending.expire(world.now + PATIENCE / 2), None);
         let peer = slow.local_addr().expect("connected");
-        assert_eq!(world.lobby.expire(world.now + PATIENCE), Some(peer));
-        assert_eq!(world.lobby.deadline(), None);
+        assert_eq!(world.pending.expire(world.now + PATIENCE), Some(peer));
+        assert_eq!(world.pending.deadline(), None);
     }
 
     #[test]

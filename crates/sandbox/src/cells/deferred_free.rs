@@ -5,13 +5,13 @@
 use super::live::{Live, Stage};
 use super::{Cells, CellsConfig};
 use crate::buffers::discard;
-use crate::limits::{PARTING_BYTES_MAX, PARTING_PIECE_BYTES, PARTING_PIECE_PART};
+use crate::limits::{DEFERRED_FREE_BYTES_MAX, DEFERRED_FREE_PIECE_BYTES, DEFERRED_FREE_PIECE_PART};
 use std::collections::VecDeque;
 
 /// Cells that ended.
 #[derive(Default)]
-pub(super) struct Parting {
-    cells: VecDeque<Leaving>,
+pub(super) struct DeferredFree {
+    cells: VecDeque<FreeingCell>,
     /// The sum of what they have left.
     bytes: usize,
     /// What stays of each memory: the pool cleans so much where it lies, for the slot's next cell.
@@ -19,13 +19,13 @@ pub(super) struct Parting {
 }
 
 /// A cell that ended.
-struct Leaving {
+struct FreeingCell {
     live: Live,
     /// Its memories, by stage, with the bytes of each that were not yet given back.
     left: Vec<(usize, usize)>,
 }
 
-impl Parting {
+impl DeferredFree {
     pub(super) fn new(config: &CellsConfig) -> Self {
         Self { keep: config.keep_resident, ..Self::default() }
     }
@@ -34,21 +34,23 @@ impl Parting {
     pub(super) fn take(&mut self, mut live: Live) {
         let size = |stage: &Stage| stage.memory.data_size(&live.store);
         let sizes = live.stages.iter().map(size).enumerate();
-        let left: Vec<_> = sizes.filter(|(_, size)| *size > self.keep + PARTING_PIECE_BYTES).collect();
+        let left: Vec<_> = sizes.filter(|(_, size)| *size > self.keep + DEFERRED_FREE_PIECE_BYTES).collect();
         if left.is_empty() {
             return;
         }
         live.disarm();
         self.bytes += left.iter().map(|(_, size)| size).sum::<usize>();
-        self.cells.push_back(Leaving { live, left });
-        while self.bytes > PARTING_BYTES_MAX {
+        self.cells.push_back(FreeingCell { live, left });
+        while self.bytes > DEFERRED_FREE_BYTES_MAX {
             self.piece(usize::MAX);
         }
     }
 
     /// Gives back so many bytes of a memory of the cell that ended first, and its slots if no more are left.
     fn piece(&mut self, piece: usize) {
-        let Some(Leaving { live: Live { stages, store, .. }, left }) = self.cells.front_mut() else { return };
+        let Some(FreeingCell { live: Live { stages, store, .. }, left }) = self.cells.front_mut() else {
+            return;
+        };
         if let Some((at, left_here)) = left.last_mut() {
             let rest = left_here.saturating_sub(piece).max(self.keep.min(*left_here));
             discard(&mut stages[*at].memory.data_mut(store)[rest..*left_here]);
@@ -74,21 +76,22 @@ impl Parting {
 }
 
 impl Cells {
-    /// Whether cells that ended still have memory: then [`Self::part`] is to be called now and then.
+    /// Whether cells that ended still have memory: then [`Self::free_piece`] is to be called now and then.
     #[must_use]
-    pub fn are_parting(&self) -> bool {
-        !self.parting.cells.is_empty()
+    pub fn is_freeing(&self) -> bool {
+        !self.deferred_free.cells.is_empty()
     }
 
     /// Bytes of memory that cells which ended still have.
     #[must_use]
-    pub fn parting_bytes(&self) -> usize {
-        self.parting.bytes
+    pub fn deferred_free_bytes(&self) -> usize {
+        self.deferred_free.bytes
     }
 
     /// Gives a piece of the memory of cells that ended back to the kernel.
-    pub fn part(&mut self) {
-        self.parting.piece(PARTING_PIECE_BYTES.max(self.parting.bytes / PARTING_PIECE_PART));
+    pub fn free_piece(&mut self) {
+        self.deferred_free
+            .piece(DEFERRED_FREE_PIECE_BYTES.max(self.deferred_free.bytes / DEFERRED_FREE_PIECE_PART));
     }
 }
 
@@ -96,7 +99,7 @@ impl Cells {
 mod tests {
     use crate::cells::{Cells, CellsConfig};
     use crate::images::Images;
-    use crate::limits::PARTING_PIECE_BYTES;
+    use crate::limits::DEFERRED_FREE_PIECE_BYTES;
     use crate::quotas::Quotas;
     use marram_session::cell::{CellId, Seed};
 
@@ -108,7 +111,7 @@ mod tests {
                  (func (export "marram_recv") (param i32 i32 i32)))"#,
         )
         .unwrap();
-        let dir = std::env::temp_dir().join(format!("marram-cells-parting-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("marram-cells-deferred-free-{}", std::process::id()));
         let images = Images::open(&dir).unwrap();
         let image = images.load(images.deploy(&module, &[], &Quotas::default()).unwrap().hash).unwrap();
         let mut cells = Cells::new(CellsConfig { slots: 1, ..CellsConfig::default() }).unwrap();
@@ -116,12 +119,12 @@ mod tests {
             // The second one finds the slot though nobody has made an end of the first.
             cells.start(cell, &image, Seed([0; 32])).unwrap();
             cells.remove(cell);
-            assert!(cells.are_parting() && cells.is_empty());
+            assert!(cells.is_freeing() && cells.is_empty());
         }
-        let pieces = std::iter::from_fn(|| cells.are_parting().then(|| cells.part())).count();
-        assert_eq!(pieces, (256 << 16) / PARTING_PIECE_BYTES);
+        let pieces = std::iter::from_fn(|| cells.is_freeing().then(|| cells.free_piece())).count();
+        assert_eq!(pieces, (256 << 16) / DEFERRED_FREE_PIECE_BYTES);
         cells.start(CellId(3), &image, Seed([0; 32])).unwrap();
-        assert!(!cells.are_parting());
+        assert!(!cells.is_freeing());
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! What the admin API needs of the edge around it. Knows no HTTP.
 
 use super::access::Access;
-use crate::config::edge::Config;
+use crate::config::edge::EdgeSettings;
 use crate::coordinator::Coordinator;
 use crate::edge::AdminClient;
 use crate::keys::Key;
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// The edge, as seen by its admin API.
 #[derive(Debug)]
-pub struct Desk {
+pub struct AdminState {
     /// Asks the control.
     pub control: AdminClient,
     /// The edge's name.
@@ -43,7 +43,7 @@ pub struct Desk {
     /// Private keys that apps may be granted.
     pub keys: Vec<Key>,
     /// For what sessions bring about that nobody here asked for.
-    pub complaints: Mutex<LogLimiter>,
+    pub log_limiter: Mutex<LogLimiter>,
     /// Who may ask what.
     pub access: Access,
     /// Where the operators' token is kept that is made if none is configured.
@@ -52,10 +52,10 @@ pub struct Desk {
     pub credential: String,
 }
 
-impl Desk {
+impl AdminState {
     /// The desk of the edge that is configured so.
     #[must_use]
-    pub fn new(config: &Config, control: AdminClient, coordinator: Option<Coordinator>) -> Self {
+    pub fn new(config: &EdgeSettings, control: AdminClient, coordinator: Option<Coordinator>) -> Self {
         Self {
             control,
             edge: config.edge.name.clone(),
@@ -71,7 +71,7 @@ impl Desk {
             first: config.admin.first.clone(),
             last: config.admin.last.clone(),
             keys: config.edge.keys.clone(),
-            complaints: Mutex::new(LogLimiter::new(Instant::now())),
+            log_limiter: Mutex::new(LogLimiter::new(Instant::now())),
             access: config.admin.access.clone(),
             token_file: config.admin.state.join("admin-token"),
             credential: EdgeKey::derive(&DomainSecret::from_material(&config.edge.secret)).bearer(),

@@ -9,29 +9,29 @@ use std::time::Instant;
 use tracing::{debug, error, info, warn};
 
 /// Apps whose prints are limited on their own.
-const PRINTERS_MAX: usize = 1_024;
+const LIMITERS_MAX: usize = 1_024;
 /// Sessions whose cells were stopped last. Theirs end in the same step, or when their ends have given what a recording needs.
 const STOPPED_MAX: usize = 64;
 /// Bytes of last words.
-const WORDS_BYTES_MAX: usize = 1_024;
+const ERRORS_BYTES_MAX: usize = 1_024;
 /// What Rust's library says behind each panic, and is of no use here.
-const NO_WORDS: &str = "note: run with `RUST_BACKTRACE";
+const BACKTRACE_NOTE: &str = "note: run with `RUST_BACKTRACE";
 
 /// What is known of prints.
 #[derive(Default)]
-pub(super) struct Prints {
+pub(super) struct GuestLog {
     /// Of each app on its own: one that says much silences no other.
     limiters: BTreeMap<String, LogLimiter>,
     stopped: VecDeque<(SessionId, String)>,
 }
 
-impl Prints {
+impl GuestLog {
     /// Writes what a cell printed to the log.
     pub(super) fn write(&mut self, app: Option<&str>, session: Option<SessionId>, prints: Vec<Print>) {
         let session = session.map(tracing::field::display);
         let (now, whose) = (Instant::now(), app.unwrap_or_default());
         if !self.limiters.contains_key(whose) {
-            if self.limiters.len() >= PRINTERS_MAX {
+            if self.limiters.len() >= LIMITERS_MAX {
                 self.limiters.clear();
             }
             self.limiters.insert(whose.to_owned(), LogLimiter::new(now));
@@ -52,22 +52,22 @@ impl Prints {
     /// Remembers what the cell of a session printed in the handler in which it was stopped, whether or not it will be written.
     pub(super) fn stopped(&mut self, session: SessionId, prints: &[Print]) {
         self.stopped.retain(|(other, _)| *other != session);
-        let Some(words) = last_words(prints) else { return };
+        let Some(words) = last_errors(prints) else { return };
         self.stopped.truncate(STOPPED_MAX - 1);
         self.stopped.push_front((session, words));
     }
 
     /// What the cell of a session printed before it was stopped, if that was lately.
-    pub(super) fn last_words(&self, session: SessionId) -> Option<&str> {
+    pub(super) fn last_errors(&self, session: SessionId) -> Option<&str> {
         self.stopped.iter().find(|(other, _)| *other == session).map(|(_, words)| words.as_str())
     }
 }
 
 /// The errors among them, the last ones if there are many; nothing if there are none.
-fn last_words(prints: &[Print]) -> Option<String> {
-    let is_word = |print: &&Print| print.level == Level::Error && !print.text.starts_with(NO_WORDS);
+fn last_errors(prints: &[Print]) -> Option<String> {
+    let is_word = |print: &&Print| print.level == Level::Error && !print.text.starts_with(BACKTRACE_NOTE);
     let mut words: Vec<&str> = Vec::new();
-    let mut left = WORDS_BYTES_MAX;
+    let mut left = ERRORS_BYTES_MAX;
     for print in prints.iter().rev().filter(is_word) {
         let text = print.text.trim();
         words.push(&text[..text.floor_char_boundary(left)]);
@@ -101,24 +101,24 @@ mod tests {
             ),
         ];
         let words = "thread '<unnamed>' (1) panicked at lib.rs:1:2: out of sugar";
-        assert_eq!(last_words(&panicked).as_deref(), Some(words));
-        assert_eq!(last_words(&panicked[..1]), None);
+        assert_eq!(last_errors(&panicked).as_deref(), Some(words));
+        assert_eq!(last_errors(&panicked[..1]), None);
         let many: Vec<Print> =
             (0..999).map(|count| print(Level::Error, &format!("{count} \u{fc}"))).collect();
-        let words = last_words(&many).unwrap();
-        assert!(words.ends_with("997 \u{fc} 998 \u{fc}") && words.len() < 2 * WORDS_BYTES_MAX, "{words}");
+        let words = last_errors(&many).unwrap();
+        assert!(words.ends_with("997 \u{fc} 998 \u{fc}") && words.len() < 2 * ERRORS_BYTES_MAX, "{words}");
     }
 
     #[test]
     fn those_who_were_stopped_lately_are_remembered_and_no_others() {
-        let mut prints = Prints::default();
+        let mut guest_log = GuestLog::default();
         let session = |of: usize| SessionId([u8::try_from(of).unwrap(); 16]);
         for of in 0..=STOPPED_MAX {
-            prints.stopped(session(of), &[print(Level::Error, &of.to_string())]);
+            guest_log.stopped(session(of), &[print(Level::Error, &of.to_string())]);
         }
-        assert_eq!((prints.last_words(session(0)), prints.last_words(session(1))), (None, Some("1")));
+        assert_eq!((guest_log.last_errors(session(0)), guest_log.last_errors(session(1))), (None, Some("1")));
         // Stopped again, and without a word.
-        prints.stopped(session(1), &[]);
-        assert_eq!(prints.last_words(session(1)), None);
+        guest_log.stopped(session(1), &[]);
+        assert_eq!(guest_log.last_errors(session(1)), None);
     }
 }

@@ -7,7 +7,7 @@ use marram_session::cell::{CellId, Seed};
 use std::sync::Arc;
 
 /// What a cell is to begin with.
-pub(super) enum Beginning {
+pub(super) enum StartSource {
     /// The image alone.
     Seed(Seed),
     /// A part of the memory that checkpoints on it leave, while the rest is on its way.
@@ -25,7 +25,7 @@ pub(super) enum Expected {
     Rest,
 }
 
-impl Beginning {
+impl StartSource {
     /// Whether it may take longer than to look at the clock.
     pub(super) fn is_large(&self) -> bool {
         !matches!(self, Self::Seed(_))
@@ -41,19 +41,19 @@ impl Beginning {
 }
 
 /// Begins a cell, or goes on with one. The answer; nothing before all of the beginning is here.
-pub(super) fn bring_to_life(
+pub(super) fn start_cell(
     cells: &mut Cells,
     cell: CellId,
     image: &Arc<Image>,
-    beginning: Beginning,
+    source: StartSource,
     expected: &mut Expected,
 ) -> Option<ShardInput> {
-    let restored = match beginning {
-        Beginning::Seed(seed) => {
+    let restored = match source {
+        StartSource::Seed(seed) => {
             let result = cells.start(cell, image, seed).map_err(|error| unstartable(&error));
             return Some(ShardInput::Started { cell, result });
         }
-        Beginning::Part(fillings) => {
+        StartSource::Part(fillings) => {
             let before = std::mem::replace(expected, Expected::Rest);
             let begun = if before == Expected::Nothing { cells.begin(cell, image) } else { Ok(()) };
             let mut fillings = fillings.iter();
@@ -62,7 +62,7 @@ pub(super) fn bring_to_life(
                 Err(error) => Err(error),
             }
         }
-        Beginning::Checkpoints(restored) => {
+        StartSource::Checkpoints(restored) => {
             let Restored { header, decoded } = *restored;
             let restore = if *expected == Expected::Rest { Cells::complete } else { Cells::restore };
             restore(cells, cell, image, &decoded).map(|()| header)
