@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use marram_sandbox::{Decoded, Reading};
+use marram_sandbox::{CheckpointReader, Decoded};
 
 /// `MRCK`, version 1, length, the first half of BLAKE3.
 fn envelope(body: &[u8]) -> Vec<u8> {
@@ -21,7 +21,7 @@ fn chain_of(stage: &[u8]) -> Vec<u8> {
 
 /// Whether they are sound when they are read as they arrive, in pieces of this size, and what is there is taken at once.
 fn arrive(chain: &[Vec<u8>], piece: usize) -> bool {
-    let mut reading = Reading::opened();
+    let mut reading = CheckpointReader::opened();
     for checkpoint in chain {
         for bytes in checkpoint.chunks(piece) {
             if reading.push(Bytes::copy_from_slice(bytes)).is_err() {

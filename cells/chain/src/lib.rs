@@ -15,7 +15,7 @@ impl ChainCell {
     /// Events of ports that the chain does not know are none of its inputs.
     fn input<'a>(&mut self, context: &mut Context, port: Port, event: impl FnOnce(Peer) -> Event<'a>) {
         if let Some(peer) = Peer::from_port(port.0) {
-            self.chain.input(event(peer), &mut Door(context));
+            self.chain.input(event(peer), &mut HostContext(context));
         }
     }
 }
@@ -30,11 +30,11 @@ impl Cell for ChainCell {
     }
 
     fn timer(&mut self, context: &mut Context, token: u64) {
-        self.chain.input(Event::Timer(token), &mut Door(context));
+        self.chain.input(Event::Timer(token), &mut HostContext(context));
     }
 
     fn task(&mut self, context: &mut Context, token: u64) {
-        self.chain.input(Event::Task(token), &mut Door(context));
+        self.chain.input(Event::Task(token), &mut HostContext(context));
     }
 
     fn closed(&mut self, context: &mut Context, port: Port) {
@@ -45,9 +45,9 @@ impl Cell for ChainCell {
 cell!(ChainCell);
 
 /// The chain's host is the cell's context.
-struct Door<'a>(&'a mut Context);
+struct HostContext<'a>(&'a mut Context);
 
-impl Host for Door<'_> {
+impl Host for HostContext<'_> {
     fn now(&mut self) -> i64 {
         self.0.now().nanoseconds
     }

@@ -4,7 +4,7 @@
 mod support;
 
 use marram::admin::client::{ApiClient, ClientError};
-use marram::harness::{Lab, Layout};
+use marram::harness::{Layout, TestCluster};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -32,8 +32,8 @@ fn get(address: SocketAddr, path: &str) -> String {
 }
 
 /// The header that shows the token that the first edge made for itself.
-fn own_token(lab: &Lab) -> String {
-    let path = lab.place.path().join(lab.edges[0].directory()).join("state/admin-token");
+fn own_token(cluster: &TestCluster) -> String {
+    let path = cluster.directory.path().join(cluster.edges[0].directory()).join("state/admin-token");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     format!("Authorization: Bearer {}", std::fs::read_to_string(path).unwrap().trim())
 }
@@ -46,9 +46,9 @@ fn assert_status(answer: &str, status: u16) {
 
 #[test]
 fn answers_are_prometheus_text_or_json_with_a_fix() {
-    let mut lab = support::lab("admin", 1, 1);
-    lab.start_edges("").unwrap();
-    let (admin, token) = (lab.edges[0].admin(), own_token(&lab));
+    let mut cluster = support::cluster("admin", 1, 1);
+    cluster.start_edges("").unwrap();
+    let (admin, token) = (cluster.edges[0].admin(), own_token(&cluster));
     let json = "Content-Type: application/json";
     let shown = |request: &str| ask(admin, request, &[&token, json]);
     let metrics = shown("GET /metrics");
@@ -73,10 +73,10 @@ fn answers_are_prometheus_text_or_json_with_a_fix() {
 /// rebinding), with a body that needs no preflight; with the token, should the page ever come by it.
 #[test]
 fn a_web_page_controls_nothing() {
-    let mut lab = support::lab("admin-page", 1, 1);
-    lab.start_edges("").unwrap();
-    let (admin, token) = (lab.edges[0].admin(), own_token(&lab));
-    let start = lab.journal.end();
+    let mut cluster = support::cluster("admin-page", 1, 1);
+    cluster.start_edges("").unwrap();
+    let (admin, token) = (cluster.edges[0].admin(), own_token(&cluster));
+    let start = cluster.logs.end();
     let (plain, json) = ("Content-Type: text/plain", "Content-Type: application/json");
     let session = format!("/v1/sessions/{}/record", "0".repeat(32));
     let changes = ["POST /v1/drain", "POST /v1/apps", "PUT /v1/routes", &format!("POST {session}")];
@@ -100,20 +100,21 @@ fn a_web_page_controls_nothing() {
         assert_status(&ask(admin, request, &[json]), 401);
     }
     // Nothing was done, and an operator still can.
-    let stops = |event: &marram::harness::Event| event.text("message").starts_with("stopping");
-    assert_eq!(lab.journal.count(start, stops), 0, "{}", lab.journal.tail(20));
+    let stops = |event: &marram::harness::LogEvent| event.text("message").starts_with("stopping");
+    assert_eq!(cluster.logs.count(start, stops), 0, "{}", cluster.logs.tail(20));
     assert_status(&ask(admin, "POST /v1/drain", &[&token, json]), 200);
     assert!(
-        lab.journal.wait(start, Duration::from_secs(60), |event| event.name() == "process_ended").is_some()
+        cluster.logs.wait(start, Duration::from_secs(60), |event| event.name() == "process_ended").is_some()
     );
 }
 
 #[test]
 fn commands_find_the_token_of_an_edge_and_each_edge_has_its_own() {
-    let mut lab = support::lab("admin-found", 2, 1);
-    lab.start_edges("").unwrap();
-    let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
-    let localhost = format!("--edge=localhost:{}", lab.edges[0].admin().port());
+    let mut cluster = support::cluster("admin-found", 2, 1);
+    cluster.start_edges("").unwrap();
+    let urls: Vec<String> =
+        cluster.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
+    let localhost = format!("--edge=localhost:{}", cluster.edges[0].admin().port());
     let ps = |arguments: &[&String], home: Option<&str>| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
         command.arg("ps").args(arguments);
@@ -129,15 +130,21 @@ fn commands_find_the_token_of_an_edge_and_each_edge_has_its_own() {
     };
     assert_eq!(ps(&[&urls[0], &urls[1], &localhost], None).0, Some(0));
     let tokens = [0, 1].map(|edge| {
-        lab.place.path().join(lab.edges[edge].directory()).join("state/admin-token").display().to_string()
+        cluster
+            .directory
+            .path()
+            .join(cluster.edges[edge].directory())
+            .join("state/admin-token")
+            .display()
+            .to_string()
     });
     let show = |edge: usize| format!("--token-file={}", tokens[edge]);
     assert_eq!(ps(&[&urls[0], &show(0)], Some("/nonexistent")).0, Some(0));
     let (code, said) = ps(&[&urls[0], &show(1)], None);
     assert!(code == Some(3) && said.contains("the admin token is wrong"), "{code:?} {said}");
     // An edge that is killed takes its token with it: what listens there now is shown nothing.
-    let admin = lab.edges[0].admin();
-    lab.edges[0].kill();
+    let admin = cluster.edges[0].admin();
+    cluster.edges[0].kill();
     let impostor = std::net::TcpListener::bind(admin).unwrap();
     let heard = std::thread::spawn(move || {
         let (mut stream, _) = impostor.accept().unwrap();
@@ -156,17 +163,17 @@ fn commands_find_the_token_of_an_edge_and_each_edge_has_its_own() {
 
 #[test]
 fn prometheus_has_a_token_of_its_own_or_needs_none() {
-    let mut lab = guarded("admin-metrics", |layout| {
+    let mut cluster = guarded("admin-metrics", |layout| {
         layout.admin = "token_file = \"../admin-token\"\nmetrics_token_file = \"../metrics-token\"\n".into();
     });
-    lab.place.write("metrics-token", "a token for figures only").unwrap();
-    lab.start_edges("").unwrap();
-    let admin = lab.edges[0].admin();
+    cluster.directory.write("metrics-token", "a token for figures only").unwrap();
+    cluster.start_edges("").unwrap();
+    let admin = cluster.edges[0].admin();
     let token = "Authorization: Bearer a token for figures only";
     assert_status(&ask(admin, "GET /metrics", &[token]), 200);
     assert_status(&ask(admin, "GET /v1/apps", &[token]), 403);
     assert_status(&get(admin, "/metrics"), 401);
-    let mut open = support::lab_with("admin-open", |layout| layout.admin = "metrics = \"open\"\n".into());
+    let mut open = support::cluster_with("admin-open", |layout| layout.admin = "metrics = \"open\"\n".into());
     open.start_edges("").unwrap();
     let admin = open.edges[0].admin();
     assert_status(&get(admin, "/metrics"), 200);
@@ -176,10 +183,10 @@ fn prometheus_has_a_token_of_its_own_or_needs_none() {
 /// What the edge says of an image of its cache that was changed, or that another edge compiled.
 #[test]
 fn native_code_that_does_not_authenticate_is_compiled_again_and_said() {
-    let mut lab = support::lab("admin-image", 2, 1);
-    lab.start_edges("").unwrap();
+    let mut cluster = support::cluster("admin-image", 2, 1);
+    cluster.start_edges("").unwrap();
     let images = [0, 1].map(|edge| {
-        let images = lab.place.path().join(lab.edges[edge].directory()).join("state/images");
+        let images = cluster.directory.path().join(cluster.edges[edge].directory()).join("state/images");
         assert_eq!(std::fs::metadata(&images).unwrap().permissions().mode() & 0o777, 0o700);
         let is_image = |path: &std::path::PathBuf| path.extension().is_some_and(|kind| kind == "image");
         let mut files = std::fs::read_dir(images).unwrap().map(|entry| entry.unwrap().path());
@@ -188,22 +195,26 @@ fn native_code_that_does_not_authenticate_is_compiled_again_and_said() {
     let mut flipped = std::fs::read(&images[0]).unwrap();
     *flipped.last_mut().unwrap() ^= 1;
     let planted = std::fs::read(&images[1]).unwrap();
-    let manifest = lab.place.path().join("apps/forward/marram.toml");
+    let manifest = cluster.directory.path().join("apps/forward/marram.toml");
     assert!(manifest.is_file(), "{}", manifest.display());
     for bytes in [flipped, planted] {
         std::fs::write(&images[0], &bytes).unwrap();
-        let start = lab.journal.end();
+        let start = cluster.logs.end();
         let output = Command::new(env!("CARGO_BIN_EXE_marram"))
             .arg("deploy")
             .arg(&manifest)
-            .arg(format!("--edge=http://{}", lab.edges[0].admin()))
+            .arg(format!("--edge=http://{}", cluster.edges[0].admin()))
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        let says = |event: &marram::harness::Event| {
+        let says = |event: &marram::harness::LogEvent| {
             event.text("level") == "WARN" && event.text("message").contains("does not authenticate")
         };
-        assert!(lab.journal.wait(start, Duration::from_secs(60), says).is_some(), "{}", lab.journal.tail(20));
+        assert!(
+            cluster.logs.wait(start, Duration::from_secs(60), says).is_some(),
+            "{}",
+            cluster.logs.tail(20)
+        );
         assert_ne!(std::fs::read(&images[0]).unwrap(), bytes);
     }
 }
@@ -211,17 +222,17 @@ fn native_code_that_does_not_authenticate_is_compiled_again_and_said() {
 /// A production edge has no field that makes it err.
 #[test]
 fn no_configuration_and_no_environment_sabotages_an_edge() {
-    let mut lab = support::lab("admin-sabotage", 1, 1);
-    assert!(lab.start_edges("sabotage = 1").is_err());
-    let errors = lab.place.path().join(format!("{}.stderr", lab.edges[0].directory()));
+    let mut cluster = support::cluster("admin-sabotage", 1, 1);
+    assert!(cluster.start_edges("sabotage = 1").is_err());
+    let errors = cluster.directory.path().join(format!("{}.stderr", cluster.edges[0].directory()));
     let error = std::fs::read_to_string(errors).unwrap();
     assert!(error.contains("unknown field `sabotage`"), "{error}");
-    let place = lab.place.path().join(lab.edges[0].directory());
+    let place = cluster.directory.path().join(cluster.edges[0].directory());
     std::fs::write(
         place.join("plain.toml"),
         format!(
             "state = \"s\"\nlisten = [\"127.0.0.1:1\"]\nsecret_file = {:?}\n",
-            lab.place.path().join("secret")
+            cluster.directory.path().join("secret")
         ),
     )
     .unwrap();
@@ -235,17 +246,18 @@ fn no_configuration_and_no_environment_sabotages_an_edge() {
 }
 
 /// A run whose admin API asks for a token, which is `admin-token` in its directory.
-fn guarded(purpose: &'static str, change: impl FnOnce(&mut Layout)) -> Lab {
-    let lab = support::lab_with(purpose, change);
-    lab.place.write("admin-token", "an admin token of some length").unwrap();
-    lab
+fn guarded(purpose: &'static str, change: impl FnOnce(&mut Layout)) -> TestCluster {
+    let cluster = support::cluster_with(purpose, change);
+    cluster.directory.write("admin-token", "an admin token of some length").unwrap();
+    cluster
 }
 
 #[test]
 fn a_token_that_is_configured_must_be_shown() {
-    let mut lab = guarded("admin-token", |layout| layout.admin = "token_file = \"../admin-token\"\n".into());
-    lab.start_edges("").unwrap();
-    let admin = lab.edges[0].admin();
+    let mut cluster =
+        guarded("admin-token", |layout| layout.admin = "token_file = \"../admin-token\"\n".into());
+    cluster.start_edges("").unwrap();
+    let admin = cluster.edges[0].admin();
     assert!(get(admin, "/healthz").starts_with("HTTP/1.1 200"), "load balancers have no token");
     let unnamed = raw(admin, "GET /healthz HTTP/1.0\r\n\r\n");
     assert!(unnamed.starts_with("HTTP/1.0 200"), "some name no host: {unnamed}");
@@ -262,20 +274,20 @@ fn a_token_that_is_configured_must_be_shown() {
 
 #[test]
 fn an_edge_fetches_what_its_peers_have() {
-    let mut first = support::lab("admin-peer", 1, 1);
+    let mut first = support::cluster("admin-peer", 1, 1);
     first.start_edges("").unwrap();
     let peer = first.edges[0].admin();
     let layout =
         support::layout("admin-new", |layout| layout.admin = format!("peers = [\"http://{peer}\"]\n"));
-    let mut second = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
+    let mut second = TestCluster::new(layout, |_| Ok(Vec::new())).unwrap();
     support::same_domain(&second, &first);
-    let start = second.journal.end();
+    let start = second.logs.end();
     second.start_edges("").unwrap();
     let deployed =
-        |event: &marram::harness::Event| event.name() == "deployed" && event.text("app") == "forward";
-    second.journal.wait(start, Duration::from_secs(60), deployed).expect("it is fetched");
-    let image = |lab: &Lab| {
-        let list = lab.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/apps").unwrap();
+        |event: &marram::harness::LogEvent| event.name() == "deployed" && event.text("app") == "forward";
+    second.logs.wait(start, Duration::from_secs(60), deployed).expect("it is fetched");
+    let image = |cluster: &TestCluster| {
+        let list = cluster.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/apps").unwrap();
         list["apps"][0]["image"].as_str().unwrap().to_owned()
     };
     assert_eq!(image(&first), image(&second));
@@ -284,15 +296,15 @@ fn an_edge_fetches_what_its_peers_have() {
 /// An edge gives its apps to edges of its own domain, whatever token their operators have, and to no other.
 #[test]
 fn an_edge_of_another_domain_is_given_no_app() {
-    let mut first = support::lab("admin-own", 1, 1);
+    let mut first = support::cluster("admin-own", 1, 1);
     first.start_edges("").unwrap();
     let peer = first.edges[0].admin();
     let layout =
         support::layout("admin-other", |layout| layout.admin = format!("peers = [\"http://{peer}\"]\n"));
-    let mut second = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
+    let mut second = TestCluster::new(layout, |_| Ok(Vec::new())).unwrap();
     second.start_edges("").unwrap();
     let refused =
-        |event: &marram::harness::Event| event.text("message").contains("apps could not be fetched");
-    let refused = second.journal.wait(0, Duration::from_secs(60), refused).expect("it says so").1;
+        |event: &marram::harness::LogEvent| event.text("message").contains("apps could not be fetched");
+    let refused = second.logs.wait(0, Duration::from_secs(60), refused).expect("it says so").1;
     assert!(refused.text("message").contains("`secret_file`"), "{}", refused.fields);
 }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Place, Process, free_address};
+use marram::harness::{LogEvent, TempDir, TestCluster, TestProcess, free_address};
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_marram");
 
 /// Writes a signer's certificate, `NAME.ca`, and one that it signed for loopback with its key, `NAME.pem` and `NAME.key`.
-fn certificates(place: &Place, name: &str) {
+fn certificates(place: &TempDir, name: &str) {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -27,9 +27,10 @@ fn certificates(place: &Place, name: &str) {
 }
 
 /// Fields of a table: certificate, key, and the signer's certificate where others of the table are believed by it.
-fn fields(lab: &Lab, name: &str, believes: bool) -> String {
-    let path =
-        |kind: &str| format!("{:?}", lab.place.path().join(format!("{name}.{kind}")).display().to_string());
+fn fields(cluster: &TestCluster, name: &str, believes: bool) -> String {
+    let path = |kind: &str| {
+        format!("{:?}", cluster.directory.path().join(format!("{name}.{kind}")).display().to_string())
+    };
     let ca = if believes { format!(", ca = {}", path("ca")) } else { String::new() };
     format!("certificate = {}, key = {}{ca}", path("pem"), path("key"))
 }
@@ -39,21 +40,21 @@ fn marram(arguments: &[&str]) -> Output {
 }
 
 /// Waits until somebody says all of these words in one line.
-fn said(lab: &Lab, start: usize, words: &[&str]) -> Event {
-    let says = |event: &Event| words.iter().all(|word| event.fields.to_string().contains(word));
-    let found = lab.journal.wait(start, PATIENCE, says);
-    found.unwrap_or_else(|| panic!("nobody says {words:?}:\n{}", lab.journal.tail(30))).1
+fn said(cluster: &TestCluster, start: usize, words: &[&str]) -> LogEvent {
+    let says = |event: &LogEvent| words.iter().all(|word| event.fields.to_string().contains(word));
+    let found = cluster.logs.wait(start, PATIENCE, says);
+    found.unwrap_or_else(|| panic!("nobody says {words:?}:\n{}", cluster.logs.tail(30))).1
 }
 
 /// Edges without apps, whose admin API is encrypted.
-fn edges(purpose: &'static str, count: usize) -> Lab {
+fn edges(purpose: &'static str, count: usize) -> TestCluster {
     let layout = support::layout(purpose, |layout| {
         layout.edges = count;
         layout.admin = "certificate = \"../a.pem\"\nkey = \"../a.key\"\nca = \"../a.ca\"\n".into();
     });
-    let lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
-    ["a", "b"].into_iter().for_each(|name| certificates(&lab.place, name));
-    lab
+    let cluster = TestCluster::new(layout, |_| Ok(Vec::new())).unwrap();
+    ["a", "b"].into_iter().for_each(|name| certificates(&cluster.directory, name));
+    cluster
 }
 
 fn url(address: SocketAddr) -> String {
@@ -62,9 +63,9 @@ fn url(address: SocketAddr) -> String {
 
 #[test]
 fn commands_believe_an_edge_by_its_signer_or_by_its_own_certificate() {
-    let mut lab = edges("tls-admin", 1);
-    lab.start_edges("").unwrap();
-    let (admin, place) = (lab.edges[0].admin(), lab.place.path().display().to_string());
+    let mut cluster = edges("tls-admin", 1);
+    cluster.start_edges("").unwrap();
+    let (admin, place) = (cluster.edges[0].admin(), cluster.directory.path().display().to_string());
     let ca = |file: &str| format!("--ca={place}/{file}");
     for believed in ["a.ca", "a.pem"] {
         let output = marram(&["apps", &url(admin), &ca(believed)]);
@@ -88,38 +89,41 @@ fn commands_believe_an_edge_by_its_signer_or_by_its_own_certificate() {
 
 #[test]
 fn edges_find_one_another_and_fetch_images_over_tls_alone() {
-    let mut lab = edges("tls-domain", 3);
+    let mut cluster = edges("tls-domain", 3);
     let store = free_address().unwrap();
-    let token = lab.place.path().join("token").display().to_string();
+    let token = cluster.directory.path().join("token").display().to_string();
     let table = |rest: &str, fields: &str| {
         format!("coordinator = {{ {rest}, token_file = {token:?}, lease = \"5s\", {fields} }}")
     };
-    let (own, others) = (fields(&lab, "a", false), fields(&lab, "a", true));
-    lab.start_edge(0, &table(&format!("serve = \"{store}\""), &own)).unwrap();
-    lab.start_edge(1, &table(&format!("urls = [\"https://{store}\"]"), &others)).unwrap();
-    said(&lab, 0, &["registered at the coordinator", "B-1"]);
+    let (own, others) = (fields(&cluster, "a", false), fields(&cluster, "a", true));
+    cluster.start_edge(0, &table(&format!("serve = \"{store}\""), &own)).unwrap();
+    cluster.start_edge(1, &table(&format!("urls = [\"https://{store}\"]"), &others)).unwrap();
+    said(&cluster, 0, &["registered at the coordinator", "B-1"]);
     // One that believes another signer finds no store, and says why.
-    let start = lab.journal.end();
-    lab.start_edge(2, &table(&format!("urls = [\"https://{store}\"]"), &fields(&lab, "b", true))).unwrap();
-    said(&lab, start, &["the coordinator is away", "is not believed"]);
-    lab.edges[2].kill();
+    let start = cluster.logs.end();
+    cluster
+        .start_edge(2, &table(&format!("urls = [\"https://{store}\"]"), &fields(&cluster, "b", true)))
+        .unwrap();
+    said(&cluster, start, &["the coordinator is away", "is not believed"]);
+    cluster.edges[2].kill();
     let rest = "[quotas]\nscratch = \"1MiB\"\n";
-    let manifest = support::cells().manifest(&lab.place, "count", "counter", rest).unwrap();
-    let ca = format!("--ca={}", lab.place.path().join("a.ca").display());
+    let manifest = support::cells().manifest(&cluster.directory, "count", "counter", rest).unwrap();
+    let ca = format!("--ca={}", cluster.directory.path().join("a.ca").display());
     let deploy = |edge: usize| {
-        let output = marram(&["deploy", manifest.to_str().unwrap(), &url(lab.edges[edge].admin()), &ca]);
+        let output = marram(&["deploy", manifest.to_str().unwrap(), &url(cluster.edges[edge].admin()), &ca]);
         assert!(output.status.success(), "{output:?}");
     };
     deploy(0);
     let image = {
-        let output = marram(&["apps", &url(lab.edges[0].admin()), &ca, "--json"]);
+        let output = marram(&["apps", &url(cluster.edges[0].admin()), &ca, "--json"]);
         let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         listed[0]["apps"][0]["image"].as_str().unwrap().to_owned()
     };
     // The other edge reads it out of the first one's answers, where the coordinator says that it is.
     let client =
-        marram::admin::client::ApiClient::new(&format!("https://{}", lab.edges[0].admin()), None).unwrap();
-    let client = client.believing(&std::fs::read(lab.place.path().join("a.ca")).unwrap()).unwrap();
+        marram::admin::client::ApiClient::new(&format!("https://{}", cluster.edges[0].admin()), None)
+            .unwrap();
+    let client = client.believing(&std::fs::read(cluster.directory.path().join("a.ca")).unwrap()).unwrap();
     let known = client.json(hyper::Method::GET, "/v1/coordinator").unwrap();
     assert!(
         known["edges"]
@@ -128,9 +132,9 @@ fn edges_find_one_another_and_fetch_images_over_tls_alone() {
             .iter()
             .all(|edge| { edge["admin"].as_str().is_some_and(|admin| admin.starts_with("https://")) })
     );
-    let edges = lab.edge_addresses();
+    let edges = cluster.edge_addresses();
     let agents = [edges[0], edges[1]];
-    let address = lab.start_client_agent(&agents, &["count"]).unwrap()[0].address;
+    let address = cluster.start_client_agent(&agents, &["count"]).unwrap()[0].address;
     let mut client = std::net::TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut count = |expected: &str| {
@@ -141,32 +145,32 @@ fn edges_find_one_another_and_fetch_images_over_tls_alone() {
         assert_eq!(line.split(' ').next(), Some(expected));
     };
     count("count=1");
-    let start = lab.journal.end();
-    let drained = marram(&["drain", &url(lab.edges[0].admin()), &ca]);
+    let start = cluster.logs.end();
+    let drained = marram(&["drain", &url(cluster.edges[0].admin()), &ca]);
     assert!(drained.status.success(), "{drained:?}");
-    said(&lab, start, &["is fetched", &image]);
+    said(&cluster, start, &["is fetched", &image]);
     count("count=2");
 }
 
 #[test]
 fn a_recorder_answers_its_operators_over_tls() {
-    let mut lab = edges("tls-recorder", 1);
-    lab.start_edges("").unwrap();
+    let mut cluster = edges("tls-recorder", 1);
+    cluster.start_edges("").unwrap();
     let admin = free_address().unwrap();
     let text = format!(
         "edges = [\"{}\"]\nsecret_file = \"secret\"\n[security]\ntoken_file = \"token\"\n[log]\nformat = \"json\"\n\
          [admin]\nlisten = \"{admin}\"\ncertificate = \"b.pem\"\nkey = \"b.key\"\n",
-        lab.edges[0].address()
+        cluster.edges[0].address()
     );
-    let config = lab.place.write("recorder.toml", text).unwrap();
+    let config = cluster.directory.write("recorder.toml", text).unwrap();
     let mut command = Command::new(PROGRAM);
     command.arg("recorder").arg("--config").arg(config);
-    let errors = lab.place.path().join("recorder.stderr");
-    let start = lab.journal.end();
-    let recorder = Process::start("recorder", &mut command, &lab.journal, &errors).unwrap();
-    let listens = |event: &Event| event.text("message") == "listening for operators";
-    recorder.wait_ready(&lab.journal, start, PATIENCE, listens).unwrap();
-    let ca = format!("--ca={}", lab.place.path().join("b.ca").display());
+    let errors = cluster.directory.path().join("recorder.stderr");
+    let start = cluster.logs.end();
+    let recorder = TestProcess::start("recorder", &mut command, &cluster.logs, &errors).unwrap();
+    let listens = |event: &LogEvent| event.text("message") == "listening for operators";
+    recorder.wait_ready(&cluster.logs, start, PATIENCE, listens).unwrap();
+    let ca = format!("--ca={}", cluster.directory.path().join("b.ca").display());
     let output = marram(&["ps", &url(admin), &ca]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
@@ -174,13 +178,13 @@ fn a_recorder_answers_its_operators_over_tls() {
 /// With a certificate of the edge's demanded, as etcd's own members demand it.
 #[test]
 fn etcd_is_asked_over_tls_with_a_certificate() {
-    let mut lab = edges("tls-etcd", 1);
+    let mut cluster = edges("tls-etcd", 1);
     let program = ["/usr/bin/etcd", "/usr/local/bin/etcd"]
         .into_iter()
         .find(|path| std::path::Path::new(path).is_file());
     let program = program.expect("`cargo xtask setup` installs etcd");
     let (client, peer, place) =
-        (free_address().unwrap(), free_address().unwrap(), lab.place.path().to_owned());
+        (free_address().unwrap(), free_address().unwrap(), cluster.directory.path().to_owned());
     let file = |name: &str| place.join(name).display().to_string();
     let mut command = Command::new(program);
     command
@@ -193,18 +197,18 @@ fn etcd_is_asked_over_tls_with_a_certificate() {
         .args(["--cert-file", &file("a.pem"), "--key-file", &file("a.key")])
         .args(["--client-cert-auth", "--trusted-ca-file", &file("a.ca")])
         .args(["--logger", "zap", "--log-outputs", "stdout"]);
-    let start = lab.journal.end();
-    let etcd = Process::start("etcd", &mut command, &lab.journal, &place.join("etcd.stderr")).unwrap();
-    etcd.wait_ready(&lab.journal, start, PATIENCE, |event| {
+    let start = cluster.logs.end();
+    let etcd = TestProcess::start("etcd", &mut command, &cluster.logs, &place.join("etcd.stderr")).unwrap();
+    etcd.wait_ready(&cluster.logs, start, PATIENCE, |event| {
         event.text("msg").contains("serving client traffic")
     })
     .unwrap();
     let url = format!("coordinator = {{ urls = [\"https://{client}\"], lease = \"5s\"");
-    lab.start_edge(0, &format!("{url}, {} }}", fields(&lab, "a", true))).unwrap();
-    said(&lab, 0, &["registered at the coordinator", "A-1"]);
+    cluster.start_edge(0, &format!("{url}, {} }}", fields(&cluster, "a", true))).unwrap();
+    said(&cluster, 0, &["registered at the coordinator", "A-1"]);
     // Without a certificate of its own it is not let in, and says so.
-    let ca = lab.place.path().join("a.ca").display().to_string();
-    let start = lab.journal.end();
-    lab.start_edge(0, &format!("{url}, ca = {ca:?} }}")).unwrap();
-    said(&lab, start, &["the coordinator is away"]);
+    let ca = cluster.directory.path().join("a.ca").display().to_string();
+    let start = cluster.logs.end();
+    cluster.start_edge(0, &format!("{url}, ca = {ca:?} }}")).unwrap();
+    said(&cluster, start, &["the coordinator is away"]);
 }

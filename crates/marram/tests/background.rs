@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::Lab;
+use marram::harness::TestCluster;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -56,15 +56,15 @@ fn clip() -> Vec<u8> {
 fn watch(purpose: &'static str, clip: &[u8], dies: bool) -> Vec<u8> {
     let layout = support::layout(purpose, |layout| layout.edges = 2);
     let manifest = "server = \"peer\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"96MiB\"\n";
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         Ok(vec![support::cells().manifest(place, "background", "background", manifest)?])
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
     let (viewer, progress, taken) = viewer();
-    lab.start_server_agent(&edges, &[("peer", viewer)]).unwrap();
-    let address = lab.start_client_agent(&edges, &["background"]).unwrap()[0].address;
+    cluster.start_server_agent(&edges, &[("peer", viewer)]).unwrap();
+    let address = cluster.start_client_agent(&edges, &["background"]).unwrap()[0].address;
     let mut camera = TcpStream::connect(address).unwrap();
     camera.set_read_timeout(Some(PATIENCE)).unwrap();
     let header = clip.iter().position(|byte| *byte == b'\n').unwrap() + 1;
@@ -75,10 +75,10 @@ fn watch(purpose: &'static str, clip: &[u8], dies: bool) -> Vec<u8> {
     let known = (LEARNED + 3) * WIDTH * HEIGHT;
     while progress.recv_timeout(PATIENCE).unwrap() < known {}
     if dies {
-        let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-        lab.edges[owner].kill();
+        let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+        cluster.edges[owner].kill();
         camera.write_all(after).unwrap();
-        lab.wait_for_owner(start).unwrap();
+        cluster.wait_for_owner(start).unwrap();
     } else {
         camera.write_all(after).unwrap();
     }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::Lab;
+use marram::harness::TestCluster;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn cells_in_c_outlive_their_edges() {
         return;
     }
     let layout = support::layout("c-cell", |layout| layout.edges = 4);
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         let cells = support::cells();
         Ok(vec![
             cells.manifest(place, "counter", "c/counter", "[keep]\nrecovery_target = \"50us\"\n")?,
@@ -25,9 +25,9 @@ fn cells_in_c_outlive_their_edges() {
         ])
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
-    let listens = lab.start_client_agent(&edges, &["counter", "shout"]).unwrap();
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    let listens = cluster.start_client_agent(&edges, &["counter", "shout"]).unwrap();
     let connect = |address| {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -44,9 +44,9 @@ fn cells_in_c_outlive_their_edges() {
         // More memory than a page, so that there is something to keep.
         assert!(ask(&mut counter, "frm").starts_with(&format!("count={n} float=")));
         if n % 10 == 0 {
-            let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-            lab.edges[owner].kill();
-            lab.wait_for_owner(start).unwrap();
+            let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+            cluster.edges[owner].kill();
+            cluster.wait_for_owner(start).unwrap();
         }
     }
     assert!(ask(&mut counter, "m").ends_with("kept=31"));

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Edge, Event, Lab, Side};
+use marram::harness::{AgentSide, LogEvent, TestCluster, TestEdge};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,19 +15,19 @@ use support::origin::{Origin, Thing};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A lab whose edges run `reader`, which has this origin.
-fn lab(purpose: &'static str, edges: usize, origin: &Origin, rest: &str) -> Lab {
+fn cluster(purpose: &'static str, edges: usize, origin: &Origin, rest: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| layout.edges = edges);
     let origin = format!("[cache]\norigin = \"http://{}/objects\"\n", origin.address);
     let manifest = format!("protect = \"endpoints\"\n{origin}{rest}");
     let manifest = |place: &_| Ok(vec![support::cells().manifest(place, "reader", "reader", &manifest)?]);
-    let mut lab = Lab::new(layout, manifest).unwrap();
-    lab.start_edges("").unwrap();
-    lab
+    let mut cluster = TestCluster::new(layout, manifest).unwrap();
+    cluster.start_edges("").unwrap();
+    cluster
 }
 
-fn connect(lab: &mut Lab) -> SocketAddr {
-    let edges = lab.edge_addresses();
-    lab.start_client_agent(&edges, &["reader"]).unwrap()[0].address
+fn connect(cluster: &mut TestCluster) -> SocketAddr {
+    let edges = cluster.edge_addresses();
+    cluster.start_client_agent(&edges, &["reader"]).unwrap()[0].address
 }
 
 /// A client, and what its cell must have read so far.
@@ -81,7 +81,7 @@ impl Client {
 }
 
 /// A counter of `/metrics`.
-fn metric(edge: &Edge, name: &str) -> u64 {
+fn metric(edge: &TestEdge, name: &str) -> u64 {
     let text = edge.client().unwrap().call(hyper::Method::GET, "/metrics", bytes::Bytes::new()).unwrap();
     let text = String::from_utf8(text.to_vec()).unwrap();
     let name = format!("marram_{name}{{");
@@ -100,11 +100,11 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// Waits until the edge complains of an object with these words.
-fn complained(lab: &Lab, key: &str, words: &str) {
-    let found = lab
-        .journal
-        .wait(0, PATIENCE, |event: &Event| event.text("key") == key && event.text("message").contains(words));
-    found.unwrap_or_else(|| panic!("nothing of {words:?} about {key}:\n{}", lab.journal.tail(30)));
+fn complained(cluster: &TestCluster, key: &str, words: &str) {
+    let found = cluster.logs.wait(0, PATIENCE, |event: &LogEvent| {
+        event.text("key") == key && event.text("message").contains(words)
+    });
+    found.unwrap_or_else(|| panic!("nothing of {words:?} about {key}:\n{}", cluster.logs.tail(30)));
 }
 
 fn run(arguments: &[&str]) -> Output {
@@ -112,11 +112,11 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 /// Records the session: a replay, which has no cache, must end in the same state.
-fn record(lab: &Lab, owner: usize, name: &str) {
-    let sessions = lab.edges[owner].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
+fn record(cluster: &TestCluster, owner: usize, name: &str) {
+    let sessions = cluster.edges[owner].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
     let session = sessions["sessions"][0]["session"].as_str().unwrap().to_owned();
-    let edge = format!("http://{}", lab.edges[owner].admin());
-    let file = lab.place.path().join(name).to_str().unwrap().to_owned();
+    let edge = format!("http://{}", cluster.edges[owner].admin());
+    let file = cluster.directory.path().join(name).to_str().unwrap().to_owned();
     let recorded = run(&["record", &session, "--edge", &edge, "--output", &file, "--json"]);
     assert!(recorded.status.success(), "{recorded:?}");
     let replayed = run(&["replay", &file, "--json"]);
@@ -126,20 +126,22 @@ fn record(lab: &Lab, owner: usize, name: &str) {
 }
 
 /// Starts an edge that was killed, and waits until the agent has a wire to it.
-fn start_again(lab: &mut Lab, index: usize) {
-    let start = lab.journal.end();
-    lab.start_edge(index, "").unwrap();
-    let address = lab.address_for(Side::Client, index);
-    let up = |event: &Event| Lab::is_report(Side::Client, "edge_up", event) && event.text("edge") == address;
-    lab.journal.wait(start, PATIENCE, up).unwrap();
+fn start_again(cluster: &mut TestCluster, index: usize) {
+    let start = cluster.logs.end();
+    cluster.start_edge(index, "").unwrap();
+    let address = cluster.address_for(AgentSide::Client, index);
+    let up = |event: &LogEvent| {
+        TestCluster::is_report(AgentSide::Client, "edge_up", event) && event.text("edge") == address
+    };
+    cluster.logs.wait(start, PATIENCE, up).unwrap();
 }
 
 #[test]
 fn what_was_read_stays_read_when_the_origin_has_changed_and_the_edge_is_gone() {
     let origin = Origin::start();
     // Every read asks whether it has changed, and checkpoints are taken in between.
-    let mut lab = lab("cache-kill", 2, &origin, "ttl = \"0s\"\n[keep]\nrecovery_target = \"50us\"\n");
-    let address = connect(&mut lab);
+    let mut cluster = cluster("cache-kill", 2, &origin, "ttl = \"0s\"\n[keep]\nrecovery_target = \"50us\"\n");
+    let address = connect(&mut cluster);
     let mut client = Client::connect(address);
     let large = vec![b'x'; 300_000];
     for round in 0..4 {
@@ -152,11 +154,11 @@ fn what_was_read_stays_read_when_the_origin_has_changed_and_the_edge_is_gone() {
         origin.remove("large");
         client.must_miss("large", "nothing");
         origin.put_text("page", "another version");
-        let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-        record(&lab, owner, &format!("round-{round}.marram"));
-        lab.edges[owner].kill();
-        lab.wait_for_owner(start).unwrap();
-        start_again(&mut lab, owner);
+        let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+        record(&cluster, owner, &format!("round-{round}.marram"));
+        cluster.edges[owner].kill();
+        cluster.wait_for_owner(start).unwrap();
+        start_again(&mut cluster, owner);
     }
     client.must_read("page", b"another version");
     assert!(origin.asked("page").1 > 0, "it was never asked whether it has changed");
@@ -165,8 +167,8 @@ fn what_was_read_stays_read_when_the_origin_has_changed_and_the_edge_is_gone() {
 #[test]
 fn a_handler_that_waits_when_its_edge_is_killed_waits_at_another() {
     let origin = Origin::start();
-    let mut lab = lab("cache-waits", 2, &origin, "timeout = \"30s\"\n");
-    let address = connect(&mut lab);
+    let mut cluster = cluster("cache-waits", 2, &origin, "timeout = \"30s\"\n");
+    let address = connect(&mut cluster);
     let mut client = Client::connect(address);
     origin.put_text("first", "one");
     origin.put_text("held", "at last");
@@ -174,9 +176,9 @@ fn a_handler_that_waits_when_its_edge_is_killed_waits_at_another() {
     origin.hold("held");
     client.ask("held");
     until("it is asked for", || origin.asked("held").0 == 1);
-    let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-    lab.edges[owner].kill();
-    lab.wait_for_owner(start).unwrap();
+    let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+    cluster.edges[owner].kill();
+    cluster.wait_for_owner(start).unwrap();
     until("it is asked for again", || origin.asked("held").0 == 2);
     // What was read before is read in the log: nobody asks the origin again.
     assert_eq!(origin.asked("first").0, 1);
@@ -187,14 +189,14 @@ fn a_handler_that_waits_when_its_edge_is_killed_waits_at_another() {
 #[test]
 fn many_who_wait_cause_one_request_and_one_that_waits_is_no_hurdle_for_others() {
     let origin = Origin::start();
-    let mut lab = lab("cache-many", 1, &origin, "timeout = \"30s\"\n");
-    let address = connect(&mut lab);
+    let mut cluster = cluster("cache-many", 1, &origin, "timeout = \"30s\"\n");
+    let address = connect(&mut cluster);
     origin.put_text("slow", "at last");
     origin.put_text("quick", "here");
     origin.hold("slow");
     let mut clients: Vec<Client> = (0..40).map(|_| Client::connect(address)).collect();
     clients.iter_mut().for_each(|client| client.ask("slow"));
-    until("all wait", || metric(&lab.edges[0], "cache_misses_total") == 40);
+    until("all wait", || metric(&cluster.edges[0], "cache_misses_total") == 40);
     // One that is killed while its cell waits takes nothing with it.
     drop(clients.pop());
     let mut other = Client::connect(address);
@@ -204,16 +206,16 @@ fn many_who_wait_cause_one_request_and_one_that_waits_is_no_hurdle_for_others() 
     assert_eq!(origin.asked("slow"), (1, 0));
     clients.iter_mut().for_each(|client| client.must_read("slow", b"at last"));
     assert_eq!(origin.asked("slow"), (1, 0));
-    assert_eq!(metric(&lab.edges[0], "cache_fetches_total"), 2);
-    assert!(metric(&lab.edges[0], "cache_hits_total") >= 39);
+    assert_eq!(metric(&cluster.edges[0], "cache_fetches_total"), 2);
+    assert!(metric(&cluster.edges[0], "cache_hits_total") >= 39);
 }
 
 #[test]
 fn what_an_origin_does_wrong_is_told_to_the_cell_and_in_the_log() {
     let origin = Origin::start();
     let rest = "timeout = \"3s\"\nmax_bytes = \"64KiB\"\nstale = \"1h\"\nnegative_ttl = \"1h\"\n";
-    let mut lab = lab("cache-wrong", 1, &origin, rest);
-    let address = connect(&mut lab);
+    let mut cluster = cluster("cache-wrong", 1, &origin, rest);
+    let address = connect(&mut cluster);
     let mut client = Client::connect(address);
     let raw = |text: &str| Thing::Raw(text.into());
     let long = |head: &str| Thing::Raw([head.as_bytes(), &vec![b'z'; 70_000]].concat());
@@ -246,7 +248,7 @@ fn what_an_origin_does_wrong_is_told_to_the_cell_and_in_the_log() {
     ] {
         origin.put(key, thing);
         client.must_miss(key, what);
-        complained(&lab, key, words);
+        complained(&cluster, key, words);
     }
     // That there is nothing is remembered, and so is what is of no use: nobody asks again so soon.
     client.must_miss("none", "nothing");
@@ -270,8 +272,8 @@ fn what_an_origin_does_wrong_is_told_to_the_cell_and_in_the_log() {
         origin.put(&key, Thing::Object(object(number), ""));
         client.must_read(&key, &object(number));
     }
-    assert!(metric(&lab.edges[0], "cache_bytes") <= 64 << 10);
-    assert!(metric(&lab.edges[0], "cache_evictions_total") >= 3);
+    assert!(metric(&cluster.edges[0], "cache_bytes") <= 64 << 10);
+    assert!(metric(&cluster.edges[0], "cache_evictions_total") >= 3);
     client.must_read("object-5", &object(5));
     client.must_read("object-0", &object(0));
     assert_eq!((origin.asked("object-5").0, origin.asked("object-0").0), (1, 2));
@@ -280,8 +282,8 @@ fn what_an_origin_does_wrong_is_told_to_the_cell_and_in_the_log() {
 #[test]
 fn while_the_origin_is_down_old_objects_are_given_and_new_ones_are_away() {
     let origin = Origin::start();
-    let mut lab = lab("cache-down", 1, &origin, "ttl = \"0s\"\ntimeout = \"2s\"\nstale = \"1h\"\n");
-    let address = connect(&mut lab);
+    let mut cluster = cluster("cache-down", 1, &origin, "ttl = \"0s\"\ntimeout = \"2s\"\nstale = \"1h\"\n");
+    let address = connect(&mut cluster);
     let mut client = Client::connect(address);
     origin.put_text("known", "text");
     client.must_read("known", b"text");
@@ -290,9 +292,9 @@ fn while_the_origin_is_down_old_objects_are_given_and_new_ones_are_away() {
     }
     client.must_read("known", b"text");
     client.must_miss("new", "away");
-    complained(&lab, "known", "http://");
-    assert!(metric(&lab.edges[0], "cache_stale_total") >= 1);
-    assert!(metric(&lab.edges[0], "cache_failures_total") >= 2);
+    complained(&cluster, "known", "http://");
+    assert!(metric(&cluster.edges[0], "cache_stale_total") >= 1);
+    assert!(metric(&cluster.edges[0], "cache_failures_total") >= 2);
 }
 
 #[test]
@@ -303,16 +305,16 @@ fn a_large_object_is_read_twice_once() {
     for (key, size) in objects {
         origin.put(key, Thing::Object(large(size), ""));
     }
-    let mut lab = lab("cache-large", 1, &origin, "");
-    let mut client = Client::connect(connect(&mut lab));
-    let reads = |lab: &Lab| {
-        let edge = &lab.edges[0];
+    let mut cluster = cluster("cache-large", 1, &origin, "");
+    let mut client = Client::connect(connect(&mut cluster));
+    let reads = |cluster: &TestCluster| {
+        let edge = &cluster.edges[0];
         metric(edge, "cache_hits_total") + metric(edge, "cache_misses_total")
     };
     let mut read = |(key, size): (&str, usize)| {
-        let before = reads(&lab);
+        let before = reads(&cluster);
         client.must_read(key, &large(size));
-        reads(&lab) - before
+        reads(&cluster) - before
     };
     let [small, first, second] = objects;
     let counts = [small, first, first, first, second, second, first, small, first].map(&mut read);
@@ -322,11 +324,11 @@ fn a_large_object_is_read_twice_once() {
 #[test]
 fn a_module_that_reads_is_refused_without_a_cache_and_told_what_to_add() {
     let layout = support::layout("cache-refused", |_| {});
-    let mut lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
-    lab.start_edges("").unwrap();
-    let edge = format!("--edge=http://{}", lab.edges[0].admin());
+    let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new())).unwrap();
+    cluster.start_edges("").unwrap();
+    let edge = format!("--edge=http://{}", cluster.edges[0].admin());
     let deploy = |rest: &str| {
-        let manifest = support::cells().manifest(&lab.place, "reader", "reader", rest).unwrap();
+        let manifest = support::cells().manifest(&cluster.directory, "reader", "reader", rest).unwrap();
         run(&["deploy", manifest.to_str().unwrap(), &edge])
     };
     let refused = deploy("");

@@ -6,7 +6,7 @@
 mod render;
 mod support;
 
-use marram::harness::Lab;
+use marram::harness::TestCluster;
 use std::{
     io::{Read, Write},
     net::TcpStream,
@@ -44,9 +44,9 @@ fn images() -> (Vec<u8>, Vec<u8>) {
 fn answers(purpose: &'static str, images: &[u8], is_killed: bool) -> Vec<u8> {
     let layout = support::layout(purpose, |layout| layout.edges = 2);
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/classify/marram.toml");
-    let mut lab = Lab::new(layout, |_| Ok(vec![manifest])).unwrap();
-    lab.start_edges("").unwrap();
-    let address = lab.start_client_agent(&lab.edge_addresses(), &["classify"]).unwrap()[0].address;
+    let mut cluster = TestCluster::new(layout, |_| Ok(vec![manifest])).unwrap();
+    cluster.start_edges("").unwrap();
+    let address = cluster.start_client_agent(&cluster.edge_addresses(), &["classify"]).unwrap()[0].address;
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut out = stream.try_clone().unwrap();
@@ -57,10 +57,10 @@ fn answers(purpose: &'static str, images: &[u8], is_killed: bool) -> Vec<u8> {
         stream.read_exact(&mut batch).unwrap();
         answers.extend_from_slice(&batch);
         if is_killed && kill < KILLS {
-            let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-            lab.edges[owner].kill();
-            lab.wait_for_owner(start).unwrap();
-            lab.start_edge(owner, "").unwrap();
+            let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+            cluster.edges[owner].kill();
+            cluster.wait_for_owner(start).unwrap();
+            cluster.start_edge(owner, "").unwrap();
         }
     }
     writer.join().unwrap();

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab};
+use marram::harness::{LogEvent, TestCluster};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -55,28 +55,29 @@ fn nobody_there_has_an_exit_code_of_its_own() {
 }
 
 /// One edge with `forward`, in this namespace.
-fn edge() -> (Lab, String) {
-    let mut lab = support::lab("cli", 1, 1);
-    lab.start_edges("").unwrap();
-    let admin = lab.edges[0].admin().to_string();
-    (lab, admin)
+fn edge() -> (TestCluster, String) {
+    let mut cluster = support::cluster("cli", 1, 1);
+    cluster.start_edges("").unwrap();
+    let admin = cluster.edges[0].admin().to_string();
+    (cluster, admin)
 }
 
 #[test]
 fn an_app_comes_and_goes() {
-    let (lab, admin) = edge();
+    let (cluster, admin) = edge();
     check(&["apps", "--edge", &admin], 0, &["forward", "endpoints", "peer"]);
     check(&["ps", "--edge", &admin, "--json"], 0, &["\"sessions\":[]"]);
     let none = check(&["ps", "--edge", &admin], 0, &[]).stdout;
     assert_eq!(String::from_utf8(none).unwrap(), "no sessions\n");
-    let manifest = support::cells().manifest(&lab.place, "again", "counter", "protect = \"none\"\n").unwrap();
+    let manifest =
+        support::cells().manifest(&cluster.directory, "again", "counter", "protect = \"none\"\n").unwrap();
     let manifest = manifest.display().to_string();
     check(&["config", "check", "manifest", &manifest], 0, &["in order"]);
     let broken =
-        lab.place.write("broken/marram.toml", "name = \"broken\"\nmodule = \"text.wasm\"\n").unwrap();
+        cluster.directory.write("broken/marram.toml", "name = \"broken\"\nmodule = \"text.wasm\"\n").unwrap();
     let broken = broken.display().to_string();
     check(&["config", "check", "manifest", &broken], 2, &["text.wasm", "cannot be read"]);
-    lab.place.write("broken/text.wasm", "no module").unwrap();
+    cluster.directory.write("broken/text.wasm", "no module").unwrap();
     check(&["config", "check", "manifest", &broken], 2, &["broken/marram.toml", "module"]);
     check(&["deploy", &manifest, "--edge", &admin], 0, &["again", "survive nothing"]);
     check(&["apps", "--edge", &admin], 0, &["again", "forward"]);
@@ -97,10 +98,10 @@ fn inspect_shows_an_edge_with_its_shards_and_apps_and_a_session_with_its_stages(
     let layout = support::layout("cli-inspect", |layout| layout.shards = 2);
     let cells = support::cells();
     let apps = |place: &_| Ok(vec![cells.manifest(place, "counting", "counter", "")?]);
-    let mut lab = Lab::new(layout, apps).unwrap();
-    lab.start_edges("").unwrap();
-    let admin = lab.edges[0].admin().to_string();
-    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    let mut cluster = TestCluster::new(layout, apps).unwrap();
+    cluster.start_edges("").unwrap();
+    let admin = cluster.edges[0].admin().to_string();
+    let address = cluster.start_client_agent(&cluster.edge_addresses(), &["counting"]).unwrap()[0].address;
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"f").unwrap();
     let mut answer = [0; 7];
@@ -151,17 +152,17 @@ fn an_edge_that_stops_says_what_it_waits_for_and_what_is_left() {
     let layout =
         support::layout("cli-drain", |layout| layout.edge_tables = "[limits]\ndrain = \"1s\"\n".into());
     let apps = |place: &_| Ok(vec![support::cells().manifest(place, "counting", "counter", "")?]);
-    let mut lab = Lab::new(layout, apps).unwrap();
-    lab.start_edges("").unwrap();
-    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    let mut cluster = TestCluster::new(layout, apps).unwrap();
+    cluster.start_edges("").unwrap();
+    let address = cluster.start_client_agent(&cluster.edge_addresses(), &["counting"]).unwrap()[0].address;
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"f").unwrap();
     client.read_exact(&mut [0; 7]).unwrap();
-    let admin = lab.edges[0].admin().to_string();
+    let admin = cluster.edges[0].admin().to_string();
     check(&["drain", "--edge", &admin], 0, &["The edge stops when none is left", "`limits.drain`"]);
     for words in ["1 session to move; waits 1s", "stops with 1 session left"] {
-        let says = |event: &Event| event.text("message").contains(words);
-        lab.journal.wait(0, PATIENCE, says).expect(words);
+        let says = |event: &LogEvent| event.text("message").contains(words);
+        cluster.logs.wait(0, PATIENCE, says).expect(words);
     }
     drop(client);
 }
@@ -174,9 +175,9 @@ fn one_session_too_many_is_refused_and_the_reason_is_told() {
     let layout = support::layout("cli-quota", |layout| {
         layout.agent_tables += "edge_wait = \"3s\"\n";
     });
-    let mut lab = Lab::new(layout, apps).unwrap();
-    lab.start_edges("").unwrap();
-    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    let mut cluster = TestCluster::new(layout, apps).unwrap();
+    cluster.start_edges("").unwrap();
+    let address = cluster.start_client_agent(&cluster.edge_addresses(), &["counting"]).unwrap()[0].address;
     let clients: Vec<TcpStream> = (0..2)
         .map(|_| {
             let mut client = TcpStream::connect(address).unwrap();
@@ -185,9 +186,10 @@ fn one_session_too_many_is_refused_and_the_reason_is_told() {
         })
         .collect();
     // Whichever comes second waits, since there may be room soon; the agent's log says what for.
-    let why = |event: &Event| event.name() == "ended" && event.text("reason").contains("quotas.sessions = 1");
-    lab.journal.wait(0, PATIENCE, why).expect("the agent is told");
-    let admin = lab.edges[0].admin().to_string();
+    let why =
+        |event: &LogEvent| event.name() == "ended" && event.text("reason").contains("quotas.sessions = 1");
+    cluster.logs.wait(0, PATIENCE, why).expect("the agent is told");
+    let admin = cluster.edges[0].admin().to_string();
     let shown = String::from_utf8(check(&["inspect", "--edge", &admin], 0, &[]).stdout).unwrap();
     let app: Vec<&str> = shown.lines().last().unwrap().split_whitespace().collect();
     assert!(app[2] == "1" && app[3].parse::<u64>().unwrap() >= 1, "{shown}");
@@ -196,17 +198,18 @@ fn one_session_too_many_is_refused_and_the_reason_is_told() {
 
 #[test]
 fn an_edge_that_hangs_keeps_nobody_from_seeing_the_others() {
-    let mut lab = support::lab("cli-hangs", 2, 1);
-    lab.start_edges("").unwrap();
-    let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
-    let address = lab.start_client_agent(&lab.edge_addresses(), &["new"]).unwrap()[0].address;
+    let mut cluster = support::cluster("cli-hangs", 2, 1);
+    cluster.start_edges("").unwrap();
+    let urls: Vec<String> =
+        cluster.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
+    let address = cluster.start_client_agent(&cluster.edge_addresses(), &["new"]).unwrap()[0].address;
     // The one that is named first.
-    lab.edges[0].stop();
-    let silent = format!("{}: no answer in 3 s; it hangs or is stopped", lab.edges[0].admin());
+    cluster.edges[0].stop();
+    let silent = format!("{}: no answer in 3 s; it hangs or is stopped", cluster.edges[0].admin());
     let both = [urls[0].as_str(), urls[1].as_str()];
     let output = check(&["apps", both[0], both[1]], 4, &[&silent]);
     assert!(String::from_utf8(output.stdout).unwrap().contains("forward"), "the other one's answer");
-    let manifest = support::cells().manifest(&lab.place, "new", "counter", "").unwrap();
+    let manifest = support::cells().manifest(&cluster.directory, "new", "counter", "").unwrap();
     let manifest = manifest.display().to_string();
     check(&["deploy", &manifest, both[0], both[1]], 4, &[&silent, "new is deployed"]);
     let unknown = "0".repeat(32);
@@ -224,26 +227,27 @@ fn an_edge_that_hangs_keeps_nobody_from_seeing_the_others() {
 
 #[test]
 fn two_edges_with_one_directory_do_not_start() {
-    let (lab, _) = edge();
-    let directory = lab.place.path().join(lab.edges[0].directory());
+    let (cluster, _) = edge();
+    let directory = cluster.directory.path().join(cluster.edges[0].directory());
     let state = directory.join("state").display().to_string();
     let config = std::fs::read_to_string(directory.join("edge.toml")).unwrap();
     // Whatever else it would use is its own.
     let other = config
-        .replace(&lab.edges[0].address().to_string(), "127.0.0.1:0")
-        .replace(&lab.edges[0].admin().to_string(), "127.0.0.1:0");
-    let other = lab.place.write(&format!("{}/other.toml", lab.edges[0].directory()), other).unwrap();
+        .replace(&cluster.edges[0].address().to_string(), "127.0.0.1:0")
+        .replace(&cluster.edges[0].admin().to_string(), "127.0.0.1:0");
+    let other =
+        cluster.directory.write(&format!("{}/other.toml", cluster.edges[0].directory()), other).unwrap();
     let words = [&state, " is in use by process ", "a `state` of its own"];
     check(&["edge", "--config", &other.display().to_string()], 1, &words);
 }
 
 #[test]
 fn a_bad_app_is_refused_with_the_reason() {
-    let (lab, admin) = edge();
-    lab.place.write("bad/module.wasm", b"\x7fELF and so on").unwrap();
+    let (cluster, admin) = edge();
+    cluster.directory.write("bad/module.wasm", b"\x7fELF and so on").unwrap();
     let bad = |rest: &str| {
         let text = format!("name = \"bad\"\nmodule = \"module.wasm\"\n{rest}");
-        lab.place.write("bad/marram.toml", text).unwrap().parent().unwrap().display().to_string()
+        cluster.directory.write("bad/marram.toml", text).unwrap().parent().unwrap().display().to_string()
     };
     check(&["deploy", &bad(""), "--edge", &admin], 3, &["not a WebAssembly module"]);
     check(&["deploy", &bad("protect = \"epoch\""), "--edge", &admin], 2, &["marram.toml:3", "planned"]);
@@ -255,11 +259,11 @@ fn a_bad_app_is_refused_with_the_reason() {
 fn an_edge_refuses_promises_that_its_own_ends_would_break() {
     let tables = "[servers]\npeer = \"127.0.0.1:9\"\n";
     let layout = support::layout("cli-gates", |layout| layout.edge_tables = tables.into());
-    let mut lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
-    lab.start_edges("").unwrap();
-    let admin = lab.edges[0].admin().to_string();
+    let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new())).unwrap();
+    cluster.start_edges("").unwrap();
+    let admin = cluster.edges[0].admin().to_string();
     let deploy = |rest: &str| {
-        let manifest = support::cells().manifest(&lab.place, "gated", "forward", rest).unwrap();
+        let manifest = support::cells().manifest(&cluster.directory, "gated", "forward", rest).unwrap();
         manifest.display().to_string()
     };
     let promise = deploy("server = \"peer\"\nprotect = \"endpoints\"\n");

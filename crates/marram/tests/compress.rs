@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Event, Journal, Lab, Process, Side, free_address};
+use marram::harness::{AgentSide, LogCollector, LogEvent, TestCluster, TestProcess, free_address};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -17,9 +17,9 @@ use support::site::{self, Site};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two edges with the cell before each of these servers; where clients of each connect.
-fn lab(purpose: &'static str, servers: &[(&str, SocketAddr)]) -> (Lab, Vec<SocketAddr>) {
+fn cluster(purpose: &'static str, servers: &[(&str, SocketAddr)]) -> (TestCluster, Vec<SocketAddr>) {
     let layout = support::layout(purpose, |layout| layout.edges = 2);
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         let manifest = |(name, _): &(&str, SocketAddr)| {
             let rest = format!("protect = \"endpoints\"\nserver = {name:?}\n[quotas]\nmemory = \"16MiB\"\n");
             support::cells().manifest(place, name, "compress", &rest)
@@ -27,20 +27,20 @@ fn lab(purpose: &'static str, servers: &[(&str, SocketAddr)]) -> (Lab, Vec<Socke
         servers.iter().map(manifest).collect()
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, servers).unwrap();
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, servers).unwrap();
     let names: Vec<&str> = servers.iter().map(|(name, _)| *name).collect();
-    let listens = lab.start_client_agent(&edges, &names).unwrap();
-    (lab, listens.iter().map(|listen| listen.address).collect())
+    let listens = cluster.start_client_agent(&edges, &names).unwrap();
+    (cluster, listens.iter().map(|listen| listen.address).collect())
 }
 
 /// Kills the edge of the youngest session, and comes back when both are there again.
-fn kill_the_owner(lab: &mut Lab) {
-    let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-    lab.edges[owner].kill();
-    lab.wait_for_owner(start).unwrap();
-    lab.respawn(owner).unwrap();
+fn kill_the_owner(cluster: &mut TestCluster) {
+    let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+    cluster.edges[owner].kill();
+    cluster.wait_for_owner(start).unwrap();
+    cluster.respawn(owner).unwrap();
 }
 
 /// What curl says, heads first.
@@ -65,7 +65,7 @@ fn curl_gets_what_nginx_has_however_it_asks() {
     let Some(program) = site::nginx() else { return };
     let page = site::text(200_000);
     let site = Site::start(program, "compress-curl", &[("page.html", page.clone())], Vec::new());
-    let (lab, at) = lab("compress-curl-lab", &[("packed", site.packed), ("plain", site.plain)]);
+    let (cluster, at) = cluster("compress-curl-lab", &[("packed", site.packed), ("plain", site.plain)]);
     let [packed, plain] = [at[0], at[1]].map(|address| format!("http://{address}/page.html"));
     let says = |head: &str, words: &str| head.to_ascii_lowercase().contains(words);
 
@@ -105,7 +105,7 @@ fn curl_gets_what_nginx_has_however_it_asks() {
     }
     let (head, _) = curl_with_head(&[&plain.replace("page", "nothing")]);
     assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
-    drop(lab);
+    drop(cluster);
 }
 
 /// Answers with how it was asked, and with the digest of what it was sent.
@@ -171,15 +171,15 @@ impl Drop for Program {
 
 #[test]
 fn uploads_reach_a_server_in_python_and_a_connection_is_kept_while_its_edge_dies() {
-    let place = marram::harness::Place::new("compress-python").unwrap();
+    let place = marram::harness::TempDir::new("compress-python").unwrap();
     let Some(python) = support::python_with("requests") else { return };
     let (program, address) = (place.write("server.py", PYTHON_SERVER).unwrap(), free_address().unwrap());
     let mut command = Command::new(python);
     command.arg(program).arg(address.port().to_string());
     let errors = place.path().join("server.stderr");
-    let _server = Process::start("python", &mut command, &Journal::default(), &errors).unwrap();
+    let _server = TestProcess::start("python", &mut command, &LogCollector::default(), &errors).unwrap();
     site::wait_for(address, &errors);
-    let (mut lab, at) = lab("compress-python-lab", &[("python", address)]);
+    let (mut cluster, at) = cluster("compress-python-lab", &[("python", address)]);
     let url = format!("http://{}/", at[0]);
 
     let body = site::text(300_000);
@@ -207,7 +207,7 @@ fn uploads_reach_a_server_in_python_and_a_connection_is_kept_while_its_edge_dies
     let next = || lines.recv_timeout(2 * PATIENCE).expect("the client goes on");
     for n in ["9", "19"] {
         assert_eq!(next(), n);
-        kill_the_owner(&mut lab);
+        kill_the_owner(&mut cluster);
         client.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
     assert_eq!(next(), "all");
@@ -247,7 +247,7 @@ fn pipelined_requests_are_answered_in_order() {
     let named: Vec<(&str, Vec<u8>)> =
         files.iter().map(|(name, text)| (name.as_str(), text.clone())).collect();
     let site = Site::start(program, "compress-pipeline", &named, Vec::new());
-    let (_lab, at) = lab("compress-pipeline-lab", &[("packed", site.packed), ("plain", site.plain)]);
+    let (_cluster, at) = cluster("compress-pipeline-lab", &[("packed", site.packed), ("plain", site.plain)]);
     for address in at {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -269,7 +269,7 @@ fn pipelined_requests_are_answered_in_order() {
 #[test]
 fn an_upgraded_connection_speaks_what_it_likes_while_its_edge_dies() {
     let live = site::Live::start(Vec::new());
-    let (mut lab, at) = lab("compress-upgrade", &[("live", live.address)]);
+    let (mut cluster, at) = cluster("compress-upgrade", &[("live", live.address)]);
     let mut stream = TcpStream::connect(at[0]).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
@@ -289,7 +289,7 @@ fn an_upgraded_connection_speaks_what_it_likes_while_its_edge_dies() {
         stream.read_exact(&mut heard).unwrap();
         assert!(heard == words);
         if round < 3 {
-            kill_the_owner(&mut lab);
+            kill_the_owner(&mut cluster);
         }
     }
 }
@@ -300,7 +300,7 @@ fn a_download_goes_on_when_its_edge_dies_and_every_byte_is_right() {
     let Some(program) = site::nginx() else { return };
     let text = site::text(40_000_000);
     let site = Site::start(program, "compress-kill", &[("long.html", text.clone())], Vec::new());
-    let (mut lab, at) = lab("compress-kill-lab", &[("packed", site.packed), ("plain", site.plain)]);
+    let (mut cluster, at) = cluster("compress-kill-lab", &[("packed", site.packed), ("plain", site.plain)]);
     // Decoded for curl, and encoded for it.
     for (address, more) in [(at[0], None), (at[1], Some("--compressed"))] {
         let mut command = Command::new("curl");
@@ -321,7 +321,7 @@ fn a_download_goes_on_when_its_edge_dies_and_every_byte_is_right() {
         };
         for kill in 0..KILLS {
             read(text.len() / (KILLS + 1) * (kill + 1));
-            kill_the_owner(&mut lab);
+            kill_the_owner(&mut cluster);
         }
         assert_eq!(read(text.len()), 0, "nothing comes behind the last byte");
         let mut errors = String::new();
@@ -398,10 +398,11 @@ fn a_browser_shows_the_same_pixels_while_edges_die() {
     // A dozen pictures of noise are in it.
     assert!(straight.len() > 12 * 100 * 75 * 2, "a picture of {} bytes", straight.len());
 
-    let (mut lab, at) = lab("compress-browser-lab", &[("packed", site.packed), ("plain", site.plain)]);
+    let (mut cluster, at) =
+        cluster("compress-browser-lab", &[("packed", site.packed), ("plain", site.plain)]);
     for (name, address) in [("packed", at[0]), ("plain", at[1])] {
         site.live.rewind(1);
-        let start = lab.journal.end();
+        let start = cluster.logs.end();
         let browser = browser_of_its_own().unwrap();
         let picture = thread::spawn(move || shown(&browser, &format!("http://{address}/live")));
         // The page is being said, and what its parts name is being fetched. Both edges die in turn, so its own session's is
@@ -409,18 +410,18 @@ fn a_browser_shows_the_same_pixels_while_edges_die() {
         for said in 1..count {
             site.live.wait_until_said(said);
             let edge = said % 2;
-            lab.edges[edge].kill();
-            lab.respawn(edge).unwrap();
+            cluster.edges[edge].kill();
+            cluster.respawn(edge).unwrap();
             site.live.go_on();
         }
         let picture = picture.join().unwrap();
         let mut recovered = 0;
-        let enough = |event: &Event| {
-            let owned = Lab::is_report(Side::Client, "owned", event);
+        let enough = |event: &LogEvent| {
+            let owned = TestCluster::is_report(AgentSide::Client, "owned", event);
             recovered += usize::from(owned && event.number("gap_us") > 0);
             recovered >= count - 2
         };
-        assert!(lab.journal.wait(start, PATIENCE, enough).is_some(), "{}", lab.journal.tail(40));
+        assert!(cluster.logs.wait(start, PATIENCE, enough).is_some(), "{}", cluster.logs.tail(40));
         assert!(picture == straight, "{name}: {} and {} bytes", picture.len(), straight.len());
     }
     for (name, _) in &files {

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{Lab, Place, free_address};
+use marram::harness::{TempDir, TestCluster, free_address};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -17,34 +17,34 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const COUNTER: &str = "[keep]\nlinger = \"30s\"\n";
 
 /// Edges with an app that counts.
-fn lab(purpose: &'static str, edges: usize) -> Lab {
+fn cluster(purpose: &'static str, edges: usize) -> TestCluster {
     let layout = support::layout(purpose, |layout| layout.edges = edges);
-    let counter = |place: &Place| Ok(vec![support::cells().manifest(place, "count", "counter", COUNTER)?]);
-    Lab::new(layout, counter).unwrap()
+    let counter = |place: &TempDir| Ok(vec![support::cells().manifest(place, "count", "counter", COUNTER)?]);
+    TestCluster::new(layout, counter).unwrap()
 }
 
 /// Waits until an edge logs words, from `start` on.
-fn wait(lab: &Lab, edge: usize, start: usize, words: &[&str]) -> usize {
-    let who = lab.edges[edge].who();
-    let found = lab.journal.wait(start, PATIENCE, |event| {
+fn wait(cluster: &TestCluster, edge: usize, start: usize, words: &[&str]) -> usize {
+    let who = cluster.edges[edge].who();
+    let found = cluster.logs.wait(start, PATIENCE, |event| {
         *event.who == *who && words.iter().all(|words| event.text("message").contains(words))
     });
-    let tail = || format!("{who} does not say {words:?}; the last lines:\n{}", lab.journal.tail(30));
+    let tail = || format!("{who} does not say {words:?}; the last lines:\n{}", cluster.logs.tail(30));
     found.unwrap_or_else(|| panic!("{}", tail())).0
 }
 
 /// What an edge knows of its coordinator.
-fn known(lab: &Lab, edge: usize) -> Value {
-    lab.edges[edge].client().unwrap().json(hyper::Method::GET, "/v1/coordinator").unwrap()
+fn known(cluster: &TestCluster, edge: usize) -> Value {
+    cluster.edges[edge].client().unwrap().json(hyper::Method::GET, "/v1/coordinator").unwrap()
 }
 
-fn names(lab: &Lab, edge: usize) -> Vec<String> {
-    let known = known(lab, edge);
+fn names(cluster: &TestCluster, edge: usize) -> Vec<String> {
+    let known = known(cluster, edge);
     known["edges"].as_array().unwrap().iter().map(|edge| edge["name"].as_str().unwrap().to_owned()).collect()
 }
 
-fn metrics(lab: &Lab, edge: usize) -> String {
-    let client = lab.edges[edge].client().unwrap();
+fn metrics(cluster: &TestCluster, edge: usize) -> String {
+    let client = cluster.edges[edge].client().unwrap();
     let text = client.call(hyper::Method::GET, "/metrics", bytes::Bytes::new()).unwrap();
     String::from_utf8(text.to_vec()).unwrap()
 }
@@ -60,28 +60,28 @@ fn until(holds: impl Fn() -> bool, why: impl Fn() -> String) {
 
 #[test]
 fn edges_find_one_another_and_images_through_the_one_that_serves_the_store() {
-    let mut lab = lab("coordinator", 3);
+    let mut cluster = cluster("coordinator", 3);
     let store = free_address().unwrap();
-    let token = lab.place.path().join("token").display().to_string();
+    let token = cluster.directory.path().join("token").display().to_string();
     let table = |rest: &str| format!("coordinator = {{ {rest}, token_file = {token:?}, lease = \"5s\" }}");
-    lab.start_edge(0, &table(&format!("serve = \"{store}\""))).unwrap();
+    cluster.start_edge(0, &table(&format!("serve = \"{store}\""))).unwrap();
     for edge in [1, 2] {
-        lab.start_edge(edge, &table(&format!("urls = [\"http://{store}\"]"))).unwrap();
+        cluster.start_edge(edge, &table(&format!("urls = [\"http://{store}\"]"))).unwrap();
     }
-    let mut client = Client::start(&mut lab);
+    let mut client = Client::start(&mut cluster);
     for edge in 0..3 {
         (0..3).for_each(|other| {
-            _ = wait(&lab, edge, 0, &["registered at the coordinator", ["A-1", "B-1", "C-1"][other]])
+            _ = wait(&cluster, edge, 0, &["registered at the coordinator", ["A-1", "B-1", "C-1"][other]])
         });
-        assert_eq!(names(&lab, edge), ["A-1", "B-1", "C-1"]);
+        assert_eq!(names(&cluster, edge), ["A-1", "B-1", "C-1"]);
     }
-    let shown = known(&lab, 0);
+    let shown = known(&cluster, 0);
     assert_eq!((&shown["state"], &shown["serves"]["leases"]), (&"there".into(), &3.into()), "{shown}");
-    assert_eq!(known(&lab, 1)["serves"], Value::Null);
+    assert_eq!(known(&cluster, 1)["serves"], Value::Null);
     // What the command shows is the same.
     let output = Command::new(env!("CARGO_BIN_EXE_marram"))
         .args(["coordinator", "--edge"])
-        .arg(format!("http://{}", lab.edges[1].admin()))
+        .arg(format!("http://{}", cluster.edges[1].admin()))
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -89,65 +89,69 @@ fn edges_find_one_another_and_images_through_the_one_that_serves_the_store() {
         text.contains("is there") && ["A-1", "B-1", "C-1"].iter().all(|name| text.contains(name)),
         "{text}"
     );
-    assert!(metrics(&lab, 1).contains("marram_coordinator_edges{edge=\"B-1\"} 3"));
+    assert!(metrics(&cluster, 1).contains("marram_coordinator_edges{edge=\"B-1\"} 3"));
     // One that is killed is gone with its lease; one that stops in order is gone at once.
-    let start = lab.journal.end();
-    lab.edges[2].kill();
-    (0..2).for_each(|edge| _ = wait(&lab, edge, start, &["not registered any more: C-1"]));
-    assert_eq!(names(&lab, 0), ["A-1", "B-1"]);
+    let start = cluster.logs.end();
+    cluster.edges[2].kill();
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["not registered any more: C-1"]));
+    assert_eq!(names(&cluster, 0), ["A-1", "B-1"]);
     client.count();
-    lab.edges[1].terminate();
-    wait(&lab, 0, start, &["not registered any more: B-1"]);
+    cluster.edges[1].terminate();
+    wait(&cluster, 0, start, &["not registered any more: B-1"]);
     // The store comes back empty, since its edge's directory is: whoever is there registers anew.
-    lab.start_edge(1, &table(&format!("urls = [\"http://{store}\"]"))).unwrap();
-    wait(&lab, 1, start, &["the coordinator is there"]);
-    let start = lab.journal.end();
-    lab.edges[0].kill();
-    wait(&lab, 1, start, &["coordinator is away", "no witness"]);
-    assert!(metrics(&lab, 1).contains("marram_coordinator_away{edge=\"B-2\"} 1"));
+    cluster.start_edge(1, &table(&format!("urls = [\"http://{store}\"]"))).unwrap();
+    wait(&cluster, 1, start, &["the coordinator is there"]);
+    let start = cluster.logs.end();
+    cluster.edges[0].kill();
+    wait(&cluster, 1, start, &["coordinator is away", "no witness"]);
+    assert!(metrics(&cluster, 1).contains("marram_coordinator_away{edge=\"B-2\"} 1"));
     client.count();
-    lab.start_edge(0, &table(&format!("serve = \"{store}\""))).unwrap();
-    wait(&lab, 1, start, &["the coordinator is there"]);
-    wait(&lab, 1, start, &["registered at the coordinator", "A-2"]);
-    wait(&lab, 0, start, &["registered at the coordinator", "B-2"]);
+    cluster.start_edge(0, &table(&format!("serve = \"{store}\""))).unwrap();
+    wait(&cluster, 1, start, &["the coordinator is there"]);
+    wait(&cluster, 1, start, &["registered at the coordinator", "A-2"]);
+    wait(&cluster, 0, start, &["registered at the coordinator", "B-2"]);
     client.count();
 }
 
 #[test]
 fn an_edge_without_peers_fetches_an_image_from_whom_the_coordinator_names() {
-    let mut lab =
-        Lab::new(support::layout("coordinator-images", |layout| layout.edges = 2), |_| Ok(Vec::new()))
-            .unwrap();
+    let mut cluster = TestCluster::new(
+        support::layout("coordinator-images", |layout| layout.edges = 2),
+        |_| Ok(Vec::new()),
+    )
+    .unwrap();
     let store = free_address().unwrap();
-    lab.start_edge(0, &format!("coordinator = {{ serve = \"{store}\", lease = \"5s\" }}")).unwrap();
-    lab.start_edge(1, &format!("coordinator = {{ urls = [\"http://{store}\"], lease = \"5s\" }}")).unwrap();
-    let deploy = |lab: &Lab, edges: &[usize], scratch: &str| {
+    cluster.start_edge(0, &format!("coordinator = {{ serve = \"{store}\", lease = \"5s\" }}")).unwrap();
+    cluster
+        .start_edge(1, &format!("coordinator = {{ urls = [\"http://{store}\"], lease = \"5s\" }}"))
+        .unwrap();
+    let deploy = |cluster: &TestCluster, edges: &[usize], scratch: &str| {
         let rest = format!("[quotas]\nscratch = \"{scratch}\"\n{COUNTER}");
-        let manifest = support::cells().manifest(&lab.place, "count", "counter", &rest).unwrap();
-        let urls = edges.iter().map(|edge| format!("--edge=http://{}", lab.edges[*edge].admin()));
+        let manifest = support::cells().manifest(&cluster.directory, "count", "counter", &rest).unwrap();
+        let urls = edges.iter().map(|edge| format!("--edge=http://{}", cluster.edges[*edge].admin()));
         let output =
             Command::new(env!("CARGO_BIN_EXE_marram")).arg("deploy").arg(manifest).args(urls).output();
         assert!(output.unwrap().status.success());
     };
-    deploy(&lab, &[0], "1MiB");
-    let mut client = Client::start(&mut lab);
-    let images = |lab: &Lab| {
-        let known = known(lab, 1);
+    deploy(&cluster, &[0], "1MiB");
+    let mut client = Client::start(&mut cluster);
+    let images = |cluster: &TestCluster| {
+        let known = known(cluster, 1);
         let edges = known["edges"].as_array().unwrap().iter();
         edges.map(|edge| edge["images"].as_array().unwrap().len()).collect::<Vec<_>>()
     };
     // B has another version than A, whose session is to go on at B.
-    deploy(&lab, &[1], "2MiB");
-    until(|| images(&lab) == [1, 1], || format!("{:?}", images(&lab)));
-    let start = lab.journal.end();
-    let drained = lab.edges[0].client().unwrap();
+    deploy(&cluster, &[1], "2MiB");
+    until(|| images(&cluster) == [1, 1], || format!("{:?}", images(&cluster)));
+    let start = cluster.logs.end();
+    let drained = cluster.edges[0].client().unwrap();
     drained.json(hyper::Method::POST, "/v1/drain").unwrap();
-    wait(&lab, 1, start, &["asking the peers"]);
-    wait(&lab, 1, start, &["is fetched"]);
+    wait(&cluster, 1, start, &["asking the peers"]);
+    wait(&cluster, 1, start, &["is fetched"]);
     client.count();
     // Each has another token for its operators: B was given the image for what all edges of the domain share.
     let [a, b] = [0, 1].map(|edge| {
-        let path = lab.place.path().join(lab.edges[edge].directory()).join("state/admin-token");
+        let path = cluster.directory.path().join(cluster.edges[edge].directory()).join("state/admin-token");
         std::fs::read_to_string(path).unwrap()
     });
     assert_ne!(a, b);
@@ -155,84 +159,84 @@ fn an_edge_without_peers_fetches_an_image_from_whom_the_coordinator_names() {
 
 #[test]
 fn edges_find_one_another_through_etcd_which_is_killed_and_stopped_while_sessions_go_on() {
-    let mut lab = lab("coordinator-etcd", 2);
-    let mut etcd = Etcd::start(&lab.journal, 1);
-    lab.start_edges(&format!("coordinator = {{ urls = {}, lease = \"5s\" }}", etcd.urls())).unwrap();
+    let mut cluster = cluster("coordinator-etcd", 2);
+    let mut etcd = Etcd::start(&cluster.logs, 1);
+    cluster.start_edges(&format!("coordinator = {{ urls = {}, lease = \"5s\" }}", etcd.urls())).unwrap();
     for edge in 0..2 {
-        wait(&lab, edge, 0, &["registered at the coordinator", "A-1"]);
-        wait(&lab, edge, 0, &["registered at the coordinator", "B-1"]);
+        wait(&cluster, edge, 0, &["registered at the coordinator", "A-1"]);
+        wait(&cluster, edge, 0, &["registered at the coordinator", "B-1"]);
     }
-    let mut client = Client::start(&mut lab);
-    let start = lab.journal.end();
+    let mut client = Client::start(&mut cluster);
+    let start = cluster.logs.end();
     etcd.kill(0);
     for edge in 0..2 {
-        wait(&lab, edge, start, &["the coordinator is away", "sessions go on"]);
+        wait(&cluster, edge, start, &["the coordinator is away", "sessions go on"]);
     }
-    let shown = known(&lab, 0);
+    let shown = known(&cluster, 0);
     assert_eq!(shown["state"], "away", "{shown}");
     assert_eq!(shown["edges"].as_array().unwrap().len(), 2, "what was known stays known");
     assert!(shown["cannot"].as_array().unwrap().iter().any(|line| line == "no witness"), "{shown}");
     client.count();
-    let start = lab.journal.end();
+    let start = cluster.logs.end();
     etcd.restart(0);
-    (0..2).for_each(|edge| _ = wait(&lab, edge, start, &["the coordinator is there", "2 edges"]));
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is there", "2 edges"]));
     // Stopped, it takes connections and answers nothing.
-    let start = lab.journal.end();
+    let start = cluster.logs.end();
     etcd.signal(0, Signal::STOP);
-    (0..2).for_each(|edge| _ = wait(&lab, edge, start, &["the coordinator is away", "no answer in"]));
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is away", "no answer in"]));
     client.count();
-    let start = lab.journal.end();
+    let start = cluster.logs.end();
     etcd.signal(0, Signal::CONT);
-    (0..2).for_each(|edge| _ = wait(&lab, edge, start, &["the coordinator is there"]));
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is there"]));
     // An edge that is killed is gone when its lease is over, and its session goes on at the other.
-    let start = lab.journal.end();
-    let (owner, other) = (lab.owner().unwrap(), 1 - lab.owner().unwrap());
-    lab.edges[owner].kill();
+    let start = cluster.logs.end();
+    let (owner, other) = (cluster.owner().unwrap(), 1 - cluster.owner().unwrap());
+    cluster.edges[owner].kill();
     client.count();
-    wait(&lab, other, start, &["not registered any more", ["A-1", "B-1"][owner]]);
+    wait(&cluster, other, start, &["not registered any more", ["A-1", "B-1"][owner]]);
 }
 
 #[test]
 fn an_etcd_in_minority_decides_nothing_and_sessions_go_on() {
-    let mut lab = lab("coordinator-minority", 2);
-    let etcd = Etcd::start(&lab.journal, 3);
-    lab.start_edges(&format!("coordinator = {{ urls = {}, lease = \"5s\" }}", etcd.urls())).unwrap();
-    (0..2).for_each(|edge| _ = wait(&lab, edge, 0, &["registered at the coordinator", "B-1"]));
-    let mut client = Client::start(&mut lab);
+    let mut cluster = cluster("coordinator-minority", 2);
+    let etcd = Etcd::start(&cluster.logs, 3);
+    cluster.start_edges(&format!("coordinator = {{ urls = {}, lease = \"5s\" }}", etcd.urls())).unwrap();
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, 0, &["registered at the coordinator", "B-1"]));
+    let mut client = Client::start(&mut cluster);
     // With one member gone two decide, whichever an edge asked before.
-    let start = lab.journal.end();
+    let start = cluster.logs.end();
     etcd.signal(0, Signal::STOP);
-    lab.edges[1].kill();
-    wait(&lab, 0, start, &["not registered any more", "B-1"]);
-    lab.start_edge(1, &format!("coordinator = {{ urls = {}, lease = \"5s\" }}", etcd.urls())).unwrap();
-    wait(&lab, 0, start, &["registered at the coordinator", "B-2"]);
-    wait(&lab, 1, start, &["the coordinator is there"]);
-    let start = lab.journal.end();
+    cluster.edges[1].kill();
+    wait(&cluster, 0, start, &["not registered any more", "B-1"]);
+    cluster.start_edge(1, &format!("coordinator = {{ urls = {}, lease = \"5s\" }}", etcd.urls())).unwrap();
+    wait(&cluster, 0, start, &["registered at the coordinator", "B-2"]);
+    wait(&cluster, 1, start, &["the coordinator is there"]);
+    let start = cluster.logs.end();
     etcd.signal(1, Signal::STOP);
-    (0..2).for_each(|edge| _ = wait(&lab, edge, start, &["the coordinator is away"]));
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is away"]));
     client.count();
-    let start = lab.journal.end();
+    let start = cluster.logs.end();
     etcd.signal(0, Signal::CONT);
-    (0..2).for_each(|edge| _ = wait(&lab, edge, start, &["the coordinator is there"]));
+    (0..2).for_each(|edge| _ = wait(&cluster, edge, start, &["the coordinator is there"]));
     client.count();
     etcd.signal(1, Signal::CONT);
 }
 
 /// Starts one edge with this table; what it says of its coordinator.
 fn said(purpose: &'static str, table: &str, words: &[&str]) {
-    let mut lab = lab(purpose, 1);
-    lab.start_edge(0, table).unwrap();
-    wait(&lab, 0, 0, &["it is asked again"]);
+    let mut cluster = cluster(purpose, 1);
+    cluster.start_edge(0, table).unwrap();
+    wait(&cluster, 0, 0, &["it is asked again"]);
     // The first attempt may have been too slow for the answer.
-    let why = || known(&lab, 0)["why"].as_str().unwrap().to_owned();
+    let why = || known(&cluster, 0)["why"].as_str().unwrap().to_owned();
     until(|| words.iter().all(|words| why().contains(words)), || format!("{words:?}: {}", why()));
 }
 
 #[test]
 fn a_wrong_address_token_user_or_version_is_said_in_words_that_help() {
-    let mut keeper = lab("coordinator-keeper", 1);
+    let mut keeper = cluster("coordinator-keeper", 1);
     let (store, nobody) = (free_address().unwrap(), free_address().unwrap());
-    let token = keeper.place.path().join("token").display().to_string();
+    let token = keeper.directory.path().join("token").display().to_string();
     keeper
         .start_edge(0, &format!("coordinator = {{ serve = \"{store}\", token_file = {token:?} }}"))
         .unwrap();
@@ -246,7 +250,7 @@ fn a_wrong_address_token_user_or_version_is_said_in_words_that_help() {
     );
     said("coordinator-token", &format!("coordinator = {{ {} }}", urls(store)), &["coordinator.token_file"]);
     // etcd that wants a user, and is given another's password.
-    let etcd = Etcd::start(&keeper.journal, 1);
+    let etcd = Etcd::start(&keeper.logs, 1);
     let post = |path: &str, body: &str| {
         let url = format!("http://{}{path}", etcd.address(0));
         let output = Command::new("curl").args(["-sf", "-X", "POST", "-d", body, &url]).output().unwrap();
@@ -258,8 +262,10 @@ fn a_wrong_address_token_user_or_version_is_said_in_words_that_help() {
     post("/v3/auth/enable", "{}");
     let urls = etcd.urls();
     said("coordinator-user", &format!("coordinator = {{ urls = {urls} }}"), &["coordinator.user"]);
-    let (right, wrong) =
-        (keeper.place.write("right", "right\n").unwrap(), keeper.place.write("wrong", "wrong\n").unwrap());
+    let (right, wrong) = (
+        keeper.directory.write("right", "right\n").unwrap(),
+        keeper.directory.write("wrong", "wrong\n").unwrap(),
+    );
     let user = |path: &std::path::Path| {
         format!(
             "coordinator = {{ urls = {urls}, user = \"root\", password_file = {:?} }}",
@@ -267,9 +273,9 @@ fn a_wrong_address_token_user_or_version_is_said_in_words_that_help() {
         )
     };
     said("coordinator-password", &user(&wrong), &["does not take user `root`"]);
-    let mut lab = lab("coordinator-right", 1);
-    lab.start_edge(0, &user(&right)).unwrap();
-    wait(&lab, 0, 0, &["the coordinator is there"]);
+    let mut cluster = cluster("coordinator-right", 1);
+    cluster.start_edge(0, &user(&right)).unwrap();
+    wait(&cluster, 0, 0, &["the coordinator is there"]);
     // A server that answers in another protocol's words.
     let odd = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = odd.local_addr().unwrap();

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Side, free_address};
+use marram::harness::{AgentSide, LogEvent, TestCluster, free_address};
 use std::{
     collections::BTreeMap,
     net::{SocketAddr, UdpSocket},
@@ -94,17 +94,22 @@ fn talk(to: SocketAddr, client: u8, count: u32) -> Vec<Vec<u8>> {
 }
 
 /// Edges and agents around a listener for datagrams that leads to `forward`.
-fn lab(purpose: &'static str, edges: usize, server: SocketAddr, listener: &str) -> (Lab, SocketAddr) {
+fn cluster(
+    purpose: &'static str,
+    edges: usize,
+    server: SocketAddr,
+    listener: &str,
+) -> (TestCluster, SocketAddr) {
     let address = free_address().unwrap();
     let tables =
         format!("[[listen]]\naddress = \"{address}\"\nprotocol = \"udp\"\napp = \"forward\"\n{listener}\n");
-    let mut lab = support::lab_with(purpose, |layout| layout.edges = edges);
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
+    let mut cluster = support::cluster_with(purpose, |layout| layout.edges = edges);
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
     let servers = format!("servers = {{ peer = \"udp://{server}\" }}");
-    lab.start_agent_with(Side::Server, &edges, &servers).unwrap();
-    lab.start_agent_with(Side::Client, &edges, &tables).unwrap();
-    (lab, address)
+    cluster.start_agent_with(AgentSide::Server, &edges, &servers).unwrap();
+    cluster.start_agent_with(AgentSide::Client, &edges, &tables).unwrap();
+    (cluster, address)
 }
 
 /// Datagrams that this machine's sockets had no room for, as the kernel counts them: no agent has seen those.
@@ -120,23 +125,23 @@ fn overflowed() -> Option<u64> {
 #[test]
 fn a_killed_edge_loses_and_repeats_no_datagram() {
     let (server, overflowed_before) = (Echo::start(), overflowed());
-    let (mut lab, listen) = lab("datagrams", 3, server.address, "");
+    let (mut cluster, listen) = cluster("datagrams", 3, server.address, "");
     let count = u32::try_from(support::amount("MARRAM_DATAGRAMS", 10_000)).unwrap();
     let clients: Vec<_> = (0..3).map(|client| thread::spawn(move || talk(listen, client, count))).collect();
     let mut kills = 0;
     while clients.iter().any(|client| !client.is_finished()) {
-        let start = lab.journal.end();
+        let start = cluster.logs.end();
         // Owned anew, or, where nothing happens for a while, still where it was.
-        let owned = |event: &Event| Lab::is_report(Side::Client, "owned", event);
-        lab.journal.wait(start, Duration::from_millis(500), owned);
-        let last = lab.journal.last(owned);
-        if let Some(index) = last.and_then(|event| lab.edge_at(Side::Client, event.text("edge"))) {
-            lab.edges[index].kill();
+        let owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Client, "owned", event);
+        cluster.logs.wait(start, Duration::from_millis(500), owned);
+        let last = cluster.logs.last(owned);
+        if let Some(index) = last.and_then(|event| cluster.edge_at(AgentSide::Client, event.text("edge"))) {
+            cluster.edges[index].kill();
             kills += 1;
-            lab.respawn(index).unwrap();
+            cluster.respawn(index).unwrap();
         }
     }
-    let ended = lab.journal.all(0, |event| event.name() == "ended");
+    let ended = cluster.logs.all(0, |event| event.name() == "ended");
     let ended: Vec<_> =
         ended.iter().map(|event| (event.who.to_string(), event.text("reason").to_string())).collect();
     let overflows = (overflowed_before, overflowed());
@@ -154,8 +159,10 @@ fn a_killed_edge_loses_and_repeats_no_datagram() {
         assert!(server.conversations().contains(&expected), "the server heard client {client} whole");
     }
     assert_eq!(server.conversations().len(), 3);
-    let gaps = |event: &Event| Lab::is_report(Side::Client, "owned", event) && event.number("gap_us") > 0;
-    let recoveries = lab.journal.all(0, gaps).len();
+    let gaps = |event: &LogEvent| {
+        TestCluster::is_report(AgentSide::Client, "owned", event) && event.number("gap_us") > 0
+    };
+    let recoveries = cluster.logs.all(0, gaps).len();
     println!("{kills} kills, {recoveries} recoveries, 0 datagrams lost, 0 repeated");
     assert!(kills > 0 && recoveries > 0, "{kills} kills, {recoveries} recoveries");
 }
@@ -163,7 +170,7 @@ fn a_killed_edge_loses_and_repeats_no_datagram() {
 #[test]
 fn silence_ends_a_session_in_order_and_too_many_clients_are_refused() {
     let server = Echo::start();
-    let (lab, listen) = lab("datagrams-idle", 1, server.address, "idle = \"3s\"\nflows = 2");
+    let (cluster, listen) = cluster("datagrams-idle", 1, server.address, "idle = \"3s\"\nflows = 2");
     let ask = |socket: &UdpSocket, what: &[u8]| {
         let mut buffer = [0; 100];
         socket.send_to(what, listen).unwrap();
@@ -190,10 +197,11 @@ fn silence_ends_a_session_in_order_and_too_many_clients_are_refused() {
     }
     assert_eq!(answered.as_deref(), Some(&b"three"[..]));
     assert!(asked > 1, "there was no place for it at first");
-    let ended =
-        |event: &Event| Lab::is_report(Side::Client, "ended", event) && event.text("code") == "Finished";
+    let ended = |event: &LogEvent| {
+        TestCluster::is_report(AgentSide::Client, "ended", event) && event.text("code") == "Finished"
+    };
     let start = 0;
-    lab.journal.wait(start, PATIENCE, ended).expect("the session of a silent client ends in order");
+    cluster.logs.wait(start, PATIENCE, ended).expect("the session of a silent client ends in order");
     // The other two may still be there: it may have to wait for one of them.
     let mut answered = None;
     while answered.is_none() && Instant::now() < deadline {

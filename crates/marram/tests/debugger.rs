@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::Lab;
+use marram::harness::TestCluster;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -39,7 +39,7 @@ fn strip(module: &[u8]) -> Vec<u8> {
 }
 
 /// Records a session of an app of this module, and gives the file.
-fn record(lab: &mut Lab, address: SocketAddr, name: &str) -> String {
+fn record(cluster: &mut TestCluster, address: SocketAddr, name: &str) -> String {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut client = BufReader::new(stream);
@@ -51,11 +51,11 @@ fn record(lab: &mut Lab, address: SocketAddr, name: &str) -> String {
             assert_ne!(client.read_line(&mut line).unwrap(), 0);
         }
     }
-    let file = lab.place.path().join(format!("{name}.marram")).to_str().unwrap().to_owned();
-    let edge = lab.edges[0].client().unwrap();
+    let file = cluster.directory.path().join(format!("{name}.marram")).to_str().unwrap().to_owned();
+    let edge = cluster.edges[0].client().unwrap();
     let list = edge.json(hyper::Method::GET, "/v1/sessions").unwrap();
     let session = list["sessions"].as_array().unwrap().iter().find(|session| session["app"] == name).unwrap();
-    let url = format!("http://{}", lab.edges[0].admin());
+    let url = format!("http://{}", cluster.edges[0].admin());
     let session = session["session"].as_str().unwrap();
     let output = marram(&["record", session, "--edge", &url, "--output", &file]);
     assert!(output.status.success(), "{output:?}");
@@ -106,19 +106,19 @@ fn gdb_stops_at_a_line_of_the_cell_and_shows_its_variables() {
         return;
     }
     let layout = support::layout("debugger", |layout| layout.edges = 1);
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         let bare = strip(&std::fs::read(whole()).unwrap());
         std::fs::write(place.path().join("bare.wasm"), bare)?;
         let bare = place.write("apps/bare/marram.toml", "name = \"bare\"\nmodule = \"../../bare.wasm\"\n")?;
         Ok(vec![support::cells().manifest(place, "counter", "debugger/counter", "")?, bare])
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    let addresses = lab.edge_addresses();
-    let services = lab.start_client_agent(&addresses, &["counter", "bare"]).unwrap();
+    cluster.start_edges("").unwrap();
+    let addresses = cluster.edge_addresses();
+    let services = cluster.start_client_agent(&addresses, &["counter", "bare"]).unwrap();
     let services: Vec<_> = services.iter().map(|service| service.address).collect();
-    let with = record(&mut lab, services[0], "counter");
-    let without = record(&mut lab, services[1], "bare");
+    let with = record(&mut cluster, services[0], "counter");
+    let without = record(&mut cluster, services[1], "bare");
 
     // Deployed with its debug information, and started by the debugger.
     let output = gdb(&["run", &at(), "continue", "backtrace 4", MESSAGES, "kill"])

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{Lab, Place};
+use marram::harness::{TempDir, TestCluster};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -98,32 +98,32 @@ fn talk(client: &mut TcpStream) {
 }
 
 /// One session through taps, whose edge is killed again and again; what the taps saw.
-fn survive(mut lab: Lab) -> Tap {
+fn survive(mut cluster: TestCluster) -> Tap {
     let tap = Tap::default();
-    lab.start_edges("").unwrap();
-    let taps: Vec<_> = lab.edge_addresses().into_iter().map(|edge| tap.before(edge)).collect();
-    lab.start_server_agent(&taps, &[("peer", echo())]).unwrap();
-    let address = lab.start_client_agent(&taps, &["forward"]).unwrap()[0].address;
+    cluster.start_edges("").unwrap();
+    let taps: Vec<_> = cluster.edge_addresses().into_iter().map(|edge| tap.before(edge)).collect();
+    cluster.start_server_agent(&taps, &[("peer", echo())]).unwrap();
+    let address = cluster.start_client_agent(&taps, &["forward"]).unwrap()[0].address;
     let mut client = TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     talk(&mut client);
     for _ in 0..4 {
-        let owner = lab.owner().unwrap();
-        let start = lab.journal.end();
-        lab.edges[owner].kill();
+        let owner = cluster.owner().unwrap();
+        let start = cluster.logs.end();
+        cluster.edges[owner].kill();
         talk(&mut client);
-        assert_ne!(lab.wait_for_owner(start).unwrap().text("edge"), taps[owner].to_string());
-        lab.respawn(owner).unwrap();
+        assert_ne!(cluster.wait_for_owner(start).unwrap().text("edge"), taps[owner].to_string());
+        cluster.respawn(owner).unwrap();
     }
     tap
 }
 
 #[test]
 fn a_session_over_wires_with_a_token_survives_its_edges_unread() {
-    let tap = survive(support::lab("encrypted-token", 2, 1));
+    let tap = survive(support::cluster("encrypted-token", 2, 1));
     assert!(tap.handshakes() >= 8, "both agents dial both edges, and each that comes back");
     assert!(!tap.saw(SECRET));
-    let tap = survive(support::lab_with("encrypted-not", |layout| {
+    let tap = survive(support::cluster_with("encrypted-not", |layout| {
         (layout.edges, layout.encrypted) = (2, false);
     }));
     assert_eq!(tap.handshakes(), 0);
@@ -132,7 +132,7 @@ fn a_session_over_wires_with_a_token_survives_its_edges_unread() {
 
 #[test]
 fn a_session_over_wires_with_certificates_survives_its_edges_unread() {
-    let place = Place::new("encrypted-certificates").unwrap();
+    let place = TempDir::new("encrypted-certificates").unwrap();
     let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let key = rcgen::KeyPair::generate().unwrap();
@@ -147,7 +147,7 @@ fn a_session_over_wires_with_certificates_survives_its_edges_unread() {
         let key = place.write(&format!("{name}.key"), key.serialize_pem()).unwrap();
         format!("[security]\nca = {ca:?}\ncertificate = {certificate:?}\nkey = {key:?}\n")
     };
-    let tap = survive(support::lab_with("encrypted-ca", |layout| {
+    let tap = survive(support::cluster_with("encrypted-ca", |layout| {
         (layout.edges, layout.encrypted) = (2, false);
         layout.edge_tables = security("127.0.0.1");
         layout.agent_tables += &security("agent");

@@ -7,7 +7,7 @@
 mod redirected;
 mod support;
 
-use marram::harness::Lab;
+use marram::harness::TestCluster;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -25,18 +25,18 @@ const FAR_V6: &str = "[2001:db8::7]";
 
 /// A server behind a cell, and an agent in front of it.
 struct Site {
-    lab: Lab,
+    cluster: TestCluster,
     agent: SocketAddr,
 }
 
 impl Site {
     fn new(purpose: &'static str, edges: usize, server: SocketAddr) -> Self {
-        let mut lab = support::lab(purpose, edges, 1);
-        lab.start_edges("").unwrap();
-        let edges = lab.edge_addresses();
-        lab.start_server_agent(&edges, &[("peer", server)]).unwrap();
-        let agent = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
-        Self { lab, agent }
+        let mut cluster = support::cluster(purpose, edges, 1);
+        cluster.start_edges("").unwrap();
+        let edges = cluster.edge_addresses();
+        cluster.start_server_agent(&edges, &[("peer", server)]).unwrap();
+        let agent = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+        Self { cluster, agent }
     }
 
     /// A program for which the server is far away, at this port.
@@ -46,16 +46,16 @@ impl Site {
         for far in [FAR, FAR_V6] {
             command.args(["--redirect", &format!("{far}:{port}={}", self.agent)]);
         }
-        command.arg("--").args(program).env("XDG_RUNTIME_DIR", self.lab.place.path());
+        command.arg("--").args(program).env("XDG_RUNTIME_DIR", self.cluster.directory.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     /// Comes back when another edge has the session.
     fn kill_the_owner(&mut self) {
-        let (owner, start) = (self.lab.owner().unwrap(), self.lab.journal.end());
-        self.lab.edges[owner].kill();
-        self.lab.wait_for_owner(start).unwrap();
+        let (owner, start) = (self.cluster.owner().unwrap(), self.cluster.logs.end());
+        self.cluster.edges[owner].kill();
+        self.cluster.wait_for_owner(start).unwrap();
     }
 }
 
@@ -246,17 +246,18 @@ fn the_agents_own_configuration_says_what_goes_to_it_and_datagrams_go_too() {
     if !is_here("python3") {
         return;
     }
-    let mut lab = support::lab("exec-udp", 1, 1);
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
+    let mut cluster = support::cluster("exec-udp", 1, 1);
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
     let servers = format!("[servers]\npeer = \"udp://{server}\"\n");
-    lab.start_agent_with(marram::harness::Side::Server, &edges, &servers).unwrap();
+    cluster.start_agent_with(marram::harness::AgentSide::Server, &edges, &servers).unwrap();
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let listen = format!(
         "[[listen]]\naddress = \"{free}\"\napp = \"forward\"\nprotocol = \"udp\"\ninstead_of = [\"{FAR}:53\"]\n"
     );
-    lab.start_agent_with(marram::harness::Side::Client, &edges, &listen).unwrap();
-    let config = lab.place.write("exec.toml", format!("edges = [\"127.0.0.1:1\"]\n{listen}")).unwrap();
+    cluster.start_agent_with(marram::harness::AgentSide::Client, &edges, &listen).unwrap();
+    let config =
+        cluster.directory.write("exec.toml", format!("edges = [\"127.0.0.1:1\"]\n{listen}")).unwrap();
     let script = "
 import socket
 it = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -275,7 +276,7 @@ print(it.recv(100).decode())
 
 #[test]
 fn the_environment_overrides_the_configuration_as_it_does_for_the_agent() {
-    let place = marram::harness::Place::new("exec-environment").unwrap();
+    let place = marram::harness::TempDir::new("exec-environment").unwrap();
     let text = format!(
         "edges = [\"127.0.0.1:1\"]\n[[listen]]\naddress = \"127.0.0.1:1\"\napp = \"x\"\ninstead_of = [\"{FAR}:1\"]\n"
     );
@@ -411,7 +412,7 @@ fn psql_keeps_its_transaction_when_an_edge_dies() {
         skip("there is no PostgreSQL here, or this user may not start it");
         return;
     };
-    let place = marram::harness::Place::new("exec-postgres").unwrap();
+    let place = marram::harness::TempDir::new("exec-postgres").unwrap();
     let data = place.path().join("data");
     std::fs::create_dir(&data).unwrap();
     for directory in [place.path(), &data] {
@@ -469,7 +470,7 @@ fn ssh_runs_a_command_on_the_host_that_it_asked_for() {
         skip("only root starts sshd");
         return;
     }
-    let place = marram::harness::Place::new("exec-ssh").unwrap();
+    let place = marram::harness::TempDir::new("exec-ssh").unwrap();
     let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
     for name in ["host", "user"] {
         let made =
@@ -529,7 +530,7 @@ fn ssh_runs_a_command_on_the_host_that_it_asked_for() {
 
 /// Writes a program's source where the site is.
 fn source(site: &Site, name: &str, text: &str) -> PathBuf {
-    site.lab.place.write(name, text).unwrap()
+    site.cluster.directory.write(name, text).unwrap()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab};
+use marram::harness::{LogEvent, TestCluster};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Output};
@@ -13,27 +13,27 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Edges without apps, whose configuration has these lines in `[admin]`, of the domain of another run.
-fn empty(purpose: &'static str, edges: usize, admin: String, domain: Option<&Lab>) -> Lab {
+fn empty(purpose: &'static str, edges: usize, admin: String, domain: Option<&TestCluster>) -> TestCluster {
     let layout = support::layout(purpose, |layout| (layout.edges, layout.admin) = (edges, admin));
-    let mut lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
-    domain.into_iter().for_each(|other| support::same_domain(&lab, other));
-    lab.start_edges("").unwrap();
-    lab
+    let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new())).unwrap();
+    domain.into_iter().for_each(|other| support::same_domain(&cluster, other));
+    cluster.start_edges("").unwrap();
+    cluster
 }
 
 /// Deploys the cell `counter` with `files` behind its manifest's other fields.
-fn deploy(lab: &Lab, files: &str) -> Output {
-    let manifest = support::cells().manifest(&lab.place, "reader", "counter", files).unwrap();
-    let edges = lab.edges.iter().map(|edge| format!("--edge={}", edge.admin()));
+fn deploy(cluster: &TestCluster, files: &str) -> Output {
+    let manifest = support::cells().manifest(&cluster.directory, "reader", "counter", files).unwrap();
+    let edges = cluster.edges.iter().map(|edge| format!("--edge={}", edge.admin()));
     Command::new(env!("CARGO_BIN_EXE_marram")).arg("deploy").arg(manifest).args(edges).output().unwrap()
 }
 
-fn images(lab: &Lab) -> Vec<String> {
-    let image = |edge: &marram::harness::Edge| {
+fn images(cluster: &TestCluster) -> Vec<String> {
+    let image = |edge: &marram::harness::TestEdge| {
         let list = edge.client().unwrap().json(hyper::Method::GET, "/v1/apps").unwrap();
         list["apps"][0]["image"].as_str().unwrap().to_owned()
     };
-    lab.edges.iter().map(image).collect()
+    cluster.edges.iter().map(image).collect()
 }
 
 /// A session whose cell is asked for line after line.
@@ -56,29 +56,29 @@ impl Reader {
 
 #[test]
 fn a_cell_reads_its_apps_files_wherever_it_lives() {
-    let mut lab = empty("files", 2, String::new(), None);
-    lab.place.write("apps/reader/lists/short.txt", "marram\nlyme\nsea sandwort\n").unwrap();
+    let mut cluster = empty("files", 2, String::new(), None);
+    cluster.directory.write("apps/reader/lists/short.txt", "marram\nlyme\nsea sandwort\n").unwrap();
     let files = "[[files]]\npath = \"/etc/words\"\nsource = \"lists/short.txt\"\n";
-    let output = deploy(&lab, files);
+    let output = deploy(&cluster, files);
     assert!(output.status.success(), "{output:?}");
-    let first = images(&lab);
+    let first = images(&cluster);
     assert_eq!(first[0], first[1], "the same bytes are the same image");
-    let addresses = lab.edge_addresses();
-    let address = lab.start_client_agent(&addresses, &["reader"]).unwrap()[0].address;
+    let addresses = cluster.edge_addresses();
+    let address = cluster.start_client_agent(&addresses, &["reader"]).unwrap()[0].address;
     let mut reader = Reader::connect(address);
     assert_eq!(reader.next(), "count=1 word=marram");
     // The other edge has the file too, and the session's place in it.
-    let owner = lab.owner().unwrap();
-    lab.edges[owner].kill();
+    let owner = cluster.owner().unwrap();
+    cluster.edges[owner].kill();
     assert_eq!(reader.next(), "count=2 word=lyme");
     assert_eq!(reader.next(), "count=3 word=sea sandwort");
 
     // An edge that fetches the app from a peer has never seen the file's folder.
-    std::fs::remove_file(lab.place.path().join("apps/reader/lists/short.txt")).unwrap();
-    let peer = lab.edges[1 - owner].admin();
-    let mut new = empty("files-peer", 1, format!("peers = [\"http://{peer}\"]\n"), Some(&lab));
-    let deployed = |event: &Event| event.name() == "deployed" && event.text("app") == "reader";
-    new.journal.wait(0, PATIENCE, deployed).expect("it is fetched");
+    std::fs::remove_file(cluster.directory.path().join("apps/reader/lists/short.txt")).unwrap();
+    let peer = cluster.edges[1 - owner].admin();
+    let mut new = empty("files-peer", 1, format!("peers = [\"http://{peer}\"]\n"), Some(&cluster));
+    let deployed = |event: &LogEvent| event.name() == "deployed" && event.text("app") == "reader";
+    new.logs.wait(0, PATIENCE, deployed).expect("it is fetched");
     assert_eq!(images(&new)[0], first[0]);
     let addresses = new.edge_addresses();
     let address = new.start_client_agent(&addresses, &["reader"]).unwrap()[0].address;
@@ -87,33 +87,33 @@ fn a_cell_reads_its_apps_files_wherever_it_lives() {
 
 #[test]
 fn other_bytes_are_another_image_and_no_file_is_an_error_that_the_cell_sees() {
-    let mut lab = empty("files-other", 1, String::new(), None);
+    let mut cluster = empty("files-other", 1, String::new(), None);
     let files = "[[files]]\npath = \"/etc/words\"\nsource = \"words\"\n";
     let mut names = Vec::new();
     for contents in ["one\n", "two\n"] {
-        lab.place.write("apps/reader/words", contents).unwrap();
-        assert!(deploy(&lab, files).status.success());
-        names.push(images(&lab).remove(0));
+        cluster.directory.write("apps/reader/words", contents).unwrap();
+        assert!(deploy(&cluster, files).status.success());
+        names.push(images(&cluster).remove(0));
     }
-    assert!(deploy(&lab, "").status.success());
-    names.push(images(&lab).remove(0));
+    assert!(deploy(&cluster, "").status.success());
+    names.push(images(&cluster).remove(0));
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), 3, "{names:?}");
-    let addresses = lab.edge_addresses();
-    let address = lab.start_client_agent(&addresses, &["reader"]).unwrap()[0].address;
+    let addresses = cluster.edge_addresses();
+    let address = cluster.start_client_agent(&addresses, &["reader"]).unwrap()[0].address;
     assert_eq!(Reader::connect(address).next(), "count=1 word=NotFound");
 }
 
 #[test]
 fn a_file_that_cannot_be_had_is_named_with_its_field_and_nothing_is_deployed() {
-    let lab = empty("files-bad", 1, String::new(), None);
-    lab.place.write("apps/secret", "not the app's").unwrap();
+    let cluster = empty("files-bad", 1, String::new(), None);
+    cluster.directory.write("apps/secret", "not the app's").unwrap();
     for (source, words) in [
         ("missing", &["marram.toml:5", "`files.source`", "cannot be read"][..]),
         ("../secret", &["marram.toml:5", "`files.source`", "absolute = true"]),
     ] {
-        let output = deploy(&lab, &format!("[[files]]\npath = \"/a\"\nsource = {source:?}\n"));
+        let output = deploy(&cluster, &format!("[[files]]\npath = \"/a\"\nsource = {source:?}\n"));
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         words.iter().for_each(|word| assert!(said.contains(word), "{said}"));
@@ -124,7 +124,7 @@ fn a_file_that_cannot_be_had_is_named_with_its_field_and_nothing_is_deployed() {
         manifest: manifest.into(),
         parts: vec![bytes::Bytes::from_static(b"\0asm")],
     };
-    let client = lab.edges[0].client().unwrap();
+    let client = cluster.edges[0].client().unwrap();
     let error = client.call(hyper::Method::POST, "/v1/apps", upload.encode().unwrap()).unwrap_err();
     assert!(error.to_string().contains("names 1 files, and 0 came"), "{error}");
     let list = client.json(hyper::Method::GET, "/v1/apps").unwrap();

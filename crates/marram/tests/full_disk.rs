@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Lab, Place};
+use marram::harness::{TempDir, TestCluster};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_marram");
 
 /// Starts edges with a state directory of 16 MiB, and everything else as it is.
-fn on_a_small_disk(place: &Place) -> PathBuf {
+fn on_a_small_disk(place: &TempDir) -> PathBuf {
     let script = format!(
         "#!/bin/sh\n\
          [ \"$1\" = edge ] || exec {PROGRAM} \"$@\"\n\
@@ -31,7 +31,7 @@ fn on_a_small_disk(place: &Place) -> PathBuf {
 }
 
 /// Whether this process may mount in a namespace of its own.
-fn may_mount(place: &Place) -> bool {
+fn may_mount(place: &TempDir) -> bool {
     let mut command = Command::new("unshare");
     command.args(["-m", "mount", "-t", "tmpfs", "tmpfs"]).arg(place.path());
     command.output().is_ok_and(|output| output.status.success())
@@ -67,9 +67,9 @@ fn heard(stream: &mut TcpStream, words: &[u8]) -> bool {
     back == words
 }
 
-fn deploy(lab: &Lab) -> Output {
-    let manifest = support::cells().manifest(&lab.place, "late", "counter", "").unwrap();
-    let admin = lab.edges[0].admin().to_string();
+fn deploy(cluster: &TestCluster) -> Output {
+    let manifest = support::cells().manifest(&cluster.directory, "late", "counter", "").unwrap();
+    let admin = cluster.edges[0].admin().to_string();
     Command::new(PROGRAM).arg("deploy").arg(manifest).args(["--edge", &admin]).output().unwrap()
 }
 
@@ -95,27 +95,27 @@ fn fill(path: &Path) {
 
 #[test]
 fn a_full_disk_refuses_deployments_and_nothing_else_and_room_is_all_it_takes() {
-    let tools = Place::new("full-disk-tools").unwrap();
+    let tools = TempDir::new("full-disk-tools").unwrap();
     if !may_mount(&tools) {
         support::skip::skip("mounting in a namespace of its own takes root and `unshare` (util-linux)");
         return;
     }
-    let mut lab = support::lab_with("full-disk", |layout| layout.program = on_a_small_disk(&tools));
-    lab.start_edges("").unwrap();
-    let addresses = lab.edge_addresses();
-    lab.start_server_agent(&addresses, &[("peer", echo())]).unwrap();
-    let listens = lab.start_client_agent(&addresses, &["forward", "late"]).unwrap();
+    let mut cluster = support::cluster_with("full-disk", |layout| layout.program = on_a_small_disk(&tools));
+    cluster.start_edges("").unwrap();
+    let addresses = cluster.edge_addresses();
+    cluster.start_server_agent(&addresses, &[("peer", echo())]).unwrap();
+    let listens = cluster.start_client_agent(&addresses, &["forward", "late"]).unwrap();
     let mut client = connect(listens[0].address);
     assert!(heard(&mut client, b"before"));
     // The edge's own view of its directory.
-    let process = lab.edges[0].process().unwrap().id();
+    let process = cluster.edges[0].process().unwrap().id();
     let inside = PathBuf::from(format!("/proc/{process}/root"));
-    let state = inside.join(lab.place.path().strip_prefix("/").unwrap()).join("A-1/state");
+    let state = inside.join(cluster.directory.path().strip_prefix("/").unwrap()).join("A-1/state");
     let before = (names(&state.join("images")), names(&state.join("apps")));
     assert_eq!(before.0.len(), 3, "an app, its image and the key of the folder: {before:?}");
 
     fill(&state.join("filler"));
-    let refused = deploy(&lab);
+    let refused = deploy(&cluster);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(3), "{said}");
     for words in ["cannot hold", "No space left on device", "free space", "sessions run on"] {
@@ -126,7 +126,7 @@ fn a_full_disk_refuses_deployments_and_nothing_else_and_room_is_all_it_takes() {
     assert!(heard(&mut connect(listens[0].address), b"new sessions begin as well"));
 
     fs::remove_file(state.join("filler")).unwrap();
-    let deployed = deploy(&lab);
+    let deployed = deploy(&cluster);
     assert!(deployed.status.success(), "{deployed:?}");
     let mut late = connect(listens[1].address);
     late.write_all(b"f").unwrap();

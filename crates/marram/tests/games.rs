@@ -8,7 +8,7 @@ mod terminal;
 #[path = "games/words.rs"]
 mod words;
 
-use marram::harness::Lab;
+use marram::harness::TestCluster;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::thread;
@@ -25,20 +25,20 @@ const WORDS: &str = "ab ad ae ag ah ai al am an ar as at aw ax ay ba be bi bo by
 
 /// A client of a game, and what it was told so far. If its edge is to be killed, this is who does it.
 struct Player {
-    lab: Lab,
+    cluster: TestCluster,
     stream: BufReader<TcpStream>,
     told: Vec<String>,
 }
 
 /// Edges that have a game, not yet started.
-fn lab(purpose: &'static str, game: &str) -> Lab {
+fn cluster(purpose: &'static str, game: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| layout.edges = 2);
     let manifest = if game == "scrabble" {
         "protect = \"endpoints\"\n[[files]]\npath = \"/etc/words\"\nsource = \"words\"\n"
     } else {
         "protect = \"endpoints\"\n"
     };
-    Lab::new(layout, |place| {
+    TestCluster::new(layout, |place| {
         place.write(&format!("apps/{game}/words"), WORDS.replace(' ', "\n"))?;
         Ok(vec![support::cells().manifest(place, game, game, manifest)?])
     })
@@ -48,17 +48,17 @@ fn lab(purpose: &'static str, game: &str) -> Lab {
 impl Player {
     /// Sits down at a game of this name.
     fn new(purpose: &'static str, game: &str) -> Self {
-        Self::at(lab(purpose, game), game)
+        Self::at(cluster(purpose, game), game)
     }
 
     /// Starts these edges and sits down.
-    fn at(mut lab: Lab, game: &str) -> Self {
-        lab.start_edges("").unwrap();
-        let edges = lab.edge_addresses();
-        let address = lab.start_client_agent(&edges, &[game]).unwrap()[0].address;
+    fn at(mut cluster: TestCluster, game: &str) -> Self {
+        cluster.start_edges("").unwrap();
+        let edges = cluster.edge_addresses();
+        let address = cluster.start_client_agent(&edges, &[game]).unwrap()[0].address;
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { lab, stream: BufReader::new(stream), told: Vec::new() }
+        Self { cluster, stream: BufReader::new(stream), told: Vec::new() }
     }
 
     fn say(&mut self, text: &str) {
@@ -85,10 +85,10 @@ impl Player {
         self.hear_until(is_last);
     }
 
-    /// Kills the edge that has the game. Returns where the journal was then.
+    /// Kills the edge that has the game. Returns where the collected logs ended then.
     fn kill(&mut self) -> usize {
-        let (owner, start) = (self.lab.owner().unwrap(), self.lab.journal.end());
-        self.lab.edges[owner].kill();
+        let (owner, start) = (self.cluster.owner().unwrap(), self.cluster.logs.end());
+        self.cluster.edges[owner].kill();
         start
     }
 }
@@ -120,7 +120,7 @@ impl Timed {
         player.say(&self.later);
         player.hear_until(|line| line.starts_with("over "));
         if let Some(start) = killed {
-            player.lab.wait_for_owner(start).unwrap();
+            player.cluster.wait_for_owner(start).unwrap();
         }
         player.told
     }
@@ -196,7 +196,7 @@ fn take_turns(
         match killed {
             Some(start) => {
                 player.hear_until(is_last);
-                player.lab.wait_for_owner(start).unwrap();
+                player.cluster.wait_for_owner(start).unwrap();
             }
             None => player.ask(line, is_last),
         }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Side};
+use marram::harness::{AgentSide, LogEvent, TestCluster};
 use marram_scrabble::{
     board::{Board, Play, Square},
     player,
@@ -104,23 +104,23 @@ fn play(purpose: &'static str, kills: &[usize]) -> [Vec<String>; 2] {
     thread::spawn(move || scrabble_table::serve(&listener));
     let layout = support::layout(purpose, |layout| layout.edges = 3);
     let manifest = "protect = \"endpoints\"\nserver = \"scrabble-table\"\n[[files]]\npath = \"/etc/words\"\nsource = \"words\"\n";
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         place.write("apps/duel/words", words())?;
         Ok(vec![support::cells().manifest(place, "duel", "duel", manifest)?])
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("scrabble-table", server)]).unwrap();
-    let address = lab.start_client_agent(&edges, &["duel"]).unwrap()[0].address;
-    let is_owned = |event: &Event| Lab::is_report(Side::Client, "owned", event);
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("scrabble-table", server)]).unwrap();
+    let address = cluster.start_client_agent(&edges, &["duel"]).unwrap()[0].address;
+    let is_owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Client, "owned", event);
 
     // Each session's name, so that it can be found.
     let mut sessions = Vec::new();
     let mut players = [0, 1].map(|_| {
-        let start = lab.journal.end();
+        let start = cluster.logs.end();
         let player = Player::new(address);
-        let (_, owned) = lab.journal.wait(start, PATIENCE, is_owned).unwrap();
+        let (_, owned) = cluster.logs.wait(start, PATIENCE, is_owned).unwrap();
         sessions.push(owned.text("session").to_owned());
         player
     });
@@ -136,18 +136,18 @@ fn play(purpose: &'static str, kills: &[usize]) -> [Vec<String>; 2] {
         let killed = kills.contains(&turn).then(|| {
             let session = &sessions[who];
             let owned =
-                lab.journal.last(|event| is_owned(event) && event.text("session") == session).unwrap();
-            let owner = lab.edge_at(Side::Client, owned.text("edge")).unwrap();
-            let start = lab.journal.end();
-            lab.edges[owner].kill();
+                cluster.logs.last(|event| is_owned(event) && event.text("session") == session).unwrap();
+            let owner = cluster.edge_at(AgentSide::Client, owned.text("edge")).unwrap();
+            let start = cluster.logs.end();
+            cluster.edges[owner].kill();
             (start, owner)
         });
         let over = players[who].hear_until("score ");
         assert_eq!(players[other].hear_until("score "), over);
         if let Some((start, owner)) = killed {
-            let recovered = |event: &Event| is_owned(event) && event.text("session") == sessions[who];
-            assert!(lab.journal.wait(start, PATIENCE, recovered).is_some(), "{}", lab.journal.tail(30));
-            lab.respawn(owner).unwrap();
+            let recovered = |event: &LogEvent| is_owned(event) && event.text("session") == sessions[who];
+            assert!(cluster.logs.wait(start, PATIENCE, recovered).is_some(), "{}", cluster.logs.tail(30));
+            cluster.respawn(owner).unwrap();
             killed_count += 1;
         }
         if over {

@@ -5,7 +5,7 @@
 
 mod support;
 
-use marram::harness::{Lab, Side, free_address};
+use marram::harness::{AgentSide, TestCluster, free_address};
 use serde_json::Value;
 use std::path::Path;
 use support::browser::{Browser, serve};
@@ -14,7 +14,7 @@ const ARROW_DOWN: char = '\u{e015}';
 
 /// A game in a browser.
 struct Table {
-    lab: Lab,
+    cluster: TestCluster,
     browser: Browser,
 }
 
@@ -23,7 +23,7 @@ impl Table {
     fn new(purpose: &'static str, game: &str, page: &str) -> Option<Self> {
         let browser = Browser::start(1_000, 700)?;
         let layout = support::layout(purpose, |layout| layout.edges = 2);
-        let mut lab = Lab::new(layout, |place| {
+        let mut cluster = TestCluster::new(layout, |place| {
             let words = "[[files]]\npath = \"/etc/words\"\nsource = \"words\"\n";
             let files = if game == "scrabble" { words } else { "" };
             place.write(&format!("apps/{game}/words"), "pa\nna\nzone\nha\nae\nyo\n")?;
@@ -31,16 +31,16 @@ impl Table {
             Ok(vec![support::cells().manifest(place, game, game, &manifest)?])
         })
         .unwrap();
-        lab.start_edges("").unwrap();
+        cluster.start_edges("").unwrap();
         let site = serve(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/play/web"));
-        let (gate, edges) = (free_address().unwrap(), lab.edge_addresses());
+        let (gate, edges) = (free_address().unwrap(), cluster.edge_addresses());
         let listener = format!(
             "[[listen]]\naddress = \"{gate}\"\napp = \"{game}\"\nprotocol = \"websocket\"\norigins = [\"http://{site}\"]\n"
         );
-        lab.start_agent_with(Side::Client, &edges, &listener).unwrap();
+        cluster.start_agent_with(AgentSide::Client, &edges, &listener).unwrap();
         browser.open(&format!("http://{site}/{page}?game={game}&gate=ws://{gate}"));
         browser.wait("gate.told.length > 0");
-        Some(Self { lab, browser })
+        Some(Self { cluster, browser })
     }
 
     fn say(&self, lines: &str) {
@@ -49,8 +49,8 @@ impl Table {
 
     /// Kills the edge that has the game.
     fn kill(&mut self) -> usize {
-        let (owner, start) = (self.lab.owner().unwrap(), self.lab.journal.end());
-        self.lab.edges[owner].kill();
+        let (owner, start) = (self.cluster.owner().unwrap(), self.cluster.logs.end());
+        self.cluster.edges[owner].kill();
         start
     }
 
@@ -71,7 +71,7 @@ fn snake_in_a_browser_goes_on_when_its_edge_dies() {
         table.browser.wait("state.tick >= 60");
         let killed = is_killed.then(|| table.kill());
         if let Some(start) = killed {
-            table.lab.wait_for_owner(start).unwrap();
+            table.cluster.wait_for_owner(start).unwrap();
         }
         table.browser.wait("state.over !== null");
         table.browser.show(purpose);
@@ -115,7 +115,7 @@ fn battleship_in_a_browser_is_shot_for_shot() {
             n = index + 1
         ));
         if let Some(start) = killed {
-            table.lab.wait_for_owner(start).unwrap();
+            table.cluster.wait_for_owner(start).unwrap();
         }
     }
     table.browser.show("web-battleship");
@@ -135,7 +135,7 @@ fn scrabble_in_a_browser_is_laid_by_clicks() {
     table.browser.run("document.getElementById('word').value = 'pa'");
     table.browser.click("#move [name=play]");
     table.browser.wait("document.querySelectorAll('#board .tile').length >= 2");
-    table.lab.wait_for_owner(killed).unwrap();
+    table.cluster.wait_for_owner(killed).unwrap();
     let letter = |square: &str| {
         let script = format!("return document.querySelector('[data-square={square}]').textContent[0]");
         table.browser.run(&script)

@@ -5,7 +5,7 @@
 mod messages;
 mod support;
 
-use marram::harness::{Lab, free_address};
+use marram::harness::{TestCluster, free_address};
 use marram_host::{Client, Connection, ConnectionKind, Event, Server, Settings, Timeouts};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -16,9 +16,9 @@ use support::traffic::Random;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-fn settings(lab: &Lab) -> Settings {
-    let token = std::fs::read_to_string(lab.place.path().join("token")).unwrap();
-    let mut settings = Settings::new(lab.edge_addresses().iter().map(ToString::to_string)).token(&token);
+fn settings(cluster: &TestCluster) -> Settings {
+    let token = std::fs::read_to_string(cluster.directory.path().join("token")).unwrap();
+    let mut settings = Settings::new(cluster.edge_addresses().iter().map(ToString::to_string)).token(&token);
     // Edges that die here reset their connections; one that is slow is not to be suspected.
     settings.timeouts.heartbeat_timeout = Duration::from_secs(5);
     settings
@@ -44,23 +44,23 @@ impl Moves {
     }
 
     /// Which edge has it, now that it has begun.
-    fn begun(&mut self, lab: &Lab) -> usize {
+    fn begun(&mut self, cluster: &TestCluster) -> usize {
         let (owner, moved) = self.told.recv_timeout(PATIENCE).unwrap();
         assert!(!moved, "it is new");
         self.owner = owner;
-        self.edge(lab)
+        self.edge(cluster)
     }
 
     /// Which edge has it, now that the one before is dead.
-    fn moved(&mut self, lab: &Lab) -> usize {
+    fn moved(&mut self, cluster: &TestCluster) -> usize {
         let (owner, moved) = self.told.recv_timeout(PATIENCE).unwrap();
         assert!(moved && owner != self.owner, "{} is dead, and it is at {owner}", self.owner);
         self.owner = owner;
-        self.edge(lab)
+        self.edge(cluster)
     }
 
-    fn edge(&self, lab: &Lab) -> usize {
-        lab.edges.iter().position(|edge| edge.address().to_string() == self.owner).unwrap()
+    fn edge(&self, cluster: &TestCluster) -> usize {
+        cluster.edges.iter().position(|edge| edge.address().to_string() == self.owner).unwrap()
     }
 }
 
@@ -87,10 +87,10 @@ fn between_ends(
     assert_eq!(server.datagrams_dropped(), 0);
 }
 
-fn lab(purpose: &'static str, edges: usize) -> Lab {
-    let mut lab = support::lab(purpose, edges, 1);
-    lab.start_edges("").unwrap();
-    lab
+fn cluster(purpose: &'static str, edges: usize) -> TestCluster {
+    let mut cluster = support::cluster(purpose, edges, 1);
+    cluster.start_edges("").unwrap();
+    cluster
 }
 
 fn patient(connection: Connection) -> Connection {
@@ -130,8 +130,8 @@ fn serve(server: &Server) {
 
 #[test]
 fn both_ends_in_programs_and_every_byte_is_right_while_edges_die() {
-    let mut lab = lab("host", 2);
-    between_ends(settings(&lab), ConnectionKind::Stream, serve, |client, mut moves| {
+    let mut cluster = cluster("host", 2);
+    between_ends(settings(&cluster), ConnectionKind::Stream, serve, |client, mut moves| {
         let connection = patient(client.connect("forward").unwrap());
         let mut random = Random(7);
         let mut talk = |connection: &Connection, size: usize| {
@@ -144,12 +144,12 @@ fn both_ends_in_programs_and_every_byte_is_right_while_edges_die() {
             });
         };
         talk(&connection, 100_000);
-        let mut owner = moves.begun(&lab);
+        let mut owner = moves.begun(&cluster);
         for _ in 0..3 {
-            lab.edges[owner].kill();
+            cluster.edges[owner].kill();
             talk(&connection, 300_000);
-            let dead = std::mem::replace(&mut owner, moves.moved(&lab));
-            lab.start_edge(dead, "").unwrap();
+            let dead = std::mem::replace(&mut owner, moves.moved(&cluster));
+            cluster.start_edge(dead, "").unwrap();
         }
         // Half-closed, and what was on its way comes still; then the end, in order.
         { &connection }.write_all(b"last words").unwrap();
@@ -162,9 +162,9 @@ fn both_ends_in_programs_and_every_byte_is_right_while_edges_die() {
 
 #[test]
 fn what_was_written_is_delivered_before_a_client_is_closed() {
-    let lab = lab("host-close", 1);
-    let server = Server::start(settings(&lab), "peer").unwrap();
-    let client = Client::start(settings(&lab)).unwrap();
+    let cluster = cluster("host-close", 1);
+    let server = Server::start(settings(&cluster), "peer").unwrap();
+    let client = Client::start(settings(&cluster)).unwrap();
     let connection = patient(client.connect("forward").unwrap());
     let sent: Vec<u8> = (0..3_000_000u32).map(|at| at.to_le_bytes()[1]).collect();
     thread::scope(|scope| {
@@ -182,11 +182,11 @@ fn what_was_written_is_delivered_before_a_client_is_closed() {
 
 #[test]
 fn a_client_that_is_closed_at_once_has_said_what_it_said() {
-    let lab = lab("host-brief", 1);
-    let server = Server::start(settings(&lab), "peer").unwrap();
+    let cluster = cluster("host-brief", 1);
+    let server = Server::start(settings(&cluster), "peer").unwrap();
     server.wait_ready(PATIENCE).unwrap();
     for round in 0..30_u8 {
-        let client = Client::start(settings(&lab)).unwrap();
+        let client = Client::start(settings(&cluster)).unwrap();
         let mut connection = client.connect("forward").unwrap();
         connection.write_all(&[round; 100]).unwrap();
         drop(connection);
@@ -207,8 +207,8 @@ fn a_client_that_is_closed_at_once_has_said_what_it_said() {
 
 #[test]
 fn failures_are_told_apart_from_ends_with_reasons() {
-    let lab = lab("host-fails", 1);
-    let mut settings = settings(&lab);
+    let cluster = cluster("host-fails", 1);
+    let mut settings = settings(&cluster);
     settings.timeouts.drain = Duration::from_millis(300);
     let server = Server::start(settings.clone(), "peer").unwrap();
     server.wait_ready(PATIENCE).unwrap();
@@ -267,7 +267,7 @@ fn failures_are_told_apart_from_ends_with_reasons() {
 
 #[test]
 fn many_connections_at_once_and_wrong_settings_are_named() {
-    let lab = lab("host-wrong", 1);
+    let cluster = cluster("host-wrong", 1);
     for (settings, says) in [
         (Settings::new(Vec::<String>::new()), "no edge is configured"),
         (Settings::new(["edge"]), "host:port"),
@@ -278,7 +278,8 @@ fn many_connections_at_once_and_wrong_settings_are_named() {
         assert!(error.to_string().contains(says), "{error}");
     }
     // A token that is not the domain's.
-    let wrong = Client::start(Settings::new([lab.edge_addresses()[0].to_string()]).token(&"x".repeat(32)));
+    let wrong =
+        Client::start(Settings::new([cluster.edge_addresses()[0].to_string()]).token(&"x".repeat(32)));
     let wrong = wrong.unwrap();
     let until = Instant::now() + PATIENCE;
     loop {
@@ -291,9 +292,9 @@ fn many_connections_at_once_and_wrong_settings_are_named() {
         assert!(Instant::now() < until, "{error}");
     }
     // Many clients at once, each with words of its own.
-    let server = Server::start(settings(&lab), "peer").unwrap();
+    let server = Server::start(settings(&cluster), "peer").unwrap();
     server.wait_ready(PATIENCE).unwrap();
-    let client = Client::start(settings(&lab)).unwrap();
+    let client = Client::start(settings(&cluster)).unwrap();
     let mut connections: BTreeMap<u32, Connection> =
         (0..200).map(|number| (number, patient(client.connect("forward").unwrap()))).collect();
     for (number, connection) in &mut connections {

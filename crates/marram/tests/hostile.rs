@@ -5,7 +5,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Place, Side};
+use marram::harness::{AgentSide, LogEvent, TempDir, TestCluster};
 use marram_sandbox::bench::guests::{
     Body, again, answer, endless, grow, module, nothing, print, send, set_timers, spawn_again, spawn_tasks,
 };
@@ -92,7 +92,7 @@ const APPS: [App; 12] = [
     },
 ];
 
-fn write_app(place: &Place, app: &App) -> anyhow::Result<PathBuf> {
+fn write_app(place: &TempDir, app: &App) -> anyhow::Result<PathBuf> {
     let App { name, handlers: [recv, timer], manifest, .. } = app;
     place.write(&format!("apps/{name}/guest.wasm"), module(*recv, *timer))?;
     place.write(
@@ -102,19 +102,20 @@ fn write_app(place: &Place, app: &App) -> anyhow::Result<PathBuf> {
 }
 
 /// The edge with all apps, and where each is reached through the agent.
-fn start() -> (Lab, BTreeMap<&'static str, SocketAddr>) {
+fn start() -> (TestCluster, BTreeMap<&'static str, SocketAddr>) {
     let layout = support::layout("hostile", |layout| {
         layout.edge_tables = format!("[[tenant]]\nname = \"crowd\"\nsessions = {GRANTED}\n");
         layout.agent_tables += "edge_wait = \"3s\"\n";
     });
-    let mut lab = Lab::new(layout, |place| APPS.iter().map(|app| write_app(place, app)).collect()).unwrap();
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
+    let mut cluster =
+        TestCluster::new(layout, |place| APPS.iter().map(|app| write_app(place, app)).collect()).unwrap();
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
     let names: Vec<&str> = APPS.iter().map(|app| app.name).collect();
-    let listens = lab.start_client_agent(&edges, &names).unwrap();
+    let listens = cluster.start_client_agent(&edges, &names).unwrap();
     let addresses =
         APPS.iter().map(|app| app.name).zip(listens.iter().map(|listen| listen.address)).collect();
-    (lab, addresses)
+    (cluster, addresses)
 }
 
 /// A connection that is reset when it is closed, so that its session ends with it.
@@ -234,59 +235,59 @@ impl Quiet {
 }
 
 /// A counter of `/metrics`, over all shards.
-fn metric(lab: &Lab, name: &str) -> u64 {
+fn metric(cluster: &TestCluster, name: &str) -> u64 {
     let text =
-        lab.edges[0].client().unwrap().call(hyper::Method::GET, "/metrics", Default::default()).unwrap();
+        cluster.edges[0].client().unwrap().call(hyper::Method::GET, "/metrics", Default::default()).unwrap();
     let text = String::from_utf8(text.to_vec()).unwrap();
     let of = |line: &&str| line.starts_with(name) && line[name.len()..].starts_with('{');
     let values = text.lines().filter(of).map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
     values.sum()
 }
 
-fn sessions(lab: &Lab) -> usize {
-    let list = lab.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
+fn sessions(cluster: &TestCluster) -> usize {
+    let list = cluster.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
     list["sessions"].as_array().unwrap().len()
 }
 
 /// How often the agent has said that the edge ended a session for this reason.
-fn ended(lab: &Lab, reason: &str) -> usize {
-    lab.journal.count(0, |event: &Event| {
-        Lab::is_report(Side::Client, "ended", event) && event.text("reason").contains(reason)
+fn ended(cluster: &TestCluster, reason: &str) -> usize {
+    cluster.logs.count(0, |event: &LogEvent| {
+        TestCluster::is_report(AgentSide::Client, "ended", event) && event.text("reason").contains(reason)
     })
 }
 
 #[test]
 fn a_quiet_tenant_beside_hostile_ones_gets_every_answer() {
-    let (mut lab, addresses) = start();
+    let (mut cluster, addresses) = start();
     let mut quiet = Quiet::connect(addresses["quiet"]);
     quiet.ask(1);
     let hostile = Hostile::start(&addresses);
     let deadline = Instant::now() + PATIENCE;
-    let raged = |lab: &Lab| {
-        let told = APPS.iter().filter(|app| !app.ended.is_empty()).all(|app| ended(lab, app.ended) >= 2);
+    let raged = |cluster: &TestCluster| {
+        let told = APPS.iter().filter(|app| !app.ended.is_empty()).all(|app| ended(cluster, app.ended) >= 2);
         told && hostile.swarm.load(Ordering::Relaxed) >= SWARM
     };
-    while quiet.answers < ANSWERS || !raged(&lab) {
-        assert!(Instant::now() < deadline, "{} answers; {}", quiet.answers, lab.journal.tail(30));
+    while quiet.answers < ANSWERS || !raged(&cluster) {
+        assert!(Instant::now() < deadline, "{} answers; {}", quiet.answers, cluster.logs.tail(30));
         quiet.ask(20);
     }
     // What the operator sees of it.
     let (failed, rejected) =
-        (metric(&lab, "marram_sessions_failed_total"), metric(&lab, "marram_hellos_rejected_total"));
+        (metric(&cluster, "marram_sessions_failed_total"), metric(&cluster, "marram_hellos_rejected_total"));
     assert!(failed >= 8 && rejected >= (CROWD - GRANTED) as u64, "{failed} failed, {rejected} rejected");
-    assert_eq!(metric(&lab, "marram_shard_deaths_total"), 0);
-    let list = lab.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
+    assert_eq!(metric(&cluster, "marram_shard_deaths_total"), 0);
+    let list = cluster.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
     let of = |app: &str| list["sessions"].as_array().unwrap().iter().filter(|row| row["app"] == app).count();
     assert_eq!((of("quiet"), of("crowd")), (1, GRANTED));
     // Thousands of lines were printed: a burst and one a second were written.
-    let printed = lab.journal.count(0, |event| !event.fields["stage"].is_null());
+    let printed = cluster.logs.count(0, |event| !event.fields["stage"].is_null());
     assert!((1..1_000).contains(&printed), "{printed} lines of guests");
     // With its clients, all that was hostile goes; the quiet one stays.
     hostile.end();
-    while sessions(&lab) > 1 {
-        assert!(Instant::now() < deadline + PATIENCE, "{} sessions are left", sessions(&lab));
+    while sessions(&cluster) > 1 {
+        assert!(Instant::now() < deadline + PATIENCE, "{} sessions are left", sessions(&cluster));
         quiet.ask(1);
     }
     quiet.ask(20);
-    assert!(lab.agents().all(|agent| !agent.ended()), "the agent lives");
+    assert!(cluster.agents().all(|agent| !agent.ended()), "the agent lives");
 }

@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use hyper::Method;
-use marram::harness::{Lab, Side, free_address};
+use marram::harness::{AgentSide, TestCluster, free_address};
 use marram::logging;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -35,21 +35,21 @@ fn until(ask: impl Fn() -> String, wanted: impl Fn(&str) -> bool) -> String {
 }
 
 /// Edges of one shard with the app `counting`.
-fn lab(purpose: &'static str, edges: usize, log: &str) -> Lab {
+fn cluster(purpose: &'static str, edges: usize, log: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| {
         layout.edges = edges;
         // The table that the harness writes last.
         layout.edge_tables = format!("{log}\n");
     });
     let apps = |place: &_| Ok(vec![support::cells().manifest(place, "counting", "counter", "")?]);
-    let mut lab = Lab::new(layout, apps).unwrap();
-    lab.start_edges("").unwrap();
-    lab
+    let mut cluster = TestCluster::new(layout, apps).unwrap();
+    cluster.start_edges("").unwrap();
+    cluster
 }
 
 /// A client whose cell has printed something; how many bytes it answered does not matter here.
-fn print(lab: &mut Lab) -> TcpStream {
-    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+fn print(cluster: &mut TestCluster) -> TcpStream {
+    let address = cluster.start_client_agent(&cluster.edge_addresses(), &["counting"]).unwrap()[0].address;
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"pf").unwrap();
     client.read_exact(&mut [0; 7]).unwrap();
@@ -58,9 +58,10 @@ fn print(lab: &mut Lab) -> TcpStream {
 
 #[test]
 fn what_a_cell_prints_is_found_by_its_app_and_its_session() {
-    let mut lab = lab("logs", 2, "");
-    let _client = print(&mut lab);
-    let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
+    let mut cluster = cluster("logs", 2, "");
+    let _client = print(&mut cluster);
+    let urls: Vec<String> =
+        cluster.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
     let both = [urls[0].as_str(), urls[1].as_str()];
     let (_, ids, _) = marram(&["ps", "-q", "--app", "counting", both[0], both[1]]);
     let id = ids.trim();
@@ -78,7 +79,7 @@ fn what_a_cell_prints_is_found_by_its_app_and_its_session() {
     let line: Value = serde_json::from_str(said.trim()).unwrap();
     let fields = ["edge", "shard", "target", "level", "app", "session"].map(|field| line[field].clone());
     // Either edge may have it: an agent takes the first one that answers.
-    let names = lab.edges.iter().map(|edge| edge.who() + "-1").collect::<Vec<_>>();
+    let names = cluster.edges.iter().map(|edge| edge.who() + "-1").collect::<Vec<_>>();
     let home = names.iter().position(|name| line["edge"] == *name).unwrap();
     let expected: [Value; 6] =
         [names[home].as_str().into(), 0.into(), "guest".into(), "INFO".into(), "counting".into(), id.into()];
@@ -117,11 +118,11 @@ fn what_a_cell_prints_is_found_by_its_app_and_its_session() {
 
 #[test]
 fn what_has_gone_is_said() {
-    let lab = lab("logs-gone", 1, "keep = \"64KiB\"");
-    let url = format!("--edge=http://{}", lab.edges[0].admin());
+    let cluster = cluster("logs-gone", 1, "keep = \"64KiB\"");
+    let url = format!("--edge=http://{}", cluster.edges[0].admin());
     let (_, before, said) = marram(&["logs", &url]);
     assert!(!before.is_empty() && said.is_empty(), "{said}");
-    let client = lab.edges[0].client().unwrap();
+    let client = cluster.edges[0].client().unwrap();
     // Each leaves a line.
     for _ in 0..500 {
         client.call(Method::PUT, "/v1/routes", Bytes::from_static(b"{\"routes\":[]}")).unwrap();
@@ -157,20 +158,21 @@ impl Drop for Following {
 
 #[test]
 fn an_edge_that_goes_away_is_said_and_asked_again() {
-    let mut lab = lab("logs-follow", 2, "");
-    let urls: Vec<String> = lab.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
+    let mut cluster = cluster("logs-follow", 2, "");
+    let urls: Vec<String> =
+        cluster.edges.iter().map(|edge| format!("--edge=http://{}", edge.admin())).collect();
     let mut following = follow(&["logs", "--follow", &urls[0], &urls[1]]);
     let mut lines = BufReader::new(following.0.stdout.take().unwrap()).lines();
     let mut errors = BufReader::new(following.0.stderr.take().unwrap()).lines();
     let mut said = Following::until(&mut lines, "B-1: listening for operators");
-    lab.edges[1].kill();
+    cluster.edges[1].kill();
     Following::until(&mut errors, "B-1 is away: ");
-    lab.start_edge(1, "").unwrap();
+    cluster.start_edge(1, "").unwrap();
     Following::until(&mut errors, "B-2 is there again");
     // Of its next life, from the beginning; of the other one nothing twice.
     said += &Following::until(&mut lines, "B-2: listening for operators");
     assert_eq!(said.matches("A-1: listening for operators").count(), 1, "{said}");
-    let _client = print(&mut lab);
+    let _client = print(&mut cluster);
     Following::until(&mut lines, "cell: counter counter");
 }
 
@@ -185,21 +187,22 @@ fn follow(arguments: &[&str]) -> Following {
 fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
     let layout =
         support::layout("logs-agent", |layout| layout.admin = "token_file = \"../admin-token\"\n".into());
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         place.write_private("admin-token", "0123456789abcdef0123456789abcdef")?;
         Ok(vec![support::cells().manifest(place, "counting", "counter", "")?])
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    let token = lab.place.path().join("admin-token");
+    cluster.start_edges("").unwrap();
+    let token = cluster.directory.path().join("admin-token");
     let token = token.display().to_string();
     let (admin, address) = (free_address().unwrap(), free_address().unwrap());
     let tables = format!(
         "name = \"web-1\"\n[admin]\nlisten = \"{admin}\"\ntoken_file = {token:?}\n\
          [[listen]]\naddress = \"{address}\"\napp = \"counting\"\n"
     );
-    lab.start_agent_with(Side::Client, &lab.edge_addresses(), &tables).unwrap();
-    let (edge, agent) = (format!("--edge=http://{}", lab.edges[0].admin()), format!("--edge=http://{admin}"));
+    cluster.start_agent_with(AgentSide::Client, &cluster.edge_addresses(), &tables).unwrap();
+    let (edge, agent) =
+        (format!("--edge=http://{}", cluster.edges[0].admin()), format!("--edge=http://{admin}"));
     let (code, _, said) = marram(&["logs", &agent]);
     assert!(code == Some(3) && said.contains("token is missing"), "{code:?} {said}");
     let (code, _, said) = marram(&["ps", "--token-file", &token, &agent]);
@@ -232,15 +235,15 @@ fn an_agent_that_has_an_address_for_operators_says_what_it_knows_among_edges() {
 #[test]
 fn what_a_guest_printed_before_it_was_stopped_is_in_the_line_about_its_end() {
     const SESSIONS: usize = 4;
-    let mut lab = lab("logs-words", 1, "");
-    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    let mut cluster = cluster("logs-words", 1, "");
+    let address = cluster.start_client_agent(&cluster.edge_addresses(), &["counting"]).unwrap()[0].address;
     for _ in 0..SESSIONS {
         let mut client = TcpStream::connect(address).unwrap();
         client.write_all(b"p!").unwrap();
         // Ended or reset: it is over.
         let _ = client.read(&mut [0]);
     }
-    let edge = format!("--edge=http://{}", lab.edges[0].admin());
+    let edge = format!("--edge=http://{}", cluster.edges[0].admin());
     let ends = |said: &str| -> Vec<String> {
         said.lines().filter(|line| line.contains(": Guest: ")).map(str::to_owned).collect()
     };
@@ -254,7 +257,7 @@ fn what_a_guest_printed_before_it_was_stopped_is_in_the_line_about_its_end() {
         );
     }
     // Whoever is at its end is told why it was stopped, and not what it printed for operators.
-    let told = lab.journal.all(0, |event| Lab::is_report(Side::Client, "ended", event));
+    let told = cluster.logs.all(0, |event| TestCluster::is_report(AgentSide::Client, "ended", event));
     let reasons: Vec<&str> = told.iter().map(|event| event.text("reason")).collect();
     assert!(
         !reasons.is_empty() && reasons.iter().all(|reason| reason.contains("unreachable")),
@@ -323,8 +326,8 @@ fn a_panic_is_in_the_log_and_all_else_is_as_before() {
 
 #[test]
 fn each_part_says_as_much_as_it_is_asked_to() {
-    let lab = lab("logs-levels", 1, "level = \"warn,admin=info\"");
-    let url = format!("--edge=http://{}", lab.edges[0].admin());
+    let cluster = cluster("logs-levels", 1, "level = \"warn,admin=info\"");
+    let url = format!("--edge=http://{}", cluster.edges[0].admin());
     let (_, said, _) = marram(&["logs", &url]);
     assert!(said.contains("event=deployed") && !said.contains("shard started"), "{said}");
 }

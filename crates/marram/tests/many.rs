@@ -6,7 +6,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Side};
+use marram::harness::{AgentSide, LogEvent, TestCluster};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -62,20 +62,20 @@ fn many_sessions_lose_one_edge_at_once_and_the_next_stays_responsive() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
     let count = support::amount("MARRAM_SESSIONS", 1_000);
-    let mut lab = support::lab("many", 2, 1);
+    let mut cluster = support::cluster("many", 2, 1);
     // The second edge comes when all sessions are at the first.
-    lab.start_edge(0, "").unwrap();
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("peer", echo())]).unwrap();
-    let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+    cluster.start_edge(0, "").unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("peer", echo())]).unwrap();
+    let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     let mut clients: Vec<TcpStream> = (0..count).map(|_| connect(address)).collect();
     for (session, client) in clients.iter_mut().enumerate() {
         say(client, &words(session, 1));
         hear(client, &words(session, 1));
     }
-    lab.respawn(1).unwrap();
-    let start = lab.journal.end();
-    lab.edges[0].kill();
+    cluster.respawn(1).unwrap();
+    let start = cluster.logs.end();
+    cluster.edges[0].kill();
     for (session, client) in clients.iter_mut().enumerate() {
         say(client, &words(session, 2));
     }
@@ -92,8 +92,8 @@ fn many_sessions_lose_one_edge_at_once_and_the_next_stays_responsive() {
     println!("{count} sessions recovered within {all_ms} ms; a new one had its answer after {new_ms} ms");
     // What was heard may be read before what was logged.
     let mut recovered = 0;
-    let owned = lab.journal.wait(start, PATIENCE, |event: &Event| {
-        recovered += usize::from(Lab::is_report(Side::Client, "owned", event));
+    let owned = cluster.logs.wait(start, PATIENCE, |event: &LogEvent| {
+        recovered += usize::from(TestCluster::is_report(AgentSide::Client, "owned", event));
         recovered > count
     });
     assert!(owned.is_some(), "each session, and the new one, has an owner: {recovered}");
@@ -123,11 +123,11 @@ fn much_through_one_session_leaves_nothing_behind() {
     /// More than every window, buffer and checkpoint that one session may have, and the program itself.
     const RESIDENT_MIB_MAX: u64 = 192;
     let megabytes = support::amount("MARRAM_MEGABYTES", 10_000);
-    let mut lab = support::lab("much", 1, 1);
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("peer", echo())]).unwrap();
-    let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+    let mut cluster = support::cluster("much", 1, 1);
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("peer", echo())]).unwrap();
+    let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     let (mut sending, piece) = (connect(address), vec![0x5a; 1_000_000]);
     let mut receiving = sending.try_clone().unwrap();
     let sender = thread::spawn(move || {
@@ -140,7 +140,7 @@ fn much_through_one_session_leaves_nothing_behind() {
         receiving.read_exact(&mut buffer).unwrap();
         assert!(buffer.iter().all(|byte| *byte == 0x5a), "megabyte {got}");
         if got % 500 == 499 {
-            let resident = lab.groups().into_iter().flat_map(members).map(resident_mib);
+            let resident = cluster.groups().into_iter().flat_map(members).map(resident_mib);
             most.push(resident.max().unwrap_or(0));
         }
     }
@@ -148,7 +148,7 @@ fn much_through_one_session_leaves_nothing_behind() {
     println!("largest process, MiB, every 500 MB: {most:?}");
     let largest = most.iter().max().copied().unwrap_or(0);
     assert!(largest <= RESIDENT_MIB_MAX, "a process holds {largest} MiB");
-    let list = lab.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
+    let list = cluster.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
     let uncovered = list["sessions"][0]["uncovered_bytes"].as_u64().unwrap();
     assert!(uncovered <= marram_wire::limits::LOG_SIZE_MAX, "{uncovered} bytes of log are not covered");
 }

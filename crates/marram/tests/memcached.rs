@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Side, free_address};
+use marram::harness::{AgentSide, LogEvent, TestCluster, free_address};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream, UdpSocket},
@@ -22,17 +22,17 @@ const PROTECTED: &str =
     "protect = \"endpoints\"\n[keep]\nrecovery_target = \"1ms\"\n[quotas]\nmemory = \"64MiB\"\n";
 
 /// Edges with the cache, and one address for streams and datagrams.
-fn cache(purpose: &'static str, edges: usize, manifest: &str) -> (Lab, SocketAddr) {
+fn cache(purpose: &'static str, edges: usize, manifest: &str) -> (TestCluster, SocketAddr) {
     let layout = support::layout(purpose, |layout| layout.edges = edges);
     let apps = |place: &_| Ok(vec![support::cells().manifest(place, "cache", "memcached", manifest)?]);
-    let mut lab = Lab::new(layout, apps).unwrap();
-    lab.start_edges("").unwrap();
-    let (address, edges) = (free_address().unwrap(), lab.edge_addresses());
+    let mut cluster = TestCluster::new(layout, apps).unwrap();
+    cluster.start_edges("").unwrap();
+    let (address, edges) = (free_address().unwrap(), cluster.edge_addresses());
     let listen = |protocol| {
         format!("[[listen]]\naddress = \"{address}\"\napp = \"cache\"\nprotocol = \"{protocol}\"\n")
     };
-    lab.start_agent_with(Side::Client, &edges, &["tcp", "udp"].map(listen).concat()).unwrap();
-    (lab, address)
+    cluster.start_agent_with(AgentSide::Client, &edges, &["tcp", "udp"].map(listen).concat()).unwrap();
+    (cluster, address)
 }
 
 /// libmemcached's tests of the text protocol.
@@ -79,21 +79,23 @@ fn is_verified(output: &Output, requests: usize) {
 
 /// Kills the owner of what was owned last, again and again while the program runs. Comes back with what it printed, and how many
 /// sessions had to be recovered.
-fn killed_while(lab: &mut Lab, mut program: Child) -> (Output, usize) {
-    let start = lab.journal.end();
+fn killed_while(cluster: &mut TestCluster, mut program: Child) -> (Output, usize) {
+    let start = cluster.logs.end();
     let mut seen = start;
-    let owned = |event: &Event| Lab::is_report(Side::Client, "owned", event);
+    let owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Client, "owned", event);
     while program.try_wait().unwrap().is_none() {
         // Nothing is owned anew once it is about to end.
-        let Some((next, event)) = lab.journal.wait(seen, Duration::from_millis(100), owned) else { continue };
+        let Some((next, event)) = cluster.logs.wait(seen, Duration::from_millis(100), owned) else {
+            continue;
+        };
         seen = next;
-        let owner = lab.edge_at(Side::Client, event.text("edge")).unwrap();
-        lab.edges[owner].kill();
-        lab.start_edge(owner, "").unwrap();
+        let owner = cluster.edge_at(AgentSide::Client, event.text("edge")).unwrap();
+        cluster.edges[owner].kill();
+        cluster.start_edge(owner, "").unwrap();
     }
     let output = program.wait_with_output().unwrap();
-    let recovered = |event: &Event| owned(event) && event.number("gap_us") > 0;
-    (output, lab.journal.count(start, recovered))
+    let recovered = |event: &LogEvent| owned(event) && event.number("gap_us") > 0;
+    (output, cluster.logs.count(start, recovered))
 }
 
 /// One request in a datagram, with memcached's header, and its answer in as many as it takes.
@@ -116,7 +118,7 @@ fn a_shared_cache_serves_libmemcacheds_programs_and_datagrams() {
     if !support::is_here("memccapable") || !support::is_here("memcaslap") {
         return;
     }
-    let (_lab, address) = cache("memcached-shared", 1, SHARED);
+    let (_cluster, address) = cache("memcached-shared", 1, SHARED);
     is_capable(&capable(address).output().unwrap());
     let requests = support::amount("MARRAM_REQUESTS", 5_000);
     is_verified(&load(address, requests, &[]).output().unwrap(), requests);
@@ -147,11 +149,11 @@ fn libmemcacheds_programs_notice_nothing_while_their_edges_are_killed() {
     if !support::is_here("memccapable") || !support::is_here("memcaslap") {
         return;
     }
-    let (mut lab, address) = cache("memcached-killed", 2, PROTECTED);
-    let (output, recovered) = killed_while(&mut lab, start(&mut capable(address)));
+    let (mut cluster, address) = cache("memcached-killed", 2, PROTECTED);
+    let (output, recovered) = killed_while(&mut cluster, start(&mut capable(address)));
     is_capable(&output);
     let requests = support::amount("MARRAM_REQUESTS", 20_000);
-    let (output, more) = killed_while(&mut lab, start(&mut load(address, requests, &[])));
+    let (output, more) = killed_while(&mut cluster, start(&mut load(address, requests, &[])));
     is_verified(&output, requests);
     println!("{recovered} and {more} sessions recovered");
     assert!(recovered > 0 && more > 0, "{recovered} and {more} sessions recovered");
@@ -189,7 +191,7 @@ for _ in sys.stdin:
 fn pymemcache_finds_all_that_it_stored_after_each_of_its_edges_is_killed() {
     const KILLS: usize = 4;
     let Some(python) = support::python_with("pymemcache") else { return };
-    let (mut lab, address) = cache("memcached-python", 2, PROTECTED);
+    let (mut cluster, address) = cache("memcached-python", 2, PROTECTED);
     let mut command = Command::new(python);
     command.args(["-c", PYTHON, "127.0.0.1", &address.port().to_string()]);
     let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -197,12 +199,12 @@ fn pymemcache_finds_all_that_it_stored_after_each_of_its_edges_is_killed() {
     let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "filled");
     for _ in 0..KILLS {
-        let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-        lab.edges[owner].kill();
+        let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+        cluster.edges[owner].kill();
         writeln!(stdin, "look").unwrap();
         assert_eq!(lines.next().unwrap().unwrap(), "same");
-        lab.wait_for_owner(start).unwrap();
-        lab.start_edge(owner, "").unwrap();
+        cluster.wait_for_owner(start).unwrap();
+        cluster.start_edge(owner, "").unwrap();
     }
     drop(stdin);
     assert!(program.wait().unwrap().success());

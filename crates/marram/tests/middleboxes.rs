@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Place};
+use marram::harness::{LogEvent, TempDir, TestCluster};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const BURST: usize = 4 * MIB;
 const PER_SECOND: usize = 16 * MIB;
 
 /// A cell's manifest as it ships; only its module is found where the build leaves it.
-fn shipped(place: &Place, cell: &str) -> anyhow::Result<PathBuf> {
+fn shipped(place: &TempDir, cell: &str) -> anyhow::Result<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../cells/{cell}/marram.toml"));
     let module = support::cells().module(cell).display().to_string();
     let text = std::fs::read_to_string(manifest)?;
@@ -31,18 +31,18 @@ fn shipped(place: &Place, cell: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// Edges that serve one of the cells as it ships.
-fn lab(purpose: &'static str, edges: usize, cell: &str) -> Lab {
+fn cluster(purpose: &'static str, edges: usize, cell: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| layout.edges = edges);
-    let mut lab = Lab::new(layout, |place| Ok(vec![shipped(place, cell)?])).unwrap();
-    lab.start_edges("").unwrap();
-    lab
+    let mut cluster = TestCluster::new(layout, |place| Ok(vec![shipped(place, cell)?])).unwrap();
+    cluster.start_edges("").unwrap();
+    cluster
 }
 
 /// Starts both agents; returns where clients of the app connect.
-fn agents(lab: &mut Lab, app: &str, server: SocketAddr) -> SocketAddr {
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("origin", server)]).unwrap();
-    lab.start_client_agent(&edges, &[app]).unwrap()[0].address
+fn agents(cluster: &mut TestCluster, app: &str, server: SocketAddr) -> SocketAddr {
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("origin", server)]).unwrap();
+    cluster.start_client_agent(&edges, &[app]).unwrap()[0].address
 }
 
 /// The bytes from `at` on: no two words of the stream are the same.
@@ -90,28 +90,28 @@ fn download(from: SocketAddr, len: usize, every: usize, mut then: impl FnMut(usi
 }
 
 /// Kills one edge after the other, and starts each again.
-fn kill_in_turn(lab: &mut Lab, kill: usize) {
-    let index = kill % lab.edges.len();
-    lab.edges[index].kill();
-    lab.respawn(index).unwrap();
+fn kill_in_turn(cluster: &mut TestCluster, kill: usize) {
+    let index = kill % cluster.edges.len();
+    cluster.edges[index].kill();
+    cluster.respawn(index).unwrap();
 }
 
-fn orphaned(lab: &Lab) -> usize {
-    lab.journal.count(0, |event| event.name() == "orphaned")
+fn orphaned(cluster: &TestCluster) -> usize {
+    cluster.logs.count(0, |event| event.name() == "orphaned")
 }
 
 /// Waits for what a cell has printed.
-fn printed(lab: &Lab, words: &str) {
-    let said = |event: &Event| event.text("message").contains(words);
-    let found = lab.journal.wait(0, PATIENCE, said).is_some();
-    assert!(found, "no cell said {words:?}: {}", lab.journal.tail(30));
+fn printed(cluster: &TestCluster, words: &str) {
+    let said = |event: &LogEvent| event.text("message").contains(words);
+    let found = cluster.logs.wait(0, PATIENCE, said).is_some();
+    assert!(found, "no cell said {words:?}: {}", cluster.logs.tail(30));
 }
 
 #[test]
 fn the_limiter_that_ships_lets_64_mib_through_at_its_rate() {
     const LEN: usize = 64 * MIB;
-    let mut lab = lab("limiter", 1, "limiter");
-    let address = agents(&mut lab, "limiter", spout(LEN));
+    let mut cluster = cluster("limiter", 1, "limiter");
+    let address = agents(&mut cluster, "limiter", spout(LEN));
     let begun = Instant::now();
     download(address, LEN, LEN, |_| {});
     let least = Duration::from_millis(((LEN - BURST) * 1000 / PER_SECOND) as u64);
@@ -121,25 +121,25 @@ fn the_limiter_that_ships_lets_64_mib_through_at_its_rate() {
 #[test]
 fn what_the_limiter_delays_arrives_whole_when_its_edge_is_killed() {
     const LEN: usize = 64 * MIB;
-    let mut lab = lab("limiter-kills", 2, "limiter");
-    let address = agents(&mut lab, "limiter", spout(LEN));
-    download(address, LEN, 13 * MIB, |kill| kill_in_turn(&mut lab, kill - 1));
-    assert!(orphaned(&lab) > 0, "no kill met the session: {}", lab.journal.tail(20));
+    let mut cluster = cluster("limiter-kills", 2, "limiter");
+    let address = agents(&mut cluster, "limiter", spout(LEN));
+    download(address, LEN, 13 * MIB, |kill| kill_in_turn(&mut cluster, kill - 1));
+    assert!(orphaned(&cluster) > 0, "no kill met the session: {}", cluster.logs.tail(20));
 }
 
 #[test]
 fn what_the_firewall_allows_passes_byte_by_byte_while_edges_are_killed() {
-    let mut lab = lab("firewall-kills", 2, "firewall");
+    let mut cluster = cluster("firewall-kills", 2, "firewall");
     let mut traffic = Traffic::new();
-    let address = agents(&mut lab, "firewall", traffic.server);
+    let address = agents(&mut cluster, "firewall", traffic.server);
     traffic.start(address, 3, 300_000, 11);
     for kill in 0..4 {
         thread::sleep(Duration::from_millis(200));
-        kill_in_turn(&mut lab, kill);
-        assert_eq!(traffic.wrong(), Vec::<String>::new(), "kill {kill}; {}", lab.journal.tail(40));
+        kill_in_turn(&mut cluster, kill);
+        assert_eq!(traffic.wrong(), Vec::<String>::new(), "kill {kill}; {}", cluster.logs.tail(40));
     }
     let (sessions, bytes) = traffic.finish();
-    assert!(sessions > 0 && bytes > 0 && orphaned(&lab) > 0, "{sessions} sessions, {bytes} B");
+    assert!(sessions > 0 && bytes > 0 && orphaned(&cluster) > 0, "{sessions} sessions, {bytes} B");
 }
 
 /// A server that remembers what it was sent and answers each piece with `ok`.
@@ -202,80 +202,80 @@ impl Client {
 }
 
 /// What is forbidden lies on both sides of a kill, and is known all the same.
-fn is_forbidden_over_a_kill(lab: &mut Lab, address: SocketAddr, origin: &Origin) {
+fn is_forbidden_over_a_kill(cluster: &mut TestCluster, address: SocketAddr, origin: &Origin) {
     let mut client = Client::connect(address);
     client.ask("GET /x/.");
-    for index in 0..lab.edges.len() {
-        kill_in_turn(lab, index);
+    for index in 0..cluster.edges.len() {
+        kill_in_turn(cluster, index);
     }
     client.0.write_all(b"./etc").unwrap();
     assert!(client.ends_without_an_answer());
-    printed(lab, "closed because of the client: deny client contains \"/../\"");
+    printed(cluster, "closed because of the client: deny client contains \"/../\"");
     let came = origin.came();
     assert!(came.starts_with(b"GET /x/.") && !came.ends_with(b"etc"), "{}", came.escape_ascii());
 }
 
 #[test]
 fn the_firewall_closes_what_its_rules_forbid_also_when_a_kill_comes_between() {
-    let mut lab = lab("firewall", 2, "firewall");
+    let mut cluster = cluster("firewall", 2, "firewall");
     let origin = Origin::start();
-    let address = agents(&mut lab, "firewall", origin.address);
+    let address = agents(&mut cluster, "firewall", origin.address);
     let mut client = Client::connect(address);
     client.0.write_all(b"TRACE / HTTP/1.1\r\n\r\n").unwrap();
     assert!(client.ends_without_an_answer());
-    printed(&lab, "closed because of the client: deny client prefix \"TRACE \"");
+    printed(&cluster, "closed because of the client: deny client prefix \"TRACE \"");
     assert_eq!(origin.came(), b"", "nothing of it reached the server");
-    is_forbidden_over_a_kill(&mut lab, address, &origin);
+    is_forbidden_over_a_kill(&mut cluster, address, &origin);
 }
 
 #[test]
 fn the_monitor_counts_what_passed_before_and_after_a_kill() {
-    let mut lab = lab("monitor", 2, "monitor");
+    let mut cluster = cluster("monitor", 2, "monitor");
     let origin = Origin::start();
-    let address = agents(&mut lab, "monitor", origin.address);
+    let address = agents(&mut cluster, "monitor", origin.address);
     let mut client = Client::connect(address);
     client.ask("four");
     for index in 0..2 {
-        kill_in_turn(&mut lab, index);
+        kill_in_turn(&mut cluster, index);
         client.ask("seven..");
     }
     client.0.shutdown(Shutdown::Write).unwrap();
     assert!(client.ends_without_an_answer());
     printed(
-        &lab,
+        &cluster,
         "from the client 3 messages, 18 bytes, longest 7, by size 4:3; from the server 3 messages, 6 bytes",
     );
     assert_eq!(origin.came(), b"fourseven..seven..");
 }
 
 /// Edges whose every app gets these stages, with `forward` between them.
-fn forced(purpose: &'static str, first: &str, last: &str) -> Lab {
+fn forced(purpose: &'static str, first: &str, last: &str) -> TestCluster {
     let layout = support::layout(purpose, |layout| {
         layout.edges = 2;
         layout.edge_tables = format!("[chain]\nfirst = [{first:?}]\nlast = [{last:?}]\n");
     });
-    let apps = |place: &Place| {
+    let apps = |place: &TempDir| {
         let app = support::cells().manifest(place, "site", "forward", "server = \"origin\"\n")?;
         Ok(vec![shipped(place, first)?, shipped(place, last)?, app])
     };
-    let mut lab = Lab::new(layout, apps).unwrap();
-    lab.start_edges("").unwrap();
-    let edge = format!("http://{}", lab.edges[0].admin());
+    let mut cluster = TestCluster::new(layout, apps).unwrap();
+    cluster.start_edges("").unwrap();
+    let edge = format!("http://{}", cluster.edges[0].admin());
     let listed = Command::new(env!("CARGO_BIN_EXE_marram")).args(["apps", "--edge", &edge]).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.contains(&format!("{first} > site > {last}\n")), "{listed}");
-    lab
+    cluster
 }
 
 /// A download through both of them, with kills, and something that the firewall forbids.
-fn is_limited_and_guarded(mut lab: Lab) {
+fn is_limited_and_guarded(mut cluster: TestCluster) {
     const LEN: usize = 24 * MIB;
-    let address = agents(&mut lab, "site", spout(LEN));
-    download(address, LEN, 10 * MIB, |kill| kill_in_turn(&mut lab, kill - 1));
-    assert!(orphaned(&lab) > 0, "no kill met the session: {}", lab.journal.tail(20));
+    let address = agents(&mut cluster, "site", spout(LEN));
+    download(address, LEN, 10 * MIB, |kill| kill_in_turn(&mut cluster, kill - 1));
+    assert!(orphaned(&cluster) > 0, "no kill met the session: {}", cluster.logs.tail(20));
     let origin = Origin::start();
-    let address = agents(&mut lab, "site", origin.address);
-    is_forbidden_over_a_kill(&mut lab, address, &origin);
+    let address = agents(&mut cluster, "site", origin.address);
+    is_forbidden_over_a_kill(&mut cluster, address, &origin);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Place, free_address};
+use marram::harness::{LogEvent, TempDir, TestCluster, free_address};
 use marram_agent::net::{PreambleAnswer, PreambleVerdict};
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -60,13 +60,13 @@ fn agent(app: &str, arguments: &[&str]) -> (Stays, SocketAddr) {
 }
 
 /// An edge with a configuration of its own, and where its agents connect.
-fn edge(place: &Place, name: &str, secret: &str, tables: &str) -> (Stays, SocketAddr) {
+fn edge(place: &TempDir, name: &str, secret: &str, tables: &str) -> (Stays, SocketAddr) {
     let address = free_address().unwrap();
     (edge_at(place, name, address, secret, tables), address)
 }
 
 /// The same, where agents are told that it will be.
-fn edge_at(place: &Place, name: &str, address: SocketAddr, secret: &str, tables: &str) -> Stays {
+fn edge_at(place: &TempDir, name: &str, address: SocketAddr, secret: &str, tables: &str) -> Stays {
     let admin = free_address().unwrap();
     place.write(&format!("{name}.secret"), secret).unwrap();
     let text = format!(
@@ -78,14 +78,14 @@ fn edge_at(place: &Place, name: &str, address: SocketAddr, secret: &str, tables:
 }
 
 /// An edge with the app `counting`, and operators' and agents' tokens.
-fn lab() -> Lab {
+fn cluster() -> TestCluster {
     let layout = support::layout("mistakes-lab", |layout| {
         layout.admin = "token_file = \"../token\"\n".into();
     });
     let apps = |place: &_| Ok(vec![support::cells().manifest(place, "counting", "counter", "")?]);
-    let mut lab = Lab::new(layout, apps).unwrap();
-    lab.start_edges("").unwrap();
-    lab
+    let mut cluster = TestCluster::new(layout, apps).unwrap();
+    cluster.start_edges("").unwrap();
+    cluster
 }
 
 /// What was done, the token's file that was shown, the exit status, what is told.
@@ -93,15 +93,15 @@ type Row<'a> = (&'a str, &'a [&'a str], &'a str, i32, &'a [&'a str]);
 
 #[test]
 fn commands_to_a_running_edge() {
-    let mut lab = lab();
-    let (edge, admin) = (lab.edges[0].address().to_string(), lab.edges[0].admin().to_string());
-    let token = lab.place.path().join("token").display().to_string();
-    let secret = lab.place.path().join("secret").display().to_string();
+    let mut cluster = cluster();
+    let (edge, admin) = (cluster.edges[0].address().to_string(), cluster.edges[0].admin().to_string());
+    let token = cluster.directory.path().join("token").display().to_string();
+    let secret = cluster.directory.path().join("secret").display().to_string();
     let unreached =
-        support::cells().manifest(&lab.place, "unreached", "forward", "server = \"wbe\"\n").unwrap();
+        support::cells().manifest(&cluster.directory, "unreached", "forward", "server = \"wbe\"\n").unwrap();
     let unreached = unreached.display().to_string();
     // Of 17 sessions two begin alike.
-    let address = lab.start_client_agent(&lab.edge_addresses(), &["counting"]).unwrap()[0].address;
+    let address = cluster.start_client_agent(&cluster.edge_addresses(), &["counting"]).unwrap()[0].address;
     let clients: Vec<TcpStream> = (0..17)
         .map(|_| {
             let mut client = TcpStream::connect(address).unwrap();
@@ -199,9 +199,9 @@ fn answering(answer: impl AsRef<[u8]> + Send + 'static) -> SocketAddr {
 
 #[test]
 fn agents_that_no_edge_takes() {
-    let lab = lab();
-    let (edge, admin) = (lab.edges[0].address().to_string(), lab.edges[0].admin().to_string());
-    let file = |name: &str| lab.place.path().join(name).display().to_string();
+    let cluster = cluster();
+    let (edge, admin) = (cluster.edges[0].address().to_string(), cluster.edges[0].admin().to_string());
+    let file = |name: &str| cluster.directory.path().join(name).display().to_string();
     let (token, secret) = (file("token"), file("secret"));
     let version = answering(PreambleAnswer::new(PreambleVerdict::Version).encode()).to_string();
     for (mistake, arguments, words) in [
@@ -233,8 +233,8 @@ fn agents_that_no_edge_takes() {
     let _client = TcpStream::connect(address).unwrap();
     agent.says(&["no app `countng`", "marram deploy", "did you mean `counting`?"]);
     let words = "it is refused, and over unless its agent knows an edge with that app or misses one";
-    let told = |event: &Event| event.text("message").contains(words);
-    lab.journal.wait(0, Duration::from_secs(60), told).expect("the edge tells it, too");
+    let told = |event: &LogEvent| event.text("message").contains(words);
+    cluster.logs.wait(0, Duration::from_secs(60), told).expect("the edge tells it, too");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn too_few_descriptors_are_told_at_the_start() {
 
 #[test]
 fn two_apps_of_one_name_are_told() {
-    let place = Place::new("mistakes-apps").unwrap();
+    let place = TempDir::new("mistakes-apps").unwrap();
     let manifest = |folder: &str| {
         let module = support::cells().module("counter");
         let text = format!("name = \"one\"\nmodule = {module:?}\n");
@@ -262,7 +262,7 @@ fn two_apps_of_one_name_are_told() {
 
 #[test]
 fn a_clock_that_is_off_or_a_certificate_that_is_old() {
-    let place = Place::new("mistakes-clock").unwrap();
+    let place = TempDir::new("mistakes-clock").unwrap();
     let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let key = rcgen::KeyPair::generate().unwrap();
@@ -285,7 +285,7 @@ fn a_clock_that_is_off_or_a_certificate_that_is_old() {
     }
 }
 
-fn says(place: &Place, ca: &Path, edge: SocketAddr, words: &[&str]) {
+fn says(place: &TempDir, ca: &Path, edge: SocketAddr, words: &[&str]) {
     let text = format!(
         "edges = [\"{edge}\"]\n[[listen]]\naddress = \"127.0.0.1:0\"\napp = \"x\"\n[security]\nca = {ca:?}\n"
     );
@@ -295,7 +295,7 @@ fn says(place: &Place, ca: &Path, edge: SocketAddr, words: &[&str]) {
 
 #[test]
 fn edges_of_different_secrets() {
-    let place = Place::new("mistakes-secrets").unwrap();
+    let place = TempDir::new("mistakes-secrets").unwrap();
     let manifest = support::cells().manifest(&place, "counting", "counter", "").unwrap();
     let apps = format!("apps = [{manifest:?}]");
     let (mut first, first_address) = edge(&place, "first", &"a".repeat(32), &apps);

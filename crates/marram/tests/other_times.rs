@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Process, free_address};
+use marram::harness::{LogEvent, TestCluster, TestProcess, free_address};
 use marram_agent::net::{NotUnderstood, PREAMBLE_SIZE, Preamble, PreambleAnswer, PreambleVerdict};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -57,63 +57,64 @@ fn pass(mut from: TcpStream, mut to: TcpStream, is_slow: &AtomicBool) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-fn counting(purpose: &'static str) -> Lab {
+fn counting(purpose: &'static str) -> TestCluster {
     let layout = support::layout(purpose, |layout| {
         layout.edges = 2;
         layout.edge_tables = support::PATIENT.into();
     });
-    Lab::new(layout, |place| {
+    TestCluster::new(layout, |place| {
         Ok(vec![support::cells().manifest(place, "count", "counter", "protect = \"endpoints\"\n")?])
     })
     .unwrap()
 }
 
 /// Waits until somebody says all of these words in one line.
-fn said(lab: &Lab, start: usize, words: &[&str]) -> Event {
-    let says = |event: &Event| words.iter().all(|word| event.fields.to_string().contains(word));
-    let found = lab.journal.wait(start, PATIENCE, says);
-    found.unwrap_or_else(|| panic!("nobody says {words:?}:\n{}", lab.journal.tail(30))).1
+fn said(cluster: &TestCluster, start: usize, words: &[&str]) -> LogEvent {
+    let says = |event: &LogEvent| words.iter().all(|word| event.fields.to_string().contains(word));
+    let found = cluster.logs.wait(start, PATIENCE, says);
+    found.unwrap_or_else(|| panic!("nobody says {words:?}:\n{}", cluster.logs.tail(30))).1
 }
 
 #[test]
 fn an_etcd_that_answers_too_late_is_away_and_sessions_go_on() {
-    let mut lab = counting("slow-etcd");
-    let etcd = Etcd::start(&lab.journal, 1);
+    let mut cluster = counting("slow-etcd");
+    let etcd = Etcd::start(&cluster.logs, 1);
     let slow = Slow::before(etcd.address(0));
-    lab.start_edges(&format!("coordinator = {{ urls = [\"http://{}\"], lease = \"5s\" }}", slow.address))
+    cluster
+        .start_edges(&format!("coordinator = {{ urls = [\"http://{}\"], lease = \"5s\" }}", slow.address))
         .unwrap();
-    said(&lab, 0, &["registered at the coordinator", "A-1"]);
-    said(&lab, 0, &["registered at the coordinator", "B-1"]);
-    let mut client = Client::start(&mut lab);
-    let start = lab.journal.end();
+    said(&cluster, 0, &["registered at the coordinator", "A-1"]);
+    said(&cluster, 0, &["registered at the coordinator", "B-1"]);
+    let mut client = Client::start(&mut cluster);
+    let start = cluster.logs.end();
     slow.is_slow.store(true, Ordering::SeqCst);
-    let away = said(&lab, start, &["the coordinator is away", "sessions go on"]);
+    let away = said(&cluster, start, &["the coordinator is away", "sessions go on"]);
     assert!(away.fields.to_string().contains("no answer in"), "{}", away.fields);
     client.count();
-    let owner = lab.owner().unwrap();
-    let shown = lab.edges[1 - owner].client().unwrap();
+    let owner = cluster.owner().unwrap();
+    let shown = cluster.edges[1 - owner].client().unwrap();
     let shown = || shown.json(hyper::Method::GET, "/v1/coordinator").unwrap();
     // The other edge finds out by itself, and takes the session over without the coordinator.
-    let other = lab.edges[1 - owner].who();
+    let other = cluster.edges[1 - owner].who();
     let finds_out =
-        |event: &Event| *event.who == *other && event.text("message").contains("the coordinator is away");
-    lab.journal.wait(start, PATIENCE, finds_out).expect("it is asked by both");
+        |event: &LogEvent| *event.who == *other && event.text("message").contains("the coordinator is away");
+    cluster.logs.wait(start, PATIENCE, finds_out).expect("it is asked by both");
     assert_eq!(shown()["state"], "away");
-    lab.edges[owner].kill();
+    cluster.edges[owner].kill();
     client.count();
-    let start = lab.journal.end();
+    let start = cluster.logs.end();
     slow.is_slow.store(false, Ordering::SeqCst);
-    said(&lab, start, &["the coordinator is there"]);
+    said(&cluster, start, &["the coordinator is there"]);
     client.count();
 }
 
 #[test]
 fn a_recorder_of_another_wire_version_is_refused_in_words_and_sessions_go_on() {
-    let mut lab = counting("other-version");
-    lab.start_edges("").unwrap();
-    let start = lab.journal.end();
-    let mut client = Client::start(&mut lab);
-    let mut stream = TcpStream::connect(lab.edges[0].address()).unwrap();
+    let mut cluster = counting("other-version");
+    cluster.start_edges("").unwrap();
+    let start = cluster.logs.end();
+    let mut client = Client::start(&mut cluster);
+    let mut stream = TcpStream::connect(cluster.edges[0].address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut preamble = Preamble { shard: 0, tls: true, token: true }.encode();
     (preamble[4], preamble[5]) = (200, 201);
@@ -125,7 +126,7 @@ fn a_recorder_of_another_wire_version_is_refused_in_words_and_sessions_go_on() {
     assert_eq!(answer.verdict, PreambleVerdict::Version);
     assert!((answer.oldest..=answer.newest).contains(&preamble_version()), "{answer:?}");
     assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0, "it is closed");
-    said(&lab, start, &["connection refused", "version"]);
+    said(&cluster, start, &["connection refused", "version"]);
     client.count();
 }
 
@@ -137,8 +138,8 @@ fn preamble_version() -> u8 {
 /// An edge of another version, as a recorder of this one meets it beside one of its own.
 #[test]
 fn a_recorder_says_which_edge_speaks_another_version_and_serves_the_others() {
-    let mut lab = counting("other-edge");
-    lab.start_edges("").unwrap();
+    let mut cluster = counting("other-edge");
+    cluster.start_edges("").unwrap();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap();
     thread::spawn(move || {
@@ -153,24 +154,24 @@ fn a_recorder_says_which_edge_speaks_another_version_and_serves_the_others() {
     let text = format!(
         "edges = [\"{address}\", \"{}\", \"{}\"]\nsecret_file = \"secret\"\n[security]\ntoken_file = \"token\"\n\
          [admin]\nlisten = \"{}\"\n[log]\nformat = \"json\"\nlevel = \"debug\"\n",
-        lab.edges[0].address(),
-        lab.edges[1].address(),
+        cluster.edges[0].address(),
+        cluster.edges[1].address(),
         free_address().unwrap(),
     );
-    let config = lab.place.write("recorder.toml", text).unwrap();
-    let start = lab.journal.end();
+    let config = cluster.directory.write("recorder.toml", text).unwrap();
+    let start = cluster.logs.end();
     let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
     command.arg("recorder").arg("--config").arg(config);
-    let errors = lab.place.path().join("recorder.stderr");
-    let recorder = Process::start("recorder", &mut command, &lab.journal, &errors).unwrap();
-    let told = said(&lab, start, &["edge_down", "200 to 201"]);
+    let errors = cluster.directory.path().join("recorder.stderr");
+    let recorder = TestProcess::start("recorder", &mut command, &cluster.logs, &errors).unwrap();
+    let told = said(&cluster, start, &["edge_down", "200 to 201"]);
     assert!(told.text("reason").contains("upgrade the older"), "{}", told.fields);
-    let up = |event: &Event| *event.who == *"recorder" && event.name() == "edge_up";
-    let (first, _) = lab.journal.wait(start, PATIENCE, up).expect("it serves the other edges");
-    lab.journal.wait(first, PATIENCE, up).expect("both of them");
-    let mut client = Client::start(&mut lab);
+    let up = |event: &LogEvent| *event.who == *"recorder" && event.name() == "edge_up";
+    let (first, _) = cluster.logs.wait(start, PATIENCE, up).expect("it serves the other edges");
+    cluster.logs.wait(first, PATIENCE, up).expect("both of them");
+    let mut client = Client::start(&mut cluster);
     client.count();
-    let kept = |event: &Event| *event.who == *"recorder" && event.name() == "recorded";
-    lab.journal.wait(start, PATIENCE, kept).expect("it keeps the session");
+    let kept = |event: &LogEvent| *event.who == *"recorder" && event.name() == "recorded";
+    cluster.logs.wait(start, PATIENCE, kept).expect("it keeps the session");
     drop(recorder);
 }

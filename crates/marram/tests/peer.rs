@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Journal, Lab, Process, Side, free_address};
+use marram::harness::{AgentSide, LogCollector, TestCluster, TestProcess, free_address};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
@@ -52,23 +52,23 @@ fn server() -> (SocketAddr, Receiver<Vec<u8>>) {
 }
 
 /// `counter` on so many edges, behind a listener called `door`, before a server; both with the PROXY protocol.
-fn lab(purpose: &'static str, edges: usize, server: SocketAddr) -> (Lab, SocketAddr) {
+fn cluster(purpose: &'static str, edges: usize, server: SocketAddr) -> (TestCluster, SocketAddr) {
     let layout = support::layout(purpose, |layout| layout.edges = edges);
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         let manifest = "server = \"peer\"\nprotect = \"endpoints\"\n";
         Ok(vec![support::cells().manifest(place, "counter", "counter", manifest)?])
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    let (edges, listen) = (lab.edge_addresses(), free_address().unwrap());
+    cluster.start_edges("").unwrap();
+    let (edges, listen) = (cluster.edge_addresses(), free_address().unwrap());
     let servers = format!("servers.peer = {{ address = \"{server}\", proxy_protocol = true }}\n");
-    lab.start_agent_with(Side::Server, &edges, &servers).unwrap();
+    cluster.start_agent_with(AgentSide::Server, &edges, &servers).unwrap();
     let listener = format!(
         "[[listen]]\nname = \"door\"\naddress = \"{listen}\"\napp = \"counter\"\nproxy_protocol = true\n\
          [[route]]\nname = \"wall\"\nclient = \"203.0.113.0/24\"\nrefuse = \"not from there\"\n"
     );
-    lab.start_agent_with(Side::Client, &edges, &listener).unwrap();
-    (lab, listen)
+    cluster.start_agent_with(AgentSide::Client, &edges, &listener).unwrap();
+    (cluster, listen)
 }
 
 fn connect(to: SocketAddr) -> BufReader<TcpStream> {
@@ -88,7 +88,7 @@ fn ask(stream: &mut BufReader<TcpStream>) -> String {
 #[test]
 fn the_client_that_a_proxy_names_is_the_cells_and_the_servers_whatever_edge_dies() {
     let (server, heard) = server();
-    let (mut lab, listen) = lab("peer", 2, server);
+    let (mut cluster, listen) = cluster("peer", 2, server);
     let mut stream = connect(listen);
     // The client's first byte comes right behind the header.
     stream.get_mut().write_all(&[&header()[..], b"A"].concat()).unwrap();
@@ -100,11 +100,11 @@ fn the_client_that_a_proxy_names_is_the_cells_and_the_servers_whatever_edge_dies
     assert_eq!(told[..16], *b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c");
     assert_eq!(told[16..], header()[16..28]);
     for count in 2..6 {
-        let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-        lab.edges[owner].kill();
+        let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+        cluster.edges[owner].kill();
         assert_eq!(ask(&mut stream), format!("count={count} {known}"));
-        lab.wait_for_owner(start).unwrap();
-        lab.respawn(owner).unwrap();
+        cluster.wait_for_owner(start).unwrap();
+        cluster.respawn(owner).unwrap();
     }
     assert!(heard.try_recv().is_err(), "a recovery makes no connection to the server");
 }
@@ -112,7 +112,7 @@ fn the_client_that_a_proxy_names_is_the_cells_and_the_servers_whatever_edge_dies
 #[test]
 fn who_does_not_say_what_a_proxy_says_is_refused_with_a_line_in_the_log() {
     let (server, _heard) = server();
-    let (lab, listen) = lab("peer-refused", 1, server);
+    let (cluster, listen) = cluster("peer-refused", 1, server);
     let mut refused = header();
     refused[16..20].copy_from_slice(&[203, 0, 113, 5]);
     let short = header().len() - 5;
@@ -123,7 +123,7 @@ fn who_does_not_say_what_a_proxy_says_is_refused_with_a_line_in_the_log() {
         // Routes are asked about the client, and not about the proxy.
         (refused, "not from there"),
     ] {
-        let start = lab.journal.end();
+        let start = cluster.logs.end();
         let mut stream = connect(listen);
         stream.get_mut().write_all(&said).unwrap();
         // It may have been refused by now.
@@ -133,8 +133,8 @@ fn who_does_not_say_what_a_proxy_says_is_refused_with_a_line_in_the_log() {
         let _ = stream.read_to_end(&mut rest);
         assert_eq!(rest, b"");
         // Few lines a second are written: the next one comes then.
-        let logged = lab.journal.wait(start, PATIENCE, |event| event.text("reason").contains(reason));
-        assert!(logged.is_some(), "{reason:?}: {}", lab.journal.tail(20));
+        let logged = cluster.logs.wait(start, PATIENCE, |event| event.text("reason").contains(reason));
+        assert!(logged.is_some(), "{reason:?}: {}", cluster.logs.tail(20));
     }
     // What a proxy says of itself is not the client's address.
     let mut stream = connect(listen);
@@ -156,15 +156,15 @@ fn haproxy_and_nginx_speak_as_we_do() {
     let (Some(haproxy), Some(nginx)) = (program("haproxy"), program("nginx")) else { return };
     // Client, haproxy, agent, edge with `compress`, agent, nginx.
     let layout = support::layout("peer-programs", |layout| layout.edges = 2);
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         let manifest = "server = \"web\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"16MiB\"\n";
         Ok(vec![support::cells().manifest(place, "compress", "compress", manifest)?])
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
     let [front, listen, web] = [(); 3].map(|()| free_address().unwrap());
-    let root = lab.place.path().display().to_string();
+    let root = cluster.directory.path().display().to_string();
     let nginx_conf = format!(
         "daemon off; master_process off; pid {root}/nginx.pid; error_log {root}/nginx.error;\nevents {{ }}\nhttp {{\n\
          access_log off;\nclient_body_temp_path {root}/n1; proxy_temp_path {root}/n2; fastcgi_temp_path {root}/n3;\n\
@@ -172,24 +172,25 @@ fn haproxy_and_nginx_speak_as_we_do() {
          server {{ listen {web} proxy_protocol; return 200 \
          \"$proxy_protocol_addr:$proxy_protocol_port to $proxy_protocol_server_port, $http_x_forwarded_for, $http_forwarded\"; }}\n}}\n"
     );
-    let nginx_conf = lab.place.write("nginx.conf", nginx_conf).unwrap();
+    let nginx_conf = cluster.directory.write("nginx.conf", nginx_conf).unwrap();
     let haproxy_conf = format!(
         "defaults\n mode tcp\n timeout connect 30s\n timeout client 60s\n timeout server 60s\n\
          frontend in\n bind {front}\n default_backend agent\n\
          backend agent\n server one {listen} send-proxy-v2\n"
     );
-    let haproxy_conf = lab.place.write("haproxy.cfg", haproxy_conf).unwrap();
-    let errors = [lab.place.path().join("nginx.stderr"), lab.place.path().join("haproxy.stderr")];
+    let haproxy_conf = cluster.directory.write("haproxy.cfg", haproxy_conf).unwrap();
+    let errors =
+        [cluster.directory.path().join("nginx.stderr"), cluster.directory.path().join("haproxy.stderr")];
     let mut command = Command::new(nginx);
     command.arg("-e").arg(format!("{root}/nginx.early")).arg("-c").arg(&nginx_conf);
-    let _nginx = Process::start("nginx", &mut command, &Journal::default(), &errors[0]).unwrap();
+    let _nginx = TestProcess::start("nginx", &mut command, &LogCollector::default(), &errors[0]).unwrap();
     let mut command = Command::new(haproxy);
     command.arg("-db").arg("-f").arg(&haproxy_conf);
-    let _haproxy = Process::start("haproxy", &mut command, &Journal::default(), &errors[1]).unwrap();
+    let _haproxy = TestProcess::start("haproxy", &mut command, &LogCollector::default(), &errors[1]).unwrap();
     let servers = format!("servers.web = {{ address = \"{web}\", proxy_protocol = true }}\n");
-    lab.start_agent_with(Side::Server, &edges, &servers).unwrap();
+    cluster.start_agent_with(AgentSide::Server, &edges, &servers).unwrap();
     let listener = format!("[[listen]]\naddress = \"{listen}\"\napp = \"compress\"\nproxy_protocol = true\n");
-    lab.start_agent_with(Side::Client, &edges, &listener).unwrap();
+    cluster.start_agent_with(AgentSide::Client, &edges, &listener).unwrap();
     for (address, errors) in [web, front].into_iter().zip(&errors) {
         site::wait_for(address, errors);
     }
@@ -214,9 +215,9 @@ fn haproxy_and_nginx_speak_as_we_do() {
         stream.read_exact(&mut body).unwrap();
         let expected = format!("{own} to {}, {ip}, for={ip}", front.port());
         assert_eq!(String::from_utf8(body).unwrap(), expected);
-        let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-        lab.edges[owner].kill();
-        lab.wait_for_owner(start).unwrap();
-        lab.respawn(owner).unwrap();
+        let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+        cluster.edges[owner].kill();
+        cluster.wait_for_owner(start).unwrap();
+        cluster.respawn(owner).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{Place, free_address};
+use marram::harness::{TempDir, free_address};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ fn marram(arguments: &[&str]) -> Output {
 }
 
 /// Begins a project and gives its directory.
-fn new(place: &Place, name: &str, language: &str) -> PathBuf {
+fn new(place: &TempDir, name: &str, language: &str) -> PathBuf {
     let directory = place.path().join(name);
     let output = marram(&["new", name, "--lang", language, "--directory", directory.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
@@ -88,7 +88,7 @@ fn a_project_in_c_is_built_deployed_and_deployed_again_when_it_changes() {
         support::skip::skip("cells in C are not built here: there is no C compiler for Wasm");
         return;
     }
-    let place = Place::new("project-c").unwrap();
+    let place = TempDir::new("project-c").unwrap();
     let directory = new(&place, "my-lines", "c");
     let listen = free_address().unwrap();
     let mut dev = Dev::start(&mut shell(&directory, &format!("marram dev --listen {listen}")));
@@ -116,7 +116,7 @@ fn a_project_in_c_is_built_by_zig_with_the_line_of_its_makefile() {
     if !on_path && !installed.join("zig").is_file() {
         return support::skip::skip("there is no zig on this machine");
     }
-    let place = Place::new("project-zig").unwrap();
+    let place = TempDir::new("project-zig").unwrap();
     let directory = new(&place, "my-lines", "c");
     let makefile = std::fs::read_to_string(directory.join("Makefile")).unwrap();
     let line = makefile.lines().next().unwrap().split_once("or: ").expect("it says how with zig").1;
@@ -136,7 +136,7 @@ fn a_project_in_c_is_built_by_zig_with_the_line_of_its_makefile() {
 
 #[test]
 fn a_project_in_rust_goes_by_its_own_readme() {
-    let place = Place::new("project-rust").unwrap();
+    let place = TempDir::new("project-rust").unwrap();
     let directory = new(&place, "my-lines", "rust");
     let readme = std::fs::read_to_string(directory.join("README.md")).unwrap();
     let commands: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("    ")).collect();
@@ -170,14 +170,14 @@ fn a_project_in_rust_goes_by_its_own_readme() {
     let _ = curl.wait();
     dev.interrupt();
 
-    let mut lab = support::lab("project-edge", 1, 1);
-    lab.start_edges("").unwrap();
-    let deploy = deploy.replace("EDGE:7401", &lab.edges[0].admin().to_string());
+    let mut cluster = support::cluster("project-edge", 1, 1);
+    cluster.start_edges("").unwrap();
+    let deploy = deploy.replace("EDGE:7401", &cluster.edges[0].admin().to_string());
     for command in [build, &deploy] {
         let output = shell(&directory, command).output().unwrap();
         assert!(output.status.success(), "{command}: {output:?}");
     }
-    let address = lab.start_client_agent(&lab.edge_addresses(), &["my-lines"]).unwrap()[0].address;
+    let address = cluster.start_client_agent(&cluster.edge_addresses(), &["my-lines"]).unwrap()[0].address;
     assert_eq!(ask(address, "hello"), "10: hello\n");
 }
 
@@ -190,7 +190,7 @@ fn can_build_cells() -> bool {
 
 #[test]
 fn what_is_missing_is_named() {
-    let place = Place::new("project-missing").unwrap();
+    let place = TempDir::new("project-missing").unwrap();
     let here = place.path().to_str().unwrap();
     let said = |arguments: &[&str]| {
         let output = marram(arguments);

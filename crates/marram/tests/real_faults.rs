@@ -7,7 +7,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Side};
+use marram::harness::{AgentSide, LogEvent, TestCluster};
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,34 +21,37 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const QUIET_MS_MAX: u64 = 300;
 
 /// Sessions that their client's agent had, at that time, reported orphaned and not owned again.
-fn orphans(lab: &Lab, at: Instant) -> usize {
+fn orphans(cluster: &TestCluster, at: Instant) -> usize {
     let mut sessions = BTreeMap::new();
-    let about = |event: &Event| {
-        ["owned", "orphaned", "ended"].iter().any(|name| Lab::is_report(Side::Client, name, event))
+    let about = |event: &LogEvent| {
+        ["owned", "orphaned", "ended"]
+            .iter()
+            .any(|name| TestCluster::is_report(AgentSide::Client, name, event))
     };
-    for event in lab.journal.all(0, |event| event.at <= at && about(event)) {
+    for event in cluster.logs.all(0, |event| event.at <= at && about(event)) {
         sessions.insert(event.text("session").to_owned(), event.name() == "orphaned");
     }
     sessions.values().filter(|orphaned| **orphaned).count()
 }
 
 /// How many sessions each edge owns, as the client's agent sees it.
-fn owned(lab: &Lab, index: usize) -> usize {
+fn owned(cluster: &TestCluster, index: usize) -> usize {
     let mut owners = BTreeMap::new();
-    let about = |event: &Event| {
-        Lab::is_report(Side::Client, "owned", event) || Lab::is_report(Side::Client, "ended", event)
+    let about = |event: &LogEvent| {
+        TestCluster::is_report(AgentSide::Client, "owned", event)
+            || TestCluster::is_report(AgentSide::Client, "ended", event)
     };
-    for event in lab.journal.all(0, about) {
+    for event in cluster.logs.all(0, about) {
         let owner = if event.name() == "owned" { event.text("edge").to_owned() } else { String::new() };
         owners.insert(event.text("session").to_owned(), owner);
     }
-    let address = lab.address_for(Side::Client, index);
+    let address = cluster.address_for(AgentSide::Client, index);
     owners.values().filter(|owner| **owner == address).count()
 }
 
 /// The edge with the most sessions.
-fn busiest(lab: &Lab) -> usize {
-    (0..lab.edges.len()).max_by_key(|index| owned(lab, *index)).unwrap()
+fn busiest(cluster: &TestCluster) -> usize {
+    (0..cluster.edges.len()).max_by_key(|index| owned(cluster, *index)).unwrap()
 }
 
 /// What was done.
@@ -60,57 +63,58 @@ struct Done {
 }
 
 /// Kills one edge; with `twice`, another one as soon as an agent reports that a recovery begins.
-fn kill(lab: &mut Lab, twice: bool, done: &mut Done) {
-    let (index, start) = (busiest(lab), lab.journal.end());
-    let had = owned(lab, index);
-    lab.edges[index].kill();
+fn kill(cluster: &mut TestCluster, twice: bool, done: &mut Done) {
+    let (index, start) = (busiest(cluster), cluster.logs.end());
+    let had = owned(cluster, index);
+    cluster.edges[index].kill();
     done.kills += 1;
     let mut dead = vec![index];
     if twice && had > 0 {
-        let orphaned = |event: &Event| event.name() == "orphaned";
-        if lab.journal.wait(start, Duration::from_secs(5), orphaned).is_some() {
-            let other = (0..lab.edges.len()).find(|other| *other != index).unwrap();
+        let orphaned = |event: &LogEvent| event.name() == "orphaned";
+        if cluster.logs.wait(start, Duration::from_secs(5), orphaned).is_some() {
+            let other = (0..cluster.edges.len()).find(|other| *other != index).unwrap();
             let struck = Instant::now();
-            lab.edges[other].kill();
+            cluster.edges[other].kill();
             done.kills += 1;
-            done.within_a_recovery += usize::from(orphans(lab, struck) > 0);
+            done.within_a_recovery += usize::from(orphans(cluster, struck) > 0);
             dead.push(other);
         }
     }
     for index in dead {
-        lab.respawn(index).unwrap();
+        cluster.respawn(index).unwrap();
     }
 }
 
 /// Stops one edge until its agents suspect it and its sessions are elsewhere, and wakes it.
-fn stop(lab: &mut Lab, done: &mut Done) {
-    let (index, start) = (busiest(lab), lab.journal.end());
-    let had = owned(lab, index);
-    lab.edges[index].stop();
+fn stop(cluster: &mut TestCluster, done: &mut Done) {
+    let (index, start) = (busiest(cluster), cluster.logs.end());
+    let had = owned(cluster, index);
+    cluster.edges[index].stop();
     done.stops += 1;
-    let address = lab.address_for(Side::Client, index);
-    let suspected =
-        |event: &Event| Lab::is_report(Side::Client, "edge_down", event) && event.text("edge") == address;
-    lab.journal.wait(start, PATIENCE, suspected).expect("a stopped edge is suspected");
+    let address = cluster.address_for(AgentSide::Client, index);
+    let suspected = |event: &LogEvent| {
+        TestCluster::is_report(AgentSide::Client, "edge_down", event) && event.text("edge") == address
+    };
+    cluster.logs.wait(start, PATIENCE, suspected).expect("a stopped edge is suspected");
     if had > 0 {
-        lab.wait_for_owner(start).unwrap();
+        cluster.wait_for_owner(start).unwrap();
     }
-    lab.edges[index].wake();
-    lab.wait_until_usable(index).unwrap();
+    cluster.edges[index].wake();
+    cluster.wait_until_usable(index).unwrap();
 }
 
 /// Strikes so often, and asks after each time what went wrong.
-fn strike(lab: &mut Lab, faults: usize, seed: u64, wrong: impl Fn() -> Vec<String>) -> Done {
+fn strike(cluster: &mut TestCluster, faults: usize, seed: u64, wrong: impl Fn() -> Vec<String>) -> Done {
     let (mut random, mut done) = (Random(seed), Done::default());
     while done.kills + done.stops < faults || done.within_a_recovery * 5 < faults {
         assert!(done.kills + done.stops < 4 * faults + 20, "recoveries are too quick to be hit: {done:?}");
         thread::sleep(Duration::from_millis(random.below(QUIET_MS_MAX)));
         match random.below(4) {
-            0 => kill(lab, false, &mut done),
-            1 | 2 => kill(lab, true, &mut done),
-            _ => stop(lab, &mut done),
+            0 => kill(cluster, false, &mut done),
+            1 | 2 => kill(cluster, true, &mut done),
+            _ => stop(cluster, &mut done),
         }
-        assert_eq!(wrong(), Vec::<String>::new(), "seed {seed}, {done:?}; {}", lab.journal.tail(40));
+        assert_eq!(wrong(), Vec::<String>::new(), "seed {seed}, {done:?}; {}", cluster.logs.tail(40));
     }
     done
 }
@@ -126,18 +130,18 @@ fn kills_and_stops_lose_no_state() {
     let manifest =
         "protect = \"endpoints\"\n[keep]\nrecovery_target = \"1ms\"\n[quotas]\nmemory = \"64MiB\"\n";
     let apps = |place: &_| Ok(vec![support::cells().manifest(place, "cache", "memcached", manifest)?]);
-    let mut lab = Lab::new(layout, apps).unwrap();
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
+    let mut cluster = TestCluster::new(layout, apps).unwrap();
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
     // No session has a server; an edge that is back is known when both agents know it.
-    lab.start_server_agent(&edges, &[("peer", ([127, 0, 0, 1], 1).into())]).unwrap();
-    let listen = lab.start_client_agent(&edges, &["cache"]).unwrap()[0].address;
+    cluster.start_server_agent(&edges, &[("peer", ([127, 0, 0, 1], 1).into())]).unwrap();
+    let listen = cluster.start_client_agent(&edges, &["cache"]).unwrap()[0].address;
     // Its sessions last as long as the test: what they hold has been through every fault.
     let caches = Caches::start(listen, 4, seed);
-    let done = strike(&mut lab, faults, seed, || caches.wrong());
+    let done = strike(&mut cluster, faults, seed, || caches.wrong());
     let answers = caches.finish();
     println!("seed {seed}: {done:?}, {answers} answers");
-    let owned = lab.journal.all(0, |event| Lab::is_report(Side::Client, "owned", event));
+    let owned = cluster.logs.all(0, |event| TestCluster::is_report(AgentSide::Client, "owned", event));
     let sessions: BTreeSet<_> = owned.iter().map(|event| event.text("session")).collect();
     assert_eq!(sessions.len(), 4, "no client had to connect again");
 }
@@ -146,20 +150,20 @@ fn kills_and_stops_lose_no_state() {
 fn kills_and_stops_lose_nothing() {
     let faults = support::amount("MARRAM_FAULTS", 60);
     let seed = support::amount("MARRAM_SEED", 1) as u64;
-    let mut lab = support::lab_with("faults", |layout| {
+    let mut cluster = support::cluster_with("faults", |layout| {
         (layout.edges, layout.namespaces) = (3, true);
         // As impatient as agents are that nobody has configured.
         layout.agent_tables = String::new();
     });
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
     let mut traffic = Traffic::new();
-    lab.start_server_agent(&edges, &[("peer", traffic.server)]).unwrap();
-    let listen = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+    cluster.start_server_agent(&edges, &[("peer", traffic.server)]).unwrap();
+    let listen = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     traffic.start(listen, 4, 6_000_000, seed);
-    let done = strike(&mut lab, faults, seed, || traffic.wrong());
+    let done = strike(&mut cluster, faults, seed, || traffic.wrong());
     let (sessions, bytes) = traffic.finish();
-    let zombies = lab.journal.count(0, |event| event.name() == "zombie_refused");
+    let zombies = cluster.logs.count(0, |event| event.name() == "zombie_refused");
     println!(
         "seed {seed}: {done:?}, {sessions} sessions, {bytes} bytes, {zombies} frames of replaced edges refused"
     );

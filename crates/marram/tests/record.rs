@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab};
+use marram::harness::{LogEvent, TestCluster};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -39,17 +39,23 @@ impl Client {
     }
 }
 
-fn lab(purpose: &'static str, edges: usize, edge_tables: &str, manifest: &str) -> (Lab, SocketAddr) {
+fn cluster(
+    purpose: &'static str,
+    edges: usize,
+    edge_tables: &str,
+    manifest: &str,
+) -> (TestCluster, SocketAddr) {
     let layout = support::layout(purpose, |layout| {
         (layout.edges, layout.edge_tables) = (edges, edge_tables.to_owned());
     });
-    let mut lab =
-        Lab::new(layout, |place| Ok(vec![support::cells().manifest(place, "counter", "counter", manifest)?]))
-            .unwrap();
-    lab.start_edges("").unwrap();
-    let addresses = lab.edge_addresses();
-    let address = lab.start_client_agent(&addresses, &["counter"]).unwrap()[0].address;
-    (lab, address)
+    let mut cluster = TestCluster::new(layout, |place| {
+        Ok(vec![support::cells().manifest(place, "counter", "counter", manifest)?])
+    })
+    .unwrap();
+    cluster.start_edges("").unwrap();
+    let addresses = cluster.edge_addresses();
+    let address = cluster.start_client_agent(&addresses, &["counter"]).unwrap()[0].address;
+    (cluster, address)
 }
 
 fn marram(arguments: &[&str]) -> Output {
@@ -74,8 +80,8 @@ fn json(arguments: &[&str]) -> Value {
 }
 
 /// The only session, and the admin address of the edge that has it.
-fn session(lab: &Lab) -> (String, String) {
-    for edge in lab.edges.iter().filter(|edge| edge.is_running()) {
+fn session(cluster: &TestCluster) -> (String, String) {
+    for edge in cluster.edges.iter().filter(|edge| edge.is_running()) {
         let list = edge.client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
         if let Some(session) = list["sessions"][0]["session"].as_str() {
             return (session.to_owned(), format!("http://{}", edge.admin()));
@@ -84,30 +90,30 @@ fn session(lab: &Lab) -> (String, String) {
     panic!("no edge has the session");
 }
 
-fn path(lab: &Lab, name: &str) -> String {
-    lab.place.path().join(name).to_str().unwrap().to_owned()
+fn path(cluster: &TestCluster, name: &str) -> String {
+    cluster.directory.path().join(name).to_str().unwrap().to_owned()
 }
 
 #[test]
 fn a_session_that_outlived_an_edge_is_recorded_while_it_goes_on_and_runs_to_the_same_state() {
-    let (mut lab, address) = lab("record", 2, "", "[keep]\nrecovery_target = \"50us\"\n");
+    let (mut cluster, address) = cluster("record", 2, "", "[keep]\nrecovery_target = \"50us\"\n");
     let mut client = Client::connect(address);
     for _ in 0..20 {
         client.ask("frc");
     }
-    let owner = lab.owner().unwrap();
-    lab.edges[owner].kill();
+    let owner = cluster.owner().unwrap();
+    cluster.edges[owner].kill();
     assert!(client.ask(SAID).starts_with("count=21"));
     for _ in 0..5 {
         client.ask("rm");
         client.ask("fx");
     }
-    let (session, edge) = session(&lab);
-    let dead = format!("http://{}", lab.edges[owner].admin());
+    let (session, edge) = session(&cluster);
+    let dead = format!("http://{}", cluster.edges[owner].admin());
     // Until there is some log behind a checkpoint; when one is taken is the edge's business.
     let mut tries = (0..100).map(|n| {
         let last = (0..8).map(|_| client.ask("f")).last().unwrap();
-        let file = path(&lab, &format!("it-{n}.marram"));
+        let file = path(&cluster, &format!("it-{n}.marram"));
         // The edge that is gone does not keep the other from answering.
         let recorded =
             json(&["record", &session, "--edge", &dead, "--edge", &edge, "--output", &file, "--json"]);
@@ -128,14 +134,14 @@ fn a_session_that_outlived_an_edge_is_recorded_while_it_goes_on_and_runs_to_the_
     assert_eq!((&whole["same"], &whole["halted"]["at"]), (&true.into(), &"end".into()), "{whole}");
     assert_eq!(whole["state"], whole["recorded_state"]);
     again_and_again(&file, &whole, count);
-    damaged(&lab, &file);
+    damaged(&cluster, &file);
 
     // Written over nothing, and of nobody.
     let (code, said) = complaint(&["record", &session, "--edge", &edge, "--output", &file]);
     assert!(code == 2 && said.contains("--output"), "{code} {said}");
     let nobody = "0".repeat(32);
     let (code, said) =
-        complaint(&["record", &nobody, "--edge", &edge, "--output", &path(&lab, "nobody.marram")]);
+        complaint(&["record", &nobody, "--edge", &edge, "--output", &path(&cluster, "nobody.marram")]);
     assert!(code == 3 && said.contains("marram ps"), "{code} {said}");
 }
 
@@ -178,9 +184,9 @@ fn again_and_again(file: &str, whole: &Value, count: &str) {
     assert!(code == 2 && said.contains("no memory there"), "{code} {said}");
 }
 
-fn damaged(lab: &Lab, file: &str) {
+fn damaged(cluster: &TestCluster, file: &str) {
     let good = std::fs::read(file).unwrap();
-    let bad = path(lab, "bad.marram");
+    let bad = path(cluster, "bad.marram");
     for (change, says) in [
         (Box::new(|bytes: &mut Vec<u8>| bytes.truncate(1_000)) as Box<dyn Fn(&mut Vec<u8>)>, "at byte 8:"),
         (Box::new(|bytes: &mut Vec<u8>| bytes[0] = 0), "at byte 0:"),
@@ -198,21 +204,21 @@ fn damaged(lab: &Lab, file: &str) {
 
 #[test]
 fn a_file_without_its_app_says_how_to_get_it_and_a_redacted_one_has_nothing_that_was_said() {
-    let (lab, address) = lab("record-bare", 1, "", "");
+    let (cluster, address) = cluster("record-bare", 1, "", "");
     let mut client = Client::connect(address);
     client.ask(SAID);
     client.ask("rf");
-    let (session, edge) = session(&lab);
-    let bare = path(&lab, "bare.marram");
+    let (session, edge) = session(&cluster);
+    let bare = path(&cluster, "bare.marram");
     told(&["record", &session, "--edge", &edge, "--output", &bare, "--without-app"]);
     let (code, said) = complaint(&["replay", &bare]);
     assert!(code == 1 && said.contains("--from") && said.contains("--images"), "{code} {said}");
-    let images = path(&lab, "images");
+    let images = path(&cluster, "images");
     let fetched = told(&["replay", &bare, "--from", &edge, "--images", &images]);
     assert!(fetched.contains("the same run"), "{fetched}");
     assert!(told(&["replay", &bare, "--images", &images]).contains("the same run"), "it was kept");
 
-    let redacted = path(&lab, "redacted.marram");
+    let redacted = path(&cluster, "redacted.marram");
     told(&["record", &session, "--edge", &edge, "--output", &redacted, "--redact"]);
     let bytes = std::fs::read(&redacted).unwrap();
     assert!(!bytes.windows(SAID.len()).any(|window| window == SAID.as_bytes()));
@@ -229,17 +235,17 @@ fn a_file_without_its_app_says_how_to_get_it_and_a_redacted_one_has_nothing_that
 #[test]
 fn a_handler_that_is_stopped_leaves_a_record_that_stops_again_and_the_oldest_go() {
     let tables = "[record]\ndirectory = \"stopped\"\nfiles = 2\n";
-    let (lab, address) = lab("record-stop", 1, tables, "[quotas]\nhandler_time = \"100ms\"\n");
-    let admin = format!("http://{}", lab.edges[0].admin());
+    let (cluster, address) = cluster("record-stop", 1, tables, "[quotas]\nhandler_time = \"100ms\"\n");
+    let admin = format!("http://{}", cluster.edges[0].admin());
     let mut left = Vec::new();
     for (poison, says) in [("!", "unreachable"), ("@", "handler_time"), ("/", "out of bounds")] {
-        let start = lab.journal.end();
+        let start = cluster.logs.end();
         let mut client = Client::connect(address);
         client.ask("rfc");
         client.say(poison);
-        let left_one = |event: &Event| event.text("message").contains("`marram replay ");
-        let event = lab
-            .journal
+        let left_one = |event: &LogEvent| event.text("message").contains("`marram replay ");
+        let event = cluster
+            .logs
             .wait(start, PATIENCE, left_one)
             .expect("a record is left")
             .1
@@ -254,11 +260,11 @@ fn a_handler_that_is_stopped_leaves_a_record_that_stops_again_and_the_oldest_go(
         let file = command[1].to_owned();
         let (code, said) = complaint(&["replay", &file]);
         assert!(code == 1 && said.contains("--from http://") && said.contains("--images"), "{code} {said}");
-        let images = lab.place.path().join(lab.edges[0].directory()).join("state/images");
+        let images = cluster.directory.path().join(cluster.edges[0].directory()).join("state/images");
         let replayed = told(&["replay", &file, "--images", &images.display().to_string()]);
         assert!(replayed.contains("the same run"), "{replayed}");
-        let again = |event: &Event| event.text("message").contains(&file);
-        assert_eq!(lab.journal.count(start, again), 1, "though the handler was tried twice");
+        let again = |event: &LogEvent| event.text("message").contains(&file);
+        assert_eq!(cluster.logs.count(start, again), 1, "though the handler was tried twice");
         let (code, said) = complaint(&["replay", &file, "--from", &admin, "--until", "1000"]);
         assert!(code == 2 && said.contains("the recording ends after"), "{code} {said}");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -272,31 +278,31 @@ fn a_handler_that_is_stopped_leaves_a_record_that_stops_again_and_the_oldest_go(
 }
 
 /// A manifest of two stages, of which the first passes everything on, some of it late.
-fn two(place: &marram::harness::Place) -> anyhow::Result<PathBuf> {
+fn two(place: &marram::harness::TempDir) -> anyhow::Result<PathBuf> {
     let stage = |(name, cell)| {
         let module = support::cells().module(cell).display().to_string();
         format!("[[stage]]\nname = \"{name}\"\nmodule = {module:?}\n")
     };
-    let stages = [("upper", "weir"), ("lower", "counter")].map(stage).concat();
+    let stages = [("upper", "delay"), ("lower", "counter")].map(stage).concat();
     place.write("apps/two/marram.toml", format!("name = \"two\"\n{stages}"))
 }
 
 #[test]
 fn a_chain_is_recorded_with_the_apps_of_its_stages_and_what_is_unprotected_not_at_all() {
     let layout = support::layout("record-chain", |_| {});
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         let bare = support::cells().manifest(place, "bare", "counter", "protect = \"none\"\n")?;
         Ok(vec![two(place)?, bare])
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    let addresses = lab.edge_addresses();
-    let listens = lab.start_client_agent(&addresses, &["two", "bare"]).unwrap();
+    cluster.start_edges("").unwrap();
+    let addresses = cluster.edge_addresses();
+    let listens = cluster.start_client_agent(&addresses, &["two", "bare"]).unwrap();
     let mut client = Client::connect(listens[0].address);
     client.ask("f");
     client.ask("rf");
-    let (id, edge) = session(&lab);
-    let file = path(&lab, "chain.marram");
+    let (id, edge) = session(&cluster);
+    let file = path(&cluster, "chain.marram");
     let recorded = json(&["record", &id, "--edge", &edge, "--output", &file, "--json"]);
     assert_eq!(recorded[0]["apps"], 3, "{recorded}");
     let replayed = told(&["replay", &file, "--dump", "state"]);
@@ -310,9 +316,10 @@ fn a_chain_is_recorded_with_the_apps_of_its_stages_and_what_is_unprotected_not_a
 
     let mut bare = Client::connect(listens[1].address);
     bare.ask("f");
-    let list = lab.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
+    let list = cluster.edges[0].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
     let sessions = list["sessions"].as_array().unwrap();
     let id = sessions.iter().find(|row| row["app"] == "bare").unwrap()["session"].as_str().unwrap();
-    let (code, said) = complaint(&["record", id, "--edge", &edge, "--output", &path(&lab, "bare.marram")]);
+    let (code, said) =
+        complaint(&["record", id, "--edge", &edge, "--output", &path(&cluster, "bare.marram")]);
     assert!(code == 3 && said.contains("protect = \"none\""), "{code} {said}");
 }

@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use hyper::Method;
-use marram::harness::{Event, Lab, RECORDER};
+use marram::harness::{LogEvent, RECORDER, TestCluster};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -30,25 +30,25 @@ fn echo() -> SocketAddr {
 
 /// Two edges, a recorder, and one session.
 struct World {
-    lab: Lab,
+    cluster: TestCluster,
     client: TcpStream,
     said: u64,
 }
 
 impl World {
     fn new(purpose: &'static str, extra: &str) -> Self {
-        let mut lab = support::lab_with(purpose, |layout| {
+        let mut cluster = support::cluster_with(purpose, |layout| {
             layout.edges = 2;
             layout.edge_tables = support::PATIENT.into();
         });
-        lab.start_edges("").unwrap();
-        lab.start_recorder(extra, support::PATIENT).unwrap();
-        let edges = lab.edge_addresses();
-        lab.start_server_agent(&edges, &[("peer", echo())]).unwrap();
-        let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+        cluster.start_edges("").unwrap();
+        cluster.start_recorder(extra, support::PATIENT).unwrap();
+        let edges = cluster.edge_addresses();
+        cluster.start_server_agent(&edges, &[("peer", echo())]).unwrap();
+        let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
         let client = TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut world = Self { lab, client, said: 0 };
+        let mut world = Self { cluster, client, said: 0 };
         world.talk(20);
         world.wait("recorded", 0);
         world
@@ -68,24 +68,24 @@ impl World {
     }
 
     /// An event of the recorder.
-    fn wait(&self, name: &str, start: usize) -> Event {
+    fn wait(&self, name: &str, start: usize) -> LogEvent {
         let found =
-            self.lab.journal.wait(start, PATIENCE, |event| *event.who == *RECORDER && event.name() == name);
-        found.unwrap_or_else(|| panic!("no `{name}`:\n{}", self.lab.journal.tail(30))).1
+            self.cluster.logs.wait(start, PATIENCE, |event| *event.who == *RECORDER && event.name() == name);
+        found.unwrap_or_else(|| panic!("no `{name}`:\n{}", self.cluster.logs.tail(30))).1
     }
 
     /// Kills the owner, and waits until the session runs elsewhere.
     fn kill_owner(&mut self) -> usize {
-        let (owner, start) = (self.lab.owner().unwrap(), self.lab.journal.end());
-        self.lab.edges[owner].kill();
+        let (owner, start) = (self.cluster.owner().unwrap(), self.cluster.logs.end());
+        self.cluster.edges[owner].kill();
         self.talk(1);
-        self.lab.wait_for_owner(start).unwrap();
+        self.cluster.wait_for_owner(start).unwrap();
         start
     }
 
     /// What the recorder lists.
     fn sessions(&self) -> Vec<Value> {
-        let client = self.lab.recorder.as_ref().unwrap().client().unwrap();
+        let client = self.cluster.recorder.as_ref().unwrap().client().unwrap();
         let listed = client.json(Method::GET, "/v1/sessions").unwrap();
         listed["sessions"].as_array().unwrap().clone()
     }
@@ -100,7 +100,7 @@ impl World {
     }
 
     fn figure(&self, name: &str) -> u64 {
-        let client = self.lab.recorder.as_ref().unwrap().client().unwrap();
+        let client = self.cluster.recorder.as_ref().unwrap().client().unwrap();
         let text = client.call(Method::GET, "/metrics", Bytes::new()).unwrap();
         let text = String::from_utf8(text.to_vec()).unwrap();
         let line = text.lines().find(|line| line.starts_with(&format!("marram_recorder_{name}{{")));
@@ -120,7 +120,7 @@ fn an_edge_that_recovers_a_session_takes_it_from_the_recorder() {
     world.talk(50);
     world.until_figure("recalls_total", 1);
     // A session that is over is forgotten.
-    let end = world.lab.journal.end();
+    let end = world.cluster.logs.end();
     world.client.shutdown(std::net::Shutdown::Both).unwrap();
     world.wait("forgotten", end);
     assert_eq!(world.sessions(), Vec::<Value>::new());
@@ -129,19 +129,19 @@ fn an_edge_that_recovers_a_session_takes_it_from_the_recorder() {
 #[test]
 fn a_recorder_that_is_killed_or_frozen_costs_nothing_but_time() {
     let mut world = World::new("frozen", "");
-    world.lab.recorder.as_mut().unwrap().process().signal(Signal::STOP);
+    world.cluster.recorder.as_mut().unwrap().process().signal(Signal::STOP);
     world.talk(20);
     world.kill_owner();
     world.talk(20);
-    let owner = world.lab.owner().unwrap();
+    let owner = world.cluster.owner().unwrap();
     let other = 1 - owner;
-    world.lab.respawn(other).unwrap();
-    world.lab.recorder = None;
+    world.cluster.respawn(other).unwrap();
+    world.cluster.recorder = None;
     world.kill_owner();
     world.talk(20);
     // Another one, which knows nothing, is fed at once.
-    let start = world.lab.journal.end();
-    world.lab.start_recorder("", support::PATIENT).unwrap();
+    let start = world.cluster.logs.end();
+    world.cluster.start_recorder("", support::PATIENT).unwrap();
     world.wait("recorded", start);
     world.talk(20);
 }
@@ -152,23 +152,23 @@ fn what_lies_on_disk_is_read_back_and_damage_refused_by_name_and_place() {
     world.talk(50);
     let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
     // All edges first, so that nobody feeds the next one; the owner last, so that nobody begins to recover the session.
-    let (owner, start) = (world.lab.owner().unwrap(), world.lab.journal.end());
+    let (owner, start) = (world.cluster.owner().unwrap(), world.cluster.logs.end());
     for index in [1 - owner, owner] {
-        world.lab.edges[index].kill();
+        world.cluster.edges[index].kill();
     }
     let mut down = BTreeSet::new();
-    let both = |event: &Event| {
+    let both = |event: &LogEvent| {
         if *event.who == *RECORDER && event.name() == "edge_down" {
             down.insert(event.text("edge").to_owned());
         }
         down.len() == 2
     };
-    world.lab.journal.wait(start, PATIENCE, both).unwrap();
+    world.cluster.logs.wait(start, PATIENCE, both).unwrap();
     let before = world.sessions();
-    let start = world.lab.journal.end();
-    world.lab.recorder.as_mut().unwrap().process().signal(Signal::TERM);
-    assert!(world.lab.recorder.as_mut().unwrap().process().wait().unwrap().success());
-    world.lab.start_recorder("directory = \"kept\"", support::PATIENT).unwrap();
+    let start = world.cluster.logs.end();
+    world.cluster.recorder.as_mut().unwrap().process().signal(Signal::TERM);
+    assert!(world.cluster.recorder.as_mut().unwrap().process().wait().unwrap().success());
+    world.cluster.start_recorder("directory = \"kept\"", support::PATIENT).unwrap();
     assert_eq!(world.wait("restored", start).number("sessions"), 1);
     let (before, after) = (&before[0], &world.sessions()[0]);
     assert_eq!(after["phase"], "orphaned", "{after}");
@@ -176,39 +176,40 @@ fn what_lies_on_disk_is_read_back_and_damage_refused_by_name_and_place() {
         assert_eq!(before[field], after[field], "{field}");
     }
 
-    world.lab.recorder = None;
-    let file = world.lab.place.path().join("kept").join(format!("{session}.kept"));
+    world.cluster.recorder = None;
+    let file = world.cluster.directory.path().join("kept").join(format!("{session}.kept"));
     let mut bytes = std::fs::read(&file).unwrap();
     bytes[60] ^= 1;
     std::fs::write(&file, bytes).unwrap();
-    let start = world.lab.journal.end();
-    world.lab.start_recorder("directory = \"kept\"", support::PATIENT).unwrap();
+    let start = world.cluster.logs.end();
+    world.cluster.start_recorder("directory = \"kept\"", support::PATIENT).unwrap();
     assert_eq!(world.wait("restored", start).number("refused"), 1);
     let refused =
-        world.lab.journal.wait(start, PATIENCE, |event| event.text("file").ends_with(".kept")).unwrap().1;
+        world.cluster.logs.wait(start, PATIENCE, |event| event.text("file").ends_with(".kept")).unwrap().1;
     assert!(refused.text("message").contains("offset 32"), "{}", refused.fields);
     assert_eq!(world.sessions(), Vec::<Value>::new());
 }
 
 #[test]
 fn a_recorder_of_another_domain_is_told_so_and_nothing_else_happens() {
-    let mut lab = support::lab("stranger", 1, 1);
-    lab.start_edges("").unwrap();
-    let start = lab.journal.end();
-    lab.place.write("other-secret", "0123456789abcdef0123456789abcdef").unwrap();
+    let mut cluster = support::cluster("stranger", 1, 1);
+    cluster.start_edges("").unwrap();
+    let start = cluster.logs.end();
+    cluster.directory.write("other-secret", "0123456789abcdef0123456789abcdef").unwrap();
     let text = format!(
         "edges = [\"{}\"]\nsecret_file = \"other-secret\"\n[security]\ntoken_file = \"token\"\n[admin]\nlisten = \"{}\"\n\
          [log]\nformat = \"json\"\nlevel = \"debug\"\n",
-        lab.edges[0].address(),
+        cluster.edges[0].address(),
         marram::harness::free_address().unwrap(),
     );
-    let config = lab.place.write("stranger.toml", text).unwrap();
+    let config = cluster.directory.write("stranger.toml", text).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_marram"));
     command.arg("recorder").arg("--config").arg(config);
-    let errors = lab.place.path().join("stranger.stderr");
-    let stranger = marram::harness::Process::start("stranger", &mut command, &lab.journal, &errors).unwrap();
-    let told = |event: &Event| *event.who == *"stranger" && event.name() == "edge_down";
-    let told = lab.journal.wait(start, PATIENCE, told).expect("it is told").1;
+    let errors = cluster.directory.path().join("stranger.stderr");
+    let stranger =
+        marram::harness::TestProcess::start("stranger", &mut command, &cluster.logs, &errors).unwrap();
+    let told = |event: &LogEvent| *event.who == *"stranger" && event.name() == "edge_down";
+    let told = cluster.logs.wait(start, PATIENCE, told).expect("it is told").1;
     assert!(told.text("reason").contains("key"), "{}", told.fields);
     drop(stranger);
 }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{Lab, Place, Process, Side, free_address};
+use marram::harness::{AgentSide, TempDir, TestCluster, TestProcess, free_address};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -12,13 +12,13 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One edge that knows a client's token and a server's, and the files of both.
-fn lab(place: &Place) -> (Lab, [String; 2]) {
+fn cluster(place: &TempDir) -> (TestCluster, [String; 2]) {
     let token = |name: &str| {
         let path = place.write_private(name, name.repeat(8)).unwrap();
         path.display().to_string()
     };
     let tokens = [token("client"), token("server")];
-    let mut lab = support::lab_with("rogues", |layout| {
+    let mut cluster = support::cluster_with("rogues", |layout| {
         layout.encrypted = false;
         layout.edge_tables = format!(
             "[[credential]]\nname = \"clients\"\ntoken_file = {:?}\nroles = [\"client\"]\n\
@@ -26,57 +26,57 @@ fn lab(place: &Place) -> (Lab, [String; 2]) {
             tokens[0], tokens[1]
         );
     });
-    lab.start_edges("").unwrap();
-    (lab, tokens)
+    cluster.start_edges("").unwrap();
+    (cluster, tokens)
 }
 
 /// A server's agent that shows this token.
-fn serve(lab: &mut Lab, server: &TcpListener, token: &str) {
+fn serve(cluster: &mut TestCluster, server: &TcpListener, token: &str) {
     let tables = format!(
         "servers = {{ peer = \"{}\" }}\n[security]\ntoken_file = {token:?}\n",
         server.local_addr().unwrap()
     );
-    let edges = lab.edge_addresses();
-    lab.start_agent_with(Side::Server, &edges, &tables).unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_agent_with(AgentSide::Server, &edges, &tables).unwrap();
 }
 
 /// Waits for the edge's line of a refused role that has all of these words.
-fn refused(lab: &Lab, words: &[&str]) {
+fn refused(cluster: &TestCluster, words: &[&str]) {
     let wanted =
-        |event: &marram::harness::Event| words.iter().all(|word| event.text("message").contains(word));
-    let found = lab.journal.wait(0, PATIENCE, wanted);
-    assert!(found.is_some(), "nothing with {words:?}; the last lines:\n{}", lab.journal.tail(30));
+        |event: &marram::harness::LogEvent| words.iter().all(|word| event.text("message").contains(word));
+    let found = cluster.logs.wait(0, PATIENCE, wanted);
+    assert!(found.is_some(), "nothing with {words:?}; the last lines:\n{}", cluster.logs.tail(30));
 }
 
 #[test]
 fn an_agent_with_the_clients_token_gets_no_session_of_a_server() {
-    let place = Place::new("rogues-tokens").unwrap();
-    let (mut lab, [client, server]) = lab(&place);
+    let place = TempDir::new("rogues-tokens").unwrap();
+    let (mut cluster, [client, server]) = cluster(&place);
     let [honest, rogue] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     // The real server's agent is away: that of the rogue would be the only one.
     let flags = |side: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
-        let edge = lab.edge_addresses()[0].to_string();
+        let edge = cluster.edge_addresses()[0].to_string();
         command.args(["agent", side, "--edge", &edge, "--token-file", &client]);
         command
     };
     let mut command = flags("server");
     command.args(["--server", &format!("peer={}", rogue.local_addr().unwrap())]);
     let errors = place.path().join("rogue.stderr");
-    let mut process = Process::start("rogue", &mut command, &lab.journal, &errors).unwrap();
-    refused(&lab, &["refused", "127.0.0.1:", "`clients`", "peer", "[[credential]]"]);
+    let mut process = TestProcess::start("rogue", &mut command, &cluster.logs, &errors).unwrap();
+    refused(&cluster, &["refused", "127.0.0.1:", "`clients`", "peer", "[[credential]]"]);
     let address = free_address().unwrap();
     let tables = format!(
         "[[listen]]\naddress = \"{address}\"\napp = \"forward\"\n[security]\ntoken_file = {client:?}\n"
     );
-    let edges = lab.edge_addresses();
-    lab.start_agent_with(Side::Client, &edges, &tables).unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_agent_with(AgentSide::Client, &edges, &tables).unwrap();
     let mut program = TcpStream::connect(address).unwrap();
     program.set_read_timeout(Some(PATIENCE)).unwrap();
     program.write_all(b"ahoy").unwrap();
-    refused(&lab, &["no agent", "`peer`"]);
+    refused(&cluster, &["no agent", "`peer`"]);
     // It comes back, and the client that waited is its.
-    serve(&mut lab, &honest, &server);
+    serve(&mut cluster, &honest, &server);
     let (mut accepted, _) = honest.accept().unwrap();
     accepted.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut heard = [0; 4];
@@ -92,10 +92,10 @@ fn an_agent_with_the_clients_token_gets_no_session_of_a_server() {
 
 #[test]
 fn an_edge_says_at_start_what_one_token_or_none_opens() {
-    let mut lab = support::lab_with("rogues-open", |layout| layout.encrypted = false);
-    lab.start_edges("").unwrap();
-    refused(&lab, &["there is no credential", "every program on this machine"]);
-    let mut lab = support::lab_with("rogues-shared", |_| {});
-    lab.start_edges("").unwrap();
-    refused(&lab, &["`security.token_file` opens every role", "[[credential]]"]);
+    let mut cluster = support::cluster_with("rogues-open", |layout| layout.encrypted = false);
+    cluster.start_edges("").unwrap();
+    refused(&cluster, &["there is no credential", "every program on this machine"]);
+    let mut cluster = support::cluster_with("rogues-shared", |_| {});
+    cluster.start_edges("").unwrap();
+    refused(&cluster, &["`security.token_file` opens every role", "[[credential]]"]);
 }

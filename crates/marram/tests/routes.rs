@@ -5,7 +5,7 @@
 mod support;
 
 use hyper::Method;
-use marram::harness::{Lab, Side, free_address};
+use marram::harness::{AgentSide, TestCluster, free_address};
 use serde_json::{Value, json};
 use std::{
     io::{Read, Write},
@@ -36,7 +36,7 @@ fn server(name: &'static str) -> SocketAddr {
 }
 
 /// An edge whose gate leads to `plain`, with `extra` in its configuration; and where the gate is.
-fn edge(purpose: &'static str, extra: &str) -> (Lab, SocketAddr) {
+fn edge(purpose: &'static str, extra: &str) -> (TestCluster, SocketAddr) {
     let gate = free_address().unwrap();
     let (plain, other) = (server("plain:"), server("other:"));
     let tables = format!(
@@ -45,7 +45,7 @@ fn edge(purpose: &'static str, extra: &str) -> (Lab, SocketAddr) {
     );
     let mut layout = support::layout(purpose, |layout| layout.edge_tables = tables);
     layout.encrypted = false;
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         let manifest = |name: &str, protect: &str| {
             let text = format!("server = \"{name}\"\nprotect = \"{protect}\"\n");
             support::cells().manifest(place, name, "forward", &text)
@@ -53,8 +53,8 @@ fn edge(purpose: &'static str, extra: &str) -> (Lab, SocketAddr) {
         Ok(vec![manifest("plain", "none")?, manifest("other", "none")?])
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    (lab, gate)
+    cluster.start_edges("").unwrap();
+    (cluster, gate)
 }
 
 fn connect(to: SocketAddr) -> TcpStream {
@@ -78,23 +78,23 @@ fn says(to: SocketAddr, what: &str) -> String {
     read(&mut stream, 6 + what.len())
 }
 
-fn put(lab: &Lab, routes: &Value) -> Result<Value, String> {
+fn put(cluster: &TestCluster, routes: &Value) -> Result<Value, String> {
     let body = serde_json::to_vec(routes).unwrap();
-    let client = lab.edges[0].client().unwrap();
+    let client = cluster.edges[0].client().unwrap();
     let answer = client.call(Method::PUT, "/v1/routes", body.into()).map_err(|error| error.to_string())?;
     Ok(serde_json::from_slice(&answer).unwrap())
 }
 
 #[test]
 fn operators_change_routes_and_sessions_under_way_stay() {
-    let (lab, gate) = edge("routes", "");
+    let (cluster, gate) = edge("routes", "");
     let mut before = connect(gate);
     assert_eq!(read(&mut before, 6), "plain:");
     let new = json!({ "routes": [
         { "name": "ssh", "first_bytes": "SSH-", "app": "other" },
         { "name": "wall", "priority": 5, "listener": "door", "first_bytes": "EVIL", "refuse": "no" },
     ]});
-    assert_eq!(put(&lab, &new).unwrap()["revision"], 1);
+    assert_eq!(put(&cluster, &new).unwrap()["revision"], 1);
     assert_eq!(says(gate, "SSH-2.0"), "other:SSH-2.0");
     assert_eq!(says(gate, "GET /"), "plain:GET /");
     assert_eq!(says(gate, "EVIL"), "ConnectionReset");
@@ -105,17 +105,18 @@ fn operators_change_routes_and_sessions_under_way_stay() {
     // Old sessions, opened by older rules, know nothing of it.
     before.write_all(b"still there").unwrap();
     assert_eq!(read(&mut before, 11), "still there");
-    let listed = lab.edges[0].client().unwrap().json(Method::GET, "/v1/routes").unwrap();
+    let listed = cluster.edges[0].client().unwrap().json(Method::GET, "/v1/routes").unwrap();
     assert_eq!(listed["hits"], json!({ "ssh": 1, "wall": 1 }));
     assert_eq!((&listed["routes"], &listed["default_hits"]), (&new["routes"], &json!(3)));
-    let metrics = lab.edges[0].client().unwrap().call(Method::GET, "/metrics", Default::default()).unwrap();
+    let metrics =
+        cluster.edges[0].client().unwrap().call(Method::GET, "/metrics", Default::default()).unwrap();
     let metrics = String::from_utf8(metrics.to_vec()).unwrap();
     assert!(metrics.contains(",route=\"ssh\"} 1") && metrics.contains("gate_refused{"), "{metrics}");
 }
 
 #[test]
 fn routes_that_are_wrong_are_refused_whole() {
-    let (lab, gate) =
+    let (cluster, gate) =
         edge("routes-wrong", "[[route]]\nname = \"all\"\nclient = \"127.0.0.0/8\"\napp = \"other\"\n");
     let route = |fields: Value| {
         let mut route = json!({ "name": "x", "app": "other" });
@@ -132,7 +133,7 @@ fn routes_that_are_wrong_are_refused_whole() {
         (route(json!({ "colour": "blue" })), "unknown field `colour`"),
         (json!({ "routes": [], "revision": 7 }), "revision 0 now"),
     ] {
-        let said = put(&lab, &routes).unwrap_err();
+        let said = put(&cluster, &routes).unwrap_err();
         assert!(said.contains(says), "{said}");
     }
     let mut stream = connect(gate);
@@ -142,25 +143,25 @@ fn routes_that_are_wrong_are_refused_whole() {
 #[test]
 fn an_agent_reads_its_routes_again_when_it_is_told_to() {
     let (listen, server) = (free_address().unwrap(), server("plain:"));
-    let mut lab = support::lab("routes-agent", 1, 1);
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("peer", server)]).unwrap();
+    let mut cluster = support::cluster("routes-agent", 1, 1);
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("peer", server)]).unwrap();
     let rules = |route: &str| format!("[[listen]]\naddress = \"{listen}\"\napp = \"forward\"\n{route}\n");
     let wall = "[[route]]\nname = \"wall\"\nclient = \"127.0.0.1\"\nrefuse = \"closed today\"\n";
-    lab.start_agent_with(Side::Client, &edges, &rules(wall)).unwrap();
+    cluster.start_agent_with(AgentSide::Client, &edges, &rules(wall)).unwrap();
     let refused = |stream: &mut TcpStream| !read(stream, 6).starts_with("plain");
     assert!(refused(&mut connect(listen)));
-    let file = lab.place.path().join("agent-client.toml");
+    let file = cluster.directory.path().join("agent-client.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     for (text, event) in
         [(text.replace("closed", "\nclosed"), "routes_kept"), (text.replace(wall, ""), "routes")]
     {
-        let start = lab.journal.end();
+        let start = cluster.logs.end();
         std::fs::write(&file, text).unwrap();
-        let client = lab.agents().next().unwrap();
+        let client = cluster.agents().next().unwrap();
         client.signal(rustix::process::Signal::HUP);
-        lab.journal.wait(start, PATIENCE, |it| it.name() == event).expect(event);
+        cluster.logs.wait(start, PATIENCE, |it| it.name() == event).expect(event);
         assert_eq!(refused(&mut connect(listen)), event == "routes_kept");
     }
 }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Lab, Place, Side};
+use marram::harness::{AgentSide, TempDir, TestCluster};
 use marram_wire::{
     id::SessionId,
     seal::{DomainSecret, EdgeKey, SessionKeys},
@@ -103,29 +103,29 @@ fn secret(material: &str, session: SessionId) -> Vec<Needle> {
 #[test]
 fn a_real_agent_has_no_key_but_its_session_s_own() {
     let layout = support::layout("secrets", |layout| layout.edges = 2);
-    let app = |place: &Place| {
+    let app = |place: &TempDir| {
         Ok(vec![support::cells().manifest(place, "count", "counter", "[keep]\nlinger = \"2m\"\n")?])
     };
-    let mut lab = Lab::new(layout, app).unwrap();
-    lab.start_edges(support::UNSUSPECTING).unwrap();
-    let mut client = Client::start(&mut lab);
+    let mut cluster = TestCluster::new(layout, app).unwrap();
+    cluster.start_edges(support::UNSUSPECTING).unwrap();
+    let mut client = Client::start(&mut cluster);
     (0..2).for_each(|_| client.count());
     // What an agent keeps has gone to another edge and come back by then.
-    let owner = lab.owner().unwrap();
-    lab.edges[owner].kill();
+    let owner = cluster.owner().unwrap();
+    cluster.edges[owner].kill();
     client.count();
-    let owned = lab.journal.last(|event| event.name() == "owned").unwrap();
+    let owned = cluster.logs.last(|event| event.name() == "owned").unwrap();
     let session: u128 = u128::from_str_radix(owned.text("session"), 16).unwrap();
     let session = SessionId(session.to_be_bytes());
-    let material = fs::read_to_string(lab.place.path().join("secret")).unwrap();
+    let material = fs::read_to_string(cluster.directory.path().join("secret")).unwrap();
     let secret = secret(material.trim(), session);
     let keys = SessionKeys::derive(&DomainSecret::from_material(material.trim().as_bytes()), session);
     let own = vec![("the key of resumption", keys.resume().to_vec())];
 
-    let agent = lab.agents().next().unwrap().id();
+    let agent = cluster.agents().next().unwrap().id();
     assert_eq!(found_in_memory(agent, &[], &own), [own[0].0], "the search does not find what must be there");
     assert_eq!(found_in_memory(agent, &[], &secret), [""; 0]);
-    let edge = lab.edges[1 - owner].process().unwrap().id();
+    let edge = cluster.edges[1 - owner].process().unwrap().id();
     let domain = &secret[1..2];
     // There is room for gigabytes of cells beside it.
     let has = |shard: &u32| !found_in_memory(*shard, &["[heap]", "[stack]"], domain).is_empty();
@@ -133,7 +133,7 @@ fn a_real_agent_has_no_key_but_its_session_s_own() {
     assert!(shard.is_some(), "the search does not find what a shard must have");
 
     let needles: Vec<Needle> = secret.into_iter().chain(own).collect();
-    for entry in fs::read_dir(lab.place.path()).unwrap() {
+    for entry in fs::read_dir(cluster.directory.path()).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if name.starts_with("agent-") && path.is_file() {
@@ -146,6 +146,6 @@ fn a_real_agent_has_no_key_but_its_session_s_own() {
             assert_eq!(found_in(&fs::read(&path).unwrap(), &needles), [""; 0], "{}", path.display());
         }
     }
-    let said = lab.journal.tail_of(usize::MAX, |event| *event.who == *Side::Client.agent());
+    let said = cluster.logs.tail_of(usize::MAX, |event| *event.who == *AgentSide::Client.agent());
     assert_eq!(found_in(said.as_bytes(), &needles), [""; 0]);
 }

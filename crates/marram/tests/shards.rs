@@ -1,6 +1,6 @@
 //! Shard processes die, supervisors die, operators want edges to stop: what becomes of sessions and processes.
 
-use marram::harness::{Cells, Event, Lab, Layout};
+use marram::harness::{CellFiles, Layout, LogEvent, TestCluster};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
@@ -33,7 +33,7 @@ fn echo() -> SocketAddr {
 }
 
 /// Edges with `forward` under this manifest, both agents, an echoing server, and where clients connect.
-fn world(edges: usize, manifest: &str) -> (Lab, SocketAddr) {
+fn world(edges: usize, manifest: &str) -> (TestCluster, SocketAddr) {
     let layout = Layout {
         purpose: "shards",
         program: env!("CARGO_BIN_EXE_marram").into(),
@@ -46,16 +46,16 @@ fn world(edges: usize, manifest: &str) -> (Lab, SocketAddr) {
         namespaces: false,
         admin: String::new(),
     };
-    let cells = Cells::find(None).expect("built by `cargo xtask cells`");
+    let cells = CellFiles::find(None).expect("built by `cargo xtask cells`");
     let manifest = format!("server = \"web\"\n{manifest}");
     let apps = |place: &_| Ok(vec![cells.manifest(place, "forward", "forward", &manifest)?]);
-    let mut lab = Lab::new(layout, apps).expect("a directory");
-    lab.start_edges("").expect("they start");
-    let addresses = lab.edge_addresses();
-    lab.start_server_agent(&addresses, &[("web", echo())]).expect("it starts");
-    let listens = lab.start_client_agent(&addresses, &["forward"]).expect("it starts");
+    let mut cluster = TestCluster::new(layout, apps).expect("a directory");
+    cluster.start_edges("").expect("they start");
+    let addresses = cluster.edge_addresses();
+    cluster.start_server_agent(&addresses, &[("web", echo())]).expect("it starts");
+    let listens = cluster.start_client_agent(&addresses, &["forward"]).expect("it starts");
     let address = listens[0].address;
-    (lab, address)
+    (cluster, address)
 }
 
 struct Client {
@@ -84,9 +84,9 @@ impl Client {
 }
 
 /// The edge's shards: number and process.
-fn shards(lab: &Lab, start: usize) -> BTreeMap<u64, Pid> {
-    let started = lab.journal.all(start, |event| event.text("message") == "shard started");
-    let pid = |event: &Event| {
+fn shards(cluster: &TestCluster, start: usize) -> BTreeMap<u64, Pid> {
+    let started = cluster.logs.all(start, |event| event.text("message") == "shard started");
+    let pid = |event: &LogEvent| {
         let pid = i32::try_from(event.number("pid")).expect("a process identifier");
         Pid::from_raw(pid).expect("not 0")
     };
@@ -94,16 +94,16 @@ fn shards(lab: &Lab, start: usize) -> BTreeMap<u64, Pid> {
 }
 
 /// Where so many sessions began. Their clients may have heard before it is read in the log.
-fn owned(lab: &Lab, count: usize) -> Vec<Event> {
+fn owned(cluster: &TestCluster, count: usize) -> Vec<LogEvent> {
     let mut owned = Vec::new();
-    lab.journal.wait(0, PATIENCE, |event| {
-        let is_new = || owned.iter().all(|other: &Event| other.text("session") != event.text("session"));
+    cluster.logs.wait(0, PATIENCE, |event| {
+        let is_new = || owned.iter().all(|other: &LogEvent| other.text("session") != event.text("session"));
         if &*event.who == "client agent" && event.name() == "owned" && is_new() {
             owned.push(event.clone());
         }
         owned.len() == count
     });
-    assert_eq!(owned.len(), count, "{}", lab.journal.tail(30));
+    assert_eq!(owned.len(), count, "{}", cluster.logs.tail(30));
     owned
 }
 
@@ -120,16 +120,16 @@ fn wait_for_end(process: &OwnedFd) {
 
 #[test]
 fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
-    let (lab, address) = world(1, "protect = \"endpoints\"\n");
+    let (cluster, address) = world(1, "protect = \"endpoints\"\n");
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
-    let owned = owned(&lab, clients.len());
-    let before = lab.journal.end();
+    let owned = owned(&cluster, clients.len());
+    let before = cluster.logs.end();
     let victim = owned[0].number("shard");
-    kill_process(shards(&lab, 0)[&victim], Signal::KILL).expect("it runs");
+    kill_process(shards(&cluster, 0)[&victim], Signal::KILL).expect("it runs");
     clients.iter_mut().for_each(Client::talk);
-    let new = lab.journal.wait(before, PATIENCE, |event| event.text("message") == "shard started");
+    let new = cluster.logs.wait(before, PATIENCE, |event| event.text("message") == "shard started");
     assert_eq!(new.expect("it is replaced").1.number("shard"), victim);
-    let touched = lab.journal.all(before, |event| {
+    let touched = cluster.logs.all(before, |event| {
         &*event.who == "client agent" && ["orphaned", "owned", "ended"].contains(&event.name())
     });
     for event in touched {
@@ -138,21 +138,21 @@ fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
         assert_eq!(home.number("shard"), victim, "a session of the other shard: {:?}", event.fields);
     }
     // The new one serves: sooner or later a session begins there.
-    let begun = |event: &Event| {
+    let begun = |event: &LogEvent| {
         &*event.who == "client agent" && event.name() == "owned" && event.number("shard") == victim
     };
-    let after = lab.journal.end();
-    let up = |event: &Event| &*event.who == "client agent" && event.name() == "edge_up";
-    lab.journal.wait(before, PATIENCE, up).expect("the agent dials it again");
-    while lab.journal.count(after, begun) == 0 {
+    let after = cluster.logs.end();
+    let up = |event: &LogEvent| &*event.who == "client agent" && event.name() == "edge_up";
+    cluster.logs.wait(before, PATIENCE, up).expect("the agent dials it again");
+    while cluster.logs.count(after, begun) == 0 {
         assert!(clients.len() < 200, "no session begins on the new shard");
         clients.push(Client::connect(address));
     }
     // And those that were lost go back there.
-    let here = |event: &&Event| event.number("shard") == victim;
+    let here = |event: &&LogEvent| event.number("shard") == victim;
     let mut away: BTreeSet<String> =
         owned.iter().filter(here).map(|event| event.text("session").to_owned()).collect();
-    let back = lab.journal.wait(before, PATIENCE, |event| {
+    let back = cluster.logs.wait(before, PATIENCE, |event| {
         if begun(event) {
             away.remove(event.text("session"));
         }
@@ -163,8 +163,8 @@ fn a_dead_shard_is_replaced_and_only_its_sessions_notice() {
 }
 
 /// A wire to a shard, as far as the supervisor's answer: by then it is on its way to the shard.
-fn knock(lab: &Lab, shard: u64) -> TcpStream {
-    let mut stream = TcpStream::connect(lab.edges[0].address()).expect("it listens");
+fn knock(cluster: &TestCluster, shard: u64) -> TcpStream {
+    let mut stream = TcpStream::connect(cluster.edges[0].address()).expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     // Encrypted, and with a token to be shown.
     let shard = u8::try_from(shard).expect("few");
@@ -177,16 +177,16 @@ fn knock(lab: &Lab, shard: u64) -> TcpStream {
 
 #[test]
 fn a_shard_that_dies_in_the_middle_of_hand_overs_takes_nobody_else_with_it() {
-    let (mut lab, address) = world(1, "protect = \"endpoints\"\n");
+    let (mut cluster, address) = world(1, "protect = \"endpoints\"\n");
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
-    let owned = owned(&lab, clients.len());
+    let owned = owned(&cluster, clients.len());
     let victim = owned[0].number("shard");
-    let before = lab.journal.end();
-    let process = shards(&lab, 0)[&victim];
+    let before = cluster.logs.end();
+    let process = shards(&cluster, 0)[&victim];
     // Whatever is handed to it from now on it has been given and has not taken.
     kill_process(process, Signal::STOP).expect("it runs");
-    let mut strangers: Vec<_> = (0..200).map(|_| knock(&lab, victim)).collect();
-    drop(knock(&lab, 1 - victim));
+    let mut strangers: Vec<_> = (0..200).map(|_| knock(&cluster, victim)).collect();
+    drop(knock(&cluster, 1 - victim));
     kill_process(process, Signal::KILL).expect("it runs");
     for stranger in &mut strangers {
         let heard = stranger.read(&mut [0; 1]);
@@ -197,28 +197,28 @@ fn a_shard_that_dies_in_the_middle_of_hand_overs_takes_nobody_else_with_it() {
         assert!(gone, "nobody is left waiting: {heard:?}");
     }
     clients.iter_mut().for_each(Client::talk);
-    let new = lab.journal.wait(before, PATIENCE, |event| event.text("message") == "shard started");
+    let new = cluster.logs.wait(before, PATIENCE, |event| event.text("message") == "shard started");
     assert_eq!(new.expect("it is replaced").1.number("shard"), victim);
-    drop(knock(&lab, victim));
+    drop(knock(&cluster, victim));
     clients.push(Client::connect(address));
     clients.iter_mut().for_each(Client::talk);
-    let ended = lab.journal.all(before, |event| &*event.who == "client agent" && event.name() == "ended");
+    let ended = cluster.logs.all(before, |event| &*event.who == "client agent" && event.name() == "ended");
     assert!(ended.is_empty(), "{ended:?}");
-    let moved = lab.journal.all(before, |event| &*event.who == "client agent" && event.name() == "orphaned");
+    let moved = cluster.logs.all(before, |event| &*event.who == "client agent" && event.name() == "orphaned");
     for event in moved {
         let session = event.text("session");
         let home = owned.iter().find(|owned| owned.text("session") == session).expect("one of ours");
         assert_eq!(home.number("shard"), victim, "a session of the other shard: {:?}", event.fields);
     }
-    assert!(lab.edges[0].process().is_some_and(|process| process.id() > 0), "the supervisor lives");
+    assert!(cluster.edges[0].process().is_some_and(|process| process.id() > 0), "the supervisor lives");
 }
 
 #[test]
 fn shards_do_not_outlive_their_supervisor() {
-    let (mut lab, _) = world(1, "protect = \"endpoints\"\n");
-    let watched: Vec<_> = shards(&lab, 0).into_values().map(watch).collect();
+    let (mut cluster, _) = world(1, "protect = \"endpoints\"\n");
+    let watched: Vec<_> = shards(&cluster, 0).into_values().map(watch).collect();
     assert_eq!(watched.len(), 2);
-    let supervisor = lab.edges[0].process().expect("it runs").id();
+    let supervisor = cluster.edges[0].process().expect("it runs").id();
     let supervisor = Pid::from_raw(i32::try_from(supervisor).expect("a process identifier")).expect("not 0");
     kill_process(supervisor, Signal::KILL).expect("it runs");
     watched.iter().for_each(wait_for_end);
@@ -226,31 +226,31 @@ fn shards_do_not_outlive_their_supervisor() {
 
 #[test]
 fn an_edge_that_is_told_to_stop_moves_its_sessions_and_exits_in_order() {
-    let (mut lab, address) = world(2, "protect = \"endpoints\"\n");
+    let (mut cluster, address) = world(2, "protect = \"endpoints\"\n");
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address)).collect();
-    let watched: Vec<_> = shards(&lab, 0).into_values().map(watch).collect();
+    let watched: Vec<_> = shards(&cluster, 0).into_values().map(watch).collect();
     for index in [0, 1] {
         // Shards are in the process group that the signal goes to, and must not end before their sessions have moved.
-        lab.edges[index].terminate();
-        let status = lab.edges[index].process().expect("it ran").wait().expect("a status");
+        cluster.edges[index].terminate();
+        let status = cluster.edges[index].process().expect("it ran").wait().expect("a status");
         assert_eq!(status.code(), Some(0));
         clients.iter_mut().for_each(Client::talk);
-        lab.respawn(index).expect("it starts again, and both agents dial it");
+        cluster.respawn(index).expect("it starts again, and both agents dial it");
     }
     drop(watched);
-    let ended = lab.journal.all(0, |event| event.name() == "ended");
+    let ended = cluster.logs.all(0, |event| event.name() == "ended");
     assert!(ended.is_empty(), "sessions ended: {ended:?}");
 }
 
 #[test]
 fn an_operator_can_stop_an_edge_too() {
-    let (mut lab, address) = world(2, "protect = \"endpoints\"\n");
+    let (mut cluster, address) = world(2, "protect = \"endpoints\"\n");
     let mut clients: Vec<_> = (0..4).map(|_| Client::connect(address)).collect();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_marram"));
-    let admin = lab.edges[0].admin();
+    let admin = cluster.edges[0].admin();
     let status = command.arg("drain").arg("--edge").arg(format!("http://{admin}")).status().expect("it runs");
     assert!(status.success(), "{status}");
-    let status = lab.edges[0].process().expect("it ran").wait().expect("a status");
+    let status = cluster.edges[0].process().expect("it ran").wait().expect("a status");
     assert_eq!(status.code(), Some(0));
     clients.iter_mut().for_each(Client::talk);
 }
@@ -272,11 +272,11 @@ fn peers_without_agents_come_through_gates() {
     let tables =
         format!("[[gate]]\nlisten = \"{gate}\"\napp = \"forward\"\n[servers]\nweb = \"{}\"\n", echo());
     let layout = Layout { edge_tables: tables, ..layout };
-    let cells = Cells::find(None).expect("built by `cargo xtask cells`");
+    let cells = CellFiles::find(None).expect("built by `cargo xtask cells`");
     let manifest = "server = \"web\"\nprotect = \"none\"\n";
     let apps = |place: &_| Ok(vec![cells.manifest(place, "forward", "forward", manifest)?]);
-    let mut lab = Lab::new(layout, apps).expect("a directory");
-    lab.start_edge(0, "").expect("it starts");
+    let mut cluster = TestCluster::new(layout, apps).expect("a directory");
+    cluster.start_edge(0, "").expect("it starts");
     let mut clients: Vec<_> = (0..4).map(|_| Client::connect(gate)).collect();
     (0..10).for_each(|_| clients.iter_mut().for_each(Client::talk));
 }

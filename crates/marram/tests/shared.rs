@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Side};
+use marram::harness::{AgentSide, LogEvent, TestCluster};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -55,28 +55,29 @@ fn answer(key: &str) -> usize {
     format!("VALUE {key} 0 {ITEM}\r\n").len() + ITEM + b"\r\nEND\r\n".len()
 }
 
-fn cache(purpose: &'static str) -> (Lab, SocketAddr) {
+fn cache(purpose: &'static str) -> (TestCluster, SocketAddr) {
     let cells = support::cells();
     let rest = "cell = \"shared\"\nprotect = \"none\"\n";
     let apps = |place: &_| Ok(vec![cells.manifest(place, "cache", "memcached", rest)?]);
-    let mut lab = Lab::new(support::layout(purpose, |_| ()), apps).unwrap();
-    lab.start_edges("").unwrap();
-    let listens = lab.start_client_agent(&lab.edge_addresses(), &["cache"]).unwrap();
-    (lab, listens[0].address)
+    let mut cluster = TestCluster::new(support::layout(purpose, |_| ()), apps).unwrap();
+    cluster.start_edges("").unwrap();
+    let listens = cluster.start_client_agent(&cluster.edge_addresses(), &["cache"]).unwrap();
+    (cluster, listens[0].address)
 }
 
 #[test]
 fn a_client_that_lets_megabytes_wait_is_cut_off_with_the_reason_and_the_others_go_on() {
-    let (lab, address) = cache("shared-cut");
+    let (cluster, address) = cache("shared-cut");
     let mut other = Client::connect(address);
     other.store("a");
     let mut slow = Client::connect(address);
     // One request whose answer has 32 MiB, and nobody who reads it.
     slow.0.write_all(format!("get{}\r\n", " a".repeat(128)).as_bytes()).unwrap();
-    let told = |event: &Event| {
-        Lab::is_report(Side::Client, "ended", event) && event.text("reason").contains("reads too slowly")
+    let told = |event: &LogEvent| {
+        TestCluster::is_report(AgentSide::Client, "ended", event)
+            && event.text("reason").contains("reads too slowly")
     };
-    lab.journal.wait(0, PATIENCE, told).expect("its agent says why");
+    cluster.logs.wait(0, PATIENCE, told).expect("its agent says why");
     let mut buffer = vec![0; 1 << 20];
     let mut heard = 0;
     let end = loop {
@@ -94,7 +95,7 @@ fn a_client_that_lets_megabytes_wait_is_cut_off_with_the_reason_and_the_others_g
 #[test]
 fn a_client_that_asks_faster_than_it_reads_is_pressed_back_and_loses_nothing() {
     const ROUNDS: usize = 200;
-    let (lab, address) = cache("shared-press");
+    let (cluster, address) = cache("shared-press");
     let mut client = Client::connect(address);
     client.store("a");
     // An item in, an item out: more than everything in between holds. The answers are not read until writing is stuck.
@@ -121,7 +122,8 @@ fn a_client_that_asks_faster_than_it_reads_is_pressed_back_and_loses_nothing() {
         assert!(heard.starts_with(b"STORED\r\nVALUE a ") && heard.ends_with(b"END\r\n"), "{round}");
     }
     writing.join().unwrap();
-    let ended =
-        |event: &Event| Lab::is_report(Side::Client, "ended", event) && event.text("code") != "Finished";
-    assert_eq!(lab.journal.count(0, ended), 0, "nobody was cut off");
+    let ended = |event: &LogEvent| {
+        TestCluster::is_report(AgentSide::Client, "ended", event) && event.text("code") != "Finished"
+    };
+    assert_eq!(cluster.logs.count(0, ended), 0, "nobody was cut off");
 }

@@ -5,7 +5,7 @@
 mod support;
 
 use hyper::Method;
-use marram::harness::{Event, Lab, Layout, Side, free_address};
+use marram::harness::{AgentSide, Layout, LogEvent, TestCluster, free_address};
 use serde_json::Value;
 use std::{
     io::{Read, Write},
@@ -60,7 +60,7 @@ const WARM: &str = "protect = \"standby\"\nstandby = \"warm\"";
 
 /// Edges that stand by for each other, under one name each whatever life it is.
 struct World {
-    lab: Lab,
+    cluster: TestCluster,
     /// Further fields of each edge's configuration.
     extra: String,
     address: SocketAddr,
@@ -72,44 +72,44 @@ impl World {
     }
 
     fn with(layout: Layout, protect: &str) -> Self {
-        let mut lab = Lab::new(layout, |place| {
+        let mut cluster = TestCluster::new(layout, |place| {
             Ok(vec![support::cells().manifest(place, "forward", "forward", &manifest(protect))?])
         })
         .unwrap();
-        let addresses = lab.edge_addresses();
+        let addresses = cluster.edge_addresses();
         let names: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
         let extra = format!("standby = {{ edges = {names:?} }}");
-        lab.start_edges(&extra).unwrap();
-        lab.start_server_agent(&addresses, &[("web", echo())]).unwrap();
-        let address = lab.start_client_agent(&addresses, &["forward"]).unwrap()[0].address;
-        Self { lab, extra, address }
+        cluster.start_edges(&extra).unwrap();
+        cluster.start_server_agent(&addresses, &[("web", echo())]).unwrap();
+        let address = cluster.start_client_agent(&addresses, &["forward"]).unwrap()[0].address;
+        Self { cluster, extra, address }
     }
 
     /// As above, with one more edge, the last, that serves the coordinator's store and that no agent knows.
     fn with_coordinator(purpose: &'static str, edges: usize, protect: &str) -> Self {
         let layout = layout(purpose, edges + 1, support::UNSUSPECTING);
-        let mut lab = Lab::new(layout, |place| {
+        let mut cluster = TestCluster::new(layout, |place| {
             Ok(vec![support::cells().manifest(place, "forward", "forward", &manifest(protect))?])
         })
         .unwrap();
-        let addresses = lab.edge_addresses()[..edges].to_vec();
+        let addresses = cluster.edge_addresses()[..edges].to_vec();
         let names: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
         let store = free_address().unwrap();
-        let token = lab.place.path().join("token").display().to_string();
+        let token = cluster.directory.path().join("token").display().to_string();
         let table =
             |rest: &str| format!("coordinator = {{ {rest}, token_file = {token:?}, lease = \"10s\" }}");
         let asks = table(&format!("urls = [\"http://{store}\"]"));
         let extra = format!("standby = {{ edges = {names:?} }}\n{asks}");
-        (0..edges).for_each(|edge| lab.start_edge(edge, &extra).unwrap());
-        lab.start_server_agent(&addresses, &[("web", echo())]).unwrap();
-        let address = lab.start_client_agent(&addresses, &["forward"]).unwrap()[0].address;
-        lab.start_edge(edges, &table(&format!("serve = \"{store}\""))).unwrap();
-        Self { lab, extra, address }
+        (0..edges).for_each(|edge| cluster.start_edge(edge, &extra).unwrap());
+        cluster.start_server_agent(&addresses, &[("web", echo())]).unwrap();
+        let address = cluster.start_client_agent(&addresses, &["forward"]).unwrap()[0].address;
+        cluster.start_edge(edges, &table(&format!("serve = \"{store}\""))).unwrap();
+        Self { cluster, extra, address }
     }
 
     /// Who owns a session and who stands by for it, as the coordinator has it, by an edge's answer.
     fn listed(&self, index: usize, session: &str) -> Option<(String, String)> {
-        let client = self.lab.edges[index].client().unwrap();
+        let client = self.cluster.edges[index].client().unwrap();
         let found = client.json(Method::GET, &format!("/v1/standbys/{session}")).ok()?;
         let of = |field: &str| found[field].as_str().unwrap().to_owned();
         Some((of("owner"), of("standby")))
@@ -117,13 +117,14 @@ impl World {
 
     /// The sessions that an edge lists; none if it does not answer.
     fn sessions(&self, index: usize) -> Vec<Value> {
-        let list = self.lab.edges[index].client().unwrap().json(Method::GET, "/v1/sessions");
+        let list = self.cluster.edges[index].client().unwrap().json(Method::GET, "/v1/sessions");
         list.ok().and_then(|list| list["sessions"].as_array().cloned()).unwrap_or_default()
     }
 
     /// A counter of an edge, over its shards.
     fn counter(&self, index: usize, name: &str) -> u64 {
-        let text = self.lab.edges[index].client().unwrap().call(Method::GET, "/metrics", bytes::Bytes::new());
+        let text =
+            self.cluster.edges[index].client().unwrap().call(Method::GET, "/metrics", bytes::Bytes::new());
         let text = String::from_utf8(text.unwrap().to_vec()).unwrap();
         let lines = text.lines().filter(|line| line.starts_with(&format!("marram_{name}{{")));
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
@@ -139,12 +140,12 @@ impl World {
         let mut seen = Vec::new();
         until(
             || {
-                seen = (0..self.lab.edges.len()).map(|index| self.sessions(index)).collect();
+                seen = (0..self.cluster.edges.len()).map(|index| self.sessions(index)).collect();
                 let owner = seen.iter().position(|list| list.iter().any(|it| is_protected(it, how)))?;
                 let stands = |list: &Vec<Value>| list.iter().any(|it| it["phase"] == "standing by");
                 Some((owner, seen.iter().position(stands).filter(|other| *other != owner)?))
             },
-            || format!("nobody stands by; {}", self.lab.journal.tail(30)),
+            || format!("nobody stands by; {}", self.cluster.logs.tail(30)),
         )
     }
 
@@ -153,7 +154,7 @@ impl World {
     fn settled(&self) -> (usize, usize) {
         let agreed = || {
             let (owner, standby) = self.protected();
-            (self.lab.owner().unwrap() == owner).then_some((owner, standby))
+            (self.cluster.owner().unwrap() == owner).then_some((owner, standby))
         };
         until(agreed, || format!("the edges do not agree: {}", self.marram(&["ps"])))
     }
@@ -167,9 +168,9 @@ impl World {
         let level = || (log(owner).is_some() && log(owner) == log(standby)).then_some(());
         until(level, || format!("it lags: {:?} of {:?}", self.sessions(standby), self.sessions(owner)));
         let before = self.counter(standby, "takeovers_total");
-        let start = self.lab.journal.end();
-        self.lab.edges[owner].kill();
-        self.lab.wait_until_owned_by(start, standby).unwrap();
+        let start = self.cluster.logs.end();
+        self.cluster.edges[owner].kill();
+        self.cluster.wait_until_owned_by(start, standby).unwrap();
         stream.go_on();
         stream.hear(100_000);
         self.counter(standby, "takeovers_total") - before
@@ -177,13 +178,13 @@ impl World {
 
     fn restart(&mut self, index: usize) {
         let extra = self.extra.clone();
-        self.lab.start_edge(index, &extra).unwrap();
+        self.cluster.start_edge(index, &extra).unwrap();
     }
 
     fn marram(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
         command.args(arguments);
-        for edge in &self.lab.edges {
+        for edge in &self.cluster.edges {
             command.arg("--edge").arg(format!("http://{}", edge.admin()));
         }
         let output = command.output().unwrap();
@@ -331,9 +332,9 @@ fn taken_over(purpose: &'static str, protect: &str) {
         stream.hear(100_000);
         // In the middle of it: who stands by may have been fed less than the ends need it to have, and then asks them for all.
         let (owner, standby) = world.protected();
-        let start = world.lab.journal.end();
-        world.lab.edges[owner].kill();
-        world.lab.wait_until_owned_by(start, standby).unwrap();
+        let start = world.cluster.logs.end();
+        world.cluster.edges[owner].kill();
+        world.cluster.wait_until_owned_by(start, standby).unwrap();
         stream.hear(100_000);
         world.restart(owner);
     }
@@ -357,7 +358,7 @@ fn one_that_stands_by_and_dies_is_missed_and_replaced() {
     let stream = Stream::start(world.address);
     for _ in 0..2 {
         let (owner, standby) = world.protected();
-        world.lab.edges[standby].kill();
+        world.cluster.edges[standby].kill();
         let alone = |it: &Value| it["phase"] == "running" && it["keepers"] == serde_json::json!([]);
         until(|| world.sessions(owner).iter().any(alone).then_some(()), || "it is still listed".into());
         let survives = world.marram_first("inspect", owner);
@@ -367,7 +368,7 @@ fn one_that_stands_by_and_dies_is_missed_and_replaced() {
         assert_eq!(world.protected(), (owner, standby));
         stream.hear(100_000);
     }
-    assert_eq!(world.lab.journal.count(0, |event| event.name() == "orphaned"), 0, "the session ran on");
+    assert_eq!(world.cluster.logs.count(0, |event| event.name() == "orphaned"), 0, "the session ran on");
     // It was fed all that it needs.
     assert_eq!(world.takes_over(&stream), 1);
     stream.finish();
@@ -405,7 +406,8 @@ fn how_sessions_are_protected_changes_while_they_run() {
     let stream = Stream::start(world.address);
     let owner = world.protected_as("(hot").0;
     for (protect, how) in [(WARM, "(warm"), ("protect = \"endpoints\"", ""), (HOT, "(hot"), (WARM, "(warm")] {
-        let path = support::cells().manifest(&world.lab.place, "forward", "forward", &manifest(protect));
+        let path =
+            support::cells().manifest(&world.cluster.directory, "forward", "forward", &manifest(protect));
         let answer = world.marram(&["deploy", path.unwrap().to_str().unwrap()]);
         assert!(answer.contains("deployed"), "{answer}");
         if how.is_empty() {
@@ -423,8 +425,8 @@ fn how_sessions_are_protected_changes_while_they_run() {
     world.protected_as("(warm");
     // Who is not wanted is told, and asked anew. On a busy machine one may be too slow for a while, as the log says then.
     let lost = world.counter(owner, "keepers_lost_total");
-    let slow = |event: &Event| event.text("message").contains("it is slow to store checkpoints");
-    assert!(lost == 0 || world.lab.journal.wait(0, PATIENCE, slow).is_some(), "{lost} were lost");
+    let slow = |event: &LogEvent| event.text("message").contains("it is slow to store checkpoints");
+    assert!(lost == 0 || world.cluster.logs.wait(0, PATIENCE, slow).is_some(), "{lost} were lost");
     assert_eq!(world.takes_over(&stream), 1);
     stream.finish();
 }
@@ -438,17 +440,17 @@ fn an_owner_that_sleeps_is_replaced_and_stands_by_when_it_wakes() {
     let stream = Stream::start(world.address);
     let mut seen = 0;
     for round in 0..ROUNDS_MAX {
-        let start = world.lab.journal.end();
+        let start = world.cluster.logs.end();
         let (owner, standby) = world.settled();
-        world.lab.edges[owner].stop();
-        world.lab.wait_until_owned_by(start, standby).unwrap();
+        world.cluster.edges[owner].stop();
+        world.cluster.wait_until_owned_by(start, standby).unwrap();
         stream.hear(100_000);
-        world.lab.edges[owner].wake();
+        world.cluster.edges[owner].wake();
         let now = world.settled();
         stream.hear(100_000);
         // Where the machine has other work, an edge that only waits for a processor is replaced too, and then either may own it.
-        let owned = |event: &Event| Lab::is_report(Side::Client, "owned", event);
-        if world.lab.journal.count(start, owned) == 1 {
+        let owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Client, "owned", event);
+        if world.cluster.logs.count(start, owned) == 1 {
             assert_eq!(now, (standby, owner), "round {round}: {}", world.marram(&["ps"]));
             seen += 1;
         }
@@ -456,7 +458,7 @@ fn an_owner_that_sleeps_is_replaced_and_stands_by_when_it_wakes() {
             return stream.finish();
         }
     }
-    panic!("only {seen} of {ROUNDS_MAX} rounds had one takeover; {}", world.lab.journal.tail(30));
+    panic!("only {seen} of {ROUNDS_MAX} rounds had one takeover; {}", world.cluster.logs.tail(30));
 }
 
 #[test]
@@ -473,15 +475,15 @@ fn any_edge_tells_from_the_coordinator_where_a_session_stood_by_when_its_owner_i
     };
     let before = (name(owner, 1), name(standby, 1));
     until_listed(&world, Some(before.clone()));
-    let start = world.lab.journal.end();
-    world.lab.edges[owner].kill();
+    let start = world.cluster.logs.end();
+    world.cluster.edges[owner].kill();
     assert_eq!(world.listed(store, &session), Some(before));
-    let url = format!("http://{}", world.lab.edges[store].admin());
+    let url = format!("http://{}", world.cluster.edges[store].admin());
     let output =
         Command::new(env!("CARGO_BIN_EXE_marram")).args(["inspect", &session, "--edge", &url]).output();
     let shown = String::from_utf8(output.unwrap().stdout).unwrap();
     assert!(shown.contains(&format!("`{}` stands by (warm)", name(standby, 1))), "{shown}");
-    world.lab.wait_until_owned_by(start, standby).unwrap();
+    world.cluster.wait_until_owned_by(start, standby).unwrap();
     stream.hear(100_000);
     // Its new owner has nobody who could stand by, and the old one's lease ends.
     until_listed(&world, None);
@@ -498,7 +500,7 @@ impl World {
     /// What a command says of the only session, asked at one edge.
     fn marram_first(&self, command: &str, index: usize) -> String {
         let session = self.sessions(index)[0]["session"].as_str().unwrap().to_owned();
-        let edge = format!("http://{}", self.lab.edges[index].admin());
+        let edge = format!("http://{}", self.cluster.edges[index].admin());
         let output =
             Command::new(env!("CARGO_BIN_EXE_marram")).args([command, &session, "--edge", &edge]).output();
         String::from_utf8(output.unwrap().stdout).unwrap()

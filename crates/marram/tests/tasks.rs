@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::Lab;
+use marram::harness::TestCluster;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -75,13 +75,13 @@ fn json(arguments: &[&str]) -> Value {
 }
 
 /// Records the session as it is now, with tasks that wait; a replay must end in the same state, and show who waits for whom.
-fn record(lab: &Lab, owner: usize, name: &str) {
-    let sessions = lab.edges[owner].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
+fn record(cluster: &TestCluster, owner: usize, name: &str) {
+    let sessions = cluster.edges[owner].client().unwrap().json(hyper::Method::GET, "/v1/sessions").unwrap();
     let row = &sessions["sessions"][0];
     assert!(row["locks"].as_u64() > Some(0) && row["tasks_locked_out"].as_u64() > Some(0), "{row}");
     let session = row["session"].as_str().unwrap().to_owned();
-    let edge = format!("http://{}", lab.edges[owner].admin());
-    let file = lab.place.path().join(name).to_str().unwrap().to_owned();
+    let edge = format!("http://{}", cluster.edges[owner].admin());
+    let file = cluster.directory.path().join(name).to_str().unwrap().to_owned();
     json(&["record", &session, "--edge", &edge, "--output", &file, "--json"]);
     let whole = json(&["replay", &file, "--json"]);
     assert_eq!(whole["same"], true, "{whole}");
@@ -97,15 +97,16 @@ fn record(lab: &Lab, owner: usize, name: &str) {
 fn tasks_and_locks_outlive_the_edges_on_which_they_ran() {
     let layout = support::layout("tasks", |layout| layout.edges = 2);
     let manifest = "server = \"peer\"\nprotect = \"endpoints\"\n[keep]\nrecovery_target = \"50us\"\n";
-    let mut lab =
-        Lab::new(layout, |place| Ok(vec![support::cells().manifest(place, "errands", "errands", manifest)?]))
-            .unwrap();
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
+    let mut cluster = TestCluster::new(layout, |place| {
+        Ok(vec![support::cells().manifest(place, "errands", "errands", manifest)?])
+    })
+    .unwrap();
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer: SocketAddr = listener.local_addr().unwrap();
-    lab.start_server_agent(&edges, &[("peer", peer)]).unwrap();
-    let address = lab.start_client_agent(&edges, &["errands"]).unwrap()[0].address;
+    cluster.start_server_agent(&edges, &[("peer", peer)]).unwrap();
+    let address = cluster.start_client_agent(&edges, &["errands"]).unwrap()[0].address;
     let (stopped, at_stop) = channel();
     let (go_on, waits) = channel();
     let server = thread::spawn(move || server(&listener, &stopped, &waits));
@@ -114,12 +115,12 @@ fn tasks_and_locks_outlive_the_edges_on_which_they_ran() {
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     (&client).write_all(&vec![b'.'; usize::try_from(ERRANDS).unwrap()]).unwrap();
     for stop in STOPS {
-        at_stop.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("at {stop}: {}", lab.journal.tail(40)));
-        let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-        record(&lab, owner, &format!("at-{stop}.marram"));
-        lab.edges[owner].kill();
-        lab.wait_for_owner(start).unwrap();
-        lab.respawn(owner).unwrap();
+        at_stop.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("at {stop}: {}", cluster.logs.tail(40)));
+        let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+        record(&cluster, owner, &format!("at-{stop}.marram"));
+        cluster.edges[owner].kill();
+        cluster.wait_for_owner(start).unwrap();
+        cluster.respawn(owner).unwrap();
         go_on.send(()).unwrap();
     }
     let mut lines = BufReader::new(&client).lines();

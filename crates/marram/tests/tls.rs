@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Lab, Layout, Place};
+use marram::harness::{Layout, TempDir, TestCluster};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -19,21 +19,21 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A certificate for this machine, and its private key where only this user can read it.
 struct Site {
-    place: Place,
+    directory: TempDir,
     certificate: PathBuf,
     key: PathBuf,
 }
 
 impl Site {
     fn new(algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
-        let place = Place::new("tls-site").unwrap();
+        let directory = TempDir::new("tls-site").unwrap();
         let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
         let certificate = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
-        let certificate = place.write("certificate.pem", certificate.pem()).unwrap();
-        let key = place.write("site.key", key.serialize_pem()).unwrap();
+        let certificate = directory.write("certificate.pem", certificate.pem()).unwrap();
+        let key = directory.write("site.key", key.serialize_pem()).unwrap();
         std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-        Self { place, certificate, key }
+        Self { directory, certificate, key }
     }
 
     /// Of an edge's configuration: the key, for these apps.
@@ -42,7 +42,7 @@ impl Site {
     }
 
     /// A manifest of the stages before the server: `tls` first.
-    fn manifest(&self, place: &Place, behind: &[&str]) -> anyhow::Result<PathBuf> {
+    fn manifest(&self, place: &TempDir, behind: &[&str]) -> anyhow::Result<PathBuf> {
         let stage = |name: &str| {
             let module = support::cells().module(name);
             format!("[[stage]]\nname = {name:?}\nmodule = {module:?}\nquotas = {{ memory = \"8MiB\" }}\n")
@@ -55,14 +55,19 @@ impl Site {
     }
 
     /// Edges that serve it, and nobody else yet.
-    fn lab(&self, purpose: &'static str, behind: &[&str], change: impl FnOnce(&mut Layout)) -> Lab {
+    fn cluster(
+        &self,
+        purpose: &'static str,
+        behind: &[&str],
+        change: impl FnOnce(&mut Layout),
+    ) -> TestCluster {
         let layout = support::layout(purpose, |layout| {
             layout.edge_tables = self.table(&["site"]);
             change(layout);
         });
-        let mut lab = Lab::new(layout, |place| Ok(vec![self.manifest(place, behind)?])).unwrap();
-        lab.start_edges("").unwrap();
-        lab
+        let mut cluster = TestCluster::new(layout, |place| Ok(vec![self.manifest(place, behind)?])).unwrap();
+        cluster.start_edges("").unwrap();
+        cluster
     }
 }
 
@@ -135,22 +140,22 @@ fn openssl(site: &Site, address: SocketAddr, more: &[&str], say: &str) -> Output
     child.wait_with_output().unwrap()
 }
 
-fn starts(lab: &mut Lab, web: &Web) -> SocketAddr {
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("web", web.address)]).unwrap();
-    lab.start_client_agent(&edges, &["site"]).unwrap()[0].address
+fn starts(cluster: &mut TestCluster, web: &Web) -> SocketAddr {
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("web", web.address)]).unwrap();
+    cluster.start_client_agent(&edges, &["site"]).unwrap()[0].address
 }
 
 #[test]
 fn curl_and_openssl_connect_with_either_kind_of_key() {
     for algorithm in [&rcgen::PKCS_ED25519, &rcgen::PKCS_ECDSA_P256_SHA256] {
         let (site, web) = (Site::new(algorithm), Web::start());
-        let mut lab = site.lab("tls-clients", &[], |_| {});
-        let address = starts(&mut lab, &web);
+        let mut cluster = site.cluster("tls-clients", &[], |_| {});
+        let address = starts(&mut cluster, &web);
 
         let output = curl(&site, address, 300_000, &[]).wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(said, "connections=1 1.1\n", "{}", lab.journal.tail(40));
+        assert_eq!(said, "connections=1 1.1\n", "{}", cluster.logs.tail(40));
         assert_eq!(output.stdout, (0..300_000).map(byte).collect::<Vec<u8>>());
 
         let ask = "GET /5 HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -182,7 +187,7 @@ fn curl_and_openssl_connect_with_either_kind_of_key() {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         assert_eq!((answer.len(), answer[0], answer[5]), (7, 0x15, 2), "{answer:?}");
-        drop(site.place);
+        drop(site.directory);
     }
 }
 
@@ -197,18 +202,18 @@ fn marram(arguments: &[&str]) -> (Option<i32>, String) {
 fn a_recording_of_a_handshake_signs_the_same_where_the_key_is_and_is_refused_where_it_is_not() {
     for algorithm in [&rcgen::PKCS_ED25519, &rcgen::PKCS_ECDSA_P256_SHA256] {
         let (site, web) = (Site::new(algorithm), Web::start());
-        let mut lab = site.lab("tls-record", &[], |_| {});
-        let address = starts(&mut lab, &web);
+        let mut cluster = site.cluster("tls-record", &[], |_| {});
+        let address = starts(&mut cluster, &web);
         // Hands were shaken, and nothing was said yet.
         let mut child = s_client(&site, address, &[]);
         let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("Verify return code: 0 (ok)")));
 
-        let edge = lab.edges[0].client().unwrap();
+        let edge = cluster.edges[0].client().unwrap();
         let list = edge.json(hyper::Method::GET, "/v1/sessions").unwrap();
         let session = list["sessions"][0]["session"].as_str().unwrap();
-        let file = lab.place.path().join("handshake.marram").to_str().unwrap().to_owned();
-        let url = format!("http://{}", lab.edges[0].admin());
+        let file = cluster.directory.path().join("handshake.marram").to_str().unwrap().to_owned();
+        let url = format!("http://{}", cluster.edges[0].admin());
         let (status, said) = marram(&["record", session, "--edge", &url, "--output", &file, "--json"]);
         assert_eq!(status, Some(0), "{said}");
         let recorded: serde_json::Value = serde_json::from_str(&said).unwrap();
@@ -221,7 +226,7 @@ fn a_recording_of_a_handshake_signs_the_same_where_the_key_is_and_is_refused_whe
         assert!(status != Some(0) && said.contains("key"), "{said}");
         child.kill().unwrap();
         child.wait().unwrap();
-        drop(site.place);
+        drop(site.directory);
     }
 }
 
@@ -246,32 +251,32 @@ fn a_tls_connection_outlives_the_edges_that_hold_it() {
         [(&rcgen::PKCS_ED25519, &["forward"][..]), (&rcgen::PKCS_ECDSA_P256_SHA256, &[])]
     {
         let (site, web) = (Site::new(algorithm), Web::start());
-        let mut lab = site.lab("tls-kill", behind, |layout| layout.edges = 2);
-        let address = starts(&mut lab, &web);
+        let mut cluster = site.cluster("tls-kill", behind, |layout| layout.edges = 2);
+        let address = starts(&mut cluster, &web);
         // What curl has not read waits in pipes and sockets, so that there is always more to come.
         let mut child = curl(&site, address, SIZE, &["--limit-rate", "20M"]);
         let (mut pipe, mut at) = (child.stdout.take().unwrap(), 0);
         for kill in 0..KILLS {
             read(&mut pipe, &mut at, SIZE / (KILLS + 1) * (kill + 1));
-            let (owner, start) = (lab.owner().unwrap(), lab.journal.end());
-            lab.edges[owner].kill();
-            lab.wait_for_owner(start).unwrap();
-            lab.respawn(owner).unwrap();
+            let (owner, start) = (cluster.owner().unwrap(), cluster.logs.end());
+            cluster.edges[owner].kill();
+            cluster.wait_for_owner(start).unwrap();
+            cluster.respawn(owner).unwrap();
         }
         read(&mut pipe, &mut at, SIZE);
         assert_eq!(pipe.read(&mut [0]).unwrap(), 0, "nothing comes behind the last byte");
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(said, "connections=1 1.1\n", "{}", lab.journal.tail(40));
+        assert_eq!(said, "connections=1 1.1\n", "{}", cluster.logs.tail(40));
         assert_eq!(web.connections.load(Ordering::Relaxed), 1);
         // The key was in no process but edges', and in none of the cells' states: agents hold those, sealed.
     }
 }
 
 /// What `marram deploy` says of an app that is refused.
-fn refused(lab: &Lab, manifest: &Path) -> String {
+fn refused(cluster: &TestCluster, manifest: &Path) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
-    command.arg("deploy").arg(manifest).arg(format!("--edge=http://{}", lab.edges[0].admin()));
+    command.arg("deploy").arg(manifest).arg(format!("--edge=http://{}", cluster.edges[0].admin()));
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
@@ -287,10 +292,10 @@ fn an_edge_that_does_not_hold_the_key_or_does_not_grant_it_refuses_the_app() {
         (site.table(&apps), "does not grant it"),
     ] {
         let layout = support::layout("tls-refused", |layout| layout.edge_tables = tables);
-        let mut lab = Lab::new(layout, |_| Ok(Vec::new())).unwrap();
-        lab.start_edges("").unwrap();
-        let manifest = site.manifest(&lab.place, &[]).unwrap();
-        let said = refused(&lab, &manifest);
+        let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new())).unwrap();
+        cluster.start_edges("").unwrap();
+        let manifest = site.manifest(&cluster.directory, &[]).unwrap();
+        let said = refused(&cluster, &manifest);
         assert!(said.contains(words) && said.contains("configuration"), "{said:?} does not say {words:?}");
     }
 }
@@ -298,11 +303,11 @@ fn an_edge_that_does_not_hold_the_key_or_does_not_grant_it_refuses_the_app() {
 #[test]
 fn keys_that_anybody_can_read_or_plain_wires_would_give_away_are_refused() {
     let site = Site::new(&rcgen::PKCS_ED25519);
-    site.place.write_private("secret", "0123456789abcdef").unwrap();
+    site.directory.write_private("secret", "0123456789abcdef").unwrap();
     let check = |tables: &str| {
         let text =
             format!("state = \"state\"\nlisten = [\"127.0.0.1:7400\"]\nsecret_file = \"secret\"\n{tables}");
-        let config = site.place.write("edge.toml", text).unwrap();
+        let config = site.directory.write("edge.toml", text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
         let output = command.args(["config", "check", "edge"]).arg(config).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::Place;
+use marram::harness::TempDir;
 use std::{
     path::Path,
     process::{Command, Stdio},
@@ -152,7 +152,7 @@ fn every_command_of_the_tutorial_does_what_it_says() {
     if !may.is_ok_and(|output| output.status.success()) {
         return support::skip::skip("it takes the right to make namespaces");
     }
-    let place = Place::new("tutorial").unwrap();
+    let place = TempDir::new("tutorial").unwrap();
     let script = place.write("tutorial.sh", script()).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_marram")).parent().unwrap().display();
     let path = std::env::var("PATH").unwrap();

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::Event;
+use marram::harness::LogEvent;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -25,40 +25,41 @@ fn fails(address: SocketAddr) {
 
 #[test]
 fn with_every_edge_down_a_connection_waits_and_then_fails_in_words() {
-    let mut lab = support::lab_with("no-edge", |layout| layout.agent_tables += "edge_wait = \"300ms\"\n");
+    let mut cluster =
+        support::cluster_with("no-edge", |layout| layout.agent_tables += "edge_wait = \"300ms\"\n");
     // Never started: its address answers nobody.
-    let edges = lab.edge_addresses();
-    let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+    let edges = cluster.edge_addresses();
+    let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     fails(address);
     let ended =
-        lab.journal.wait(0, PATIENCE, |event| event.name() == "ended").expect("the agent reports it").1;
+        cluster.logs.wait(0, PATIENCE, |event| event.name() == "ended").expect("the agent reports it").1;
     assert_eq!(ended.text("code"), "NoEdge", "{}", ended.fields);
     assert!(!ended.text("reason").is_empty(), "{}", ended.fields);
 }
 
 #[test]
 fn with_the_server_down_a_connection_fails_in_words() {
-    let mut lab = support::lab("no-server", 1, 1);
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
+    let mut cluster = support::cluster("no-server", 1, 1);
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
     // Nobody listens on port 1.
-    lab.start_server_agent(&edges, &[("peer", "127.0.0.1:1".parse().unwrap())]).unwrap();
-    let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+    cluster.start_server_agent(&edges, &[("peer", "127.0.0.1:1".parse().unwrap())]).unwrap();
+    let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     fails(address);
     let ended =
-        lab.journal.wait(0, PATIENCE, |event| event.name() == "ended").expect("the agents report it").1;
+        cluster.logs.wait(0, PATIENCE, |event| event.name() == "ended").expect("the agents report it").1;
     assert!(!ended.text("reason").is_empty(), "{}", ended.fields);
 }
 
 #[test]
 fn an_app_that_no_edge_has_fails_in_words() {
-    let mut lab = support::lab("no-app", 1, 1);
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
-    let address = lab.start_client_agent(&edges, &["nonsuch"]).unwrap()[0].address;
+    let mut cluster = support::cluster("no-app", 1, 1);
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    let address = cluster.start_client_agent(&edges, &["nonsuch"]).unwrap()[0].address;
     fails(address);
     let ended =
-        lab.journal.wait(0, PATIENCE, |event| event.name() == "ended").expect("the agent reports it").1;
+        cluster.logs.wait(0, PATIENCE, |event| event.name() == "ended").expect("the agent reports it").1;
     assert!(
         ended.text("reason").contains("nonsuch") || ended.text("code").contains("App"),
         "{}",
@@ -68,26 +69,27 @@ fn an_app_that_no_edge_has_fails_in_words() {
 
 #[test]
 fn a_server_that_no_agent_reaches_is_named_at_once() {
-    let mut lab = support::lab("wrong-server", 1, 1);
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("pear", "127.0.0.1:1".parse().unwrap())]).unwrap();
-    let address = lab.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
+    let mut cluster = support::cluster("wrong-server", 1, 1);
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("pear", "127.0.0.1:1".parse().unwrap())]).unwrap();
+    let address = cluster.start_client_agent(&edges, &["forward"]).unwrap()[0].address;
     // It waits for 30 s, and is not asked for them here.
     let client = TcpStream::connect(address).unwrap();
-    let waits = |event: &Event| event.name() == "waiting";
-    let waits = lab.journal.wait(0, PATIENCE, waits).expect("the client's agent says so").1;
+    let waits = |event: &LogEvent| event.name() == "waiting";
+    let waits = cluster.logs.wait(0, PATIENCE, waits).expect("the client's agent says so").1;
     assert_eq!((waits.text("code"), waits.text("app")), ("NoServerAgent", "forward"), "{}", waits.fields);
     let reason = waits.text("reason");
     assert!(reason.contains("`peer`") && reason.contains("one that reaches `pear` is"), "{}", waits.fields);
-    let told = |event: &Event| {
+    let told = |event: &LogEvent| {
         let text = event.text("message");
         event.text("level") == "WARN" && text.contains("server `peer`") && text.contains("reach `pear`")
     };
-    lab.journal.wait(0, PATIENCE, told).expect("the edge says so, with the names that there are");
+    cluster.logs.wait(0, PATIENCE, told).expect("the edge says so, with the names that there are");
     drop(client);
-    let manifest = support::cells().manifest(&lab.place, "again", "forward", "server = \"peer\"\n").unwrap();
-    let edge = format!("http://{}", lab.edges[0].admin());
+    let manifest =
+        support::cells().manifest(&cluster.directory, "again", "forward", "server = \"peer\"\n").unwrap();
+    let edge = format!("http://{}", cluster.edges[0].admin());
     let output = Command::new(env!("CARGO_BIN_EXE_marram"))
         .arg("deploy")
         .arg(manifest)

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Lab, Namespace, Side};
+use marram::harness::{AgentSide, Namespace, TestCluster};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
@@ -31,7 +31,7 @@ fn server() -> (SocketAddr, Receiver<TcpStream>) {
 }
 
 struct World {
-    lab: Lab,
+    cluster: TestCluster,
     /// Where clients on this machine connect, and those elsewhere.
     near: SocketAddr,
     far: SocketAddr,
@@ -48,34 +48,36 @@ impl World {
             return None;
         }
         let away = Namespace::new().unwrap();
-        let mut lab = support::lab_with(purpose, |layout| {
+        let mut cluster = support::cluster_with(purpose, |layout| {
             layout.agent_tables += "peer_unreachable = \"2s\"\n";
         });
-        lab.start_edges("").unwrap();
-        let edges = lab.edge_addresses();
+        cluster.start_edges("").unwrap();
+        let edges = cluster.edge_addresses();
         let (server, servers) = server();
-        lab.start_server_agent(&edges, &[("peer", server)]).unwrap();
+        cluster.start_server_agent(&edges, &[("peer", server)]).unwrap();
         let port = marram::harness::free_address().unwrap().port();
         let far = SocketAddr::new(away.gateway().into(), port);
         let near = marram::harness::free_address().unwrap();
         let listen = |address| format!("[[listen]]\naddress = \"{address}\"\napp = \"forward\"\n");
         let tables = [near, far].map(listen).concat();
-        lab.start_agent_with(Side::Client, &edges, &tables).unwrap();
-        Some(Self { lab, near, far, servers, away })
+        cluster.start_agent_with(AgentSide::Client, &edges, &tables).unwrap();
+        Some(Self { cluster, near, far, servers, away })
     }
 
     /// A client that has said something, its server, and its session.
     fn converse(&self, connect: impl FnOnce() -> TcpStream) -> (TcpStream, TcpStream, String) {
         // Its session may begin as soon as it is connected.
-        let start = self.lab.journal.end();
+        let start = self.cluster.logs.end();
         let mut client = connect();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.write_all(b"hi").unwrap();
         let mut server = self.servers.recv_timeout(PATIENCE).unwrap();
         server.set_read_timeout(Some(PATIENCE)).unwrap();
         server.read_exact(&mut [0; 2]).unwrap();
-        let owned =
-            self.lab.journal.wait(start, PATIENCE, |event| Lab::is_report(Side::Client, "owned", event));
+        let owned = self
+            .cluster
+            .logs
+            .wait(start, PATIENCE, |event| TestCluster::is_report(AgentSide::Client, "owned", event));
         (client, server, owned.unwrap().1.text("session").to_owned())
     }
 
@@ -88,10 +90,10 @@ impl World {
     }
 
     fn wait_for_end(&self, session: &str) {
-        let ended = |event: &marram::harness::Event| {
-            Lab::is_report(Side::Client, "ended", event) && event.text("session") == session
+        let ended = |event: &marram::harness::LogEvent| {
+            TestCluster::is_report(AgentSide::Client, "ended", event) && event.text("session") == session
         };
-        self.lab.journal.wait(0, PATIENCE, ended).expect("its client is gone");
+        self.cluster.logs.wait(0, PATIENCE, ended).expect("its client is gone");
     }
 }
 

@@ -4,7 +4,7 @@
 
 mod support;
 
-use marram::harness::{Event, Lab, Side, free_address};
+use marram::harness::{AgentSide, LogEvent, TestCluster, free_address};
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -95,24 +95,24 @@ impl Raw {
 }
 
 /// An agent whose listener for browsers leads to this app of a lab; further lines of its configuration.
-fn listen(lab: &mut Lab, app: &str, tables: &str) -> SocketAddr {
-    let (address, edges) = (free_address().unwrap(), lab.edge_addresses());
+fn listen(cluster: &mut TestCluster, app: &str, tables: &str) -> SocketAddr {
+    let (address, edges) = (free_address().unwrap(), cluster.edge_addresses());
     let listener =
         format!("[[listen]]\naddress = \"{address}\"\napp = \"{app}\"\nprotocol = \"websocket\"\n{tables}\n");
-    lab.start_agent_with(Side::Client, &edges, &listener).unwrap();
+    cluster.start_agent_with(AgentSide::Client, &edges, &listener).unwrap();
     address
 }
 
 /// One edge with `counter`, unprotected, and an agent for browsers.
-fn counter(purpose: &'static str, tables: &str) -> (Lab, SocketAddr) {
+fn counter(purpose: &'static str, tables: &str) -> (TestCluster, SocketAddr) {
     let layout = support::layout(purpose, |layout| layout.agent_tables += "first_bytes = \"2s\"\n");
-    let mut lab = Lab::new(layout, |place| {
+    let mut cluster = TestCluster::new(layout, |place| {
         Ok(vec![support::cells().manifest(place, "counter", "counter", "protect = \"endpoints\"\n")?])
     })
     .unwrap();
-    lab.start_edges("").unwrap();
-    let address = listen(&mut lab, "counter", tables);
-    (lab, address)
+    cluster.start_edges("").unwrap();
+    let address = listen(&mut cluster, "counter", tables);
+    (cluster, address)
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn who_is_turned_away_or_left_is_told_why() {
     let rules = "origins = [\"https://play.example.org\"]\n\
         [[route]]\nname = \"not\"\nfirst_bytes = \"GET /not \"\nrefuse = \"closed on Mondays\"\n\
         [[route]]\nname = \"nobody\"\nfirst_bytes = \"GET /nobody \"\napp = \"nobody\"\n";
-    let (_lab, address) = counter("ws-told", rules);
+    let (_cluster, address) = counter("ws-told", rules);
     for (request, status, words) in [
         ("GET / HTTP/1.1\r\nHost: gate\r\n\r\n".to_owned(), "426", "ws://"),
         (request("/", "").replace("dGhl", ""), "400", "Sec-WebSocket-Key"),
@@ -174,11 +174,11 @@ fn who_is_turned_away_or_left_is_told_why() {
 #[test]
 fn a_browser_that_does_not_read_holds_its_server_up() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut lab = support::lab("ws-slow", 1, 1);
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("peer", server.local_addr().unwrap())]).unwrap();
-    let address = listen(&mut lab, "forward", "");
+    let mut cluster = support::cluster("ws-slow", 1, 1);
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("peer", server.local_addr().unwrap())]).unwrap();
+    let address = listen(&mut cluster, "forward", "");
     let mut client = Raw::new(address);
     client.ask(&request("/", ""));
     client.send(0x82, b"go");
@@ -268,25 +268,25 @@ fn messages_survive_the_edge_that_runs_the_cell_behind_a_gate_elsewhere() {
             }
         }
     });
-    let mut lab = support::lab("ws-gate", 3, 1);
+    let mut cluster = support::cluster("ws-gate", 3, 1);
     for edge in [1, 2] {
-        lab.start_edge(edge, "").unwrap();
+        cluster.start_edge(edge, "").unwrap();
     }
-    let (gate, edges) = (free_address().unwrap(), lab.edge_addresses());
+    let (gate, edges) = (free_address().unwrap(), cluster.edge_addresses());
     let gates = format!(
         "gate = [{{ listen = \"{gate}\", app = \"forward\", protocol = \"websocket\" }}]\n\
          gates = {{ edges = [\"{}\", \"{}\"] }}\n",
         edges[1], edges[2]
     );
-    lab.edges[0].run_no_apps();
+    cluster.edges[0].run_no_apps();
     let servers = format!("[servers]\npeer = \"udp://{server}\"");
-    lab.start_agent_with(Side::Server, &edges[1..], &servers).unwrap();
-    let start = lab.journal.end();
-    lab.start_edge(0, &gates).unwrap();
+    cluster.start_agent_with(AgentSide::Server, &edges[1..], &servers).unwrap();
+    let start = cluster.logs.end();
+    cluster.start_edge(0, &gates).unwrap();
     // Gates come last.
-    let who = lab.edges[0].who();
-    let open = |event: &Event| *event.who == *who && event.text("message") == "listening for clients";
-    lab.journal.wait(start, PATIENCE, open).unwrap();
+    let who = cluster.edges[0].who();
+    let open = |event: &LogEvent| *event.who == *who && event.text("message") == "listening for clients";
+    cluster.logs.wait(start, PATIENCE, open).unwrap();
     let mut command = Command::new(python);
     command.args(["-c", TALK, &format!("ws://{gate}/"), "200"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -294,15 +294,15 @@ fn messages_survive_the_edge_that_runs_the_cell_behind_a_gate_elsewhere() {
     let mut program = Program(child, said);
     program.hear_until("50");
     // The gate's edge does not say at this level who owns the session; the server's agent does.
-    let is_owned = |event: &Event| Lab::is_report(Side::Server, "owned", event);
-    lab.journal.wait(0, PATIENCE, is_owned).unwrap();
-    let owned = lab.journal.last(is_owned).unwrap();
+    let is_owned = |event: &LogEvent| TestCluster::is_report(AgentSide::Server, "owned", event);
+    cluster.logs.wait(0, PATIENCE, is_owned).unwrap();
+    let owned = cluster.logs.last(is_owned).unwrap();
     let (owner, start) =
-        (edges.iter().position(|edge| edge.to_string() == owned.text("edge")).unwrap(), lab.journal.end());
-    lab.edges[owner].kill();
+        (edges.iter().position(|edge| edge.to_string() == owned.text("edge")).unwrap(), cluster.logs.end());
+    cluster.edges[owner].kill();
     program.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     program.hear_until("60");
-    lab.journal.wait(start, PATIENCE, is_owned).unwrap();
+    cluster.logs.wait(start, PATIENCE, is_owned).unwrap();
     program.hear_until("closed 1000");
     assert!(program.0.wait().unwrap().success());
 }

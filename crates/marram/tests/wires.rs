@@ -1,7 +1,7 @@
 //! What an edge does with peers that are not agents, or not well-behaved ones: over real sockets, against the real program.
 
 use bytes::BytesMut;
-use marram::harness::{Event, Lab, Layout};
+use marram::harness::{Layout, LogEvent, TestCluster};
 use marram_agent::net::{AgentKey, plain_answer};
 use marram_wire::frame::{Frame, Greet, Ping, Reader};
 use std::{
@@ -16,7 +16,7 @@ const PREAMBLE: &[u8] = b"MARM\x01\x01\x00\x00";
 const WELCOME: &[u8] = b"MARM\x00\x01\x01\x00";
 
 /// One edge without apps, all of whose peers are these tests.
-fn edge(encrypted: bool, tables: &str) -> Lab {
+fn edge(encrypted: bool, tables: &str) -> TestCluster {
     let layout = Layout {
         purpose: "wires",
         program: env!("CARGO_BIN_EXE_marram").into(),
@@ -28,26 +28,26 @@ fn edge(encrypted: bool, tables: &str) -> Lab {
         namespaces: false,
         admin: String::new(),
     };
-    let mut lab = Lab::new(layout, |_| Ok(Vec::new())).expect("a directory");
-    lab.start_edge(0, "").expect("it starts");
-    wait(&lab, "cell pool ready", "");
-    lab
+    let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new())).expect("a directory");
+    cluster.start_edge(0, "").expect("it starts");
+    wait(&cluster, "cell pool ready", "");
+    cluster
 }
 
 /// Waits for a log line with this message whose `why` or `error` contains `says`.
-fn wait(lab: &Lab, message: &str, says: &str) -> Event {
-    let wanted = |event: &Event| {
+fn wait(cluster: &TestCluster, message: &str, says: &str) -> LogEvent {
+    let wanted = |event: &LogEvent| {
         let why = format!("{}{}", event.text("why"), event.text("error"));
         event.text("message") == message && why.contains(says)
     };
-    let found = lab.journal.wait(0, PATIENCE, wanted);
+    let found = cluster.logs.wait(0, PATIENCE, wanted);
     found
-        .unwrap_or_else(|| panic!("no {message:?} with {says:?}; the last lines:\n{}", lab.journal.tail(20)))
+        .unwrap_or_else(|| panic!("no {message:?} with {says:?}; the last lines:\n{}", cluster.logs.tail(20)))
         .1
 }
 
-fn connect(lab: &Lab) -> TcpStream {
-    let stream = TcpStream::connect(lab.edges[0].address()).expect("it listens");
+fn connect(cluster: &TestCluster) -> TcpStream {
+    let stream = TcpStream::connect(cluster.edges[0].address()).expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
     stream
@@ -65,8 +65,8 @@ fn rest(mut stream: TcpStream) -> Vec<u8> {
 }
 
 /// A wire as far as the edge's welcome, all of it sent a byte at a time.
-fn agent(lab: &Lab) -> (TcpStream, Reader) {
-    let mut stream = connect(lab);
+fn agent(cluster: &TestCluster) -> (TcpStream, Reader) {
+    let mut stream = connect(cluster);
     stream.set_nodelay(true).expect("a socket");
     let write = |mut stream: &TcpStream, bytes: &[u8]| {
         bytes.iter().for_each(|byte| stream.write_all(&[*byte]).expect("open"));
@@ -105,24 +105,24 @@ fn next(stream: &mut TcpStream, reader: &mut Reader) -> Frame {
 
 #[test]
 fn strangers_are_sent_away_in_words_and_agents_still_get_in() {
-    let lab = edge(false, "");
-    let mut browser = connect(&lab);
+    let cluster = edge(false, "");
+    let mut browser = connect(&cluster);
     browser.write_all(b"GET / HTTP/1.1\r\nHost: edge\r\n\r\n").expect("open");
     assert_eq!(rest(browser), b"");
-    wait(&lab, "connection refused", "not an agent's");
-    drop(connect(&lab));
-    wait(&lab, "connection refused", "before it had said");
+    wait(&cluster, "connection refused", "not an agent's");
+    drop(connect(&cluster));
+    wait(&cluster, "connection refused", "before it had said");
     for (preamble, answer, says) in [
         (&b"MARM\x07\x09\x00\x00"[..], &b"MARM\x01\x01\x01\x00"[..], "upgrade the older"),
         (b"MARM\x01\x01\x00\x01", b"MARM\x03\x01\x01\x00", "cannot encrypt"),
         (b"MARM\x01\x01\x00\x02", b"MARM\x05\x01\x01\x00", "no token to compare"),
     ] {
-        let mut stream = connect(&lab);
+        let mut stream = connect(&cluster);
         stream.write_all(preamble).expect("open");
         assert_eq!(rest(stream), answer);
-        wait(&lab, "connection refused", says);
+        wait(&cluster, "connection refused", says);
     }
-    let (mut stream, mut reader) = agent(&lab);
+    let (mut stream, mut reader) = agent(&cluster);
     stream.write_all(&Frame::from(Ping { stamp: 7 }).to_bytes()).expect("open");
     let pong = next(&mut stream, &mut reader);
     assert!(matches!(&pong, Frame::Pong(pong) if pong.stamp == 7), "{pong:?}");
@@ -130,55 +130,55 @@ fn strangers_are_sent_away_in_words_and_agents_still_get_in() {
 
 #[test]
 fn an_edge_with_a_token_lets_nobody_in_without() {
-    let lab = edge(true, "");
-    let mut stream = connect(&lab);
+    let cluster = edge(true, "");
+    let mut stream = connect(&cluster);
     stream.write_all(PREAMBLE).expect("open");
     assert_eq!(rest(stream), b"MARM\x04\x01\x01\x00");
-    wait(&lab, "connection refused", "wants to see a token");
+    wait(&cluster, "connection refused", "wants to see a token");
     // A token, but a wrong one: without TLS, the proof is a digest over two nonces.
-    let mut stream = connect(&lab);
+    let mut stream = connect(&cluster);
     stream.write_all(b"MARM\x01\x01\x00\x02").expect("open");
     let nonce = nonce(&mut stream);
     let key = AgentKey::generate().expect("random");
     stream.write_all(&plain_answer(&key, Some("another token"), nonce)).expect("open");
     assert_eq!(rest(stream), [0]);
-    wait(&lab, "wire refused", "different tokens");
+    wait(&cluster, "wire refused", "different tokens");
 }
 
 #[test]
 fn frames_that_are_none_end_the_wire() {
-    let lab = edge(false, "");
+    let cluster = edge(false, "");
     for (bytes, says) in [
         (&[0xff, 0xff, 0xff, 0x7f][..], "claims to be larger"),
         (&[3, 0xee, 1, 2], "cannot be decoded"),
         (&[0], "cannot be decoded"),
     ] {
-        let (mut stream, _) = agent(&lab);
+        let (mut stream, _) = agent(&cluster);
         stream.write_all(bytes).expect("open");
         assert_eq!(rest(stream), b"", "{says}");
-        wait(&lab, "wire failed", says);
+        wait(&cluster, "wire failed", says);
     }
-    agent(&lab);
+    agent(&cluster);
 }
 
 #[test]
 fn the_silent_are_sent_away_after_a_time_and_when_they_are_many() {
-    let lab = edge(false, "[limits]\nhandshake = \"2s\"\nhalf_open = 3\n");
-    let mut silent: Vec<_> = (0..4).map(|_| connect(&lab)).collect();
+    let cluster = edge(false, "[limits]\nhandshake = \"2s\"\nhalf_open = 3\n");
+    let mut silent: Vec<_> = (0..4).map(|_| connect(&cluster)).collect();
     let oldest = silent.remove(0);
     assert_eq!(rest(oldest), b"");
-    wait(&lab, "connection refused", "it was the oldest");
+    wait(&cluster, "connection refused", "it was the oldest");
     silent[0].write_all(b"MAR").expect("open");
     for stream in silent {
         assert_eq!(rest(stream), b"");
     }
-    wait(&lab, "connection refused", "in time");
+    wait(&cluster, "connection refused", "in time");
 }
 
 #[test]
 fn a_peer_that_does_not_read_is_not_read_from() {
-    let lab = edge(false, "");
-    let (mut stream, mut reader) = agent(&lab);
+    let cluster = edge(false, "");
+    let (mut stream, mut reader) = agent(&cluster);
     // The edge answers each of these with as many bytes; once 8 MiB of answers wait, it stops reading, and the kernel's
     // buffers fill. Nothing can be said about how soon, so writing goes on until it has been stuck for a while.
     stream.set_write_timeout(Some(Duration::from_secs(2))).expect("a socket");

@@ -1,7 +1,7 @@
 //! How connections end, and how they are held up: what a client sees of its server, and the server of its client, through
 //! agents and an edge must be what they would see of each other directly.
 
-use marram::harness::{Cells, Lab, Layout};
+use marram::harness::{CellFiles, Layout, TestCluster};
 use rustix::net::sockopt::set_socket_linger;
 use std::{
     io::{ErrorKind, Read, Write},
@@ -15,7 +15,7 @@ const HELD_MAX: usize = 96 << 20;
 
 /// One edge, both agents, and a server that this test plays itself.
 struct World {
-    lab: Lab,
+    cluster: TestCluster,
     server: TcpListener,
     address: SocketAddr,
 }
@@ -34,19 +34,19 @@ impl World {
             namespaces: false,
             admin: String::new(),
         };
-        let cells = Cells::find(None).expect("built by `cargo xtask cells`");
+        let cells = CellFiles::find(None).expect("built by `cargo xtask cells`");
         let manifest = "server = \"web\"\nprotect = \"endpoints\"\n";
         let apps = |place: &_| Ok(vec![cells.manifest(place, "forward", "forward", manifest)?]);
-        let mut lab = Lab::new(layout, apps).expect("a directory");
+        let mut cluster = TestCluster::new(layout, apps).expect("a directory");
         let server = TcpListener::bind("127.0.0.1:0").expect("loopback");
-        let addresses = lab.edge_addresses();
+        let addresses = cluster.edge_addresses();
         if edge_wait.is_none() {
-            lab.start_edges("").expect("they start");
+            cluster.start_edges("").expect("they start");
             let web = server.local_addr().expect("bound");
-            lab.start_server_agent(&addresses, &[("web", web)]).expect("it starts");
+            cluster.start_server_agent(&addresses, &[("web", web)]).expect("it starts");
         }
-        let listens = lab.start_client_agent(&addresses, &["forward"]).expect("it starts");
-        Self { lab, server, address: listens[0].address }
+        let listens = cluster.start_client_agent(&addresses, &["forward"]).expect("it starts");
+        Self { cluster, server, address: listens[0].address }
     }
 
     /// Both ends of one connection.
@@ -108,12 +108,12 @@ fn a_failure_on_one_side_is_a_failure_on_the_other() {
 
 #[test]
 fn a_server_that_is_down_is_a_connection_that_fails() {
-    let World { lab, server, address } = World::new(None);
+    let World { cluster, server, address } = World::new(None);
     drop(server);
     let mut client = TcpStream::connect(address).expect("the agent listens");
     client.set_read_timeout(Some(PATIENCE)).expect("a socket");
     assert_reset(&mut client, "the server is down");
-    let ended = lab.journal.wait(0, PATIENCE, |event| event.name() == "ended");
+    let ended = cluster.logs.wait(0, PATIENCE, |event| event.name() == "ended");
     assert_eq!(ended.expect("it is reported").1.text("code"), "ServerDown");
 }
 
@@ -124,7 +124,7 @@ fn without_an_edge_a_connection_waits_and_then_fails() {
     client.set_read_timeout(Some(PATIENCE)).expect("a socket");
     client.write_all(b"hello").expect("open");
     assert_reset(&mut client, "no edge could be reached");
-    let ended = world.lab.journal.wait(0, PATIENCE, |event| event.name() == "ended");
+    let ended = world.cluster.logs.wait(0, PATIENCE, |event| event.name() == "ended");
     assert_eq!(ended.expect("it is reported").1.text("code"), "NoEdge");
 }
 
@@ -159,9 +159,9 @@ fn an_edge_that_comes_back_in_time_saves_the_connection() {
     let (mut client, mut server) = world.connect();
     client.write_all(b"one").expect("open");
     server.read_exact(&mut [0; 3]).expect("open");
-    world.lab.edges[0].kill();
+    world.cluster.edges[0].kill();
     client.write_all(b"two").expect("open");
-    world.lab.start_edge(0, "").expect("it starts again");
+    world.cluster.start_edge(0, "").expect("it starts again");
     let mut two = [0; 3];
     server.read_exact(&mut two).expect("it comes through the new one");
     assert_eq!(&two, b"two");

@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram::harness::{Lab, Place, free_address};
+use marram::harness::{TempDir, TestCluster, free_address};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ fn count(client: &mut BufReader<TcpStream>, number: u32) {
 }
 
 /// Asks an edge until one of its counters is no longer 0.
-fn wait_for(lab: &Lab, edge: usize, counter: &str) {
-    let client = lab.edges[edge].client().unwrap();
+fn wait_for(cluster: &TestCluster, edge: usize, counter: &str) {
+    let client = cluster.edges[edge].client().unwrap();
     let deadline = Instant::now() + PATIENCE;
     let counted = || {
         let text = client.call(hyper::Method::GET, "/metrics", bytes::Bytes::new()).unwrap();
@@ -29,54 +29,54 @@ fn wait_for(lab: &Lab, edge: usize, counter: &str) {
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>()
     };
     while counted() == 0 {
-        assert!(Instant::now() < deadline, "{counter} stays 0; the last lines:\n{}", lab.journal.tail(30));
+        assert!(Instant::now() < deadline, "{counter} stays 0; the last lines:\n{}", cluster.logs.tail(30));
         std::thread::yield_now();
     }
 }
 
-fn said(lab: &Lab, start: usize, field: &str, words: &str) {
-    let found = lab.journal.wait(start, PATIENCE, |event| event.text(field).contains(words));
-    assert!(found.is_some(), "nobody says {words:?}; the last lines:\n{}", lab.journal.tail(30));
+fn said(cluster: &TestCluster, start: usize, field: &str, words: &str) {
+    let found = cluster.logs.wait(start, PATIENCE, |event| event.text(field).contains(words));
+    assert!(found.is_some(), "nobody says {words:?}; the last lines:\n{}", cluster.logs.tail(30));
 }
 
 #[test]
 fn recoveries_ask_the_witness_and_wait_while_it_is_away() {
     let layout = support::layout("witness", |layout| layout.edges = 3);
     let keep = "[keep]\nlinger = \"2m\"\nwitness = \"strict\"\n";
-    let watched = |place: &Place| Ok(vec![support::cells().manifest(place, "count", "counter", keep)?]);
-    let mut lab = Lab::new(layout, watched).unwrap();
+    let watched = |place: &TempDir| Ok(vec![support::cells().manifest(place, "count", "counter", keep)?]);
+    let mut cluster = TestCluster::new(layout, watched).unwrap();
     let store = free_address().unwrap();
-    let token = lab.place.path().join("token").display().to_string();
+    let token = cluster.directory.path().join("token").display().to_string();
     let table = |rest: &str| format!("coordinator = {{ {rest}, token_file = {token:?}, lease = \"5s\" }}");
     let (serves, asks) =
         (table(&format!("serve = \"{store}\"")), table(&format!("urls = [\"http://{store}\"]")));
-    (1..3).for_each(|edge| lab.start_edge(edge, &asks).unwrap());
+    (1..3).for_each(|edge| cluster.start_edge(edge, &asks).unwrap());
     // Clients know the edges that do not serve the store.
-    let edges = lab.edge_addresses()[1..].to_vec();
-    let address = lab.start_client_agent(&edges, &["count"]).unwrap()[0].address;
-    lab.start_edge(0, &serves).unwrap();
+    let edges = cluster.edge_addresses()[1..].to_vec();
+    let address = cluster.start_client_agent(&edges, &["count"]).unwrap()[0].address;
+    cluster.start_edge(0, &serves).unwrap();
     let mut client = BufReader::new(TcpStream::connect(address).unwrap());
     client.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
     (1..=3).for_each(|number| count(&mut client, number));
-    let owner = 1 + lab.owner().unwrap();
+    let owner = 1 + cluster.owner().unwrap();
     let other = 3 - owner;
-    wait_for(&lab, owner, "witness_reports_total");
+    wait_for(&cluster, owner, "witness_reports_total");
     // It vouches for a client that did not go back.
-    let start = lab.journal.end();
-    lab.edges[owner].kill();
+    let start = cluster.logs.end();
+    cluster.edges[owner].kill();
     count(&mut client, 4);
-    wait_for(&lab, other, "witness_asked_total");
-    assert_eq!(lab.journal.count(start, |event| event.text("reason").contains("older state")), 0);
-    lab.start_edge(owner, &asks).unwrap();
+    wait_for(&cluster, other, "witness_asked_total");
+    assert_eq!(cluster.logs.count(start, |event| event.text("reason").contains("older state")), 0);
+    cluster.start_edge(owner, &asks).unwrap();
     // While it is away, nobody can.
-    let start = lab.journal.end();
-    lab.edges[0].kill();
-    said(&lab, start, "message", "the coordinator is away");
-    let start = lab.journal.end();
-    lab.edges[other].kill();
+    let start = cluster.logs.end();
+    cluster.edges[0].kill();
+    said(&cluster, start, "message", "the coordinator is away");
+    let start = cluster.logs.end();
+    cluster.edges[other].kill();
     client.get_mut().write_all(b"f").unwrap();
-    said(&lab, start, "message", "the witness is away");
-    lab.start_edge(0, &serves).unwrap();
+    said(&cluster, start, "message", "the witness is away");
+    cluster.start_edge(0, &serves).unwrap();
     let mut line = String::new();
     client.read_line(&mut line).unwrap();
     assert_eq!(line.split(' ').next(), Some("count=5"));

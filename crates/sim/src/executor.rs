@@ -1,15 +1,15 @@
-//! Runs cells without Wasm: each is the oracle's hash chain, in some seeds between weirs. Knows images, checkpoints and seals
+//! Runs cells without Wasm: each is the oracle's hash chain, in some seeds between delay stages. Knows images, checkpoints and seals
 //! as the sandbox's shell does, and nothing of sessions beyond the names that checkpoints carry.
 
+mod cache;
 mod pauses;
 mod replay;
-mod shelf;
 mod stages;
 mod tasks;
 
+use cache::{Reader, SimulatedCache};
 use pauses::Pauses;
 pub(crate) use replay::play;
-use shelf::{Reader, Shelf};
 pub(crate) use stages::Shape;
 use stages::Stages;
 use tasks::Tasks;
@@ -51,7 +51,7 @@ pub(crate) struct Past {
     /// What was known of clients: by the cell's seed and the event that opened the port.
     clients: BTreeMap<([u8; 32], u64), Arc<Peer>>,
     /// What cells read from caches.
-    shelf: Shelf,
+    cache: SimulatedCache,
     /// Wasm twins of all cells, where asked for.
     #[cfg(feature = "wasm")]
     pub(crate) twins: Option<crate::twin::Twins>,
@@ -68,7 +68,7 @@ impl Past {
             poisoned: false,
             timers: BTreeSet::new(),
             clients: BTreeMap::new(),
-            shelf: Shelf::default(),
+            cache: SimulatedCache::default(),
             #[cfg(feature = "wasm")]
             twins: crate::twin::Twins::new(),
             violations: Vec::new(),
@@ -503,7 +503,7 @@ impl Cell {
         {
             past.violations.push(format!("task {token} of stage {stage} ran, and it was not its turn"));
         }
-        self.stages.run(run, datagrams, &mut Reader::new(reads, run, &mut past.shelf), ran);
+        self.stages.run(run, datagrams, &mut Reader::new(reads, run, &mut past.cache), ran);
         if !self.tasks.change(&ran.tasks) {
             past.violations.push(format!("a task ran without the lock that it has: {:?}", ran.tasks));
         }

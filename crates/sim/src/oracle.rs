@@ -60,7 +60,7 @@ fn pairs(received: &[Received<'_>]) -> BTreeMap<usize, usize> {
 }
 
 /// Whether so much of what a program wrote has this hash.
-fn vouches(stream: &Stream, program: &Program) -> bool {
+fn is_valid_prefix(stream: &Stream, program: &Program) -> bool {
     let Ok(size) = usize::try_from(stream.bytes) else { return false };
     let Some(prefix) = program.written.get(..size) else { return false };
     let mut own = Stream::EMPTY;
@@ -77,7 +77,7 @@ impl Received<'_> {
     /// all records that follow one upon the other. Short streams may look alike by chance.
     fn evidence(&self, server: &Self) -> u64 {
         let named = |by: &Self, of: &Self| match by.last_stream(of.program.peer) {
-            Some(stream) if vouches(stream, of.program) => stream.bytes,
+            Some(stream) if is_valid_prefix(stream, of.program) => stream.bytes,
             _ => 0,
         };
         let follows = |one: &Self, other: &Self| {

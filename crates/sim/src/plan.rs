@@ -3,7 +3,7 @@
 mod faults;
 mod opening;
 
-pub use faults::{Fault, Moment, On, Place, Strike, When};
+pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
 
 use crate::{executor::Shape, random::Random};
 use marram_edge::api::{App, CheckpointHolder, Protect, WitnessMode};
@@ -39,18 +39,18 @@ impl Service {
         self != Self::Alone
     }
 
-    /// What the app runs: each its own, though all are the same chain, alone or between weirs.
+    /// What the app runs: each its own, though all are the same chain, alone or between delay stages.
     #[must_use]
-    pub fn image(self, weirs: bool) -> ImageHash {
-        ImageHash([if weirs { 0xd5 } else { 0xc5 } + self as u8; 32])
+    pub fn image(self, delayed: bool) -> ImageHash {
+        ImageHash([if delayed { 0xd5 } else { 0xc5 } + self as u8; 32])
     }
 
     /// How many machines the cells of an image have.
     pub(crate) fn shape_of(image: ImageHash) -> Option<Shape> {
         Self::ALL.into_iter().find_map(|service| {
-            let weirs = service.image(true) == image;
-            let shape = if weirs { Shape::Weirs { server: service.has_server() } } else { Shape::Alone };
-            (weirs || service.image(false) == image).then_some(shape)
+            let delayed = service.image(true) == image;
+            let shape = if delayed { Shape::Delayed { server: service.has_server() } } else { Shape::Alone };
+            (delayed || service.image(false) == image).then_some(shape)
         })
     }
 
@@ -216,7 +216,7 @@ impl Plan {
             servers,
             delay_ns: delays(random, clients + servers, shards.len()),
             skew: skew(seed, clients + servers + shards.len() + 1, shards.len()),
-            apps: apps(random, linger_ms, (weirs(seed), standby, &witness)),
+            apps: apps(random, linger_ms, (delayed(seed), standby, &witness)),
             shards,
             load,
             datagrams: datagrams(seed, load),
@@ -254,9 +254,9 @@ impl Plan {
         if plan.standby {
             let agents = clients + servers;
             for fault in &mut plan.faults {
-                if let Strike::CutWires { agent, .. }
-                | Strike::CutOneSide { agent, .. }
-                | Strike::Silence { agent, .. } = &mut fault.strike
+                if let FaultKind::CutWires { agent, .. }
+                | FaultKind::CutOneSide { agent, .. }
+                | FaultKind::Silence { agent, .. } = &mut fault.kind
                     && apart.percent(40)
                 {
                     *agent = agents + apart.index(edges);
@@ -307,8 +307,8 @@ fn skew(seed: u64, agents: usize, edges: usize) -> [Vec<Vec<u64>>; 2] {
     let mut random = Random::new(seed, 8);
     let skewed = random.percent(25);
     let mut factor = || if skewed && random.percent(50) { random.magnitude(2, 200) } else { 1 };
-    let mut way = || (0..agents).map(|_| (0..edges).map(|_| factor()).collect()).collect();
-    [way(), way()]
+    let mut direction = || (0..agents).map(|_| (0..edges).map(|_| factor()).collect()).collect();
+    [direction(), direction()]
 }
 
 /// Programs that may not wait until there is room for what they say would see some of it dropped, which is no fault: so only
@@ -320,7 +320,7 @@ fn datagrams(seed: u64, load: Load) -> [bool; 2] {
 }
 
 /// In a quarter of all seeds cells are chains.
-fn weirs(seed: u64) -> bool {
+fn delayed(seed: u64) -> bool {
     Random::new(seed, 10).percent(25)
 }
 
@@ -408,13 +408,13 @@ fn standby(seed: u64, load: Load) -> Option<Protect> {
 fn apps(
     random: &mut Random,
     linger_ms: u64,
-    (weirs, standby, witness): (bool, Option<Protect>, &Option<Memory>),
+    (delayed, standby, witness): (bool, Option<Protect>, &Option<Memory>),
 ) -> Vec<App> {
     let keep = random.pick(&[CheckpointHolder::Client, CheckpointHolder::Server, CheckpointHolder::Both]);
     let recovery_target_ns = random.pick(&[0, 20 * US, 200 * US, 5 * MS]);
     let app = |service: Service| App {
         name: service.name().into(),
-        image: service.image(weirs),
+        image: service.image(delayed),
         protect: match service {
             Service::Bare => Protect::None,
             _ => standby.unwrap_or(Protect::Endpoints),

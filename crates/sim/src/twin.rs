@@ -20,8 +20,8 @@ static IMAGES: OnceLock<Made> = OnceLock::new();
 #[derive(Clone)]
 struct Made {
     alone: Arc<Image>,
-    weirs: Arc<Image>,
-    weirs_and_server: Arc<Image>,
+    delayed: Arc<Image>,
+    delayed_and_server: Arc<Image>,
 }
 
 /// Deploys the modules of all twins to come, from the folder that holds them.
@@ -37,7 +37,7 @@ pub fn deploy(modules: &Path) -> io::Result<()> {
         let info = images.deploy(&module, &[], &quotas).map_err(io::Error::other)?;
         Ok((name.to_owned(), info.hash))
     };
-    let (chain, weir) = (stage("chain")?, stage("weir")?);
+    let (chain, delay) = (stage("chain")?, stage("delay")?);
     let load = |hash| images.load(hash).map_err(io::Error::other);
     let wired = |server, stages| {
         let chain = Chain::new(server, stages).map_err(io::Error::other)?;
@@ -45,8 +45,8 @@ pub fn deploy(modules: &Path) -> io::Result<()> {
     };
     let made = Made {
         alone: load(chain.1)?,
-        weirs: wired(false, vec![weir.clone(), chain.clone()])?,
-        weirs_and_server: wired(true, vec![weir.clone(), chain, weir])?,
+        delayed: wired(false, vec![delay.clone(), chain.clone()])?,
+        delayed_and_server: wired(true, vec![delay.clone(), chain, delay])?,
     };
     IMAGES.get_or_init(|| made);
     fs::remove_dir_all(folder)
@@ -56,8 +56,8 @@ impl Made {
     fn of(&self, shape: Shape) -> &Arc<Image> {
         match shape {
             Shape::Alone => &self.alone,
-            Shape::Weirs { server: false } => &self.weirs,
-            Shape::Weirs { server: true } => &self.weirs_and_server,
+            Shape::Delayed { server: false } => &self.delayed,
+            Shape::Delayed { server: true } => &self.delayed_and_server,
         }
     }
 }

@@ -9,7 +9,7 @@ pub use rare::{Counts, Rare};
 use crate::{
     executor::Seen,
     plan::{Moment, Service},
-    world::Seat,
+    world::ShardPosition,
 };
 use bounds::Bounds;
 use marram_edge::api::WitnessMode;
@@ -23,17 +23,17 @@ use std::collections::BTreeMap;
 
 /// Who sends or receives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Side {
+pub(crate) enum PeerSide {
     Agent,
     Edge,
 }
 
 /// A moment that faults may wait for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct Observation {
     pub(crate) moment: Moment,
     /// Where it was seen, if it was at an edge or on a wire to one.
-    pub(crate) seat: Option<Seat>,
+    pub(crate) position: Option<ShardPosition>,
     /// The agent at the other side of that wire.
     pub(crate) agent: Option<usize>,
 }
@@ -58,7 +58,7 @@ struct Bound {
 /// One attempt to own a session, as frames tell of it.
 #[derive(Debug, Default)]
 struct Attempt {
-    seat: Option<Seat>,
+    position: Option<ShardPosition>,
     ends: usize,
     promised: [bool; 2],
     log_ends: [Option<u64>; 2],
@@ -96,21 +96,21 @@ struct Track {
 pub struct Watch {
     /// How often each rare state was reached.
     pub counts: Counts,
-    pub(crate) sights: Vec<Sight>,
+    pub(crate) sights: Vec<Observation>,
     channels: BTreeMap<(usize, u32), Bound>,
     sessions: BTreeMap<SessionId, Track>,
-    cells: BTreeMap<(Seat, CellId), SessionId>,
-    owner: Option<Seat>,
+    cells: BTreeMap<(ShardPosition, CellId), SessionId>,
+    owner: Option<ShardPosition>,
     /// What the word of the witness means, where there is one.
     witness: Option<WitnessMode>,
     /// What owners were told by it: nothing if it was away, else how much log a client was seen to have.
     testimonies: BTreeMap<(SessionId, Generation), Option<Option<u64>>>,
     /// Which generation a shard opened last.
-    opened: BTreeMap<(Seat, SessionId), Generation>,
+    opened: BTreeMap<(ShardPosition, SessionId), Generation>,
     /// What an agent's end promised last.
     promised_by: BTreeMap<(usize, SessionId, bool), Generation>,
     /// Frames of older generations that were looked at closely.
-    stale: Vec<(Side, std::mem::Discriminant<Frame>)>,
+    stale: Vec<(PeerSide, std::mem::Discriminant<Frame>)>,
     bounds: Bounds,
 }
 
@@ -119,62 +119,68 @@ impl Watch {
         self.counts.add(rare, u64::from(reached));
     }
 
-    pub(crate) fn see(&mut self, moment: Moment, seat: Option<Seat>) {
-        self.sights.push(Sight { moment, seat, agent: None });
+    pub(crate) fn see(&mut self, moment: Moment, position: Option<ShardPosition>) {
+        self.sights.push(Observation { moment, position, agent: None });
     }
 
     /// Where the newest attempt that was heard of was made.
-    pub(crate) fn owner(&self) -> Option<Seat> {
+    pub(crate) fn owner(&self) -> Option<ShardPosition> {
         self.owner
     }
 
     /// Where the newest owner that all ends accepted has a session, unless it died.
-    pub(crate) fn owner_of(&self, session: SessionId) -> Option<Seat> {
+    pub(crate) fn owner_of(&self, session: SessionId) -> Option<ShardPosition> {
         let attempts = &self.sessions.get(&session)?.attempts;
         let last = attempts.values().rev().find(|attempt| attempt.is_complete())?;
-        last.seat.filter(|_| !last.dead)
+        last.position.filter(|_| !last.dead)
     }
 
     /// A shard's process died.
-    pub(crate) fn died(&mut self, seat: Seat) {
+    pub(crate) fn died(&mut self, position: ShardPosition) {
         for attempt in self.sessions.values_mut().flat_map(|track| track.attempts.values_mut()) {
-            attempt.dead |= attempt.seat == Some(seat);
+            attempt.dead |= attempt.position == Some(position);
         }
     }
 
     /// A machine sends a frame.
-    pub(crate) fn sent(&mut self, (wire, agent): (usize, usize), side: Side, seat: Seat, frame: &Frame) {
+    pub(crate) fn sent(
+        &mut self,
+        (wire, agent): (usize, usize),
+        side: PeerSide,
+        position: ShardPosition,
+        frame: &Frame,
+    ) {
         let before = self.sights.len();
         match (side, frame) {
-            (Side::Agent, Frame::Hello(hello)) => {
-                self.see(Moment::Hello, Some(seat));
+            (PeerSide::Agent, Frame::Hello(hello)) => {
+                self.see(Moment::Hello, Some(position));
                 self.hello(wire, hello);
             }
-            (Side::Edge, Frame::Promise(promise)) => {
-                self.see(Moment::Promise, Some(seat));
-                self.promise(wire, seat, promise);
+            (PeerSide::Edge, Frame::Promise(promise)) => {
+                self.see(Moment::Promise, Some(position));
+                self.promise(wire, position, promise);
             }
-            (Side::Agent, Frame::Promised(promised)) => {
-                self.see(Moment::Promised, Some(seat));
+            (PeerSide::Agent, Frame::Promised(promised)) => {
+                self.see(Moment::Promised, Some(position));
                 self.promised_by(wire, agent, promised);
                 self.counts.add(Rare::LiveOwnerKept, u64::from(promised.live));
             }
-            (Side::Edge, Frame::Chosen(chosen)) => {
-                self.see(Moment::Chosen, Some(seat));
+            (PeerSide::Edge, Frame::Chosen(chosen)) => {
+                self.see(Moment::Chosen, Some(position));
                 self.choose(wire, chosen.channel);
                 self.judge_witness(wire, chosen.channel, chosen.log_offset + chosen.log.len() as u64);
             }
-            (Side::Agent, Frame::Stored(stored)) if stored.complete.is_some() => {
-                self.see(Moment::Stored, Some(seat))
+            (PeerSide::Agent, Frame::Stored(stored)) if stored.complete.is_some() => {
+                self.see(Moment::Stored, Some(position))
             }
-            (Side::Edge, Frame::Output(output)) => self.message(wire, output.channel, seat),
-            (Side::Edge, Frame::Truncate(_)) => self.see(Moment::Truncate, Some(seat)),
-            (Side::Edge, Frame::Finish(_)) => self.see(Moment::Finish, Some(seat)),
-            (Side::Agent, Frame::Finished(_)) => self.see(Moment::Finished, Some(seat)),
-            (Side::Agent, Frame::Superseded(_)) => self.counts.add(Rare::GenerationRefused, 1),
-            (Side::Edge, Frame::Failed(_)) => self.counts.add(Rare::HandlerStopped, 1),
-            (Side::Agent, Frame::Input(input)) => {
-                self.message(wire, input.channel, seat);
+            (PeerSide::Edge, Frame::Output(output)) => self.message(wire, output.channel, position),
+            (PeerSide::Edge, Frame::Truncate(_)) => self.see(Moment::Truncate, Some(position)),
+            (PeerSide::Edge, Frame::Finish(_)) => self.see(Moment::Finish, Some(position)),
+            (PeerSide::Agent, Frame::Finished(_)) => self.see(Moment::Finished, Some(position)),
+            (PeerSide::Agent, Frame::Superseded(_)) => self.counts.add(Rare::GenerationRefused, 1),
+            (PeerSide::Edge, Frame::Failed(_)) => self.counts.add(Rare::HandlerStopped, 1),
+            (PeerSide::Agent, Frame::Input(input)) => {
+                self.message(wire, input.channel, position);
                 self.input(wire, input.channel, input.close);
             }
             _ => {}
@@ -208,12 +214,12 @@ impl Watch {
     pub(crate) fn stale(
         &mut self,
         (wire, agent): (usize, usize),
-        side: Side,
-        seat: Seat,
+        side: PeerSide,
+        position: ShardPosition,
         frame: &Frame,
     ) -> Option<Stale> {
         const LOOKS_MAX: usize = 3;
-        let speaker = if side == Side::Edge { Sender::End } else { Sender::Edge };
+        let speaker = if side == PeerSide::Edge { Sender::End } else { Sender::Edge };
         if matches!(frame, Frame::Hello(_) | Frame::Promise(_)) {
             return None;
         }
@@ -221,14 +227,14 @@ impl Watch {
             *self.channels.get(&(wire, frame.channel(speaker)?))?;
         let generation = generation?;
         let newest = match side {
-            Side::Agent => *self.promised_by.get(&(agent, session, server))?,
-            Side::Edge => *self.opened.get(&(seat, session))?,
+            PeerSide::Agent => *self.promised_by.get(&(agent, session, server))?,
+            PeerSide::Edge => *self.opened.get(&(position, session))?,
         };
         // A shard that gave a session up may open a lower one than before, when it is asked again.
-        if generation == newest || (side == Side::Agent && generation > newest) {
+        if generation == newest || (side == PeerSide::Agent && generation > newest) {
             return None;
         }
-        self.counts.add(if side == Side::Agent { Rare::StaleAtEnd } else { Rare::StaleAtOwner }, 1);
+        self.counts.add(if side == PeerSide::Agent { Rare::StaleAtEnd } else { Rare::StaleAtOwner }, 1);
         let kind = (side, std::mem::discriminant(frame));
         let looks = self.stale.iter().filter(|looked| **looked == kind).count();
         if looks >= LOOKS_MAX {
@@ -275,19 +281,25 @@ impl Watch {
     }
 
     /// A message travels on a channel.
-    fn message(&mut self, wire: usize, channel: u32, seat: Seat) {
+    fn message(&mut self, wire: usize, channel: u32, position: ShardPosition) {
         let attempt = self.attempt(wire, channel);
         let runs = attempt.and_then(|(track, generation, _)| track.attempts.get(&generation));
         if runs.is_some_and(Attempt::is_complete) {
-            self.see(Moment::Message, Some(seat));
+            self.see(Moment::Message, Some(position));
         }
     }
 
     /// A frame reached a machine.
-    pub(crate) fn arrived(&mut self, wire: usize, side: Side, frame: &Frame, violations: &mut Vec<String>) {
+    pub(crate) fn arrived(
+        &mut self,
+        wire: usize,
+        side: PeerSide,
+        frame: &Frame,
+        violations: &mut Vec<String>,
+    ) {
         match (side, frame) {
-            (Side::Edge, Frame::Promised(promised)) => self.promised(wire, promised),
-            (Side::Agent, Frame::Chosen(chosen)) => self.chosen(wire, chosen.channel),
+            (PeerSide::Edge, Frame::Promised(promised)) => self.promised(wire, promised),
+            (PeerSide::Agent, Frame::Chosen(chosen)) => self.chosen(wire, chosen.channel),
             _ => {}
         }
         self.bounds.arrived(wire, side, frame, violations);
@@ -305,17 +317,17 @@ impl Watch {
         self.counts.add(Rare::BothLed, u64::from(track.asked == [true; 2]));
     }
 
-    fn promise(&mut self, wire: usize, seat: Seat, promise: &Promise) {
+    fn promise(&mut self, wire: usize, position: ShardPosition, promise: &Promise) {
         let server = !promise.server.is_empty();
         let (session, generation) = (promise.session, promise.generation);
         let live = promise.live.as_ref().map(|live| live.generation);
         let bound = Bound { session, server, generation: Some(generation), live };
         self.channels.insert((wire, promise.channel), bound);
-        self.opened.insert((seat, session), generation);
+        self.opened.insert((position, session), generation);
         let track = self.sessions.entry(session).or_default();
         let ends = if promise.peer.is_some() { 2 } else { 1 };
         if let Some(attempt) = track.attempts.get_mut(&generation) {
-            if attempt.dead || attempt.seat != Some(seat) {
+            if attempt.dead || attempt.position != Some(position) {
                 // Both would seal other texts under one key.
                 self.bounds.broken = Some(format!("generation {generation} was opened twice"));
             }
@@ -338,15 +350,16 @@ impl Watch {
         }
         self.counts.add(Rare::ThirdGeneration, u64::from(generation.count >= 3));
         let live = promise.live.as_ref();
-        let other =
-            |live: &Live| track.attempts.get(&live.generation).is_some_and(|it| it.seat != Some(seat));
+        let other = |live: &Live| {
+            track.attempts.get(&live.generation).is_some_and(|it| it.position != Some(position))
+        };
         let stood = live.filter(|live| other(live)).map(|live| live.log_end);
         self.counts.add(Rare::StandbyAsked, u64::from(stood.is_some()));
         self.counts.add(Rare::StandbyLed, u64::from(stood.is_some() && track.asked == [false; 2]));
         let witnessed = promise.app == Service::Alone.name() && !promise.fresh;
-        let attempt = Attempt { seat: Some(seat), ends, stood, witnessed, ..Attempt::default() };
+        let attempt = Attempt { position: Some(position), ends, stood, witnessed, ..Attempt::default() };
         track.attempts.insert(generation, attempt);
-        self.owner = Some(seat);
+        self.owner = Some(position);
     }
 
     fn attempt(&mut self, wire: usize, channel: u32) -> Option<(&mut Track, Generation, bool)> {
@@ -402,31 +415,37 @@ impl Watch {
     }
 
     /// An executor restored a cell.
-    pub(crate) fn restored(&mut self, seat: Seat, cell: CellId, session: SessionId, checkpoints: usize) {
-        self.see(Moment::Restore, Some(seat));
+    pub(crate) fn restored(
+        &mut self,
+        position: ShardPosition,
+        cell: CellId,
+        session: SessionId,
+        checkpoints: usize,
+    ) {
+        self.see(Moment::Restore, Some(position));
         self.counts.add(Rare::CheckpointRestored, 1);
         self.counts.add(Rare::DeltaRestored, u64::from(checkpoints > 1));
-        self.cells.insert((seat, cell), session);
-        if let Some(attempt) = self.newest_at(seat, session) {
+        self.cells.insert((position, cell), session);
+        if let Some(attempt) = self.newest_at(position, session) {
             attempt.restoring = true;
         }
     }
 
     /// An executor sealed a checkpoint.
-    pub(crate) fn sealed(&mut self, seat: Seat, header: &Header) {
-        self.see(Moment::Checkpoint, Some(seat));
+    pub(crate) fn sealed(&mut self, position: ShardPosition, header: &Header) {
+        self.see(Moment::Checkpoint, Some(position));
         let awaited = header.locks.0.iter().any(|lock| !lock.waiting.0.is_empty());
         self.counts.add(Rare::TaskPendingAtCheckpoint, u64::from(!header.tasks.0.is_empty()));
         self.counts.add(Rare::LockAwaitedAtCheckpoint, u64::from(awaited));
     }
 
     /// An executor ran a handler.
-    pub(crate) fn ran(&mut self, seat: Seat, cell: CellId, ran: &Ran, seen: Seen) {
+    pub(crate) fn ran(&mut self, position: ShardPosition, cell: CellId, ran: &Ran, seen: Seen) {
         self.counts.add(Rare::HandlerStopped, u64::from(ran.outcome != RunOutcome::Idle));
         if !seen.replayed {
             return;
         }
-        self.see(Moment::Replay, Some(seat));
+        self.see(Moment::Replay, Some(position));
         self.counts.add(Rare::TimerReplayed, u64::from(seen.timer.is_some()));
         self.counts.add(Rare::StageTimerReplayed, u64::from(seen.timer.is_some_and(|stage| stage > 0)));
         self.counts.add(Rare::TaskReplayed, u64::from(seen.task));
@@ -435,22 +454,22 @@ impl Watch {
         self.counts.add(Rare::DatagramReplayed, u64::from(seen.datagram));
         self.counts.add(Rare::DatagramThroughStagesReplayed, u64::from(seen.datagram && seen.chain));
         // A cell that was started is known only once it is named; then it is the one session that this shard rebuilds.
-        let named = self.cells.get(&(seat, cell)).copied();
-        let session = named.or_else(|| self.only_rebuilt_at(seat));
-        if let Some(attempt) = session.and_then(|session| self.newest_at(seat, session)) {
+        let named = self.cells.get(&(position, cell)).copied();
+        let session = named.or_else(|| self.only_rebuilt_at(position));
+        if let Some(attempt) = session.and_then(|session| self.newest_at(position, session)) {
             attempt.replaying |= Attempt::count(attempt.chosen) == 0;
         }
     }
 
-    fn newest_at(&mut self, seat: Seat, session: SessionId) -> Option<&mut Attempt> {
+    fn newest_at(&mut self, position: ShardPosition, session: SessionId) -> Option<&mut Attempt> {
         let attempts = &mut self.sessions.get_mut(&session)?.attempts;
-        attempts.values_mut().rev().find(|attempt| attempt.seat == Some(seat) && !attempt.dead)
+        attempts.values_mut().rev().find(|attempt| attempt.position == Some(position) && !attempt.dead)
     }
 
-    fn only_rebuilt_at(&self, seat: Seat) -> Option<SessionId> {
+    fn only_rebuilt_at(&self, position: ShardPosition) -> Option<SessionId> {
         let rebuilt = |track: &Track| {
             track.attempts.values().any(|attempt| {
-                attempt.seat == Some(seat)
+                attempt.position == Some(position)
                     && !attempt.dead
                     && Attempt::count(attempt.promised) >= attempt.ends
                     && Attempt::count(attempt.chosen) == 0

@@ -6,26 +6,26 @@ mod agents;
 mod causes;
 mod coordinator;
 mod edges;
+mod faults;
 mod lies;
 mod recorders;
 mod stale;
-mod strikes;
 mod wires;
 
 pub(crate) use agents::AgentNode;
 use coordinator::StoreNode;
-pub(crate) use edges::{EdgeNode, Seat};
+pub(crate) use edges::{EdgeNode, ShardPosition};
 use recorders::RecorderNode;
-use wires::{Caller, Item, Way, Wire};
+use wires::{Caller, Direction, Item, Wire};
 
 use crate::{
     executor::Past,
     oracle,
-    plan::{Absence, Fault, MS, Moment, On, Plan, S, Strike},
+    plan::{Absence, Fault, FaultKind, MS, Moment, On, Plan, S},
     program::{Act, Program},
     random::Random,
     trace::Trace,
-    watch::{Sight, Watch},
+    watch::{Observation, Watch},
 };
 use marram_edge::{
     api, control,
@@ -48,19 +48,19 @@ const SAMPLE_NS: u64 = 250 * MS;
 pub(crate) enum Event {
     Agent(usize, u32, agent::AgentInput),
     AgentWake(usize, u32, u64),
-    Shard(Seat, u32, Box<api::ShardInput>),
-    ShardWake(Seat, u32, u64),
+    Shard(ShardPosition, u32, Box<api::ShardInput>),
+    ShardWake(ShardPosition, u32, u64),
     Control(usize, u32, control::ControlInput),
-    Arrive(usize, Way, Item),
-    Deliver(usize, Way, Item),
-    Flush(usize, Way),
+    Arrive(usize, Direction, Item),
+    Deliver(usize, Direction, Item),
+    Flush(usize, Direction),
     Dialled { caller: Caller, life: u32, target: agent::Target },
     Act(usize, Act),
     Visit(usize),
-    Strike(Strike, Option<Seat>),
-    FirstStrike(Strike, Option<Seat>),
+    InjectFault(FaultKind, Option<ShardPosition>),
+    InjectFirstFault(FaultKind, Option<ShardPosition>),
     StartEdge(usize, u32),
-    StartShard(Seat, u32),
+    StartShard(ShardPosition, u32),
     StartAgent(usize, u32),
     Recorder(u32, recorder::RecorderInput),
     RecorderWake(u32, u64),
@@ -70,7 +70,7 @@ pub(crate) enum Event {
     ThawRecorder(u32),
     ThawEdge(usize),
     ThawAgent(usize),
-    Heal(usize, usize, Way),
+    Heal(usize, usize, Direction),
     ToStore { edge: usize, life: u32, tag: u64, request: StoreRequest },
     FromStore { edge: usize, life: u32, tag: u64, result: Result<StoreReply, StoreFailure> },
     WatchStore { edge: usize, life: u32, watch: u64, prefix: String, since: u64 },
@@ -85,9 +85,9 @@ pub(crate) enum Event {
 }
 
 /// Who is concerned, and may be frozen.
-enum Whose {
+enum EventTarget {
     Agent(usize),
-    Shard(Seat),
+    Shard(ShardPosition),
     Control(usize),
     Recorder,
     Nobody,
@@ -112,9 +112,9 @@ pub(crate) struct World {
     servers_started: u64,
     visits_begun: usize,
     /// The first fault, until its moment comes; the others follow it.
-    first: Option<Ambush>,
-    ambushes: Vec<Ambush>,
-    strikes: u64,
+    first: Option<TriggeredFault>,
+    triggered: Vec<TriggeredFault>,
+    faults_injected: u64,
     causes: causes::Causes,
     watch: Watch,
     past: Past,
@@ -124,14 +124,14 @@ pub(crate) struct World {
 
 /// A fault that waits for its moment.
 #[derive(Debug)]
-struct Ambush {
+struct TriggeredFault {
     moment: Moment,
     skip: u64,
     delay_ns: u64,
-    strike: Strike,
+    kind: FaultKind,
 }
 
-impl Ambush {
+impl TriggeredFault {
     /// Whether its moment has come; counts those that it lets pass.
     fn is_now(&mut self, moment: Moment) -> bool {
         let meant = self.moment == moment;
@@ -176,8 +176,8 @@ impl World {
             servers_started: 0,
             visits_begun: 0,
             first: None,
-            ambushes: Vec::new(),
-            strikes: 0,
+            triggered: Vec::new(),
+            faults_injected: 0,
             causes: causes::Causes::default(),
             watch: Watch::default(),
             past: Past::new(),
@@ -213,8 +213,8 @@ impl World {
         for (visit, of) in self.plan.visits.iter().enumerate() {
             self.queue.at(of.at_ns, Event::Visit(visit));
         }
-        let Fault { when: On { moment, skip, delay_ns }, strike } = self.plan.first;
-        self.first = Some(Ambush { moment, skip, delay_ns, strike });
+        let Fault { when: On { moment, skip, delay_ns }, kind } = self.plan.first;
+        self.first = Some(TriggeredFault { moment, skip, delay_ns, kind });
         if let Some(witness) = self.plan.witness.clone() {
             self.watch.witness(witness.how);
             for (at_ns, for_ns, absence) in witness.away {
@@ -257,9 +257,9 @@ impl World {
         let over = self.is_at_rest();
         if over && let Some(first) = self.first.take() {
             // Its moment never came.
-            self.queue.after(0, Event::FirstStrike(first.strike, None));
+            self.queue.after(0, Event::InjectFirstFault(first.kind, None));
         }
-        over && self.strikes > 0
+        over && self.faults_injected > 0
     }
 
     fn is_nearly_over(&self) -> bool {
@@ -294,35 +294,37 @@ impl World {
         all
     }
 
-    fn whose(&self, event: &Event) -> Whose {
+    fn target_of(&self, event: &Event) -> EventTarget {
         match event {
-            Event::Agent(agent, ..) | Event::AgentWake(agent, ..) => Whose::Agent(*agent),
-            Event::Shard(seat, ..) | Event::ShardWake(seat, ..) => Whose::Shard(*seat),
+            Event::Agent(agent, ..) | Event::AgentWake(agent, ..) => EventTarget::Agent(*agent),
+            Event::Shard(position, ..) | Event::ShardWake(position, ..) => EventTarget::Shard(*position),
             Event::Control(edge, ..)
             | Event::FromStore { edge, .. }
             | Event::News(edge, ..)
-            | Event::ClientWake(edge, ..) => Whose::Control(*edge),
-            Event::Deliver(wire, Way::Up, _) => Whose::Shard(self.wires[*wire].seat),
-            Event::Deliver(wire, Way::Down, _) => match self.wires[*wire].caller {
-                Caller::Agent(agent) => Whose::Agent(agent),
-                Caller::Shard(seat) => Whose::Shard(seat),
-                Caller::Recorder => Whose::Recorder,
+            | Event::ClientWake(edge, ..) => EventTarget::Control(*edge),
+            Event::Deliver(wire, Direction::Up, _) => EventTarget::Shard(self.wires[*wire].position),
+            Event::Deliver(wire, Direction::Down, _) => match self.wires[*wire].caller {
+                Caller::Agent(agent) => EventTarget::Agent(agent),
+                Caller::Shard(position) => EventTarget::Shard(position),
+                Caller::Recorder => EventTarget::Recorder,
             },
-            Event::Recorder(..) | Event::RecorderWake(..) => Whose::Recorder,
+            Event::Recorder(..) | Event::RecorderWake(..) => EventTarget::Recorder,
             // The agent's process reads and is told; the program writes by itself.
-            Event::Act(program, act) if *act != Act::Write => Whose::Agent(self.programs[*program].agent),
-            _ => Whose::Nobody,
+            Event::Act(program, act) if *act != Act::Write => {
+                EventTarget::Agent(self.programs[*program].agent)
+            }
+            _ => EventTarget::Nobody,
         }
     }
 
     /// Lets an event happen, or keeps it for a process that stands still.
     fn dispatch(&mut self, event: Event) {
-        let inbox = match self.whose(&event) {
-            Whose::Agent(agent) => self.agents[agent].frozen_inbox(),
-            Whose::Shard(seat) => self.edges[seat.edge].frozen_inbox(Some(seat.shard)),
-            Whose::Control(edge) => self.edges[edge].frozen_inbox(None),
-            Whose::Recorder => self.recorder.as_mut().and_then(RecorderNode::frozen_inbox),
-            Whose::Nobody => None,
+        let inbox = match self.target_of(&event) {
+            EventTarget::Agent(agent) => self.agents[agent].frozen_inbox(),
+            EventTarget::Shard(position) => self.edges[position.edge].frozen_inbox(Some(position.shard)),
+            EventTarget::Control(edge) => self.edges[edge].frozen_inbox(None),
+            EventTarget::Recorder => self.recorder.as_mut().and_then(RecorderNode::frozen_inbox),
+            EventTarget::Nobody => None,
         };
         match inbox {
             Some(inbox) => inbox.push_back(event),
@@ -339,9 +341,11 @@ impl World {
             Event::AgentWake(agent, life, at_ns) if self.agents[agent].is_due(life, at_ns) => {
                 self.give_agent(agent, agent::AgentInput::Wake);
             }
-            Event::Shard(seat, life, input) if self.shard(seat).life == life => self.give_shard(seat, *input),
-            Event::ShardWake(seat, life, at_ns) if self.shard(seat).is_due(life, at_ns) => {
-                self.give_shard(seat, api::ShardInput::Wake);
+            Event::Shard(position, life, input) if self.shard(position).life == life => {
+                self.give_shard(position, *input)
+            }
+            Event::ShardWake(position, life, at_ns) if self.shard(position).is_due(life, at_ns) => {
+                self.give_shard(position, api::ShardInput::Wake);
             }
             Event::Control(edge, life, input) if self.edges[edge].life == life => {
                 self.give_control(edge, input)
@@ -352,16 +356,18 @@ impl World {
             | Event::Shard(..)
             | Event::ShardWake(..)
             | Event::Control(..) => {}
-            Event::Arrive(wire, way, item) => self.arrive(wire, way, item),
-            Event::Deliver(wire, way, item) => self.deliver(wire, way, item),
-            Event::Flush(wire, way) => self.flush(wire, way),
+            Event::Arrive(wire, direction, item) => self.arrive(wire, direction, item),
+            Event::Deliver(wire, direction, item) => self.deliver(wire, direction, item),
+            Event::Flush(wire, direction) => self.flush(wire, direction),
             Event::Dialled { caller, life, target } => self.dialled(caller, life, target),
             Event::Act(program, act) => self.act(program, act),
             Event::Visit(visit) => self.visit(visit),
-            Event::Strike(strike, here) => self.strike(strike, here),
-            Event::FirstStrike(strike, here) => self.first_strike(strike, here),
+            Event::InjectFault(fault, here) => self.inject_fault(fault, here),
+            Event::InjectFirstFault(fault, here) => self.inject_first_fault(fault, here),
             Event::StartEdge(edge, life) if self.edges[edge].life == life => self.start_edge(edge),
-            Event::StartShard(seat, life) if self.shard(seat).life == life => self.start_shard(seat),
+            Event::StartShard(position, life) if self.shard(position).life == life => {
+                self.start_shard(position)
+            }
             Event::StartAgent(agent, life) if self.agents[agent].life == life => self.start_agent(agent),
             Event::StartEdge(..) | Event::StartShard(..) | Event::StartAgent(..) => {}
             Event::Recorder(life, input) => {
@@ -388,7 +394,7 @@ impl World {
             }
             Event::ThawEdge(edge) => self.thaw_edge(edge),
             Event::ThawAgent(agent) => self.thaw_agent(agent),
-            Event::Heal(agent, edge, way) => self.heal(agent, edge, way),
+            Event::Heal(agent, edge, direction) => self.heal(agent, edge, direction),
             Event::Sample => self.sample(),
             other => self.happen_at_the_coordinator(other),
         }
@@ -422,18 +428,18 @@ impl World {
 
     /// Ambushes whose moment was seen.
     fn spring(&mut self) {
-        for Sight { moment, seat, agent } in std::mem::take(&mut self.watch.sights) {
+        for Observation { moment, position, agent } in std::mem::take(&mut self.watch.sights) {
             // The last session is about to end: then now, or never.
             let last = moment == Moment::Finish && self.is_nearly_over();
             if let Some(first) = self.first.take_if(|first| first.is_now(moment) || last) {
                 let here = agent.filter(|_| first.moment == Moment::Message);
-                let strike = here.map_or(first.strike, |agent| first.strike.on(agent));
-                self.queue.after(first.delay_ns, Event::FirstStrike(strike, seat));
+                let fault = here.map_or(first.kind, |agent| first.kind.on(agent));
+                self.queue.after(first.delay_ns, Event::InjectFirstFault(fault, position));
             }
-            let waiting = self.ambushes.iter_mut().position(|ambush| ambush.is_now(moment));
+            let waiting = self.triggered.iter_mut().position(|waiting_fault| waiting_fault.is_now(moment));
             if let Some(waiting) = waiting {
-                let ambush = self.ambushes.swap_remove(waiting);
-                self.queue.after(ambush.delay_ns, Event::Strike(ambush.strike, seat));
+                let waiting_fault = self.triggered.swap_remove(waiting);
+                self.queue.after(waiting_fault.delay_ns, Event::InjectFault(waiting_fault.kind, position));
             }
         }
     }

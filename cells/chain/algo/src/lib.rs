@@ -16,7 +16,7 @@
 
 extern crate alloc;
 
-pub mod weir;
+pub mod delay_stage;
 
 /// Timers have tokens below this.
 pub const TOKENS: u64 = 4;

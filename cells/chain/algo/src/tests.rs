@@ -139,7 +139,7 @@ fn a_peer_that_is_not_there_is_never_sent_to() {
     assert!(host.sent.iter().all(|(to, _)| *to == Peer::Client));
 }
 
-/// Collects what a weir sends.
+/// Collects what a delay stage sends.
 #[derive(Default)]
 struct Pool {
     sent: [Vec<u8>; 2],
@@ -184,61 +184,63 @@ impl Host for Pool {
     }
 
     fn lock(&mut self, _: u64, _: u64) {
-        unreachable!("a weir has no locks");
+        unreachable!("a delay stage has no locks");
     }
 
     fn unlock(&mut self, _: u64) {
-        unreachable!("a weir has no locks");
+        unreachable!("a delay stage has no locks");
     }
 }
 
 #[test]
-fn a_weir_passes_everything_on_in_order_and_some_of_it_late() {
-    let (mut weir, mut pool, mut expected) = (weir::Weir::default(), Pool::default(), [vec![], vec![]]);
-    Peer::ALL.iter().for_each(|peer| weir.input(Event::Open(*peer), &mut pool));
+fn a_delay_stage_passes_everything_on_in_order_and_some_of_it_late() {
+    let (mut stage, mut pool, mut expected) =
+        (delay_stage::DelayStage::default(), Pool::default(), [vec![], vec![]]);
+    Peer::ALL.iter().for_each(|peer| stage.input(Event::Open(*peer), &mut pool));
     let mut late = 0;
     for n in 0..400_u16 {
         let (from, payload) = (Peer::ALL[usize::from(n % 2)], [n.to_le_bytes(); 50].concat());
         expected[from.opposite() as usize].extend_from_slice(&payload);
-        weir.input(Event::Message(from, &payload), &mut pool);
-        weir = weir::Weir::restore(&weir.save()).unwrap();
+        stage.input(Event::Message(from, &payload), &mut pool);
+        stage = delay_stage::DelayStage::restore(&stage.save()).unwrap();
         late += usize::from(!pool.timers.is_empty());
         if n % 3 == 0 && !pool.timers.is_empty() {
             let token = pool.timers.remove(0);
-            weir.input(Event::Timer(token), &mut pool);
+            stage.input(Event::Timer(token), &mut pool);
         }
         if n % 2 == 0
             && let Some(token) = pool.tasks.pop()
         {
-            weir.input(Event::Task(token), &mut pool);
+            stage.input(Event::Task(token), &mut pool);
         }
     }
     assert!(late > 100 && pool.sends > 250, "{late} {}", pool.sends);
-    Peer::ALL.iter().for_each(|peer| weir.input(Event::Close(*peer), &mut pool));
+    Peer::ALL.iter().for_each(|peer| stage.input(Event::Close(*peer), &mut pool));
     assert_eq!(pool.sent, expected);
     assert_eq!((&pool.closed[..], &pool.timers[..]), (&[Peer::Server, Peer::Client][..], &[][..]));
 }
 
 #[test]
-fn a_weir_neither_cuts_nor_merges_datagrams() {
-    let (mut weir, mut pool, mut expected) = (weir::Weir::default(), Pool::default(), [vec![], vec![]]);
-    weir.speaks_in_datagrams(Peer::Client);
-    Peer::ALL.iter().for_each(|peer| weir.input(Event::Open(*peer), &mut pool));
+fn a_delay_stage_neither_cuts_nor_merges_datagrams() {
+    let (mut stage, mut pool, mut expected) =
+        (delay_stage::DelayStage::default(), Pool::default(), [vec![], vec![]]);
+    stage.speaks_in_datagrams(Peer::Client);
+    Peer::ALL.iter().for_each(|peer| stage.input(Event::Open(*peer), &mut pool));
     let mut held = 0;
     for n in 0..400_u16 {
         let (from, size) = (Peer::ALL[usize::from(n % 2)], 1 + usize::from(n * 37 % 300));
         expected[from.opposite() as usize].push(size);
         let before = pool.sends;
-        weir.input(Event::Message(from, &vec![7; size]), &mut pool);
-        weir = weir::Weir::restore(&weir.save()).unwrap();
+        stage.input(Event::Message(from, &vec![7; size]), &mut pool);
+        stage = delay_stage::DelayStage::restore(&stage.save()).unwrap();
         held += usize::from(pool.sends == before);
         if n % 5 == 0 && !pool.timers.is_empty() {
             let token = pool.timers.remove(0);
-            weir.input(Event::Timer(token), &mut pool);
+            stage.input(Event::Timer(token), &mut pool);
         }
     }
     assert!(held > 50, "{held}");
-    Peer::ALL.iter().for_each(|peer| weir.input(Event::Close(*peer), &mut pool));
+    Peer::ALL.iter().for_each(|peer| stage.input(Event::Close(*peer), &mut pool));
     assert_eq!(pool.sizes[Peer::Client as usize], expected[Peer::Client as usize]);
     let bytes = |sizes: &[usize]| sizes.iter().sum::<usize>();
     let server = Peer::Server as usize;

@@ -32,10 +32,10 @@ mod tests {
             (io::ErrorKind::PermissionDenied, "CAP_NET_BIND_SERVICE"),
             (io::ErrorKind::OutOfMemory, "choose another address"),
         ] {
-            let told = cannot_listen("1.2.3.4:5", "for agents", &kind.into()).to_string();
+            let message = cannot_listen("1.2.3.4:5", "for agents", &kind.into()).to_string();
             assert!(
-                told.starts_with("cannot listen on 1.2.3.4:5 for agents: ") && told.contains(fix),
-                "{told}"
+                message.starts_with("cannot listen on 1.2.3.4:5 for agents: ") && message.contains(fix),
+                "{message}"
             );
         }
     }

@@ -633,11 +633,11 @@ impl CoordinatorClient {
 
     fn news(&mut self, out: &mut Vec<CoordinatorOutput>) {
         let known: Vec<String> = self.registrations.keys().cloned().collect();
-        for (there, told, what) in [
+        for (there, previous, what) in [
             (&known, &self.reported, "registered at the coordinator"),
             (&self.reported, &known, "not registered any more"),
         ] {
-            let new: Vec<String> = there.iter().filter(|name| !told.contains(name)).cloned().collect();
+            let new: Vec<String> = there.iter().filter(|name| !previous.contains(name)).cloned().collect();
             if !new.is_empty() {
                 out.push(CoordinatorOutput::Log(2, format!("edges {what}: {}", named(&new))));
             }

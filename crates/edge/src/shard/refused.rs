@@ -50,7 +50,7 @@ impl Refused {
         if before.is_some() || self.sessions.len() < REMEMBERED_MAX {
             self.sessions.insert(session, (code, now_ns));
         }
-        if before.is_some_and(|(told, at_ns)| told == code && now_ns < at_ns + FORGET_NS) {
+        if before.is_some_and(|(reported, at_ns)| reported == code && now_ns < at_ns + FORGET_NS) {
             return None;
         }
         let earned = now_ns.saturating_sub(self.filled_ns) / LINE_NS;

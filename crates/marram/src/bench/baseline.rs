@@ -1,7 +1,7 @@
 //! Programs that something is compared with; and what a user would put between client and server today, with as many hops as Marram
 //! has: HAProxy.
 
-use crate::harness::{Journal, Place, Process, free_address};
+use crate::harness::{LogCollector, TempDir, TestProcess, free_address};
 use anyhow::Context;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ pub(super) struct Chain {
     pub(super) address: SocketAddr,
     /// How to start it.
     pub(super) command: String,
-    _processes: Vec<Process>,
+    _processes: Vec<TestProcess>,
 }
 
 impl Chain {
     /// Starts a chain to `server`.
-    pub(super) fn start(server: SocketAddr, place: &Place, journal: &Journal) -> anyhow::Result<Self> {
+    pub(super) fn start(server: SocketAddr, place: &TempDir, logs: &LogCollector) -> anyhow::Result<Self> {
         let program = require("haproxy", "haproxy")?;
         let (mut address, mut processes) = (server, Vec::new());
         for hop in 0..HOPS {
@@ -32,7 +32,7 @@ impl Chain {
             let mut command = Command::new(&program);
             command.arg("-db").arg("-f").arg(&file);
             let errors = place.path().join("relay.stderr");
-            processes.push(Process::start(&format!("relay {hop}"), &mut command, journal, &errors)?);
+            processes.push(TestProcess::start(&format!("relay {hop}"), &mut command, logs, &errors)?);
             wait_for(listen)?;
             address = listen;
         }

@@ -2,7 +2,7 @@
 
 use super::report::{Bar, Report};
 use super::{Plan, progress, stats};
-use crate::harness::Place;
+use crate::harness::TempDir;
 use marram_sandbox::Images;
 use marram_sandbox::bench::Workload;
 use marram_session::cell::CheckpointBase;
@@ -11,7 +11,7 @@ use marram_session::cell::CheckpointBase;
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let mut report = Report::new("checkpoint");
     let rounds = if plan.quick { 10 } else { 200 };
-    let place = Place::new("bench-checkpoint")?;
+    let place = TempDir::new("bench-checkpoint")?;
     let images = Images::open(place.path())?;
     for (memory, pages, bar) in [
         (1_u64, 1_u32, None),

@@ -4,7 +4,7 @@
 use super::baseline::{self, Chain};
 use super::report::{Bar, Report};
 use super::{Plan, cpu, peer, progress, stats};
-use crate::harness::{Counts, Lab, Relay};
+use crate::harness::{Counts, Relay, TestCluster};
 use anyhow::Context;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -53,8 +53,8 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn lab(plan: &Plan) -> anyhow::Result<Lab> {
-    let mut lab = Lab::new(plan.layout("bench-forward", 1, ""), |place| {
+fn cluster(plan: &Plan) -> anyhow::Result<TestCluster> {
+    let mut cluster = TestCluster::new(plan.layout("bench-forward", 1, ""), |place| {
         // Other quotas, so that the two are images of their own.
         let manifest = |name: &str, protect: &str, scratch: &str| {
             let rest = format!(
@@ -64,19 +64,19 @@ fn lab(plan: &Plan) -> anyhow::Result<Lab> {
         };
         Ok(vec![manifest(PROTECTED, "endpoints", "16MiB")?, manifest(BARE, "none", "15MiB")?])
     })?;
-    lab.start_edges("")?;
-    Ok(lab)
+    cluster.start_edges("")?;
+    Ok(cluster)
 }
 
 /// Starts both agents and connects a client to each app.
 fn connect(
-    lab: &mut Lab,
+    cluster: &mut TestCluster,
     client_edges: &[SocketAddr],
     server_edges: &[SocketAddr],
     server: SocketAddr,
 ) -> anyhow::Result<[TcpStream; 2]> {
-    lab.start_server_agent(server_edges, &[(SERVER, server)])?;
-    let listens = lab.start_client_agent(client_edges, &[PROTECTED, BARE])?;
+    cluster.start_server_agent(server_edges, &[(SERVER, server)])?;
+    let listens = cluster.start_client_agent(client_edges, &[PROTECTED, BARE])?;
     let mut streams = Vec::new();
     for listen in &listens {
         let mut stream = peer::connect(listen.address)?;
@@ -109,12 +109,12 @@ fn block(stream: &mut TcpStream, groups: &[u32], messages: usize) -> anyhow::Res
 fn latency(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
     let _core = cpu::OneCore::enter()?;
     let server = peer::echo_server()?;
-    let mut lab = lab(plan)?;
-    let addresses = lab.edge_addresses();
-    let [mut protected, mut bare] = connect(&mut lab, &addresses, &addresses, server)?;
-    let chain = Chain::start(server, &lab.place, &lab.journal)?;
+    let mut cluster = cluster(plan)?;
+    let addresses = cluster.edge_addresses();
+    let [mut protected, mut bare] = connect(&mut cluster, &addresses, &addresses, server)?;
+    let chain = Chain::start(server, &cluster.directory, &cluster.logs)?;
     let mut relay = peer::connect(chain.address)?;
-    let groups = lab.groups();
+    let groups = cluster.groups();
     let mut blocks: [Vec<Block>; 2] = [Vec::new(), Vec::new()];
     let mut relays = Vec::new();
     for number in 0..amount.blocks {
@@ -159,10 +159,10 @@ fn report_latency(blocks: &[Vec<Block>; 2], relays: &[f64], report: &mut Report)
 
 /// Large messages, as many in flight as fit, on all cores.
 fn throughput(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
-    let mut lab = lab(plan)?;
-    let addresses = lab.edge_addresses();
-    let [mut protected, mut bare] = connect(&mut lab, &addresses, &addresses, peer::echo_server()?)?;
-    let groups = lab.groups();
+    let mut cluster = cluster(plan)?;
+    let addresses = cluster.edge_addresses();
+    let [mut protected, mut bare] = connect(&mut cluster, &addresses, &addresses, peer::echo_server()?)?;
+    let groups = cluster.groups();
     let message = vec![0xa5; LARGE];
     let mut blocks: [Vec<LargeBlock>; 2] = [Vec::new(), Vec::new()];
     for number in 0..amount.blocks {
@@ -217,10 +217,11 @@ fn large_block(
 /// checkpoints in them are sealed as always.
 fn wire_bytes(plan: &Plan, amount: &Amount, report: &mut Report) -> anyhow::Result<()> {
     progress("forward: bytes on the wire");
-    let mut lab = lab(plan)?;
-    let edge = lab.edge_addresses().first().copied().context("there is one edge")?;
+    let mut cluster = cluster(plan)?;
+    let edge = cluster.edge_addresses().first().copied().context("there is one edge")?;
     let (near, far) = (Relay::start(edge, Duration::ZERO)?, Relay::start(edge, Duration::ZERO)?);
-    let [mut protected, _] = connect(&mut lab, &[near.address()], &[far.address()], peer::echo_server()?)?;
+    let [mut protected, _] =
+        connect(&mut cluster, &[near.address()], &[far.address()], peer::echo_server()?)?;
     let before = [near.counts(), far.counts()];
     peer::round_trips(&mut protected, &[0x5a; SMALL], amount.counted)?;
     let after = [near.counts(), far.counts()];

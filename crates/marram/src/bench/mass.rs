@@ -3,7 +3,7 @@
 use super::recover::{self, APP};
 use super::report::Report;
 use super::{Plan, peer, pinger, progress, stats};
-use crate::harness::{Event, Lab, Side};
+use crate::harness::{AgentSide, LogEvent, TestCluster};
 use anyhow::Context;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,25 +16,27 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Measures with so many sessions.
 pub(super) fn run(plan: &Plan, sessions: usize, report: &mut Report) -> anyhow::Result<()> {
     progress(&format!("recover: {sessions} sessions at once"));
-    let mut lab = recover::lab(plan, "")?;
+    let mut cluster = recover::cluster(plan, "")?;
     // The second edge comes when all sessions are at the first.
-    lab.start_edge(0, "")?;
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("echo", peer::echo_server()?)])?;
-    let listens = lab.start_client_agent(&edges, &[APP])?;
+    cluster.start_edge(0, "")?;
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("echo", peer::echo_server()?)])?;
+    let listens = cluster.start_client_agent(&edges, &[APP])?;
     let address = listens.first().context("one app has one listener")?.address;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut clients = runtime.block_on(connect(address, sessions))?;
-    lab.respawn(1)?;
-    let start = lab.journal.end();
-    let waits = runtime.block_on(lose(&mut lab, &mut clients))?;
+    cluster.respawn(1)?;
+    let start = cluster.logs.end();
+    let waits = runtime.block_on(lose(&mut cluster, &mut clients))?;
     let answered = waits.iter().flatten().count();
     let waits: Vec<f64> = waits.into_iter().flatten().collect();
     report.metric("mass_1000_p50_ms", stats::median(&waits));
     report.tail("mass_1000_p99_ms", &stats::Tail::of(&waits));
     report.metric("mass_sessions", sessions);
     report.metric("mass_recovered", answered);
-    let owned = lab.journal.count(start, |event: &Event| Lab::is_report(Side::Client, "owned", event));
+    let owned = cluster
+        .logs
+        .count(start, |event: &LogEvent| TestCluster::is_report(AgentSide::Client, "owned", event));
     report.note(format!("mass: {owned} recoveries were reported for {sessions} sessions"));
     report.add_lost((sessions - answered) as u64, 0);
     Ok(())
@@ -63,8 +65,8 @@ async fn ask(stream: &mut TcpStream, number: u64) -> anyhow::Result<()> {
 }
 
 /// Kills the edge; all clients ask at once; each one's wait in milliseconds, where an answer came.
-async fn lose(lab: &mut Lab, clients: &mut Vec<TcpStream>) -> anyhow::Result<Vec<Option<f64>>> {
-    lab.edges[0].kill();
+async fn lose(cluster: &mut TestCluster, clients: &mut Vec<TcpStream>) -> anyhow::Result<Vec<Option<f64>>> {
+    cluster.edges[0].kill();
     let killed = Instant::now();
     let mut tasks = Vec::new();
     for (number, mut stream) in clients.drain(..).enumerate() {

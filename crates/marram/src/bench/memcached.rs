@@ -2,7 +2,7 @@
 
 use super::baseline::require;
 use super::memory;
-use crate::harness::{Journal, Place, Process};
+use crate::harness::{LogCollector, TempDir, TestProcess};
 use rustix::process::Signal;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -29,16 +29,16 @@ pub(super) fn addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
 
 /// Running processes.
 pub(super) struct Processes {
-    all: Process,
+    all: TestProcess,
     /// Where each listens.
     pub(super) addresses: Vec<SocketAddr>,
-    _place: Place,
+    _place: TempDir,
 }
 
 impl Processes {
     /// Starts `count` of them, each for up to `connections` at a time, on the core that this thread runs on.
     pub(super) fn start(count: usize, connections: usize) -> anyhow::Result<Self> {
-        let (place, addresses) = (Place::new("bench-memcached")?, addresses(count)?);
+        let (place, addresses) = (TempDir::new("bench-memcached")?, addresses(count)?);
         let program = require("memcached", "memcached")?.display().to_string();
         let mut script = String::new();
         for (number, address) in addresses.iter().enumerate() {
@@ -54,7 +54,7 @@ impl Processes {
         let mut command = Command::new("sh");
         command.arg(script);
         let errors = place.path().join("stderr");
-        let mut all = Process::start("memcached", &mut command, &Journal::default(), &errors)?;
+        let mut all = TestProcess::start("memcached", &mut command, &LogCollector::default(), &errors)?;
         let deadline = Instant::now() + PATIENCE;
         for address in &addresses {
             while TcpStream::connect(address).is_err() {

@@ -5,7 +5,7 @@ use super::load::Load;
 use super::memcached::Processes;
 use super::report::Report;
 use super::{Plan, cpu, progress, stats};
-use crate::harness::{Lab, Place};
+use crate::harness::{TempDir, TestCluster};
 use anyhow::Context;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -67,14 +67,14 @@ fn over(plan: &Plan, extent: &Extent, report: &mut Report) -> anyhow::Result<()>
     if wanted.is_empty() {
         return Ok(());
     }
-    let (mut lab, _server, addresses) = start(plan)?;
+    let (mut cluster, _server, addresses) = start(plan)?;
     let _core = cpu::OneCore::enter_other()?;
-    let groups = lab.groups();
+    let groups = cluster.groups();
     let mut found = Vec::new();
     for count in wanted {
         progress(&format!("middlebox: {}{count} clients", plan.wires.prefix()));
         let measured = measure(&groups, &addresses, count, extent)
-            .with_context(|| format!("what edge and agents said last:\n{}", lab.journal.tail(10)))?;
+            .with_context(|| format!("what edge and agents said last:\n{}", cluster.logs.tail(10)))?;
         found.push((count, measured));
     }
     show(&found, report);
@@ -82,22 +82,23 @@ fn over(plan: &Plan, extent: &Extent, report: &mut Report) -> anyhow::Result<()>
 }
 
 /// Everything that serves, on one core: an edge, agents on both sides, the server. Where clients of each app connect.
-fn start(plan: &Plan) -> anyhow::Result<(Lab, Processes, Vec<SocketAddr>)> {
+fn start(plan: &Plan) -> anyhow::Result<(TestCluster, Processes, Vec<SocketAddr>)> {
     let _core = cpu::OneCore::enter()?;
     let most = CLIENTS[CLIENTS.len() - 1];
     let server = Processes::start(1, (APPS.len() + 1) * most)?;
     let mut layout = plan.layout("bench-middlebox", 1, "");
     let stages: usize = APPS.iter().map(|(_, stages)| stages.len()).sum();
     writeln!(layout.edge_tables, "[limits]\ncells = {}", (stages + 1) * most)?;
-    let mut lab = Lab::new(layout, |place| APPS.iter().map(|app| manifest(plan, place, app)).collect())?;
-    lab.start_edges("")?;
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[(SERVER, server.addresses[0])])?;
-    let listens = lab.start_client_agent(&edges, &APPS.map(|(name, _)| name))?;
-    Ok((lab, server, listens.iter().map(|listen| listen.address).collect()))
+    let mut cluster =
+        TestCluster::new(layout, |place| APPS.iter().map(|app| manifest(plan, place, app)).collect())?;
+    cluster.start_edges("")?;
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[(SERVER, server.addresses[0])])?;
+    let listens = cluster.start_client_agent(&edges, &APPS.map(|(name, _)| name))?;
+    Ok((cluster, server, listens.iter().map(|listen| listen.address).collect()))
 }
 
-fn manifest(plan: &Plan, place: &Place, (name, stages): &(&str, &[&str])) -> anyhow::Result<PathBuf> {
+fn manifest(plan: &Plan, place: &TempDir, (name, stages): &(&str, &[&str])) -> anyhow::Result<PathBuf> {
     place.write(&format!("apps/{name}/rules"), RULES)?;
     let files = |stage: &str, table: &str| match stage {
         "firewall" => format!("[[{table}]]\npath = \"/etc/rules\"\nsource = \"rules\"\n"),

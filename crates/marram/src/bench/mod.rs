@@ -27,7 +27,7 @@ mod stats;
 mod tls;
 
 use crate::cli::Failure;
-use crate::harness::{self, Cells, Layout};
+use crate::harness::{self, CellFiles, Layout};
 use anyhow::Context;
 use report::Report;
 use std::path::PathBuf;
@@ -145,7 +145,7 @@ impl Wires {
 #[derive(Clone)]
 struct Plan {
     program: PathBuf,
-    cells: Cells,
+    cells: CellFiles,
     quick: bool,
     only: Option<String>,
     wires: Wires,
@@ -196,7 +196,7 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
     harness::end_on_interrupt()?;
     let plan = Plan {
         program: std::env::current_exe().context("the program's own path is unknown")?,
-        cells: Cells::find(options.cells.as_deref())?,
+        cells: CellFiles::find(options.cells.as_deref())?,
         quick: options.quick,
         only: options.only.clone(),
         wires: Wires::Plain,

@@ -5,7 +5,7 @@ use super::pinger::{self, Pinger};
 use super::report::{Bar, Report};
 use super::{Plan, cpu, mass, peer, progress, stats};
 use crate::admin::client::ApiClient;
-use crate::harness::{Event, Lab, RECORDER, Relay};
+use crate::harness::{LogEvent, RECORDER, Relay, TestCluster};
 use anyhow::Context;
 use hyper::Method;
 use std::net::{SocketAddr, TcpStream};
@@ -61,7 +61,7 @@ fn over(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
 
 /// A run with two edges, the second of which is new, and one session with `bytes` of state.
 struct Scene {
-    lab: Lab,
+    cluster: TestCluster,
     pinger: Pinger,
     // Between agents and edges, where the wires are long.
     _relays: Vec<Relay>,
@@ -69,40 +69,40 @@ struct Scene {
 
 impl Scene {
     fn new(plan: &Plan, bytes: u64, delay: Option<Duration>, recorder: bool) -> anyhow::Result<Self> {
-        let mut lab = lab(plan, "")?;
-        lab.start_edges("")?;
+        let mut cluster = cluster(plan, "")?;
+        cluster.start_edges("")?;
         if recorder {
-            lab.start_recorder("", "")?;
+            cluster.start_recorder("", "")?;
         }
-        let (edges, relays) = wires(&lab, delay)?;
-        lab.start_server_agent(&edges[1], &[(SERVER, peer::echo_server()?)])?;
-        let listens = lab.start_client_agent(&edges[0], &[APP])?;
+        let (edges, relays) = wires(&cluster, delay)?;
+        cluster.start_server_agent(&edges[1], &[(SERVER, peer::echo_server()?)])?;
+        let listens = cluster.start_client_agent(&edges[0], &[APP])?;
         let address = listens.first().context("one app has one listener")?.address;
         let mut stream = Pinger::fill(address, bytes)?;
-        wait_for_checkpoint(&lab, &mut stream)?;
-        Ok(Self { lab, pinger: Pinger::start(stream), _relays: relays })
+        wait_for_checkpoint(&cluster, &mut stream)?;
+        Ok(Self { cluster, pinger: Pinger::start(stream), _relays: relays })
     }
 
     /// Kills the owner. The edge is back, empty, afterwards.
     fn kill(&mut self) -> anyhow::Result<Recovery> {
-        let (index, start) = (self.lab.owner()?, self.lab.journal.end());
-        let other = self.lab.other(index).context("there is another edge")?;
+        let (index, start) = (self.cluster.owner()?, self.cluster.logs.end());
+        let other = self.cluster.other(index).context("there is another edge")?;
         let group =
-            self.lab.edges[other].process().map(|process| process.id()).into_iter().collect::<Vec<_>>();
+            self.cluster.edges[other].process().map(|process| process.id()).into_iter().collect::<Vec<_>>();
         let before = cpu::spent_ns(&group);
-        let edge = &mut self.lab.edges[index];
+        let edge = &mut self.cluster.edges[index];
         let gap_ms = self.pinger.longest_wait_ms(|| edge.kill())?;
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one recovery")]
         let cpu_ms = cpu::spent_ns(&group).saturating_sub(before) as f64 / 1e6;
-        self.lab.wait_for_owner(start)?;
-        self.lab.respawn(index)?;
+        self.cluster.wait_for_owner(start)?;
+        self.cluster.respawn(index)?;
         Ok(Recovery { gap_ms, cpu_ms })
     }
 
     /// Waits until the recorder has all that the ends have, and both edges know it.
     fn wait_for_recorder(&self) -> anyhow::Result<()> {
-        let recorder = self.lab.recorder.as_ref().context("a recorder was started")?.client()?;
-        let edge = self.lab.edges[self.lab.owner()?].address().to_string();
+        let recorder = self.cluster.recorder.as_ref().context("a recorder was started")?.client()?;
+        let edge = self.cluster.edges[self.cluster.owner()?].address().to_string();
         let deadline = Instant::now() + PATIENCE;
         loop {
             let listed = recorder.json(Method::GET, "/v1/sessions")?;
@@ -123,12 +123,12 @@ impl Scene {
 
     /// Stops the owner until the session has moved.
     fn hang(&mut self) -> anyhow::Result<f64> {
-        let (index, start) = (self.lab.owner()?, self.lab.journal.end());
-        let edge = &self.lab.edges[index];
+        let (index, start) = (self.cluster.owner()?, self.cluster.logs.end());
+        let edge = &self.cluster.edges[index];
         let gap = self.pinger.longest_wait_ms(|| edge.stop())?;
-        self.lab.wait_for_owner(start)?;
-        self.lab.edges[index].wake();
-        self.lab.respawn(index)?;
+        self.cluster.wait_for_owner(start)?;
+        self.cluster.edges[index].wake();
+        self.cluster.respawn(index)?;
         Ok(gap)
     }
 }
@@ -142,8 +142,8 @@ struct Recovery {
     cpu_ms: f64,
 }
 
-pub(super) fn lab(plan: &Plan, keep: &str) -> anyhow::Result<Lab> {
-    Lab::new(plan.layout("bench-recover", 2, ""), |place| {
+pub(super) fn cluster(plan: &Plan, keep: &str) -> anyhow::Result<TestCluster> {
+    TestCluster::new(plan.layout("bench-recover", 2, ""), |place| {
         let rest = format!(
             "server = \"{SERVER}\"\nprotect = \"endpoints\"\n[quotas]\nmemory = \"64MiB\"\n[keep]\n{keep}\n"
         );
@@ -153,10 +153,10 @@ pub(super) fn lab(plan: &Plan, keep: &str) -> anyhow::Result<Lab> {
 
 /// The edges' addresses for the client's and the server's agent: behind relays where wires are long.
 pub(super) fn wires(
-    lab: &Lab,
+    cluster: &TestCluster,
     delay: Option<Duration>,
 ) -> anyhow::Result<([Vec<SocketAddr>; 2], Vec<Relay>)> {
-    let addresses = lab.edge_addresses();
+    let addresses = cluster.edge_addresses();
     let Some(delay) = delay else { return Ok(([addresses.clone(), addresses], Vec::new())) };
     let mut relays = Vec::new();
     let mut behind = || {
@@ -179,8 +179,8 @@ pub(super) fn session(client: &ApiClient) -> anyhow::Result<serde_json::Value> {
 }
 
 /// Gives the cell to do until a checkpoint that covers its state is stored at an end.
-fn wait_for_checkpoint(lab: &Lab, stream: &mut TcpStream) -> anyhow::Result<()> {
-    let client = lab.edges[lab.owner()?].client()?;
+fn wait_for_checkpoint(cluster: &TestCluster, stream: &mut TcpStream) -> anyhow::Result<()> {
+    let client = cluster.edges[cluster.owner()?].client()?;
     let before = session(&client)?["checkpoints"].as_u64().unwrap_or(0);
     let deadline = Instant::now() + PATIENCE;
     let payload = vec![1; 60 << 10];
@@ -214,7 +214,7 @@ fn local(
         let recovery = scene.kill()?;
         gaps.push(recovery.gap_ms);
         cpus.push(recovery.cpu_ms);
-        edge.extend(recovery_ms(&scene.lab)?);
+        edge.extend(recovery_ms(&scene.cluster)?);
     }
     let p50 = format!("{name}.client_gap_p50_ms");
     match bar {
@@ -238,8 +238,8 @@ fn local(
 }
 
 /// What the owner says that its only recovery took, from the first promise asked for to the first output released.
-fn recovery_ms(lab: &Lab) -> anyhow::Result<Option<f64>> {
-    let micros = counter(&lab.edges[lab.owner()?].client()?, "recovery_us_total")?;
+fn recovery_ms(cluster: &TestCluster) -> anyhow::Result<Option<f64>> {
+    let micros = counter(&cluster.edges[cluster.owner()?].client()?, "recovery_us_total")?;
     #[expect(clippy::cast_precision_loss, reason = "microseconds of one recovery")]
     Ok(micros.map(|micros| micros as f64 / 1e3))
 }
@@ -274,21 +274,21 @@ fn replay(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
 
 /// The client's wait, in milliseconds, and how many messages the new owner replayed.
 fn replay_once(plan: &Plan, messages: usize) -> anyhow::Result<(f64, u64)> {
-    let mut lab = lab(plan, "recovery_target = \"1h\"")?;
-    lab.start_edges("")?;
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[(SERVER, peer::echo_server()?)])?;
-    let listens = lab.start_client_agent(&edges, &[APP])?;
+    let mut cluster = cluster(plan, "recovery_target = \"1h\"")?;
+    cluster.start_edges("")?;
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[(SERVER, peer::echo_server()?)])?;
+    let listens = cluster.start_client_agent(&edges, &[APP])?;
     let mut stream = peer::connect(listens.first().context("one app has one listener")?.address)?;
     for number in 0..messages {
         pinger::ask(&mut stream, b'E', 0, number as u64)?;
     }
     let pinger = Pinger::start(stream);
-    let (index, start) = (lab.owner()?, lab.journal.end());
-    let edge = &mut lab.edges[index];
+    let (index, start) = (cluster.owner()?, cluster.logs.end());
+    let edge = &mut cluster.edges[index];
     let gap = pinger.longest_wait_ms(|| edge.kill())?;
-    lab.wait_for_owner(start)?;
-    let replayed = counter(&lab.edges[lab.owner()?].client()?, "inputs_replayed_total")?;
+    cluster.wait_for_owner(start)?;
+    let replayed = counter(&cluster.edges[cluster.owner()?].client()?, "inputs_replayed_total")?;
     Ok((gap, replayed.unwrap_or(0)))
 }
 
@@ -303,15 +303,15 @@ fn remote(plan: &Plan, name: &str, recorder: bool, kills: usize, report: &mut Re
             scene.wait_for_recorder()?;
         }
         gaps.push(scene.kill()?.gap_ms);
-        let owner = scene.lab.edges[scene.lab.owner()?].client()?;
+        let owner = scene.cluster.edges[scene.cluster.owner()?].client()?;
         recalled += u32::from(counter(&owner, "recalled_total")?.is_some_and(|count| count > 0));
     }
     report.metric(&format!("{name}.client_gap_p50_ms"), stats::median(&gaps));
     report.tail(&format!("{name}.client_gap_p99_ms"), &stats::Tail::of(&gaps));
     if recorder {
-        let asked = |event: &Event| *event.who == *RECORDER && event.name() == "recalled";
-        let whole = |event: &Event| event.number("bytes") > 10 << 20;
-        let found = scene.lab.journal.all(0, asked).iter().filter(|event| whole(event)).count();
+        let asked = |event: &LogEvent| *event.who == *RECORDER && event.name() == "recalled";
+        let whole = |event: &LogEvent| event.number("bytes") > 10 << 20;
+        let found = scene.cluster.logs.all(0, asked).iter().filter(|event| whole(event)).count();
         anyhow::ensure!(found >= kills, "{found} of {kills} recoveries found their session at the recorder");
         // The others did not wait for it.
         report.metric(&format!("{name}.recalled"), recalled);

@@ -4,7 +4,7 @@
 use super::report::Report;
 use super::{Plan, progress, stats};
 use crate::admin::client::ApiClient;
-use crate::harness::{Lab, Side, free_address};
+use crate::harness::{AgentSide, TestCluster, free_address};
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use hyper::Method;
@@ -28,21 +28,21 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     // No checkpoint comes between: fewer bytes than an end keeps before one is taken.
     let (messages, rounds) = if plan.quick { (2_000, 5) } else { (40_000, 25) };
     progress(&format!("replay: a session of {messages} messages"));
-    let mut lab = Lab::new(plan.layout("bench-replay", 1, ""), |place| {
+    let mut cluster = TestCluster::new(plan.layout("bench-replay", 1, ""), |place| {
         let rest = "protect = \"endpoints\"\n[keep]\nrecovery_target = \"1h\"\n";
         Ok(vec![plan.cells.manifest(place, APP, "counter", rest)?])
     })?;
-    lab.start_edges("")?;
-    let (edges, address) = (lab.edge_addresses(), free_address()?);
+    cluster.start_edges("")?;
+    let (edges, address) = (cluster.edge_addresses(), free_address()?);
     let listen = format!("[[listen]]\naddress = \"{address}\"\napp = \"{APP}\"\nprotocol = \"udp\"\n");
-    lab.start_agent_with(Side::Client, &edges, &listen)?;
+    cluster.start_agent_with(AgentSide::Client, &edges, &listen)?;
     let live_per_s = live(address, messages)?;
-    let client = lab.edges[0].client()?;
+    let client = cluster.edges[0].client()?;
     progress("replay: the recording");
     let (mut recording, record_ms) = record(&client)?;
     let app = client.call(Method::GET, &format!("/v1/images/{}", recording.about.image), Bytes::new())?;
     recording.apps.push((recording.about.image, app));
-    let (entries, replay_per_s) = replay(&lab.place.path().join("images"), recording, rounds)?;
+    let (entries, replay_per_s) = replay(&cluster.directory.path().join("images"), recording, rounds)?;
     ensure!(
         entries > messages as u64,
         "the recording has {entries} entries and not the session's {messages}"

@@ -9,7 +9,7 @@ use super::pinger;
 use super::recover::{APP, counter, wires};
 use super::report::{Bar, Report};
 use super::{Plan, cpu, peer, progress, stats};
-use crate::harness::{Lab, Relay};
+use crate::harness::{Relay, TestCluster};
 use anyhow::Context;
 use hyper::Method;
 use std::net::TcpStream;
@@ -114,13 +114,13 @@ impl Scene {
         Self { protect, keepers: None, state_bytes, messages: MESSAGES, delay: None }
     }
 
-    fn lab(&self, plan: &Plan) -> anyhow::Result<Lab> {
+    fn cluster(&self, plan: &Plan) -> anyhow::Result<TestCluster> {
         let rest = format!(
             // No checkpoint but those that a new keeper or owner needs, so that so many messages lie behind the last one.
             "server = \"{SERVER}\"\n{}\n[quotas]\nmemory = \"64MiB\"\n[keep]\nrecovery_target = \"1h\"\n",
             self.protect
         );
-        Lab::new(plan.layout("bench-standby", 2, ""), |place| {
+        TestCluster::new(plan.layout("bench-standby", 2, ""), |place| {
             Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?])
         })
     }
@@ -148,42 +148,42 @@ impl Taken {
 }
 
 /// Fields of each edge's configuration: all of them stand by for each other.
-pub(super) fn stand_by(lab: &Lab) -> String {
-    let edges: Vec<String> = lab.edge_addresses().iter().map(ToString::to_string).collect();
+pub(super) fn stand_by(cluster: &TestCluster) -> String {
+    let edges: Vec<String> = cluster.edge_addresses().iter().map(ToString::to_string).collect();
     format!("standby = {{ edges = {edges:?} }}")
 }
 
 /// Kills the owner time after time, and brings it back as the one that stands by.
 fn takeovers(plan: &Plan, name: &str, scene: &Scene, kills: usize) -> anyhow::Result<Taken> {
-    let mut lab = scene.lab(plan)?;
-    let extra = stand_by(&lab);
-    lab.start_edges(&extra)?;
-    let (edges, _relays): (_, Vec<Relay>) = wires(&lab, scene.delay)?;
-    lab.start_server_agent(&edges[1], &[(SERVER, peer::echo_server()?)])?;
-    let listens = lab.start_client_agent(&edges[0], &[APP])?;
+    let mut cluster = scene.cluster(plan)?;
+    let extra = stand_by(&cluster);
+    cluster.start_edges(&extra)?;
+    let (edges, _relays): (_, Vec<Relay>) = wires(&cluster, scene.delay)?;
+    cluster.start_server_agent(&edges[1], &[(SERVER, peer::echo_server()?)])?;
+    let listens = cluster.start_client_agent(&edges[0], &[APP])?;
     let address = listens.first().context("one app has one listener")?.address;
     let mut stream = pinger::Pinger::fill(address, scene.state_bytes)?;
     let (mut taken, mut number) = (Taken::default(), 0);
     for kill in 0..kills {
         progress(&format!("standby: {name}, kill {} of {kills}", kill + 1));
-        let index = lab.owner()?;
-        let other = lab.other(index).context("there is another edge")?;
+        let index = cluster.owner()?;
+        let other = cluster.other(index).context("there is another edge")?;
         if let Some(keepers) = scene.keepers {
-            wait_for_keeper(&lab, index, keepers)?;
+            wait_for_keeper(&cluster, index, keepers)?;
         }
-        let figures = |lab: &Lab| -> anyhow::Result<[u64; 3]> {
-            let client = lab.edges[other].client()?;
+        let figures = |cluster: &TestCluster| -> anyhow::Result<[u64; 3]> {
+            let client = cluster.edges[other].client()?;
             let one = |name| Ok::<_, anyhow::Error>(counter(&client, name)?.unwrap_or(0));
             Ok([one("recovery_us_total")?, one("inputs_replayed_total")?, one("takeovers_total")?])
         };
-        let before = figures(&lab)?;
+        let before = figures(&cluster)?;
         for _ in 0..scene.messages {
             ask(&mut stream, &mut number)?;
         }
-        let start = lab.journal.end();
-        let wait_ms = kill_while_asking(&mut lab, index, (&mut stream, &mut number))?;
-        let owned = lab.wait_for_owner(start)?;
-        let after = figures(&lab)?;
+        let start = cluster.logs.end();
+        let wait_ms = kill_while_asking(&mut cluster, index, (&mut stream, &mut number))?;
+        let owned = cluster.wait_for_owner(start)?;
+        let after = figures(&cluster)?;
         #[expect(
             clippy::cast_precision_loss,
             reason = "microseconds of one takeover, and counts of messages"
@@ -195,7 +195,7 @@ fn takeovers(plan: &Plan, name: &str, scene: &Scene, kills: usize) -> anyhow::Re
         taken.replayed.push(replayed);
         taken.waits_ms.push(wait_ms);
         taken.takeovers += after[2] - before[2];
-        lab.respawn_with(index, &extra)?;
+        cluster.respawn_with(index, &extra)?;
     }
     Ok(taken)
 }
@@ -209,11 +209,11 @@ fn ask(stream: &mut TcpStream, number: &mut u64) -> anyhow::Result<()> {
 
 /// Kills an edge while the client asks on; the longest wait for an answer, in milliseconds.
 fn kill_while_asking(
-    lab: &mut Lab,
+    cluster: &mut TestCluster,
     index: usize,
     (stream, number): (&mut TcpStream, &mut u64),
 ) -> anyhow::Result<f64> {
-    let edge = &mut lab.edges[index];
+    let edge = &mut cluster.edges[index];
     std::thread::scope(|scope| {
         let killer = scope.spawn(|| edge.kill());
         let mut longest = Duration::ZERO;
@@ -236,8 +236,8 @@ pub(super) fn is_kept(session: &serde_json::Value, how: &str) -> bool {
 }
 
 /// Waits until whoever keeps the only session in this way could take over.
-fn wait_for_keeper(lab: &Lab, owner: usize, how: &str) -> anyhow::Result<()> {
-    let client = lab.edges[owner].client()?;
+fn wait_for_keeper(cluster: &TestCluster, owner: usize, how: &str) -> anyhow::Result<()> {
+    let client = cluster.edges[owner].client()?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let list = client.json(Method::GET, "/v1/sessions")?;
@@ -251,32 +251,32 @@ fn wait_for_keeper(lab: &Lab, owner: usize, how: &str) -> anyhow::Result<()> {
 
 /// One session with its owner on one core, where its agents are too, and whoever stands by on the other.
 struct Side {
-    lab: Lab,
+    cluster: TestCluster,
     stream: TcpStream,
 }
 
 impl Side {
     fn new(plan: &Plan, scene: &Scene) -> anyhow::Result<Self> {
-        let mut lab = scene.lab(plan)?;
-        let extra = stand_by(&lab);
+        let mut cluster = scene.cluster(plan)?;
+        let extra = stand_by(&cluster);
         let other = cpu::OneCore::enter_other()?;
-        lab.start_edge(1, &extra)?;
+        cluster.start_edge(1, &extra)?;
         drop(other);
         let core = cpu::OneCore::enter()?;
-        lab.start_edge(0, &extra)?;
-        let edges = lab.edge_addresses();
-        lab.start_server_agent(&edges, &[(SERVER, peer::echo_server()?)])?;
-        let listens = lab.start_client_agent(&edges, &[APP])?;
+        cluster.start_edge(0, &extra)?;
+        let edges = cluster.edge_addresses();
+        cluster.start_server_agent(&edges, &[(SERVER, peer::echo_server()?)])?;
+        let listens = cluster.start_client_agent(&edges, &[APP])?;
         drop(core);
         let address = listens.first().context("one app has one listener")?.address;
         // An edge that was a little slow is not the nearest: then the next session may begin at the right one.
         for _ in 0..20 {
             let stream = pinger::Pinger::fill(address, 0)?;
-            if lab.owner()? == 0 {
+            if cluster.owner()? == 0 {
                 if let Some(keepers) = scene.keepers {
-                    wait_for_keeper(&lab, 0, keepers)?;
+                    wait_for_keeper(&cluster, 0, keepers)?;
                 }
-                return Ok(Self { lab, stream });
+                return Ok(Self { cluster, stream });
             }
         }
         anyhow::bail!("no session began at the first edge");
@@ -287,7 +287,8 @@ impl Side {
         let _core = cpu::OneCore::enter()?;
         let payload = [7; 1007];
         let message = [&pinger::command(b'E', payload.len() as u64, 0)[..], &payload].concat();
-        let group: Vec<u32> = self.lab.edges[0].process().map(|process| process.id()).into_iter().collect();
+        let group: Vec<u32> =
+            self.cluster.edges[0].process().map(|process| process.id()).into_iter().collect();
         let before = cpu::spent_ns(&group);
         let rate = peer::throughput(&mut self.stream, &message, count)?;
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a second, and thousands")]
@@ -310,7 +311,7 @@ fn overhead(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         slower.push((found[0].0 / found[1].0 - 1.0) * 100.0);
         dearer.push((found[1].1 / found[0].1 - 1.0) * 100.0);
     }
-    let client = sides[1].lab.edges[0].client()?;
+    let client = sides[1].cluster.edges[0].client()?;
     let lost = counter(&client, "keepers_lost_total")?.unwrap_or(0);
     let slower = stats::estimate(&slower);
     report.metric("overhead_vs_endpoints_pct", slower.middle);

@@ -156,10 +156,10 @@ pub(super) fn age(seconds: u64) -> String {
 mod tests {
     #[test]
     fn an_age_is_told_in_two_units() {
-        for (seconds, told) in
+        for (seconds, formatted) in
             [(0, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7_199, "1 h 59 min"), (90_000, "1 d 1 h")]
         {
-            assert_eq!(super::age(seconds), told);
+            assert_eq!(super::age(seconds), formatted);
         }
     }
 }

@@ -129,19 +129,19 @@ pub(super) fn run(arguments: &Logs) -> Result<(), Failure> {
     if let Some(session) = &wanted.session {
         can_be_session(session)?;
     }
-    let (tell, told) = mpsc::sync_channel(WAITING_MAX);
+    let (sender, receiver) = mpsc::sync_channel(WAITING_MAX);
     let mut seen = Vec::new();
     for (place, (url, client)) in arguments.edges.clients()?.into_iter().enumerate() {
         seen.push(Seen { url: url.clone(), name: url, ..Seen::default() });
-        let tell = tell.clone();
+        let sender = sender.clone();
         let wanted = wanted.clone();
-        thread::spawn(move || listen(place, &client, &wanted, &tell));
+        thread::spawn(move || listen(place, &client, &wanted, &sender));
     }
-    drop(tell);
+    drop(sender);
     let (json, follow, several) = (arguments.edges.json, wanted.follow, seen.len() > 1);
     let mut screen = Screen { json, follow, several, seen, shown: Cell::new(false) };
-    if screen.begin(&told, wanted.last()) {
-        screen.go_on(&told);
+    if screen.begin(&receiver, wanted.last()) {
+        screen.go_on(&receiver);
     }
     if let Some(app) = wanted.app.as_ref().filter(|_| !screen.shown.get()) {
         explain_nothing(&arguments.edges, app);
@@ -168,7 +168,7 @@ fn explain_nothing(edges: &Edges, app: &Name) {
 }
 
 /// Reads one edge's lines until nobody wants them or it has no more.
-fn listen(place: usize, client: &ApiClient, wanted: &Wanted, tell: &SyncSender<(usize, News)>) {
+fn listen(place: usize, client: &ApiClient, wanted: &Wanted, sender: &SyncSender<(usize, News)>) {
     // An edge breaks its silence.
     let client = client.clone().with_patience(PATIENCE.max(HEARTBEAT.saturating_mul(3)));
     let (mut run, mut after, mut wait) = (None, 0, BACKOFF_MIN);
@@ -187,20 +187,20 @@ fn listen(place: usize, client: &ApiClient, wanted: &Wanted, tell: &SyncSender<(
                 after = 0;
             }
             after = fields["number"].as_u64().unwrap_or(after);
-            tell.send((place, News::Line(line.to_owned()))).is_ok()
+            sender.send((place, News::Line(line.to_owned()))).is_ok()
         });
         let over = match ended {
             Ok(()) if !wanted.follow => Some(News::Over),
             // It has stopped in order.
             Ok(()) => None,
             Err(error @ (ClientError::Unreachable(_) | ClientError::Silent(_))) if wanted.follow => {
-                if tell.send((place, News::Away(error))).is_err() {
+                if sender.send((place, News::Away(error))).is_err() {
                     return;
                 }
                 None
             }
             Err(error) => {
-                if tell.send((place, News::Away(error))).is_err() {
+                if sender.send((place, News::Away(error))).is_err() {
                     return;
                 }
                 Some(News::Over)
@@ -208,7 +208,7 @@ fn listen(place: usize, client: &ApiClient, wanted: &Wanted, tell: &SyncSender<(
         };
         if let Some(over) = over {
             // Nobody may want it any more.
-            let _ = tell.send((place, over));
+            let _ = sender.send((place, over));
             return;
         }
         thread::sleep(wait);
@@ -228,12 +228,12 @@ struct Screen {
 
 impl Screen {
     /// Shows what all of them had when they were asked, in the order of time; false if nobody looks any more.
-    fn begin(&mut self, told: &Receiver<(usize, News)>, last: Option<usize>) -> bool {
+    fn begin(&mut self, receiver: &Receiver<(usize, News)>, last: Option<usize>) -> bool {
         let deadline = Instant::now() + PATIENCE;
         let mut lines = Vec::new();
         while !self.seen.iter().all(|seen| seen.caught_up || seen.away || seen.over) {
             let left = deadline.saturating_duration_since(Instant::now());
-            let Ok((place, news)) = told.recv_timeout(left) else { break };
+            let Ok((place, news)) = receiver.recv_timeout(left) else { break };
             lines.extend(self.take(place, news).map(|line| (place, line)));
         }
         // When they were said, which is not when the edge heard of it: its shards' lines take their time. In RFC 3339, so the
@@ -246,9 +246,9 @@ impl Screen {
     }
 
     /// Shows what comes.
-    fn go_on(&mut self, told: &Receiver<(usize, News)>) {
+    fn go_on(&mut self, receiver: &Receiver<(usize, News)>) {
         while !self.seen.iter().all(|seen| seen.over) {
-            let Ok((place, news)) = told.recv() else { return };
+            let Ok((place, news)) = receiver.recv() else { return };
             if let Some(line) = self.take(place, news)
                 && !self.show(place, &line)
             {

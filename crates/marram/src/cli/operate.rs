@@ -101,21 +101,21 @@ impl Edges {
         patience: Duration,
         enough: impl Fn(&Bytes) -> bool,
     ) -> Result<Vec<Asked>, Failure> {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let mut waiting = 0;
         for (place, (url, client)) in self.clients()?.into_iter().enumerate() {
-            let tell = tell.clone();
+            let sender = sender.clone();
             let (method, path, body) = (method.clone(), path.to_owned(), body.clone());
             // One that hangs keeps its thread until its time is up, and nobody else.
             std::thread::spawn(move || {
                 let answer = call(&client, (method, &path, body), patience);
                 // Nobody may want it any more.
-                let _ = tell.send(Asked { place, url, client, answer });
+                let _ = sender.send(Asked { place, url, client, answer });
             });
             waiting += 1;
         }
         let mut answers: Vec<Asked> = Vec::new();
-        for asked in told.iter().take(waiting) {
+        for asked in receiver.iter().take(waiting) {
             let last = asked.answer.as_ref().is_ok_and(&enough);
             answers.push(asked);
             if last {

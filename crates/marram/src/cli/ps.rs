@@ -308,7 +308,7 @@ mod tests {
         json!({ "edge": "A", "sessions": rows })
     }
 
-    fn told(arguments: &str) -> String {
+    fn printed(arguments: &str) -> String {
         let words = ["marram", "ps"].into_iter().chain(arguments.split_whitespace());
         let Command::Ps(ps) = Arguments::try_parse_from(words).unwrap().command else {
             panic!("{arguments}")
@@ -337,7 +337,7 @@ mod tests {
             ("--sort consumed", "bcad"),
             ("--sort age --client agent", "cb"),
         ] {
-            assert_eq!(told(arguments), expected, "{arguments}");
+            assert_eq!(printed(arguments), expected, "{arguments}");
         }
     }
 }

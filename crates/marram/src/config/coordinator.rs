@@ -81,14 +81,14 @@ impl WrittenCoordinator {
             credentials,
             lease_s: lease(source, self.lease.as_ref())?,
             addresses: self.addresses.map_or_else(
-                || told(around.listen).collect(),
+                || reached_addresses(around.listen).collect(),
                 |addresses| addresses.into_iter().map(|address| address.into_inner().0).collect(),
             ),
             admin: match self.admin {
                 Some(url) => Some(place(source, &url)?.to_string()),
                 None => {
                     let scheme = if around.admin_is_encrypted { "https" } else { "http" };
-                    told(&[around.admin]).next().map(|address| format!("{scheme}://{address}"))
+                    reached_addresses(&[around.admin]).next().map(|address| format!("{scheme}://{address}"))
                 }
             },
         })
@@ -124,7 +124,7 @@ impl WrittenCoordinator {
 }
 
 /// The addresses that mean the same to others.
-fn told(addresses: &[SocketAddr]) -> impl Iterator<Item = String> {
+fn reached_addresses(addresses: &[SocketAddr]) -> impl Iterator<Item = String> {
     addresses.iter().filter(|address| !address.ip().is_unspecified()).map(ToString::to_string)
 }
 

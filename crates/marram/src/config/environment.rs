@@ -113,7 +113,7 @@ impl Source {
         let within = error.span().is_some_and(|span| patch.start <= span.start && span.end <= patch.end);
         // A table that was begun may get its other fields from other variables.
         (within && !error.message().starts_with("missing field"))
-            .then(|| super::source::told(error.message()))
+            .then(|| super::source::with_hint(error.message()))
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_of_the_variable_and_the_rest_of_the_file() {
-        let told = |text: &str, name: &str, value: &str| {
+        let message = |text: &str, name: &str, value: &str| {
             edge::EdgeSettings::parse(&source(text, &[(name, value)])).map(drop).unwrap_err().to_string()
         };
         for (name, value, words) in [
@@ -304,23 +304,23 @@ mod tests {
             ("MARRAM_EGDE__LIMITS__SESSIONS", "5", &["did you mean MARRAM_EDGE__LIMITS__SESSIONS?"]),
             ("MARRAM_EDGE____X", "5", &["no name of a field"]),
         ] {
-            let said = told(TEXT, name, value);
+            let said = message(TEXT, name, value);
             assert!(said.starts_with(name), "{said}");
             words.iter().for_each(|word| {
                 assert!(said.to_lowercase().contains(&word.to_lowercase()), "{name}: {said}")
             });
         }
         // Lines are those of the file, whatever was put between them.
-        let said = told(&TEXT.replace("cells", "clels"), "MARRAM_EDGE__NAME", "a");
+        let said = message(&TEXT.replace("cells", "clels"), "MARRAM_EDGE__NAME", "a");
         assert!(
             said.starts_with("edge.toml:6: `limits.clels`") && said.contains("did you mean `cells`?"),
             "{said}"
         );
         // What fits the field's type and no other rule.
-        let said = told(TEXT, "MARRAM_EDGE__SHARDS", "0");
+        let said = message(TEXT, "MARRAM_EDGE__SHARDS", "0");
         assert!(said.starts_with("MARRAM_EDGE__SHARDS: ") && said.contains("leave it out"), "{said}");
         // Those of other programs are theirs.
-        let said = told(TEXT, "MARRAM_AGENT__NONSENSE", "0");
+        let said = message(TEXT, "MARRAM_AGENT__NONSENSE", "0");
         assert!(said.starts_with("edge.toml:3: `secret_file`"), "{said}");
     }
 

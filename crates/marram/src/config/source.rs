@@ -149,7 +149,7 @@ impl Source {
     /// If it is no TOML, has a field that is not known, or one of another type.
     pub fn parse<T: DeserializeOwned>(&self, kind: &str) -> Result<T, Problem> {
         toml::from_str(&self.text).map_err(|error| {
-            let what = told(error.message()) + &hint::<T>(error.message());
+            let what = with_hint(error.message()) + &hint::<T>(error.message());
             match error.span() {
                 // Of the whole text: no place is to blame.
                 Some(span) if span.start == 0 && what.starts_with("missing field") => {
@@ -222,7 +222,7 @@ pub fn unreadable(path: &Path, error: &std::io::Error) -> String {
 }
 
 /// What a parser says, for people: with what may be meant where a field is not known.
-pub(super) fn told(message: &str) -> String {
+pub(super) fn with_hint(message: &str) -> String {
     let what = message.to_owned();
     let Some((head, list)) = message.split_once(", expected ") else { return what };
     let unknown = head.strip_prefix("unknown field `").or_else(|| head.strip_prefix("unknown variant `"));

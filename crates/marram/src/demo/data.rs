@@ -1,6 +1,6 @@
 //! The file that is downloaded: bytes that no compression makes smaller, kept scrambled.
 
-use crate::harness::Place;
+use crate::harness::TempDir;
 use marram_codec::{DEMO_KEY, RunningKey};
 use sha2::{Digest, Sha256};
 use std::io::Write;
@@ -18,7 +18,7 @@ pub(super) struct Data {
 
 impl Data {
     /// Makes the file below `www/`, scrambled, and remembers the digest of what it unscrambles to.
-    pub(super) fn write(place: &Place, size: u64) -> anyhow::Result<Self> {
+    pub(super) fn write(place: &TempDir, size: u64) -> anyhow::Result<Self> {
         let path = place.write(&format!("www/{FILE}"), [])?;
         let mut file = std::fs::File::options().write(true).open(path)?;
         let (mut plain, mut key) = (Sha256::new(), RunningKey::new(DEMO_KEY));

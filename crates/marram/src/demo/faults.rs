@@ -3,7 +3,7 @@
 
 use super::curl::Curl;
 use super::report::Timeline;
-use crate::harness::{Event, Lab, Side};
+use crate::harness::{AgentSide, LogEvent, TestCluster};
 use anyhow::{Context, bail};
 use std::time::Duration;
 
@@ -37,62 +37,70 @@ impl Faults {
 }
 
 /// Plays all faults over a download of `size` bytes.
-pub(super) fn play(lab: &mut Lab, curl: &Curl, size: u64, timeline: &Timeline) -> anyhow::Result<Faults> {
+pub(super) fn play(
+    cluster: &mut TestCluster,
+    curl: &Curl,
+    size: u64,
+    timeline: &Timeline,
+) -> anyhow::Result<Faults> {
     let mut faults = Faults::default();
     curl.wait_for(size / 5, PATIENCE)?;
-    kill_the_owner(lab, curl, timeline)?;
+    kill_the_owner(cluster, curl, timeline)?;
     curl.wait_for(size * 2 / 5, PATIENCE)?;
-    faults.stops = stop_the_owner(lab, curl, timeline)?;
+    faults.stops = stop_the_owner(cluster, curl, timeline)?;
     curl.wait_for(size * 3 / 5, PATIENCE)?;
-    faults.kills = 1 + kill_within_a_recovery(lab, curl, timeline)?;
+    faults.kills = 1 + kill_within_a_recovery(cluster, curl, timeline)?;
     faults.kills_in_recovery = 1;
     curl.wait_for(size, PATIENCE)?;
-    let owned = lab.journal.all(0, |event| Lab::is_report(Side::Client, "owned", event));
-    let gap_ms = |event: &Event| std::time::Duration::from_micros(event.number("gap_us")).as_secs_f64() * 1e3;
+    let owned = cluster.logs.all(0, |event| TestCluster::is_report(AgentSide::Client, "owned", event));
+    let gap_ms =
+        |event: &LogEvent| std::time::Duration::from_micros(event.number("gap_us")).as_secs_f64() * 1e3;
     faults.gaps_ms = owned.iter().skip(1).map(gap_ms).collect();
     faults.recoveries = owned.len().saturating_sub(1);
-    faults.zombies_refused = lab.journal.count(0, |event| event.name() == "zombie_refused");
+    faults.zombies_refused = cluster.logs.count(0, |event| event.name() == "zombie_refused");
     Ok(faults)
 }
 
 /// Starts an edge again and waits until both agents have a wire to it.
-fn respawn(lab: &mut Lab, index: usize, timeline: &Timeline) -> anyhow::Result<()> {
-    lab.respawn(index)?;
-    timeline.say(&format!("edge {} is up: same address, empty directory", lab.edges[index].who()));
+fn respawn(cluster: &mut TestCluster, index: usize, timeline: &Timeline) -> anyhow::Result<()> {
+    cluster.respawn(index)?;
+    timeline.say(&format!("edge {} is up: same address, empty directory", cluster.edges[index].who()));
     Ok(())
 }
 
-fn kill_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<()> {
-    let (index, start) = (lab.owner()?, lab.journal.end());
-    timeline
-        .fault(&format!("SIGKILL to edge {}, which owns the session", lab.edges[index].who()), curl.bytes());
-    lab.edges[index].kill();
-    lab.wait_for_owner(start)?;
-    respawn(lab, index, timeline)
+fn kill_the_owner(cluster: &mut TestCluster, curl: &Curl, timeline: &Timeline) -> anyhow::Result<()> {
+    let (index, start) = (cluster.owner()?, cluster.logs.end());
+    timeline.fault(
+        &format!("SIGKILL to edge {}, which owns the session", cluster.edges[index].who()),
+        curl.bytes(),
+    );
+    cluster.edges[index].kill();
+    cluster.wait_for_owner(start)?;
+    respawn(cluster, index, timeline)
 }
 
 /// Stops the owner until the session has moved, and wakes it, until it says something that must be refused: an edge that
 /// was stopped between two messages has nothing to say. Returns how many stops it took.
-fn stop_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<usize> {
+fn stop_the_owner(cluster: &mut TestCluster, curl: &Curl, timeline: &Timeline) -> anyhow::Result<usize> {
     for stops in 1..=ATTEMPTS {
         // In the middle of the flow, not in one of curl's pauses.
         curl.wait_for(curl.bytes() + 1, PATIENCE)?;
-        let (index, start) = (lab.owner()?, lab.journal.end());
-        let who = lab.edges[index].who();
-        lab.edges[index].stop();
+        let (index, start) = (cluster.owner()?, cluster.logs.end());
+        let who = cluster.edges[index].who();
+        cluster.edges[index].stop();
         timeline.fault(&format!("SIGSTOP to edge {who}, which owns the session"), curl.bytes());
-        lab.wait_for_owner(start)?;
-        anyhow::ensure!(lab.owner()? != index, "the session did not leave the stopped edge");
-        let start = lab.journal.end();
+        cluster.wait_for_owner(start)?;
+        anyhow::ensure!(cluster.owner()? != index, "the session did not leave the stopped edge");
+        let start = cluster.logs.end();
         timeline
             .fault(&format!("SIGCONT to edge {who}: it does not know that it was replaced"), curl.bytes());
-        lab.edges[index].wake();
+        cluster.edges[index].wake();
         // There is more to come if it has to be stopped again.
         curl.hold();
-        let refused = |event: &Event| event.name() == "zombie_refused";
-        let heard = lab.journal.wait(start, ZOMBIE_PATIENCE, refused).is_some();
+        let refused = |event: &LogEvent| event.name() == "zombie_refused";
+        let heard = cluster.logs.wait(start, ZOMBIE_PATIENCE, refused).is_some();
         // The next fault needs it as a place to recover to.
-        lab.wait_until_usable(index)?;
+        cluster.wait_until_usable(index)?;
         curl.go_on();
         if heard {
             timeline.say(&format!("frames of edge {who} are refused: its generation is over"));
@@ -104,32 +112,37 @@ fn stop_the_owner(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Re
 }
 
 /// Kills the owner, then the edge that recovers the session, before it has. Returns how many edges it took.
-fn kill_within_a_recovery(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> anyhow::Result<usize> {
+fn kill_within_a_recovery(
+    cluster: &mut TestCluster,
+    curl: &Curl,
+    timeline: &Timeline,
+) -> anyhow::Result<usize> {
     let mut kills = 0;
     for _ in 0..ATTEMPTS {
-        let index = lab.owner()?;
-        let Some(other) = (0..lab.edges.len()).find(|other| *other != index) else {
+        let index = cluster.owner()?;
+        let Some(other) = (0..cluster.edges.len()).find(|other| *other != index) else {
             bail!("there is one edge only")
         };
-        let start = lab.journal.end();
-        let (who, next) = (lab.edges[index].who(), lab.edges[other].who());
+        let start = cluster.logs.end();
+        let (who, next) = (cluster.edges[index].who(), cluster.edges[other].who());
         timeline.fault(
             &format!("SIGKILL to edge {who}; edge {next} follows as soon as it recovers the session"),
             curl.bytes(),
         );
-        lab.edges[index].kill();
-        let orphaned = |event: &Event| event.name() == "orphaned";
-        lab.journal.wait(start, PATIENCE, orphaned).context("no agent noticed that the edge is gone")?;
-        lab.edges[other].kill();
+        cluster.edges[index].kill();
+        let orphaned = |event: &LogEvent| event.name() == "orphaned";
+        cluster.logs.wait(start, PATIENCE, orphaned).context("no agent noticed that the edge is gone")?;
+        cluster.edges[other].kill();
         // However long both take to come back, there is a session for the next attempt.
         curl.hold();
         kills += 2;
-        let recovered = lab.journal.count(start, |event| Lab::is_report(Side::Client, "owned", event));
-        respawn_both(lab, index, other, timeline)?;
+        let recovered =
+            cluster.logs.count(start, |event| TestCluster::is_report(AgentSide::Client, "owned", event));
+        respawn_both(cluster, index, other, timeline)?;
         // One that it had before that kill is none that it has now.
         let mut owners = 0;
-        let again = lab.journal.wait(start, PATIENCE, |event| {
-            owners += usize::from(Lab::is_report(Side::Client, "owned", event));
+        let again = cluster.logs.wait(start, PATIENCE, |event| {
+            owners += usize::from(TestCluster::is_report(AgentSide::Client, "owned", event));
             owners > recovered
         });
         again.context("no edge recovered the session when both were there again")?;
@@ -143,7 +156,12 @@ fn kill_within_a_recovery(lab: &mut Lab, curl: &Curl, timeline: &Timeline) -> an
     bail!("{ATTEMPTS} times the recovery was over before the kill")
 }
 
-fn respawn_both(lab: &mut Lab, first: usize, second: usize, timeline: &Timeline) -> anyhow::Result<()> {
-    respawn(lab, first, timeline)?;
-    respawn(lab, second, timeline)
+fn respawn_both(
+    cluster: &mut TestCluster,
+    first: usize,
+    second: usize,
+    timeline: &Timeline,
+) -> anyhow::Result<()> {
+    respawn(cluster, first, timeline)?;
+    respawn(cluster, second, timeline)
 }

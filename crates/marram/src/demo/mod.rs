@@ -8,7 +8,7 @@ mod report;
 mod web;
 
 use crate::cli::Failure;
-use crate::harness::{self, Cells, Lab, Layout};
+use crate::harness::{self, CellFiles, Layout, TestCluster};
 use anyhow::Context;
 use curl::Curl;
 use data::Data;
@@ -64,7 +64,7 @@ pub fn run(options: &DemoOptions) -> Result<(), Failure> {
 }
 
 fn play(options: &DemoOptions, timeline: &Timeline) -> anyhow::Result<Outcome> {
-    let cells = Cells::find(options.cells.as_deref())?;
+    let cells = CellFiles::find(options.cells.as_deref())?;
     let layout = Layout {
         purpose: "demo",
         program: std::env::current_exe().context("the program's own path is unknown")?,
@@ -77,29 +77,30 @@ fn play(options: &DemoOptions, timeline: &Timeline) -> anyhow::Result<Outcome> {
         agent_tables: String::new(),
     };
     let manifest = format!("server = \"{SERVER}\"\nprotect = \"endpoints\"\n");
-    let mut lab = Lab::new(layout, |place| Ok(vec![cells.manifest(place, APP, APP, &manifest)?]))?;
-    let data = Data::write(&lab.place, options.mebibytes << 20)?;
+    let mut cluster =
+        TestCluster::new(layout, |place| Ok(vec![cells.manifest(place, APP, APP, &manifest)?]))?;
+    let data = Data::write(&cluster.directory, options.mebibytes << 20)?;
     timeline.say(&format!("{} MiB of incompressible bytes, scrambled with a running key", options.mebibytes));
-    let web = Web::start(options.bundled_server, &lab.place, &lab.journal, timeline)?;
+    let web = Web::start(options.bundled_server, &cluster.directory, &cluster.logs, timeline)?;
     if options.sabotage {
-        lab.edges.iter_mut().for_each(|edge| edge.sabotage(SABOTAGED_OUTPUT));
+        cluster.edges.iter_mut().for_each(|edge| edge.sabotage(SABOTAGED_OUTPUT));
     }
-    lab.start_edges("")?;
+    cluster.start_edges("")?;
     timeline.say("edges A and B are up, each with an empty directory");
-    let addresses = lab.edge_addresses();
-    lab.start_server_agent(&addresses, &[(SERVER, web.address())])?;
-    let listens = lab.start_client_agent(&addresses, &[APP])?;
+    let addresses = cluster.edge_addresses();
+    cluster.start_server_agent(&addresses, &[(SERVER, web.address())])?;
+    let listens = cluster.start_client_agent(&addresses, &[APP])?;
     let address = listens.first().map(|listen| listen.address).context("one app has one listener")?;
     timeline.say(&format!("agents are up; the client's listens on {address}"));
-    let follower = timeline.follow(&lab.journal);
+    let follower = timeline.follow(&cluster.logs);
     let curl = Curl::start(&format!("http://{address}/{}", data::FILE), options.rate)?;
     timeline.say(&format!("curl begins: {} MiB/s at most", options.rate));
-    let faults = faults::play(&mut lab, &curl, data.size, timeline);
+    let faults = faults::play(&mut cluster, &curl, data.size, timeline);
     let faults = match faults {
         Ok(faults) => faults,
         // A download that has failed explains why a fault had no effect.
         Err(why) if curl.ended() || options.sabotage => faults::Faults::interrupted(&why),
-        Err(why) => return Err(why.context(format!("the last lines:\n{}", lab.journal.tail(30)))),
+        Err(why) => return Err(why.context(format!("the last lines:\n{}", cluster.logs.tail(30)))),
     };
     let download = curl.finish()?;
     timeline.say(&format!("curl ends: {}", download.status));

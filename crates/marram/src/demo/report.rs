@@ -4,7 +4,7 @@ use super::curl::Download;
 use super::data::Data;
 use super::faults::Faults;
 use crate::cli::table;
-use crate::harness::{Event, Journal};
+use crate::harness::{LogCollector, LogEvent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -35,14 +35,14 @@ impl Timeline {
     }
 
     /// Prints what agents report, as they do, until the follower is dropped.
-    pub(super) fn follow(&self, journal: &Journal) -> Follower {
+    pub(super) fn follow(&self, logs: &LogCollector) -> Follower {
         let stopped = Arc::new(AtomicBool::new(false));
-        let (timeline, journal, stop) = (self.clone(), journal.clone(), Arc::clone(&stopped));
-        let mut next = journal.end();
+        let (timeline, logs, stop) = (self.clone(), logs.clone(), Arc::clone(&stopped));
+        let mut next = logs.end();
         let thread = std::thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 // Wakes now and then to see whether it is over.
-                let found = journal.wait(next, Duration::from_millis(100), |event| sentence(event).is_some());
+                let found = logs.wait(next, Duration::from_millis(100), |event| sentence(event).is_some());
                 if let Some((after, event)) = found {
                     next = after;
                     if let Some(text) = sentence(&event) {
@@ -72,7 +72,7 @@ impl Drop for Follower {
 }
 
 /// What an agent's report means, for the reports that tell the story.
-fn sentence(event: &Event) -> Option<String> {
+fn sentence(event: &LogEvent) -> Option<String> {
     let who = &event.who;
     match event.name() {
         "owned" if event.number("gap_us") == 0 => {

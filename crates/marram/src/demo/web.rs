@@ -1,7 +1,7 @@
 //! The server: Debian's nginx, or, where there is none, a file server of a few lines that says so.
 
 use super::report::Timeline;
-use crate::harness::{Journal, Place, Process, free_address};
+use crate::harness::{LogCollector, TempDir, TestProcess, free_address};
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ pub(super) struct Web {
 }
 
 enum Kind {
-    Nginx { _process: Process, log: PathBuf },
+    Nginx { _process: TestProcess, log: PathBuf },
     Bundled { requests: Arc<AtomicUsize> },
 }
 
@@ -31,22 +31,22 @@ impl Web {
     /// Serves `www/`; with `bundled`, without nginx.
     pub(super) fn start(
         bundled: bool,
-        place: &Place,
-        journal: &Journal,
+        place: &TempDir,
+        logs: &LogCollector,
         timeline: &Timeline,
     ) -> anyhow::Result<Self> {
         let program = ["nginx", "/usr/sbin/nginx"].into_iter().filter(|_| !bundled).find(|program| {
             Command::new(program).arg("-v").output().is_ok_and(|output| output.status.success())
         });
         let web = match program {
-            Some(program) => Self::nginx(program, place, journal)?,
+            Some(program) => Self::nginx(program, place, logs)?,
             None => Self::bundled(place.path().join("www"))?,
         };
         timeline.say(&format!("{} serves on {}", web.name(), web.address));
         Ok(web)
     }
 
-    fn nginx(program: &str, place: &Place, journal: &Journal) -> anyhow::Result<Self> {
+    fn nginx(program: &str, place: &TempDir, logs: &LogCollector) -> anyhow::Result<Self> {
         let address = free_address()?;
         let root = place.path().display();
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -66,7 +66,7 @@ impl Web {
             .arg(place.path().join("nginx.error"))
             .arg("-c")
             .arg(config);
-        let process = Process::start("nginx", &mut command, journal, &place.path().join("nginx.stderr"))?;
+        let process = TestProcess::start("nginx", &mut command, logs, &place.path().join("nginx.stderr"))?;
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(address).is_err() {
             anyhow::ensure!(Instant::now() < deadline, "nginx does not listen: {}", errors(place.path()));

@@ -297,11 +297,11 @@ impl Supervisor {
             verdict => verdict,
         };
         let answer = PreambleAnswer::new(verdict);
-        let told = stream.write(&answer.encode());
+        let sent = stream.write(&answer.encode());
         if verdict != PreambleVerdict::Welcome {
             return self.rejected(peer, &format!("{answer}"));
         }
-        if told.is_ok() {
+        if sent.is_ok() {
             let wire = ToProcess::Wire { tls: preamble.tls, gate: None };
             self.processes[index].send(&wire, Some(OwnedFd::from(stream)));
         }

@@ -1,16 +1,16 @@
 //! The cells that ship with Marram, as built by `cargo xtask cells`.
 
-use super::place::Place;
+use super::temp_dir::TempDir;
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 
 /// A directory of built cells.
 #[derive(Clone, Debug)]
-pub struct Cells {
+pub struct CellFiles {
     directory: PathBuf,
 }
 
-impl Cells {
+impl CellFiles {
     /// Uses `given`, or looks where the build leaves them: `target/cells` below the working directory, or beside the
     /// directory that this program is in.
     ///
@@ -49,7 +49,7 @@ impl Cells {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn manifest(&self, place: &Place, name: &str, cell: &str, rest: &str) -> anyhow::Result<PathBuf> {
+    pub fn manifest(&self, place: &TempDir, name: &str, cell: &str, rest: &str) -> anyhow::Result<PathBuf> {
         let module = self.module(cell);
         let text = format!("name = \"{name}\"\nmodule = {:?}\n{rest}", module.display().to_string());
         place.write(&format!("apps/{name}/marram.toml"), text)

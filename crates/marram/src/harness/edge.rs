@@ -1,9 +1,9 @@
 //! One edge that can be killed, stopped, woken and started again, each time with an empty directory.
 
-use super::journal::Journal;
+use super::log_collector::LogCollector;
 use super::namespace::Namespace;
-use super::place::{Place, free_address};
-use super::process::Process;
+use super::process::TestProcess;
+use super::temp_dir::{TempDir, free_address};
 use crate::admin::client::ApiClient;
 use anyhow::{Context, anyhow};
 use rustix::process::Signal;
@@ -32,21 +32,21 @@ pub(super) struct Settings {
 }
 
 /// An edge: an address that stays, and a process that comes and goes.
-pub struct Edge {
+pub struct TestEdge {
     name: String,
     address: SocketAddr,
     admin: SocketAddr,
     settings: Settings,
     /// How often it was started.
     lives: u32,
-    process: Option<Process>,
+    process: Option<TestProcess>,
     /// Which output of a shard has a bit flipped in its next life.
     sabotage: Option<u64>,
     /// Where it runs, if not beside its agents.
     namespace: Option<Namespace>,
 }
 
-impl Edge {
+impl TestEdge {
     pub(super) fn new(name: &str, settings: Settings, namespace: Option<Namespace>) -> anyhow::Result<Self> {
         let (mut address, mut admin) = (free_address()?, free_address()?);
         if let Some(namespace) = &namespace {
@@ -130,7 +130,7 @@ impl Edge {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start(&mut self, place: &Place, journal: &Journal, extra: &str) -> anyhow::Result<()> {
+    pub fn start(&mut self, place: &TempDir, logs: &LogCollector, extra: &str) -> anyhow::Result<()> {
         self.kill();
         self.lives += 1;
         let directory = self.directory();
@@ -150,7 +150,7 @@ impl Edge {
             Some(output) => command.args(["demo-edge", "--sabotage", &output.to_string()]),
         };
         command.arg("--config").arg(config);
-        self.process = Some(Process::start(&self.who(), &mut command, journal, &errors)?);
+        self.process = Some(TestProcess::start(&self.who(), &mut command, logs, &errors)?);
         Ok(())
     }
 
@@ -177,11 +177,11 @@ impl Edge {
     ///
     /// # Errors
     /// If it does not in time, or ends.
-    pub fn wait_ready(&mut self, journal: &Journal, start: usize) -> anyhow::Result<()> {
+    pub fn wait_ready(&mut self, logs: &LogCollector, start: usize) -> anyhow::Result<()> {
         let process = self.process.as_ref().context("it was not started")?;
         let apps = self.settings.apps.len();
         let (mut listens, mut deployed) = (false, 0);
-        process.wait_ready(journal, start, START_PATIENCE, |event| {
+        process.wait_ready(logs, start, START_PATIENCE, |event| {
             listens |= event.text("message") == "listening for operators";
             deployed += usize::from(event.name() == "deployed");
             listens && deployed >= apps
@@ -199,7 +199,7 @@ impl Edge {
         self.signal(Signal::STOP);
     }
 
-    /// Wakes what [`Edge::stop`] stopped.
+    /// Wakes what [`TestEdge::stop`] stopped.
     pub fn wake(&self) {
         self.signal(Signal::CONT);
     }
@@ -216,7 +216,7 @@ impl Edge {
     }
 
     /// The process, where there is one.
-    pub fn process(&mut self) -> Option<&mut Process> {
+    pub fn process(&mut self) -> Option<&mut TestProcess> {
         self.process.as_mut()
     }
 }

@@ -34,7 +34,7 @@ fn remains() -> MutexGuard<'static, Option<Remains>> {
 }
 
 /// From now on an interrupt (SIGINT, SIGTERM, or SIGHUP as from a terminal that closes) kills every process of every run, removes their directories and ends this
-/// program. A [`Lab`](super::Lab) sees to it; programs that start processes before they have one call it themselves. A second
+/// program. A [`TestCluster`](super::TestCluster) sees to it; programs that start processes before they have one call it themselves. A second
 /// call does nothing.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// Which direction of a link nothing passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum Direction {
     /// From the namespace: it hears and is not heard.
     Out,
     /// To the namespace: it is heard and does not hear.
@@ -29,13 +29,13 @@ impl Namespace {
     ///
     /// # Errors
     /// If it is so already, or the kernel refuses.
-    pub fn part(&self, way: Way) -> anyhow::Result<()> {
+    pub fn part(&self, way: Direction) -> anyhow::Result<()> {
         match way {
-            Way::Out => {
+            Direction::Out => {
                 self.blackholes().try_for_each(|to| ip(&["-n", &self.name, "route", "add", "blackhole", &to]))
             }
             // A packet for an address that is not local goes nowhere: the namespace does not forward.
-            Way::In => self.local("del"),
+            Direction::In => self.local("del"),
         }
     }
 
@@ -43,12 +43,12 @@ impl Namespace {
     ///
     /// # Errors
     /// If nothing was done, or the kernel refuses.
-    pub fn rejoin(&self, way: Way) -> anyhow::Result<()> {
+    pub fn rejoin(&self, way: Direction) -> anyhow::Result<()> {
         match way {
-            Way::Out => {
+            Direction::Out => {
                 self.blackholes().try_for_each(|to| ip(&["-n", &self.name, "route", "del", "blackhole", &to]))
             }
-            Way::In => self.local("add"),
+            Direction::In => self.local("add"),
         }
     }
 

@@ -4,26 +4,26 @@
 //! handle is dropped.
 
 mod cells;
+mod cluster;
 mod edge;
 mod interrupt;
-mod journal;
-mod lab;
 mod link;
+mod log_collector;
 mod namespace;
-mod place;
 mod process;
 mod recorder;
 mod relay;
+mod temp_dir;
 mod watch;
 
-pub use cells::Cells;
-pub use edge::Edge;
+pub use cells::CellFiles;
+pub use cluster::{AgentSide, Layout, Listen, TestCluster};
+pub use edge::TestEdge;
 pub use interrupt::end_on_interrupt;
-pub use journal::{Event, Journal};
-pub use lab::{Lab, Layout, Listen, Side};
-pub use link::Way;
+pub use link::Direction;
+pub use log_collector::{LogCollector, LogEvent};
 pub use namespace::Namespace;
-pub use place::{Place, free_address};
-pub use process::Process;
-pub use recorder::{RECORDER, Recorder};
+pub use process::TestProcess;
+pub use recorder::{RECORDER, TestRecorder};
 pub use relay::{Counts, Relay};
+pub use temp_dir::{TempDir, free_address};

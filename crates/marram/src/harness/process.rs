@@ -1,7 +1,7 @@
-//! One process with everything that it started: its lines go to the journal, its signals to the whole group.
+//! One process with everything that it started: its lines go to the collected logs, its signals to the whole group.
 
 use super::interrupt;
-use super::journal::{Event, Journal};
+use super::log_collector::{LogCollector, LogEvent};
 use crate::config::environment;
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// The event that is added to the journal when a process has closed its standard output.
+/// The event that is added to the collected logs when a process has closed its standard output.
 const ENDED: &str = "process_ended";
 
 /// A running process, leader of a group of its own.
-pub struct Process {
+pub struct TestProcess {
     who: Arc<str>,
     child: Child,
     group: Pid,
@@ -27,12 +27,17 @@ pub struct Process {
     errors: PathBuf,
 }
 
-impl Process {
+impl TestProcess {
     /// Starts a command; what it writes to standard error goes to a file, for people.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start(who: &str, command: &mut Command, journal: &Journal, errors: &Path) -> anyhow::Result<Self> {
+    pub fn start(
+        who: &str,
+        command: &mut Command,
+        logs: &LogCollector,
+        errors: &Path,
+    ) -> anyhow::Result<Self> {
         let file = File::options().create(true).append(true).open(errors);
         let file = file.with_context(|| format!("cannot write {}", errors.display()))?;
         // What overrides an operator's own configurations is not meant for ours.
@@ -54,12 +59,12 @@ impl Process {
         let group = Pid::from_child(&child);
         interrupt::started(group);
         let lines = BufReader::new(child.stdout.take().expect("it is piped"));
-        let (who, journal): (Arc<str>, _) = (who.into(), journal.clone());
+        let (who, logs): (Arc<str>, _) = (who.into(), logs.clone());
         let name = Arc::clone(&who);
         let reader = thread::spawn(move || {
             // Ends with the last process of the group: all of them hold the other end of the pipe.
-            lines.lines().map_while(Result::ok).for_each(|line| journal.add(&name, &line));
-            journal.add(&name, &format!("{{\"event\":\"{ENDED}\"}}"));
+            lines.lines().map_while(Result::ok).for_each(|line| logs.add(&name, &line));
+            logs.add(&name, &format!("{{\"event\":\"{ENDED}\"}}"));
         });
         Ok(Self { who, child, group, reader: Some(reader), errors: errors.to_owned() })
     }
@@ -70,13 +75,13 @@ impl Process {
     /// If it ends before, or is not ready in time: with what it wrote to standard error and what everybody logged last.
     pub fn wait_ready(
         &self,
-        journal: &Journal,
+        logs: &LogCollector,
         start: usize,
         patience: Duration,
-        mut ready: impl FnMut(&Event) -> bool,
+        mut ready: impl FnMut(&LogEvent) -> bool,
     ) -> anyhow::Result<()> {
         let mut ended = false;
-        let found = journal.wait(start, patience, |event| {
+        let found = logs.wait(start, patience, |event| {
             let own = event.who == self.who;
             ended |= own && event.name() == ENDED;
             ended || own && ready(event)
@@ -86,12 +91,12 @@ impl Process {
             Some(_) => "has ended",
             None => "is not ready",
         };
-        let (who, tail) = (&self.who, journal.tail(20));
+        let (who, tail) = (&self.who, logs.tail(20));
         let errors = std::fs::read_to_string(&self.errors).unwrap_or_default();
         bail!("{who} {how}\n{errors}the last lines of all processes:\n{tail}")
     }
 
-    /// Its name in the journal.
+    /// Its name in the collected logs.
     #[must_use]
     pub fn who(&self) -> &str {
         &self.who
@@ -133,7 +138,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         self.kill();
     }

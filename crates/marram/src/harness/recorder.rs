@@ -1,8 +1,8 @@
 //! A recorder that can be killed and started again, with or without a directory that stays.
 
-use super::lab::Lab;
-use super::place::free_address;
-use super::process::Process;
+use super::cluster::TestCluster;
+use super::process::TestProcess;
+use super::temp_dir::free_address;
 use crate::admin::client::ApiClient;
 use anyhow::anyhow;
 use std::fmt::Write;
@@ -12,16 +12,16 @@ use std::time::Duration;
 
 /// How long a recorder may take to be ready.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Its name in the journal.
+/// Its name in the collected logs.
 pub const RECORDER: &str = "recorder";
 
 /// A recorder: where its operators connect, and a process.
-pub struct Recorder {
+pub struct TestRecorder {
     admin: SocketAddr,
-    process: Process,
+    process: TestProcess,
 }
 
-impl Recorder {
+impl TestRecorder {
     /// Its admin API.
     ///
     /// # Errors
@@ -31,12 +31,12 @@ impl Recorder {
     }
 
     /// Its process.
-    pub fn process(&mut self) -> &mut Process {
+    pub fn process(&mut self) -> &mut TestProcess {
         &mut self.process
     }
 }
 
-impl Lab {
+impl TestCluster {
     /// Starts a recorder for all edges, in place of one that runs, and waits until every edge that runs knows it. `extra` are
     /// further fields before the first table of its configuration, `tables` further tables.
     ///
@@ -46,29 +46,29 @@ impl Lab {
         self.recorder = None;
         let admin = free_address()?;
         let edges: Vec<String> = self.edge_addresses().iter().map(SocketAddr::to_string).collect();
-        let secret = self.place.path().join("secret").display().to_string();
+        let secret = self.directory.path().join("secret").display().to_string();
         let mut text = format!("name = \"lab\"\nedges = {edges:?}\nsecret_file = {secret:?}\n{extra}\n");
         writeln!(
             text,
             "[admin]\nlisten = \"{admin}\"\n[log]\nformat = \"json\"\nlevel = \"debug\"\n{tables}"
         )?;
         if self.is_encrypted() {
-            let token = self.place.path().join("token").display().to_string();
+            let token = self.directory.path().join("token").display().to_string();
             writeln!(text, "[security]\ntoken_file = {token:?}")?;
         }
-        let config = self.place.write("recorder.toml", text)?;
+        let config = self.directory.write("recorder.toml", text)?;
         let mut command = Command::new(self.program());
         command.arg("recorder").arg("--config").arg(config);
-        let errors = self.place.path().join("recorder.stderr");
-        let start = self.journal.end();
-        let process = Process::start(RECORDER, &mut command, &self.journal, &errors)?;
+        let errors = self.directory.path().join("recorder.stderr");
+        let start = self.logs.end();
+        let process = TestProcess::start(RECORDER, &mut command, &self.logs, &errors)?;
         let shards = self.edges.iter().filter(|edge| edge.is_running()).count() * self.shards();
         let mut up = 0;
-        process.wait_ready(&self.journal, start, START_PATIENCE, |event| {
+        process.wait_ready(&self.logs, start, START_PATIENCE, |event| {
             up += usize::from(event.name() == "edge_up");
             up >= shards
         })?;
-        self.recorder = Some(Recorder { admin, process });
+        self.recorder = Some(TestRecorder { admin, process });
         Ok(())
     }
 }

@@ -1,44 +1,44 @@
 //! Who owns a session, and bringing edges back: what every run with faults needs to know.
 
-use super::edge::Edge;
-use super::journal::Event;
-use super::lab::{Lab, Side};
+use super::cluster::{AgentSide, TestCluster};
+use super::edge::TestEdge;
+use super::log_collector::LogEvent;
 use anyhow::Context;
 use std::time::Duration;
 
 /// How long any one thing may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-impl Lab {
+impl TestCluster {
     /// Whether an event is the report of one side's agent that is called so.
     #[must_use]
-    pub fn is_report(side: Side, name: &str, event: &Event) -> bool {
+    pub fn is_report(side: AgentSide, name: &str, event: &LogEvent) -> bool {
         event.name() == name && *event.who == *side.agent()
     }
 
     /// The edge that owns the only session now, as its client's agent sees it. Waits for the first report: bytes may reach
-    /// the client before the agent's lines reach the journal.
+    /// the client before the agent's lines reach the collected logs.
     ///
     /// # Errors
     /// If none does.
     pub fn owner(&self) -> anyhow::Result<usize> {
         self.wait_for_owner(0)?;
-        let owned = self.journal.last(|event| Self::is_report(Side::Client, "owned", event));
+        let owned = self.logs.last(|event| Self::is_report(AgentSide::Client, "owned", event));
         let owned = owned.context("an owner was reported a moment ago")?;
-        self.edge_at(Side::Client, owned.text("edge")).with_context(|| {
+        self.edge_at(AgentSide::Client, owned.text("edge")).with_context(|| {
             format!("the agent reports an owner at {}, where no edge is", owned.text("edge"))
         })
     }
 
-    /// Waits until the client's agent reports an owner; `start` is where the journal was when the fault happened.
+    /// Waits until the client's agent reports an owner; `start` is where the collected logs ended when the fault happened.
     ///
     /// # Errors
     /// If it does not in time.
-    pub fn wait_for_owner(&self, start: usize) -> anyhow::Result<Event> {
-        let owned = |event: &Event| Self::is_report(Side::Client, "owned", event);
-        let found = self.journal.wait(start, PATIENCE, owned);
+    pub fn wait_for_owner(&self, start: usize) -> anyhow::Result<LogEvent> {
+        let owned = |event: &LogEvent| Self::is_report(AgentSide::Client, "owned", event);
+        let found = self.logs.wait(start, PATIENCE, owned);
         let found = found.with_context(|| {
-            format!("no edge recovered the session; the last lines:\n{}", self.journal.tail(30))
+            format!("no edge recovered the session; the last lines:\n{}", self.logs.tail(30))
         });
         found.map(|(_, event)| event)
     }
@@ -48,13 +48,13 @@ impl Lab {
     /// # Errors
     /// If it does not in time.
     pub fn wait_until_owned_by(&self, start: usize, index: usize) -> anyhow::Result<()> {
-        let owned = |event: &Event| {
-            Self::is_report(Side::Client, "owned", event)
-                && self.edge_at(Side::Client, event.text("edge")) == Some(index)
+        let owned = |event: &LogEvent| {
+            Self::is_report(AgentSide::Client, "owned", event)
+                && self.edge_at(AgentSide::Client, event.text("edge")) == Some(index)
         };
-        self.journal.wait(start, PATIENCE, owned).map(drop).with_context(|| {
+        self.logs.wait(start, PATIENCE, owned).map(drop).with_context(|| {
             let who = self.edges[index].who();
-            format!("{who} does not own the session; the last lines:\n{}", self.journal.tail(30))
+            format!("{who} does not own the session; the last lines:\n{}", self.logs.tail(30))
         })
     }
 
@@ -71,12 +71,13 @@ impl Lab {
     /// # Errors
     /// If they do not in time.
     pub fn respawn_with(&mut self, index: usize, extra: &str) -> anyhow::Result<()> {
-        let start = self.journal.end();
+        let start = self.logs.end();
         self.start_edge(index, extra)?;
-        for side in [Side::Client, Side::Server] {
+        for side in [AgentSide::Client, AgentSide::Server] {
             let address = self.address_for(side, index);
-            let up = |event: &Event| Self::is_report(side, "edge_up", event) && event.text("edge") == address;
-            let found = self.journal.wait(start, PATIENCE, up);
+            let up =
+                |event: &LogEvent| Self::is_report(side, "edge_up", event) && event.text("edge") == address;
+            let found = self.logs.wait(start, PATIENCE, up);
             found.with_context(|| {
                 format!("the {} does not find the new edge {}", side.agent(), self.edges[index].who())
             })?;
@@ -89,16 +90,16 @@ impl Lab {
     /// # Errors
     /// If it does not come in time.
     pub fn wait_until_usable(&self, index: usize) -> anyhow::Result<()> {
-        for side in [Side::Client, Side::Server] {
+        for side in [AgentSide::Client, AgentSide::Server] {
             let address = self.address_for(side, index);
-            let news = |event: &Event| {
+            let news = |event: &LogEvent| {
                 event.text("edge") == address
                     && (Self::is_report(side, "edge_up", event) || Self::is_report(side, "edge_down", event))
             };
-            let mut start = self.journal.end();
-            let mut up = self.journal.last(news).is_some_and(|event| event.name() == "edge_up");
+            let mut start = self.logs.end();
+            let mut up = self.logs.last(news).is_some_and(|event| event.name() == "edge_up");
             while !up {
-                let found = self.journal.wait(start, PATIENCE, news);
+                let found = self.logs.wait(start, PATIENCE, news);
                 let (next, event) =
                     found.with_context(|| format!("the {} does not come back", side.agent()))?;
                 (start, up) = (next, event.name() == "edge_up");
@@ -116,7 +117,7 @@ impl Lab {
     /// The process groups of all agents and edges that run.
     pub fn groups(&mut self) -> Vec<u32> {
         let agents: Vec<u32> = self.agents().map(|process| process.id()).collect();
-        let edges = self.edges.iter_mut().filter_map(Edge::process).map(|process| process.id());
+        let edges = self.edges.iter_mut().filter_map(TestEdge::process).map(|process| process.id());
         agents.into_iter().chain(edges).collect()
     }
 }

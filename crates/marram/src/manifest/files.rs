@@ -142,7 +142,7 @@ impl TreeFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Place;
+    use crate::harness::TempDir;
     use crate::manifest::Manifest;
     use std::os::unix::fs::symlink;
 
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn files_are_read_from_the_manifests_folder_and_from_nowhere_else_unless_it_says_so() {
-        let place = Place::new("tree-files").unwrap();
+        let place = TempDir::new("tree-files").unwrap();
         let outside = place.write("outside", "far").unwrap();
         place.write("app/words.txt", "near").unwrap();
         symlink("../outside", place.path().join("app/link")).unwrap();

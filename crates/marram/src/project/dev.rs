@@ -4,7 +4,7 @@ use super::watch::Sources;
 use crate::admin::{self, body::Upload};
 use crate::config::source::Source;
 use crate::config::units::Address;
-use crate::harness::{Event, Lab, Layout, Side};
+use crate::harness::{AgentSide, Layout, LogEvent, TestCluster};
 use crate::manifest::Manifest;
 use anyhow::{Context, anyhow, bail};
 use hyper::Method;
@@ -56,15 +56,15 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
         edge_tables: String::new(),
         agent_tables: String::new(),
     };
-    let mut lab = Lab::new(layout, |_| Ok(Vec::new()))?;
+    let mut lab = TestCluster::new(layout, |_| Ok(Vec::new()))?;
     lab.start_edges("").with_context(|| errors(&lab))?;
     let edges = lab.edge_addresses();
     deploy(&lab, &upload)?;
     if let (Some(name), Some(server)) = (&project.server, &options.server) {
-        lab.start_agent_with(Side::Server, &edges, &format!("[servers]\n{name:?} = {:?}\n", server.0))?;
+        lab.start_agent_with(AgentSide::Server, &edges, &format!("[servers]\n{name:?} = {:?}\n", server.0))?;
     }
     let listen = format!("[[listen]]\naddress = \"{}\"\napp = {:?}\n", options.listen, project.name);
-    lab.start_agent_with(Side::Client, &edges, &listen).with_context(|| errors(&lab))?;
+    lab.start_agent_with(AgentSide::Client, &edges, &listen).with_context(|| errors(&lab))?;
     // Before anything is said that somebody may wait for, to change something then.
     let mut built = project.look();
     say(&format!(
@@ -77,13 +77,13 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
     if options.once {
         return Ok(());
     }
-    let mut shown = lab.journal.end();
+    let mut shown = lab.logs.end();
     // Whether the last build was for what the one before it had written.
     let mut own = false;
     loop {
         let until = Instant::now() + LOOK;
         while let Some((next, event)) =
-            lab.journal.wait(shown, until.saturating_duration_since(Instant::now()), |_| true)
+            lab.logs.wait(shown, until.saturating_duration_since(Instant::now()), |_| true)
         {
             shown = next;
             show(&event);
@@ -113,7 +113,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
 }
 
 /// Reads the manifest anew, builds and deploys.
-fn again(project: &mut Project, options: &DevOptions, lab: &Lab) -> anyhow::Result<()> {
+fn again(project: &mut Project, options: &DevOptions, lab: &TestCluster) -> anyhow::Result<()> {
     let now = Project::open(options)?;
     if (&now.name, &now.server) != (&project.name, &project.server) {
         bail!("the app's name or its server is another now: start `marram dev` again");
@@ -197,10 +197,10 @@ const TARGET: &str = "wasm32-wasip1";
 /// Whether Rust's libraries for it are there; if nobody knows, they may be.
 fn has_target() -> bool {
     let asked = Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output();
-    let Ok(told) = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()) else {
+    let Ok(root) = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()) else {
         return true;
     };
-    told.is_empty() || Path::new(&told).is_dir()
+    root.is_empty() || Path::new(&root).is_dir()
 }
 
 /// How a project is built, by what lies in it; nothing if somebody else does it.
@@ -212,15 +212,15 @@ fn build_command(directory: &Path) -> Option<&'static str> {
     (has("Makefile") || has("makefile")).then_some("make")
 }
 
-fn deploy(lab: &Lab, upload: &Upload) -> anyhow::Result<()> {
+fn deploy(lab: &TestCluster, upload: &Upload) -> anyhow::Result<()> {
     let body = upload.encode().map_err(|why| anyhow!(why))?;
     lab.edges[0].client()?.call(Method::POST, "/v1/apps", body)?;
     Ok(())
 }
 
 /// What processes wrote that is no log.
-fn errors(lab: &Lab) -> String {
-    format!("its edge or agent on this machine does not run; the last lines:\n{}", lab.journal.tail(10))
+fn errors(lab: &TestCluster) -> String {
+    format!("its edge or agent on this machine does not run; the last lines:\n{}", lab.logs.tail(10))
 }
 
 fn say(what: &str) {
@@ -228,7 +228,7 @@ fn say(what: &str) {
 }
 
 /// A line that somebody logged, for people. What agents and edges say to each other at length is left out.
-fn show(event: &Event) {
+fn show(event: &LogEvent) {
     if event.name() == "process_ended" {
         return say(&format!("{} has ended", event.who));
     }

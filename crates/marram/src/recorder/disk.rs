@@ -417,9 +417,9 @@ mod tests {
     use marram_wire::frame::{CheckpointPart, Ping};
 
     /// A directory of its own, removed at the end.
-    struct Place(PathBuf);
+    struct TempDir(PathBuf);
 
-    impl Place {
+    impl TempDir {
         fn new(name: &str) -> Self {
             Self(std::env::temp_dir().join(format!("marram-kept-{}-{name}", std::process::id())))
         }
@@ -449,7 +449,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TempDir {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn what_is_stored_is_read_back_and_what_is_removed_is_gone() {
-        let place = Place::new("stored");
+        let place = TempDir::new("stored");
         let mut disk = place.start();
         let now = Instant::now();
         for number in 0..3 {
@@ -491,7 +491,7 @@ mod tests {
 
     #[test]
     fn files_and_their_directory_are_the_recorders_alone() {
-        let place = Place::new("modes");
+        let place = TempDir::new("modes");
         let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
         assert_eq!(place.load().1, 0);
         assert_eq!(mode(&place.0), 0o700, "made so");
@@ -513,7 +513,7 @@ mod tests {
 
     #[test]
     fn a_torn_end_is_cut_and_damage_put_aside() {
-        let place = Place::new("torn");
+        let place = TempDir::new("torn");
         let mut disk = place.start();
         let now = Instant::now();
         for number in 0..3 {
@@ -545,7 +545,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_fails_or_is_slow_stops_nobody() {
-        let place = Place::new("failing");
+        let place = TempDir::new("failing");
         let mut disk = place.start();
         let now = Instant::now();
         disk.store(now, session(0), FileOperation::Begin(vec![ping(1)]));

@@ -2,7 +2,7 @@
 
 use super::web;
 use crate::support::{self, is_here, skip::skip};
-use marram::harness::{Namespace, Side};
+use marram::harness::{AgentSide, Namespace};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{
     fs::File,
@@ -88,15 +88,15 @@ fn the_kernels_rules_of_the_document_lead_to_the_agent() {
 }
 
 fn redirects(nft: &str) {
-    let mut lab = support::lab("exec-nft", 1, 1);
-    lab.start_edges("").unwrap();
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("peer", web())]).unwrap();
+    let mut cluster = support::cluster("exec-nft", 1, 1);
+    cluster.start_edges("").unwrap();
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("peer", web())]).unwrap();
     let listen = "[[listen]]\naddress = \"[::]:7000\"\napp = \"forward\"\n";
-    lab.start_agent_with(Side::Client, &edges, listen).unwrap();
+    cluster.start_agent_with(AgentSide::Client, &edges, listen).unwrap();
     let (v4, v6) = ("http://10.0.0.7:5432/70000", "http://[2001:db8::7]:5432/70000");
     assert_eq!(fetch(v4, NOBODY), None, "without the rules this leads nowhere");
-    let file = lab.place.write("rules.nft", rules()).unwrap();
+    let file = cluster.directory.write("rules.nft", rules()).unwrap();
     run(nft, &["-f", file.to_str().unwrap()]);
     for (url, address) in [(v4, "10.0.0.7"), (v6, "2001:db8::7")] {
         let told = fetch(url, NOBODY).expect("it is redirected");

@@ -2,7 +2,7 @@
 //! and the terminal is left as it was.
 
 use crate::support;
-use marram::harness::Side;
+use marram::harness::AgentSide;
 use std::{
     io::{Read, Write},
     process::{ChildStdout, Command, Stdio},
@@ -60,12 +60,12 @@ impl Screen {
 #[test]
 fn snake_is_played_in_a_terminal_while_its_edge_dies() {
     let Some(python) = support::python_with("termios") else { return };
-    let mut lab = super::lab("terminal", "snake");
-    lab.start_edges("").unwrap();
-    let address = lab.start_client_agent(&lab.edge_addresses(), &["snake"]).unwrap()[0].address;
+    let mut cluster = super::cluster("terminal", "snake");
+    cluster.start_edges("").unwrap();
+    let address = cluster.start_client_agent(&cluster.edge_addresses(), &["snake"]).unwrap()[0].address;
     // Both ways to leave.
     for key in [b"q", b"\x03"] {
-        let start = lab.journal.end();
+        let start = cluster.logs.end();
         let mut driver = Command::new(python)
             .args(["-c", DRIVER, TERMINAL, &address.ip().to_string(), &address.port().to_string()])
             .stdin(Stdio::piped())
@@ -78,13 +78,14 @@ fn snake_is_played_in_a_terminal_while_its_edge_dies() {
         // Up, and on to the wall.
         keys.write_all(b"\x1b[A").unwrap();
         screen.until(OVER, 1);
-        let owned = lab.wait_for_owner(start).unwrap();
-        let (owner, start) = (lab.edge_at(Side::Client, owned.text("edge")).unwrap(), lab.journal.end());
-        lab.edges[owner].kill();
+        let owned = cluster.wait_for_owner(start).unwrap();
+        let (owner, start) =
+            (cluster.edge_at(AgentSide::Client, owned.text("edge")).unwrap(), cluster.logs.end());
+        cluster.edges[owner].kill();
         keys.write_all(b" ").unwrap();
         screen.until(ON, 2);
-        lab.wait_for_owner(start).unwrap();
-        lab.start_edge(owner, "").unwrap();
+        cluster.wait_for_owner(start).unwrap();
+        cluster.start_edge(owner, "").unwrap();
         keys.write_all(key).unwrap();
         screen.until(b"left ", 1);
         assert!(driver.wait().unwrap().success());

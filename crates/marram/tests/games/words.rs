@@ -2,7 +2,7 @@
 
 use super::Player;
 use crate::support::{self, skip::skip};
-use marram::harness::Lab;
+use marram::harness::TestCluster;
 use marram_scrabble::{
     board::{Board, Play, Square},
     player,
@@ -33,7 +33,7 @@ fn scrabble_is_played_with_the_words_of_its_own_manifest() {
     }
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cells/scrabble/marram.toml");
     let layout = support::layout("scrabble-words", |layout| layout.edges = 2);
-    let mut player = Player::at(Lab::new(layout, |_| Ok(vec![manifest])).unwrap(), "scrabble");
+    let mut player = Player::at(TestCluster::new(layout, |_| Ok(vec![manifest])).unwrap(), "scrabble");
     let words = Words::new(&std::fs::read_to_string(LIST).unwrap());
     let mut board = Board::default();
     let is_last = |line: &str| line.starts_with("score ") || line.starts_with("error ");
@@ -54,7 +54,7 @@ fn scrabble_is_played_with_the_words_of_its_own_manifest() {
         let killed = (turn == 1).then(|| player.kill());
         player.ask(&format!("play {word} {column}{row} {way}"), is_last);
         if let Some(start) = killed {
-            player.lab.wait_for_owner(start).unwrap();
+            player.cluster.wait_for_owner(start).unwrap();
         }
         let told = &player.told[heard..];
         assert!(told[0].starts_with("you play ") && told.last().unwrap().starts_with("score "), "{told:?}");

@@ -1,7 +1,7 @@
 //! Ends in programs that speak in messages and in datagrams.
 
-use super::{PATIENCE, accepted, between_ends, lab, patient, settings, support};
-use marram::harness::{Lab, free_address};
+use super::{PATIENCE, accepted, between_ends, cluster, patient, settings, support};
+use marram::harness::{TestCluster, free_address};
 use marram_host::{Client, Connection, ConnectionKind, Server};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
@@ -56,8 +56,8 @@ fn dropped(client: &Client, count: u64) {
 }
 
 fn killed_edges_lose_and_repeat_nothing(purpose: &'static str, kind: ConnectionKind) {
-    let mut lab = lab(purpose, 2);
-    between_ends(settings(&lab), kind, serve, |client, mut moves| {
+    let mut cluster = cluster(purpose, 2);
+    between_ends(settings(&cluster), kind, serve, |client, mut moves| {
         let connection = patient(client.connect_as("forward", kind).unwrap());
         // Few are ahead of their answers, so that none is without a place.
         let talk = |numbers: std::ops::Range<u32>| {
@@ -71,16 +71,16 @@ fn killed_edges_lose_and_repeat_nothing(purpose: &'static str, kind: ConnectionK
             }
         };
         talk(0..500);
-        let mut owner = moves.begun(&lab);
+        let mut owner = moves.begun(&cluster);
         for round in 1..4 {
             thread::scope(|scope| {
                 // In the midst of it: the answers of some that were sent before come after.
                 let talking = scope.spawn(|| talk(round * 5_000..round * 5_000 + 4_000));
-                lab.edges[owner].kill();
+                cluster.edges[owner].kill();
                 talking.join().unwrap();
             });
-            let dead = std::mem::replace(&mut owner, moves.moved(&lab));
-            lab.start_edge(dead, "").unwrap();
+            let dead = std::mem::replace(&mut owner, moves.moved(&cluster));
+            cluster.start_edge(dead, "").unwrap();
         }
         connection.send(b"last words").unwrap();
         connection.shutdown_write().unwrap();
@@ -102,9 +102,9 @@ fn a_killed_edge_loses_and_repeats_no_datagram() {
 
 #[test]
 fn messages_of_every_size_are_kept_apart_and_delivered_before_a_client_is_closed() {
-    let lab = lab("host-sizes", 1);
-    let server = Server::start_as(settings(&lab), &[("peer", ConnectionKind::Messages)]).unwrap();
-    let client = Client::start(settings(&lab)).unwrap();
+    let cluster = cluster("host-sizes", 1);
+    let server = Server::start_as(settings(&cluster), &[("peer", ConnectionKind::Messages)]).unwrap();
+    let client = Client::start(settings(&cluster)).unwrap();
     let (near, far) = ends(&client, &server, ConnectionKind::Messages);
     assert_eq!((near.kind(), near.server()), (ConnectionKind::Messages, None));
     assert_eq!((far.kind(), far.server()), (ConnectionKind::Messages, Some("peer")));
@@ -147,9 +147,9 @@ fn messages_of_every_size_are_kept_apart_and_delivered_before_a_client_is_closed
 
 #[test]
 fn who_leaves_in_the_middle_of_a_message_has_broken() {
-    let lab = lab("host-middle", 1);
-    let server = Server::start_as(settings(&lab), &[("peer", ConnectionKind::Messages)]).unwrap();
-    let client = Client::start(settings(&lab)).unwrap();
+    let cluster = cluster("host-middle", 1);
+    let server = Server::start_as(settings(&cluster), &[("peer", ConnectionKind::Messages)]).unwrap();
+    let client = Client::start(settings(&cluster)).unwrap();
     let (near, far) = ends(&client, &server, ConnectionKind::Messages);
     near.send(b"whole").unwrap();
     // What the socket had not taken of a message when its program went.
@@ -167,7 +167,7 @@ fn who_leaves_in_the_middle_of_a_message_has_broken() {
 
 #[test]
 fn a_server_of_streams_and_datagrams_is_told_which() {
-    let mut lab = Lab::new(support::layout("host-kinds", |_| {}), |place| {
+    let mut cluster = TestCluster::new(support::layout("host-kinds", |_| {}), |place| {
         let manifests = [("forward", "peer"), ("other", "lines"), ("third", "whole")];
         let manifest = |(app, server): (&str, &str)| {
             support::cells().manifest(place, app, "forward", &format!("server = \"{server}\"\n"))
@@ -175,14 +175,14 @@ fn a_server_of_streams_and_datagrams_is_told_which() {
         manifests.into_iter().map(manifest).collect()
     })
     .unwrap();
-    lab.start_edges("").unwrap();
+    cluster.start_edges("").unwrap();
     let kinds = [
         ("peer", ConnectionKind::Datagrams),
         ("lines", ConnectionKind::Stream),
         ("whole", ConnectionKind::Messages),
     ];
-    let server = Server::start_as(settings(&lab), &kinds).unwrap();
-    let client = Client::start(settings(&lab)).unwrap();
+    let server = Server::start_as(settings(&cluster), &kinds).unwrap();
+    let client = Client::start(settings(&cluster)).unwrap();
     let mut told = BTreeSet::new();
     for (app, name, kind) in [
         ("forward", "peer", ConnectionKind::Datagrams),
@@ -217,17 +217,17 @@ fn a_server_of_streams_and_datagrams_is_told_which() {
         (&[("", ConnectionKind::Datagrams)], "has a name"),
         (&[("a", ConnectionKind::Stream), ("a", ConnectionKind::Datagrams)], "`a` is named twice"),
     ] {
-        let error = Server::start_as(settings(&lab), servers).unwrap_err();
+        let error = Server::start_as(settings(&cluster), servers).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
     }
 }
 
 #[test]
 fn datagrams_without_a_place_are_dropped_before_they_have_a_number() {
-    let lab = lab("host-drops", 1);
+    let cluster = cluster("host-drops", 1);
     // Each costs 1,000 bytes of what is kept for a session that has not begun.
     const PLACES: u32 = (256 << 10) / 1_000;
-    let client = Client::start(settings(&lab)).unwrap();
+    let client = Client::start(settings(&cluster)).unwrap();
     let connection = patient(client.connect_as("forward", ConnectionKind::Datagrams).unwrap());
     let numbered = |number: u32| [&number.to_le_bytes()[..], &[0; 932]].concat();
     for number in 0..1_000 {
@@ -237,7 +237,7 @@ fn datagrams_without_a_place_are_dropped_before_they_have_a_number() {
     let too_long = connection.send(&[0; 65_508]).unwrap_err();
     assert_eq!(too_long.kind(), ErrorKind::InvalidInput, "{too_long}");
     // Without its server it cannot begin.
-    let server = Server::start_as(settings(&lab), &[("peer", ConnectionKind::Datagrams)]).unwrap();
+    let server = Server::start_as(settings(&cluster), &[("peer", ConnectionKind::Datagrams)]).unwrap();
     let far = accepted(&server);
     for number in 0..PLACES {
         assert_eq!(far.recv().unwrap().unwrap(), numbered(number));
@@ -256,9 +256,9 @@ fn datagrams_without_a_place_are_dropped_before_they_have_a_number() {
 
 #[test]
 fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
-    let lab = lab("host-messages-fail", 1);
-    let server = Server::start_as(settings(&lab), &[("peer", ConnectionKind::Datagrams)]).unwrap();
-    let mut impatient = settings(&lab);
+    let cluster = cluster("host-messages-fail", 1);
+    let server = Server::start_as(settings(&cluster), &[("peer", ConnectionKind::Datagrams)]).unwrap();
+    let mut impatient = settings(&cluster);
     impatient.timeouts.drain = Duration::from_millis(300);
     let client = Client::start(impatient).unwrap();
     for kind in [ConnectionKind::Messages, ConnectionKind::Datagrams] {
@@ -292,7 +292,7 @@ fn failures_of_messages_are_told_apart_from_ends_with_reasons() {
         assert!(error.to_string().contains("hold at most 65507"), "{error}");
     }
     // Without an edge.
-    let mut elsewhere = settings(&lab);
+    let mut elsewhere = settings(&cluster);
     elsewhere.edges = vec![free_address().unwrap().to_string()];
     elsewhere.timeouts.edge_wait = Duration::from_millis(300);
     let lost = Client::start(elsewhere).unwrap().connect_as("forward", ConnectionKind::Datagrams).unwrap();

@@ -1,7 +1,7 @@
 //! A real browser without a window, driven by WebDriver: pages are opened, asked by scripts, pressed keys at, and looked at.
 //! And a server of the files of a directory, for pages.
 
-use marram::harness::Place;
+use marram::harness::TempDir;
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -22,7 +22,7 @@ pub(crate) struct Browser {
     driver: Child,
     address: SocketAddr,
     session: String,
-    _place: Place,
+    _place: TempDir,
 }
 
 impl Browser {
@@ -31,7 +31,7 @@ impl Browser {
         let mut command = Command::new("chromedriver");
         // A group of its own: the browser's processes end with it.
         // All that it leaves behind, and is no more when this is gone.
-        let place = Place::new("browser").unwrap();
+        let place = TempDir::new("browser").unwrap();
         command
             .env("TMPDIR", place.path())
             .arg("--port=0")

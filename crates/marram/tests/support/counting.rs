@@ -1,6 +1,6 @@
 //! A client of the cell `counter`, which knows what the cell must answer next.
 
-use marram::harness::Lab;
+use marram::harness::TestCluster;
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpStream,
@@ -14,9 +14,9 @@ pub(crate) struct Client(BufReader<TcpStream>, u32);
 
 impl Client {
     /// Starts the client's agent, which knows all edges, for the app `count`, and counts for the first time.
-    pub(crate) fn start(lab: &mut Lab) -> Self {
-        let edges = lab.edge_addresses();
-        let address = lab.start_client_agent(&edges, &["count"]).unwrap()[0].address;
+    pub(crate) fn start(cluster: &mut TestCluster) -> Self {
+        let edges = cluster.edge_addresses();
+        let address = cluster.start_client_agent(&edges, &["count"]).unwrap()[0].address;
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut client = Self(BufReader::new(stream), 0);

@@ -1,6 +1,6 @@
 //! Real etcd, in a directory of its own and on loopback.
 
-use marram::harness::{Journal, Place, Process, free_address};
+use marram::harness::{LogCollector, TempDir, TestProcess, free_address};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,24 +12,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Some members of one cluster.
 pub(crate) struct Etcd {
     members: Vec<Member>,
-    place: Place,
-    journal: Journal,
+    directory: TempDir,
+    logs: LogCollector,
 }
 
 struct Member {
     client: SocketAddr,
     peer: SocketAddr,
-    process: Option<Process>,
+    process: Option<TestProcess>,
 }
 
 impl Etcd {
     /// Starts a cluster and waits until it has a leader.
-    pub(crate) fn start(journal: &Journal, members: usize) -> Self {
+    pub(crate) fn start(logs: &LogCollector, members: usize) -> Self {
         let address = || free_address().unwrap();
         let member = |_| Member { client: address(), peer: address(), process: None };
         let members = (0..members).map(member).collect();
-        let mut etcd = Self { members, place: Place::new("etcd").unwrap(), journal: journal.clone() };
-        let start = journal.end();
+        let mut etcd = Self { members, directory: TempDir::new("etcd").unwrap(), logs: logs.clone() };
+        let start = logs.end();
         (0..etcd.members.len()).for_each(|index| etcd.spawn(index));
         for index in 0..etcd.members.len() {
             etcd.wait_ready(index, start);
@@ -59,7 +59,7 @@ impl Etcd {
 
     /// Starts a member again, with what it had on disk.
     pub(crate) fn restart(&mut self, index: usize) {
-        let start = self.journal.end();
+        let start = self.logs.end();
         self.spawn(index);
         self.wait_ready(index, start);
     }
@@ -80,7 +80,7 @@ impl Etcd {
             .arg("--name")
             .arg(format!("m{index}"))
             .arg("--data-dir")
-            .arg(self.place.path().join(format!("m{index}")))
+            .arg(self.directory.path().join(format!("m{index}")))
             .arg("--listen-client-urls")
             .arg(format!("http://{client}"))
             .arg("--advertise-client-urls")
@@ -92,16 +92,16 @@ impl Etcd {
             .arg("--initial-cluster")
             .arg(cluster.join(","))
             .args(["--logger", "zap", "--log-outputs", "stdout"]);
-        let errors = self.place.path().join(format!("m{index}.stderr"));
-        let process = Process::start(&format!("etcd {index}"), &mut command, &self.journal, &errors);
+        let errors = self.directory.path().join(format!("m{index}.stderr"));
+        let process = TestProcess::start(&format!("etcd {index}"), &mut command, &self.logs, &errors);
         self.members[index].process = Some(process.unwrap());
     }
 
     fn wait_ready(&self, index: usize, start: usize) {
         let who = format!("etcd {index}");
-        let ready = self.journal.wait(start, PATIENCE, |event| {
+        let ready = self.logs.wait(start, PATIENCE, |event| {
             *event.who == *who && event.text("msg").contains("serving client traffic")
         });
-        assert!(ready.is_some(), "{}", self.journal.tail(20));
+        assert!(ready.is_some(), "{}", self.logs.tail(20));
     }
 }

@@ -1,12 +1,12 @@
 //! The files that newcomers' mistakes are about: configurations, manifests, modules and programs with one thing wrong with each.
 
 use super::{cells, modules};
-use marram::harness::Place;
+use marram::harness::TempDir;
 use std::os::unix::fs::PermissionsExt;
 
 /// A directory with all of them; `used` is an address that is in use.
-pub(crate) fn place(used: &str) -> Place {
-    let place = Place::new("mistakes").unwrap();
+pub(crate) fn place(used: &str) -> TempDir {
+    let place = TempDir::new("mistakes").unwrap();
     let secret = "0123456789abcdef0123456789abcdef\n";
     place.write_private("secret", secret).unwrap();
     place.write_private("short", "abc\n").unwrap();

@@ -14,7 +14,7 @@ pub(crate) mod site;
 pub(crate) mod skip;
 pub(crate) mod traffic;
 
-use marram::harness::{Cells, Lab, Layout};
+use marram::harness::{CellFiles, Layout, TestCluster};
 use skip::skip;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -59,28 +59,28 @@ pub(crate) fn is_here(program: &str) -> bool {
 }
 
 /// The built cells.
-pub(crate) fn cells() -> Cells {
+pub(crate) fn cells() -> CellFiles {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cells");
-    Cells::find(Some(&root)).expect("`cargo xtask cells` builds them")
+    CellFiles::find(Some(&root)).expect("`cargo xtask cells` builds them")
 }
 
 /// Edges on loopback, wires encrypted, and `forward` between client and server.
-pub(crate) fn lab(purpose: &'static str, edges: usize, shards: u8) -> Lab {
-    lab_with(purpose, |layout| (layout.edges, layout.shards) = (edges, shards))
+pub(crate) fn cluster(purpose: &'static str, edges: usize, shards: u8) -> TestCluster {
+    cluster_with(purpose, |layout| (layout.edges, layout.shards) = (edges, shards))
 }
 
 /// As [`lab`], with one edge of one shard, changed by `change`.
-pub(crate) fn lab_with(purpose: &'static str, change: impl FnOnce(&mut Layout)) -> Lab {
+pub(crate) fn cluster_with(purpose: &'static str, change: impl FnOnce(&mut Layout)) -> TestCluster {
     let manifest = "server = \"peer\"\nprotect = \"endpoints\"\n";
-    Lab::new(layout(purpose, change), |place| {
+    TestCluster::new(layout(purpose, change), |place| {
         Ok(vec![cells().manifest(place, "forward", "forward", manifest)?])
     })
     .unwrap()
 }
 
 /// Before its edges start: they are of one domain with another run's, and so may read its apps.
-pub(crate) fn same_domain(lab: &Lab, other: &Lab) {
-    std::fs::copy(other.place.path().join("secret"), lab.place.path().join("secret")).unwrap();
+pub(crate) fn same_domain(cluster: &TestCluster, other: &TestCluster) {
+    std::fs::copy(other.directory.path().join("secret"), cluster.directory.path().join("secret")).unwrap();
 }
 
 /// One edge of one shard and patient agents, changed by `change`.

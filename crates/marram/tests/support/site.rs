@@ -1,7 +1,7 @@
 //! A web site of several files, served by nginx as it is, by nginx with its own gzip, and in part by a server that says one page
 //! piece by piece, each when it is told to.
 
-use marram::harness::{Journal, Place, Process, free_address};
+use marram::harness::{LogCollector, TempDir, TestProcess, free_address};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,25 +26,25 @@ pub(crate) fn nginx() -> Option<&'static str> {
 
 /// nginx, in front of the files and the live page.
 pub(crate) struct Site {
-    pub(crate) place: Place,
+    pub(crate) directory: TempDir,
     /// Compresses nothing.
     pub(crate) plain: SocketAddr,
     /// Compresses what it can for whoever takes it.
     pub(crate) packed: SocketAddr,
     pub(crate) live: Live,
-    _process: Process,
+    _process: TestProcess,
 }
 
 impl Site {
     /// Serves these files.
     pub(crate) fn start(program: &str, purpose: &str, files: &[(&str, Vec<u8>)], live: Vec<String>) -> Self {
-        let place = Place::new(purpose).unwrap();
+        let directory = TempDir::new(purpose).unwrap();
         for (name, contents) in files {
-            place.write(&format!("www/{name}"), contents).unwrap();
+            directory.write(&format!("www/{name}"), contents).unwrap();
         }
         let live = Live::start(live);
         let (plain, packed) = (free_address().unwrap(), free_address().unwrap());
-        let root = place.path().display();
+        let root = directory.path().display();
         let mut config = format!(
             "daemon off; master_process off; pid {root}/nginx.pid; error_log {root}/nginx.error;\nevents {{ }}\nhttp {{\n\
              include /etc/nginx/mime.types;\nlog_format all '$request|$status|$http_accept_encoding|\
@@ -62,20 +62,20 @@ impl Site {
             )
             .unwrap();
         }
-        let config = place.write("nginx.conf", config + "}\n").unwrap();
+        let config = directory.write("nginx.conf", config + "}\n").unwrap();
         let mut command = Command::new(program);
-        command.arg("-e").arg(place.path().join("nginx.error")).arg("-c").arg(config);
-        let errors = place.path().join("nginx.stderr");
-        let process = Process::start("nginx", &mut command, &Journal::default(), &errors).unwrap();
+        command.arg("-e").arg(directory.path().join("nginx.error")).arg("-c").arg(config);
+        let errors = directory.path().join("nginx.stderr");
+        let process = TestProcess::start("nginx", &mut command, &LogCollector::default(), &errors).unwrap();
         for address in [plain, packed] {
             wait_for(address, &errors);
         }
-        Self { place, plain, packed, live, _process: process }
+        Self { directory, plain, packed, live, _process: process }
     }
 
     /// What nginx has logged of requests for this path: status, what was accepted, how it was sent, bytes, connection.
     pub(crate) fn log(&self, path: &str) -> Vec<Vec<String>> {
-        let log = std::fs::read_to_string(self.place.path().join("nginx.log")).unwrap_or_default();
+        let log = std::fs::read_to_string(self.directory.path().join("nginx.log")).unwrap_or_default();
         let of_path = |line: &&str| line.split([' ', '?']).nth(1) == Some(path);
         log.lines().filter(of_path).map(|line| line.split('|').skip(1).map(str::to_owned).collect()).collect()
     }

@@ -46,7 +46,7 @@ pub(crate) fn policy() -> OwnerPolicy {
 }
 
 /// What a handler costs that makes a checkpoint due by [`policy`].
-pub(crate) const DEAR: u64 = 1_001;
+pub(crate) const EXPENSIVE_NS: u64 = 1_001;
 
 /// What the ends are told of what they keep when it does not fit together; then the cell is gone.
 pub(crate) const TAMPERED: [&str; 4] =

@@ -1,6 +1,6 @@
 //! How a checkpoint travels, and what is forgotten once it is held.
 
-use crate::bench::{Bench, CLIENT, DEAR, SERVER, policy, zeros};
+use crate::bench::{Bench, CLIENT, EXPENSIVE_NS, SERVER, policy, zeros};
 use bytes::Bytes;
 use marram_session::owner::{Holder, OwnerPolicy};
 use marram_wire::limits::{CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, PART_SIZE};
@@ -12,7 +12,7 @@ fn kept_by(holder: Holder) -> OwnerPolicy {
 /// A session whose first message was dear, and what the owner wanted for it.
 fn due(policy: OwnerPolicy) -> Bench {
     let mut bench = Bench::begun(policy);
-    bench.consume(CLIENT, "a", DEAR);
+    bench.consume(CLIENT, "a", EXPENSIVE_NS);
     assert_eq!(bench.look(), ["run a of client", "copy full", "seal 1 at 43"]);
     bench
 }
@@ -131,11 +131,11 @@ fn parts_travel_within_the_window() {
 #[test]
 fn one_checkpoint_at_a_time() {
     let mut bench = due(policy());
-    bench.consume(CLIENT, "b", DEAR);
+    bench.consume(CLIENT, "b", EXPENSIVE_NS);
     assert_eq!(bench.look(), ["run b of client"], "while it is encoded");
     bench.checkpointed("sealed");
     bench.look();
-    bench.consume(CLIENT, "c", DEAR);
+    bench.consume(CLIENT, "c", EXPENSIVE_NS);
     assert_eq!(bench.look(), ["run c of client"], "while it travels");
     bench.say(CLIENT, "d");
     bench.look();
@@ -148,7 +148,7 @@ fn one_checkpoint_at_a_time() {
 #[test]
 fn the_next_one_follows_when_the_first_is_stored() {
     let mut bench = due(policy());
-    bench.consume(CLIENT, "b", DEAR);
+    bench.consume(CLIENT, "b", EXPENSIVE_NS);
     bench.checkpointed("sealed");
     bench.look();
     bench.stored(CLIENT, 6, Some(1));
@@ -165,12 +165,12 @@ fn a_checkpoint_that_fails_is_followed_by_a_full_one() {
     for (result, complaint) in fails {
         let mut bench = Bench::begun(policy());
         bench.cover(b"sealed");
-        bench.consume(CLIENT, "b", DEAR);
+        bench.consume(CLIENT, "b", EXPENSIVE_NS);
         bench.look();
         let (cell, mut said) = (bench.owner.cell().expect("a cell"), None);
         bench.step(|owner, _, out| said = owner.checkpointed(cell, 2, result(), out));
         assert_eq!((said.as_deref(), bench.look().len()), (Some(complaint), 0));
-        bench.consume(CLIENT, "c", DEAR);
+        bench.consume(CLIENT, "c", EXPENSIVE_NS);
         assert_eq!(bench.look()[1..], ["copy full", "seal 3 at 45"]);
     }
 }

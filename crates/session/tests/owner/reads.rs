@@ -1,6 +1,6 @@
 //! What handlers read from the edge's cache: it is logged with the input, once, and found there again by a replay.
 
-use crate::bench::{Bench, CLIENT, DEAR, SERVER, message, policy};
+use crate::bench::{Bench, CLIENT, EXPENSIVE_NS, SERVER, message, policy};
 use bytes::Bytes;
 use marram_session::cell::{CellStop, Ran, RunOutcome};
 use marram_session::owner::OwnerPhase;
@@ -104,7 +104,7 @@ fn bytes_enter_the_log_once_between_two_checkpoints() {
     let object = [read(1, 5_000)];
     assert!(consume(&mut bench, &object) > 5_000);
     assert_eq!(consume(&mut bench, &object), 3);
-    bench.consume(CLIENT, "dear", DEAR);
+    bench.consume(CLIENT, "dear", EXPENSIVE_NS);
     let at = bench.taken.as_ref().expect("a checkpoint is due").log_offset;
     // A replay that begins there must find it again.
     assert!(consume(&mut bench, &object) > 5_000);

@@ -1,6 +1,6 @@
 //! When a checkpoint is taken, of what kind, and what is in it.
 
-use crate::bench::{Bench, CLIENT, DEAR, SERVER, message, policy, set, zeros};
+use crate::bench::{Bench, CLIENT, EXPENSIVE_NS, SERVER, message, policy, set, zeros};
 use marram_session::cell::CheckpointBase;
 use marram_wire::limits::{CHECKPOINT_AFTER_BYTES, COVER_LOG, DELTAS_MAX, MESSAGE_SIZE_MAX, charge};
 
@@ -55,7 +55,7 @@ fn the_header_says_where_the_session_stands() {
     bench.credit(CLIENT, 1, 0);
     bench.close(SERVER);
     bench.ran_with(|ran| {
-        (ran.cost_ns, ran.clock_read) = (DEAR, true);
+        (ran.cost_ns, ran.clock_read) = (EXPENSIVE_NS, true);
         ran.timers = vec![set(6, 50)];
     });
     bench.credit(CLIENT, 1, 0);
@@ -82,7 +82,7 @@ fn outputs_that_no_end_has_acknowledged_are_in_the_checkpoint() {
     bench.begin();
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| {
-        ran.cost_ns = DEAR;
+        ran.cost_ns = EXPENSIVE_NS;
         ran.outputs = vec![message(CLIENT, "A"), message(CLIENT, "B"), message(SERVER, "C")];
     });
     assert!(bench.taken.is_none(), "the server may be about to acknowledge");
@@ -101,10 +101,10 @@ fn a_copy_does_not_wait_for_ever() {
     let mut bench = Bench::begun(policy());
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| {
-        ran.cost_ns = DEAR;
+        ran.cost_ns = EXPENSIVE_NS;
         ran.outputs = vec![message(SERVER, "A")];
     });
-    bench.consume(CLIENT, "b", DEAR - 1);
+    bench.consume(CLIENT, "b", EXPENSIVE_NS - 1);
     assert!(bench.taken.is_none());
     bench.consume(CLIENT, "c", 1);
     let header = bench.taken.take().expect("as much was done since as calls for a checkpoint");
@@ -118,7 +118,7 @@ fn a_copy_waits_for_log_and_messages_within_bounds() {
         bench.consume(CLIENT, zeros(MESSAGE_SIZE_MAX as u64), 0);
         bench.say(CLIENT, "a");
         bench.ran_with(|ran| {
-            ran.cost_ns = DEAR;
+            ran.cost_ns = EXPENSIVE_NS;
             ran.outputs = vec![message(SERVER, "A")];
         });
         assert!(bench.copied.is_some() && bench.taken.is_none());
@@ -142,11 +142,11 @@ fn a_copy_waits_for_log_and_messages_within_bounds() {
 fn none_is_taken_for_a_holder_that_is_away() {
     let mut bench = Bench::begun(policy());
     bench.unlinked(CLIENT);
-    bench.consume(SERVER, "a", DEAR);
+    bench.consume(SERVER, "a", EXPENSIVE_NS);
     assert_eq!(bench.look(), ["run a of server"]);
     let mut bench = Bench::begun(policy());
     bench.unlinked(SERVER);
-    bench.consume(CLIENT, "a", DEAR);
+    bench.consume(CLIENT, "a", EXPENSIVE_NS);
     assert_eq!(bench.look(), ["run a of client", "copy full", "seal 1 at 43"]);
 }
 
@@ -174,7 +174,7 @@ fn deltas_follow_a_full_one_up_to_their_number() {
 fn deltas_name_what_they_build_on() {
     let mut bench = Bench::begun(policy());
     bench.cover(b"sealed");
-    bench.consume(CLIENT, "b", DEAR);
+    bench.consume(CLIENT, "b", EXPENSIVE_NS);
     let taken = bench.taken.as_ref().expect("a checkpoint is due");
     assert_eq!(bench.copied, Some(CheckpointBase::Previous));
     assert_eq!((taken.base_generation, taken.base_number), (bench.generation, 1));
@@ -194,7 +194,7 @@ fn deltas_that_outgrow_the_full_one_end_with_a_full_one() {
         bench.cover(full);
         deltas.into_iter().for_each(|delta| {
             bench.look();
-            bench.consume(CLIENT, "b", DEAR);
+            bench.consume(CLIENT, "b", EXPENSIVE_NS);
             let number = bench.taken.as_ref().expect("a checkpoint is due").number;
             bench.checkpointed(delta);
             for _ in 0..delta.len().div_ceil(1 << 18) - 1 {
@@ -204,7 +204,7 @@ fn deltas_that_outgrow_the_full_one_end_with_a_full_one() {
             bench.stored(CLIENT, rest as u64, Some(number));
         });
         bench.look();
-        bench.consume(CLIENT, "c", DEAR);
+        bench.consume(CLIENT, "c", EXPENSIVE_NS);
         let lines = bench.look();
         assert_eq!(lines[1], next);
     }

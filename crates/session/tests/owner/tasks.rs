@@ -1,6 +1,6 @@
 //! Tasks: whose turn it is among messages, timers and tasks, what is logged, and what a checkpoint brings back.
 
-use crate::bench::{Bench, CLIENT, DEAR, SERVER, policy, set};
+use crate::bench::{Bench, CLIENT, EXPENSIVE_NS, SERVER, policy, set};
 use marram_session::cell::TaskChange;
 use marram_session::owner::{OwnerPhase, OwnerPolicy};
 
@@ -89,7 +89,7 @@ fn tasks_and_locks_come_back_with_a_checkpoint() {
     bench.say(CLIENT, "a");
     bench.ran_with(|ran| {
         ran.tasks = vec![lock(1, 8), spawn(7), lock(1, 9), spawn(6)];
-        ran.cost_ns = DEAR;
+        ran.cost_ns = EXPENSIVE_NS;
     });
     // Copied before the first of them ran.
     let header = bench.taken.clone().expect("a checkpoint is due");

@@ -48,7 +48,7 @@ impl Past {
             poisoned: false,
             clients: self.clients.clone(),
             timers: self.timers.clone(),
-            shelf: self.shelf.clone(),
+            cache: self.cache.clone(),
             #[cfg(feature = "wasm")]
             twins: None,
             violations: Vec::new(),

@@ -1,9 +1,9 @@
-//! What a simulated cell consists of: the oracle's chain alone, or between weirs, wired one behind the other. An independent
+//! What a simulated cell consists of: the oracle's chain alone, or between delay stages, wired one behind the other. An independent
 //! telling of how stages run: the sandbox's is compared with it where twins are asked for.
 
-use super::shelf::Reader;
+use super::cache::Reader;
 use bytes::Bytes;
-use marram_chain_algo::{Chain, Event, Host, Peer, weir::Weir};
+use marram_chain_algo::{Chain, Event, Host, Peer, delay_stage::DelayStage};
 use marram_session::cell::{CellInput, CellOutput, Ran, Run, Seed, TaskChange, TimerChange};
 use marram_wire::id::Port;
 use std::collections::VecDeque;
@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 pub(crate) enum Shape {
     /// The chain alone.
     Alone,
-    /// A weir before the chain and, in sessions with a server, one behind it.
-    Weirs {
+    /// A delay stage before the chain and, in sessions with a server, one behind it.
+    Delayed {
         /// Whether there is a server.
         server: bool,
     },
@@ -24,7 +24,7 @@ pub(crate) enum Shape {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Machine {
     Chain(Chain),
-    Weir(Weir),
+    DelayStage(DelayStage),
 }
 
 /// One machine with its generator.
@@ -52,11 +52,12 @@ enum Fed {
 
 impl Stages {
     pub(super) fn new(shape: Shape, seed: Seed) -> Self {
-        let (chain, weir) = (Machine::Chain(Chain::default()), Machine::Weir(Weir::default()));
+        let (chain, delay_stage) =
+            (Machine::Chain(Chain::default()), Machine::DelayStage(DelayStage::default()));
         let machines = match shape {
             Shape::Alone => vec![chain],
-            Shape::Weirs { server: false } => vec![weir, chain],
-            Shape::Weirs { server: true } => vec![weir.clone(), chain, weir],
+            Shape::Delayed { server: false } => vec![delay_stage, chain],
+            Shape::Delayed { server: true } => vec![delay_stage.clone(), chain, delay_stage],
         };
         let stage = |(at, machine)| Stage { machine, seed: of_stage(seed, at), drawn: 0 };
         Self((0..).zip(machines).map(stage).collect())
@@ -72,7 +73,7 @@ impl Stages {
             };
             let task = if let Fed::Task(token) = fed { Some(token) } else { None };
             let generator = (stage.seed, &mut stage.drawn);
-            let mut door = Door {
+            let mut host = HostContext {
                 at,
                 now_ns: run.now_ns,
                 stage: generator,
@@ -82,8 +83,8 @@ impl Stages {
                 sent: Vec::new(),
                 flow: Vec::new(),
             };
-            stage.machine.input(&fed, &mut door);
-            let Door { sent, flow, .. } = door;
+            stage.machine.input(&fed, &mut host);
+            let HostContext { sent, flow, .. } = host;
             for (to, payload) in sent {
                 let (neighbour, from) = match to {
                     Peer::Server if at < last => (at + 1, Peer::Client),
@@ -134,7 +135,7 @@ impl Stages {
     pub(super) fn hash(&self) -> u64 {
         let hash = |stage: &Stage| match &stage.machine {
             Machine::Chain(chain) => chain.hash(),
-            Machine::Weir(weir) => weir.hash().rotate_left(1),
+            Machine::DelayStage(delay_stage) => delay_stage.hash().rotate_left(1),
         };
         self.0.iter().fold(0, |sum, stage| sum ^ hash(stage).rotate_left(7))
     }
@@ -155,7 +156,7 @@ impl Stages {
         for stage in &self.0 {
             let (kind, machine) = match &stage.machine {
                 Machine::Chain(chain) => (0, chain.save().to_vec()),
-                Machine::Weir(weir) => (1, weir.save()),
+                Machine::DelayStage(delay_stage) => (1, delay_stage.save()),
             };
             bytes.push(kind);
             bytes.extend_from_slice(&stage.drawn.to_le_bytes());
@@ -174,7 +175,7 @@ impl Stages {
             let (machine, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
             let machine = match kind {
                 0 => Machine::Chain(Chain::restore(machine.try_into().ok()?)),
-                _ => Machine::Weir(Weir::restore(machine)?),
+                _ => Machine::DelayStage(DelayStage::restore(machine)?),
             };
             let seed = of_stage(seed, u8::try_from(stages.len()).ok()?);
             stages.push(Stage { machine, seed, drawn: u64::from_le_bytes(*drawn) });
@@ -185,11 +186,11 @@ impl Stages {
 }
 
 impl Machine {
-    fn input(&mut self, fed: &Fed, door: &mut Door<'_, '_>) {
+    fn input(&mut self, fed: &Fed, host: &mut HostContext<'_, '_>) {
         let event = match fed {
             Fed::Open(peer, datagrams) => {
-                if let (Self::Weir(weir), true) = (&mut *self, *datagrams) {
-                    weir.speaks_in_datagrams(*peer);
+                if let (Self::DelayStage(delay_stage), true) = (&mut *self, *datagrams) {
+                    delay_stage.speaks_in_datagrams(*peer);
                 }
                 Event::Open(*peer)
             }
@@ -199,8 +200,8 @@ impl Machine {
             Fed::Task(token) => Event::Task(*token),
         };
         match self {
-            Self::Chain(chain) => chain.input(event, door),
-            Self::Weir(weir) => weir.input(event, door),
+            Self::Chain(chain) => chain.input(event, host),
+            Self::DelayStage(delay_stage) => delay_stage.input(event, host),
         }
     }
 }
@@ -223,7 +224,7 @@ fn output(port: Port, payload: Option<Bytes>) -> CellOutput {
 }
 
 /// What a machine may call, answered from one run.
-struct Door<'a, 'r> {
+struct HostContext<'a, 'r> {
     at: usize,
     now_ns: i64,
     /// The generator: its seed, and how much was drawn.
@@ -239,13 +240,13 @@ struct Door<'a, 'r> {
     flow: Vec<CellOutput>,
 }
 
-impl Door<'_, '_> {
+impl HostContext<'_, '_> {
     fn number(&self) -> u8 {
         u8::try_from(self.at).expect("a cell has few stages")
     }
 }
 
-impl Host for Door<'_, '_> {
+impl Host for HostContext<'_, '_> {
     fn now(&mut self) -> i64 {
         self.ran.clock_read = true;
         self.now_ns

@@ -74,10 +74,10 @@ pub enum When {
 
 /// Which edge is struck.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum FaultTarget {
     /// This one.
     Edge(usize),
-    /// Where the moment was seen; otherwise as [`Place::Owner`].
+    /// Where the moment was seen; otherwise as [`FaultTarget::Owner`].
     Here,
     /// That of the newest generation of the session that was seen last.
     Owner,
@@ -85,11 +85,11 @@ pub enum Place {
 
 /// What goes wrong. Durations in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Strike {
+pub enum FaultKind {
     /// The machine dies and comes back empty. If `loud`, its kernel says so to its peers.
     CrashEdge {
         /// Where.
-        place: Place,
+        place: FaultTarget,
         /// Whether peers are told.
         loud: bool,
         /// How long it is away.
@@ -98,12 +98,12 @@ pub enum Strike {
     /// One shard's process dies; the supervisor starts another.
     CrashShard {
         /// Where.
-        place: Place,
+        place: FaultTarget,
     },
     /// Every process of the edge stands still, then goes on where it stood.
     FreezeEdge {
         /// Where.
-        place: Place,
+        place: FaultTarget,
         /// How long.
         for_ns: u64,
     },
@@ -112,14 +112,14 @@ pub enum Strike {
         /// Whose.
         agent: usize,
         /// Where.
-        place: Place,
+        place: FaultTarget,
     },
     /// As above, but one side is not told: it believes in a wire that is gone.
     CutOneSide {
         /// Whose.
         agent: usize,
         /// Where.
-        place: Place,
+        place: FaultTarget,
         /// Who learns of it.
         agent_told: bool,
     },
@@ -128,7 +128,7 @@ pub enum Strike {
         /// Whose.
         agent: usize,
         /// Where.
-        place: Place,
+        place: FaultTarget,
         /// From agent to edge.
         up: bool,
         /// From edge to agent.
@@ -139,14 +139,14 @@ pub enum Strike {
     /// The edge is asked to shut down; it is restarted later.
     Drain {
         /// Where.
-        place: Place,
+        place: FaultTarget,
         /// When it is restarted.
         for_ns: u64,
     },
     /// The edge's wall clock jumps.
     JumpClock {
         /// Where.
-        place: Place,
+        place: FaultTarget,
         /// By how much.
         by_ns: i64,
     },
@@ -165,11 +165,11 @@ pub enum Strike {
     /// The operator ends a session, if the edge has one.
     Kill {
         /// Where.
-        place: Place,
+        place: FaultTarget,
     },
 }
 
-impl Strike {
+impl FaultKind {
     /// The same, of another agent.
     #[must_use]
     pub fn on(mut self, other: usize) -> Self {
@@ -190,14 +190,14 @@ pub struct Fault<W> {
     /// When.
     pub when: W,
     /// What.
-    pub strike: Strike,
+    pub kind: FaultKind,
 }
 
 impl<W> Fault<W> {
     /// Whether sessions may be lost by it although every rule is kept.
     #[must_use]
     pub fn is_lethal(&self) -> bool {
-        matches!(self.strike, Strike::CrashAgent { .. } | Strike::Kill { .. })
+        matches!(self.kind, FaultKind::CrashAgent { .. } | FaultKind::Kill { .. })
     }
 }
 
@@ -209,8 +209,8 @@ pub(super) fn first(random: &mut Random, agents: usize, messages: u64) -> Fault<
     let moment = if opening { random.pick(&OPENING) } else { Moment::Message };
     let skip = random.below(if opening { 2 } else { messages.max(1) });
     let delay_ns = if random.percent(80) { 0 } else { random.magnitude(US, MS) };
-    let strike = mild(random, agents, Place::Here);
-    Fault { when: On { moment, skip, delay_ns }, strike }
+    let kind = mild(random, agents, FaultTarget::Here);
+    Fault { when: On { moment, skip, delay_ns }, kind }
 }
 
 /// The faults behind the first one; they may wait for their moment.
@@ -219,8 +219,8 @@ pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: u
     let mut after_ns = 0;
     let mut faults = Vec::new();
     for _ in 0..random.below(8) {
-        let ambush = random.percent(60);
-        let when = if ambush {
+        let triggered = random.percent(60);
+        let when = if triggered {
             let delay_ns = if random.percent(50) { 0 } else { random.magnitude(US, 5 * MS) };
             When::On(On { moment: random.pick(&Moment::ALL), skip: random.below(4), delay_ns })
         } else {
@@ -230,14 +230,14 @@ pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: u
             after_ns += gap_ns;
             When::After(after_ns)
         };
-        let place = place(random, edges, ambush);
-        faults.push(Fault { when, strike: mild(random, agents, place) });
+        let place = place(random, edges, triggered);
+        faults.push(Fault { when, kind: mild(random, agents, place) });
     }
     if random.percent(6) {
-        let strike = if random.percent(70) {
-            Strike::CrashAgent { agent: random.index(agents) }
+        let kind = if random.percent(70) {
+            FaultKind::CrashAgent { agent: random.index(agents) }
         } else {
-            Strike::Kill { place: Place::Owner }
+            FaultKind::Kill { place: FaultTarget::Owner }
         };
         let when = if random.percent(50) {
             When::After(random.magnitude(100 * US, 600 * MS))
@@ -245,38 +245,38 @@ pub(super) fn draw(random: &mut Random, clients: usize, servers: usize, edges: u
             let (moment, skip) = (random.pick(&Moment::ALL), random.below(4));
             When::On(On { moment, skip, delay_ns: random.below(MS) })
         };
-        faults.push(Fault { when, strike });
+        faults.push(Fault { when, kind });
     }
     faults
 }
 
-fn place(random: &mut Random, edges: usize, ambush: bool) -> Place {
+fn place(random: &mut Random, edges: usize, triggered: bool) -> FaultTarget {
     match random.below(10) {
-        0..2 => Place::Edge(random.index(edges)),
-        2..6 if ambush => Place::Here,
-        _ => Place::Owner,
+        0..2 => FaultTarget::Edge(random.index(edges)),
+        2..6 if triggered => FaultTarget::Here,
+        _ => FaultTarget::Owner,
     }
 }
 
 /// A fault that every session of two living ends must outlive.
-fn mild(random: &mut Random, agents: usize, place: Place) -> Strike {
+fn mild(random: &mut Random, agents: usize, place: FaultTarget) -> FaultKind {
     let agent = random.index(agents);
     let for_ns = random.magnitude(MS, 1_500 * MS);
     match random.below(100) {
-        0..28 => Strike::CrashEdge { place, loud: random.percent(70), for_ns },
-        28..38 => Strike::CrashShard { place },
-        38..58 => Strike::FreezeEdge { place, for_ns },
-        58..70 => Strike::CutWires { agent, place },
-        70..80 => Strike::CutOneSide { agent, place, agent_told: random.percent(50) },
+        0..28 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
+        28..38 => FaultKind::CrashShard { place },
+        38..58 => FaultKind::FreezeEdge { place, for_ns },
+        58..70 => FaultKind::CutWires { agent, place },
+        70..80 => FaultKind::CutOneSide { agent, place, agent_told: random.percent(50) },
         80..90 => {
             let up = random.percent(60);
-            Strike::Silence { agent, place, up, down: !up || random.percent(50), for_ns }
+            FaultKind::Silence { agent, place, up, down: !up || random.percent(50), for_ns }
         }
-        90..94 => Strike::Drain { place, for_ns: for_ns + S },
+        90..94 => FaultKind::Drain { place, for_ns: for_ns + S },
         94..97 => {
             let by = i64::try_from(random.magnitude(MS, 1_000 * S)).unwrap_or(0);
-            Strike::JumpClock { place, by_ns: if random.percent(50) { by } else { -by } }
+            FaultKind::JumpClock { place, by_ns: if random.percent(50) { by } else { -by } }
         }
-        _ => Strike::FreezeAgent { agent, for_ns },
+        _ => FaultKind::FreezeAgent { agent, for_ns },
     }
 }

@@ -1,7 +1,7 @@
 //! Ports that take long to open. The handlers of a session's first entry are several, and what the first of them says may not
 //! leave before the last of them is done: in some seeds there is time between them, and things go wrong in it.
 
-use super::{Fault, MS, Moment, On, Place, Strike, US, When};
+use super::{Fault, FaultKind, FaultTarget, MS, Moment, On, US, When};
 use crate::random::Random;
 
 /// How long the handler that opens the server's port takes, in nanoseconds; 0 if it is as quick as others.
@@ -24,9 +24,9 @@ pub(super) fn faults(seed: u64, clients: usize, slowness_ns: u64) -> Option<(Fau
     let skip = u64::from(random.percent(20));
     let back = When::On(On { moment, skip, delay_ns: random.magnitude(100 * US, 50 * MS) });
     let for_ns = random.magnitude(MS, 1_500 * MS);
-    let crash = Strike::CrashEdge { place: Place::Here, loud: random.percent(70), for_ns };
+    let crash = FaultKind::CrashEdge { place: FaultTarget::Here, loud: random.percent(70), for_ns };
     Some((
-        Fault { when: cut, strike: Strike::CutWires { agent, place: Place::Here } },
-        Fault { when: back, strike: crash },
+        Fault { when: cut, kind: FaultKind::CutWires { agent, place: FaultTarget::Here } },
+        Fault { when: back, kind: crash },
     ))
 }

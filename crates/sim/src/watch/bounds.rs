@@ -1,6 +1,6 @@
 //! Bounds that two machines agreed on, checked on the wire between them: what may be on its way, what an end may keep.
 
-use super::Side;
+use super::PeerSide;
 use marram_chain_algo::Record;
 use marram_wire::{
     frame::Frame,
@@ -29,9 +29,9 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    pub(super) fn sent(&mut self, wire: usize, side: Side, frame: &Frame) {
+    pub(super) fn sent(&mut self, wire: usize, side: PeerSide, frame: &Frame) {
         match (side, frame) {
-            (Side::Agent, Frame::Input(input)) => {
+            (PeerSide::Agent, Frame::Input(input)) => {
                 let flow = self.flows.entry((wire, input.channel)).or_default();
                 let size = charge(input.payload.len());
                 if let Some(credit) = &mut flow.credit {
@@ -43,11 +43,11 @@ impl Bounds {
                     }
                 }
             }
-            (Side::Agent, Frame::Promised(promised)) => {
+            (PeerSide::Agent, Frame::Promised(promised)) => {
                 // What is sent again until the log is chosen needs no credit.
                 self.flows.entry((wire, promised.channel)).or_default().credit = None;
             }
-            (Side::Edge, Frame::Output(output)) => {
+            (PeerSide::Edge, Frame::Output(output)) => {
                 let flow = self.flows.entry((wire, output.channel)).or_default();
                 let size = charge(output.payload.len());
                 if let Some(window) = &mut flow.window {
@@ -60,7 +60,7 @@ impl Bounds {
                     }
                 }
             }
-            (Side::Edge, Frame::CheckpointPart(part)) => {
+            (PeerSide::Edge, Frame::CheckpointPart(part)) => {
                 let flow = self.flows.entry((wire, part.channel)).or_default();
                 flow.parts += part.bytes.len() as u64;
                 if flow.parts > CHECKPOINT_WINDOW + PART_SIZE as u64 {
@@ -71,13 +71,19 @@ impl Bounds {
         }
     }
 
-    pub(super) fn arrived(&mut self, wire: usize, side: Side, frame: &Frame, violations: &mut Vec<String>) {
+    pub(super) fn arrived(
+        &mut self,
+        wire: usize,
+        side: PeerSide,
+        frame: &Frame,
+        violations: &mut Vec<String>,
+    ) {
         violations.extend(self.broken.take());
         match (side, frame) {
-            (Side::Agent, Frame::Chosen(chosen)) => {
+            (PeerSide::Agent, Frame::Chosen(chosen)) => {
                 self.flows.entry((wire, chosen.channel)).or_default().credit = Some(chosen.credit);
             }
-            (Side::Agent, Frame::Credit(more)) => {
+            (PeerSide::Agent, Frame::Credit(more)) => {
                 let flow = self.flows.entry((wire, more.channel)).or_default();
                 if let Some(credit) = &mut flow.credit {
                     *credit += more.bytes;
@@ -86,17 +92,17 @@ impl Bounds {
                     }
                 }
             }
-            (Side::Edge, Frame::Promised(promised)) => {
+            (PeerSide::Edge, Frame::Promised(promised)) => {
                 let flow = self.flows.entry((wire, promised.channel)).or_default();
                 flow.window = Some(promised.window);
             }
-            (Side::Edge, Frame::Credit(more)) => {
+            (PeerSide::Edge, Frame::Credit(more)) => {
                 let flow = self.flows.entry((wire, more.channel)).or_default();
                 if let Some(window) = &mut flow.window {
                     *window += more.bytes;
                 }
             }
-            (Side::Edge, Frame::Stored(stored)) => {
+            (PeerSide::Edge, Frame::Stored(stored)) => {
                 let flow = self.flows.entry((wire, stored.channel)).or_default();
                 flow.parts = flow.parts.saturating_sub(stored.bytes);
             }

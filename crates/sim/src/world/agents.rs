@@ -1,11 +1,11 @@
 //! The shell of an agent: local connections, wires, its clock. Knows no protocol.
 
-use super::{Caller, Event, Way, World};
+use super::{Caller, Direction, Event, World};
 use crate::{
     plan::{MS, Moment, Plan, S, SERVER, Service, US},
     program::{Act, Program, Taken},
     random::Random,
-    watch::{Rare, Side},
+    watch::{PeerSide, Rare},
 };
 use bytes::Bytes;
 use marram_chain_algo::Record;
@@ -143,9 +143,9 @@ impl World {
             self.programs[program].excused = true;
         }
         for wire in 0..self.wires.len() {
-            if self.wires[wire].caller == Caller::Agent(agent) && self.wires[wire].is_open(Way::Down) {
-                self.wires[wire].close(Way::Down);
-                self.break_wire(wire, Way::Up, 5 * MS);
+            if self.wires[wire].caller == Caller::Agent(agent) && self.wires[wire].is_open(Direction::Down) {
+                self.wires[wire].close(Direction::Down);
+                self.break_wire(wire, Direction::Up, 5 * MS);
             }
         }
         let (life, delay_ns) = (self.agents[agent].life, self.chance.magnitude(MS, S));
@@ -197,11 +197,11 @@ impl World {
         let life = self.agents[agent].life;
         match out {
             AgentOutput::Dial { target } => self.dial(Caller::Agent(agent), target),
-            AgentOutput::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
+            AgentOutput::CloseWire { wire, .. } => self.close_wire(index(wire.0), Direction::Up),
             AgentOutput::Send { wire, frame } => {
                 let wire = index(wire.0);
-                self.watch.sent((wire, agent), Side::Agent, self.wires[wire].seat, &frame);
-                self.send(wire, Way::Up, &frame);
+                self.watch.sent((wire, agent), PeerSide::Agent, self.wires[wire].position, &frame);
+                self.send(wire, Direction::Up, &frame);
             }
             AgentOutput::Connect { connection, server, .. } => {
                 self.connect_server(agent, connection, &server)

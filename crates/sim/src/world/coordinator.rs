@@ -72,7 +72,7 @@ struct Claim {
 
 /// Why a client was asked.
 #[derive(Clone, Debug)]
-enum Asker {
+enum QueryPurpose {
     Shard(u8, WitnessQuery),
     Nobody,
     Claim(usize),
@@ -84,7 +84,7 @@ pub(crate) struct ClientNode {
     client: CoordinatorClient,
     here: Registration,
     held: Vec<HeldImage>,
-    asked: BTreeMap<u64, Asker>,
+    asked: BTreeMap<u64, QueryPurpose>,
     tags: u64,
     /// Requests without an answer.
     sent: BTreeSet<u64>,
@@ -404,30 +404,30 @@ impl World {
         self.tell_watchers();
     }
 
-    fn ask(&mut self, edge: usize, asker: Asker, ask: Ask) {
+    fn ask(&mut self, edge: usize, purpose: QueryPurpose, ask: Ask) {
         let Some(node) = &mut self.edges[edge].client else { return };
         node.tags += 1;
         let tag = node.tags;
-        node.asked.insert(tag, asker);
+        node.asked.insert(tag, purpose);
         self.give_client(edge, CoordinatorInput::Ask { tag, ask });
     }
 
     /// A shard asks what a client was seen to have.
     pub(crate) fn ask_witness(&mut self, edge: usize, shard: u8, seek: WitnessQuery) {
         let ask = Ask::Witnessed { session: seek.session };
-        self.ask(edge, Asker::Shard(shard, seek), ask);
+        self.ask(edge, QueryPurpose::Shard(shard, seek), ask);
     }
 
     /// An edge says what a client has.
     pub(crate) fn tell_witness(&mut self, edge: usize, saw: WitnessReport) {
         let WitnessReport { session, seen } = saw;
-        self.ask(edge, Asker::Nobody, Ask::Witness { session, seen });
+        self.ask(edge, QueryPurpose::Nobody, Ask::Witness { session, seen });
     }
 
     fn asked(&mut self, edge: usize, tag: u64, answer: AskAnswer) {
-        let asker = self.edges[edge].client.as_mut().and_then(|node| node.asked.remove(&tag));
-        match asker {
-            Some(Asker::Shard(shard, WitnessQuery { session, generation })) => {
+        let purpose = self.edges[edge].client.as_mut().and_then(|node| node.asked.remove(&tag));
+        match purpose {
+            Some(QueryPurpose::Shard(shard, WitnessQuery { session, generation })) => {
                 let (seen, away) = match answer {
                     AskAnswer::Witnessed(seen) => (seen, None),
                     AskAnswer::Away(why) => (None, Some(why)),
@@ -443,8 +443,8 @@ impl World {
                 let testified = WitnessAnswer { session, generation, seen, away };
                 self.give_control(edge, control::ControlInput::WitnessAnswer { shard, testified });
             }
-            Some(Asker::Claim(claim)) => self.claimed(claim, answer),
-            Some(Asker::Nobody) | None => {}
+            Some(QueryPurpose::Claim(claim)) => self.claimed(claim, answer),
+            Some(QueryPurpose::Nobody) | None => {}
         }
     }
 
@@ -470,7 +470,7 @@ impl World {
     pub(crate) fn ask_claim(&mut self, claim: usize) {
         let Some(store) = &self.coordinator else { return };
         let Claim { edge, subject, from, to, .. } = store.claims[claim].clone();
-        self.ask(edge, Asker::Claim(claim), Ask::Claim { subject, from, to });
+        self.ask(edge, QueryPurpose::Claim(claim), Ask::Claim { subject, from, to });
     }
 
     /// Judges an answer to a claim by what the store really held.
@@ -586,7 +586,7 @@ impl World {
                 (false, ..) => "never found the coordinator again",
                 (_, false, _) => "has something else at the coordinator than it believes",
                 (.., false) => "does not know an edge that is registered",
-                _ if node.asked.values().any(|asker| !matches!(asker, Asker::Nobody)) => {
+                _ if node.asked.values().any(|purpose| !matches!(purpose, QueryPurpose::Nobody)) => {
                     "asked and was never answered"
                 }
                 _ => continue,

@@ -1,11 +1,11 @@
 //! The shell of an edge: its supervisor, control, shards and their executors. Knows no protocol.
 
-use super::{Caller, Event, Way, World, coordinator::ClientNode};
+use super::{Caller, Direction, Event, World, coordinator::ClientNode};
 use crate::{
     executor::{Cells, Habits, Restoring, play},
     plan::{MS, Plan, S, US},
     random::Random,
-    watch::{Rare, Side},
+    watch::{PeerSide, Rare},
 };
 use marram_edge::{
     api::{FromShard, Now, RecordRequest, ShardInput, ShardOutput, ToShard},
@@ -37,12 +37,12 @@ const RECORD_TAG: u64 = 1 << 34;
 
 /// One shard of one edge.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct ShardPosition {
     pub(crate) edge: usize,
     pub(crate) shard: usize,
 }
 
-impl fmt::Display for Seat {
+impl fmt::Display for ShardPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "E{}.{}", self.edge, self.shard)
     }
@@ -161,16 +161,16 @@ impl EdgeNode {
 }
 
 impl World {
-    pub(crate) fn shard(&self, seat: Seat) -> &ShardNode {
-        &self.edges[seat.edge].shards[seat.shard]
+    pub(crate) fn shard(&self, position: ShardPosition) -> &ShardNode {
+        &self.edges[position.edge].shards[position.shard]
     }
 
-    fn shard_mut(&mut self, seat: Seat) -> &mut ShardNode {
-        &mut self.edges[seat.edge].shards[seat.shard]
+    fn shard_mut(&mut self, position: ShardPosition) -> &mut ShardNode {
+        &mut self.edges[position.edge].shards[position.shard]
     }
 
-    pub(crate) fn is_frozen(&self, seat: Seat) -> bool {
-        self.shard(seat).frozen
+    pub(crate) fn is_frozen(&self, position: ShardPosition) -> bool {
+        self.shard(position).frozen
     }
 
     /// An empty edge begins: its operator deploys the apps, its supervisor starts the shards.
@@ -185,30 +185,30 @@ impl World {
             );
         }
         for shard in 0..self.edges[edge].shards.len() {
-            self.start_shard(Seat { edge, shard });
+            self.start_shard(ShardPosition { edge, shard });
         }
     }
 
-    pub(crate) fn start_shard(&mut self, seat: Seat) {
-        if !self.edges[seat.edge].is_up() {
+    pub(crate) fn start_shard(&mut self, position: ShardPosition) {
+        if !self.edges[position.edge].is_up() {
             return;
         }
         let (entropy, origin_ns) = (self.chance.bytes(), self.chance.below(1_000 * S));
-        let habits = self.edges[seat.edge].habits;
-        let node = self.shard_mut(seat);
+        let habits = self.edges[position.edge].habits;
+        let node = self.shard_mut(position);
         node.machine = Some(Shard::new(DomainSecret::from_material(b"simulated domain"), entropy));
         node.origin_ns = origin_ns;
         node.wake_ns = u64::MAX;
         node.cells = Cells::new(habits);
         node.answers_ns.clear();
-        let shard = u8::try_from(seat.shard).expect("a few shards");
-        self.give_control(seat.edge, control::ControlInput::ShardUp { shard });
+        let shard = u8::try_from(position.shard).expect("a few shards");
+        self.give_control(position.edge, control::ControlInput::ShardUp { shard });
     }
 
     /// The machine stops: nothing of it remains but what is on its way.
     pub(crate) fn crash_edge(&mut self, edge: usize, loud: bool, for_ns: u64) {
         for shard in 0..self.edges[edge].shards.len() {
-            self.crash_shard(Seat { edge, shard }, loud);
+            self.crash_shard(ShardPosition { edge, shard }, loud);
         }
         let node = &mut self.edges[edge];
         node.control = None;
@@ -221,20 +221,20 @@ impl World {
     }
 
     /// One process dies; if `loud`, its kernel tells its peers.
-    pub(crate) fn crash_shard(&mut self, seat: Seat, loud: bool) {
-        let habits = self.edges[seat.edge].habits;
-        let node = self.shard_mut(seat);
+    pub(crate) fn crash_shard(&mut self, position: ShardPosition, loud: bool) {
+        let habits = self.edges[position.edge].habits;
+        let node = self.shard_mut(position);
         node.machine = None;
         node.life += 1;
         node.frozen = false;
         node.inbox.clear();
         node.cells = Cells::new(habits);
-        self.watch.died(seat);
+        self.watch.died(position);
         for wire in 0..self.wires.len() {
-            let mine = if self.wires[wire].seat == seat {
-                Way::Up
-            } else if self.wires[wire].caller == Caller::Shard(seat) {
-                Way::Down
+            let mine = if self.wires[wire].position == position {
+                Direction::Up
+            } else if self.wires[wire].caller == Caller::Shard(position) {
+                Direction::Down
             } else {
                 continue;
             };
@@ -250,13 +250,13 @@ impl World {
     }
 
     /// The supervisor sees a dead shard and starts another.
-    pub(crate) fn restart_shard(&mut self, seat: Seat) {
-        let (edge_life, life) = (self.edges[seat.edge].life, self.shard(seat).life);
-        let shard = u8::try_from(seat.shard).expect("a few shards");
+    pub(crate) fn restart_shard(&mut self, position: ShardPosition) {
+        let (edge_life, life) = (self.edges[position.edge].life, self.shard(position).life);
+        let shard = u8::try_from(position.shard).expect("a few shards");
         self.queue
-            .after(MS, Event::Control(seat.edge, edge_life, control::ControlInput::ShardDown { shard }));
+            .after(MS, Event::Control(position.edge, edge_life, control::ControlInput::ShardDown { shard }));
         let delay_ns = 2 * MS + self.chance.below(100 * MS);
-        self.queue.after(delay_ns, Event::StartShard(seat, life));
+        self.queue.after(delay_ns, Event::StartShard(position, life));
     }
 
     pub(crate) fn freeze_edge(&mut self, edge: usize, for_ns: u64) {
@@ -305,9 +305,9 @@ impl World {
 
     fn tell_shard(&mut self, edge: usize, shard: u8, message: &ToShard) {
         let message = ToShard::decode(message.to_bytes()).expect("control speaks this build's language");
-        let seat = Seat { edge, shard: usize::from(shard) };
-        let life = self.shard(seat).life;
-        self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(ShardInput::Control(message))));
+        let position = ShardPosition { edge, shard: usize::from(shard) };
+        let life = self.shard(position).life;
+        self.queue.after(PIPE_NS, Event::Shard(position, life, Box::new(ShardInput::Control(message))));
     }
 
     /// Asks every edge what it holds.
@@ -377,10 +377,10 @@ impl World {
         }
     }
 
-    pub(crate) fn give_shard(&mut self, seat: Seat, input: ShardInput) {
+    pub(crate) fn give_shard(&mut self, position: ShardPosition, input: ShardInput) {
         let now_ns = self.queue.now_ns();
-        let edge = &mut self.edges[seat.edge];
-        let node = &mut edge.shards[seat.shard];
+        let edge = &mut self.edges[position.edge];
+        let node = &mut edge.shards[position.shard];
         let Some(machine) = &mut node.machine else { return };
         let elapsed_ns = i64::try_from(now_ns).expect("a short history");
         let now = Now { mono_ns: now_ns + node.origin_ns, unix_ns: EPOCH_NS + elapsed_ns + edge.skew_ns };
@@ -391,55 +391,56 @@ impl World {
                 | ShardInput::Wake
                 | ShardInput::Control(ToShard::List(_))
         ) {
-            self.trace.say(now_ns, || format!("{seat} <- {}", words(&input)));
+            self.trace.say(now_ns, || format!("{position} <- {}", words(&input)));
         }
         let mut out = Vec::new();
         machine.step(now, input, &mut out);
         for out in out {
-            self.shard_out(seat, out);
+            self.shard_out(position, out);
         }
     }
 
-    fn shard_out(&mut self, seat: Seat, out: ShardOutput) {
-        let life = self.shard(seat).life;
+    fn shard_out(&mut self, position: ShardPosition, out: ShardOutput) {
+        let life = self.shard(position).life;
         match out {
             ShardOutput::Send { wire, frame } => {
                 let wire = usize::try_from(wire.0).expect("wires are named by their place");
                 match self.wires[wire].caller {
                     Caller::Agent(agent) => {
-                        self.watch.sent((wire, agent), Side::Edge, seat, &frame);
-                        self.send(wire, Way::Down, &frame);
+                        self.watch.sent((wire, agent), PeerSide::Edge, position, &frame);
+                        self.send(wire, Direction::Down, &frame);
                     }
-                    Caller::Shard(caller) => self.send(wire, way_from(seat, caller), &frame),
-                    Caller::Recorder => self.send(wire, Way::Down, &frame),
+                    Caller::Shard(caller) => self.send(wire, direction_from(position, caller), &frame),
+                    Caller::Recorder => self.send(wire, Direction::Down, &frame),
                 }
             }
-            ShardOutput::Dial { target } => self.dial(Caller::Shard(seat), target),
+            ShardOutput::Dial { target } => self.dial(Caller::Shard(position), target),
             ShardOutput::CloseWire { wire } => {
                 let index = usize::try_from(wire.0).expect("wires are named by their place");
-                let way = match self.wires[index].caller {
-                    Caller::Agent(_) | Caller::Recorder => Way::Down,
-                    Caller::Shard(caller) => way_from(seat, caller),
+                let direction = match self.wires[index].caller {
+                    Caller::Agent(_) | Caller::Recorder => Direction::Down,
+                    Caller::Shard(caller) => direction_from(position, caller),
                 };
-                self.close_wire(index, way);
-                self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(ShardInput::WireDown { wire })));
+                self.close_wire(index, direction);
+                self.queue
+                    .after(PIPE_NS, Event::Shard(position, life, Box::new(ShardInput::WireDown { wire })));
             }
             ShardOutput::WakeAt { mono_ns } => {
-                let node = self.shard_mut(seat);
+                let node = self.shard_mut(position);
                 node.wake_ns = mono_ns;
                 let at_ns = mono_ns.saturating_sub(node.origin_ns);
-                self.queue.at(at_ns, Event::ShardWake(seat, life, mono_ns));
+                self.queue.at(at_ns, Event::ShardWake(position, life, mono_ns));
             }
             ShardOutput::Control(message) => {
                 let message =
                     FromShard::decode(message.to_bytes()).expect("shards speak this build's language");
                 if let FromShard::Note(note) = &message {
-                    self.trace.say(self.queue.now_ns(), || format!("{seat} notes {}", note.text));
+                    self.trace.say(self.queue.now_ns(), || format!("{position} notes {}", note.text));
                 }
-                let shard = u8::try_from(seat.shard).expect("a few shards");
-                let edge_life = self.edges[seat.edge].life;
+                let shard = u8::try_from(position.shard).expect("a few shards");
+                let edge_life = self.edges[position.edge].life;
                 let input = control::ControlInput::FromShard { shard, message };
-                self.queue.after(PIPE_NS, Event::Control(seat.edge, edge_life, input));
+                self.queue.after(PIPE_NS, Event::Control(position.edge, edge_life, input));
             }
             ShardOutput::Start { .. }
             | ShardOutput::Restore { .. }
@@ -450,18 +451,18 @@ impl World {
             | ShardOutput::Checkpoint { .. }
             | ShardOutput::Hash { .. }
             | ShardOutput::Record { .. }
-            | ShardOutput::Remove { .. } => self.execute(seat, out),
+            | ShardOutput::Remove { .. } => self.execute(position, out),
         }
     }
 
     /// Does an executor's work at once and lets the answer come later.
-    fn execute(&mut self, seat: Seat, out: ShardOutput) {
-        let cells = &mut self.edges[seat.edge].shards[seat.shard].cells;
+    fn execute(&mut self, position: ShardPosition, out: ShardOutput) {
+        let cells = &mut self.edges[position.edge].shards[position.shard].cells;
         match out {
             ShardOutput::Start { cell, session, image, seed, .. } => {
                 let session = session.expect("no cell here is shared");
                 let result = cells.start(cell, session, (image, seed), &mut self.past);
-                self.answer(seat, cell, ShardInput::Started { cell, result });
+                self.answer(position, cell, ShardInput::Started { cell, result });
             }
             ShardOutput::Restore { cell, session, image, keys, checkpoints, .. } => {
                 cells.expect(cell, Restoring::new(session, image, keys, checkpoints));
@@ -471,38 +472,38 @@ impl World {
                 if let Some(restoring) = cells.gather(cell, &bytes) {
                     let (session, count) = (restoring.session, restoring.checkpoints.len());
                     let result = cells.restore(cell, restoring, &mut self.past);
-                    self.watch.restored(seat, cell, session, count);
-                    self.answer(seat, cell, ShardInput::Restored { cell, result });
+                    self.watch.restored(position, cell, session, count);
+                    self.answer(position, cell, ShardInput::Restored { cell, result });
                 }
             }
             ShardOutput::Run(run) => {
                 let Some((ran, seen)) = cells.run(&run, &mut self.past) else { return };
                 self.note(&[6, run.cell.0, ran.outputs.len() as u64], &[], || {
-                    format!("{seat} {:?} {} outputs, {seen:?}", run.cell, ran.outputs.len())
+                    format!("{position} {:?} {} outputs, {seen:?}", run.cell, ran.outputs.len())
                 });
-                self.watch.ran(seat, run.cell, &ran, seen);
+                self.watch.ran(position, run.cell, &ran, seen);
                 let opens_server = matches!(run.input, CellInput::Open { port: Port::SERVER, .. });
                 let extra_ns = if opens_server { self.plan.open_ns } else { 0 };
-                self.answer_later(seat, run.cell, ShardInput::Ran(ran), extra_ns);
+                self.answer_later(position, run.cell, ShardInput::Ran(ran), extra_ns);
             }
             ShardOutput::Copy { cell, base } => cells.copy(cell, base, &mut self.past),
             ShardOutput::Checkpoint { cell, header, seal } => {
                 let result = cells.checkpoint(cell, &header, &seal);
-                self.watch.sealed(seat, &header);
+                self.watch.sealed(position, &header);
                 let number = header.number;
                 let delay_ns = self.chance.below(20 * self.plan.handler_ns);
-                let life = self.shard(seat).life;
+                let life = self.shard(position).life;
                 let input = ShardInput::Checkpointed { cell, number, result };
-                self.queue.after(delay_ns, Event::Shard(seat, life, Box::new(input)));
+                self.queue.after(delay_ns, Event::Shard(position, life, Box::new(input)));
             }
             ShardOutput::Hash { cell } => cells.hash(cell),
             ShardOutput::Record { request, gathered, edge, unix_ns } => {
                 let state = gathered.cell.and_then(|cell| cells.hashed(cell));
-                self.keep_recording(seat, request, *gathered, (edge, unix_ns, state));
+                self.keep_recording(position, request, *gathered, (edge, unix_ns, state));
             }
             ShardOutput::Remove { cell } => {
                 cells.remove(cell, &mut self.past);
-                self.shard_mut(seat).answers_ns.remove(&cell);
+                self.shard_mut(position).answers_ns.remove(&cell);
             }
             ShardOutput::Send { .. }
             | ShardOutput::CloseWire { .. }
@@ -515,7 +516,7 @@ impl World {
     /// A recording goes through a file and is run: it ends where the session's cell stood.
     fn keep_recording(
         &mut self,
-        seat: Seat,
+        position: ShardPosition,
         wish: RecordRequest,
         gathered: Gathered,
         (edge, unix_ns, state): (String, i64, Option<[u8; 32]>),
@@ -524,45 +525,45 @@ impl World {
         let result = gathered.assemble(edge, unix_ns, state).and_then(|recording| {
             let file = recording.encode();
             let read = Recording::decode(&file).map_err(|error| error.to_string())?;
-            let played = play(&read, self.edges[seat.edge].habits, &self.past)?;
+            let played = play(&read, self.edges[position.edge].habits, &self.past)?;
             if played.state != read.about.state {
                 return Err(format!("its replay ends elsewhere after {} entries", played.entries));
             }
             self.watch.count_if(Rare::RecordingReplayed, true);
             self.watch.count_if(Rare::RecordingFromCheckpoint, played.restored && played.entries > 0);
             self.watch.count_if(Rare::StopRecorded, read.stop.is_some());
-            self.note(&[7, played.entries], &file, || format!("{seat} recorded {session}: {played:?}"));
+            self.note(&[7, played.entries], &file, || format!("{position} recorded {session}: {played:?}"));
             Ok("a file".to_string())
         });
         if let Err(why) = &result {
-            self.violations.push(format!("{seat}: a recording of {session} is of no use: {why}"));
+            self.violations.push(format!("{position}: a recording of {session} is of no use: {why}"));
         }
-        let life = self.shard(seat).life;
+        let life = self.shard(position).life;
         let input = ShardInput::Recorded { session, tag: wish.tag, result };
-        self.queue.after(PIPE_NS, Event::Shard(seat, life, Box::new(input)));
+        self.queue.after(PIPE_NS, Event::Shard(position, life, Box::new(input)));
     }
 
     /// Answers of one cell come in order, those of several in any.
-    fn answer(&mut self, seat: Seat, cell: CellId, input: ShardInput) {
-        self.answer_later(seat, cell, input, 0);
+    fn answer(&mut self, position: ShardPosition, cell: CellId, input: ShardInput) {
+        self.answer_later(position, cell, input, 0);
     }
 
-    fn answer_later(&mut self, seat: Seat, cell: CellId, input: ShardInput, extra_ns: u64) {
+    fn answer_later(&mut self, position: ShardPosition, cell: CellId, input: ShardInput, extra_ns: u64) {
         let usual_ns = self.plan.handler_ns;
         let slow = self.chance.percent(1);
         let delay_ns = extra_ns + self.chance.below(if slow { 50 * usual_ns } else { usual_ns });
         let at_ns = self.queue.now_ns() + delay_ns;
-        let node = self.shard_mut(seat);
+        let node = self.shard_mut(position);
         let last_ns = node.answers_ns.entry(cell).or_default();
         *last_ns = at_ns.max(*last_ns);
         let (at_ns, life) = (*last_ns, node.life);
-        self.queue.at(at_ns, Event::Shard(seat, life, Box::new(input)));
+        self.queue.at(at_ns, Event::Shard(position, life, Box::new(input)));
     }
 }
 
 /// Which way goes what a shard says on a wire between two of them.
-fn way_from(seat: Seat, caller: Seat) -> Way {
-    if seat == caller { Way::Up } else { Way::Down }
+fn direction_from(position: ShardPosition, caller: ShardPosition) -> Direction {
+    if position == caller { Direction::Up } else { Direction::Down }
 }
 
 /// An input in a few words.

@@ -1,6 +1,6 @@
 //! The shell of a site's recorder: its wires and its clock. One that lies alters what it gives.
 
-use super::{Caller, Event, Way, World, lies};
+use super::{Caller, Direction, Event, World, lies};
 use crate::{
     plan::{MS, Plan, S},
     random::Random,
@@ -96,9 +96,9 @@ impl World {
         node.host = host;
         let life = node.life;
         for wire in 0..self.wires.len() {
-            if self.wires[wire].caller == Caller::Recorder && self.wires[wire].is_open(Way::Down) {
-                self.wires[wire].close(Way::Down);
-                self.break_wire(wire, Way::Up, 5 * MS);
+            if self.wires[wire].caller == Caller::Recorder && self.wires[wire].is_open(Direction::Down) {
+                self.wires[wire].close(Direction::Down);
+                self.break_wire(wire, Direction::Up, 5 * MS);
             }
         }
         self.queue.after(for_ns, Event::StartRecorder(life));
@@ -138,8 +138,8 @@ impl World {
         let index = |wire: u64| usize::try_from(wire).expect("wires are named by their place");
         match out {
             RecorderOutput::Dial { target } => self.dial(Caller::Recorder, target),
-            RecorderOutput::CloseWire { wire, .. } => self.close_wire(index(wire.0), Way::Up),
-            RecorderOutput::Send { wire, frame } => self.send(index(wire.0), Way::Up, &frame),
+            RecorderOutput::CloseWire { wire, .. } => self.close_wire(index(wire.0), Direction::Up),
+            RecorderOutput::Send { wire, frame } => self.send(index(wire.0), Direction::Up, &frame),
             RecorderOutput::Store { .. } => {}
             RecorderOutput::WakeAt { now_ns } => {
                 let Some(node) = &mut self.recorder else { return };

@@ -1,7 +1,7 @@
 //! Frames of older generations: which they are is told from the promises that were seen, and that they change nothing, by
 //! comparing the machine that gets one before and after. Knows no rule by which machines find them out.
 
-use super::{Seat, World};
+use super::{ShardPosition, World};
 use crate::watch::Stale;
 use marram_edge::api;
 use marram_session::agent;
@@ -27,19 +27,20 @@ impl World {
     /// A frame reaches a shard whose owner has opened a newer generation since.
     pub(crate) fn give_stale_shard(
         &mut self,
-        seat: Seat,
+        position: ShardPosition,
         stale: Stale,
         wire: api::ShardWireId,
         frame: Frame,
     ) {
-        self.give_shard(seat, api::ShardInput::Wake);
-        let before = self.shard(seat).shows(stale);
+        self.give_shard(position, api::ShardInput::Wake);
+        let before = self.shard(position).shows(stale);
         let text = super::brief(&frame);
-        self.give_shard(seat, api::ShardInput::Frame { wire, frame });
-        if before.is_some() && before != self.shard(seat).shows(stale) {
+        self.give_shard(position, api::ShardInput::Frame { wire, frame });
+        if before.is_some() && before != self.shard(position).shows(stale) {
             let session = stale.session;
-            self.violations
-                .push(format!("{seat}'s owner of {session} heeds a frame of an older generation: {text}"));
+            self.violations.push(format!(
+                "{position}'s owner of {session} heeds a frame of an older generation: {text}"
+            ));
         }
     }
 }

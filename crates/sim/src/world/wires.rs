@@ -1,9 +1,9 @@
 //! Wires: ordered, delayed, cut, silenced. Every frame is encoded and decoded on its way.
 
-use super::{Event, Seat, World};
+use super::{Event, ShardPosition, World};
 use crate::{
     plan::{MS, S, SERVER, US},
-    watch::{Rare, Side},
+    watch::{PeerSide, Rare},
 };
 use bytes::Bytes;
 use marram_edge::api;
@@ -20,14 +20,14 @@ const CONNECT_TIMEOUT_NS: u64 = S;
 
 /// A direction of a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From whoever dialled to the shard.
     Up = 0,
     /// From the shard to whoever dialled.
     Down = 1,
 }
 
-impl Way {
+impl Direction {
     pub(crate) fn back(self) -> Self {
         match self {
             Self::Up => Self::Down,
@@ -67,7 +67,7 @@ pub(crate) enum Caller {
     /// An agent.
     Agent(usize),
     /// A shard that stands by for the other's sessions.
-    Shard(Seat),
+    Shard(ShardPosition),
     /// The site's recorder.
     Recorder,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Wire {
     pub(crate) caller: Caller,
     /// The caller's row in tables of who reaches whom: agents come first, then edges.
     pub(crate) row: usize,
-    pub(crate) seat: Seat,
+    pub(crate) position: ShardPosition,
     up_ns: u64,
     /// By the receiver of each direction: whether its process has the connection.
     open: [bool; 2],
@@ -87,20 +87,21 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// Whether the receiver of a direction has the connection.
-    pub(crate) fn is_open(&self, to: Way) -> bool {
+    pub(crate) fn is_open(&self, to: Direction) -> bool {
         self.open[to as usize]
     }
 
     /// The receiver of a direction has lost the connection, or given it up.
-    pub(crate) fn close(&mut self, to: Way) {
+    pub(crate) fn close(&mut self, to: Direction) {
         self.open[to as usize] = false;
     }
 }
 
 impl World {
-    fn delay_ns(&mut self, way: Way, agent: usize, edge: usize) -> u64 {
+    fn delay_ns(&mut self, direction: Direction, agent: usize, edge: usize) -> u64 {
         // However far, an answer comes long before an edge is suspected.
-        let base = (self.plan.delay_ns[agent][edge] * self.plan.skew[way as usize][agent][edge]).min(40 * MS);
+        let base =
+            (self.plan.delay_ns[agent][edge] * self.plan.skew[direction as usize][agent][edge]).min(40 * MS);
         let jitter = if self.chance.percent(3) { 8 * base } else { base };
         base / 2 + self.chance.below(jitter)
     }
@@ -108,7 +109,7 @@ impl World {
     fn row(&self, caller: Caller) -> usize {
         match caller {
             Caller::Agent(agent) => agent,
-            Caller::Shard(seat) => self.agents.len() + seat.edge,
+            Caller::Shard(position) => self.agents.len() + position.edge,
             Caller::Recorder => self.agents.len() + self.edges.len(),
         }
     }
@@ -116,7 +117,7 @@ impl World {
     fn life(&self, caller: Caller) -> u32 {
         match caller {
             Caller::Agent(agent) => self.agents[agent].life,
-            Caller::Shard(seat) => self.shard(seat).life,
+            Caller::Shard(position) => self.shard(position).life,
             Caller::Recorder => self.recorder.as_ref().map_or(0, |node| node.life),
         }
     }
@@ -137,7 +138,7 @@ impl World {
     fn host_of(&self, caller: Caller) -> HostId {
         match caller {
             Caller::Agent(agent) => self.agents[agent].host,
-            Caller::Shard(Seat { edge, shard }) => {
+            Caller::Shard(ShardPosition { edge, shard }) => {
                 let [low, high, ..] = self.life(caller).to_le_bytes();
                 let [edge, shard] = [edge, shard].map(|index| index.to_le_bytes()[0]);
                 HostId([0xed, 0xed, 0xed, 0xed, 0, 0, 0, 0, 0, 0, 0, 0, edge, shard, low, high])
@@ -149,7 +150,7 @@ impl World {
     fn is_there(&self, caller: Caller) -> bool {
         match caller {
             Caller::Agent(agent) => self.agents[agent].is_up(),
-            Caller::Shard(seat) => self.shard(seat).is_up(),
+            Caller::Shard(position) => self.shard(position).is_up(),
             Caller::Recorder => self.recorder.as_ref().is_some_and(|node| node.is_up()),
         }
     }
@@ -171,13 +172,13 @@ impl World {
                 let wire = agent::WireId(wire as u64);
                 Event::Recorder(life, recorder::RecorderInput::WireUp { wire, target })
             }
-            (Caller::Shard(seat), Word::Failed(target, reason)) => {
+            (Caller::Shard(position), Word::Failed(target, reason)) => {
                 let input = api::ShardInput::DialFailed { target, reason: reason.into() };
-                Event::Shard(seat, life, Box::new(input))
+                Event::Shard(position, life, Box::new(input))
             }
-            (Caller::Shard(seat), Word::Up(wire, target)) => {
+            (Caller::Shard(position), Word::Up(wire, target)) => {
                 let wire = api::ShardWireId(wire as u64);
-                Event::Shard(seat, life, Box::new(api::ShardInput::Dialled { wire, target }))
+                Event::Shard(position, life, Box::new(api::ShardInput::Dialled { wire, target }))
             }
         };
         self.queue.after(after_ns, event);
@@ -187,7 +188,7 @@ impl World {
     pub(crate) fn dial(&mut self, caller: Caller, target: agent::Target) {
         let life = self.life(caller);
         let row = self.row(caller);
-        let delay_ns = self.delay_ns(Way::Up, row, usize::from(target.edge)) + 10 * US;
+        let delay_ns = self.delay_ns(Direction::Up, row, usize::from(target.edge)) + 10 * US;
         self.queue.after(delay_ns, Event::Dialled { caller, life, target });
     }
 
@@ -196,18 +197,18 @@ impl World {
         let row = self.row(caller);
         let node = &self.edges[edge];
         let shard = usize::from(target.shard) % node.shards.len();
-        let seat = Seat { edge, shard };
+        let position = ShardPosition { edge, shard };
         let itself = matches!(caller, Caller::Shard(own) if own.edge == edge);
-        let silent = self.silent(Way::Up, row, edge) || self.silent(Way::Down, row, edge);
+        let silent = self.silent(Direction::Up, row, edge) || self.silent(Direction::Down, row, edge);
         let refused = itself || (node.is_up() && !node.shards[shard].is_up());
-        let answer_ns = self.delay_ns(Way::Down, row, edge);
-        if silent || !self.edges[edge].is_up() || self.is_frozen(seat) {
+        let answer_ns = self.delay_ns(Direction::Down, row, edge);
+        if silent || !self.edges[edge].is_up() || self.is_frozen(position) {
             self.tell(caller, life, CONNECT_TIMEOUT_NS, Word::Failed(target, "timed out"));
         } else if refused {
             self.tell(caller, life, answer_ns, Word::Failed(target, "refused"));
         } else {
             let half = self.chance.percent(2);
-            let wire = self.connect(caller, life, seat, answer_ns, half);
+            let wire = self.connect(caller, life, position, answer_ns, half);
             if half {
                 // The edge has a connection that whoever dialled never heard of.
                 self.tell(caller, life, CONNECT_TIMEOUT_NS, Word::Failed(target, "timed out"));
@@ -218,37 +219,44 @@ impl World {
     }
 
     /// Makes a wire; the caller's process has it after `answer_ns` unless it is only `half` made.
-    fn connect(&mut self, caller: Caller, life: u32, seat: Seat, answer_ns: u64, half: bool) -> usize {
+    fn connect(
+        &mut self,
+        caller: Caller,
+        life: u32,
+        position: ShardPosition,
+        answer_ns: u64,
+        half: bool,
+    ) -> usize {
         let alive = self.life(caller) == life && self.is_there(caller);
         let up_ns = self.queue.now_ns() + answer_ns;
         let lane = || Lane { last_data_ns: up_ns, last_bulk_ns: up_ns, ..Lane::default() };
         let (row, open, lanes) = (self.row(caller), [true, alive && !half], [lane(), lane()]);
-        self.wires.push(Wire { caller, row, seat, up_ns, open, lanes });
+        self.wires.push(Wire { caller, row, position, up_ns, open, lanes });
         let wire = self.wires.len() - 1;
         let verified = Box::new(self.verified(caller));
         self.give_shard(
-            seat,
+            position,
             api::ShardInput::WireUp { wire: api::ShardWireId(wire as u64), verified, address: None },
         );
         if half && self.chance.percent(50) {
             let at_ns = up_ns + self.chance.magnitude(US, 500 * MS);
-            self.queue.at(at_ns, Event::Arrive(wire, Way::Up, Item::End));
+            self.queue.at(at_ns, Event::Arrive(wire, Direction::Up, Item::End));
         }
         wire
     }
 
     /// Puts a frame on its way; the sender must have the wire.
-    pub(crate) fn send(&mut self, wire: usize, way: Way, frame: &Frame) {
+    pub(crate) fn send(&mut self, wire: usize, direction: Direction, frame: &Frame) {
         let of = &self.wires[wire];
-        let (agent, edge) = (of.row, of.seat.edge);
-        if !of.is_open(way.back()) {
+        let (agent, edge) = (of.row, of.position.edge);
+        if !of.is_open(direction.back()) {
             return;
         }
         let bytes = frame.to_bytes();
-        let delay_ns = self.delay_ns(way, agent, edge);
+        let delay_ns = self.delay_ns(direction, agent, edge);
         let base_ns = self.plan.delay_ns[agent][edge];
         let mut at_ns = self.queue.now_ns() + delay_ns;
-        let lane = &mut self.wires[wire].lanes[way as usize];
+        let lane = &mut self.wires[wire].lanes[direction as usize];
         if frame.is_bulk() {
             // Waits behind others of its wire, and may be overtaken by them.
             at_ns += self.bulk_chance.below(4 * base_ns);
@@ -258,101 +266,101 @@ impl World {
             at_ns = at_ns.max(lane.last_data_ns);
             lane.last_data_ns = at_ns;
         }
-        self.queue.at(at_ns, Event::Arrive(wire, way, Item::Frame(bytes)));
+        self.queue.at(at_ns, Event::Arrive(wire, direction, Item::Frame(bytes)));
     }
 
     /// A process closes its side, after what it sent.
-    pub(crate) fn close_wire(&mut self, wire: usize, way: Way) {
+    pub(crate) fn close_wire(&mut self, wire: usize, direction: Direction) {
         let of = &mut self.wires[wire];
-        if !of.is_open(way.back()) {
+        if !of.is_open(direction.back()) {
             return;
         }
-        of.close(way.back());
-        let lane = &of.lanes[way as usize];
+        of.close(direction.back());
+        let lane = &of.lanes[direction as usize];
         let at_ns = lane.last_data_ns.max(lane.last_bulk_ns) + 1;
-        self.queue.at(at_ns.max(self.queue.now_ns()), Event::Arrive(wire, way, Item::End));
+        self.queue.at(at_ns.max(self.queue.now_ns()), Event::Arrive(wire, direction, Item::End));
     }
 
     /// The receiver of a direction learns, some time within `within_ns`, that the connection is gone. What has not arrived by
     /// then never does: a prefix of what was in flight is delivered.
-    pub(crate) fn break_wire(&mut self, wire: usize, to: Way, within_ns: u64) {
+    pub(crate) fn break_wire(&mut self, wire: usize, to: Direction, within_ns: u64) {
         let at_ns = (self.queue.now_ns() + self.chance.below(within_ns.max(1))).max(self.wires[wire].up_ns);
         self.queue.at(at_ns, Event::Arrive(wire, to, Item::End));
     }
 
-    pub(crate) fn arrive(&mut self, wire: usize, way: Way, item: Item) {
+    pub(crate) fn arrive(&mut self, wire: usize, direction: Direction, item: Item) {
         let of = &self.wires[wire];
-        let silent = self.silent(way, of.row, of.seat.edge);
-        let lane = &mut self.wires[wire].lanes[way as usize];
+        let silent = self.silent(direction, of.row, of.position.edge);
+        let lane = &mut self.wires[wire].lanes[direction as usize];
         if silent || !lane.held.is_empty() {
             lane.held.push_back(item);
         } else {
-            self.dispatch(Event::Deliver(wire, way, item));
+            self.dispatch(Event::Deliver(wire, direction, item));
         }
     }
 
     /// What was held gets through, in order.
-    pub(crate) fn flush(&mut self, wire: usize, way: Way) {
+    pub(crate) fn flush(&mut self, wire: usize, direction: Direction) {
         let of = &self.wires[wire];
-        if self.silent(way, of.row, of.seat.edge) {
+        if self.silent(direction, of.row, of.position.edge) {
             return;
         }
-        for item in std::mem::take(&mut self.wires[wire].lanes[way as usize].held) {
-            self.dispatch(Event::Deliver(wire, way, item));
+        for item in std::mem::take(&mut self.wires[wire].lanes[direction as usize].held) {
+            self.dispatch(Event::Deliver(wire, direction, item));
         }
     }
 
     /// Silence between an agent and an edge is over.
-    pub(crate) fn heal(&mut self, agent: usize, edge: usize, way: Way) {
-        self.silences[way as usize][agent][edge] -= 1;
-        if self.silent(way, agent, edge) {
+    pub(crate) fn heal(&mut self, agent: usize, edge: usize, direction: Direction) {
+        self.silences[direction as usize][agent][edge] -= 1;
+        if self.silent(direction, agent, edge) {
             return;
         }
         for wire in 0..self.wires.len() {
             let of = &self.wires[wire];
-            if of.row == agent && of.seat.edge == edge && !of.lanes[way as usize].held.is_empty() {
-                let delay_ns = self.delay_ns(way, agent, edge);
-                self.queue.after(delay_ns, Event::Flush(wire, way));
+            if of.row == agent && of.position.edge == edge && !of.lanes[direction as usize].held.is_empty() {
+                let delay_ns = self.delay_ns(direction, agent, edge);
+                self.queue.after(delay_ns, Event::Flush(wire, direction));
             }
         }
     }
 
-    fn silent(&self, way: Way, agent: usize, edge: usize) -> bool {
-        self.silences[way as usize][agent][edge] > 0
+    fn silent(&self, direction: Direction, agent: usize, edge: usize) -> bool {
+        self.silences[direction as usize][agent][edge] > 0
     }
 
-    pub(crate) fn deliver(&mut self, wire: usize, way: Way, item: Item) {
-        let (caller, seat) = (self.wires[wire].caller, self.wires[wire].seat);
-        if !self.wires[wire].is_open(way) {
-            self.answer_stray(wire, way, &item);
+    pub(crate) fn deliver(&mut self, wire: usize, direction: Direction, item: Item) {
+        let (caller, position) = (self.wires[wire].caller, self.wires[wire].position);
+        if !self.wires[wire].is_open(direction) {
+            self.answer_stray(wire, direction, &item);
             return;
         }
         match item {
             Item::End => {
-                self.wires[wire].close(way);
+                self.wires[wire].close(direction);
                 let name = api::ShardWireId(wire as u64);
-                match (way, caller) {
-                    (Way::Up, _) => self.give_shard(seat, api::ShardInput::WireDown { wire: name }),
-                    (Way::Down, Caller::Shard(seat)) => {
-                        self.give_shard(seat, api::ShardInput::WireDown { wire: name });
+                match (direction, caller) {
+                    (Direction::Up, _) => self.give_shard(position, api::ShardInput::WireDown { wire: name }),
+                    (Direction::Down, Caller::Shard(position)) => {
+                        self.give_shard(position, api::ShardInput::WireDown { wire: name });
                     }
-                    (Way::Down, Caller::Recorder) => {
+                    (Direction::Down, Caller::Recorder) => {
                         let (wire, reason) = (agent::WireId(wire as u64), "connection reset".into());
                         self.give_recorder(recorder::RecorderInput::WireDown { wire, reason });
                     }
-                    (Way::Down, Caller::Agent(agent)) => {
+                    (Direction::Down, Caller::Agent(agent)) => {
                         let (wire, reason) = (agent::WireId(wire as u64), "connection reset".into());
                         self.give_agent(agent, agent::AgentInput::WireDown { wire, reason });
                     }
                 }
             }
-            Item::Frame(bytes) => self.deliver_frame(wire, way, &bytes),
+            Item::Frame(bytes) => self.deliver_frame(wire, direction, &bytes),
         }
     }
 
-    fn deliver_frame(&mut self, wire: usize, way: Way, bytes: &Bytes) {
-        let (caller, seat) = (self.wires[wire].caller, self.wires[wire].seat);
-        let reader = &mut self.wires[wire].lanes[way as usize].reader;
+    fn deliver_frame(&mut self, wire: usize, direction: Direction, bytes: &Bytes) {
+        let (caller, position) = (self.wires[wire].caller, self.wires[wire].position);
+        let reader = &mut self.wires[wire].lanes[direction as usize].reader;
         reader.buffer.extend_from_slice(bytes);
         let frame = match reader.next_frame() {
             Ok(Some(frame)) => frame,
@@ -362,19 +370,19 @@ impl World {
             }
         };
         let now_ns = self.queue.now_ns();
-        let words = [1, wire as u64, way as u64];
+        let words = [1, wire as u64, direction as u64];
         self.trace.count(now_ns, &words, bytes);
         if !matches!(frame, Frame::Ping(_) | Frame::Pong(_)) {
             self.trace.say(now_ns, || {
                 let caller = match caller {
                     Caller::Agent(agent) => format!("A{agent}"),
-                    Caller::Shard(seat) => seat.to_string(),
+                    Caller::Shard(position) => position.to_string(),
                     Caller::Recorder => "recorder".to_string(),
                 };
-                let from = if way == Way::Up {
-                    format!("{caller} -> {seat}")
+                let from = if direction == Direction::Up {
+                    format!("{caller} -> {position}")
                 } else {
-                    format!("{seat} -> {caller}")
+                    format!("{position} -> {caller}")
                 };
                 format!("{from} w{wire} {}", super::brief(&frame))
             });
@@ -382,45 +390,45 @@ impl World {
         let name = api::ShardWireId(wire as u64);
         let agent = match caller {
             Caller::Agent(agent) => agent,
-            Caller::Recorder if way == Way::Up => {
+            Caller::Recorder if direction == Direction::Up => {
                 self.watch.count_if(Rare::Recalled, matches!(frame, Frame::Recalled(_)));
-                return self.give_shard(seat, api::ShardInput::Frame { wire: name, frame });
+                return self.give_shard(position, api::ShardInput::Frame { wire: name, frame });
             }
             Caller::Recorder => {
                 let wire = agent::WireId(wire as u64);
                 return self.give_recorder(recorder::RecorderInput::Frame { wire, frame });
             }
             Caller::Shard(standby) => {
-                let to = if way == Way::Up { seat } else { standby };
+                let to = if direction == Direction::Up { position } else { standby };
                 return self.give_shard(to, api::ShardInput::Frame { wire: name, frame });
             }
         };
-        let side = if way == Way::Up { Side::Edge } else { Side::Agent };
+        let side = if direction == Direction::Up { PeerSide::Edge } else { PeerSide::Agent };
         self.watch.arrived(wire, side, &frame, &mut self.violations);
-        if let Some(stale) = self.watch.stale((wire, agent), side, seat, &frame) {
-            return match way {
-                Way::Up => self.give_stale_shard(seat, stale, name, frame),
-                Way::Down => self.give_stale_agent(agent, stale, agent::WireId(wire as u64), frame),
+        if let Some(stale) = self.watch.stale((wire, agent), side, position, &frame) {
+            return match direction {
+                Direction::Up => self.give_stale_shard(position, stale, name, frame),
+                Direction::Down => self.give_stale_agent(agent, stale, agent::WireId(wire as u64), frame),
             };
         }
-        match way {
-            Way::Up => self.give_shard(seat, api::ShardInput::Frame { wire: name, frame }),
-            Way::Down => {
+        match direction {
+            Direction::Up => self.give_shard(position, api::ShardInput::Frame { wire: name, frame }),
+            Direction::Down => {
                 self.give_agent(agent, agent::AgentInput::Frame { wire: agent::WireId(wire as u64), frame })
             }
         }
     }
 
     /// A host that is up answers what belongs to no connection of its own: the sender learns that it is gone.
-    fn answer_stray(&mut self, wire: usize, way: Way, item: &Item) {
+    fn answer_stray(&mut self, wire: usize, direction: Direction, item: &Item) {
         let of = &self.wires[wire];
-        let up = match way {
-            Way::Up => self.edges[of.seat.edge].is_up(),
-            Way::Down => self.is_there(of.caller),
+        let up = match direction {
+            Direction::Up => self.edges[of.position.edge].is_up(),
+            Direction::Down => self.is_there(of.caller),
         };
-        if up && matches!(item, Item::Frame(_)) && of.is_open(way.back()) {
-            let delay_ns = self.delay_ns(way.back(), of.row, of.seat.edge);
-            self.break_wire(wire, way.back(), delay_ns);
+        if up && matches!(item, Item::Frame(_)) && of.is_open(direction.back()) {
+            let delay_ns = self.delay_ns(direction.back(), of.row, of.position.edge);
+            self.break_wire(wire, direction.back(), delay_ns);
         }
     }
 }

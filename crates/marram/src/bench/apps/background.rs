@@ -2,7 +2,7 @@
 
 use super::super::report::{Bar, Report};
 use super::super::{Plan, progress, recover, standby, stats};
-use crate::harness::Lab;
+use crate::harness::TestCluster;
 use anyhow::Context;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -53,16 +53,17 @@ fn watch(
     let rest = format!(
         "server = \"viewer\"\n{protect}[quotas]\nmemory = \"96MiB\"\n[[files]]\npath = \"/etc/background\"\nsource = \"settings\"\n"
     );
-    let mut lab = Lab::new(plan.layout("bench-apps-background", 2, ""), |place| {
+    let mut cluster = TestCluster::new(plan.layout("bench-apps-background", 2, ""), |place| {
         place.write("apps/background/settings", format!("frames = {FRAMES}\n"))?;
         Ok(vec![plan.cells.manifest(place, "background", "background", &rest)?])
     })?;
-    let extra = if keeper.is_some() { standby::stand_by(&lab) } else { String::new() };
-    lab.start_edges(&extra)?;
-    let edges = lab.edge_addresses();
+    let extra = if keeper.is_some() { standby::stand_by(&cluster) } else { String::new() };
+    cluster.start_edges(&extra)?;
+    let edges = cluster.edge_addresses();
     let (viewer, seen) = viewer()?;
-    lab.start_server_agent(&edges, &[("viewer", viewer)])?;
-    let address = lab.start_client_agent(&edges, &["background"])?.first().context("one listener")?.address;
+    cluster.start_server_agent(&edges, &[("viewer", viewer)])?;
+    let address =
+        cluster.start_client_agent(&edges, &["background"])?.first().context("one listener")?.address;
     let mut camera = Camera::new(address, seen)?;
     // Everything is let through while the scene is learned, so that each frame can be waited for.
     for _ in 0..FRAMES {
@@ -71,35 +72,35 @@ fn watch(
     let (mut gaps, mut typical) = (Vec::new(), Vec::new());
     for kill in 0..kills {
         progress(&format!("apps: background, kill {} of {kills}", kill + 1));
-        wait_until_kept(&lab, &mut camera, keeper)?;
+        wait_until_kept(&cluster, &mut camera, keeper)?;
         let mut usual = Vec::new();
         for _ in 0..BETWEEN {
             let next = Instant::now() + PACE;
             usual.push(camera.show(true)?);
             thread::sleep(next.saturating_duration_since(Instant::now()));
         }
-        let (owner, start) = (lab.owner()?, lab.journal.end());
+        let (owner, start) = (cluster.owner()?, cluster.logs.end());
         let begun = Instant::now();
-        lab.edges[owner].kill();
+        cluster.edges[owner].kill();
         let died = begun.elapsed().as_secs_f64() * 1e3;
         // Its process is gone when the kill returns; what that took is part of the wait.
         let waited = died + camera.show(true)?;
         gaps.push((waited - stats::median(&usual)).max(0.0));
         typical.extend(usual);
-        lab.wait_for_owner(start)?;
-        lab.respawn_with(owner, &extra)?;
+        cluster.wait_for_owner(start)?;
+        cluster.respawn_with(owner, &extra)?;
     }
     Ok((gaps, typical))
 }
 
 /// Shows frames until the new owner's first checkpoint is where it is to be found.
-fn wait_until_kept(lab: &Lab, camera: &mut Camera, keeper: Option<&str>) -> anyhow::Result<()> {
+fn wait_until_kept(cluster: &TestCluster, camera: &mut Camera, keeper: Option<&str>) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         for _ in 0..3 {
             camera.show(true)?;
         }
-        let session = recover::session(&lab.edges[lab.owner()?].client()?)?;
+        let session = recover::session(&cluster.edges[cluster.owner()?].client()?)?;
         let stored = session["checkpoints"].as_u64().unwrap_or(0) > 1;
         if stored && keeper.is_none_or(|how| standby::is_kept(&session, how)) {
             return Ok(());

@@ -7,7 +7,7 @@ use super::super::{Plan, cpu, progress, stats};
 use super::added;
 use super::client::Client;
 use super::nginx::Nginx;
-use crate::harness::{Lab, Place};
+use crate::harness::{TempDir, TestCluster};
 use anyhow::Context;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ const FILES: [(&str, &str); 6] = [
     ("/abi.html", include_str!("../../../../../docs/abi.md")),
     ("/manifest.css", include_str!("../../manifest.sample.toml")),
     ("/report.js", include_str!("../report.rs")),
-    ("/lab.js", include_str!("../../harness/lab.rs")),
+    ("/cluster.js", include_str!("../../harness/cluster.rs")),
     ("/middlebox.js", include_str!("../middlebox.rs")),
 ];
 
@@ -43,7 +43,7 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     } else {
         Extent { repeats: 9, requests: 3_000, block: Duration::from_secs(2) }
     };
-    let place = Place::new("bench-compress")?;
+    let place = TempDir::new("bench-compress")?;
     place.write(&format!("www{SMALL}"), &FILES[1].1[..SMALL_BYTES])?;
     for (path, text) in FILES {
         place.write(&format!("www{path}"), text)?;
@@ -54,14 +54,14 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         .iter()
         .map(|level| Nginx::proxy(&program, &place, *level, files.address))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let (mut lab, addresses) = edge(plan, files.address)?;
+    let (mut cluster, addresses) = edge(plan, files.address)?;
     drop(serving);
     let _core = cpu::OneCore::enter_other()?;
     added(&extent, addresses[0], addresses[1], report)
-        .with_context(|| format!("what edge and agents said last:\n{}", lab.journal.tail(10)))?;
+        .with_context(|| format!("what edge and agents said last:\n{}", cluster.logs.tail(10)))?;
     for (index, level) in LEVELS.iter().enumerate() {
         progress(&format!("apps: compress at level {level}"));
-        let cell = Side::new(addresses[index + 1], lab.groups())?;
+        let cell = Side::new(addresses[index + 1], cluster.groups())?;
         let proxy = Side::new(proxies[index].address, vec![proxies[index].process.id()])?;
         compare(&extent, [cell, proxy], *level, report)?;
     }
@@ -75,24 +75,24 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
 }
 
 /// An edge and both agents before the server, with the cell unprotected, and protected at each level; where clients of each connect.
-fn edge(plan: &Plan, server: SocketAddr) -> anyhow::Result<(Lab, Vec<SocketAddr>)> {
+fn edge(plan: &Plan, server: SocketAddr) -> anyhow::Result<(TestCluster, Vec<SocketAddr>)> {
     let mut apps = vec![("bare".to_owned(), "none", LEVELS[0])];
     apps.extend(LEVELS.iter().map(|level| (format!("level{level}"), "endpoints", *level)));
-    let manifest = |place: &Place, (name, protect, level): &(String, &str, u32)| {
+    let manifest = |place: &TempDir, (name, protect, level): &(String, &str, u32)| {
         place.write(&format!("apps/{name}/conf"), format!("level {level}\n"))?;
         let mut rest = format!("protect = {protect:?}\nserver = \"web\"\n[quotas]\nmemory = \"16MiB\"\n");
         write!(rest, "[[files]]\npath = \"/etc/compress\"\nsource = \"conf\"\n")?;
         plan.cells.manifest(place, name, "compress", &rest)
     };
-    let mut lab = Lab::new(plan.layout("bench-apps-compress", 1, ""), |place| {
+    let mut cluster = TestCluster::new(plan.layout("bench-apps-compress", 1, ""), |place| {
         apps.iter().map(|app| manifest(place, app)).collect()
     })?;
-    lab.start_edges("")?;
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[("web", server)])?;
+    cluster.start_edges("")?;
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[("web", server)])?;
     let names: Vec<&str> = apps.iter().map(|(name, ..)| name.as_str()).collect();
-    let listens = lab.start_client_agent(&edges, &names)?;
-    Ok((lab, listens.iter().map(|listen| listen.address).collect()))
+    let listens = cluster.start_client_agent(&edges, &names)?;
+    Ok((cluster, listens.iter().map(|listen| listen.address).collect()))
 }
 
 /// What protection adds to the time of a request of a small object: both in turn, one after the other.

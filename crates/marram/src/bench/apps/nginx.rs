@@ -1,6 +1,6 @@
 //! nginx, as a server of files and as a proxy that compresses them.
 
-use crate::harness::{Journal, Place, Process, free_address};
+use crate::harness::{LogCollector, TempDir, TestProcess, free_address};
 use anyhow::Context;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -12,13 +12,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running one, and where it listens.
 pub(super) struct Nginx {
-    pub(super) process: Process,
+    pub(super) process: TestProcess,
     pub(super) address: SocketAddr,
 }
 
 impl Nginx {
     /// Serves the files below `www`, as they are.
-    pub(super) fn files(program: &Path, place: &Place) -> anyhow::Result<Self> {
+    pub(super) fn files(program: &Path, place: &TempDir) -> anyhow::Result<Self> {
         let www = place.path().join("www").display().to_string();
         Self::start(program, place, "files", "", &format!("root {www};"))
     }
@@ -26,7 +26,7 @@ impl Nginx {
     /// Stands before another server, and compresses what it says at this level.
     pub(super) fn proxy(
         program: &Path,
-        place: &Place,
+        place: &TempDir,
         level: u32,
         server: SocketAddr,
     ) -> anyhow::Result<Self> {
@@ -38,7 +38,13 @@ impl Nginx {
         Self::start(program, place, &format!("proxy{level}"), &before, &within)
     }
 
-    fn start(program: &Path, place: &Place, name: &str, before: &str, within: &str) -> anyhow::Result<Self> {
+    fn start(
+        program: &Path,
+        place: &TempDir,
+        name: &str,
+        before: &str,
+        within: &str,
+    ) -> anyhow::Result<Self> {
         let (address, root) = (free_address()?, place.path().display().to_string());
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {root}/{name}-{kind};\n"))
@@ -51,7 +57,7 @@ impl Nginx {
         let config = place.write(&format!("{name}.conf"), config)?;
         let (errors, mut command) = (place.path().join(format!("{name}.stderr")), Command::new(program));
         command.arg("-e").arg(place.path().join(format!("{name}.error"))).arg("-c").arg(config);
-        let mut process = Process::start(name, &mut command, &Journal::default(), &errors)?;
+        let mut process = TestProcess::start(name, &mut command, &LogCollector::default(), &errors)?;
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(address).is_err() {
             let said = || std::fs::read_to_string(&errors).context("it said nothing").unwrap_or_default();

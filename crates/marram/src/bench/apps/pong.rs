@@ -3,7 +3,7 @@
 use super::super::report::{Bar, Report};
 use super::super::{Plan, progress, stats};
 use super::talk::Player;
-use crate::harness::Lab;
+use crate::harness::TestCluster;
 use anyhow::Context;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ const OTHERS: usize = 9;
 /// Adds what it found.
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let (repeats, time) = if plan.quick { (1, Duration::from_secs(3)) } else { (5, Duration::from_secs(10)) };
-    let mut lab = Lab::new(plan.layout("bench-apps-pong", 1, ""), |place| {
+    let mut cluster = TestCluster::new(plan.layout("bench-apps-pong", 1, ""), |place| {
         Ok(vec![plan.cells.manifest(place, "pong", "pong", "protect = \"endpoints\"\n")?])
     })?;
-    lab.start_edges("")?;
-    let edges = lab.edge_addresses();
-    let address = lab.start_client_agent(&edges, &["pong"])?.first().context("one listener")?.address;
+    cluster.start_edges("")?;
+    let edges = cluster.edge_addresses();
+    let address = cluster.start_client_agent(&edges, &["pong"])?.first().context("one listener")?.address;
     let over = Arc::new(AtomicBool::new(false));
     let others: Vec<_> = (0..OTHERS)
         .map(|seed| {

@@ -7,7 +7,7 @@ use super::super::report::{Bar, Report};
 use super::super::{Plan, progress, stats};
 use super::added::ADDED_US_MAX;
 use super::talk::Player;
-use crate::harness::{Lab, Place, Relay};
+use crate::harness::{Relay, TempDir, TestCluster};
 use anyhow::Context;
 use marram_scrabble::player::best;
 use marram_scrabble::round::{Move, Round};
@@ -33,21 +33,21 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     })?;
     let words = Words::new(&words);
     let games = (1..=games).map(|seed| Game::play(&words, seed)).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut lab = Lab::new(plan.layout("bench-apps-scrabble", 1, ""), |place| {
+    let mut cluster = TestCluster::new(plan.layout("bench-apps-scrabble", 1, ""), |place| {
         [("bare", "none"), ("guarded", "endpoints")]
             .into_iter()
             .map(|(name, protect)| manifest(plan, place, name, protect))
             .collect()
     })?;
-    lab.start_edges("")?;
-    let edge = lab.edge_addresses();
-    let near = lab.start_client_agent(&edge, &["bare", "guarded"])?;
+    cluster.start_edges("")?;
+    let edge = cluster.edge_addresses();
+    let near = cluster.start_client_agent(&edge, &["bare", "guarded"])?;
     let edge_us = added(&games, repeats, [near[0].address, near[1].address], report)?;
 
     // The same cell where the server is: everything takes the long way.
     progress("apps: scrabble, far away");
     let relay = Relay::start(edge[0], FAR)?;
-    let distant = lab.start_client_agent(&[relay.address()], &["bare"])?;
+    let distant = cluster.start_client_agent(&[relay.address()], &["bare"])?;
     let mut player = Player::connect(distant[0].address)?;
     let mut times = Vec::new();
     for game in &games {
@@ -74,7 +74,7 @@ pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn manifest(plan: &Plan, place: &Place, name: &str, protect: &str) -> anyhow::Result<std::path::PathBuf> {
+fn manifest(plan: &Plan, place: &TempDir, name: &str, protect: &str) -> anyhow::Result<std::path::PathBuf> {
     let rest = format!(
         "protect = {protect:?}\n[quotas]\nhandler_time = \"5s\"\n[[files]]\npath = \"/etc/words\"\nsource = \"{WORDS}\"\n\
          absolute = true\n"

@@ -8,7 +8,7 @@ pub(super) use worker::Worker;
 use super::cpu::OneCore;
 use super::report::{Bar, Report};
 use super::{Plan, progress, stats};
-use crate::harness::Place;
+use crate::harness::TempDir;
 use bytes::Bytes;
 use marram_sandbox::{Images, bench::BenchChain};
 use pipeline::{Pipeline, WINDOW};
@@ -28,7 +28,7 @@ const BATCH: u32 = 256;
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let mut report = Report::new("chain");
-    let place = Place::new("bench-chain")?;
+    let place = TempDir::new("bench-chain")?;
     let images = Images::open(place.path())?;
     let module = std::fs::read(plan.cells.module("forward"))?;
     let blocks = if plan.quick { 3 } else { 25 };

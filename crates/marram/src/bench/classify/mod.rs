@@ -13,7 +13,7 @@ pub(super) use worker::Worker;
 use super::report::{Bar, Report};
 use super::stats::Tail;
 use super::{Plan, progress, start, stats};
-use crate::harness::Lab;
+use crate::harness::TestCluster;
 use anyhow::Context;
 use clients::Clients;
 use start::Running;
@@ -31,7 +31,7 @@ const NATIVE: &str = "classify-process";
 
 /// Everything that serves, and where.
 struct Stage {
-    _lab: Lab,
+    _cluster: TestCluster,
     _servers: Vec<Running>,
     cells: SocketAddr,
     processes: SocketAddr,
@@ -83,15 +83,15 @@ impl Stage {
         let mut layout = plan.layout("bench-classify", 1, "");
         // As many cores as the processes have.
         layout.shards = 2;
-        let mut lab = Lab::new(layout, |place| {
+        let mut cluster = TestCluster::new(layout, |place| {
             let quotas = "protect = \"endpoints\"\n[keep]\nrecovery_target = \"25ms\"\n[quotas]\nmemory = \"16MiB\"\nnan = \"native\"\n";
             Ok(vec![plan.cells.manifest(place, APP, "classify", quotas)?])
         })?;
-        lab.start_edges("")?;
-        let edges = lab.edge_addresses();
-        let listens = lab.start_client_agent(&edges, &[APP])?;
+        cluster.start_edges("")?;
+        let edges = cluster.edge_addresses();
+        let listens = cluster.start_client_agent(&edges, &[APP])?;
         let cells = listens.first().context("one app has one listener")?.address;
-        let images = lab.place.path().join("bench-images").display().to_string();
+        let images = cluster.directory.path().join("bench-images").display().to_string();
         let module = plan.cells.module("classify").display().to_string();
         let mut servers = Vec::new();
         let mut listens = |mut server: Running| -> anyhow::Result<SocketAddr> {
@@ -107,7 +107,7 @@ impl Stage {
         let processes = listens(worker(&[])?)?;
         let ticking = listens(worker(&["--ticks"])?)?;
         let native = listens(start::start_command(&mut Command::new(native))?)?;
-        Ok(Self { _lab: lab, _servers: servers, cells, processes, ticking, native })
+        Ok(Self { _cluster: cluster, _servers: servers, cells, processes, ticking, native })
     }
 }
 

@@ -1,7 +1,7 @@
 //! An edge that has a shared cell for each tenant, behind a gate of its own, on the core that this thread runs on.
 
 use crate::bench::{Plan, memcached, memory};
-use crate::harness::Lab;
+use crate::harness::TestCluster;
 use anyhow::Context;
 use bytes::Bytes;
 use hyper::Method;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 /// An edge and its cells.
 pub(super) struct Cells {
-    lab: Lab,
+    cluster: TestCluster,
     /// A gate a tenant.
     pub(super) addresses: Vec<SocketAddr>,
 }
@@ -22,19 +22,20 @@ impl Cells {
         for (tenant, address) in addresses.iter().enumerate() {
             writeln!(layout.edge_tables, "[[gate]]\nlisten = \"{address}\"\napp = \"t{tenant}\"")?;
         }
-        let mut lab = Lab::new(layout, |_| Ok(Vec::new()))?;
-        lab.start_edges("")?;
-        let cells = Self { lab, addresses };
+        let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new()))?;
+        cluster.start_edges("")?;
+        let cells = Self { cluster, addresses };
         cells.deploy(plan).with_context(|| format!("what the edge said last:\n{}", cells.said()))?;
         Ok(cells)
     }
 
     fn deploy(&self, plan: &Plan) -> anyhow::Result<()> {
-        let client = self.lab.edges[0].client()?;
+        let client = self.cluster.edges[0].client()?;
         for tenant in 0..self.addresses.len() {
             // As cells/memcached/marram.toml has it.
             let rest = "cell = \"shared\"\n[quotas]\nmemory = \"64MiB\"\n";
-            let manifest = plan.cells.manifest(&self.lab.place, &format!("t{tenant}"), "memcached", rest)?;
+            let manifest =
+                plan.cells.manifest(&self.cluster.directory, &format!("t{tenant}"), "memcached", rest)?;
             let upload = crate::admin::load(&manifest).map_err(anyhow::Error::msg)?;
             let body: Bytes = upload.encode().map_err(anyhow::Error::msg)?;
             client.call(Method::POST, "/v1/apps", body)?;
@@ -44,19 +45,20 @@ impl Cells {
 
     /// Has the edge stand still, or go on.
     pub(super) fn rest(&self, rests: bool) {
-        let edge = &self.lab.edges[0];
+        let edge = &self.cluster.edges[0];
         if rests { edge.stop() } else { edge.wake() }
     }
 
     /// The last lines of the edge's log.
     pub(super) fn said(&self) -> String {
-        let errors = std::fs::read_to_string(self.lab.place.path().join("A-1.stderr")).unwrap_or_default();
-        self.lab.journal.tail(5) + &errors
+        let errors =
+            std::fs::read_to_string(self.cluster.directory.path().join("A-1.stderr")).unwrap_or_default();
+        self.cluster.logs.tail(5) + &errors
     }
 
     /// Of the edge: supervisor, gates and shard.
     pub(super) fn memory_kib(&mut self) -> anyhow::Result<u64> {
-        let edge = self.lab.edges[0].process().context("it runs")?;
+        let edge = self.cluster.edges[0].process().context("it runs")?;
         Ok(memory::proportional_kib(edge.id()))
     }
 }

@@ -163,7 +163,7 @@ fn converse(
             progress(&format!(
                 "faults: {}: BROKEN: {what}; the last lines:\n{}",
                 row.combination.name(),
-                scene.lab.journal.tail(60)
+                scene.cluster.logs.tail(60)
             ));
         }
         turns.pop_front();

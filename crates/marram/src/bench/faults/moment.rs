@@ -64,7 +64,7 @@ pub(super) fn make(
         Moment::Recovery => {
             let next = scene.next_owner(session, owner, round)?;
             while_talking(talk, Talk::ask, || {
-                let start = scene.lab.journal.end();
+                let start = scene.cluster.logs.end();
                 let first = scene.strike(super::axes::Fault::Kill, owner, round)?;
                 scene.wait_for_orphan(session, start)?;
                 let second = scene.strike(combination.fault, next, round)?;

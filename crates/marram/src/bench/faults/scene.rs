@@ -5,7 +5,7 @@ use super::axes::{Client, Fault, Policy};
 use super::talk::{Server, Talk};
 use crate::admin::client::ApiClient as Admin;
 use crate::bench::Plan;
-use crate::harness::{Event, Lab, Namespace, Place, Side, free_address};
+use crate::harness::{AgentSide, LogEvent, Namespace, TempDir, TestCluster, free_address};
 use anyhow::Context;
 use hyper::Method;
 use serde_json::Value;
@@ -67,7 +67,7 @@ impl Means {
     }
 
     /// A program that runs `marram`, edges and recorders with a disk of 64 MiB, and edges with the clock that is set for them.
-    fn program(self, place: &Place, marram: &Path) -> anyhow::Result<PathBuf> {
+    fn program(self, place: &TempDir, marram: &Path) -> anyhow::Result<PathBuf> {
         let mut script = String::from("#!/bin/sh\ndirectory=$(dirname \"$3\")\n");
         writeln!(script, "case $1 in edge) disk=$directory/state ;; recorder) disk=$directory/kept ;;")?;
         writeln!(script, "*) exec {} \"$@\" ;; esac", marram.display())?;
@@ -94,12 +94,12 @@ impl Means {
 
 /// Machines, and a server that all sessions talk to.
 pub(super) struct Scene {
-    pub(super) lab: Lab,
+    pub(super) cluster: TestCluster,
     policy: Policy,
     pub(super) server: Server,
     /// Where clients connect: to an agent beside them, to the gate.
     listens: [SocketAddr; 2],
-    _tools: Place,
+    _tools: TempDir,
 }
 
 /// A session that is being talked in.
@@ -110,52 +110,53 @@ pub(super) struct Session {
 
 impl Scene {
     pub(super) fn new(plan: &Plan, means: Means, policy: Policy) -> anyhow::Result<Self> {
-        let tools = Place::new("bench-faults-tools")?;
+        let tools = TempDir::new("bench-faults-tools")?;
         let mut layout = plan.layout("bench-faults", EDGES + 1, "");
         layout.program = means.program(&tools, &plan.program)?;
         (layout.encrypted, layout.namespaces) = (true, true);
         // Gates report like agents do.
         layout.edge_tables = "level = \"debug\"\n".into();
         let rest = format!("server = \"{SERVER}\"\n{}\n[quotas]\nmemory = \"64MiB\"\n", policy.manifest());
-        let mut lab = Lab::new(layout, |place| Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?]))?;
-        lab.edges[GATE].run_no_apps();
-        let gate = lab.edges[GATE].address().ip();
+        let mut cluster =
+            TestCluster::new(layout, |place| Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?]))?;
+        cluster.edges[GATE].run_no_apps();
+        let gate = cluster.edges[GATE].address().ip();
         let listens = [free_address()?, SocketAddr::new(gate, free_address()?.port())];
-        let mut scene = Self { lab, policy, server: Server::default(), listens, _tools: tools };
+        let mut scene = Self { cluster, policy, server: Server::default(), listens, _tools: tools };
         scene.start()?;
         Ok(scene)
     }
 
     fn start(&mut self) -> anyhow::Result<()> {
-        for edge in &self.lab.edges {
+        for edge in &self.cluster.edges {
             edge.namespace().context("each edge has a namespace")?.reach_others()?;
         }
         self.write_clocks()?;
         self.start_edges(&[0, 1, 2])?;
         if self.policy == Policy::Recorder {
-            self.lab.start_recorder("directory = \"kept\"", "")?;
+            self.cluster.start_recorder("directory = \"kept\"", "")?;
         }
         let edges = self.cell_edges();
         let server = self.server.start()?;
-        self.lab.start_server_agent(&edges, &[(SERVER, server)])?;
+        self.cluster.start_server_agent(&edges, &[(SERVER, server)])?;
         let listen = format!("[[listen]]\naddress = \"{}\"\napp = \"{APP}\"\n", self.listens[0]);
-        self.lab.start_agent_with(Side::Client, &edges, &listen)?;
+        self.cluster.start_agent_with(AgentSide::Client, &edges, &listen)?;
         self.start_edges(&[GATE])
     }
 
     /// Where the edges that run cells are.
     fn cell_edges(&self) -> Vec<SocketAddr> {
-        self.lab.edge_addresses()[..EDGES].to_vec()
+        self.cluster.edge_addresses()[..EDGES].to_vec()
     }
 
     /// Starts edges, again or for the first time, and waits until they are ready.
     pub(super) fn start_edges(&mut self, edges: &[usize]) -> anyhow::Result<()> {
-        let start = self.lab.journal.end();
+        let start = self.cluster.logs.end();
         for edge in edges {
             let extra = self.extra(*edge);
-            self.lab.edges[*edge].start(&self.lab.place, &self.lab.journal, &extra)?;
+            self.cluster.edges[*edge].start(&self.cluster.directory, &self.cluster.logs, &extra)?;
         }
-        edges.iter().try_for_each(|edge| self.lab.edges[*edge].wait_ready(&self.lab.journal, start))
+        edges.iter().try_for_each(|edge| self.cluster.edges[*edge].wait_ready(&self.cluster.logs, start))
     }
 
     /// Further fields of an edge's configuration.
@@ -173,7 +174,7 @@ impl Scene {
 
     /// The gate's machine dies.
     pub(super) fn kill_gate(&mut self) {
-        self.lab.edges[GATE].kill();
+        self.cluster.edges[GATE].kill();
     }
 
     /// And comes back.
@@ -183,31 +184,31 @@ impl Scene {
 
     /// The machine of an edge.
     pub(super) fn machine(&self, edge: usize) -> anyhow::Result<&Namespace> {
-        self.lab.edges[edge].namespace().context("each edge has a namespace")
+        self.cluster.edges[edge].namespace().context("each edge has a namespace")
     }
 
     /// Who reports what becomes of a client's sessions.
     fn reporter(&self, client: Client) -> String {
         match client {
-            Client::Agent => Side::Client.agent().to_owned(),
-            Client::Gate => self.lab.edges[GATE].who(),
+            Client::Agent => AgentSide::Client.agent().to_owned(),
+            Client::Gate => self.cluster.edges[GATE].who(),
         }
     }
 
     /// Begins a conversation.
     pub(super) fn talk(&self, client: Client) -> anyhow::Result<(Session, Talk)> {
         self.wait_for_wires()?;
-        let (start, who) = (self.lab.journal.end(), self.reporter(client));
+        let (start, who) = (self.cluster.logs.end(), self.reporter(client));
         let talk = Talk::start(self.listens[client as usize])?;
-        let owned = |event: &Event| *event.who == *who && event.name() == "owned";
+        let owned = |event: &LogEvent| *event.who == *who && event.name() == "owned";
         let (_, event) =
-            self.lab.journal.wait(start, PATIENCE, owned).with_context(|| {
-                format!("no session began; the last lines:\n{}", self.lab.journal.tail(20))
+            self.cluster.logs.wait(start, PATIENCE, owned).with_context(|| {
+                format!("no session began; the last lines:\n{}", self.cluster.logs.tail(20))
             })?;
         Ok((Session { client, id: event.text("session").to_owned() }, talk))
     }
 
-    fn is_about(&self, session: &Session, name: &str, event: &Event) -> bool {
+    fn is_about(&self, session: &Session, name: &str, event: &LogEvent) -> bool {
         *event.who == *self.reporter(session.client)
             && event.name() == name
             && event.text("session") == session.id
@@ -215,23 +216,23 @@ impl Scene {
 
     /// The edge that owns a session: the newest of those that say so, if its client's agent or gate has said so as well.
     fn owner(&self, session: &Session) -> anyhow::Result<Option<usize>> {
-        let owned = self.lab.journal.last(|event| self.is_about(session, "owned", event));
+        let owned = self.cluster.logs.last(|event| self.is_about(session, "owned", event));
         let owned = owned.context("the session has an owner")?;
         let mut newest = None;
-        for (index, edge) in self.lab.edges[..EDGES].iter().enumerate() {
+        for (index, edge) in self.cluster.edges[..EDGES].iter().enumerate() {
             // One that does not answer now is asked again.
             let list = sessions_of(&edge.client()?).unwrap_or_default();
             if let Some(row) = row_of(&list, session).filter(|row| row["phase"] == "running") {
                 newest = newest.max(Some((generation(row), index)));
             }
         }
-        let address = |index: usize| self.lab.edges[index].address().to_string();
+        let address = |index: usize| self.cluster.edges[index].address().to_string();
         Ok(newest.map(|(_, index)| index).filter(|index| address(*index) == owned.text("edge")))
     }
 
     /// Waits until the session is reported to have no owner; or another one, if whoever stands by was quicker than that report.
     pub(super) fn wait_for_orphan(&self, session: &Session, start: usize) -> anyhow::Result<()> {
-        let found = self.lab.journal.wait(start, PATIENCE, |event| {
+        let found = self.cluster.logs.wait(start, PATIENCE, |event| {
             self.is_about(session, "orphaned", event) || self.is_about(session, "owned", event)
         });
         found.map(drop).context("a session whose edge is killed is without an owner")
@@ -239,19 +240,22 @@ impl Scene {
 
     /// Whether it has had none from then on, at some time.
     pub(super) fn is_orphan(&self, session: &Session, start: usize, at: Instant) -> bool {
-        self.lab.journal.count(start, |event| event.at <= at && self.is_about(session, "owned", event)) == 0
+        self.cluster.logs.count(start, |event| event.at <= at && self.is_about(session, "owned", event)) == 0
     }
 
     /// Waits until every agent and gate has a wire to every edge that runs cells.
     pub(super) fn wait_for_wires(&self) -> anyhow::Result<()> {
-        let watchers =
-            [Side::Client.agent().to_owned(), Side::Server.agent().to_owned(), self.reporter(Client::Gate)];
+        let watchers = [
+            AgentSide::Client.agent().to_owned(),
+            AgentSide::Server.agent().to_owned(),
+            self.reporter(Client::Gate),
+        ];
         let edges: Vec<String> = self.cell_edges().iter().map(ToString::to_string).collect();
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let (start, mut up) = (self.lab.journal.end(), BTreeSet::new());
-            let news = |event: &Event| ["edge_up", "edge_down"].contains(&event.name());
-            for event in self.lab.journal.all(0, news) {
+            let (start, mut up) = (self.cluster.logs.end(), BTreeSet::new());
+            let news = |event: &LogEvent| ["edge_up", "edge_down"].contains(&event.name());
+            for event in self.cluster.logs.all(0, news) {
                 let wire = (event.who.to_string(), event.text("edge").to_owned());
                 if event.name() == "edge_up" {
                     up.insert(wire);
@@ -265,9 +269,9 @@ impl Scene {
                 return Ok(());
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let found = self.lab.journal.wait(start, left, news);
+            let found = self.cluster.logs.wait(start, left, news);
             found.with_context(|| {
-                format!("wires are missing; the last lines:\n{}", self.lab.journal.tail(20))
+                format!("wires are missing; the last lines:\n{}", self.cluster.logs.tail(20))
             })?;
         }
     }
@@ -290,7 +294,7 @@ impl Scene {
                 Instant::now() < deadline,
                 "{what}: {}\n{list}; what was said of it last:\n{}",
                 session.id,
-                self.lab.journal.tail_of(20, |event| event.text("session") == session.id)
+                self.cluster.logs.tail_of(20, |event| event.text("session") == session.id)
             );
             std::thread::sleep(PAUSE);
         }
@@ -299,7 +303,7 @@ impl Scene {
     /// Who does not keep a session of this owner yet, and the list that shows it.
     fn missing(&self, session: &Session, owner: usize) -> anyhow::Result<Option<(&'static str, Value)>> {
         if let Some(how) = self.policy.keeper() {
-            let list = sessions_of(&self.lab.edges[owner].client()?)?;
+            let list = sessions_of(&self.cluster.edges[owner].client()?)?;
             let ready = |keeper: &Value| {
                 keeper.as_str().is_some_and(|it| it.contains(how) && it.contains(" B behind"))
             };
@@ -309,9 +313,9 @@ impl Scene {
             }
         }
         if self.policy == Policy::Recorder {
-            let recorder = self.lab.recorder.as_ref().context("a recorder was started")?;
+            let recorder = self.cluster.recorder.as_ref().context("a recorder was started")?;
             let list = sessions_of(&recorder.client()?)?;
-            let address = self.lab.edges[owner].address().to_string();
+            let address = self.cluster.edges[owner].address().to_string();
             let kept = |row: &Value| row["phase"] == "recorded" && row["edge"] == address;
             if !row_of(&list, session).is_some_and(kept) {
                 return Ok(Some(("the recorder does not keep it", list)));
@@ -325,7 +329,7 @@ impl Scene {
         let others: Vec<usize> = (0..EDGES).filter(|edge| *edge != owner).collect();
         if self.policy.keeper().is_some() {
             for edge in &others {
-                let list = sessions_of(&self.lab.edges[*edge].client()?)?;
+                let list = sessions_of(&self.cluster.edges[*edge].client()?)?;
                 if row_of(&list, session).is_some_and(|row| row["phase"] == "standing by") {
                     return Ok(*edge);
                 }

@@ -2,7 +2,7 @@
 
 use super::axes::Fault;
 use super::scene::Scene;
-use crate::harness::Way;
+use crate::harness::Direction;
 use anyhow::Context;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -25,7 +25,7 @@ enum Damage {
     Dead,
     Hangs,
     Nothing,
-    Parted(Vec<Way>),
+    Parted(Vec<Direction>),
     Slow,
     Full(Vec<PathBuf>),
     Leaves,
@@ -36,20 +36,20 @@ impl Scene {
     pub(super) fn strike(&mut self, fault: Fault, edge: usize, round: usize) -> anyhow::Result<Blow> {
         let damage = match fault {
             Fault::Kill => {
-                self.lab.edges[edge].kill();
+                self.cluster.edges[edge].kill();
                 Damage::Dead
             }
             Fault::Hang => {
-                self.lab.edges[edge].stop();
+                self.cluster.edges[edge].stop();
                 Damage::Hangs
             }
             Fault::Reset => {
-                let port = self.lab.edges[edge].address().port();
+                let port = self.cluster.edges[edge].address().port();
                 self.machine(edge)?.reset_connections(port)?;
                 Damage::Nothing
             }
-            Fault::OneWay => self.part(edge, vec![[Way::Out, Way::In][round % 2]])?,
-            Fault::TwoWay => self.part(edge, vec![Way::Out, Way::In])?,
+            Fault::OneWay => self.part(edge, vec![[Direction::Out, Direction::In][round % 2]])?,
+            Fault::TwoWay => self.part(edge, vec![Direction::Out, Direction::In])?,
             Fault::Slow => {
                 self.machine(edge)?.slow_down(SLOW_KBIT_PER_S)?;
                 Damage::Slow
@@ -57,14 +57,14 @@ impl Scene {
             Fault::FullDisk => Damage::Full(self.fill_disks(edge)?),
             Fault::Clock => {
                 // It says good-bye; whoever takes its sessions has another clock.
-                self.lab.edges[edge].terminate();
+                self.cluster.edges[edge].terminate();
                 Damage::Leaves
             }
         };
         Ok(Blow { edge, damage })
     }
 
-    fn part(&self, edge: usize, ways: Vec<Way>) -> anyhow::Result<Damage> {
+    fn part(&self, edge: usize, ways: Vec<Direction>) -> anyhow::Result<Damage> {
         ways.iter().try_for_each(|way| self.machine(edge)?.part(*way))?;
         Ok(Damage::Parted(ways))
     }
@@ -86,7 +86,7 @@ impl Scene {
         match blow.damage {
             Damage::Nothing | Damage::Dead => Ok(()),
             Damage::Hangs => {
-                self.lab.edges[edge].wake();
+                self.cluster.edges[edge].wake();
                 Ok(())
             }
             Damage::Parted(ways) => ways.iter().try_for_each(|way| self.machine(edge)?.rejoin(*way)),
@@ -95,7 +95,7 @@ impl Scene {
                 fs::remove_file(filler).with_context(|| format!("cannot remove {}", filler.display()))
             }),
             Damage::Leaves => {
-                if let Some(process) = self.lab.edges[edge].process() {
+                if let Some(process) = self.cluster.edges[edge].process() {
                     // Its exit status says whether all its sessions left in time, which the client's view shows as well.
                     process.wait()?;
                 }
@@ -106,18 +106,18 @@ impl Scene {
 
     /// Edges' clocks differ: the second is ahead of the others.
     pub(super) fn write_clocks(&self) -> anyhow::Result<()> {
-        self.lab.place.write("B.clock", CLOCK_S.to_string())?;
-        self.lab.place.write("C.clock", (CLOCK_S / 2).to_string()).map(drop)
+        self.cluster.directory.write("B.clock", CLOCK_S.to_string())?;
+        self.cluster.directory.write("C.clock", (CLOCK_S / 2).to_string()).map(drop)
     }
 
     /// Leaves no byte of room for the edge, nor for the recorder where there is one.
     fn fill_disks(&mut self, edge: usize) -> anyhow::Result<Vec<PathBuf>> {
-        let root = self.lab.place.path().to_owned();
-        let directory = self.lab.edges[edge].directory();
+        let root = self.cluster.directory.path().to_owned();
+        let directory = self.cluster.edges[edge].directory();
         let mut disks = Vec::new();
-        let process = self.lab.edges[edge].process().context("the edge runs")?.id();
+        let process = self.cluster.edges[edge].process().context("the edge runs")?.id();
         disks.push(within(process, &root.join(directory).join("state")));
-        if let Some(recorder) = &mut self.lab.recorder {
+        if let Some(recorder) = &mut self.cluster.recorder {
             disks.push(within(recorder.process().id(), &root.join("kept")));
         }
         let fillers: Vec<PathBuf> = disks.iter().map(|disk| disk.join(FILLER)).collect();

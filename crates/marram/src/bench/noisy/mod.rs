@@ -8,7 +8,7 @@ mod process;
 use super::report::{Bar, Report};
 use super::start::{Running, start};
 use super::{Plan, cpu, progress, stats};
-use crate::harness::{Edge, Lab, Listen, Place};
+use crate::harness::{Listen, TempDir, TestCluster, TestEdge};
 use anyhow::Context;
 use clients::Hostile;
 use std::net::{SocketAddr, TcpStream};
@@ -127,7 +127,7 @@ fn report(cells: &Times, processes: &Times) -> anyhow::Result<Report> {
 
 /// The core that serves: an edge with all apps, and the quiet process.
 struct Stage {
-    lab: Lab,
+    cluster: TestCluster,
     quiet: TcpStream,
     _echo: Running,
 }
@@ -137,21 +137,21 @@ struct ToCells {
     quiet: TcpStream,
     targets: Vec<(Kind, SocketAddr)>,
     // Ended with this: agents of the quiet client and of the hostile ones.
-    _labs: [Lab; 2],
+    _clusters: [TestCluster; 2],
 }
 
 impl Stage {
     fn set(plan: &Plan) -> anyhow::Result<Self> {
         let _core = cpu::OneCore::enter()?;
-        let mut lab = Lab::new(plan.layout("bench-noisy", 1, ""), apps)?;
-        lab.start_edges("")?;
+        let mut cluster = TestCluster::new(plan.layout("bench-noisy", 1, ""), apps)?;
+        cluster.start_edges("")?;
         let (echo, address) = busy_process(plan, Kind::Echo)?;
-        Ok(Self { lab, quiet: clients::quiet(address)?, _echo: echo })
+        Ok(Self { cluster, quiet: clients::quiet(address)?, _echo: echo })
     }
 
     /// Waits until only the quiet client's session is left.
     fn wait_for_peace(&self) -> anyhow::Result<()> {
-        let edge = self.lab.edges.first().context("there is an edge")?.client()?;
+        let edge = self.cluster.edges.first().context("there is an edge")?.client()?;
         let deadline = Instant::now() + PEACE_PATIENCE;
         loop {
             let list = edge.json(hyper::Method::GET, "/v1/sessions").map_err(|why| anyhow::anyhow!(why))?;
@@ -169,14 +169,14 @@ impl Stage {
 
     fn cells(&self, plan: &Plan) -> anyhow::Result<ToCells> {
         let _core = cpu::OneCore::enter_other()?;
-        let edges: Vec<SocketAddr> = self.lab.edges.iter().map(Edge::address).collect();
-        let agent = |purpose, apps: &[String]| -> anyhow::Result<(Lab, Vec<Listen>)> {
-            let mut lab = Lab::new(plan.layout(purpose, 0, ""), |_| Ok(Vec::new()))?;
+        let edges: Vec<SocketAddr> = self.cluster.edges.iter().map(TestEdge::address).collect();
+        let agent = |purpose, apps: &[String]| -> anyhow::Result<(TestCluster, Vec<Listen>)> {
+            let mut cluster = TestCluster::new(plan.layout(purpose, 0, ""), |_| Ok(Vec::new()))?;
             let apps: Vec<&str> = apps.iter().map(String::as_str).collect();
-            let listens = lab.start_client_agent(&edges, &apps)?;
-            Ok((lab, listens))
+            let listens = cluster.start_client_agent(&edges, &apps)?;
+            Ok((cluster, listens))
         };
-        let (lab, listens) = agent("bench-noisy-quiet", &[QUIET.to_owned()])?;
+        let (cluster, listens) = agent("bench-noisy-quiet", &[QUIET.to_owned()])?;
         let quiet = clients::quiet(listens.first().context("one app has one listener")?.address)?;
         let names: Vec<String> = hostile().map(|(_, name)| name).collect();
         let humble = std::thread::scope(|scope| {
@@ -186,9 +186,9 @@ impl Stage {
             };
             scope.spawn(start).join().map_err(|_| anyhow::anyhow!("starting an agent panicked"))
         });
-        let (hostile_lab, listens) = humble??;
+        let (hostile_cluster, listens) = humble??;
         let targets = hostile().zip(listens).map(|((kind, _), listen)| (kind, listen.address)).collect();
-        Ok(ToCells { quiet, targets, _labs: [lab, hostile_lab] })
+        Ok(ToCells { quiet, targets, _clusters: [cluster, hostile_cluster] })
     }
 }
 
@@ -199,7 +199,7 @@ fn hostile() -> impl Iterator<Item = (Kind, String)> {
 }
 
 /// Writes the manifests of all apps; each is a tenant of its own, since none says whose it is.
-fn apps(place: &Place) -> anyhow::Result<Vec<PathBuf>> {
+fn apps(place: &TempDir) -> anyhow::Result<Vec<PathBuf>> {
     let app = |(kind, name): (Kind, String)| {
         place.write(&format!("apps/{name}/guest.wasm"), guests::of(kind))?;
         let manifest = format!("name = \"{name}\"\nmodule = \"guest.wasm\"\n");

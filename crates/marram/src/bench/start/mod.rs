@@ -9,7 +9,7 @@ pub(super) use worker::{Worker, end_with_benchmark};
 
 use super::report::{Bar, Report};
 use super::{Plan, progress, stats};
-use crate::harness::Place;
+use crate::harness::TempDir;
 use anyhow::Context;
 use marram_sandbox::{Images, bench::Nursery};
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +30,7 @@ const RACE_MS: u64 = 300;
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     let mut report = Report::new("start");
     let rounds = if plan.quick { 200 } else { 5_000 };
-    let place = Place::new("bench-start")?;
+    let place = TempDir::new("bench-start")?;
     let images = Images::open(place.path())?;
     if plan.wants("cells") {
         let activate = cached(&images, rounds, &mut report)?;
@@ -147,7 +147,7 @@ fn chain(images: &Images, rounds: usize, report: &mut Report) -> anyhow::Result<
 /// What a process a client costs, from a small process that has nothing else to do.
 fn processes(
     plan: &Plan,
-    place: &Place,
+    place: &TempDir,
     rounds: usize,
     activate: f64,
     report: &mut Report,
@@ -172,7 +172,7 @@ fn processes(
 }
 
 /// Two processes that start cells at once against one that does so alone.
-fn race(plan: &Plan, place: &Place, report: &mut Report) -> anyhow::Result<()> {
+fn race(plan: &Plan, place: &TempDir, report: &mut Report) -> anyhow::Result<()> {
     progress("start: two shards at once");
     let arguments = |name: &str| {
         let place = place.path().join(name).display().to_string();

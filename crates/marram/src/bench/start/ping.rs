@@ -4,7 +4,7 @@
 use super::super::cpu::OneCore;
 use super::super::report::{Bar, Report};
 use super::super::{Plan, progress, stats};
-use crate::harness::{Lab, Listen};
+use crate::harness::{Listen, TestCluster};
 use anyhow::Context;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
@@ -23,15 +23,15 @@ const EVENTS: usize = 256;
 
 pub(super) fn run(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let serving = OneCore::enter()?;
-    let mut lab = Lab::new(plan.layout("bench-start-ping", 1, ""), |place| {
+    let mut cluster = TestCluster::new(plan.layout("bench-start-ping", 1, ""), |place| {
         let manifest = |name, rest| plan.cells.manifest(place, name, "memcached", rest);
         let own = "protect = \"endpoints\"\n[quotas]\nmemory = \"8MiB\"\nscratch = \"0B\"\n";
         let shared = "cell = \"shared\"\nprotect = \"none\"\n[quotas]\nmemory = \"8MiB\"\nscratch = \"0B\"\n";
         Ok(vec![manifest(OWN, own)?, manifest(SHARED, shared)?])
     })?;
-    lab.start_edges("")?;
-    let edges = lab.edge_addresses();
-    let listens = lab.start_client_agent(&edges, &[OWN, SHARED])?;
+    cluster.start_edges("")?;
+    let edges = cluster.edge_addresses();
+    let listens = cluster.start_client_agent(&edges, &[OWN, SHARED])?;
     let address = |name: &str| {
         let of_app = listens.iter().find(|listen: &&Listen| listen.app == name);
         of_app.map(|listen| listen.address).context("each app has a listener")

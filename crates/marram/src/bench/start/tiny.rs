@@ -1,6 +1,6 @@
 //! The smallest server that a process a client could be: a static program that opens a listening socket and ends.
 
-use crate::harness::Place;
+use crate::harness::TempDir;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ const CODE: &[u8] = &[
 ];
 
 /// Writes the program; nothing on machines that cannot run it.
-pub(super) fn write(place: &Place) -> anyhow::Result<Option<PathBuf>> {
+pub(super) fn write(place: &TempDir) -> anyhow::Result<Option<PathBuf>> {
     if cfg!(not(all(target_arch = "x86_64", target_os = "linux"))) {
         return Ok(None);
     }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_minimal_server_runs() {
-        let place = Place::new("tiny").unwrap();
+        let place = TempDir::new("tiny").unwrap();
         if let Some(path) = write(&place).unwrap() {
             assert!(std::process::Command::new(path).status().unwrap().success());
         }

@@ -5,7 +5,7 @@ mod clients;
 use super::baseline::require;
 use super::report::Report;
 use super::{Plan, cpu, progress, stats};
-use crate::harness::{Journal, Lab, Place, Process, free_address};
+use crate::harness::{LogCollector, TempDir, TestCluster, TestProcess, free_address};
 use anyhow::Context;
 use clients::Clients;
 use std::fmt::Write as _;
@@ -34,12 +34,12 @@ const SIDES: [&str; 3] = ["", "bare_", "proxy_"];
 /// A certificate and its key, each in a file.
 struct Site {
     certificate: String,
-    place: Place,
+    place: TempDir,
 }
 
 impl Site {
     fn new() -> anyhow::Result<Self> {
-        let place = Place::new("bench-tls-site")?;
+        let place = TempDir::new("bench-tls-site")?;
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
         let certificate = rcgen::CertificateParams::new(["localhost".to_owned()])?.self_signed(&key)?.pem();
         place.write("certificate.pem", &certificate)?;
@@ -88,20 +88,20 @@ fn over(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         return Ok(());
     }
     let site = Site::new()?;
-    let (mut lab, proxy, addresses) = {
+    let (mut cluster, proxy, addresses) = {
         let _core = cpu::OneCore::enter()?;
         let origin = origin()?;
-        let (lab, cells) = cells(plan, &site, origin)?;
+        let (cluster, cells) = cells(plan, &site, origin)?;
         let (proxy, address) = haproxy(&site, origin)?;
-        (lab, proxy, [cells[0], cells[1], address])
+        (cluster, proxy, [cells[0], cells[1], address])
     };
     let _core = cpu::OneCore::enter_other()?;
-    let (ours, theirs) = (lab.groups(), [proxy.id()]);
+    let (ours, theirs) = (cluster.groups(), [proxy.id()]);
     for count in wanted {
         progress(&format!("tls: {}{count} clients", plan.wires.prefix()));
         let groups = [&ours[..], &ours[..], &theirs[..]];
         compare(plan, &site, count, addresses, groups, report)
-            .with_context(|| format!("what edge and agents said last:\n{}", lab.journal.tail(10)))?;
+            .with_context(|| format!("what edge and agents said last:\n{}", cluster.logs.tail(10)))?;
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ fn micros(ns: u64) -> f64 {
 }
 
 /// An edge with both apps, and agents for the first. Where clients of each connect.
-fn cells(plan: &Plan, site: &Site, origin: SocketAddr) -> anyhow::Result<(Lab, [SocketAddr; 2])> {
+fn cells(plan: &Plan, site: &Site, origin: SocketAddr) -> anyhow::Result<(TestCluster, [SocketAddr; 2])> {
     let gate = free_address()?;
     let mut layout = plan.layout("bench-tls", 1, "");
     let names = APPS.map(|(name, ..)| name);
@@ -188,7 +188,7 @@ fn cells(plan: &Plan, site: &Site, origin: SocketAddr) -> anyhow::Result<(Lab, [
         "[[key]]\nname = \"site\"\nfile = {}\napps = {names:?}",
         site.file("site.key")
     )?;
-    let manifest = |place: &Place, (name, protect, server): (&str, &str, &str)| {
+    let manifest = |place: &TempDir, (name, protect, server): (&str, &str, &str)| {
         let rest = format!(
             "protect = {protect:?}\nserver = {server:?}\nkeys = [\"/etc/tls/certificate.pem\"]\n[quotas]\nmemory = \
              \"8MiB\"\n[[files]]\npath = \"/etc/tls/certificate.pem\"\nsource = {}\nabsolute = true\n",
@@ -196,13 +196,14 @@ fn cells(plan: &Plan, site: &Site, origin: SocketAddr) -> anyhow::Result<(Lab, [
         );
         plan.cells.manifest(place, name, "tls", &rest)
     };
-    let mut lab = Lab::new(layout, |place| APPS.iter().map(|app| manifest(place, *app)).collect())?;
-    lab.start_edges(&format!("servers = {{ {} = \"{origin}\" }}", APPS[1].2))?;
-    let edges = lab.edge_addresses();
-    lab.start_server_agent(&edges, &[(APPS[0].2, origin)])?;
-    let listens = lab.start_client_agent(&edges, &[names[0]])?;
+    let mut cluster =
+        TestCluster::new(layout, |place| APPS.iter().map(|app| manifest(place, *app)).collect())?;
+    cluster.start_edges(&format!("servers = {{ {} = \"{origin}\" }}", APPS[1].2))?;
+    let edges = cluster.edge_addresses();
+    cluster.start_server_agent(&edges, &[(APPS[0].2, origin)])?;
+    let listens = cluster.start_client_agent(&edges, &[names[0]])?;
     let agent = listens.first().context("one app has one listener")?.address;
-    Ok((lab, [agent, gate]))
+    Ok((cluster, [agent, gate]))
 }
 
 /// A server that speaks plain HTTP and answers each connection's only request with the page.
@@ -234,7 +235,7 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 /// The proxy, with one thread as the edge has one shard.
-fn haproxy(site: &Site, origin: SocketAddr) -> anyhow::Result<(Process, SocketAddr)> {
+fn haproxy(site: &Site, origin: SocketAddr) -> anyhow::Result<(TestProcess, SocketAddr)> {
     let address = free_address()?;
     let config = format!(
         "global\n  nbthread 1\n  maxconn 8000\n  tune.ssl.cachesize 0\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
@@ -246,7 +247,7 @@ fn haproxy(site: &Site, origin: SocketAddr) -> anyhow::Result<(Process, SocketAd
     let mut command = Command::new(require("haproxy", "haproxy")?);
     command.arg("-db").arg("-f").arg(config);
     let errors = site.place.path().join("haproxy.stderr");
-    let mut process = Process::start("haproxy", &mut command, &Journal::default(), &errors)?;
+    let mut process = TestProcess::start("haproxy", &mut command, &LogCollector::default(), &errors)?;
     let deadline = Instant::now() + PATIENCE;
     while TcpStream::connect(address).is_err() {
         let said = || std::fs::read_to_string(&errors).unwrap_or_default();

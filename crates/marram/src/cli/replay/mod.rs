@@ -299,12 +299,12 @@ fn diff(replayer: &mut Replayer, a: u64, b: u64, as_json: bool) -> Result<(), Fa
         return Ok(());
     }
     let mut out = format!("after {a} entries -> after {b} entries\n");
-    let told: String = pairs()
+    let differences: String = pairs()
         .map(|(index, (before, after))| {
             show::difference(index, before, after, &replay::changes(before, after))
         })
         .collect();
-    out += if told.is_empty() { "nothing is different\n" } else { &told };
+    out += if differences.is_empty() { "nothing is different\n" } else { &differences };
     emit(&out);
     Ok(())
 }

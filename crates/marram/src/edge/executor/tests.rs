@@ -93,7 +93,7 @@ impl Pair {
         let name = format!("marram-executor-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let directory = env::temp_dir().join(name);
         let images = Images::open(&directory).unwrap();
-        let module = harness::Cells::find(None).unwrap().module("counter");
+        let module = harness::CellFiles::find(None).unwrap().module("counter");
         let info = images.deploy(&fs::read(module).unwrap(), &[], &Quotas::default()).unwrap();
         let image = images.load(info.hash).unwrap();
         let mut there = Cells::new(CellsConfig { slots: 1, ..CellsConfig::default() }).unwrap();

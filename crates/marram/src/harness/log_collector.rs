@@ -9,7 +9,7 @@ const EVENTS_MAX: usize = 2_000_000;
 
 /// One line that a process logged.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub struct LogEvent {
     /// When it was read.
     pub at: Instant,
     /// Who logged it.
@@ -18,7 +18,7 @@ pub struct Event {
     pub fields: Value,
 }
 
-impl Event {
+impl LogEvent {
     /// The field `event`, which names what happened; empty for lines that are for people only.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -40,12 +40,12 @@ impl Event {
 
 /// All events of a run. Clones share them.
 #[derive(Clone, Default)]
-pub struct Journal {
-    shared: Arc<(Mutex<Vec<Event>>, Condvar)>,
+pub struct LogCollector {
+    shared: Arc<(Mutex<Vec<LogEvent>>, Condvar)>,
 }
 
-impl Journal {
-    fn events(&self) -> MutexGuard<'_, Vec<Event>> {
+impl LogCollector {
+    fn events(&self) -> MutexGuard<'_, Vec<LogEvent>> {
         // Whoever panicked while adding an event has added it or not: both are fine.
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,12 +55,12 @@ impl Journal {
         let fields = serde_json::from_str(line).unwrap_or_else(|_| serde_json::json!({ "message": line }));
         let mut events = self.events();
         if events.len() < EVENTS_MAX {
-            events.push(Event { at: Instant::now(), who: Arc::clone(who), fields });
+            events.push(LogEvent { at: Instant::now(), who: Arc::clone(who), fields });
             self.shared.1.notify_all();
         }
     }
 
-    /// Where the journal ends now: what is logged from here on has this index or a larger one.
+    /// Where the collected logs end now: what is logged from here on has this index or a larger one.
     #[must_use]
     pub fn end(&self) -> usize {
         self.events().len()
@@ -71,8 +71,8 @@ impl Journal {
         &self,
         start: usize,
         patience: Duration,
-        mut wanted: impl FnMut(&Event) -> bool,
-    ) -> Option<(usize, Event)> {
+        mut wanted: impl FnMut(&LogEvent) -> bool,
+    ) -> Option<(usize, LogEvent)> {
         let deadline = Instant::now() + patience;
         let (mut events, mut next) = (self.events(), start);
         loop {
@@ -88,17 +88,17 @@ impl Journal {
     }
 
     /// How many events from `start` on `wanted` accepts.
-    pub fn count(&self, start: usize, mut wanted: impl FnMut(&Event) -> bool) -> usize {
+    pub fn count(&self, start: usize, mut wanted: impl FnMut(&LogEvent) -> bool) -> usize {
         self.events().iter().skip(start).filter(|event| wanted(event)).count()
     }
 
     /// All events from `start` on that `wanted` accepts.
-    pub fn all(&self, start: usize, mut wanted: impl FnMut(&Event) -> bool) -> Vec<Event> {
+    pub fn all(&self, start: usize, mut wanted: impl FnMut(&LogEvent) -> bool) -> Vec<LogEvent> {
         self.events().iter().skip(start).filter(|event| wanted(event)).cloned().collect()
     }
 
     /// The latest event that `wanted` accepts.
-    pub fn last(&self, mut wanted: impl FnMut(&Event) -> bool) -> Option<Event> {
+    pub fn last(&self, mut wanted: impl FnMut(&LogEvent) -> bool) -> Option<LogEvent> {
         self.events().iter().rev().find(|event| wanted(event)).cloned()
     }
 
@@ -110,9 +110,10 @@ impl Journal {
 
     /// The last lines that `wanted` accepts.
     #[must_use]
-    pub fn tail_of(&self, count: usize, mut wanted: impl FnMut(&Event) -> bool) -> String {
+    pub fn tail_of(&self, count: usize, mut wanted: impl FnMut(&LogEvent) -> bool) -> String {
         let events = self.events();
-        let mut last: Vec<&Event> = events.iter().rev().filter(|event| wanted(event)).take(count).collect();
+        let mut last: Vec<&LogEvent> =
+            events.iter().rev().filter(|event| wanted(event)).take(count).collect();
         last.reverse();
         last.iter().map(|event| format!("{}: {}\n", event.who, event.fields)).collect()
     }
@@ -124,16 +125,16 @@ mod tests {
 
     #[test]
     fn waiting_sees_what_was_there_and_what_comes() {
-        let journal = Journal::default();
+        let logs = LogCollector::default();
         let who: Arc<str> = "a".into();
-        journal.add(&who, "{\"event\":\"one\",\"n\":7}");
-        journal.add(&who, "panicked at");
-        let (next, event) = journal.wait(0, Duration::ZERO, |event| event.name() == "one").unwrap();
+        logs.add(&who, "{\"event\":\"one\",\"n\":7}");
+        logs.add(&who, "panicked at");
+        let (next, event) = logs.wait(0, Duration::ZERO, |event| event.name() == "one").unwrap();
         assert_eq!((next, event.number("n")), (1, 7));
-        assert!(journal.wait(next, Duration::ZERO, |event| event.name() == "one").is_none());
-        let writer = journal.clone();
+        assert!(logs.wait(next, Duration::ZERO, |event| event.name() == "one").is_none());
+        let writer = logs.clone();
         let thread = std::thread::spawn(move || writer.add(&"b".into(), "{\"event\":\"two\"}"));
-        let (next, _) = journal.wait(0, Duration::from_secs(60), |event| event.name() == "two").unwrap();
+        let (next, _) = logs.wait(0, Duration::from_secs(60), |event| event.name() == "two").unwrap();
         thread.join().unwrap();
         assert_eq!(next, 3);
     }

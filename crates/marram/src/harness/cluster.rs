@@ -1,11 +1,11 @@
 //! A whole run: some edges, a client's agent and a server's agent, on loopback.
 
-use super::edge::{Edge, Settings};
-use super::journal::Journal;
+use super::edge::{Settings, TestEdge};
+use super::log_collector::LogCollector;
 use super::namespace::Namespace;
-use super::place::{Place, free_address};
-use super::process::Process;
-use super::recorder::Recorder;
+use super::process::TestProcess;
+use super::recorder::TestRecorder;
+use super::temp_dir::{TempDir, free_address};
 use anyhow::Context;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -51,15 +51,15 @@ pub struct Listen {
 
 /// Which agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
+pub enum AgentSide {
     /// The clients'.
     Client,
     /// The servers'.
     Server,
 }
 
-impl Side {
-    /// Its name in the journal.
+impl AgentSide {
+    /// Its name in the collected logs.
     #[must_use]
     pub fn agent(self) -> &'static str {
         match self {
@@ -78,54 +78,54 @@ impl Side {
 }
 
 /// A run. Dropping it ends every process.
-pub struct Lab {
+pub struct TestCluster {
     // Processes first: they end before their directory goes.
-    client: Option<Process>,
-    server: Option<Process>,
+    client: Option<TestProcess>,
+    server: Option<TestProcess>,
     /// The recorder, where one was started.
-    pub recorder: Option<Recorder>,
+    pub recorder: Option<TestRecorder>,
     /// Where each side's agent thinks the edges are.
     seen: [Vec<String>; 2],
     /// The edges.
-    pub edges: Vec<Edge>,
+    pub edges: Vec<TestEdge>,
     /// What everybody logged.
-    pub journal: Journal,
+    pub logs: LogCollector,
     /// The run's directory.
-    pub place: Place,
+    pub directory: TempDir,
     layout: Layout,
 }
 
-impl Lab {
+impl TestCluster {
     /// Makes the directory and the addresses; starts nothing. `apps` are manifests, given the place to write them to.
     ///
     /// # Errors
     /// If the directory cannot be made.
     pub fn new(
         layout: Layout,
-        apps: impl FnOnce(&Place) -> anyhow::Result<Vec<PathBuf>>,
+        apps: impl FnOnce(&TempDir) -> anyhow::Result<Vec<PathBuf>>,
     ) -> anyhow::Result<Self> {
         // Tests too are ended by signals, when they take too long.
         super::interrupt::end_on_interrupt()?;
-        let place = Place::new(layout.purpose)?;
+        let directory = TempDir::new(layout.purpose)?;
         let mut secret = [0; 32];
         rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
             .context("the system gives no random bytes")?;
         let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-        place.write_private("secret", &secret)?;
+        directory.write_private("secret", &secret)?;
         // Not the domain's secret: agents know the token and must not know the secret.
         let token = blake3_hex(&secret);
-        place.write_private("token", &token)?;
+        directory.write_private("token", &token)?;
         let mut tables = layout.edge_tables.clone();
         if layout.encrypted {
             writeln!(
                 tables,
                 "[security]\ntoken_file = {:?}",
-                place.path().join("token").display().to_string()
+                directory.path().join("token").display().to_string()
             )?;
         }
         let settings = Settings {
             program: layout.program.clone(),
-            apps: apps(&place)?,
+            apps: apps(&directory)?,
             shards: layout.shards,
             tables,
             admin: layout.admin.clone(),
@@ -135,7 +135,7 @@ impl Lab {
         let apart = layout.namespaces && Namespace::possible();
         let edge = |index: usize| {
             let namespace = if apart { Some(Namespace::new()?) } else { None };
-            Edge::new(&name(index), settings.clone(), namespace)
+            TestEdge::new(&name(index), settings.clone(), namespace)
         };
         let edges = (0..layout.edges).map(edge).collect::<anyhow::Result<_>>()?;
         let seen = [Vec::new(), Vec::new()];
@@ -145,8 +145,8 @@ impl Lab {
             recorder: None,
             seen,
             edges,
-            journal: Journal::default(),
-            place,
+            logs: LogCollector::default(),
+            directory,
             layout,
         })
     }
@@ -157,9 +157,9 @@ impl Lab {
     /// # Errors
     /// If it does not start.
     pub fn start_edge(&mut self, index: usize, extra: &str) -> anyhow::Result<()> {
-        let start = self.journal.end();
-        self.edges[index].start(&self.place, &self.journal, extra)?;
-        self.edges[index].wait_ready(&self.journal, start)
+        let start = self.logs.end();
+        self.edges[index].start(&self.directory, &self.logs, extra)?;
+        self.edges[index].wait_ready(&self.logs, start)
     }
 
     /// Starts all edges at once and waits until they are ready.
@@ -167,17 +167,17 @@ impl Lab {
     /// # Errors
     /// If one does not start.
     pub fn start_edges(&mut self, extra: &str) -> anyhow::Result<()> {
-        let start = self.journal.end();
+        let start = self.logs.end();
         for edge in &mut self.edges {
-            edge.start(&self.place, &self.journal, extra)?;
+            edge.start(&self.directory, &self.logs, extra)?;
         }
-        self.edges.iter_mut().try_for_each(|edge| edge.wait_ready(&self.journal, start))
+        self.edges.iter_mut().try_for_each(|edge| edge.wait_ready(&self.logs, start))
     }
 
     /// The addresses that agents are given, unless somebody stands between.
     #[must_use]
     pub fn edge_addresses(&self) -> Vec<SocketAddr> {
-        self.edges.iter().map(Edge::address).collect()
+        self.edges.iter().map(TestEdge::address).collect()
     }
 
     pub(super) fn is_encrypted(&self) -> bool {
@@ -203,7 +203,7 @@ impl Lab {
         for Listen { app, address } in &listens {
             writeln!(tables, "[[listen]]\naddress = \"{address}\"\napp = {app:?}")?;
         }
-        self.client = Some(self.start_agent(Side::Client, edges, &tables)?);
+        self.client = Some(self.start_agent(AgentSide::Client, edges, &tables)?);
         Ok(listens)
     }
 
@@ -220,7 +220,7 @@ impl Lab {
         for (name, address) in servers {
             writeln!(tables, "{name} = \"{address}\"")?;
         }
-        self.server = Some(self.start_agent(Side::Server, edges, &tables)?);
+        self.server = Some(self.start_agent(AgentSide::Server, edges, &tables)?);
         Ok(())
     }
 
@@ -228,16 +228,26 @@ impl Lab {
     ///
     /// # Errors
     /// If it does not start.
-    pub fn start_agent_with(&mut self, side: Side, edges: &[SocketAddr], tables: &str) -> anyhow::Result<()> {
+    pub fn start_agent_with(
+        &mut self,
+        side: AgentSide,
+        edges: &[SocketAddr],
+        tables: &str,
+    ) -> anyhow::Result<()> {
         let process = Some(self.start_agent(side, edges, tables)?);
         match side {
-            Side::Client => self.client = process,
-            Side::Server => self.server = process,
+            AgentSide::Client => self.client = process,
+            AgentSide::Server => self.server = process,
         }
         Ok(())
     }
 
-    fn start_agent(&mut self, side: Side, edges: &[SocketAddr], tables: &str) -> anyhow::Result<Process> {
+    fn start_agent(
+        &mut self,
+        side: AgentSide,
+        edges: &[SocketAddr],
+        tables: &str,
+    ) -> anyhow::Result<TestProcess> {
         let edges: Vec<String> = edges.iter().map(SocketAddr::to_string).collect();
         self.seen[side as usize].clone_from(&edges);
         let (who, side) = (side.agent(), side.argument());
@@ -245,18 +255,18 @@ impl Lab {
         text += &self.layout.agent_tables;
         text.push('\n');
         if self.layout.encrypted {
-            let token = self.place.path().join("token").display().to_string();
+            let token = self.directory.path().join("token").display().to_string();
             writeln!(text, "[security]\ntoken_file = {token:?}")?;
         }
-        let config = self.place.write(&format!("agent-{side}.toml"), text)?;
+        let config = self.directory.write(&format!("agent-{side}.toml"), text)?;
         let mut command = Command::new(&self.layout.program);
         command.arg("agent").arg(side).arg("--config").arg(config);
-        let errors = self.place.path().join(format!("agent-{side}.stderr"));
-        let start = self.journal.end();
-        let process = Process::start(who, &mut command, &self.journal, &errors)?;
+        let errors = self.directory.path().join(format!("agent-{side}.stderr"));
+        let start = self.logs.end();
+        let process = TestProcess::start(who, &mut command, &self.logs, &errors)?;
         // Listeners are bound before wires are dialled.
         let (running, mut up) = (self.edges.iter().filter(|edge| edge.is_running()).count(), BTreeSet::new());
-        process.wait_ready(&self.journal, start, START_PATIENCE, |event| {
+        process.wait_ready(&self.logs, start, START_PATIENCE, |event| {
             if event.name() == "edge_up" {
                 up.insert(event.text("edge").to_owned());
             }
@@ -268,19 +278,19 @@ impl Lab {
     }
 
     /// The agents' processes, client's first, where they run.
-    pub fn agents(&mut self) -> impl Iterator<Item = &mut Process> {
+    pub fn agents(&mut self) -> impl Iterator<Item = &mut TestProcess> {
         self.client.iter_mut().chain(self.server.iter_mut())
     }
 
     /// The index of the edge that one side's agent knows under this address.
     #[must_use]
-    pub fn edge_at(&self, side: Side, address: &str) -> Option<usize> {
+    pub fn edge_at(&self, side: AgentSide, address: &str) -> Option<usize> {
         self.seen[side as usize].iter().position(|seen| seen == address)
     }
 
     /// The address under which one side's agent knows an edge; empty if it was not told of it.
     #[must_use]
-    pub fn address_for(&self, side: Side, index: usize) -> String {
+    pub fn address_for(&self, side: AgentSide, index: usize) -> String {
         self.seen[side as usize].get(index).cloned().unwrap_or_default()
     }
 }

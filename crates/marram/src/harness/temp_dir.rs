@@ -17,11 +17,11 @@ const MODE: u32 = 0o755;
 
 /// A directory of its own below the system's temporary one, removed with everything in it at the end.
 #[derive(Debug)]
-pub struct Place {
+pub struct TempDir {
     path: PathBuf,
 }
 
-impl Place {
+impl TempDir {
     /// Makes the directory.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TempDir {
     fn drop(&mut self) {
         // What cannot be removed is left to whoever empties the temporary directory.
         let _ = std::fs::remove_dir_all(&self.path);

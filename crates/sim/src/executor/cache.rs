@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 
 /// What there is, at all edges.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct SimulatedCache {
     served: u64,
     last: Option<Read>,
 }
 
-impl Shelf {
+impl SimulatedCache {
     /// What is read now, of one of a few keys.
     fn read(&mut self, key: u8) -> Read {
         self.served += 1;
@@ -47,17 +47,17 @@ pub(super) enum Reader<'a> {
     /// Cells of this seed do not read.
     Off,
     /// It is run for the first time.
-    Live(&'a mut Shelf),
+    Live(&'a mut SimulatedCache),
     /// In replay: what the log says.
     Logged(VecDeque<Read>),
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(reads: bool, run: &Run, shelf: &'a mut Shelf) -> Self {
+    pub(super) fn new(reads: bool, run: &Run, cache: &'a mut SimulatedCache) -> Self {
         match &run.logged {
             _ if !reads => Self::Off,
             Some(logged) => Self::Logged(logged.iter().cloned().collect()),
-            None => Self::Live(shelf),
+            None => Self::Live(cache),
         }
     }
 
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         let key = key % 4;
         let read = match self {
             Self::Off => return,
-            Self::Live(shelf) => shelf.read(key),
+            Self::Live(cache) => cache.read(key),
             // What is missing is found out by whoever compares what was read with the log.
             Self::Logged(logged) => {
                 logged.pop_front().unwrap_or(Read { key: [u8::MAX; 8], found: Found::Nothing })

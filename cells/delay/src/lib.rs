@@ -1,32 +1,32 @@
-//! A stage for chains around the oracle's cell: passes streams on, some of it later. The weir of `marram-chain-algo` behind
+//! A stage for chains around the oracle's cell: passes streams on, some of it later. The delay stage of `marram-chain-algo` behind
 //! the SDK; knows only how the two meet.
 
 use core::time::Duration;
 
-use marram_chain_algo::{Event, Host, Peer, weir::Weir};
+use marram_chain_algo::{Event, Host, Peer, delay_stage::DelayStage};
 use marram_sdk::{Cell, Context, Port, PortKind, cell};
 
-/// The weir as a cell.
+/// The delay stage as a cell.
 #[derive(Default)]
-pub struct WeirCell {
-    weir: Weir,
+pub struct DelayCell {
+    stage: DelayStage,
 }
 
-impl WeirCell {
-    /// Events of ports that the weir does not know are none of its inputs.
+impl DelayCell {
+    /// Events of ports that the stage does not know are none of its inputs.
     fn input<'a>(&mut self, context: &mut Context, port: Port, event: impl FnOnce(Peer) -> Event<'a>) {
         if let Some(peer) = Peer::from_port(port.0) {
-            self.weir.input(event(peer), &mut Door(context));
+            self.stage.input(event(peer), &mut HostContext(context));
         }
     }
 }
 
-impl Cell for WeirCell {
+impl Cell for DelayCell {
     fn opened(&mut self, context: &mut Context, port: Port, kind: PortKind) {
         if let (PortKind::ClientDatagrams | PortKind::ServerDatagrams, Some(peer)) =
             (kind, Peer::from_port(port.0))
         {
-            self.weir.speaks_in_datagrams(peer);
+            self.stage.speaks_in_datagrams(peer);
         }
         self.input(context, port, Event::Open);
     }
@@ -36,11 +36,11 @@ impl Cell for WeirCell {
     }
 
     fn timer(&mut self, context: &mut Context, token: u64) {
-        self.weir.input(Event::Timer(token), &mut Door(context));
+        self.stage.input(Event::Timer(token), &mut HostContext(context));
     }
 
     fn task(&mut self, context: &mut Context, token: u64) {
-        self.weir.input(Event::Task(token), &mut Door(context));
+        self.stage.input(Event::Task(token), &mut HostContext(context));
     }
 
     fn closed(&mut self, context: &mut Context, port: Port) {
@@ -48,12 +48,12 @@ impl Cell for WeirCell {
     }
 }
 
-cell!(WeirCell);
+cell!(DelayCell);
 
-/// The weir's host is the cell's context.
-struct Door<'a>(&'a mut Context);
+/// The stage's host is the cell's context.
+struct HostContext<'a>(&'a mut Context);
 
-impl Host for Door<'_> {
+impl Host for HostContext<'_> {
     fn now(&mut self) -> i64 {
         self.0.now().nanoseconds
     }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn what_goes_in_comes_out_at_the_other_side_at_the_latest_when_it_ends() {
-        let mut session = Session::<WeirCell>::new();
+        let mut session = Session::<DelayCell>::new();
         session.open_client();
         session.open_server();
         let mut came = Vec::new();

@@ -1,6 +1,6 @@
 //! A stage to put around the chain: passes each peer's stream on to the other, some of it later. What it holds back comes
 //! when its timer fires or its task has its turn, so where the chain's inputs are cut, and in which order they come, depends on
-//! the weir's state, timers, tasks, clock and randomness; a recovery that lost any of them would show in the chain's records.
+//! the stage's state, timers, tasks, clock and randomness; a recovery that lost any of them would show in the chain's records.
 //!
 //! Streams are cut only at multiples of a [`Record`]'s size, so that records stay whole; datagrams are neither cut nor merged.
 
@@ -12,9 +12,9 @@ const DELAY_NS_MAX: i64 = 20_000_000;
 /// No more than this is held back for one peer.
 const HELD_MAX: usize = 64 << 10;
 
-/// What the weir knows of one peer.
+/// What the stage knows of one peer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Bank {
+struct PeerBuffer {
     open: bool,
     /// Closed by us: it must not be sent to.
     closed: bool,
@@ -26,7 +26,7 @@ struct Bank {
     sizes: Vec<u32>,
 }
 
-impl Bank {
+impl PeerBuffer {
     /// Sends what was held back first: so many records' worth of a stream, or so many datagrams, or all there is.
     fn send(&mut self, to: Peer, count: usize, host: &mut impl Host) {
         if !self.datagrams {
@@ -46,21 +46,21 @@ impl Bank {
 
 /// The machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Weir {
+pub struct DelayStage {
     hash: u64,
-    banks: [Bank; 2],
+    buffers: [PeerBuffer; 2],
 }
 
-impl Default for Weir {
+impl Default for DelayStage {
     fn default() -> Self {
-        Self { hash: 0x7765_6972, banks: [Bank::default(), Bank::default()] }
+        Self { hash: 0x7765_6972, buffers: [PeerBuffer::default(), PeerBuffer::default()] }
     }
 }
 
-impl Weir {
+impl DelayStage {
     /// A peer that opens next speaks in datagrams.
     pub fn speaks_in_datagrams(&mut self, peer: Peer) {
-        self.banks[peer as usize].datagrams = true;
+        self.buffers[peer as usize].datagrams = true;
     }
 
     /// Consumes one event and does what follows from it.
@@ -68,11 +68,11 @@ impl Weir {
         self.absorb(event);
         self.draw(host);
         match event {
-            Event::Open(peer) => self.banks[peer as usize].open = true,
+            Event::Open(peer) => self.buffers[peer as usize].open = true,
             Event::Message(peer, payload) => self.pass(peer.opposite(), payload, host),
             Event::Close(peer) => self.end(peer.opposite(), host),
             Event::Timer(token) | Event::Task(token) => {
-                self.pour(if token == 0 { Peer::Client } else { Peer::Server }, host);
+                self.flush(if token == 0 { Peer::Client } else { Peer::Server }, host);
             }
         }
     }
@@ -87,23 +87,23 @@ impl Weir {
     #[must_use]
     pub fn save(&self) -> Vec<u8> {
         let mut bytes = Vec::from(self.hash.to_le_bytes());
-        for bank in &self.banks {
-            let flags = [bank.open, bank.closed, bank.datagrams];
+        for buffer in &self.buffers {
+            let flags = [buffer.open, buffer.closed, buffer.datagrams];
             bytes.extend_from_slice(&flags.map(u8::from));
-            bytes.extend_from_slice(&(bank.held.len() as u64).to_le_bytes());
-            bytes.extend_from_slice(&bank.held);
-            bytes.extend_from_slice(&(bank.sizes.len() as u64).to_le_bytes());
-            bank.sizes.iter().for_each(|size| bytes.extend_from_slice(&size.to_le_bytes()));
+            bytes.extend_from_slice(&(buffer.held.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(&buffer.held);
+            bytes.extend_from_slice(&(buffer.sizes.len() as u64).to_le_bytes());
+            buffer.sizes.iter().for_each(|size| bytes.extend_from_slice(&size.to_le_bytes()));
         }
         bytes
     }
 
-    /// The state that [`Weir::save`] wrote; `None` for anything else.
+    /// The state that [`DelayStage::save`] wrote; `None` for anything else.
     #[must_use]
     pub fn restore(bytes: &[u8]) -> Option<Self> {
         let (hash, mut rest) = bytes.split_first_chunk()?;
-        let mut weir = Self { hash: u64::from_le_bytes(*hash), ..Self::default() };
-        for bank in &mut weir.banks {
+        let mut stage = Self { hash: u64::from_le_bytes(*hash), ..Self::default() };
+        for buffer in &mut stage.buffers {
             let ([open, closed, datagrams], after) = rest.split_first_chunk()?;
             let (len, after) = after.split_first_chunk()?;
             let (held, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
@@ -115,10 +115,10 @@ impl Weir {
                 after = behind;
             }
             let (open, closed, datagrams) = (*open != 0, *closed != 0, *datagrams != 0);
-            *bank = Bank { open, closed, datagrams, held: held.into(), sizes };
+            *buffer = PeerBuffer { open, closed, datagrams, held: held.into(), sizes };
             rest = after;
         }
-        rest.is_empty().then_some(weir)
+        rest.is_empty().then_some(stage)
     }
 
     fn absorb(&mut self, event: Event<'_>) {
@@ -151,39 +151,39 @@ impl Weir {
 
     /// All of it at once, the first part of it, or nothing yet.
     fn pass(&mut self, to: Peer, payload: &[u8], host: &mut impl Host) {
-        let bank = &mut self.banks[to as usize];
-        if !bank.open || bank.closed {
+        let buffer = &mut self.buffers[to as usize];
+        if !buffer.open || buffer.closed {
             return;
         }
-        bank.held.extend_from_slice(payload);
-        if bank.datagrams {
-            bank.sizes.push(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+        buffer.held.extend_from_slice(payload);
+        if buffer.datagrams {
+            buffer.sizes.push(u32::try_from(payload.len()).unwrap_or(u32::MAX));
         }
-        let parts = if bank.datagrams { bank.sizes.len() } else { bank.held.len() / Record::SIZE } + 1;
+        let parts = if buffer.datagrams { buffer.sizes.len() } else { buffer.held.len() / Record::SIZE } + 1;
         let choice = self.hash / 64;
-        if bank.held.len() > HELD_MAX || choice % 8 < 5 {
-            return self.pour(to, host);
+        if buffer.held.len() > HELD_MAX || choice % 8 < 5 {
+            return self.flush(to, host);
         }
         if choice % 8 == 5 {
             return host.spawn(to as u64);
         }
         let count = usize::try_from(choice / 8 % parts as u64).unwrap_or(0);
-        bank.send(to, count, host);
+        buffer.send(to, count, host);
         let delay_ns = i64::try_from(choice / 1024).unwrap_or(i64::MAX) % DELAY_NS_MAX;
         host.set_timer(delay_ns, to as u64);
     }
 
     /// Everything that was held back for a peer.
-    fn pour(&mut self, to: Peer, host: &mut impl Host) {
-        self.banks[to as usize].send(to, usize::MAX, host);
+    fn flush(&mut self, to: Peer, host: &mut impl Host) {
+        self.buffers[to as usize].send(to, usize::MAX, host);
         host.cancel_timer(to as u64);
     }
 
     fn end(&mut self, to: Peer, host: &mut impl Host) {
-        let bank = &self.banks[to as usize];
-        if bank.open && !bank.closed {
-            self.pour(to, host);
-            self.banks[to as usize].closed = true;
+        let buffer = &self.buffers[to as usize];
+        if buffer.open && !buffer.closed {
+            self.flush(to, host);
+            self.buffers[to as usize].closed = true;
             host.close(to);
         }
     }
