@@ -180,7 +180,7 @@ impl Server {
     {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let places = Arc::new(Semaphore::new(self.connections_max));
-        let mut complaints = LogLimiter::new(Instant::now());
+        let mut log_limiter = LogLimiter::new(Instant::now());
         let (head_patience, timeout) = (self.head_patience, self.write_patience);
         loop {
             let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
@@ -188,7 +188,7 @@ impl Server {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // Out of descriptors, or the peer is gone already: neither goes away by trying again at once.
-                    if let Some(suppressed) = complaints.pass(Instant::now()) {
+                    if let Some(suppressed) = log_limiter.pass(Instant::now()) {
                         tracing::warn!(suppressed, "{} could not accept: {error}", self.what);
                     }
                     tokio::time::sleep(Duration::from_millis(100)).await;

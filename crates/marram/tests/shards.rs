@@ -185,11 +185,11 @@ fn a_shard_that_dies_in_the_middle_of_hand_overs_takes_nobody_else_with_it() {
     let process = shards(&cluster, 0)[&victim];
     // Whatever is handed to it from now on it has been given and has not taken.
     kill_process(process, Signal::STOP).expect("it runs");
-    let mut strangers: Vec<_> = (0..200).map(|_| knock(&cluster, victim)).collect();
+    let mut connections: Vec<_> = (0..200).map(|_| knock(&cluster, victim)).collect();
     drop(knock(&cluster, 1 - victim));
     kill_process(process, Signal::KILL).expect("it runs");
-    for stranger in &mut strangers {
-        let heard = stranger.read(&mut [0; 1]);
+    for connection in &mut connections {
+        let heard = connection.read(&mut [0; 1]);
         let gone = match &heard {
             Ok(count) => *count == 0,
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,

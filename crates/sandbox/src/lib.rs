@@ -36,7 +36,7 @@ pub use chain::{Chain, Image};
 pub use checkpoint::{CheckpointReader, Decoded, Filling, RestoreError, Snapshot, SnapshotError};
 pub use debugging::DebugError;
 pub use deploy::DeployError;
-pub use host::{Level, Print, reads_cache};
+pub use host::{Print, PrintLevel, reads_cache};
 pub use image::{ImageFault, ImageInfo};
 pub use images::{Images, LoadError, StoreError};
 pub use keys::{KeyId, Keyring, Signer};

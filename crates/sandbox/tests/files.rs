@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram_sandbox::{Cells, Decoded, ImageFile, Level, Quotas};
+use marram_sandbox::{Cells, Decoded, ImageFile, PrintLevel, Quotas};
 use marram_session::cell::{CellId, CheckpointBase};
 use std::sync::Arc;
 use support::files::*;
@@ -215,6 +215,7 @@ fn what_is_not_there_says_so() {
     assert_eq!(write(c, 1, b"out\nline"), Ok(8));
     assert_eq!(write(c, 2, b"err\n"), Ok(4));
     let prints = c.take_prints(CELL);
-    let expected = [(Level::Information, "out"), (Level::Information, "line"), (Level::Error, "err")];
+    let expected =
+        [(PrintLevel::Information, "out"), (PrintLevel::Information, "line"), (PrintLevel::Error, "err")];
     assert_eq!(prints.iter().map(|print| (print.level, print.text.as_str())).collect::<Vec<_>>(), expected);
 }

@@ -64,8 +64,8 @@ fn a_shelf_that_is_found_empty_gets_longer_and_one_that_nobody_needs_shorter() {
     }
     let ReadyStats { ready, found, missed, .. } = cells.ready_stats();
     assert_eq!((ready, found, missed), (0, first as u64, 1));
-    let shelf = WarmPoolStats { ready: 0, wanted: 2 * first, found, missed };
-    assert_eq!(cells.pool_stats(image.hash()), Some(shelf));
+    let pool = WarmPoolStats { ready: 0, wanted: 2 * first, found, missed };
+    assert_eq!(cells.pool_stats(image.hash()), Some(pool));
     while cells.prewarm_one() {}
     assert_eq!(cells.ready_stats().ready, 2 * first);
     for _ in 0..8 {

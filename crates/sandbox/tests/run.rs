@@ -3,7 +3,7 @@
 
 mod support;
 
-use marram_sandbox::{CellsConfig, Level, Progress, Quotas, limits};
+use marram_sandbox::{CellsConfig, PrintLevel, Progress, Quotas, limits};
 use marram_session::cell::{CellId, CellInput, CellOutput, CellStop, PortKind, Run, RunOutcome, TimerChange};
 use marram_wire::id::Port;
 use support::{
@@ -167,8 +167,8 @@ fn prints_are_kept_for_the_operator_and_cut() {
     let before = cells.state_hash(CELL);
     run(&mut cells, CELL, message(b""), 0);
     let prints = cells.take_prints(CELL);
-    assert_eq!((prints[0].level, prints[0].text.as_str()), (Level::Error, "hello"));
-    assert_eq!((prints[1].level, prints[1].text.as_str()), (Level::Debug, "hello\u{fffd}"));
+    assert_eq!((prints[0].level, prints[0].text.as_str()), (PrintLevel::Error, "hello"));
+    assert_eq!((prints[1].level, prints[1].text.as_str()), (PrintLevel::Debug, "hello\u{fffd}"));
     assert!(prints[2].text.len() < 8_200);
     assert_eq!(cells.take_prints(CELL), []);
     assert_eq!(cells.state_hash(CELL), before);

@@ -150,10 +150,10 @@ impl SharedCell {
 
     /// A member's owner wants a handler run.
     pub fn run(&mut self, now: Now, run: Run, out: &mut Vec<SharedEffect>) {
-        let Some(seat) = self.members.get_mut(&run.cell) else { return };
-        seat.opened |= matches!(run.input, CellInput::Open { .. });
-        seat.closed |= matches!(run.input, CellInput::Close { .. });
-        let input = at_port(run.input, seat.port);
+        let Some(entry) = self.members.get_mut(&run.cell) else { return };
+        entry.opened |= matches!(run.input, CellInput::Open { .. });
+        entry.closed |= matches!(run.input, CellInput::Close { .. });
+        let input = at_port(run.input, entry.port);
         self.queue.push_back(QueuedHandler { member: Some(run.cell), input });
         self.pump(now, out);
     }
@@ -163,8 +163,8 @@ impl SharedCell {
         let Some(Member { port, opened, closed }) = self.members.remove(&member) else { return };
         self.by_port.remove(&port);
         // What it asked for before is handled, but nobody waits for the answer.
-        let turns = self.queue.iter_mut().chain(&mut self.running);
-        turns.filter(|turn| turn.member == Some(member)).for_each(|turn| turn.member = None);
+        let handlers = self.queue.iter_mut().chain(&mut self.running);
+        handlers.filter(|handler| handler.member == Some(member)).for_each(|handler| handler.member = None);
         if !opened {
             self.free.insert(port);
             return;
@@ -179,12 +179,12 @@ impl SharedCell {
 
     /// The answer to [`SharedEffect::Run`].
     pub fn ran(&mut self, now: Now, ran: Ran, out: &mut Vec<SharedEffect>) {
-        let Some(turn) = self.running.take() else { return };
+        let Some(handler) = self.running.take() else { return };
         if let RunOutcome::Stopped(CellStop::Trap(reason) | CellStop::Kill(reason)) = ran.outcome {
             let members = self.members.keys().copied().collect();
             return out.push(SharedEffect::Stopped(members, reason));
         }
-        if let CellInput::Gone { port } = turn.input {
+        if let CellInput::Gone { port } = handler.input {
             self.free.insert(port);
         }
         let mut fit = true;
@@ -197,7 +197,7 @@ impl SharedCell {
             let members = self.members.keys().copied().collect();
             return out.push(SharedEffect::Stopped(members, reason));
         }
-        self.distribute(turn.member, ran, out);
+        self.distribute(handler.member, ran, out);
         self.pump(now, out);
     }
 
@@ -276,7 +276,7 @@ impl SharedCell {
         let now_ns = mono_ns.saturating_add(self.clock_offset_ns).max(self.last_ns);
         let own = |input| QueuedHandler { member: None, input };
         let found = self.last.others_first().into_iter().find_map(|kind| {
-            let turn = match kind {
+            let handler = match kind {
                 Kind::Timer => {
                     self.timers.due_ns().filter(|due_ns| *due_ns <= now_ns)?;
                     self.timers.fire().map(own)
@@ -284,13 +284,18 @@ impl SharedCell {
                 Kind::Task => self.tasks.next().map(own),
                 Kind::Message => self.queue.pop_front(),
             };
-            turn.map(|turn| (kind, turn))
+            handler.map(|handler| (kind, handler))
         });
-        let Some((kind, turn)) = found else { return };
+        let Some((kind, handler)) = found else { return };
         self.last = kind;
         self.last_ns = now_ns;
-        out.push(SharedEffect::Run(Run { cell: self.cell, input: turn.input.clone(), now_ns, logged: None }));
-        self.running = Some(turn);
+        out.push(SharedEffect::Run(Run {
+            cell: self.cell,
+            input: handler.input.clone(),
+            now_ns,
+            logged: None,
+        }));
+        self.running = Some(handler);
     }
 }
 

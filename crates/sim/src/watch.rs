@@ -219,12 +219,12 @@ impl Watch {
         frame: &Frame,
     ) -> Option<Stale> {
         const LOOKS_MAX: usize = 3;
-        let speaker = if side == PeerSide::Edge { Sender::End } else { Sender::Edge };
+        let sender = if side == PeerSide::Edge { Sender::End } else { Sender::Edge };
         if matches!(frame, Frame::Hello(_) | Frame::Promise(_)) {
             return None;
         }
         let Bound { session, server, generation, .. } =
-            *self.channels.get(&(wire, frame.channel(speaker)?))?;
+            *self.channels.get(&(wire, frame.channel(sender)?))?;
         let generation = generation?;
         let newest = match side {
             PeerSide::Agent => *self.promised_by.get(&(agent, session, server))?,

@@ -231,15 +231,15 @@ impl Digest {
 
 /// Why a sealed checkpoint was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Broken;
+pub struct SealError;
 
-impl fmt::Display for Broken {
+impl fmt::Display for SealError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the checkpoint was altered, or sealed for another session or domain")
     }
 }
 
-impl core::error::Error for Broken {}
+impl core::error::Error for SealError {}
 
 /// Seals what one generation sends.
 #[derive(Clone)]
@@ -295,7 +295,7 @@ impl Seal {
     ///
     /// # Errors
     /// If one bit differs from what [`Self::seal_checkpoint`] made with this key and number.
-    pub fn open_checkpoint(&self, number: u32, sealed: &[u8]) -> Result<Vec<u8>, Broken> {
+    pub fn open_checkpoint(&self, number: u32, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut plain = Vec::with_capacity(sealed.len());
         let mut opener = self.opener(number, sealed.len() as u64);
         opener.push(sealed, |text| plain.extend_from_slice(&text))?;
@@ -336,13 +336,13 @@ impl Opener {
     ///
     /// # Errors
     /// If they are not what was sealed, or too many. Nothing can be made of the others then.
-    pub fn push(&mut self, mut sealed: &[u8], mut text: impl FnMut(Vec<u8>)) -> Result<(), Broken> {
+    pub fn push(&mut self, mut sealed: &[u8], mut text: impl FnMut(Vec<u8>)) -> Result<(), SealError> {
         while !sealed.is_empty() && !self.refused {
             let room = SEAL_CHUNK + TAG - self.buffer.len();
             let (now, later) = sealed.split_at(sealed.len().min(room));
             // Refused until it is known to be right.
             self.refused = true;
-            let missing = self.missing.checked_sub(now.len() as u64).ok_or(Broken)?;
+            let missing = self.missing.checked_sub(now.len() as u64).ok_or(SealError)?;
             if self.buffer.is_empty() {
                 let size = usize::try_from(self.missing).unwrap_or(usize::MAX).min(SEAL_CHUNK + TAG);
                 self.buffer.reserve_exact(size);
@@ -355,7 +355,7 @@ impl Opener {
             }
             self.refused = false;
         }
-        if self.refused { Err(Broken) } else { Ok(()) }
+        if self.refused { Err(SealError) } else { Ok(()) }
     }
 
     /// Whether all bytes have arrived.
@@ -364,10 +364,10 @@ impl Opener {
         self.missing == 0
     }
 
-    fn open_chunk(&mut self) -> Result<Vec<u8>, Broken> {
+    fn open_chunk(&mut self) -> Result<Vec<u8>, SealError> {
         let nonce = Seal::nonce(self.number, self.chunk, self.missing == 0);
         let mut chunk = core::mem::take(&mut self.buffer);
-        let len = self.cipher.open(nonce, &mut chunk).ok_or(Broken)?;
+        let len = self.cipher.open(nonce, &mut chunk).ok_or(SealError)?;
         chunk.truncate(len);
         self.chunk += 1;
         Ok(chunk)
@@ -377,8 +377,8 @@ impl Opener {
     ///
     /// # Errors
     /// If a part of it was refused, or has not arrived.
-    pub fn finish(self) -> Result<(), Broken> {
-        if self.missing == 0 && self.chunk > 0 && !self.refused { Ok(()) } else { Err(Broken) }
+    pub fn finish(self) -> Result<(), SealError> {
+        if self.missing == 0 && self.chunk > 0 && !self.refused { Ok(()) } else { Err(SealError) }
     }
 }
 
@@ -430,15 +430,15 @@ mod tests {
             let plain = vec![7; len];
             let sealed = seal.seal_checkpoint(4, &plain);
             assert_eq!(seal.open_checkpoint(4, &sealed), Ok(plain));
-            assert_eq!(seal.open_checkpoint(5, &sealed), Err(Broken));
+            assert_eq!(seal.open_checkpoint(5, &sealed), Err(SealError));
             for position in [0, sealed.len() / 2, sealed.len() - 1] {
                 let mut altered = sealed.clone();
                 altered[position] ^= 1;
-                assert_eq!(seal.open_checkpoint(4, &altered), Err(Broken));
+                assert_eq!(seal.open_checkpoint(4, &altered), Err(SealError));
             }
             // Cutting whole chunks off the end is noticed by the last chunk's mark.
             let cut = sealed.len().saturating_sub(SEAL_CHUNK + TAG);
-            assert_eq!(seal.open_checkpoint(4, &sealed[..cut]), Err(Broken));
+            assert_eq!(seal.open_checkpoint(4, &sealed[..cut]), Err(SealError));
         }
     }
 
@@ -458,24 +458,24 @@ mod tests {
         for len in [0, 1, SEAL_CHUNK + TAG, sealed.len() - 1] {
             let mut short = opener();
             assert_eq!(short.push(&sealed[..len], |_| ()), Ok(()));
-            assert_eq!(short.finish(), Err(Broken), "only {len} bytes");
+            assert_eq!(short.finish(), Err(SealError), "only {len} bytes");
         }
         // What was refused is not given out, nor is what follows.
         for at in [SEAL_CHUNK, SEAL_CHUNK + TAG, sealed.len() - 1] {
             let mut altered = sealed.clone();
             altered[at] ^= 1;
             let (mut refused, mut given) = (opener(), Vec::new());
-            assert_eq!(refused.push(&altered, |text| given.extend_from_slice(&text)), Err(Broken));
+            assert_eq!(refused.push(&altered, |text| given.extend_from_slice(&text)), Err(SealError));
             let before = at / (SEAL_CHUNK + TAG) * SEAL_CHUNK;
             assert_eq!(given, plain[..before]);
-            assert_eq!(refused.push(&[], |_| panic!("nothing is to be given out")), Err(Broken));
-            assert_eq!(refused.push(&sealed, |_| panic!("nothing is to be given out")), Err(Broken));
-            assert_eq!(refused.finish(), Err(Broken));
+            assert_eq!(refused.push(&[], |_| panic!("nothing is to be given out")), Err(SealError));
+            assert_eq!(refused.push(&sealed, |_| panic!("nothing is to be given out")), Err(SealError));
+            assert_eq!(refused.finish(), Err(SealError));
         }
         let mut more = opener();
         assert_eq!(more.push(&sealed, |_| ()), Ok(()));
-        assert_eq!(more.push(&[0], |_| ()), Err(Broken));
-        assert_eq!(more.finish(), Err(Broken));
+        assert_eq!(more.push(&[0], |_| ()), Err(SealError));
+        assert_eq!(more.finish(), Err(SealError));
     }
 
     #[test]

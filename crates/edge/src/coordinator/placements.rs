@@ -41,7 +41,7 @@ impl Placements {
         let there = part.sessions.get(&session);
         match at {
             // Another shard of this edge may own it by now.
-            None if there.is_some_and(|(whose, _)| *whose == shard) => drop(part.sessions.remove(&session)),
+            None if there.is_some_and(|(owner, _)| *owner == shard) => drop(part.sessions.remove(&session)),
             None => return,
             // A late word of the shard that owned it before.
             Some(at) if there.is_some_and(|(_, newer)| newer.generation > at.generation) => return,
@@ -63,7 +63,7 @@ impl Placements {
         self.version += 1;
         for part in &mut self.parts {
             let before = part.sessions.len();
-            part.sessions.retain(|_, (whose, _)| *whose != shard);
+            part.sessions.retain(|_, (owner, _)| *owner != shard);
             if part.sessions.len() < before {
                 part.version = self.version;
             }

@@ -128,7 +128,7 @@ impl Shard {
 
     pub(super) fn keeper_down(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
         let gone = self.keepers.channels.range((wire, 0)..=(wire, Channel::MAX));
-        let gone: Vec<_> = gone.map(|(at, whose)| (*at, *whose)).collect();
+        let gone: Vec<_> = gone.map(|(at, session)| (*at, *session)).collect();
         for (at, (session, keeper)) in gone {
             self.keepers.channels.remove(&at);
             match keeper {

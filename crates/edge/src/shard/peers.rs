@@ -275,9 +275,9 @@ impl Shard {
         if let Some(session) = self.sessions.get(&keep.session) {
             let newer = keep.generation > session.owner.generation();
             // Who feeds it may begin anew.
-            let unfed = session.feeder.is_none_or(|(feeder, _)| feeder == wire);
+            let without_feed = session.feeder.is_none_or(|(feeder, _)| feeder == wire);
             match session.owner.phase() {
-                OwnerPhase::Following if newer || unfed => self.drop_standby(now, keep.session, out),
+                OwnerPhase::Following if newer || without_feed => self.drop_standby(now, keep.session, out),
                 // This edge took over too early, or once owned the session: no end will come back to an older generation.
                 OwnerPhase::Detached if newer => self.with_owner(now, keep.session, out, |owner, effects| {
                     owner.step_down(Code::Superseded, "the session is owned elsewhere".to_string(), effects);

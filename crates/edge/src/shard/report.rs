@@ -119,7 +119,7 @@ impl Shard {
             produced: totals.produced,
             log_bytes,
             uncovered_bytes,
-            tasks: tasks.turns,
+            tasks: tasks.runnable,
             tasks_locked_out: tasks.locked_out,
             locks: tasks.locks,
             paused: owner

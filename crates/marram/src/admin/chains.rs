@@ -126,23 +126,23 @@ pub(super) fn keys_are_granted(
     let forced: Vec<_> =
         forced.filter_map(|app| Some((apps::kept_image(state, app)?, app.as_str()))).collect();
     for stage in image.info() {
-        let whose = forced.iter().find(|(image, _)| *image == stage.hash).map_or(app, |(_, app)| app);
+        let owner = forced.iter().find(|(image, _)| *image == stage.hash).map_or(app, |(_, app)| app);
         for id in &stage.keys {
             let Some(key) = state.keys.iter().find(|key| key.id == *id) else {
                 let what = format!(
-                    "`{whose}` wants to sign with the key {id} of a certificate, and this edge does not hold it"
+                    "`{owner}` wants to sign with the key {id} of a certificate, and this edge does not hold it"
                 );
                 let fix = "give every edge of the domain the certificate's private key, as a [[key]] of its configuration";
                 return refuse(what, fix.to_owned());
             };
-            if !key.apps.iter().any(|granted| granted == whose) {
+            if !key.apps.iter().any(|granted| granted == owner) {
                 let what = format!(
-                    "`{whose}` wants to sign with the key `{}`, which this edge does not grant it",
+                    "`{owner}` wants to sign with the key `{}`, which this edge does not grant it",
                     key.name
                 );
                 return refuse(
                     what,
-                    format!("add \"{whose}\" to the key's `apps` in the edge's configuration"),
+                    format!("add \"{owner}\" to the key's `apps` in the edge's configuration"),
                 );
             }
         }

@@ -330,9 +330,9 @@ fn text(edge: Option<&String>, line: &Value) -> String {
     let of_another = field("target").starts_with("marram_agent");
     let shard = line["shard"].as_u64().filter(|_| !of_another).map(|shard| format!("shard {shard}"));
     let cell = (field("target") == "guest").then(|| "cell".to_owned());
-    let whose: Vec<String> = edge.cloned().into_iter().chain(shard).chain(cell).collect();
-    if !whose.is_empty() {
-        let _ = write!(out, "{}: ", whose.join(" "));
+    let source: Vec<String> = edge.cloned().into_iter().chain(shard).chain(cell).collect();
+    if !source.is_empty() {
+        let _ = write!(out, "{}: ", source.join(" "));
     }
     out += field("message");
     for (name, value) in line.as_object().into_iter().flatten() {

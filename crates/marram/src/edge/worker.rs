@@ -56,7 +56,7 @@ pub(super) struct Worker<D, T> {
 }
 
 impl<D: Send + 'static, T: Send + 'static> Worker<D, T> {
-    /// Starts the thread, which has `desk` at hand and begins with `prepare`; `waker` is told of each answer.
+    /// Starts the thread, which has `state` at hand and begins with `prepare`; `waker` is told of each answer.
     pub(super) fn start(name: &str, prepare: fn(), state: D, waker: Arc<mio::Waker>) -> io::Result<Self> {
         let queues = Queues { urgent: VecDeque::new(), lazy: VecDeque::new(), closed: false };
         let shared = Arc::new(Shared { queues: Mutex::new(queues), some: Condvar::new() });

@@ -56,15 +56,19 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
         edge_tables: String::new(),
         agent_tables: String::new(),
     };
-    let mut lab = TestCluster::new(layout, |_| Ok(Vec::new()))?;
-    lab.start_edges("").with_context(|| errors(&lab))?;
-    let edges = lab.edge_addresses();
-    deploy(&lab, &upload)?;
+    let mut cluster = TestCluster::new(layout, |_| Ok(Vec::new()))?;
+    cluster.start_edges("").with_context(|| errors(&cluster))?;
+    let edges = cluster.edge_addresses();
+    deploy(&cluster, &upload)?;
     if let (Some(name), Some(server)) = (&project.server, &options.server) {
-        lab.start_agent_with(AgentSide::Server, &edges, &format!("[servers]\n{name:?} = {:?}\n", server.0))?;
+        cluster.start_agent_with(
+            AgentSide::Server,
+            &edges,
+            &format!("[servers]\n{name:?} = {:?}\n", server.0),
+        )?;
     }
     let listen = format!("[[listen]]\naddress = \"{}\"\napp = {:?}\n", options.listen, project.name);
-    lab.start_agent_with(AgentSide::Client, &edges, &listen).with_context(|| errors(&lab))?;
+    cluster.start_agent_with(AgentSide::Client, &edges, &listen).with_context(|| errors(&cluster))?;
     // Before anything is said that somebody may wait for, to change something then.
     let mut built = project.look();
     say(&format!(
@@ -72,18 +76,18 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
         project.name,
         options.listen,
         options.listen,
-        lab.edges[0].admin()
+        cluster.edges[0].admin()
     ));
     if options.once {
         return Ok(());
     }
-    let mut shown = lab.logs.end();
+    let mut shown = cluster.logs.end();
     // Whether the last build was for what the one before it had written.
     let mut own = false;
     loop {
         let until = Instant::now() + LOOK;
         while let Some((next, event)) =
-            lab.logs.wait(shown, until.saturating_duration_since(Instant::now()), |_| true)
+            cluster.logs.wait(shown, until.saturating_duration_since(Instant::now()), |_| true)
         {
             shown = next;
             show(&event);
@@ -102,7 +106,7 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
         own = by_the_build;
         say(&format!("{} has changed", changed.display()));
         seen = now;
-        let done = again(&mut project, options, &lab);
+        let done = again(&mut project, options, &cluster);
         // Before it is said: whoever waits for that may change something at once, which is no work of the build's.
         built = project.look();
         match done {
@@ -113,14 +117,14 @@ pub fn run(options: &DevOptions) -> anyhow::Result<()> {
 }
 
 /// Reads the manifest anew, builds and deploys.
-fn again(project: &mut Project, options: &DevOptions, lab: &TestCluster) -> anyhow::Result<()> {
+fn again(project: &mut Project, options: &DevOptions, cluster: &TestCluster) -> anyhow::Result<()> {
     let now = Project::open(options)?;
     if (&now.name, &now.server) != (&project.name, &project.server) {
         bail!("the app's name or its server is another now: start `marram dev` again");
     }
     *project = now;
     project.build()?;
-    deploy(lab, &admin::load(&project.directory).map_err(|why| anyhow!(why))?)
+    deploy(cluster, &admin::load(&project.directory).map_err(|why| anyhow!(why))?)
 }
 
 /// Whether there is a project to work on.
@@ -212,15 +216,15 @@ fn build_command(directory: &Path) -> Option<&'static str> {
     (has("Makefile") || has("makefile")).then_some("make")
 }
 
-fn deploy(lab: &TestCluster, upload: &Upload) -> anyhow::Result<()> {
+fn deploy(cluster: &TestCluster, upload: &Upload) -> anyhow::Result<()> {
     let body = upload.encode().map_err(|why| anyhow!(why))?;
-    lab.edges[0].client()?.call(Method::POST, "/v1/apps", body)?;
+    cluster.edges[0].client()?.call(Method::POST, "/v1/apps", body)?;
     Ok(())
 }
 
 /// What processes wrote that is no log.
-fn errors(lab: &TestCluster) -> String {
-    format!("its edge or agent on this machine does not run; the last lines:\n{}", lab.logs.tail(10))
+fn errors(cluster: &TestCluster) -> String {
+    format!("its edge or agent on this machine does not run; the last lines:\n{}", cluster.logs.tail(10))
 }
 
 fn say(what: &str) {

@@ -1,7 +1,7 @@
 //! The directory behind a recorder: a file a session, written by a thread of its own. Nobody waits for it: what does not fit its
 //! queue, or the disk, is left out, and the recorder goes on in memory.
 
-use super::file::{self, Broken};
+use super::file::{self, KeptFileError};
 use anyhow::Context;
 use bytes::BytesMut;
 use marram_agent::net::LogLimiter;
@@ -402,7 +402,7 @@ fn read(
     let (offsets, frames): (Vec<u64>, Vec<Frame>) = content.frames.into_iter().unzip();
     let of_use = restore(content.session, frames).map_err(|(index, what)| {
         let offset = offsets.get(index).copied().unwrap_or(content.end);
-        Broken { offset, what: what.to_owned() }
+        KeptFileError { offset, what: what.to_owned() }
     })?;
     if of_use && content.end < size {
         File::options().write(true).open(path)?.set_len(content.end)?;

@@ -42,20 +42,20 @@ pub struct Content {
 
 /// Why a file was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Broken {
+pub struct KeptFileError {
     /// Where.
     pub offset: u64,
     /// What, and what to do about it.
     pub what: String,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for KeptFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at offset {}: {}", self.offset, self.what)
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for KeptFileError {}
 
 fn checksum(session: SessionId, offset: u64, bytes: &[u8]) -> [u8; 8] {
     let mut hasher = blake3::Hasher::new();
@@ -94,7 +94,7 @@ pub fn put_frame(session: SessionId, offset: u64, frame: &Frame, out: &mut Bytes
 ///
 /// # Errors
 /// If it is of another version, or damaged.
-pub fn decode(bytes: &[u8]) -> Result<Content, Broken> {
+pub fn decode(bytes: &[u8]) -> Result<Content, KeptFileError> {
     let session = head(bytes)?;
     let (mut frames, mut at) = (Vec::new(), HEAD);
     while let Some((frame, end)) = record(bytes, session, at)? {
@@ -104,11 +104,11 @@ pub fn decode(bytes: &[u8]) -> Result<Content, Broken> {
     Ok(Content { session, frames, end: at as u64 })
 }
 
-fn broken<T>(offset: usize, what: &str) -> Result<T, Broken> {
-    Err(Broken { offset: offset as u64, what: what.to_owned() })
+fn broken<T>(offset: usize, what: &str) -> Result<T, KeptFileError> {
+    Err(KeptFileError { offset: offset as u64, what: what.to_owned() })
 }
 
-fn head(bytes: &[u8]) -> Result<SessionId, Broken> {
+fn head(bytes: &[u8]) -> Result<SessionId, KeptFileError> {
     let Some(head) = bytes.get(..HEAD) else { return broken(0, "it is shorter than its head; remove it") };
     if head[..4] != MAGIC {
         return broken(0, "it is no session of a recorder; it does not belong in this directory");
@@ -120,7 +120,7 @@ fn head(bytes: &[u8]) -> Result<SessionId, Broken> {
         let what = format!(
             "it is of version {version}, and this build reads {VERSION}; remove it, or use that build"
         );
-        return Err(Broken { offset: 4, what });
+        return Err(KeptFileError { offset: 4, what });
     }
     let mut session = [0; 16];
     session.copy_from_slice(&head[8..24]);
@@ -132,7 +132,7 @@ fn head(bytes: &[u8]) -> Result<SessionId, Broken> {
 }
 
 /// The record at `at` and where it ends; none if the file ends there or within it.
-fn record(bytes: &[u8], session: SessionId, at: usize) -> Result<Option<(Frame, usize)>, Broken> {
+fn record(bytes: &[u8], session: SessionId, at: usize) -> Result<Option<(Frame, usize)>, KeptFileError> {
     let Some(head) = bytes.get(at..at + RECORD) else { return Ok(None) };
     let word = |from: usize| {
         let mut word = [0; 4];
@@ -164,7 +164,7 @@ fn record(bytes: &[u8], session: SessionId, at: usize) -> Result<Option<(Frame, 
     match reader.next_frame() {
         Ok(Some(frame)) if !reader.buffer.has_remaining() => Ok(Some((frame, end))),
         Ok(_) => broken(at, "a record is not one frame; remove the file"),
-        Err(error) => Err(Broken { offset: at as u64, what: format!("{error}; remove the file") }),
+        Err(error) => Err(KeptFileError { offset: at as u64, what: format!("{error}; remove the file") }),
     }
 }
 
@@ -198,7 +198,7 @@ mod tests {
         ]
     }
 
-    fn read(bytes: &[u8]) -> Result<Vec<Frame>, Broken> {
+    fn read(bytes: &[u8]) -> Result<Vec<Frame>, KeptFileError> {
         decode(bytes).map(|content| content.frames.into_iter().map(|(_, frame)| frame).collect())
     }
 

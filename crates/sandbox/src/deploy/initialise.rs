@@ -6,7 +6,7 @@ use super::rewrite::{GlobalValue, global_name};
 use crate::app::App;
 use crate::cells::reason;
 use crate::files::Files;
-use crate::host::{Host, Hosts, Level, Phase, Print, linker};
+use crate::host::{Host, Hosts, Phase, Print, PrintLevel, linker};
 use crate::image::InitialMemory;
 use crate::limits::IMAGE_SPAN_MAX;
 use crate::watch::Watch;
@@ -66,7 +66,7 @@ pub(super) fn initialise(
 
 /// Why a guest stopped, after what it said about it: a panic or a file that makes no sense is told in its words.
 fn with_errors(reason: String, prints: &[Print]) -> String {
-    let errors = prints.iter().filter(|print| print.level == Level::Error);
+    let errors = prints.iter().filter(|print| print.level == PrintLevel::Error);
     let mut words: Vec<&str> = errors.map(|print| print.text.as_str()).collect();
     words.push(&reason);
     words.join("; ")

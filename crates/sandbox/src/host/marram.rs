@@ -1,7 +1,7 @@
 //! The imports of module `marram_v1`. What each does is written down in `docs/abi.md`.
 
 use super::ports::PortState;
-use super::{ABI_MODULE, Host, Hosts, Level, guest_error, range, split, split_cell};
+use super::{ABI_MODULE, Host, Hosts, PrintLevel, guest_error, range, split, split_cell};
 use crate::keys::is_certificate_verify;
 use crate::limits::{
     MESSAGE_BYTES_MAX, OUTPUT_BYTES_PER_HANDLER_MAX, OUTPUTS_PER_HANDLER_MAX, RANDOM_BYTES_MAX,
@@ -270,10 +270,10 @@ fn print(mut caller: Caller<'_, Hosts>, level: u32, ptr: u32, len: u32) -> Resul
     let (memory, host) = split(&mut caller)?;
     let range = range(memory, ptr, len, "print")?;
     let level = match level {
-        0 => Level::Error,
-        1 => Level::Warning,
-        2 => Level::Information,
-        _ => Level::Debug,
+        0 => PrintLevel::Error,
+        1 => PrintLevel::Warning,
+        2 => PrintLevel::Information,
+        _ => PrintLevel::Debug,
     };
     host.print(level, &memory[range]);
     Ok(())

@@ -34,7 +34,7 @@ pub(crate) use wasi::FUNCTIONS as WASI_FUNCTIONS;
 
 /// How urgent a printed text is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Level {
+pub enum PrintLevel {
     /// The guest could not do its work.
     Error,
     /// Something is wrong, and the guest goes on.
@@ -51,7 +51,7 @@ pub struct Print {
     /// Which stage of its cell printed it; 0 where there is only one.
     pub stage: u8,
     /// How urgent it is.
-    pub level: Level,
+    pub level: PrintLevel,
     /// What it says, on one line: invalid UTF-8 is replaced, what a terminal would obey is written out as escapes, and what
     /// is too long is cut.
     pub text: String,
@@ -157,7 +157,7 @@ impl Host {
     }
 
     /// Keeps a text for the operator.
-    pub(crate) fn print(&mut self, level: Level, bytes: &[u8]) {
+    pub(crate) fn print(&mut self, level: PrintLevel, bytes: &[u8]) {
         if self.prints.len() < PRINTS_PER_HANDLER_MAX {
             let cut = &bytes[..bytes.len().min(PRINT_BYTES_MAX)];
             let text = plain_cut(&String::from_utf8_lossy(cut), PRINT_BYTES_MAX);

@@ -39,7 +39,7 @@ struct Held {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TaskCounts {
     /// Tasks that wait for their turn.
-    pub turns: u64,
+    pub runnable: u64,
     /// Tasks that wait for a lock.
     pub locked_out: u64,
     /// Locks that are held.
@@ -49,7 +49,7 @@ pub struct TaskCounts {
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     /// Those that wait for their turn, in order.
-    turns: VecDeque<Name>,
+    runnable: VecDeque<Name>,
     /// All that do not rest.
     waits: BTreeMap<Name, Waits>,
     locks: BTreeMap<LockName, Held>,
@@ -84,7 +84,7 @@ impl Tasks {
     fn spawn(&mut self, task: Name) {
         if let alloc::collections::btree_map::Entry::Vacant(rests) = self.waits.entry(task) {
             rests.insert(Waits::Turn);
-            self.turns.push_back(task);
+            self.runnable.push_back(task);
         }
     }
 
@@ -110,7 +110,7 @@ impl Tasks {
         held.waiting.push_back(token);
         // It is not run before it has the lock, whoever asked for it before.
         if self.waits.insert(task, Waits::Lock(id)).is_some() {
-            self.turns.retain(|waits| *waits != task);
+            self.runnable.retain(|waits| *waits != task);
         }
         Ok(true)
     }
@@ -158,14 +158,14 @@ impl Tasks {
 
     /// Takes the task whose turn it is, as the input that it is.
     pub(crate) fn next(&mut self) -> Option<CellInput> {
-        let (stage, token) = self.turns.pop_front()?;
+        let (stage, token) = self.runnable.pop_front()?;
         self.waits.remove(&(stage, token));
         Some(CellInput::Task { stage, token })
     }
 
     /// Whether none waits for its turn.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.turns.is_empty()
+        self.runnable.is_empty()
     }
 
     /// What is left of them when nothing will ever run again: tasks that wait for locks which nobody will give back.
@@ -178,14 +178,14 @@ impl Tasks {
 
     pub(crate) fn counts(&self) -> TaskCounts {
         TaskCounts {
-            turns: self.turns.len() as u64,
-            locked_out: (self.waits.len() - self.turns.len()) as u64,
+            runnable: self.runnable.len() as u64,
+            locked_out: (self.waits.len() - self.runnable.len()) as u64,
             locks: self.locks.len() as u64,
         }
     }
 
     pub(crate) fn to_header(&self) -> (Many<Task>, Many<Lock>) {
-        let tasks = self.turns.iter().map(|&(stage, token)| Task { stage, token }).collect();
+        let tasks = self.runnable.iter().map(|&(stage, token)| Task { stage, token }).collect();
         let locks = self.locks.iter().map(|(&(stage, id), held)| {
             let waiting = Many(held.waiting.iter().copied().collect());
             Lock { stage, id, holder: held.holder, waiting }

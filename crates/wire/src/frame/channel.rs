@@ -13,9 +13,9 @@ pub enum Sender {
 
 impl Frame {
     /// The open channel that this frame is said on. None for frames that are about the wire or open a channel, and for
-    /// those that `speaker` never says.
+    /// those that `sender` never says.
     #[must_use]
-    pub fn channel(&self, speaker: Sender) -> Option<Channel> {
+    pub fn channel(&self, sender: Sender) -> Option<Channel> {
         let (only, channel) = match self {
             Self::Greet(_)
             | Self::Welcome(_)
@@ -59,6 +59,6 @@ impl Frame {
             Self::Ended(frame) => (None, frame.channel),
             Self::Reject(frame) => (None, frame.channel),
         };
-        only.is_none_or(|only| only == speaker).then_some(channel)
+        only.is_none_or(|only| only == sender).then_some(channel)
     }
 }

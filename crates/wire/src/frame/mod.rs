@@ -103,7 +103,7 @@ frames! {
         challenge: [u8; 16],
         /// Whether the edge takes no new sessions.
         draining: bool,
-        /// Names the edge's domain ([`DomainSecret::name`](crate::seal::DomainSecret::name)): an edge that says another one cannot
+        /// Names the edge's domain ([`DomainSecret::fingerprint`](crate::seal::DomainSecret::fingerprint)): an edge that says another one cannot
         /// go on with this one's sessions.
         domain: [u8; 8],
     }

@@ -306,12 +306,14 @@ mod tests {
     #[test]
     fn an_object_is_the_same_wherever_it_lies_and_once_in_the_log() {
         let cached = Bytes::from(vec![7; 1_000]);
-        let anew = Bytes::from(vec![7; 1_000]);
+        let fetched_again = Bytes::from(vec![7; 1_000]);
         let of = |bytes: &Bytes| read(1, Found::Object(bytes.clone()));
         let mut other = vec![7; 1_000];
         other[999] = 8;
         let other = Bytes::from(other);
-        assert!(of(&cached) == of(&anew) && of(&cached) < of(&other) && of(&other) > of(&anew));
+        assert!(
+            of(&cached) == of(&fetched_again) && of(&cached) < of(&other) && of(&other) > of(&fetched_again)
+        );
         assert_ne!(of(&cached), read(1, Found::Object(cached.slice(1..))));
         assert_ne!(of(&cached), read(2, Found::Object(cached.clone())));
         let kinds = [Found::Nothing, Found::Away, Found::Refused, object(b"")];
@@ -321,10 +323,18 @@ mod tests {
             let number = |logged| if let Logged::Again(number) = logged { Some(number) } else { None };
             reads.list.into_iter().map(number).collect()
         };
-        let first =
-            vec![of(&cached), of(&anew), of(&other), of(&cached), read(2, Found::Object(cached.clone()))];
+        let first = vec![
+            of(&cached),
+            of(&fetched_again),
+            of(&other),
+            of(&cached),
+            read(2, Found::Object(cached.clone())),
+        ];
         assert_eq!(list(writer.write(first)), [None, Some(0), None, Some(0), None]);
-        assert_eq!(list(writer.write(vec![of(&anew), of(&anew), of(&other)])), [Some(0), Some(0), Some(1)]);
+        assert_eq!(
+            list(writer.write(vec![of(&fetched_again), of(&fetched_again), of(&other)])),
+            [Some(0), Some(0), Some(1)]
+        );
     }
 
     #[test]

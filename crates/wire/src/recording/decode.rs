@@ -2,8 +2,8 @@
 //! and what cannot be run is refused with the place where that shows.
 
 use super::{
-    APPS_MAX, About, Broken, HEAD, Inputs, MAGIC, MESSAGES_MAX, RECORDING_SIZE_MAX, RecordedMessage,
-    RecordedStop, Recording, SECTION_HEAD, VERSION, VERSION_OLDEST, checksum, kind,
+    APPS_MAX, About, HEAD, Inputs, MAGIC, MESSAGES_MAX, RECORDING_SIZE_MAX, RecordedMessage, RecordedStop,
+    Recording, RecordingError, SECTION_HEAD, VERSION, VERSION_OLDEST, checksum, kind,
 };
 use crate::{
     codec::{Error, Field},
@@ -24,16 +24,16 @@ struct Section {
 }
 
 impl Section {
-    fn broken(&self, what: &'static str) -> Broken {
-        Broken { offset: self.offset, what }
+    fn broken(&self, what: &'static str) -> RecordingError {
+        RecordingError { offset: self.offset, what }
     }
 
     /// Reads the whole payload as one value.
-    fn read<T: Field>(&self) -> Result<T, Broken> {
+    fn read<T: Field>(&self) -> Result<T, RecordingError> {
         let mut rest = self.payload.clone();
         let value = T::take(&mut rest)
             .and_then(|value| if rest.is_empty() { Ok(value) } else { Err(Error::Trailing) });
-        value.map_err(|error| Broken {
+        value.map_err(|error| RecordingError {
             offset: self.offset + (SECTION_HEAD + self.payload.len() - rest.len()) as u64,
             what: match error {
                 Error::Truncated => "a section ends in the middle of a value",
@@ -50,14 +50,14 @@ impl Recording {
     ///
     /// # Errors
     /// If it is not one, is of another version, was cut short or changed, or does not make sense; each with the offset.
-    pub fn decode(file: &Bytes) -> Result<Self, Broken> {
+    pub fn decode(file: &Bytes) -> Result<Self, RecordingError> {
         let (version, sections) = sections(file)?;
         let mut sections = sections.into_iter().peekable();
-        let end = Broken { offset: file.len() as u64, what: "sections are missing" };
+        let end = RecordingError { offset: file.len() as u64, what: "sections are missing" };
         let mut next = |wanted: u8| sections.next_if(|section| section.kind == wanted);
 
-        let section =
-            next(kind::ABOUT).ok_or(Broken { offset: HEAD as u64, what: "it does not say what it is" })?;
+        let section = next(kind::ABOUT)
+            .ok_or(RecordingError { offset: HEAD as u64, what: "it does not say what it is" })?;
         let about: About = section.read()?;
         let mut header = None;
         if let Some(mut section) = next(kind::HEADER) {
@@ -125,8 +125,8 @@ impl Recording {
 }
 
 /// The file's version, and the sections, each with its checksum tried.
-fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), Broken> {
-    let broken = |offset: usize, what| Broken { offset: offset as u64, what };
+fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), RecordingError> {
+    let broken = |offset: usize, what| RecordingError { offset: offset as u64, what };
     if file.len() < HEAD || file[..4] != MAGIC {
         return Err(broken(0, "it does not begin as a record file"));
     }
@@ -158,7 +158,11 @@ fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), Broken> {
 }
 
 /// The messages go on where the checkpoint left off.
-fn check_ports(log: &Section, header: Option<&Header>, inputs: &[(Section, Inputs)]) -> Result<(), Broken> {
+fn check_ports(
+    log: &Section,
+    header: Option<&Header>,
+    inputs: &[(Section, Inputs)],
+) -> Result<(), RecordingError> {
     let Some(header) = header else { return Ok(()) };
     if header.ports.len() != inputs.len() {
         return Err(log.broken("the checkpoint has other ports than the messages are for"));
@@ -172,7 +176,7 @@ fn check_ports(log: &Section, header: Option<&Header>, inputs: &[(Section, Input
 }
 
 /// A file that says that it is redacted is, and no other.
-fn check_said(about: &About, inputs: &[(Section, Inputs)]) -> Result<(), Broken> {
+fn check_said(about: &About, inputs: &[(Section, Inputs)]) -> Result<(), RecordingError> {
     for (section, inputs) in inputs {
         let fits = |said: &RecordedMessage| match said {
             RecordedMessage::Payload(_) => !about.redacted,
@@ -195,7 +199,7 @@ fn check_log(
     log: &Section,
     inputs: &[(Section, Inputs)],
     stop: Option<&(Section, RecordedStop)>,
-) -> Result<(), Broken> {
+) -> Result<(), RecordingError> {
     let size = log.payload.len();
     if size as u64 > LOG_SIZE_MAX {
         return Err(log.broken("the log is longer than one can be"));
@@ -205,12 +209,13 @@ fn check_log(
     let mut first = about.log_offset == 0;
     while !rest.is_empty() {
         let offset = log.offset + (SECTION_HEAD + size - rest.len()) as u64;
-        let entry =
-            cursor.take(&mut rest).map_err(|_| Broken { offset, what: "a log entry cannot be read" })?;
+        let entry = cursor
+            .take(&mut rest)
+            .map_err(|_| RecordingError { offset, what: "a log entry cannot be read" })?;
         if matches!(entry.event, Event::Start { .. }) != core::mem::take(&mut first) {
-            return Err(Broken { offset, what: "a session starts with its log, and only there" });
+            return Err(RecordingError { offset, what: "a session starts with its log, and only there" });
         }
-        consume(&mut consumed, entry.event, inputs).map_err(|what| Broken { offset, what })?;
+        consume(&mut consumed, entry.event, inputs).map_err(|what| RecordingError { offset, what })?;
     }
     let Some((section, stop)) = stop else { return Ok(()) };
     let mut rest = stop.entry.clone();

@@ -170,20 +170,20 @@ pub struct Recording {
 
 /// A file that cannot be used, and where in it that shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Broken {
+pub struct RecordingError {
     /// Bytes from the file's beginning.
     pub offset: u64,
     /// What is wrong there.
     pub what: &'static str,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for RecordingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the record file is damaged at byte {}: {}", self.offset, self.what)
     }
 }
 
-impl core::error::Error for Broken {}
+impl core::error::Error for RecordingError {}
 
 impl Recording {
     /// The file.

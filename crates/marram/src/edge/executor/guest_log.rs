@@ -2,7 +2,7 @@
 //! that their session is over. Those are for operators: an end is told why a handler was stopped, never what it printed.
 
 use marram_agent::net::LogLimiter;
-use marram_sandbox::{Level, Print};
+use marram_sandbox::{Print, PrintLevel};
 use marram_wire::id::SessionId;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -29,22 +29,22 @@ impl GuestLog {
     /// Writes what a cell printed to the log.
     pub(super) fn write(&mut self, app: Option<&str>, session: Option<SessionId>, prints: Vec<Print>) {
         let session = session.map(tracing::field::display);
-        let (now, whose) = (Instant::now(), app.unwrap_or_default());
-        if !self.limiters.contains_key(whose) {
+        let (now, key) = (Instant::now(), app.unwrap_or_default());
+        if !self.limiters.contains_key(key) {
             if self.limiters.len() >= LIMITERS_MAX {
                 self.limiters.clear();
             }
-            self.limiters.insert(whose.to_owned(), LogLimiter::new(now));
+            self.limiters.insert(key.to_owned(), LogLimiter::new(now));
         }
-        let Some(limiter) = self.limiters.get_mut(whose) else { return };
+        let Some(limiter) = self.limiters.get_mut(key) else { return };
         for print in prints {
             let Some(suppressed) = limiter.pass(now) else { continue };
             let (stage, text) = (print.stage, print.text);
             match print.level {
-                Level::Error => error!(target: "guest", app, session, stage, suppressed, "{text}"),
-                Level::Warning => warn!(target: "guest", app, session, stage, suppressed, "{text}"),
-                Level::Information => info!(target: "guest", app, session, stage, suppressed, "{text}"),
-                Level::Debug => debug!(target: "guest", app, session, stage, suppressed, "{text}"),
+                PrintLevel::Error => error!(target: "guest", app, session, stage, suppressed, "{text}"),
+                PrintLevel::Warning => warn!(target: "guest", app, session, stage, suppressed, "{text}"),
+                PrintLevel::Information => info!(target: "guest", app, session, stage, suppressed, "{text}"),
+                PrintLevel::Debug => debug!(target: "guest", app, session, stage, suppressed, "{text}"),
             }
         }
     }
@@ -65,7 +65,8 @@ impl GuestLog {
 
 /// The errors among them, the last ones if there are many; nothing if there are none.
 fn last_errors(prints: &[Print]) -> Option<String> {
-    let is_word = |print: &&Print| print.level == Level::Error && !print.text.starts_with(BACKTRACE_NOTE);
+    let is_word =
+        |print: &&Print| print.level == PrintLevel::Error && !print.text.starts_with(BACKTRACE_NOTE);
     let mut words: Vec<&str> = Vec::new();
     let mut left = ERRORS_BYTES_MAX;
     for print in prints.iter().rev().filter(is_word) {
@@ -85,18 +86,18 @@ fn last_errors(prints: &[Print]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn print(level: Level, text: &str) -> Print {
+    fn print(level: PrintLevel, text: &str) -> Print {
         Print { stage: 0, level, text: text.into() }
     }
 
     #[test]
     fn last_words_are_the_last_errors_and_no_more_than_can_be_read() {
         let panicked = [
-            print(Level::Information, "all is well"),
-            print(Level::Error, "thread '<unnamed>' (1) panicked at lib.rs:1:2:"),
-            print(Level::Error, "out of sugar"),
+            print(PrintLevel::Information, "all is well"),
+            print(PrintLevel::Error, "thread '<unnamed>' (1) panicked at lib.rs:1:2:"),
+            print(PrintLevel::Error, "out of sugar"),
             print(
-                Level::Error,
+                PrintLevel::Error,
                 "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace",
             ),
         ];
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(last_errors(&panicked).as_deref(), Some(words));
         assert_eq!(last_errors(&panicked[..1]), None);
         let many: Vec<Print> =
-            (0..999).map(|count| print(Level::Error, &format!("{count} \u{fc}"))).collect();
+            (0..999).map(|count| print(PrintLevel::Error, &format!("{count} \u{fc}"))).collect();
         let words = last_errors(&many).unwrap();
         assert!(words.ends_with("997 \u{fc} 998 \u{fc}") && words.len() < 2 * ERRORS_BYTES_MAX, "{words}");
     }
@@ -114,7 +115,7 @@ mod tests {
         let mut guest_log = GuestLog::default();
         let session = |of: usize| SessionId([u8::try_from(of).unwrap(); 16]);
         for of in 0..=STOPPED_MAX {
-            guest_log.stopped(session(of), &[print(Level::Error, &of.to_string())]);
+            guest_log.stopped(session(of), &[print(PrintLevel::Error, &of.to_string())]);
         }
         assert_eq!((guest_log.last_errors(session(0)), guest_log.last_errors(session(1))), (None, Some("1")));
         // Stopped again, and without a word.

@@ -3,7 +3,7 @@
 use super::memory::{buffers, put};
 use super::{Errno, Hosts, OK, WASI_MODULE, errno, split};
 use crate::files::{Descriptor, ROOT_DESCRIPTOR, Stat, Whence};
-use crate::host::{Level, range};
+use crate::host::{PrintLevel, range};
 use crate::limits::{IO_BUFFERS_MAX, IO_BYTES_MAX, PRINT_BYTES_MAX, PRINTS_PER_HANDLER_MAX};
 use wasmtime::{Caller, Linker, Result};
 
@@ -180,8 +180,8 @@ fn write(
     }
     let level = match host.files.descriptor(fd) {
         Err(error) => return Ok(error as u32),
-        Ok(Descriptor::Output) => Some(Level::Information),
-        Ok(Descriptor::Errors) => Some(Level::Error),
+        Ok(Descriptor::Output) => Some(PrintLevel::Information),
+        Ok(Descriptor::Errors) => Some(PrintLevel::Error),
         Ok(_) => None,
     };
     let ranges = buffers(memory, iovs, count, IO_BYTES_MAX, call)?;

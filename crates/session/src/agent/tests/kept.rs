@@ -16,8 +16,8 @@ pub(super) fn check(agent: &Agent) {
         connections.collect::<BTreeMap<_, _>>(),
         "connections are those of sessions"
     );
-    let buried = agent.tombstones.iter().map(|(_, session)| *session);
-    assert_eq!(agent.tombstone_ids, buried.collect(), "what is buried is on the list");
+    let tombstones = agent.tombstones.iter().map(|(_, session)| *session);
+    assert_eq!(agent.tombstone_ids, tombstones.collect(), "what is buried is on the list");
     let away = sessions.iter().filter_map(|(id, session)| Some((session.home?, *id)));
     assert_eq!(agent.affinity.all(), away.collect(), "who is away is a session, and knows it");
     assert!(agent.affinity.all().iter().all(|(_, id)| !id.server), "a server's end leads nowhere");
