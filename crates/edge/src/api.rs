@@ -225,7 +225,7 @@ pub enum ShardOutput {
     Control(FromShard),
 }
 
-/// How a session is protected (DESIGN.md section 6).
+/// How a session is protected (docs/protocol.md, "The release rule").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Protect {
@@ -456,7 +456,7 @@ record! {
         gate: Option<HostId>,
         /// Sessions at a time; 0 for no limit.
         sessions_max: u32,
-        /// Recoveries at a time (DESIGN.md section 5.8); 0 for no limit.
+        /// Recoveries at a time (docs/protocol.md, "Opening a generation"); 0 for no limit.
         recoveries_max: u32,
         /// What tenants are granted.
         grants: Vec<Grant>,

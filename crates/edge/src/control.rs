@@ -114,7 +114,7 @@ pub enum ControlAnswer {
     Images(Vec<App>, bool),
     /// Sessions, and the counters that shards give with them.
     Sessions(Vec<SessionRow>, Vec<MetricSample>),
-    /// One session and, in words, what it survives and why (DESIGN.md section 5.11).
+    /// One session and, in words, what it survives and why (docs/protocol.md, "Failure model").
     Session(Box<SessionRow>, Vec<String>),
     /// The name of the file with the recording.
     Recorded(String),
@@ -536,7 +536,7 @@ impl Control {
         out.push(ControlOutput::Answer { tag, answer });
     }
 
-    /// What a session survives, from where its ends run (DESIGN.md section 5.11).
+    /// What a session survives, from where its ends run (docs/protocol.md, "Failure model").
     fn survives(&self, row: &SessionRow) -> Vec<String> {
         if row.protect == Protect::None {
             return alloc::vec![

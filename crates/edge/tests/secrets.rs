@@ -1,4 +1,4 @@
-//! What a client's agent stores tells it nothing, and whatever it alters is refused (DESIGN.md section 5.12).
+//! What a client's agent stores tells it nothing, and whatever it alters is refused (docs/protocol.md, "Secrets").
 //!
 //! One agent and two shards, driven by hand: the session begins on the first, the first dies, and on the way to the second
 //! a hostile client changes what its agent hands over.

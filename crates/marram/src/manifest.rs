@@ -191,7 +191,7 @@ fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> 
         return Ok(if shared { Protect::None } else { Protect::Endpoints });
     };
     let what = match written.get_ref().as_str() {
-        // Two ends cannot hold the log of a cell that has other clients (DESIGN.md section 5.1).
+        // Two ends cannot hold the log of a cell that has other clients (docs/protocol.md, "Chains and shared cells").
         "endpoints" | "standby" if shared => "a shared cell cannot be kept by the ends of one session; write \"none\" (its clients' \
              connections and its state end with the edge), or give every client a cell with `cell = \"client\"`"
             .to_string(),

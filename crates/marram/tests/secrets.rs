@@ -1,5 +1,5 @@
 //! What a client's machine could find out: the memory of a real agent, its files and its log are searched for the domain's keys and
-//! for the session's own, which only edges have (DESIGN.md section 5.12).
+//! for the session's own, which only edges have (docs/protocol.md, "Secrets").
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

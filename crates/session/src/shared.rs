@@ -2,7 +2,7 @@
 //!
 //! To its owner every member looks like a session with a cell to itself: it names that cell with a [`CellId`] of its own, asks
 //! for one handler at a time, and is answered. This machine stands between those and the one cell that there is. Nothing
-//! of it is logged: a shared cell is not protected yet (DESIGN.md section 5.1).
+//! of it is logged: a shared cell is not protected yet (docs/protocol.md, "Chains and shared cells").
 
 use crate::cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome};
 use crate::owner::{Kind, Now, Tasks, Timers};

@@ -19,7 +19,7 @@ pub struct ImageHash(pub [u8; 32]);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HostId(pub [u8; 16]);
 
-/// One attempt to own a session: ordered by count, then by opener; never reused (DESIGN.md section 5.3).
+/// One attempt to own a session: ordered by count, then by opener; never reused (docs/protocol.md, "Identities").
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Generation {
     /// One more than the newest count that the opener knew of.

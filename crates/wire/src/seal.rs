@@ -1,4 +1,4 @@
-//! Keys of a session, the seal on its log and checkpoints, and its running digest (DESIGN.md section 5.12).
+//! Keys of a session, the seal on its log and checkpoints, and its running digest (docs/protocol.md, "Secrets").
 //!
 //! All keys come from one secret that the edges of a domain share, so an edge with an empty directory can open what any
 //! other sealed, and a session's key can be checked without asking anyone. Ends outside the domain hold only sealed bytes.

@@ -1,5 +1,5 @@
 //! The coordinator: what edges know of one another, and the few decisions that the ends of a session cannot take
-//! (DESIGN.md sections 2, 5.12, 6, 7).
+//! (docs/protocol-keepers.md, "Coordinator").
 //!
 //! A small store with revisions, leases and watches, which [`Store`] is and which etcd is as well; and [`CoordinatorClient`], an edge's
 //! side of it. Both are pure: the shell carries [`StoreRequest`] and [`StoreReply`] and says what time it is. Nothing on the path of a

@@ -278,7 +278,8 @@ impl Shard {
         }
     }
 
-    /// An end in the edge's own gate dies with the edge: then `endpoints` would promise too much (DESIGN.md section 5.11).
+    /// An end in the edge's own gate dies with the edge: then `endpoints` would promise too much (docs/protocol.md, "Failure
+    /// model").
     fn gate_promises_enough(&self, app: &App, ends: &[Reached]) -> Result<(), Refusal> {
         let in_gate = ends.iter().any(|(.., host)| self.config.gate == Some(*host));
         if app.protect != Protect::None && in_gate {

@@ -125,7 +125,7 @@ pub struct Shard {
     tenants: Tenants,
     keepers: Keepers,
     peers: Option<Peers>,
-    /// Hellos that wait for a place among the recoveries (DESIGN.md section 5.8).
+    /// Hellos that wait for a place among the recoveries (docs/protocol.md, "Opening a generation").
     waiting: VecDeque<(ShardWireId, Hello)>,
     /// Sessions that are being recovered.
     recoveries: usize,

@@ -79,7 +79,8 @@ fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHas
     }))
 }
 
-/// A promise is as good as the places of its ends (DESIGN.md section 5.11): refuses one that a gate of this edge breaks.
+/// A promise is as good as the places of its ends (docs/protocol.md, "Failure model"): refuses one that a gate of this edge
+/// breaks.
 fn promises_kept(state: &AdminState, manifest: &Manifest) -> Result<(), String> {
     if manifest.protect == Protect::None {
         return Ok(());

@@ -97,7 +97,7 @@ fn of(route: &str, field: &str, what: &str) -> String {
     format!("route `{route}`: `{field}` {what}")
 }
 
-/// A gate's sessions die with this edge (DESIGN.md section 5.11): none may be of an app that promises otherwise.
+/// A gate's sessions die with this edge (docs/protocol.md, "Failure model"): none may be of an app that promises otherwise.
 fn promises_kept(state: &AdminState, rules: &[RouteRule]) -> Result<(), Refusal> {
     let ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
         return Err(Refusal::bug("the control answered something else than was asked"));

@@ -1,7 +1,7 @@
 //! What is different for programs that speak in datagrams: when one is dropped, when one is too large, and how such a
 //! conversation ends, which no datagram says.
 //!
-//! A datagram may be dropped before an end has numbered it, never after (DESIGN.md section 5.10).
+//! A datagram may be dropped before an end has numbered it, never after (docs/protocol.md, "Datagrams").
 
 use super::{Agent, AgentOutput, EndId, local::reset};
 use crate::end::{End, EndEffect};

@@ -1,7 +1,8 @@
 //! An agent: the ends of many sessions, the wires to the edges, and the choice between them.
 //!
 //! Pure: sockets and clocks are asked for and answered as values ([`AgentInput`], [`AgentOutput`]). A client's agent opens sessions for local
-//! connections; a server's agent takes them up and connects to the server. Either may lead a recovery (DESIGN.md section 5.7).
+//! connections; a server's agent takes them up and connects to the server. Either may lead a recovery (docs/protocol.md,
+//! "Opening a generation").
 
 mod affinity;
 mod api;

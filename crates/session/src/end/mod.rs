@@ -2,7 +2,7 @@
 //!
 //! Stands alone: knows no wire, no socket and no clock. An agent, a gate or a browser drives it. What an end does is easy
 //! to say: it promises itself to ever newer generations, refuses every older one, hands over all that it keeps when it
-//! promises, and receives outputs strictly in order (DESIGN.md sections 5.2 to 5.6).
+//! promises, and receives outputs strictly in order (docs/protocol.md, "Opening a generation" to "Truncation").
 
 pub(crate) mod keep;
 mod receive;

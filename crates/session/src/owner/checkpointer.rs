@@ -353,7 +353,7 @@ impl Owner {
         }
     }
 
-    /// A checkpoint is held by an end: only now may ends forget what it covers (DESIGN.md section 5.6).
+    /// A checkpoint is held by an end: only now may ends forget what it covers (docs/protocol.md, "Truncation").
     fn covered(&mut self, out: &mut Vec<OwnerEffect>) {
         let (Some(sending), Some(taken)) = (self.checkpointer.sending.take(), self.checkpointer.taken.take())
         else {

@@ -1,4 +1,5 @@
-//! Choosing the log, rebuilding the cell from it, and telling the ends (DESIGN.md sections 5.2, 5.4, 5.12).
+//! Choosing the log, rebuilding the cell from it, and telling the ends (docs/protocol.md, "Choosing the log and rebuilding
+//! the cell").
 //!
 //! Nothing is believed: the chosen log must give the running digest that came with it when it is gone through together with
 //! the messages that it consumed, and it is gone through before any of it runs.

@@ -1,8 +1,8 @@
 //! The owner of a session: the state machine in the middle, at the edge that holds the newest generation.
 //!
-//! It opens a generation in two steps (DESIGN.md section 5.2), rebuilds the cell by checkpoint and replay, feeds it one input
-//! at a time, logs what it consumed, releases outputs with the increment that they depend on, and lets the ends forget what a
-//! checkpoint covers. Knows no wire: frames carry a channel, and the shard knows where that leads.
+//! It opens a generation in two steps (docs/protocol.md, "Opening a generation"), rebuilds the cell by checkpoint and replay,
+//! feeds it one input at a time, logs what it consumed, releases outputs with the increment that they depend on, and lets the
+//! ends forget what a checkpoint covers. Knows no wire: frames carry a channel, and the shard knows where that leads.
 
 mod checkpointer;
 mod choose;

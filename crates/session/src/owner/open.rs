@@ -1,4 +1,4 @@
-//! Opening a generation: promises first, then what the ends keep (DESIGN.md section 5.2).
+//! Opening a generation: promises first, then what the ends keep (docs/protocol.md, "Opening a generation").
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message};
 use crate::replay::newest;

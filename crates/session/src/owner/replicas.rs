@@ -1,8 +1,9 @@
 //! Keepers: recorders and edges that stand by are fed with what the cell consumes, beside the ends.
 //!
-//! They make a recovery faster and nothing safer (DESIGN.md section 5.6): nothing waits for them, no end forgets anything because
-//! of them, and one that lags is dropped and begins again with a checkpoint. A keeper that joins a session under way gets a full
-//! checkpoint first; what is consumed behind it follows at once, while its bytes are still on their way.
+//! They make a recovery faster and nothing safer (docs/protocol-keepers.md, "Keepers: the feed"): nothing waits for them, no end
+//! forgets anything because of them, and one that lags is dropped and begins again with a checkpoint. A keeper that joins a
+//! session under way gets a full checkpoint first; what is consumed behind it follows at once, while its bytes are still on
+//! their way.
 
 use super::{Owner, OwnerEffect, OwnerPhase, end_state::Message};
 use alloc::{

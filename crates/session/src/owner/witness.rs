@@ -1,5 +1,5 @@
-//! The witness of a session without a server (DESIGN.md section 5.12): somebody outside who remembers how much of it the client
-//! was seen to have, so that a client cannot go back to an older state of its own.
+//! The witness of a session without a server (docs/protocol-keepers.md, "Witness"): somebody outside who remembers how much of it
+//! the client was seen to have, so that a client cannot go back to an older state of its own.
 //!
 //! An owner asks the witness as it asks the ends, while it waits for their promises, and chooses no log that ends before what
 //! was seen or has another digest there. It reports what the client has *acknowledged*, never what it was only sent: an end that

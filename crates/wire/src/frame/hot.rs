@@ -26,7 +26,7 @@ pub struct Input {
     pub payload: Bytes,
 }
 
-/// Log entries that travel with an output, and the running digest after them (DESIGN.md section 5.12).
+/// Log entries that travel with an output, and the running digest after them (docs/protocol.md, "The log and increments").
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Increment {
     /// Sealed entries, from where the last increment to this end stopped.
