@@ -16,12 +16,16 @@ use marram_wire::{
         UNSENT_SHARED_MAX,
     },
     log::{Entry, Event, Read},
+    seal::LOG_OFFSET_MAX,
 };
 
 /// What may be for an end rests while more than this waits for its credit: a full buffer stops reading, it never drops.
 const UNSENT_MAX: u64 = 256 << 10;
 /// It rests, too, while more than this waits for an end's acknowledgement: one that takes it in time never has as much.
 const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
+
+/// What is left of the log's offsets when the session ends: the next entry always has a place.
+const LOG_ROOM: u64 = ENTRY_SIZE_MAX as u64;
 
 /// The entry that runs.
 #[derive(Debug)]
@@ -275,6 +279,11 @@ impl Owner {
             Some(format!(
                 "the log grew by more than quotas.log_bytes_per_s = {}",
                 self.policy.log_bytes_per_s
+            ))
+        } else if self.log.end() + LOG_ROOM >= LOG_OFFSET_MAX {
+            Some(format!(
+                "the log of the session has reached {} GiB, the most that one can have",
+                LOG_OFFSET_MAX >> 30
             ))
         } else {
             None

@@ -89,7 +89,7 @@ pub(crate) struct Bench {
     /// The checkpoint that is to be sealed.
     pub(crate) taken: Option<Header>,
     /// Headers by checkpoint, as an executor would open them.
-    headers: Vec<Header>,
+    pub(crate) headers: Vec<Header>,
     cells: u64,
     lines: Vec<String>,
     /// Whether ends that do not know the session may take it up.

@@ -4,7 +4,10 @@ use crate::bench::{Bench, CLIENT, SERVER, charged, message, policy, set};
 use bytes::Bytes;
 use marram_session::cell::CellOutput;
 use marram_session::owner::{OwnerPhase, OwnerPolicy};
-use marram_wire::limits::{OUTPUTS_MAX, TIMERS_MAX};
+use marram_wire::{
+    limits::{ENTRY_SIZE_MAX, OUTPUTS_MAX, TIMERS_MAX},
+    seal::LOG_OFFSET_MAX,
+};
 
 #[test]
 fn a_second_has_its_quota_of_messages() {
@@ -88,5 +91,29 @@ fn a_shared_cell_does_not_wait_for_a_slow_client() {
         let last = vec![message(CLIENT, charged(1 << 19)), message(CLIENT, charged(rest))];
         bench.step(|owner, now, out| owner.deliver(now, last, out));
         assert_eq!(bench.look().last().is_some_and(|line| line == "over Guest"), over, "{shared} {more}");
+    }
+}
+
+/// What a keystream covers is the most that a log can have; the session ends before an entry has no place there.
+#[test]
+fn a_log_ends_before_its_offsets_do() {
+    let ends_at = LOG_OFFSET_MAX - ENTRY_SIZE_MAX as u64;
+    for (log_end, over) in [(ends_at - 3, false), (ends_at - 1, true)] {
+        let mut bench = Bench::begun(policy());
+        bench.cover(b"sealed");
+        bench.fail_over();
+        for kept in &mut bench.kept {
+            kept.log_start = log_end;
+            kept.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.meta.log_offset = log_end);
+        }
+        for header in &mut bench.headers {
+            header.log_offset = log_end;
+        }
+        bench.ask();
+        bench.restored(log_end);
+        bench.say(CLIENT, "b");
+        bench.ran(&[(SERVER, "B")]);
+        let lines = bench.look();
+        assert_eq!(lines.contains(&"over Guest".into()), over, "{log_end}: {lines:?}");
     }
 }
