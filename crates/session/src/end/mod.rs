@@ -88,6 +88,8 @@ pub struct End {
     app: String,
     terms: Option<Terms>,
     promised: Generation,
+    /// The last one whose owner chose a log.
+    chosen: Generation,
     /// Meaningful unless adrift.
     channel: Channel,
     phase: EndPhase,
@@ -131,6 +133,7 @@ impl End {
             app,
             terms: None,
             promised: Generation::NONE,
+            chosen: Generation::NONE,
             channel: 0,
             phase: EndPhase::Detached,
             begun: false,
@@ -312,8 +315,11 @@ impl End {
         self.unacknowledged = 0;
         self.taken = 0;
         self.stored = 0;
-        // Whoever lags behind a checkpoint that was covered needs that, and all behind it.
-        let fits = |live: &&Live| live.generation == previous && live.log_end >= self.log.start();
+        // A standby is told of a generation when its owner asks for it. If the ends had promised another owner before, nothing is
+        // chosen in that generation, and what the standby has may contradict what they have received since.
+        let is_last = |live: &Live| live.generation == previous && live.generation == self.chosen;
+        // An owner that lags behind a checkpoint that was covered needs that checkpoint, and all behind it.
+        let fits = |live: &&Live| is_last(live) && live.log_end >= self.log.start();
         let live = ask.live.as_ref().filter(fits);
         let (from, log_start) = match live {
             Some(live) => (

@@ -78,6 +78,7 @@ impl End {
         check(fits, "the chosen log does not continue what this end has")?;
         self.phase = EndPhase::Owned;
         self.begun = true;
+        self.chosen = self.promised;
         self.credit = chosen.credit;
         self.pump(out);
         Ok(())

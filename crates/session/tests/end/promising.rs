@@ -186,6 +186,28 @@ fn an_owner_whose_cell_lives_is_sent_only_what_it_lacks() {
     }
 }
 
+/// A standby hears of a generation when its owner asks for it. Here another owner had the session in between, so its owner chose
+/// nothing in that generation, and the standby has a past that the client has not.
+#[test]
+fn a_generation_in_which_no_log_was_chosen_leaves_no_cell_that_lives() {
+    let asks = |count: u64, live: u64| Promise {
+        live: Some(Live { generation: generation(live), took: 0, log_end: u64::MAX }),
+        ..promise(count)
+    };
+    let promised = |bench: &mut Bench| bench.look()[0].split(" log").next().map(str::to_owned);
+    let mut bench = Bench::owned(1_000);
+    bench.promise(&promise(2)).expect("another owner");
+    bench.chosen(0, "other", 1_000);
+    bench.look();
+    bench.promise(&asks(3, 1)).expect("the first one is back");
+    assert_eq!(promised(&mut bench).as_deref(), Some("promised after 2"));
+    bench.promise(&asks(4, 3)).expect("its standby");
+    assert_eq!(promised(&mut bench).as_deref(), Some("promised after 3"));
+    bench.chosen(5, "", 1_000);
+    bench.promise(&asks(5, 4)).expect("an owner in whose generation a log was chosen");
+    assert_eq!(promised(&mut bench).as_deref(), Some("promised after 4 live"));
+}
+
 #[test]
 fn a_promise_ends_what_was_under_way() {
     let mut bench = Bench::owned(1_000);
