@@ -11,7 +11,7 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{CheckpointBegin, CheckpointMeta, CheckpointPart, Code, LogOnly, Truncate},
     header::Header,
-    id::{Generation, Port},
+    id::{Generation, Port, SessionId},
     limits::{
         CHECKPOINT_AFTER_BYTES, CHECKPOINT_SIZE_MAX, CHECKPOINT_WINDOW, COVER_LOG, COVER_READS, DELTAS_MAX,
         LOG_SIZE_MAX, PART_SIZE,
@@ -92,6 +92,8 @@ pub(super) struct Checkpointer {
     spent_ns: u64,
     /// Whether a full one is wanted soon, whatever it costs.
     full_requested: bool,
+    /// Whether one was copied since the cell was started or restored.
+    has_begun: bool,
 }
 
 impl Checkpointer {
@@ -124,6 +126,7 @@ impl Checkpointer {
         self.delta_size = chain.iter().skip(1).map(|checkpoint| checkpoint.size).sum();
         self.last_delta_size = chain.iter().skip(1).last().map_or(0, |checkpoint| checkpoint.size);
         self.spent_ns = 0;
+        self.has_begun = false;
     }
 
     /// Whether the next checkpoint can be a delta. Whoever recovers fetches the deltas too: as far as the size of the last one
@@ -172,10 +175,19 @@ impl Owner {
     /// of this size, are more than ends should keep.
     fn is_much(&self, charge: u64, log_size: u64) -> bool {
         let read_size = self.log.known.size();
-        self.checkpointer.spent_ns > self.policy.recovery_target_ns
+        self.checkpointer.spent_ns > self.replay_ns_max()
             || charge >= CHECKPOINT_AFTER_BYTES
             || log_size.saturating_sub(read_size) >= COVER_LOG
             || read_size >= COVER_READS
+    }
+
+    fn replay_ns_max(&self) -> u64 {
+        let target_ns = self.policy.recovery_target_ns;
+        if self.checkpointer.has_begun {
+            target_ns
+        } else {
+            target_ns - head_start_ns(self.session, target_ns)
+        }
     }
 
     fn checkpoint(&mut self, out: &mut Vec<OwnerEffect>) {
@@ -223,6 +235,7 @@ impl Owner {
         });
         self.checkpointer.copied = Some((self.generation, number));
         self.checkpointer.spent_ns = 0;
+        self.checkpointer.has_begun = true;
         // A replay from here on has nothing of what was read before.
         self.log.known.forget();
         out.push(OwnerEffect::Copy(
@@ -429,5 +442,28 @@ impl Owner {
             }
             out.push(OwnerEffect::Send(side.port, Truncate { channel, log_offset, tag, sent: *sent }.into()));
         }
+    }
+}
+
+/// How much earlier the first checkpoint of a session is due than the target says: none to six eighths of the target. Sessions that
+/// began together, or were recovered together, and do the same work would else all be checkpointed at once, again and again, and
+/// everything else would wait meanwhile.
+fn head_start_ns(session: SessionId, target_ns: u64) -> u64 {
+    target_ns / 8 * u64::from(session.0[15] % 7)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_checkpoints_of_sessions_that_begin_together_are_spread_over_the_target() {
+        let due_ns = |last: u8| {
+            let mut id = [0; 16];
+            id[15] = last;
+            80_000 - head_start_ns(SessionId(id), 80_000)
+        };
+        let all: alloc::collections::BTreeSet<u64> = (0..=u8::MAX).map(due_ns).collect();
+        assert_eq!(all, (2..=8).map(|eighths| eighths * 10_000).collect());
     }
 }
