@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use marram_wire::{
     frame::{
         Acknowledged, Base, Channel, CheckpointMeta, CheckpointPart, Code, Ended, Fed, Frame, Keep, Renewed,
-        Standby, Truncate,
+        Standby, Stored, Truncate,
     },
     id::Port,
     limits::{CHECKPOINT_WINDOW, FEED_WINDOW, PART_SIZE, REPLAY_LAG_MAX, charge},
@@ -85,6 +85,22 @@ impl ReplicaStream {
             self.ready = true;
             self.unreplayed_min = self.unreplayed;
         }
+    }
+
+    /// It has stored parts of a checkpoint. False if it was not sent as much, or says that it has all of one that it was not sent to
+    /// the end: a keeper that is believed to be ready is the one that ends ask first.
+    fn stored(&mut self, stored: &Stored) -> bool {
+        let Some(left) = self.in_flight.checked_sub(stored.bytes) else { return false };
+        self.in_flight = left;
+        let Some(number) = stored.complete else { return true };
+        let sent = |transfer: &CheckpointTransfer| {
+            transfer.meta.number == number && transfer.sent == Some(transfer.bytes.len())
+        };
+        let complete = left == 0 && self.transfers.front().is_some_and(sent);
+        if complete {
+            self.mark_ready();
+        }
+        complete
     }
 
     /// It has replayed so many more. False if that is more than it was fed.
@@ -196,11 +212,11 @@ impl Owner {
         match frame {
             Frame::Credit(credit) => stream.behind = stream.behind.saturating_sub(credit.bytes),
             Frame::Stored(stored) => {
-                stream.in_flight = stream.in_flight.saturating_sub(stored.bytes);
-                if stored.complete.is_some() {
-                    stream.mark_ready();
+                if stream.stored(&stored) {
+                    send_parts(stream, out);
+                } else {
+                    self.lose(at, Code::Protocol, "it stored what it was not sent".into(), out);
                 }
-                send_parts(stream, out);
             }
             Frame::Replayed(replayed) => {
                 if !stream.replayed(replayed.entries) {

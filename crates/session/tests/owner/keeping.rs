@@ -106,3 +106,22 @@ fn what_came_while_its_checkpoint_was_on_its_way_is_not_held_against_it() {
     consume(&mut bench, 1);
     assert_eq!(lost(&mut bench), ["keeper 7 replays too slowly", "keeper 7 lost: Busy"]);
 }
+
+#[test]
+fn one_that_stored_what_it_was_not_sent_is_dropped() {
+    // Bytes, which checkpoint is complete, and whether its parts were sent before.
+    for (bytes, complete, sent) in
+        [(0, Some(1), false), (1, None, false), (7, Some(1), true), (6, Some(2), true), (5, Some(1), true)]
+    {
+        let mut bench = Bench::begun(policy());
+        consume(&mut bench, 1);
+        bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, false, out));
+        assert_eq!(bench.taken.as_ref().map(|taken| taken.number), Some(1));
+        if sent {
+            assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
+        }
+        bench.look();
+        says(&mut bench, Stored { channel: CHANNEL, bytes, complete });
+        assert_eq!(lost(&mut bench), ["keeper 7 lost: Protocol"], "{bytes} {complete:?} {sent}");
+    }
+}
