@@ -4,6 +4,10 @@
 mod files;
 mod graph;
 mod map;
+mod references;
+mod words;
+
+use std::path::Path;
 
 use anyhow::{Result, bail};
 
@@ -11,7 +15,20 @@ use crate::{metadata::Metadata, project, shell::say};
 
 /// Checks everything and reports all that is wrong at once.
 pub(crate) fn check() -> Result<()> {
+    const TEXTS: [&str; 7] = ["rs", "md", "toml", "txt", "py", "c", "h"];
     let mut wrong = Vec::new();
+    let mut banned = Vec::new();
+    let has_extension = |path: &Path, wanted: &[&str]| {
+        path.extension().and_then(|extension| extension.to_str()).is_some_and(|it| wanted.contains(&it))
+    };
+    for path in project::files(|path| has_extension(path, &TEXTS))? {
+        let (name, text) = (path.to_string_lossy(), project::read(&path)?);
+        banned.extend(words::find(&name, &text));
+        if has_extension(&path, &["rs", "md"]) {
+            wrong.extend(references::check(&name, &text, |path| project::root().join(path).exists()));
+        }
+    }
+    wrong.extend(words::judge(banned));
     let sources = project::files(|path| path.extension().is_some_and(|extension| extension == "rs"))?;
     for path in &sources {
         wrong.extend(files::check(&path.to_string_lossy(), &project::read(path)?));

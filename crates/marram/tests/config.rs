@@ -339,7 +339,7 @@ fn a_recorders_errors_name_line_field_and_fix_and_its_sample_shows_the_defaults(
         ("listen = 1", &[":3", "listen", "expected one of", "`directory`"][..]),
         ("[limits]\nmemory = \"1MiB\"", &[":4", "`limits.memory`", "64MiB"]),
         ("[admin]\nlisten = \"0.0.0.0:7402\"", &[":4", "`admin.listen`", "token_file"]),
-        ("[timeouts]\nno_edge = \"5s\"", &[":4", "edge_wait", "expected one of"]),
+        ("[timeouts]\nedge_wait = \"5s\"", &[":4", "edge_wait", "expected one of"]),
         ("[timeouts]\nlinger = \"0s\"", &[":4", "`timeouts.linger`", "more than nothing"]),
     ] {
         let error = place.recorder(&format!("{short}{text}\n")).map(|_| ()).unwrap_err();

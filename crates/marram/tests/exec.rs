@@ -253,7 +253,7 @@ fn the_agents_own_configuration_says_what_goes_to_it_and_datagrams_go_too() {
     cluster.start_agent_with(marram::harness::AgentSide::Server, &edges, &servers).unwrap();
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let listen = format!(
-        "[[listen]]\naddress = \"{free}\"\napp = \"forward\"\nprotocol = \"udp\"\ninstead_of = [\"{FAR}:53\"]\n"
+        "[[listen]]\naddress = \"{free}\"\napp = \"forward\"\nprotocol = \"udp\"\nredirect = [\"{FAR}:53\"]\n"
     );
     cluster.start_agent_with(marram::harness::AgentSide::Client, &edges, &listen).unwrap();
     let config =
@@ -278,7 +278,7 @@ print(it.recv(100).decode())
 fn the_environment_overrides_the_configuration_as_it_does_for_the_agent() {
     let place = marram::harness::TempDir::new("exec-environment").unwrap();
     let text = format!(
-        "edges = [\"127.0.0.1:1\"]\n[[listen]]\naddress = \"127.0.0.1:1\"\napp = \"x\"\ninstead_of = [\"{FAR}:1\"]\n"
+        "edges = [\"127.0.0.1:1\"]\n[[listen]]\naddress = \"127.0.0.1:1\"\napp = \"x\"\nredirect = [\"{FAR}:1\"]\n"
     );
     let config = place.write("agent.toml", text).unwrap();
     let exec = |name: &str, value: &str| {

@@ -30,7 +30,7 @@ impl World {
             shards: 1,
             encrypted: false,
             edge_tables: String::new(),
-            agent_tables: format!("[timeouts]\nno_edge = {:?}\n", edge_wait.unwrap_or("60s")),
+            agent_tables: format!("[timeouts]\nedge_wait = {:?}\n", edge_wait.unwrap_or("60s")),
             namespaces: false,
             admin: String::new(),
         };

@@ -324,7 +324,7 @@ mod tests {
             ("--app shop --app tea", "abcd"),
             ("--protect standby", "b"),
             ("--protect warm", ""),
-            ("--phase kept", "d"),
+            ("--phase recorded", "d"),
             ("--keeper edge-b", "b"),
             ("--keeper edge", ""),
             ("--keeper none", "ac"),
