@@ -296,7 +296,7 @@ fn the_environment_overrides_the_configuration_as_it_does_for_the_agent() {
     assert!(before.contains("127.0.0.1:1") && before.contains(&format!("{FAR}:1")), "{before} {said}");
     let (code, moved, _) = exec("MARRAM_AGENT__LISTEN__0__ADDRESS", "127.0.0.1:2");
     assert_eq!((code, moved), (Some(0), before.replace("127.0.0.1:1", "127.0.0.1:2")));
-    let (code, others, _) = exec("MARRAM_AGENT__LISTEN__0__INSTEAD_OF", &format!("{FAR}:3,{FAR}:4"));
+    let (code, others, _) = exec("MARRAM_AGENT__LISTEN__0__REDIRECT", &format!("{FAR}:3,{FAR}:4"));
     assert_eq!((code, others.matches(FAR).count()), (Some(0), 2), "{others}");
     assert!(others.contains(&format!("{FAR}:4")), "{others}");
     let (code, _, said) = exec("MARRAM_AGENT__LISTEN__0__ADRESS", "127.0.0.1:2");
