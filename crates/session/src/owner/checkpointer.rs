@@ -1,8 +1,10 @@
-//! Covering: a checkpoint travels to an end in small pieces; once it is held there, ends forget what it covers.
+//! Checkpoints of the cell: a checkpoint is sent to an end in small parts. Once an end holds it, the ends delete what it
+//! covers.
 //!
-//! A checkpoint holds every output that its end has not acknowledged **[M]**: no replay brings back what was produced before
-//! its position. The cell is copied at the position, but sealed only when the outputs that were on their way are acknowledged:
-//! an end that has acknowledged one will never need it again, and in a stream a megabyte is on its way at any time.
+//! A checkpoint contains every output that its end has not acknowledged **[M]**: a replay does not produce again what was
+//! produced before the position of the checkpoint. The cell is copied at the position, but the checkpoint is sealed only when
+//! the outputs in flight are acknowledged: an end never needs an acknowledged output again, and a stream always has about a
+//! megabyte in flight.
 
 use super::{Holder, Owner, OwnerEffect, OwnerPhase};
 use crate::cell::{CellId, CheckpointBase};
@@ -18,10 +20,10 @@ use marram_wire::{
     },
 };
 
-/// Names a checkpoint.
+/// Identifies a checkpoint: its generation and its number.
 type Name = (Generation, u32);
 
-/// How far one holder is.
+/// How much of a checkpoint one holder has been sent and has stored.
 #[derive(Debug)]
 struct Progress {
     index: usize,
@@ -30,7 +32,7 @@ struct Progress {
     complete: bool,
 }
 
-/// A checkpoint on its way.
+/// A checkpoint in flight.
 #[derive(Debug)]
 struct Sending {
     meta: CheckpointMeta,
@@ -38,7 +40,7 @@ struct Sending {
     holders: Vec<Progress>,
 }
 
-/// Where a checkpoint that is being taken stands.
+/// State of a checkpoint that is being taken.
 #[derive(Debug)]
 struct Taken {
     number: u32,
@@ -46,23 +48,23 @@ struct Taken {
     tag: [u8; 8],
     /// Messages consumed, by port.
     took: Vec<u64>,
-    /// Charges consumed and not covered, by port, at that time.
+    /// Charges consumed and not covered, by port, at the time of the copy.
     uncovered: Vec<u64>,
     full: bool,
     /// Until it is sealed.
     waits: Option<Waits>,
 }
 
-/// A copied cell that waits to be sealed.
+/// A copied cell that is not sealed yet.
 #[derive(Debug)]
 struct Waits {
-    /// Outputs are still to be put in.
+    /// Without outputs: they are added when it is sealed.
     header: Box<Header>,
-    /// By port, how many outputs the end will have acknowledged when all that was on its way has arrived.
+    /// By port, how many outputs the end will have acknowledged once all outputs in flight have arrived.
     settled: Vec<u64>,
 }
 
-/// What a checkpoint that an end holds covers: the ends may forget it.
+/// What a checkpoint that an end holds covers. The ends may delete it.
 #[derive(Debug)]
 struct Covered {
     log_offset: u64,
@@ -71,14 +73,14 @@ struct Covered {
     took: Vec<u64>,
 }
 
-/// Checkpoints of one owner.
+/// The checkpoints of one owner.
 #[derive(Debug, Default)]
 pub(super) struct Checkpointer {
-    /// Never start over, so that a late answer is not taken for that of another generation.
+    /// Never reset, so that a late answer does not match a checkpoint of another generation.
     numbers: u32,
     taken: Option<Taken>,
     sending: Option<Sending>,
-    /// What the executor copied or restored last: the next delta builds on it.
+    /// What the executor copied or restored last. It is the base of the next delta.
     copied: Option<Name>,
     /// The newest checkpoint that every holder has.
     held: Option<Name>,
@@ -86,13 +88,13 @@ pub(super) struct Checkpointer {
     deltas: usize,
     full_size: u64,
     delta_size: u64,
-    /// That of the last one, 0 on a full one: the next one's, as far as can be told before it is made.
+    /// Size of the last delta, 0 after a full checkpoint: the estimate for the next delta.
     last_delta_size: u64,
-    /// What handlers cost since the last one, in nanoseconds.
+    /// Time spent in handlers since the last copy, in nanoseconds.
     spent_ns: u64,
-    /// Whether a full one is wanted soon, whatever it costs.
+    /// Whether the next checkpoint must be full and is due at once.
     full_requested: bool,
-    /// Whether one was copied since the cell was started or restored.
+    /// Whether a copy was made since the cell was started or restored.
     has_begun: bool,
 }
 
@@ -101,7 +103,7 @@ impl Checkpointer {
         self.spent_ns = self.spent_ns.saturating_add(cost_ns);
     }
 
-    /// Whatever there is, the next one is to come soon and to stand alone.
+    /// Makes the next checkpoint due at once, and full.
     pub(super) fn request_full(&mut self) {
         self.full_requested = true;
     }
@@ -110,13 +112,13 @@ impl Checkpointer {
         self.sending.as_ref().map_or(0, |sending| sending.bytes.len() as u64)
     }
 
-    /// A new generation: what was on its way to an end is gone.
+    /// A new generation: checkpoints in flight to an end are lost.
     pub(super) fn abandon(&mut self) {
         self.taken = None;
         self.sending = None;
     }
 
-    /// The cell is as these checkpoints left it; `agreed` if every holder has just these.
+    /// The cell was restored from these checkpoints. `agreed` if every holder has exactly these.
     pub(super) fn restored(&mut self, chain: &[CheckpointMeta], agreed: bool) {
         self.copied = chain.last().map(|checkpoint| (checkpoint.generation, checkpoint.number));
         self.held = self.copied.filter(|_| agreed);
@@ -129,9 +131,9 @@ impl Checkpointer {
         self.has_begun = false;
     }
 
-    /// Whether the next checkpoint can be a delta. Whoever recovers fetches the deltas too: as far as the size of the last one
-    /// tells that of the next, they are to be no more than two thirds of the full one, unless all of it is small. A larger share
-    /// would save traffic at the expense of recoveries: at the whole, a fifth of the one for an eighth of the other.
+    /// Whether the next checkpoint can be a delta. A recovery fetches the deltas too. So the deltas, with the size of the last one
+    /// as the estimate for the next one, may take up to two thirds of the size of the full one, or 1 MiB if that is more. A limit
+    /// of the whole size would save a fifth of the traffic, but make recoveries an eighth more expensive.
     fn delta_fits(&self) -> bool {
         self.copied.is_some()
             && self.copied == self.held
@@ -157,7 +159,7 @@ impl Owner {
         })
     }
 
-    /// Takes a checkpoint when replaying what none covers would take too long, or an end keeps too much.
+    /// Takes a checkpoint when a replay of what none covers would take too long, or an end has to keep too much.
     pub(super) fn checkpoint_if_due(&mut self, out: &mut Vec<OwnerEffect>) {
         let uncovered = self.sides.iter().map(|side| side.uncovered).max().unwrap_or(0);
         let wanted = self.checkpointer.full_requested || self.awaits_base();
@@ -171,8 +173,8 @@ impl Owner {
         self.seal_if_settled(out);
     }
 
-    /// Whether what the cell did since the last copy took too long to be done again, or messages of this charge, or a log
-    /// of this size, are more than ends should keep.
+    /// Whether the work of the cell since the last copy would take too long to replay, or messages of this charge, or a log of
+    /// this size, are more than ends should keep.
     fn is_much(&self, charge: u64, log_size: u64) -> bool {
         let read_size = self.log.known.size();
         self.checkpointer.spent_ns > self.replay_ns_max()
@@ -236,7 +238,7 @@ impl Owner {
         self.checkpointer.copied = Some((self.generation, number));
         self.checkpointer.spent_ns = 0;
         self.checkpointer.has_begun = true;
-        // A replay from here on has nothing of what was read before.
+        // A replay that starts here needs nothing of what was read before.
         self.log.known.forget();
         out.push(OwnerEffect::Copy(
             cell,
@@ -244,7 +246,7 @@ impl Owner {
         ));
     }
 
-    /// Has the copy sealed once the outputs that were on their way have arrived, or too much has happened meanwhile.
+    /// Seals the copy once the outputs in flight have arrived, or once too much has happened meanwhile.
     pub(super) fn seal_if_settled(&mut self, out: &mut Vec<OwnerEffect>) {
         let (Some(cell), Some(taken)) = (self.cell, &self.checkpointer.taken) else { return };
         let Some(waits) = &taken.waits else { return };
@@ -300,7 +302,7 @@ impl Owner {
         let holders = self.holders();
         for index in &holders {
             let Some(channel) = self.sides[*index].channel else { continue };
-            // The log that it covers goes first **[M]**.
+            // The log that the checkpoint covers is sent first **[M]**.
             if let Some(increment) = self.increment(*index) {
                 let log = LogOnly { channel, entries: increment.entries, tag: increment.tag };
                 out.push(OwnerEffect::Send(self.sides[*index].port, log.into()));
@@ -315,7 +317,7 @@ impl Owner {
         None
     }
 
-    /// No checkpoint came of it: the session runs on while there is room for its log.
+    /// The checkpoint failed: the session continues while there is room for its log.
     fn no_checkpoint(&mut self, reason: String, out: &mut Vec<OwnerEffect>) -> String {
         self.checkpointer.taken = None;
         self.feed_no_checkpoint(out);
@@ -341,7 +343,7 @@ impl Owner {
         }
     }
 
-    /// An end has stored parts, or all of a checkpoint.
+    /// An end has stored parts, or a whole checkpoint.
     pub(super) fn stored(
         &mut self,
         index: usize,
@@ -366,7 +368,7 @@ impl Owner {
         }
     }
 
-    /// A checkpoint is held by an end: only now may ends forget what it covers (docs/protocol.md, "Truncation").
+    /// An end holds a checkpoint: only now may the ends delete what it covers (docs/protocol.md, "Truncation").
     fn covered(&mut self, out: &mut Vec<OwnerEffect>) {
         let (Some(sending), Some(taken)) = (self.checkpointer.sending.take(), self.checkpointer.taken.take())
         else {
@@ -393,37 +395,37 @@ impl Owner {
         self.feed_covered(log_offset, tag, out);
     }
 
-    /// The cell stands where a checkpoint that an end holds left it.
+    /// The cell is in the state of a checkpoint that an end holds.
     pub(super) fn restored_from(&mut self, tag: [u8; 8]) {
         let took = self.sides.iter().map(|side| side.took).collect();
         self.checkpointer.covered = Some(Covered { log_offset: self.log.floor, tag, took });
     }
 
-    /// A checkpoint that an end holds covers the log before this offset, as the former owner told this one. How many messages of
-    /// each end that is, it did not.
+    /// A checkpoint that an end holds covers the log before this offset. The former owner sent the offset, but not how many
+    /// messages of each end the checkpoint covers.
     pub(super) fn covered_before(&mut self, log_offset: u64, tag: [u8; 8]) {
         let took = self.sides.iter().map(|_| 0).collect();
         self.checkpointer.covered = Some(Covered { log_offset, tag, took });
     }
 
-    /// Whether no end holds a checkpoint that leads to where this owner's log begins: its cell is one that stood by, and had
-    /// been given a checkpoint that the ends were still to be given.
+    /// Whether no end holds a checkpoint that leads to where this owner's log begins. Then its cell was a standby, and the
+    /// standby was sent a checkpoint that the ends did not have yet.
     pub(super) fn is_ahead_of_ends(&self) -> bool {
         self.log.floor > self.checkpointer.covered.as_ref().map_or(0, |covered| covered.log_offset)
     }
 
-    /// An end that was away while the log was cut may have too much in front for what it lacks of the chosen log to fit: it
-    /// forgets what is covered first. All that is kept of the log fits behind that.
+    /// An end that was disconnected while the log was cut may keep so much old log that the missing part of the chosen log does
+    /// not fit: it deletes what is covered first. All of the log that the owner keeps fits after that.
     pub(super) fn make_room(&self, out: &mut Vec<OwnerEffect>) {
         let Some(covered) = &self.checkpointer.covered else { return };
         for (side, sent) in self.sides.iter().zip(&covered.took) {
             let Some((channel, promised)) = side.channel.zip(side.promised.as_ref()) else { continue };
-            // One that the cell lives for promises only from there on, and may have more.
+            // With a live cell, an end promises only what follows the cell's position, and may have more.
             let start = if promised.live { 0 } else { promised.log_start };
             let Covered { log_offset, tag, .. } = *covered;
             let end = self.log.end();
             let fits = promised.log_end >= end || end.saturating_sub(start) <= LOG_SIZE_MAX;
-            // Else what it is given begins behind what it has, which it forgets then.
+            // Otherwise the log that it is sent begins after the end of its own log, which it then deletes.
             if !fits && (start..=promised.log_end).contains(&log_offset) {
                 let truncate = Truncate { channel, log_offset, tag, sent: *sent };
                 out.push(OwnerEffect::Send(side.port, truncate.into()));
@@ -431,7 +433,7 @@ impl Owner {
         }
     }
 
-    /// Lets the ends forget what is covered; after a recovery once more, for an end that was away meanwhile.
+    /// Lets the ends delete what is covered. Repeated after a recovery, for an end that was disconnected meanwhile.
     pub(super) fn tell_covered(&mut self, out: &mut Vec<OwnerEffect>) {
         let Some(covered) = &self.checkpointer.covered else { return };
         for (side, sent) in self.sides.iter_mut().zip(&covered.took) {
@@ -445,9 +447,9 @@ impl Owner {
     }
 }
 
-/// How much earlier the first checkpoint of a session is due than the target says: none to six eighths of the target. Sessions that
-/// began together, or were recovered together, and do the same work would else all be checkpointed at once, again and again, and
-/// everything else would wait meanwhile.
+/// How much earlier than the target the first checkpoint of a session is due: 0 to 6 eighths of the target. Otherwise sessions
+/// that began or were recovered together, and that do the same work, would all be checkpointed at the same time, repeatedly,
+/// and delay everything else.
 fn head_start_ns(session: SessionId, target_ns: u64) -> u64 {
     target_ns / 8 * u64::from(session.0[15] % 7)
 }

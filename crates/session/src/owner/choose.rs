@@ -1,8 +1,8 @@
-//! Choosing the log, rebuilding the cell from it, and telling the ends (docs/protocol.md, "Choosing the log and rebuilding
-//! the cell").
+//! Chooses the log, rebuilds the cell from it, and informs the ends (docs/protocol.md, "Choosing the log and rebuilding the
+//! cell").
 //!
-//! Nothing is believed: the chosen log must give the running digest that came with it when it is gone through together with
-//! the messages that it consumed, and it is gone through before any of it runs.
+//! Nothing is trusted: the chosen log, with the messages that it consumed, must give the running digest that came with it. This
+//! is verified before any of it runs.
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message, witness::LogMismatch};
 use crate::cell::{CellError, CellId, CellInput, CellStop, Ran, Run, RunOutcome, Seed};
@@ -20,7 +20,7 @@ use marram_wire::{
 };
 
 impl Owner {
-    /// All ends have promised and handed over what they keep.
+    /// All ends have promised and sent what they keep.
     pub(super) fn choose(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if let Some(live) = self.live.take() {
             let overtaken = self.was_overtaken(live);
@@ -34,7 +34,7 @@ impl Owner {
                 return;
             }
             self.drop_streams(out);
-            // Another generation may have been chosen meanwhile: only what the ends keep counts.
+            // Another generation may have been chosen meanwhile: only what the ends keep is valid.
             out.extend(self.cell.take().map(OwnerEffect::Remove));
             self.running = None;
             return out.push(OwnerEffect::Reopen(self.generation.count));
@@ -49,7 +49,7 @@ impl Owner {
         let start = self.sides[best].promised.as_ref().map_or(0, |promised| promised.log_start);
         self.log.floor = base;
         self.log.bytes = self.sides[best].got_log.clone();
-        // The log begins there or before: that was the first thing to be looked at.
+        // The log begins there or earlier: `gather` has checked that.
         let _ = self.log.bytes.split_to(usize::try_from(base.saturating_sub(start)).unwrap_or(0));
         self.log.cursor = Cursor::default();
         self.log.known.forget();
@@ -63,7 +63,7 @@ impl Owner {
         let agreed = !checkpoints.is_empty() && self.holders_agree(&checkpoints);
         self.checkpointer.restored(&checkpoints, agreed);
         if self.source.is_some() {
-            // The executor has all of them by now, and may have been faster than the other end's log.
+            // The executor has all parts by now. It may have answered before the other end's log was complete.
             if let Some(result) = self.early.take() {
                 self.stand_restored(now, result, out);
             }
@@ -89,7 +89,7 @@ impl Owner {
         ends.enumerate().max_by_key(|(index, end)| (*end, core::cmp::Reverse(*index))).map(|(index, _)| index)
     }
 
-    /// The cell never stopped: every end's last promise before this one was to this owner, so nobody else can have chosen.
+    /// The cell never stopped: every end's last promise before this one was to this owner, so no other owner can have chosen.
     fn resume_live(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
         let all_live =
             self.sides.iter().all(|side| side.promised.as_ref().is_some_and(|promised| promised.live));
@@ -182,7 +182,7 @@ impl Owner {
     }
 
     fn not_restored(&mut self, error: CellError, out: &mut Vec<OwnerEffect>) {
-        // That there is none does not end the books that were opened for it.
+        // A missing cell does not end the session.
         if error.code.is_retryable() {
             self.step_down(error.code, error.reason, out);
         } else {
@@ -194,7 +194,7 @@ impl Owner {
         self.terminate(Code::Tampered, reason.to_string(), out);
     }
 
-    /// Goes through the chosen log and the messages that it consumed, without running anything.
+    /// Checks the chosen log and the messages that it consumed, without running anything.
     fn verify(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         for side in &mut self.sides {
             // Messages that the checkpoint covers are not needed.
@@ -250,7 +250,7 @@ impl Owner {
             Err(_) if self.is_following() => self.cannot_follow("the log cannot be followed", out),
             Err(LogReplayError::Unreadable) => self.tampered("the log cannot be read", out),
             Err(_) => self.tampered("the log consumes what never was", out),
-            // There is more to come.
+            // More entries will follow.
             Ok(None) if self.waits_for_more() => self.replay = Some(course),
             Ok(None) => self.chosen(now, out),
             Ok(Some(Handler { input, now_ns, reads })) => {
@@ -261,7 +261,7 @@ impl Owner {
         }
     }
 
-    /// The handlers that an entry runs, last one first.
+    /// The handlers that an entry runs, in reverse order.
     fn inputs_of(&mut self, event: Event) -> Option<Vec<CellInput>> {
         Some(match event {
             Event::Message(port) => {
@@ -275,7 +275,7 @@ impl Owner {
         })
     }
 
-    /// Who the ends of a session that begins now said they speak for.
+    /// How the ends of a new session described their peers when they promised.
     pub(super) fn peers(&self) -> Peers {
         let promised = |port: Port| {
             let side = self.sides.iter().find(|side| side.port == port);
@@ -291,12 +291,12 @@ impl Owner {
         }
     }
 
-    /// The ports open, client first; the list is taken from its end.
+    /// The handlers that open the ports, in reverse order: they are taken from the end of the list, the client's first.
     pub(super) fn opens(&self, peers: &Peers) -> Vec<CellInput> {
         opens(self.sides.iter().map(|side| side.port), peers)
     }
 
-    /// A handler ran in replay.
+    /// A handler finished in replay.
     pub(super) fn replayed(&mut self, now: Now, ran: Ran, out: &mut Vec<OwnerEffect>) {
         self.mark_idle();
         let Some(course) = &mut self.replay else { return };
@@ -321,7 +321,7 @@ impl Owner {
                 return self.failed(4, reason, out);
             }
         };
-        // What no cell may do ended the session when it was first done; it is in no log.
+        // A forbidden action ended the session when it was first done, so no log contains one.
         if let Err(reason) = self.apply(now_ns, &ran) {
             let reason = alloc::format!("in replay: {reason}");
             if self.waits_for_more() {
@@ -339,7 +339,7 @@ impl Owner {
         self.replay_next(now, out);
     }
 
-    /// The cell is where the chosen log ends.
+    /// The cell has reached the end of the chosen log.
     fn chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let resumed = self.sides.iter_mut().all(|side| {
             let (received, window) = side.promised.as_ref().map_or((0, 0), |p| (p.received, p.window));
@@ -358,7 +358,7 @@ impl Owner {
         self.tell_chosen(now, out);
     }
 
-    /// Gives every end the chosen log, then releases what waits.
+    /// Sends every end the chosen log, then releases the waiting outputs.
     fn tell_chosen(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let end = self.log.end();
         self.make_room(out);
@@ -395,7 +395,7 @@ impl Owner {
     }
 }
 
-/// What the cell is given for a message.
+/// The cell's input for a message.
 pub(super) fn input_of(port: Port, message: Message) -> CellInput {
     if message.close {
         CellInput::Close { port }

@@ -1,4 +1,4 @@
-//! What an owner knows of one end: what it sent, what it received, what it may be sent.
+//! The owner's state for one end: what it sent, what it received, and what may be sent to it.
 
 use super::record::Showing;
 use alloc::{collections::VecDeque, vec::Vec};
@@ -10,7 +10,7 @@ use marram_wire::{
     limits::charge,
 };
 
-/// A message, or the mark that no more follow.
+/// A message, or the mark that ends the stream.
 pub(super) type Message = Unacknowledged;
 
 /// One end of the session.
@@ -18,53 +18,55 @@ pub(super) type Message = Unacknowledged;
 pub(super) struct EndState {
     pub(super) port: Port,
     pub(super) host: HostId,
-    /// Of the current generation; none while the end cannot be reached.
+    /// Of the current generation; none while the end is disconnected.
     pub(super) channel: Option<Channel>,
     pub(super) promised: Option<Promised>,
-    /// The end's log, opened, from [`Promised::log_start`].
+    /// The end's log, decrypted, from [`Promised::log_start`].
     pub(super) got_log: BytesMut,
-    /// Checkpoints that arrived whole.
+    /// Checkpoints that arrived completely.
     pub(super) got_checkpoints: usize,
-    /// What arrived of the next one, in bytes.
+    /// Bytes that arrived of the next one.
     pub(super) got_size: u64,
-    /// Parts that arrived before it was known who needs them.
+    /// Parts that arrived before the source of the restore was known.
     pub(super) got_parts: Vec<Bytes>,
     /// Messages that the cell has not consumed; the first has sequence number `took`, unless a replay consumes them.
     pub(super) inputs: VecDeque<Message>,
     pub(super) inputs_charge: u64,
-    /// Whether messages were here before the end was asked: a feeder's or a recorder's, also such as the end has forgotten since.
+    /// Whether messages were here before the end was asked for its promise: from an owner or a recorder that fed this one. They
+    /// may include messages that the end has deleted since.
     pub(super) fed: bool,
-    /// Sequence number of the message that arrives next.
+    /// Sequence number of the next message from the end.
     pub(super) next: u64,
     /// Messages consumed.
     pub(super) took: u64,
     pub(super) input_closed: bool,
-    /// To which sides handlers of its inputs have sent something: a bit for each, by their places.
+    /// The sides to which handlers of its inputs have sent something: a bitmap by their index.
     pub(super) reaches: u64,
-    /// Messages from this one on were sent on credit, which consuming them gives back.
+    /// Messages from this number on were sent on credit. Consuming them returns credit.
     pub(super) credited_from: u64,
     pub(super) credit_due: u64,
     /// Outputs produced.
     pub(super) produced: u64,
-    /// How many of them entries produced that are logged (or, where nothing is logged, that are done): no other may leave.
+    /// How many outputs were produced by entries that are logged (or, where nothing is logged, that are complete). No other may
+    /// be sent.
     pub(super) logged: u64,
     pub(super) output_closed: bool,
-    /// The last outputs, as far as not acknowledged.
+    /// The last outputs, if not acknowledged.
     pub(super) outbox: VecDeque<Message>,
     pub(super) outbox_charge: u64,
-    /// How many of them are on the channel.
+    /// How many outputs of the outbox were sent on the channel.
     pub(super) sent: usize,
     pub(super) unsent_charge: u64,
-    /// Bytes of outputs that the end will take.
+    /// Bytes of outputs that may still be sent to the end.
     pub(super) credit: u64,
-    /// The end was sent the log up to here.
+    /// Offset up to which the end was sent the log.
     pub(super) known: u64,
-    /// Of the running digest there.
+    /// The running digest at that offset.
     pub(super) known_tag: [u8; 8],
     pub(super) finished: bool,
-    /// Charge of messages consumed that no checkpoint covers.
+    /// Charge of the consumed messages that no checkpoint covers.
     pub(super) uncovered: u64,
-    /// What it shows for a recording.
+    /// What the end shows for a recording.
     pub(super) showing: Showing,
 }
 
@@ -104,7 +106,7 @@ impl EndState {
         }
     }
 
-    /// Forgets what belonged to the last attempt; what the cell consumed and produced stays, and what it was `fed`.
+    /// Clears the state of the last attempt. What the cell consumed and produced stays, and so do inputs that were `fed`.
     pub(super) fn ask(&mut self, channel: Option<Channel>, fed: bool) {
         self.channel = channel;
         self.promised = None;
@@ -122,18 +124,18 @@ impl EndState {
         self.showing = Showing::default();
     }
 
-    /// The checkpoints that the end has promised and hands over.
+    /// The checkpoints that the end has promised and sends.
     pub(super) fn announced(&self) -> &[CheckpointMeta] {
         let promised = self.promised.as_ref().filter(|promised| !promised.live);
         promised.map_or(&[], |promised| &promised.checkpoints)
     }
 
-    /// The one of them that arrives.
+    /// The announced checkpoint that is arriving.
     pub(super) fn arriving(&self) -> Option<&CheckpointMeta> {
         self.announced().get(self.got_checkpoints)
     }
 
-    /// Whether everything that the promise announced is there.
+    /// Whether everything that the promise announced has arrived.
     pub(super) fn complete(&self) -> bool {
         self.promised.as_ref().is_some_and(|promised| {
             let log = promised.log_end - promised.log_start;
@@ -150,7 +152,7 @@ impl EndState {
         self.inputs.push_back(message);
     }
 
-    /// The next message, consumed.
+    /// Takes the next message, which the cell consumes.
     pub(super) fn take_input(&mut self) -> Option<Message> {
         let message = self.inputs.pop_front()?;
         let cost = charge(message.payload.len());
@@ -164,7 +166,7 @@ impl EndState {
         Some(message)
     }
 
-    /// Sequence number behind the last message that is here, consumed or not.
+    /// Sequence number after the last message that is here, consumed or not.
     pub(super) fn fed_end(&self) -> u64 {
         self.took + self.inputs.len() as u64
     }
@@ -191,12 +193,12 @@ impl EndState {
         self.outbox.push_back(Message { close, payload });
     }
 
-    /// The entry that produced the last outputs is logged: they may leave.
+    /// The entry that produced the last outputs is logged: they may be sent.
     pub(super) fn mark_logged(&mut self) {
         self.logged = self.produced;
     }
 
-    /// How many outputs of the outbox may have left, whatever an end says.
+    /// How many outputs of the outbox may have been sent, independent of what an end claims.
     fn releasable(&self) -> usize {
         let unlogged = usize::try_from(self.produced - self.logged).unwrap_or(usize::MAX);
         self.outbox.len().saturating_sub(unlogged)
@@ -220,8 +222,8 @@ impl EndState {
         true
     }
 
-    /// Continues from what the end has received. False if it received what was never produced, or what is still to be
-    /// acknowledged was thrown away.
+    /// Continues from what the end has received. False if it received an output that was never produced, or if an output that
+    /// it still needs was dropped.
     pub(super) fn resume(&mut self, received: u64, window: u64) -> bool {
         let Some(behind) = received.checked_sub(self.acknowledged()) else { return false };
         self.sent = self.releasable();
@@ -247,18 +249,18 @@ impl EndState {
         Some(message.clone())
     }
 
-    /// How many outputs the end will have acknowledged when all that is on its way has arrived.
+    /// How many outputs the end will have acknowledged once all outputs in flight have arrived.
     pub(super) fn settled(&self) -> u64 {
         self.acknowledged() + self.sent as u64
     }
 
-    /// Of the first `produced` outputs those that the end has not acknowledged.
+    /// Those of the first `produced` outputs that the end has not acknowledged.
     pub(super) fn unacknowledged(&self, produced: u64) -> Many<Message> {
         let count = produced.saturating_sub(self.acknowledged());
         Many(self.outbox.iter().take(usize::try_from(count).unwrap_or(usize::MAX)).cloned().collect())
     }
 
-    /// As it stands, but without outputs: which are needed is known when the checkpoint is sealed.
+    /// The present state without outputs: which outputs are needed is known when the checkpoint is sealed.
     pub(super) fn to_header(&self) -> PortState {
         PortState {
             port: self.port,
@@ -270,7 +272,7 @@ impl EndState {
         }
     }
 
-    /// Starts over from a checkpoint.
+    /// Restores the state of a checkpoint.
     pub(super) fn restore(&mut self, state: PortState) {
         self.took = state.took;
         self.input_closed = state.input_closed;
@@ -282,7 +284,7 @@ impl EndState {
         self.uncovered = 0;
     }
 
-    /// Starts over from nothing.
+    /// Resets the state to the start of the session.
     pub(super) fn reset(&mut self) {
         self.restore(PortState {
             port: self.port,

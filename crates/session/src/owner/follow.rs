@@ -1,12 +1,13 @@
-//! Standing by: an owner that nobody has promised anything, fed with what another one's cell consumes.
+//! A standby: an owner that has no promises, and is fed with what the cell of another owner consumes.
 //!
-//! It holds the cell *warm* (the newest checkpoint restored, log and messages at hand) or *hot* (replaying as it goes). What it
-//! has is a prefix of the history of one generation, so it stands where an owner stands whose wires broke and whose cell lives: it opens
-//! a generation and asks for promises as the owner of that one. Ends whose last promise was to that very generation send what it
-//! lacks and no more; if any has promised another, what it has may not be what was chosen, and it begins from what the ends keep.
+//! It keeps the cell *warm* (the newest checkpoint is restored, log and messages are in memory) or *hot* (it replays
+//! continuously). What it has is a prefix of the history of one generation. So its state is that of an owner whose wires broke
+//! and whose cell lives: it opens a generation and asks for promises as the owner of the fed one. An end whose last promise was
+//! to exactly that generation sends what the standby lacks and no more. If any end has promised another generation, the
+//! standby's state may differ from the chosen one, and it restarts from what the ends keep.
 //!
-//! An owner that a recorder helps goes the same way: what the recorder kept is fed to it at once. A recorder is not believed:
-//! what it gave must lead to the running digest that the ends have before any of it runs.
+//! An owner that a recorder helps works in the same way: it is fed at once with what the recorder kept. A recorder is not
+//! trusted: what it gave must lead to the running digest of the ends before any of it runs.
 
 mod recall;
 mod takeover;
@@ -37,55 +38,55 @@ use marram_wire::{
 
 use recall::Recall;
 
-/// Entries are acknowledged after so many bytes.
+/// Entries are acknowledged after this many bytes.
 const ACK_EVERY: u64 = FEED_WINDOW / 16;
 /// As above, for parts of a checkpoint.
 const STORED_EVERY: u64 = CHECKPOINT_WINDOW / 4;
 
-/// What an owner that stands by knows of the one that feeds it.
+/// What a standby knows of the owner that feeds it.
 #[derive(Debug)]
 pub(super) struct Follow {
-    /// What the cell is seeded with if the session comes to begin here.
+    /// The cell's seed if the session starts here.
     own_seed: Seed,
     hot: bool,
-    /// Of whoever feeds it; none once it takes over.
+    /// The channel of the feeding owner; none once this owner takes over.
     channel: Option<marram_wire::frame::Channel>,
-    /// Whether the cell stands somewhere and can be run.
+    /// Whether the cell is started or restored and can run.
     standing: bool,
-    /// Where the cell stood when it was started or restored.
+    /// The log position at which the cell was started or restored.
     base: Point,
-    /// A checkpoint on its way: what it will be, and how many bytes of it are there.
+    /// A checkpoint in flight: its description, and how many of its bytes are here.
     arriving: Option<(CheckpointMeta, u64)>,
-    /// The cell as it is while a full checkpoint arrives that will replace it.
+    /// The present cell while a full checkpoint arrives that will replace it.
     former: Option<Former>,
     /// Whether a handler runs.
     busy: bool,
-    /// Log before this is covered by a checkpoint that an end holds: an end that lacks it need not be given it.
+    /// A checkpoint that an end holds covers the log before this offset: an end that lacks this part does not need it.
     covered: u64,
-    /// The digest there.
+    /// The running digest at that offset.
     covered_tag: [u8; 8],
     /// Whether a log has been chosen: what follows is replayed to its end.
     chosen: bool,
     /// Outputs that the ends have received, by port.
     received: Vec<u64>,
-    /// Entries and bytes taken and not acknowledged.
+    /// Entries and bytes received and not acknowledged.
     unacknowledged: (u64, u64),
     /// Entries replayed and not reported.
     replayed: u64,
     stored: u64,
-    /// Whether a recorder feeds it, and no owner.
+    /// Whether a recorder feeds it instead of an owner.
     recorder: bool,
     /// The recorder's answer, until what it gave has been checked.
     recalled: Option<Box<Recall>>,
-    /// What the digest must have been at the ends' log, and at the end of what the recorder gave.
+    /// The expected running digest at the end of the ends' log, and at the end of what the recorder gave.
     owed: Vec<(u64, [u8; 8])>,
 }
 
-/// A cell that a checkpoint on its way will replace.
+/// A cell that a checkpoint in flight will replace.
 #[derive(Clone, Copy, Debug)]
 struct Former {
     cell: CellId,
-    /// Whether it has started or been restored: it may still be starting when the checkpoint is announced.
+    /// Whether it is started or restored. It may still be starting when the checkpoint is announced.
     standing: bool,
 }
 
@@ -96,7 +97,7 @@ struct Point {
     last_ns: i64,
 }
 
-/// Why an owner cannot stand by (any more). Nothing is lost: it is not the session's owner.
+/// Why an owner cannot be a standby, or no longer. The session loses nothing: a standby does not own it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StandbyError(pub Code, pub String);
 
@@ -105,10 +106,10 @@ fn standby_error<T>(code: Code, reason: &str) -> Result<T, StandbyError> {
 }
 
 impl Owner {
-    /// An owner that stands by, from where `keep` says on. `seed` is used if the session comes to begin here.
+    /// A standby, from the position in `keep` on. `seed` is used if the session starts here.
     ///
     /// # Errors
-    /// If what `keep` says does not make sense.
+    /// If `keep` is invalid.
     pub fn standby(
         keys: SessionKeys,
         policy: OwnerPolicy,
@@ -164,7 +165,7 @@ impl Owner {
         Ok(self)
     }
 
-    /// A frame from whoever feeds this owner.
+    /// A frame from the owner or recorder that feeds this one.
     pub fn fed(&mut self, now: Now, frame: Frame, out: &mut Vec<OwnerEffect>) {
         if self.follow.is_some()
             && let Err(why) = self.take_fed(now, frame, out)
@@ -256,8 +257,8 @@ impl Owner {
         Ok(())
     }
 
-    /// An entry has run through the cell. Whoever feeds it is told after a number of them: what was only received would have to be
-    /// replayed before this owner could take over.
+    /// An entry has run through the cell. Every few entries this is reported to the feeding owner: entries that were only
+    /// received would have to be replayed before this owner could take over.
     pub(super) fn entry_replayed(&mut self, out: &mut Vec<OwnerEffect>) {
         let Some(follow) = &mut self.follow else { return };
         follow.replayed += 1;
@@ -267,7 +268,7 @@ impl Owner {
         }
     }
 
-    /// Goes on with the replay, if the cell stands, is hot and no handler runs.
+    /// Continues the replay, if the cell can run, is hot and no handler runs.
     fn follow_on(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let Some(follow) = &mut self.follow else { return };
         if !follow.standing || follow.busy || !(follow.hot || follow.chosen) {
@@ -282,7 +283,7 @@ impl Owner {
 
     fn fed_base(&mut self, meta: CheckpointMeta, out: &mut Vec<OwnerEffect>) -> Result<(), StandbyError> {
         let Some(follow) = &mut self.follow else { return Ok(()) };
-        // A cell that replays as it goes needs one to begin with, and no other.
+        // A hot cell needs one checkpoint to begin with, and no other.
         let fits = meta.size > 0
             && super::open::is_chain(core::slice::from_ref(&meta)) == meta.full
             && follow.arriving.is_none()
@@ -311,7 +312,7 @@ impl Owner {
         if *got > meta.size {
             return standby_error(Code::Protocol, "a checkpoint is larger than announced");
         }
-        // The last of it is acknowledged when the cell stands there: then this owner could take over at once.
+        // The last part is acknowledged when the cell is restored: then this owner could take over at once.
         let more = *got < meta.size;
         out.push(OwnerEffect::Part(bytes));
         if let Some(channel) = follow.channel.filter(|_| more && follow.stored >= STORED_EVERY) {
@@ -321,10 +322,10 @@ impl Owner {
         Ok(())
     }
 
-    /// Ends have forgotten what a checkpoint covers, which they hold. Only then may this owner.
+    /// The ends have deleted what a checkpoint covers, which they hold. Only then may this owner.
     fn fed_truncate(&mut self, truncate: &Truncate) {
         let base = self.follow.as_ref().map_or(0, |follow| match &self.replay {
-            // What is replayed as it goes needs no base any more.
+            // A continuous replay needs no base any more.
             Some(_) => u64::MAX,
             None => follow.base.offset,
         });
@@ -348,7 +349,7 @@ impl Owner {
         self.drop_received();
     }
 
-    /// Drops outputs that the ends have.
+    /// Drops outputs that the ends have received.
     pub(super) fn drop_received(&mut self) {
         let Some(follow) = &self.follow else { return };
         for (side, received) in self.sides.iter_mut().zip(&follow.received) {
@@ -359,12 +360,12 @@ impl Owner {
         }
     }
 
-    /// Whether what the cell is given comes from whoever feeds this owner, or did until it takes over.
+    /// Whether the cell's input comes from a feed, or did before the takeover.
     pub(super) fn is_following(&self) -> bool {
         self.follow.is_some()
     }
 
-    /// Whether the log goes on behind what is here.
+    /// Whether more log may follow what is here.
     pub(super) fn waits_for_more(&self) -> bool {
         self.follow.as_ref().is_some_and(|follow| !follow.chosen)
     }
@@ -381,13 +382,13 @@ impl Owner {
         }
     }
 
-    /// The cell does not do here what it did there.
+    /// The cell behaved differently here than at the feeding owner.
     pub(super) fn cannot_follow(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) {
         self.fail_standby(StandbyError(Code::Guest, reason.to_string()), out);
     }
 
-    /// If this cell is the one that a checkpoint on its way will replace: it has started, or cannot. Whoever takes over before the
-    /// checkpoint is whole goes on with it.
+    /// The cell that a checkpoint in flight will replace has started, or failed to. True if `cell` is that one. A takeover
+    /// before the checkpoint is complete continues with it.
     pub(super) fn former_started(
         &mut self,
         cell: CellId,
@@ -403,7 +404,7 @@ impl Owner {
         true
     }
 
-    /// The cell stands: started, or restored with this header.
+    /// The cell was started, or restored with this header.
     pub(super) fn stands(
         &mut self,
         now: Now,
@@ -439,7 +440,7 @@ impl Owner {
         self.tasks = super::Tasks::restore(&header.tasks, &header.locks);
         self.pauses = super::Pauses::restore(&header.paused);
         for (side, state) in self.sides.iter_mut().zip(header.ports) {
-            // A recorder drops the messages that a checkpoint covers, and those only.
+            // A recorder drops exactly the messages that a checkpoint covers.
             if recalled && side.took != state.took {
                 return standby_error(
                     Code::Tampered,
@@ -461,7 +462,7 @@ impl Owner {
         Ok(())
     }
 
-    /// This owner cannot stand by (any more).
+    /// This owner cannot be a standby any more.
     fn fail_standby(&mut self, StandbyError(code, reason): StandbyError, out: &mut Vec<OwnerEffect>) {
         if matches!(self.phase, OwnerPhase::Following) {
             let channel = self.follow.as_ref().and_then(|follow| follow.channel);

@@ -1,8 +1,8 @@
-//! The owner of a session: the state machine in the middle, at the edge that holds the newest generation.
+//! The owner of a session: the state machine between the ends, on the edge that holds the newest generation.
 //!
 //! It opens a generation in two steps (docs/protocol.md, "Opening a generation"), rebuilds the cell by checkpoint and replay,
 //! feeds it one input at a time, logs what it consumed, releases outputs with the increment that they depend on, and lets the
-//! ends forget what a checkpoint covers. Knows no wire: frames carry a channel, and the shard knows where that leads.
+//! ends delete what a checkpoint covers. It knows no wire: frames carry a channel, and the shard maps channels to wires.
 
 mod checkpointer;
 mod choose;
@@ -48,39 +48,39 @@ pub use witness::{ClientProgress, REPORT_NS, WitnessReply, Witnessing};
 /// Which end keeps checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
-    /// The client's.
+    /// The client's end.
     Client,
-    /// The server's.
+    /// The server's end.
     Server,
     /// Both.
     Both,
 }
 
-/// What the app's manifest asks of its sessions.
+/// The app manifest's settings for its sessions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnerPolicy {
     /// The app's name.
     pub app: String,
-    /// The server's name, where there is one.
+    /// The server's name, if the app has a server.
     pub server: Option<String>,
     /// Whether ends keep messages, log and checkpoints (`endpoints`) or nothing (`none`).
     pub keep: bool,
     /// Which end keeps checkpoints.
     pub holder: Holder,
-    /// Replaying what no checkpoint covers should not take longer, in nanoseconds.
+    /// The longest acceptable replay of what no checkpoint covers, in nanoseconds.
     pub recovery_target_ns: u64,
-    /// How long ends remember a session that cannot be resumed, in milliseconds.
+    /// How long ends keep the record of a session that cannot be resumed, in milliseconds.
     pub linger_ms: u32,
     /// Messages that the cell may send in a second; 0 for no limit.
     pub messages_per_s: u32,
     /// Bytes of log that the session may write in a second; 0 for no limit.
     pub log_bytes_per_s: u32,
-    /// Whether a session is recorded when a handler of it is stopped.
+    /// Whether a recording is made when a handler of the session is stopped.
     pub record_stops: bool,
-    /// Whether the cell is other sessions' too ([`crate::shared`]). Needs `keep` to be off.
+    /// Whether other sessions use the same cell ([`crate::shared`]). Needs `keep` to be off.
     pub shared: bool,
-    /// Whether somebody outside remembers how much the client has, and what is to be done while nobody can say. For apps without
-    /// a server, whose client could else go back to an older state.
+    /// Whether an external witness stores how much the client has received, and what to do while the witness is unavailable.
+    /// For apps without a server, whose client could otherwise go back to an older state.
     pub witness: Option<Witnessing>,
 }
 
@@ -93,17 +93,17 @@ pub struct Now {
     pub unix_ns: i64,
 }
 
-/// What an owner wants done.
+/// An action for the shard to carry out.
 #[derive(Clone, Debug)]
 pub enum OwnerEffect {
     /// Send this to the end at this port, if it is linked.
     Send(Port, Frame),
     /// Start a cell.
     Start(CellImage, Seed),
-    /// Start a cell from checkpoints: a full one and its deltas, whose bytes follow. It is not run before this is answered
-    /// and a log is chosen, and is removed if there comes to be none.
+    /// Start a cell from checkpoints: a full one and its deltas, whose bytes follow. The cell runs only after this is answered
+    /// and a log is chosen. It is removed if no log is chosen.
     Restore(CellImage, Vec<CheckpointMeta>),
-    /// The next bytes of the checkpoints that [`OwnerEffect::Restore`] named, sealed; no piece is of two of them.
+    /// The next bytes of the checkpoints that [`OwnerEffect::Restore`] named, sealed. No part contains bytes of two of them.
     Part(Bytes),
     /// The next checkpoint of a cell that was restored and has not run: a delta on the last one, whose bytes follow. Answered
     /// as [`OwnerEffect::Restore`].
@@ -116,31 +116,31 @@ pub enum OwnerEffect {
     Checkpoint(CellId, Box<Header>, Seal),
     /// Hash the cell's state, as it is now, for the recording that follows.
     Hash(CellId),
-    /// The session as it was when the ends were asked; or why there is no recording of it.
+    /// The session as it was when the ends were asked, or the reason why there is no recording of it.
     Recorded(RecordRequest, Result<Box<Gathered>, String>),
     /// Send this to a keeper.
     ToKeeper(KeeperId, Frame),
-    /// A keeper does not keep the session any more, for this reason; nothing waits for it.
+    /// A keeper stopped keeping the session, for this reason. Nothing waits for it.
     KeeperLost(KeeperId, Code, String),
     /// A hot standby replays too slowly; [`OwnerEffect::KeeperLost`] follows.
     StandbySlow(KeeperId),
-    /// Send this to whoever feeds this owner, which stands by.
+    /// Send this to the owner or recorder that feeds this standby.
     ToFeeder(Frame),
-    /// Ask the witness what the client was seen to have; answered by [`Owner::witnessed`] with this generation.
+    /// Ask the witness what the client has acknowledged; answered by [`Owner::witnessed`] with this generation.
     AskWitness(Generation),
-    /// Tell the witness what the client has. Nothing waits for it.
+    /// Report to the witness what the client has. Nothing waits for it.
     Report(ClientProgress),
-    /// The session goes on although the witness cannot be asked.
+    /// The session continues although the witness is unavailable.
     WitnessMissing,
     /// The cell is not needed any more.
     Remove(CellId),
-    /// Open another generation, newer than this count: another attempt was in the way, or the cell cannot be kept.
+    /// Open another generation, newer than this count: another attempt interfered, or the cell cannot be kept.
     Reopen(u64),
-    /// The owner is done with the session; whoever asks for it opens a new generation.
+    /// The owner no longer has the session. The next request for the session opens a new generation.
     Done(Code, String),
 }
 
-/// How far the owner is.
+/// The owner's phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OwnerPhase {
     /// Standing by: fed by the session's owner.
@@ -153,16 +153,16 @@ pub enum OwnerPhase {
     Replaying,
     /// Messages flow.
     Running,
-    /// A handler was stopped; before the ends are told, they show what they keep.
+    /// A handler was stopped. Before the ends are informed, they send what they keep.
     Recording,
-    /// Every end has everything; waiting for their word that they are ready to forget.
+    /// Every end has received everything. The owner waits until the ends are ready to delete the session.
     Finishing,
     /// The cell lives, but no end is linked.
     Detached,
 }
 
 impl OwnerPhase {
-    /// As in listings.
+    /// The phase in listings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -189,11 +189,11 @@ pub struct OwnerTotals {
     pub produced: u64,
     /// Checkpoints stored by an end.
     pub checkpoints: u64,
-    /// Bytes of them, sealed.
+    /// Bytes of these checkpoints, sealed.
     pub checkpoint_bytes: u64,
-    /// Generations opened here.
+    /// Generations opened by this owner.
     pub generations: u64,
-    /// Pauses that ended because nothing was left that could end them.
+    /// Pauses that the owner ended because nothing else could end them.
     pub pauses_ended: u64,
 }
 
@@ -208,21 +208,21 @@ pub struct Owner {
     seal: Seal,
     phase: OwnerPhase,
     sides: Vec<EndState>,
-    /// Who names cells: the shard.
+    /// Named by the shard.
     cell: Option<CellId>,
     seed: Seed,
-    /// Of the agent of the client's end, as the edge verified it when the present generation was opened.
+    /// Identity of the agent of the client's end, as the edge verified it when the present generation was opened.
     client_identity: Option<String>,
-    /// The generation under which the cell was chosen and since when it is valid.
+    /// The generation under which the cell was chosen, and from which it is valid.
     live: Option<Generation>,
     running: Option<run::Running>,
     replay: Option<ReplayCursor>,
-    /// Whose checkpoints go to the executor in this attempt, by index.
+    /// Index of the side whose checkpoints go to the executor in this attempt.
     source: Option<usize>,
-    /// The executor's answer to [`OwnerEffect::Restore`], if it came before all of the ends' log.
+    /// The executor's answer to [`OwnerEffect::Restore`], if it came before the ends' log was complete.
     early: Option<Result<Box<Header>, CellError>>,
     log: Log,
-    /// Whether the cell's ports are open: the session's first entry is consumed, or about to be.
+    /// Whether the cell's ports are open: the session's first entry is consumed, or runs now.
     opened: bool,
     digest: Digest,
     timers: Timers,
@@ -234,23 +234,23 @@ pub struct Owner {
     rates: run::Rates,
     record: Option<Record>,
     replicas: Replicas,
-    /// While it stands by, and until it has taken over.
+    /// While the owner is a standby, and until the takeover is complete.
     follow: Option<Box<Follow>>,
     witness: Witness,
-    /// Which port is offered first.
+    /// Index of the port whose messages are considered first.
     turn: usize,
-    /// What the last entry was: what others wait for goes first.
+    /// The kind of the last entry: the next input is of another kind, if one waits.
     last: run::Kind,
     totals: OwnerTotals,
 }
 
-/// The plaintext log, from what no checkpoint covers.
+/// The plaintext log, from the end of what a checkpoint covers.
 #[derive(Debug, Default)]
 struct Log {
     floor: u64,
     bytes: BytesMut,
     cursor: Cursor,
-    /// What was read from the cache and is in it, from where the cell was copied last.
+    /// Objects read from the cache that the log contains, since the cell was last copied.
     known: Known,
 }
 
@@ -259,7 +259,7 @@ impl Log {
         self.floor + self.bytes.len() as u64
     }
 
-    /// What lies at and behind `offset`; empty beyond the end.
+    /// The log from `offset` on; empty past the end.
     fn since(&self, offset: u64) -> &[u8] {
         let at = usize::try_from(offset.saturating_sub(self.floor)).unwrap_or(usize::MAX);
         self.bytes.get(at..).unwrap_or_default()
@@ -275,8 +275,8 @@ impl Log {
 }
 
 impl Owner {
-    /// An owner that has not asked anyone yet. `hosts` are the agents of the client's end and, where the app has one, the
-    /// server's; `seed` is used if the session begins here.
+    /// An owner that has not asked the ends yet. `hosts` are the agents of the client's end and, if the app has one, of the
+    /// server's; `seed` is used if the session starts here.
     #[must_use]
     pub fn new(
         session: SessionId,
@@ -324,13 +324,13 @@ impl Owner {
         }
     }
 
-    /// Which session.
+    /// The session's id.
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.session
     }
 
-    /// Its image.
+    /// The image of its cell.
     #[must_use]
     pub fn image(&self) -> CellImage {
         self.image
@@ -348,13 +348,13 @@ impl Owner {
         &self.policy
     }
 
-    /// The newest generation that was asked for here.
+    /// The newest generation that this owner opened.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// How far the owner is.
+    /// The owner's phase.
     #[must_use]
     pub fn phase(&self) -> OwnerPhase {
         self.phase
@@ -372,25 +372,25 @@ impl Owner {
         self.totals
     }
 
-    /// The agent of the end at this port.
+    /// The agent of the end at this port; none if there is no such end.
     #[must_use]
     pub fn host(&self, port: Port) -> Option<HostId> {
         self.sides.iter().find(|side| side.port == port).map(|side| side.host)
     }
 
-    /// Log bytes: since the session began, and not covered by a checkpoint.
+    /// Log bytes: since the session began, and those not covered by a checkpoint.
     #[must_use]
     pub fn log_bytes(&self) -> (u64, u64) {
         (self.log.end(), self.log.bytes.len() as u64)
     }
 
-    /// The cell's tasks and locks. Those of a shared cell are nobody's.
+    /// Counts of the cell's tasks and locks. Those of a shared cell count for no session.
     #[must_use]
     pub fn tasks(&self) -> TaskCounts {
         self.tasks.counts()
     }
 
-    /// Bytes held for the session, its cell not counted.
+    /// Bytes held in memory for the session, without its cell.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.sides.iter().map(EndState::held_bytes).sum::<u64>()
@@ -400,7 +400,7 @@ impl Owner {
             + self.checkpointer.held_bytes()
     }
 
-    /// Whether the session has an owner and lacks an end.
+    /// Whether the session has an owner and is disconnected from an end.
     #[must_use]
     pub fn incomplete(&self) -> bool {
         !self.recovering()
@@ -408,7 +408,7 @@ impl Owner {
             && self.sides.iter().any(|side| side.channel.is_none())
     }
 
-    /// Whether the session is on its way to its first or next release.
+    /// Whether a log is being chosen, restored or replayed, so that no output can be released.
     #[must_use]
     pub fn recovering(&self) -> bool {
         matches!(self.phase, OwnerPhase::Promising | OwnerPhase::Restoring | OwnerPhase::Replaying)
@@ -431,7 +431,7 @@ impl Owner {
             Frame::Credit(credit) => self.credit(now, index, credit.received, credit.bytes, out),
             Frame::Stored(stored) => {
                 self.stored(index, stored.bytes, stored.complete, out);
-                // The cell may have rested because the log was full.
+                // The cell may have waited because the log was full.
                 self.pump(now, out);
             }
             Frame::Superseded(superseded) => self.superseded(port, superseded.promised, out),
@@ -468,7 +468,7 @@ impl Owner {
         }
     }
 
-    /// The end at `port` has promised itself to another.
+    /// The end at `port` has promised another generation.
     fn superseded(&mut self, port: Port, promised: Generation, out: &mut Vec<OwnerEffect>) {
         if promised <= self.generation {
             return self.unlinked(port, out);
@@ -480,7 +480,7 @@ impl Owner {
         }
     }
 
-    /// An attempt comes to nothing. A cell that lives is kept for the next.
+    /// The attempt fails. A live cell is kept for the next attempt.
     pub fn abort_attempt(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
         if self.live.is_none() {
             return self.step_down(code, reason.into(), out);
@@ -489,7 +489,7 @@ impl Owner {
         self.phase = OwnerPhase::Detached;
     }
 
-    /// Gives the session up; nothing has happened that an end does not know.
+    /// Gives up ownership of the session. The ends know everything that has happened.
     pub fn step_down(&mut self, code: Code, reason: String, out: &mut Vec<OwnerEffect>) {
         self.give_up_record("the session left this edge meanwhile", out);
         self.end_streams(code, &reason, out);
@@ -509,7 +509,7 @@ impl Owner {
         }
     }
 
-    /// Ends the session for good.
+    /// Ends the session permanently.
     pub fn terminate(&mut self, code: Code, reason: String, out: &mut Vec<OwnerEffect>) {
         self.give_up_record("the session ended meanwhile", out);
         self.end_streams(code, &reason, out);
@@ -523,8 +523,8 @@ impl Owner {
         out.push(OwnerEffect::Done(code, reason));
     }
 
-    /// A handler was stopped. The session may be tried once more, since the fault may be this machine's; a second stop at the
-    /// same position ends it, so that a poison message cannot walk from edge to edge.
+    /// A handler was stopped. The session may be retried once, since the fault may be this machine's. A second stop at the same
+    /// position ends it, so that a poison message cannot move from edge to edge.
     fn failed(&mut self, input: u8, reason: String, out: &mut Vec<OwnerEffect>) {
         let failure = Failure { log_offset: self.log.end(), input, reason };
         let again = self

@@ -15,24 +15,24 @@ use marram_wire::{
 /// One attempt to own the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attempt<'a> {
-    /// Unique to it.
+    /// The generation: unique to this attempt.
     pub generation: Generation,
-    /// Its channel to each end, client first.
+    /// The attempt's channel to each end, client first.
     pub channels: &'a [Channel],
-    /// The agents there, client first.
+    /// The agents of the ends, client first.
     pub hosts: &'a [HostId],
-    /// Whether an end that does not know the session may take it up.
+    /// Whether an end that does not know the session may accept it as a new one.
     pub fresh: bool,
-    /// Whether whoever asked has shown the session's key.
+    /// Whether the requester has proved that it has the session's key.
     pub proven: bool,
-    /// Where the client came in, as its agent says, if the session begins.
+    /// Where the client connected, as its agent says, if the session is new.
     pub origin: Option<&'a Origin>,
-    /// What the agent of the client's end was verified to be, if it was.
+    /// The verified identity of the agent of the client's end, if it was verified.
     pub client_identity: Option<&'a str>,
 }
 
 impl Owner {
-    /// Asks every end for its promise. From here on nothing is released until all have given it and a log is chosen **\[M\]**.
+    /// Asks every end for its promise. From here on nothing is released until all have promised and a log is chosen **\[M\]**.
     pub fn open(&mut self, attempt: &Attempt<'_>, out: &mut Vec<OwnerEffect>) {
         self.begin_takeover(out);
         self.generation = attempt.generation;
@@ -106,12 +106,12 @@ impl Owner {
             return self.terminate(Code::Protocol, "an end's promise does not make sense".into(), out);
         }
         if self.follow.is_some() && !promised.live {
-            // It has promised another since: what was fed is of no use.
+            // The end has promised another generation since: the fed state is useless.
             return self.restart_from_ends(out);
         }
         let has_past = promised.log_end > 0 || !promised.checkpoints.is_empty();
         side.next = promised.sent_start;
-        // What was consumed before, of an earlier channel or as a standby, was not sent on the credit that this one begins with.
+        // What was consumed before, on an earlier channel or as a standby, was not sent on the initial credit of this channel.
         (side.credited_from, side.credit_due) = (promised.sent_end, 0);
         side.promised = Some(promised);
         if has_past {
@@ -122,9 +122,9 @@ impl Owner {
         }
     }
 
-    /// Once every end has promised, it is known whose checkpoints the cell is restored from. The executor gets them as they
-    /// come, so that they are open soon after the last part is here; nothing of them counts before a log is chosen. False
-    /// if what the ends keep cannot be put together.
+    /// Once every end has promised, the source of the checkpoints is known. The executor gets their parts as they arrive, so
+    /// that they are decrypted soon after the last part is here. They have no effect before a log is chosen. False if what the
+    /// ends keep does not fit together.
     fn gather(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
         if self.live.is_some() || self.sides.iter().any(|side| side.promised.is_none()) {
             return true;
@@ -148,7 +148,7 @@ impl Owner {
         true
     }
 
-    /// The end whose last checkpoint is newest.
+    /// The end with the newest last checkpoint.
     fn best_holder(&self) -> Option<usize> {
         newest(self.sides.iter().map(super::EndState::announced))
     }
@@ -192,7 +192,7 @@ impl Owner {
         if self.source == Some(index) {
             out.push(OwnerEffect::Part(bytes));
         } else if !gathered {
-            // The size is bounded by the promise's check.
+            // The check of the promise bounds the size.
             side.got_parts.push(bytes);
         }
         if whole {
@@ -200,7 +200,7 @@ impl Owner {
         }
     }
 
-    /// A message from an end: kept while asking, else for the cell.
+    /// A message from an end: kept while promises are awaited, otherwise for the cell.
     pub(super) fn input(&mut self, now: Now, index: usize, input: Input, out: &mut Vec<OwnerEffect>) {
         let promising = self.phase == OwnerPhase::Promising;
         let side = &mut self.sides[index];
@@ -229,7 +229,7 @@ impl Owner {
     }
 }
 
-/// Whether an end can have these checkpoints: a full one and its deltas, in bounds.
+/// Whether this is a valid list of checkpoints: a full one and its deltas, within the limits.
 pub(super) fn is_chain(checkpoints: &[CheckpointMeta]) -> bool {
     checkpoints.len() <= DELTAS_MAX + 1
         && checkpoints.iter().map(|meta| meta.size).fold(0, u64::saturating_add) <= CHECKPOINT_SIZE_MAX

@@ -1,7 +1,7 @@
-//! The ports that the cell has paused: their ends are granted no credit, so that their senders wait.
+//! The ports that the cell has paused: their ends are granted no credit, so that their senders wait (back-pressure).
 //!
-//! A pause is withheld credit and nothing else. What was sent within the credit that an end has still arrives and is handled. Which
-//! ports are paused follows from the log alone, so a replay pauses the same ones, and a checkpoint's header names them.
+//! A pause only withholds credit. Messages within the credit that an end still has arrive and are handled. Which ports are
+//! paused follows from the log alone, so a replay pauses the same ports, and a checkpoint's header lists them.
 
 use super::{EndState, Owner, OwnerEffect};
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -12,17 +12,17 @@ use marram_wire::{
     limits::{INPUT_WINDOW, MESSAGE_SIZE_MAX, charge},
 };
 
-/// Credit goes back when this much was consumed: once all is, there is room for the largest message whatever was not given back, or
-/// its end would wait for ever.
+/// Credit is returned once this much was consumed. When everything is consumed, the credit that was not returned yet still
+/// leaves the end room for the largest message. Otherwise the end could wait forever.
 const CREDIT_EVERY: u64 = INPUT_WINDOW - charge(MESSAGE_SIZE_MAX);
 
-/// By stage, which of its ports it has paused.
+/// By stage, the ports that it has paused.
 #[derive(Debug, Default)]
 pub(super) struct Pauses(BTreeSet<(u8, Port)>);
 
 impl Pauses {
     pub(super) fn pause(&mut self, stage: u8, port: Port) {
-        // A session has no other ports: its header stays as small as it can be.
+        // A session has no other ports. This keeps its header small.
         if port == Port::CLIENT || port == Port::SERVER {
             self.0.insert((stage, port));
         }
@@ -32,8 +32,8 @@ impl Pauses {
         self.0.remove(&(stage, port));
     }
 
-    /// Whether the end at this port is granted nothing. A stage that pauses a port pauses its whole chain on that side. In a session
-    /// without a server all that a chain does follows from its client, so any pause is the client's.
+    /// Whether the end at this port is granted no credit. A stage that pauses a port pauses its whole chain on that side. In a
+    /// session without a server all that a chain does follows from its client, so any pause stops the client.
     pub(super) fn stops(&self, port: Port, has_server: bool) -> bool {
         self.0.iter().any(|(_, paused)| *paused == port || !has_server)
     }
@@ -42,7 +42,7 @@ impl Pauses {
         self.0.is_empty()
     }
 
-    /// Ends all; says how many there were.
+    /// Ends all pauses and returns how many there were.
     fn take(&mut self) -> usize {
         core::mem::take(&mut self.0).len()
     }
@@ -57,7 +57,7 @@ impl Pauses {
 }
 
 impl Owner {
-    /// The ports whose ends are granted nothing, because the cell has paused them.
+    /// The ports whose ends are granted no credit, because the cell has paused them.
     pub fn paused(&self) -> impl Iterator<Item = Port> {
         self.sides.iter().filter(|side| self.is_paused(side)).map(|side| side.port)
     }
@@ -66,7 +66,7 @@ impl Owner {
         self.pauses.stops(side.port, self.sides.len() > 1)
     }
 
-    /// Grants again what was consumed; to the end of a paused port when it is resumed.
+    /// Returns credit for what was consumed. The end of a paused port gets it when the port is resumed.
     pub(super) fn give_credit(&mut self, out: &mut Vec<OwnerEffect>) {
         let has_server = self.sides.len() > 1;
         for side in &mut self.sides {
@@ -80,8 +80,9 @@ impl Owner {
         }
     }
 
-    /// Ends all pauses if nothing is left that could: no timer, no task, and no open port but paused ones. Depends on the log alone,
-    /// so replay agrees. What other sessions do can make a shared cell resume this one's port.
+    /// Ends all pauses if nothing else can end them: there is no timer, no runnable task, and every open port is paused.
+    /// Depends on the log alone, so a replay does the same. A shared cell is exempt: another session's input can make it resume
+    /// this session's port.
     pub(super) fn resume_if_stuck(&mut self) {
         if self.policy.shared || self.pauses.is_empty() {
             return;
@@ -94,7 +95,7 @@ impl Owner {
 }
 
 impl EndState {
-    /// The credit that its end begins a generation with. What is withheld from a paused port is granted when it is resumed.
+    /// The initial credit of the end in a generation. What is withheld from a paused port is granted when it is resumed.
     pub(super) fn begin_credit(&mut self, is_paused: bool) -> u64 {
         if is_paused {
             self.credit_due = INPUT_WINDOW;
@@ -103,8 +104,8 @@ impl EndState {
         INPUT_WINDOW
     }
 
-    /// Whether the message that is next was handed over with the promise, beyond any credit. While the port is paused it waits:
-    /// an end may hand over much more than a cell that withholds credit is prepared for.
+    /// Whether the next message was sent with the promise, beyond any credit. It waits while the port is paused: an end may
+    /// send much more with its promise than a cell that withholds credit is prepared for.
     pub(super) fn is_beyond_credit(&self) -> bool {
         self.took < self.credited_from
     }

@@ -1,11 +1,11 @@
-//! Recording: an owner that has its session asks the ends for what they keep, as a recovery would, and goes on meanwhile.
+//! Recording: an active owner asks the ends for what they keep, as a recovery would, and continues meanwhile.
 //!
-//! The position is where the owner stands when it asks, between two handlers. Its log up to there it has itself; checkpoints
-//! and consumed messages are at the ends. An end answers in order with what else passes on its channel, so what it shows was
-//! cut at the owner's word: no `Truncate` said later can be missing from one answer and not from the other, and no message
-//! consumed before the word was sent after the answer.
+//! The position of the recording is the owner's position when it asks, between two handlers. The owner has the log up to there;
+//! checkpoints and consumed messages are at the ends. An end answers in order with the other frames of its channel, so its
+//! answer shows its state when the question arrived: a `Truncate` that is sent later cannot affect one answer and not the
+//! other, and a message consumed before the question was not sent after the answer.
 //!
-//! Where a handler was stopped, the ends are asked first and told of it then: afterwards they may go elsewhere.
+//! If a handler was stopped, the ends are asked first and informed of the stop afterwards: then they may move to another edge.
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, end_state::Message, open::is_chain, run::Running};
 use crate::cell::{CellStop, SealedCheckpoint};
@@ -24,28 +24,28 @@ use marram_wire::{
     recording,
 };
 
-/// How long the ends may take to show what they keep.
+/// How long the ends may take to show what they keep, in nanoseconds.
 pub const RECORD_NS: u64 = 30_000_000_000;
-/// As above, when a handler was stopped and they wait to be told.
+/// As above, if a handler was stopped and the ends are not informed yet.
 pub const RECORD_STOPPED_NS: u64 = 5_000_000_000;
 
-/// Who wants a recording.
+/// A request for a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordRequest {
-    /// Names the question; none if nobody asked and a handler was stopped.
+    /// Identifies the request; none if a stopped handler caused it.
     pub tag: Option<u64>,
-    /// Whether what was said is to be left out.
+    /// Whether the payloads are left out.
     pub redact: bool,
 }
 
-/// A recording under way.
+/// A recording in progress.
 #[derive(Debug)]
 pub(super) struct Record {
     request: RecordRequest,
     until_ns: u64,
-    /// What the ends' answers are put to; none until the handler that runs has come to its end.
+    /// Collects the ends' answers; none until the running handler has finished.
     gathered: Option<Box<Gathered>>,
-    /// What the ends are to be told of when it is made.
+    /// The stopped handler, which is reported to the ends when the recording is complete.
     stopped: Option<Stopped>,
 }
 
@@ -59,16 +59,16 @@ pub(super) struct Stopped {
 /// What an end shows.
 #[derive(Debug, Default)]
 pub(super) struct Showing {
-    /// Questions that it has not begun to answer. It answers each, also one that nobody waits for any more.
+    /// Questions that the end has not begun to answer. It answers each of them, also those that were cancelled.
     due: u32,
-    /// Of the answer that arrives: the checkpoints that are not whole, last one first, and how many messages are still to come.
+    /// Of the arriving answer: the incomplete checkpoints in reverse order, and how many messages are still missing.
     checkpoints: Vec<CheckpointMeta>,
     messages: u64,
-    /// Whether its checkpoint was begun.
+    /// Whether the checkpoint that arrives was begun.
     begun: bool,
     arriving: BytesMut,
     charge: u64,
-    /// What has arrived, unless it is not wanted any more.
+    /// What has arrived, unless the question was cancelled.
     shown: Option<Shown>,
 }
 
@@ -84,7 +84,7 @@ impl Showing {
 }
 
 impl Owner {
-    /// Makes a recording of the session, soon; answered by [`OwnerEffect::Recorded`].
+    /// Records the session at the next position between two handlers; answered by [`OwnerEffect::Recorded`].
     pub fn record(&mut self, now: Now, request: RecordRequest, out: &mut Vec<OwnerEffect>) {
         let refusal = if !self.policy.keep {
             "the app is deployed with protect = \"none\": nothing of its sessions is kept that could be recorded"
@@ -102,13 +102,13 @@ impl Owner {
         out.push(OwnerEffect::Recorded(request, Err(refusal.to_string())));
     }
 
-    /// Whether a recording is under way.
+    /// Whether a recording is in progress.
     #[must_use]
     pub fn is_recording(&self) -> bool {
         self.record.is_some()
     }
 
-    /// Asks the ends, if a recording waits for that and no handler runs.
+    /// Asks the ends if a recording waits for this and no handler runs.
     pub(super) fn ask_if_between(&mut self, out: &mut Vec<OwnerEffect>) {
         let waits = self.record.as_ref().is_some_and(|record| record.gathered.is_none());
         if waits && self.running.is_none() {
@@ -142,7 +142,7 @@ impl Owner {
         }
     }
 
-    /// A handler was stopped: what it was given is recorded, if sessions of the app are, before the ends are told.
+    /// A handler was stopped: its input is recorded before the ends are informed, if the app's sessions are to be recorded.
     pub(super) fn stopped(&mut self, now: Now, running: Running, stop: CellStop, out: &mut Vec<OwnerEffect>) {
         let (killed, reason) = match stop {
             CellStop::Trap(reason) => (false, reason),
@@ -161,11 +161,11 @@ impl Owner {
         }
         let mut entry = BytesMut::new();
         let mut cursor = self.log.cursor;
-        // It is read by itself.
+        // The entry is read on its own, without earlier entries.
         let reads = Known::default().write(running.reads);
         cursor.put(&Entry { event: running.event, now_ns: Some(running.now_ns), reads }, &mut entry);
         let stop = recording::RecordedStop { entry: entry.freeze(), killed, reason: reason.clone() };
-        // Nothing is left of the cell, and a next owner begins with what the ends keep.
+        // The cell is gone, and the next owner begins with what the ends keep.
         out.extend(self.cell.take().map(OwnerEffect::Remove));
         self.live = None;
         self.checkpointer.abandon();
@@ -179,12 +179,12 @@ impl Owner {
         self.ask_to_show(Some(stop), out);
     }
 
-    /// When a recording under way comes to nothing.
+    /// The timeout of the recording in progress, in monotonic nanoseconds.
     pub(super) fn record_until_ns(&self) -> Option<u64> {
         self.record.as_ref().map(|record| record.until_ns)
     }
 
-    /// Gives up a recording that takes too long.
+    /// Cancels a recording that takes too long.
     pub(super) fn end_record_if_late(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if self.record_until_ns().is_some_and(|until_ns| until_ns <= now.mono_ns) {
             let stopped = self.give_up_record("the session's ends took too long to show what they keep", out);
@@ -192,7 +192,7 @@ impl Owner {
         }
     }
 
-    /// A recording comes to nothing: what the ends still show of it is dropped.
+    /// A recording fails: the rest of the ends' answers is dropped.
     pub(super) fn give_up_record(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) -> Option<Stopped> {
         let record = self.record.take()?;
         for side in &mut self.sides {
@@ -257,7 +257,7 @@ impl Owner {
         showing.begun = false;
         let bytes = core::mem::take(&mut showing.arriving).freeze();
         let meta = showing.checkpoints.pop();
-        // What belongs to an earlier question is not what is waited for.
+        // What belongs to an earlier question is ignored.
         if let Some(shown) = showing.shown.as_mut().filter(|_| showing.due == 0) {
             shown.checkpoints.extend(meta.map(|meta| SealedCheckpoint { meta, bytes }));
         }

@@ -1,9 +1,9 @@
-//! Keepers: recorders and edges that stand by are fed with what the cell consumes, beside the ends.
+//! Keepers: recorders and standby edges, which are fed with what the cell consumes, in addition to the ends.
 //!
-//! They make a recovery faster and nothing safer (docs/protocol-keepers.md, "Keepers: the feed"): nothing waits for them, no end
-//! forgets anything because of them, and one that lags is dropped and begins again with a checkpoint. A keeper that joins a
-//! session under way gets a full checkpoint first; what is consumed behind it follows at once, while its bytes are still on
-//! their way.
+//! They make a recovery faster, not safer (docs/protocol-keepers.md, "Keepers: the feed"): nothing waits for them, no end
+//! deletes anything because of them, and one that lags is dropped and begins again with a checkpoint. A keeper that joins an
+//! active session gets a full checkpoint first. What is consumed after that checkpoint follows at once, while its bytes are
+//! still in flight.
 
 use super::{Owner, OwnerEffect, OwnerPhase, end_state::Message};
 use alloc::{
@@ -23,63 +23,63 @@ use marram_wire::{
     log::Event,
 };
 
-/// Outputs that ends received are told to keepers that replay after so many.
+/// After this many outputs that the ends received, hot keepers are informed.
 const REPORT_EVERY: u64 = 64;
-/// Checkpoints on their way to one keeper at a time.
+/// Maximum of checkpoints in flight to one keeper.
 const TRANSFERS_MAX: usize = 2;
 
-/// Names a keeper within one shard.
+/// Identifies a keeper within one shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeeperId(pub u64);
 
-/// How far a keeper is, for listings.
+/// A keeper's progress, for listings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplicaProgress {
-    /// Which.
+    /// The keeper.
     pub keeper: KeeperId,
-    /// Whether it has all that it takes to go on without this owner, but for what is on its way.
+    /// Whether it has everything for a takeover, except what is in flight.
     pub ready: bool,
     /// Bytes that it has not acknowledged.
     pub behind: u64,
-    /// Entries that it has not replayed, if it replays as it goes: as far as it has said.
+    /// Entries that it has not replayed, as far as it has reported; none for a keeper that does not replay.
     pub unreplayed: Option<u64>,
 }
 
-/// A checkpoint on its way.
+/// A checkpoint in flight.
 #[derive(Debug)]
 struct CheckpointTransfer {
     meta: CheckpointMeta,
     took: Vec<u64>,
     bytes: Bytes,
-    /// None before it was announced.
+    /// None before it is announced.
     sent: Option<usize>,
 }
 
-/// One keeper.
+/// The stream to one keeper.
 #[derive(Debug)]
 struct ReplicaStream {
     keeper: KeeperId,
     channel: Channel,
     hot: bool,
-    /// Whether entries go there; else it waits for the next full checkpoint.
+    /// Whether entries are sent; otherwise it waits for the next full checkpoint.
     streaming: bool,
-    /// The checkpoint that it begins with, until it is sealed.
+    /// The checkpoint that it begins with, until that is sealed.
     base: Option<u32>,
-    /// Whether it has that.
+    /// Whether it has stored that checkpoint.
     ready: bool,
     transfers: VecDeque<CheckpointTransfer>,
-    /// Bytes of them that it has not stored.
+    /// Bytes of checkpoints that it has not stored.
     in_flight: u64,
     /// Bytes of entries and messages that it has not acknowledged.
     behind: u64,
-    /// Of one that replays: entries that it was fed and has not replayed, and the fewest that there were since it was ready. It
-    /// begins with all that came while its checkpoint was on its way.
+    /// Of a hot one: entries that it was fed and has not replayed, and the minimum of this number since it was ready. The
+    /// number begins with all entries that were sent while its checkpoint was in flight.
     unreplayed: u64,
     unreplayed_min: u64,
 }
 
 impl ReplicaStream {
-    /// It has what it begins with.
+    /// The keeper has the checkpoint that it begins with.
     fn mark_ready(&mut self) {
         if !self.ready {
             self.ready = true;
@@ -87,8 +87,8 @@ impl ReplicaStream {
         }
     }
 
-    /// It has stored parts of a checkpoint. False if it was not sent as much, or says that it has all of one that it was not sent to
-    /// the end: a keeper that is believed to be ready is the one that ends ask first.
+    /// It has stored parts of a checkpoint. False if it was sent less than that, or if it claims to have all of a checkpoint
+    /// that was not sent completely: ends ask a keeper first if it is ready, so a false claim would mislead them.
     fn stored(&mut self, stored: &Stored) -> bool {
         let Some(left) = self.in_flight.checked_sub(stored.bytes) else { return false };
         self.in_flight = left;
@@ -103,7 +103,7 @@ impl ReplicaStream {
         complete
     }
 
-    /// It has replayed so many more. False if that is more than it was fed.
+    /// It has replayed this many more entries. False if that is more than it was fed.
     fn replayed(&mut self, entries: u64) -> bool {
         let Some(left) = self.unreplayed.checked_sub(entries).filter(|_| self.hot) else { return false };
         self.unreplayed = left;
@@ -121,14 +121,14 @@ impl ReplicaStream {
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
     streams: Vec<ReplicaStream>,
-    /// Outputs that ends received since keepers were told.
+    /// Outputs that the ends received since the last report to keepers.
     unreported_outputs: u64,
-    /// The edge that stands by, as ends were told.
+    /// The standby edge that was last reported to the ends.
     reported_standby: Option<(String, u8)>,
 }
 
 impl Owner {
-    /// Has a keeper keep the session from now on, over this channel of its wire. `hot` if it is to replay as it goes.
+    /// Makes a keeper keep the session from now on, over this channel of its wire. `hot` if it replays continuously.
     pub fn add_replica(&mut self, keeper: KeeperId, channel: Channel, hot: bool, out: &mut Vec<OwnerEffect>) {
         self.replicas.streams.push(ReplicaStream {
             keeper,
@@ -156,7 +156,7 @@ impl Owner {
         }
     }
 
-    /// A keeper is gone, or not wanted any more.
+    /// A keeper is disconnected, or not needed any more.
     pub fn remove_replica(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) {
         if let Some(at) = self.replicas.streams.iter().position(|stream| stream.keeper == keeper) {
             let stream = self.replicas.streams.swap_remove(at);
@@ -166,7 +166,7 @@ impl Owner {
         }
     }
 
-    /// Tells the ends which edge stands by, if they were told another one.
+    /// Informs the ends which edge is the standby, if that has changed.
     pub fn tell_standby(&mut self, standby: Option<(&str, u8)>, out: &mut Vec<OwnerEffect>) {
         let reported = self.replicas.reported_standby.as_ref().map(|(edge, shard)| (&edge[..], *shard));
         if reported == standby || self.phase != OwnerPhase::Running {
@@ -176,7 +176,7 @@ impl Owner {
         self.tell_ends_standby(out);
     }
 
-    /// Once more, after a new generation.
+    /// Informs the ends again, after a new generation.
     pub(super) fn tell_ends_standby_again(&self, out: &mut Vec<OwnerEffect>) {
         if self.replicas.reported_standby.is_some() {
             self.tell_ends_standby(out);
@@ -193,7 +193,7 @@ impl Owner {
         }
     }
 
-    /// The session's keepers.
+    /// Progress of the session's keepers.
     pub fn keepers(&self) -> impl Iterator<Item = ReplicaProgress> {
         self.replicas.streams.iter().map(|stream| ReplicaProgress {
             keeper: stream.keeper,
@@ -230,7 +230,7 @@ impl Owner {
         }
     }
 
-    /// A keeper is of no use. Nothing waits for it; it may be asked again later.
+    /// Removes a keeper that is of no use. Nothing waits for it; it may be asked again later.
     fn lose(&mut self, at: usize, code: Code, reason: String, out: &mut Vec<OwnerEffect>) {
         let stream = self.replicas.streams.swap_remove(at);
         let ended = Ended { channel: stream.channel, code, reason: reason.clone() };
@@ -246,7 +246,7 @@ impl Owner {
         }
     }
 
-    /// The session is over here: keepers may forget it, or follow whoever owns it next.
+    /// The session ends on this edge: keepers may delete it, or be fed by its next owner.
     pub(super) fn end_streams(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
         for stream in core::mem::take(&mut self.replicas.streams) {
             let ended = Ended { channel: stream.channel, code, reason: reason.to_string() };
@@ -254,7 +254,7 @@ impl Owner {
         }
     }
 
-    /// A generation is being asked for. What keepers have is of use only if the cell lives through it.
+    /// A generation is being opened. What keepers have stays useful only if the cell survives it.
     pub(super) fn renew_streams(&mut self, out: &mut Vec<OwnerEffect>) {
         let live = self.live.is_some() && self.follow.is_none();
         let fresh = self.log.end() == 0 && !self.opened;
@@ -266,7 +266,7 @@ impl Owner {
         }
     }
 
-    /// The cell did not live through a new generation.
+    /// The cell did not survive a new generation.
     pub(super) fn drop_streams(&mut self, out: &mut Vec<OwnerEffect>) {
         self.lose_all(|_| true, "the session's cell is rebuilt", out);
     }
@@ -292,7 +292,7 @@ impl Owner {
         self.replicas.streams.iter().any(|stream| !stream.streaming)
     }
 
-    /// Keepers that waited begin where the cell stands now, with this checkpoint, which is being taken.
+    /// Keepers that waited begin at the cell's present position, with this checkpoint, which is being taken.
     pub(super) fn start_waiting_streams(&mut self, number: u32, out: &mut Vec<OwnerEffect>) {
         if self.awaits_base() {
             let keep = self.keep_frame();
@@ -308,7 +308,7 @@ impl Owner {
         }
     }
 
-    /// The entry that was just logged, at `offset`, and what it consumed.
+    /// Sends the entry that was just logged, at `offset`, and what it consumed.
     pub(super) fn feed_entry(
         &mut self,
         offset: u64,
@@ -352,7 +352,7 @@ impl Owner {
         }
     }
 
-    /// A checkpoint is sealed.
+    /// Sends a sealed checkpoint.
     pub(super) fn feed_checkpoint(
         &mut self,
         meta: &CheckpointMeta,
@@ -377,12 +377,12 @@ impl Owner {
         }
     }
 
-    /// No checkpoint came of it.
+    /// The checkpoint failed.
     pub(super) fn feed_no_checkpoint(&mut self, out: &mut Vec<OwnerEffect>) {
         self.lose_all(|stream| stream.base.is_some(), "no checkpoint could be taken", out);
     }
 
-    /// Ends hold a checkpoint, and forget what it covers.
+    /// Ends hold a checkpoint and delete what it covers.
     pub(super) fn feed_covered(&mut self, log_offset: u64, tag: [u8; 8], out: &mut Vec<OwnerEffect>) {
         for stream in self.replicas.streams.iter().filter(|stream| stream.streaming) {
             let truncate = Truncate { channel: stream.channel, log_offset, tag, sent: 0 };
@@ -391,7 +391,7 @@ impl Owner {
         self.feed_received(REPORT_EVERY, out);
     }
 
-    /// Ends have received so many more outputs.
+    /// Ends have received this many more outputs.
     pub(super) fn feed_received(&mut self, count: u64, out: &mut Vec<OwnerEffect>) {
         if self.replicas.streams.is_empty() {
             return;
@@ -420,7 +420,8 @@ fn send_parts(stream: &mut ReplicaStream, out: &mut Vec<OwnerEffect>) {
             continue;
         };
         if *sent == transfer.bytes.len() {
-            // The next one follows when this one is stored, so that each part belongs to the one announced last.
+            // The next one follows when this one is stored, so that each part belongs to the checkpoint that was announced
+            // last.
             if stream.in_flight > 0 {
                 return;
             }

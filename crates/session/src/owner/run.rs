@@ -1,4 +1,4 @@
-//! While it runs: one input at a time, its entry, its outputs, their release.
+//! The running phase: one input at a time, its log entry, its outputs, their release.
 
 use super::{Now, Owner, OwnerEffect, OwnerPhase, choose::input_of, end_state::Message};
 use crate::cell::{CellInput, CellOutput as Made, Ran, Run, RunOutcome};
@@ -19,30 +19,32 @@ use marram_wire::{
     seal::LOG_OFFSET_MAX,
 };
 
-/// What may be for an end rests while more than this waits for its credit: a full buffer stops reading, it never drops.
+/// Input whose outputs may go to an end waits while more bytes than this wait for that end's credit. A full buffer delays
+/// input; it never drops.
 const UNSENT_MAX: u64 = 256 << 10;
-/// It rests, too, while more than this waits for an end's acknowledgement: one that takes it in time never has as much.
+/// Input also waits while more bytes than this wait for an end's acknowledgement. An end that acknowledges in time never has as
+/// much.
 const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
 
-/// What is left of the log's offsets when the session ends: the next entry always has a place.
+/// The session ends when this much is left of the log's offsets, so that the next entry always has a place.
 const LOG_ROOM: u64 = ENTRY_SIZE_MAX as u64;
 
-/// The entry that runs.
+/// The entry whose handlers run.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) event: Event,
     pub(super) now_ns: i64,
     /// What it consumed, for the running digest and for keepers.
     pub(super) message: Option<Message>,
-    /// Handlers of this entry that still have to run, last one first.
+    /// Handlers of this entry that still have to run, in reverse order.
     rest: Vec<CellInput>,
     clock_read: bool,
-    /// What they have read from the cache.
+    /// What the handlers have read from the cache.
     pub(super) reads: Vec<Read>,
 }
 
-/// What an entry can consume. Timers go before tasks, and tasks before messages; but none goes twice while another waits, so
-/// that a cell which is always due, or spawns for ever, still hears its peers.
+/// What an entry can consume. Timers come before tasks, and tasks before messages. But no kind comes twice in a row while
+/// another waits, so that a cell whose timers are always due, or which spawns tasks forever, still gets its messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Timer,
@@ -51,7 +53,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// In which order to look for the next one when this was the last.
+    /// The order in which the next input is looked for after this kind.
     pub(crate) fn others_first(self) -> [Self; 3] {
         match self {
             Self::Timer => [Self::Task, Self::Message, Self::Timer],
@@ -61,7 +63,7 @@ impl Kind {
     }
 }
 
-/// What the session did in the current second.
+/// Counts of the current second.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     second_ns: u64,
@@ -79,7 +81,7 @@ impl Rates {
     }
 }
 
-/// The bit of a side by its place. Those far behind share one, and wait for each other.
+/// The bit of a side by its index. Sides from 63 on share one, and wait for each other.
 fn bit(index: usize) -> u64 {
     1 << index.min(63)
 }
@@ -91,7 +93,7 @@ impl Owner {
         mono_ns.saturating_add(self.clock_offset_ns).max(self.log.cursor.last_ns)
     }
 
-    /// When there is something to do, on the monotonic clock.
+    /// The time of the next action, on the monotonic clock.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         [self.timer_due_ns(), self.record_until_ns(), self.report_due_ns()].into_iter().flatten().min()
@@ -109,20 +111,20 @@ impl Owner {
         Some(u64::try_from(due_ns).unwrap_or(0))
     }
 
-    /// Time has passed.
+    /// Handles timeouts.
     pub fn tick(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         self.end_record_if_late(now, out);
         self.report(now, out);
         self.pump(now, out);
     }
 
-    /// The log is chosen and the ends know it.
+    /// The log is chosen and the ends have it.
     pub(super) fn begin(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if self.opened {
             self.release(out);
-            // Whoever was without an owner has waited for long: the next message goes before a pause.
+            // The ends waited without an owner: the next message goes before a checkpoint.
             self.pump(now, out);
-            // Ends that keep as much as they may have stopped to read: nothing would ever make room but this.
+            // Ends whose buffers are full have stopped reading: only a checkpoint makes room again.
             return self.checkpoint_if_due(out);
         }
         let peers = self.peers();
@@ -143,7 +145,7 @@ impl Owner {
         }
     }
 
-    /// Gives the cell its next input, if it rests, there is one, and the ends can take what comes of it.
+    /// Gives the cell its next input, if the cell is idle, an input waits, and the ends have room for its outputs.
     pub(super) fn pump(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if self.phase != OwnerPhase::Running || self.running.is_some() || self.cell.is_none() {
             return;
@@ -163,7 +165,7 @@ impl Owner {
         self.run_next(out);
     }
 
-    /// The next input of a kind, if there is one. While an end is full, of messages alone, and of those that do not make it fuller.
+    /// The next input of a kind, if there is one. While an end is full, only messages whose outputs do not go to that end.
     fn next_of(&mut self, kind: Kind, now_ns: i64, full: u64) -> Option<(Event, Option<Message>, CellInput)> {
         Some(match kind {
             Kind::Timer | Kind::Task if full != 0 => return None,
@@ -179,9 +181,11 @@ impl Owner {
         })
     }
 
-    /// The sides whose ends have to take more before anything is done that may be for them: a bit for each, by their places.
+    /// The sides whose ends must take more before any input may run that could produce outputs for them: a bitmap by their
+    /// index.
     ///
-    /// The cell does not rest altogether: a server that answers before it reads on takes nothing more until its answer is read.
+    /// The cell does not stop completely: a server that answers before it continues to read takes nothing more until its answer
+    /// is read.
     fn full(&self) -> u64 {
         let full =
             |side: &super::EndState| side.unsent_charge > UNSENT_MAX || side.outbox_charge > OUTBOX_MAX;
@@ -189,7 +193,7 @@ impl Owner {
         bits.fold(0, |all, bit| all | bit)
     }
 
-    /// Learns to whom a message of this port is answered.
+    /// Records to which sides the messages of this port are answered.
     fn learn(&mut self, port: Port, ran: &Ran) {
         let place = |port: Port| self.sides.iter().position(|side| side.port == port);
         let outputs = ran.outputs.iter().filter_map(|made| match made {
@@ -202,12 +206,13 @@ impl Owner {
         }
     }
 
-    /// Whether the next entry might be more than ends keep of the log: a checkpoint comes first.
+    /// Whether the next entry might exceed the log that ends keep: a checkpoint must come first.
     pub(super) fn log_is_full(&self) -> bool {
         (self.log.bytes.len() + ENTRY_SIZE_MAX) as u64 > LOG_SIZE_MAX
     }
 
-    /// Ports in turn, but for those whose messages were answered to one of the `full`, and for what waits while a port is paused.
+    /// Ports in turn. Skips those whose messages were answered to a `full` side, and messages beyond the credit of a paused
+    /// port.
     fn next_message(&mut self, full: u64) -> Option<(Port, Message)> {
         let count = self.sides.len();
         for step in 0..count {
@@ -224,7 +229,7 @@ impl Owner {
         None
     }
 
-    /// A handler ran.
+    /// A handler finished.
     pub(super) fn consumed(&mut self, now: Now, mut ran: Ran, out: &mut Vec<OwnerEffect>) {
         let Some(mut running) = self.running.take() else { return };
         running.reads.append(&mut ran.reads);
@@ -257,7 +262,7 @@ impl Owner {
             return self.terminate(Code::Guest, reason, out);
         }
         if self.phase != OwnerPhase::Running {
-            // A new generation is being asked for: outputs wait in the outbox.
+            // A new generation is being opened: outputs wait in the outbox.
             return;
         }
         self.release(out);
@@ -290,7 +295,7 @@ impl Owner {
         }
     }
 
-    /// Takes in what a handler did; an error if no cell may do that.
+    /// Applies what a handler did; an error if it did something forbidden.
     pub(super) fn apply(&mut self, now_ns: i64, ran: &Ran) -> Result<(), String> {
         let mut fit = true;
         for change in &ran.timers {
@@ -317,7 +322,7 @@ impl Owner {
         if fit { changed } else { Err("the cell has more timers than the limit".to_string()) }
     }
 
-    /// A shared cell sent something in a handler that another session's input ran.
+    /// A shared cell sent something to this session in a handler of another session's input.
     pub fn deliver(&mut self, now: Now, outputs: Vec<Made>, out: &mut Vec<OwnerEffect>) {
         let Some(cell) = self.cell else { return };
         let count = Made::count_sent(&outputs);
@@ -338,7 +343,7 @@ impl Owner {
         self.end_if_slow(out);
     }
 
-    /// Ends the session of an end that does not take what a shared cell sends it.
+    /// Ends the session if an end does not take what a shared cell sends it.
     fn end_if_slow(&mut self, out: &mut Vec<OwnerEffect>) {
         if self.policy.shared && self.sides.iter().any(|side| side.unsent_charge > UNSENT_SHARED_MAX) {
             let reason = format!(
@@ -348,17 +353,18 @@ impl Owner {
         }
     }
 
-    /// All handlers of an entry have run, and it is logged where entries are: what they sent may leave. Until then nothing
-    /// may, whatever else happens meanwhile: an owner that recovered from a log without the entry would not send it.
+    /// All handlers of an entry have run, and it is logged if entries are logged: its outputs may be sent. Before that no
+    /// output may be sent in any case: an owner that recovers from a log without the entry would not produce it.
     pub(super) fn end_entry(&mut self) {
         self.close_if_spent();
         self.resume_if_stuck();
         self.sides.iter_mut().for_each(super::EndState::mark_logged);
     }
 
-    /// A cell that can never run again has said everything: its outputs close. Depends on the log alone, so replay agrees.
+    /// A cell that can never run again has no more outputs: its ports are closed. Depends on the log alone, so a replay does
+    /// the same.
     fn close_if_spent(&mut self) {
-        // What others do can make a shared cell speak to this one.
+        // Inputs of other sessions can make a shared cell send to this one.
         if self.policy.shared {
             return;
         }
@@ -368,7 +374,7 @@ impl Owner {
         }
     }
 
-    /// None if no reader would take the entry: one handler reads in bounds, and the ports' opening is several in one entry.
+    /// None if readers would refuse the entry: the reads of one handler are bounded, but an entry that opens ports has several.
     fn log_entry(&mut self, running: Running, out: &mut Vec<OwnerEffect>) -> Option<usize> {
         let now_ns = running.clock_read.then_some(running.now_ns);
         let reads = self.log.known.write(running.reads);
@@ -384,7 +390,7 @@ impl Owner {
         Some(self.log.bytes.len() - before)
     }
 
-    /// Sealed entries that the end at `index` was not sent.
+    /// Sealed log that the end at `index` was not sent yet.
     pub(super) fn increment(&mut self, index: usize) -> Option<Increment> {
         let known = self.sides[index].known;
         let end = self.log.end();
@@ -398,11 +404,11 @@ impl Owner {
         Some(Increment { entries: entries.freeze(), tag })
     }
 
-    /// Sends what credit allows, each output with the log that it depends on.
+    /// Sends outputs as far as credit allows, each with the log that it depends on.
     pub(super) fn release(&mut self, out: &mut Vec<OwnerEffect>) {
         for index in 0..self.sides.len() {
             let Some(channel) = self.sides[index].channel else { continue };
-            // So that a frame holds what an output depends on, however long its end was sent none.
+            // So that one frame can hold the log that an output depends on, however long the end was sent none.
             if self.log.end().saturating_sub(self.sides[index].known) > LOG_AHEAD
                 && let Some(Increment { entries, tag }) = self.increment(index)
             {
@@ -414,7 +420,7 @@ impl Owner {
                 out.push(OwnerEffect::Send(self.sides[index].port, output.into()));
                 self.mark_sent(index);
                 if !self.policy.keep {
-                    // Nobody acknowledges to an owner that keeps nothing.
+                    // An owner that keeps nothing gets no acknowledgements.
                     self.sides[index].acknowledge(1);
                 }
             }
@@ -422,7 +428,7 @@ impl Owner {
         self.finish_if_done(out);
     }
 
-    /// An end has received outputs, and will take more.
+    /// An end has received outputs and grants credit.
     pub(super) fn credit(
         &mut self,
         now: Now,
@@ -445,7 +451,7 @@ impl Owner {
         }
     }
 
-    /// Both directions of every port are done, and every end has everything.
+    /// Both directions of every port are closed, and every end has received everything.
     fn finish_if_done(&mut self, out: &mut Vec<OwnerEffect>) {
         let done = self.running.is_none()
             && self
@@ -467,13 +473,13 @@ impl Owner {
         }
     }
 
-    /// How the session ended.
+    /// The reason why the session ended.
     fn done(&self) -> String {
         let left = self.tasks.left().map(|left| format!("; {left}")).unwrap_or_default();
         format!("both sides are done{left}")
     }
 
-    /// An end is ready to forget; when all are, they are told to.
+    /// An end is ready to delete the session. Once all are, they are allowed to.
     pub(super) fn finished(&mut self, index: usize, out: &mut Vec<OwnerEffect>) {
         self.sides[index].finished = true;
         if self.sides.iter().all(|side| side.finished) {

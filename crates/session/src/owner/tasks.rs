@@ -1,7 +1,7 @@
-//! The cell's tasks and locks: which task runs next, which lock is whose, and who waits for it.
+//! The cell's tasks and locks: the order of the tasks, the holder of each lock, and the tasks that wait for it.
 //!
-//! A task is a name, as a timer is: a stage and a token. It waits for its turn, waits for one lock, or rests; the lock that
-//! it holds is its own while it rests, too. So every lock is held by something that can be run.
+//! A task is identified by a stage and a token, as a timer is. It is runnable, waits for one lock, or is idle. It keeps its
+//! locks while it is idle. So the holder of every lock can be run.
 
 use crate::cell::{CellInput, TaskChange};
 use alloc::{
@@ -16,13 +16,13 @@ use marram_wire::{
     limits::{LOCKS_MAX, TASKS_MAX},
 };
 
-/// Which task: the stage whose it is and its token.
+/// Identifies a task: its stage and its token.
 type Name = (u8, u64);
 
-/// Which lock: the stage whose it is and its number.
+/// Identifies a lock: its stage and its number.
 type LockName = (u8, u64);
 
-/// What a task that does not rest waits for.
+/// What a task that is not idle waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waits {
     Turn,
@@ -35,12 +35,12 @@ struct Held {
     waiting: VecDeque<u64>,
 }
 
-/// How many there are.
+/// Counts of one cell's tasks and locks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TaskCounts {
-    /// Tasks that wait for their turn.
+    /// Tasks in the run queue.
     pub runnable: u64,
-    /// Tasks that wait for a lock.
+    /// Tasks blocked on a lock.
     pub locked_out: u64,
     /// Locks that are held.
     pub locks: u64,
@@ -48,18 +48,18 @@ pub struct TaskCounts {
 
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
-    /// Those that wait for their turn, in order.
+    /// The run queue, in order.
     runnable: VecDeque<Name>,
-    /// All that do not rest.
+    /// All tasks that are not idle.
     waits: BTreeMap<Name, Waits>,
     locks: BTreeMap<LockName, Held>,
 }
 
 impl Tasks {
-    /// Takes in what a handler did, all of it: what it does last may undo what was wrong in between.
+    /// Applies all that a handler did: a later change may correct an earlier invalid one.
     ///
     /// # Errors
-    /// With what no cell may do; then the session ends.
+    /// If a change is forbidden; the reason. The session ends then.
     pub(crate) fn change(&mut self, changes: &[TaskChange]) -> Result<(), String> {
         let mut waiting = Vec::new();
         for change in changes {
@@ -88,7 +88,7 @@ impl Tasks {
         }
     }
 
-    /// Whether the task waits from now on.
+    /// Whether the task is blocked now.
     fn lock(&mut self, task: Name, id: u64) -> Result<bool, String> {
         let (stage, token) = task;
         match self.waits.get(&task) {
@@ -108,7 +108,7 @@ impl Tasks {
             return Ok(false);
         }
         held.waiting.push_back(token);
-        // It is not run before it has the lock, whoever asked for it before.
+        // It does not run before it has the lock, even if it was runnable before.
         if self.waits.insert(task, Waits::Lock(id)).is_some() {
             self.runnable.retain(|waits| *waits != task);
         }
@@ -133,8 +133,8 @@ impl Tasks {
         Ok(())
     }
 
-    /// How tasks wait for each other's locks, if this one is among those that do: none of them can ever run again, because
-    /// only its holder gives a lock back.
+    /// The cycle of lock waits that this task is part of, if there is one. None of its tasks can ever run again, because only
+    /// its holder releases a lock.
     fn deadlock(&self, first: Name) -> Option<String> {
         let (stage, mut token) = first;
         let mut why = String::from("tasks wait for each other's locks: ");
@@ -156,19 +156,19 @@ impl Tasks {
         None
     }
 
-    /// Takes the task whose turn it is, as the input that it is.
+    /// Takes the next task of the run queue, as an input.
     pub(crate) fn next(&mut self) -> Option<CellInput> {
         let (stage, token) = self.runnable.pop_front()?;
         self.waits.remove(&(stage, token));
         Some(CellInput::Task { stage, token })
     }
 
-    /// Whether none waits for its turn.
+    /// Whether the run queue is empty.
     pub(crate) fn is_quiet(&self) -> bool {
         self.runnable.is_empty()
     }
 
-    /// What is left of them when nothing will ever run again: tasks that wait for locks which nobody will give back.
+    /// Describes the tasks that are left when nothing will ever run again: they wait for locks that will never be released.
     pub(crate) fn left(&self) -> Option<String> {
         let ((stage, id), held) = self.locks.iter().find(|(_, held)| !held.waiting.is_empty())?;
         let count = self.waits.len();
@@ -209,10 +209,10 @@ impl Tasks {
     }
 }
 
-/// How many of a circle's tasks are told by name.
+/// How many tasks of a cycle are named in the message.
 const NAMED_MAX: usize = 4;
 
-/// For people. Only chains have other stages than 0.
+/// A task's name in messages. Only chains have stages other than 0.
 fn named((stage, token): Name) -> String {
     if stage == 0 { format!("task {token}") } else { format!("task {token} of stage {stage}") }
 }
@@ -234,14 +234,14 @@ mod tests {
         TaskChange::Unlock { stage: 0, id, token }
     }
 
-    /// Those that run if all of them do nothing.
+    /// The tasks that run if none of them changes anything.
     fn rest(tasks: &mut Tasks) -> Vec<u64> {
         core::iter::from_fn(|| tasks.next())
             .map(|input| if let CellInput::Task { token, .. } = input { token } else { unreachable!() })
             .collect()
     }
 
-    /// As a checkpoint brings them back.
+    /// The state after a checkpoint and a restore.
     fn saved(tasks: &Tasks) -> Tasks {
         let (queue, locks) = tasks.to_header();
         Tasks::restore(&queue, &locks)
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(rest(&mut tasks), [7, 6]);
         tasks.change(&[unlock(1, 7)]).unwrap();
         assert_eq!(rest(&mut tasks), [9]);
-        // It keeps the lock while it rests, and can be woken.
+        // It keeps the lock while it is idle, and can be woken.
         tasks.change(&[spawn(9)]).unwrap();
         assert_eq!(rest(&mut tasks), [9]);
         tasks.change(&[unlock(1, 9)]).unwrap();
@@ -329,7 +329,7 @@ mod tests {
         let why = tasks.change(&[lock(1, 9)]).unwrap_err();
         let circle = "task 9 for lock 1 of task 7, task 7 for lock 2 of task 8, task 8 for lock 3 of task 9";
         assert_eq!(why, format!("tasks wait for each other's locks: {circle}"));
-        // One that gives back in the same handler what the others wait for waits for them alone.
+        // A task that releases the others' lock in the same handler is not in a cycle with them.
         let mut tasks = Tasks::default();
         tasks.change(&[lock(1, 7), lock(2, 8)]).unwrap();
         tasks.change(&[lock(2, 7)]).unwrap();

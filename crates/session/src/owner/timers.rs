@@ -1,4 +1,4 @@
-//! The cell's timers: one a stage and token, fired in the order in which they are due.
+//! The cell's timers: one for each stage and token, fired in the order of their due times.
 
 use crate::cell::{CellInput, TimerChange};
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -7,19 +7,19 @@ use marram_wire::{
     limits::TIMERS_MAX,
 };
 
-/// Which timer: the stage that set it and its token.
+/// Identifies a timer: the stage that set it and its token.
 type Name = (u8, u64);
 
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     by_due: BTreeMap<(i64, u64), Name>,
     by_name: BTreeMap<Name, (i64, u64)>,
-    /// How many were ever set: orders those that are due at one time.
+    /// How many were ever set: the order of timers with equal due times.
     set: u64,
 }
 
 impl Timers {
-    /// False if there are too many.
+    /// False if there are too many timers.
     pub(crate) fn change(&mut self, now_ns: i64, change: TimerChange) -> bool {
         match change {
             TimerChange::Set { stage, token, delay_ns } => {
@@ -46,7 +46,7 @@ impl Timers {
         self.by_due.first_key_value().map(|((due_ns, _), _)| *due_ns)
     }
 
-    /// Takes the one due first, as the input that it is.
+    /// Takes the timer with the earliest due time, as an input.
     pub(crate) fn fire(&mut self) -> Option<CellInput> {
         let (_, name) = self.by_due.pop_first()?;
         self.by_name.remove(&name);

@@ -1,10 +1,10 @@
-//! The witness of a session without a server (docs/protocol-keepers.md, "Witness"): somebody outside who remembers how much of it
-//! the client was seen to have, so that a client cannot go back to an older state of its own.
+//! The witness of a session without a server (docs/protocol-keepers.md, "Witness"): an external service that stores how much of
+//! the session the client was seen to have, so that a client cannot go back to an older state of its own.
 //!
-//! An owner asks the witness as it asks the ends, while it waits for their promises, and chooses no log that ends before what
-//! was seen or has another digest there. It reports what the client has *acknowledged*, never what it was only sent: an end that
-//! tells the truth has that much for good. Nothing waits for a report, so a client can still go back by what it received since the
-//! last one.
+//! While an owner waits for the ends' promises, it also asks the witness. It chooses no log that ends before the witnessed
+//! position or has another digest there. It reports what the client has *acknowledged*, never what was only sent to it: an
+//! honest end keeps what it has acknowledged. Nothing waits for a report, so a client can still go back by what it received
+//! since the last report.
 
 use super::{Now, Owner, OwnerEffect};
 use crate::replay::{LogReplayError, follow};
@@ -17,15 +17,15 @@ use marram_wire::{
     seal::Digest,
 };
 
-/// How often an owner reports at most, in nanoseconds.
+/// Minimum interval between reports, in nanoseconds.
 pub const REPORT_NS: u64 = 1_000_000_000;
 
-/// Whether a session that nobody vouches for may go on.
+/// What to do with a session while the witness is unavailable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Witnessing {
-    /// No: while the witness cannot be asked, recoveries wait.
+    /// Recoveries wait until the witness is available.
     Strict,
-    /// Yes, and it is counted.
+    /// Recoveries continue without the witness, and are counted.
     Lenient,
 }
 
@@ -36,16 +36,16 @@ pub struct ClientProgress {
     pub generation: Generation,
     /// Bytes of log.
     pub log_end: u64,
-    /// Of the running digest there.
+    /// Tag of the running digest there.
     pub tag: [u8; 8],
 }
 
-/// What the witness says.
+/// The witness's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WitnessReply {
-    /// This much was seen; none if nothing ever was.
+    /// The last reported progress; none if there never was a report.
     Seen(Option<ClientProgress>),
-    /// It cannot be asked; for people.
+    /// The witness is unavailable, with the reason for people.
     Away(String),
 }
 
@@ -57,20 +57,20 @@ enum Asked {
     Answered(Option<ClientProgress>),
 }
 
-/// What the client has once it has acknowledged so many outputs: all that was sent before the last of them.
+/// What the client has once it has acknowledged this many outputs: the log that was sent before the last of them.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     outputs: u64,
     seen: ClientProgress,
 }
 
-/// What an owner knows of the witness, and it of the session.
+/// The owner's state for the witness.
 #[derive(Debug, Default)]
 pub(super) struct Witness {
     asked: Asked,
-    /// The mark that is waited for, and the last one behind it.
+    /// The next mark to be acknowledged, and the newest one after it.
     marks: [Option<Mark>; 2],
-    /// What the client has acknowledged and the witness was not told.
+    /// What the client has acknowledged and the witness was not told yet.
     unreported: Option<ClientProgress>,
     next_ns: u64,
 }
@@ -80,11 +80,11 @@ pub(super) struct Witness {
 pub(super) enum LogMismatch {
     /// It cannot be read.
     Unreadable,
-    /// A message that it consumed is not there.
+    /// A message that it consumed is missing.
     Missing,
-    /// It ends before this place.
+    /// It ends before this position.
     Short,
-    /// The running digest at this place is another one.
+    /// The running digest at this position is a different one.
     Altered(u64),
 }
 
@@ -92,14 +92,14 @@ impl From<LogReplayError> for LogMismatch {
     fn from(lost: LogReplayError) -> Self {
         match lost {
             LogReplayError::Missing => Self::Missing,
-            // Nothing runs here that could read the time, or a cache.
+            // Nothing runs here that could read the time or a cache.
             LogReplayError::Unreadable | LogReplayError::Clock | LogReplayError::Reads => Self::Unreadable,
         }
     }
 }
 
 impl Owner {
-    /// A generation is being asked for: the witness is asked beside the ends, unless the session begins.
+    /// A generation is being opened: the witness is asked together with the ends, unless the session is new.
     pub(super) fn ask_witness(&mut self, fresh: bool, out: &mut Vec<OwnerEffect>) {
         self.witness.marks = [None; 2];
         self.witness.asked = Asked::NotNeeded;
@@ -108,7 +108,7 @@ impl Owner {
         }
     }
 
-    /// Asks it if it was not asked yet: an end has a past, whatever it said.
+    /// Asks the witness if it was not asked yet: an end has shown that the session is not new.
     pub(super) fn need_witness(&mut self, out: &mut Vec<OwnerEffect>) {
         if self.policy.witness.is_some() && self.witness.asked == Asked::NotNeeded {
             self.witness.asked = Asked::Waiting;
@@ -116,8 +116,8 @@ impl Owner {
         }
     }
 
-    /// Whether the client was seen with an owner behind this one, or further than the log here: then a cell that lives here is not
-    /// the session's any more, whatever its ends say.
+    /// Whether the client was seen with a later owner than this one, or with more log than there is here. Then a live cell of
+    /// this owner does not belong to the session any more, even if the ends accept it.
     pub(super) fn was_overtaken(&self, live: Generation) -> bool {
         let Asked::Answered(Some(seen)) = self.witness.asked else { return false };
         seen.generation > live || (self.follow.is_none() && seen.log_end > self.log.end())
@@ -154,7 +154,7 @@ impl Owner {
         self.witness.asked == Asked::Waiting
     }
 
-    /// Whether a log that ends here may be chosen; ends the session if it may not.
+    /// Whether a log that ends here may be chosen. If not, ends the session.
     pub(super) fn reaches_what_was_seen(&mut self, log_end: u64, out: &mut Vec<OwnerEffect>) -> bool {
         let Asked::Answered(Some(seen)) = self.witness.asked else { return true };
         if log_end >= seen.log_end {
@@ -168,8 +168,8 @@ impl Owner {
         false
     }
 
-    /// Where the chosen log must have which digest, because it was seen there. Nothing if a checkpoint covers that place: what an
-    /// edge sealed is an edge's word too.
+    /// The position and digest that the chosen log must have, because the client was seen with them. None if a checkpoint
+    /// covers that position: an edge has sealed the checkpoint, and its word counts as much as the witness's.
     pub(super) fn seen_behind(&self, base: u64) -> Option<(u64, [u8; 8])> {
         match self.witness.asked {
             Asked::Answered(Some(seen)) if seen.log_end > base => Some((seen.log_end, seen.tag)),
@@ -189,7 +189,7 @@ impl Owner {
         self.witness.marks[place] = mark;
     }
 
-    /// The client has acknowledged outputs, or time has passed: reports what it has by now, if a report is due.
+    /// The client has acknowledged outputs, or time has passed: reports the client's progress, if a report is due.
     pub(super) fn report(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if self.witness.marks[0].is_none() && self.witness.unreported.is_none() {
             return;
@@ -208,13 +208,13 @@ impl Owner {
         }
     }
 
-    /// When a report is due.
+    /// When the next report is due.
     pub(super) fn report_due_ns(&self) -> Option<u64> {
         self.witness.unreported.map(|_| self.witness.next_ns)
     }
 
-    /// Follows the log here from one place on, with the messages that it consumed, to its end. At each of `places`, in order, the
-    /// running digest must be the one that is named.
+    /// Follows the log from one position to its end, with the messages that it consumed. At each of `places`, in order, the
+    /// running digest must be the given one.
     pub(super) fn follow_through(
         &self,
         (mut at, mut digest, mut cursor): (u64, Digest, Cursor),
