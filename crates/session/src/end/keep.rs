@@ -1,4 +1,4 @@
-//! What an end keeps: its own messages, the log as owners sealed it, a chain of checkpoints. Each in bounds.
+//! What an end keeps: its own messages, the log as owners sealed it, a chain of checkpoints. Each has a limit.
 
 use alloc::{collections::VecDeque, vec::Vec};
 use bytes::{Bytes, BytesMut};
@@ -12,29 +12,29 @@ use marram_wire::{
 /// One message of this end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Message {
-    /// The last one; then it has no payload.
+    /// Marks the end of the stream; the payload is empty.
     pub(crate) close: bool,
     pub(crate) payload: Bytes,
 }
 
-/// This end's messages, from the oldest that a recovery may need.
+/// This end's messages, from the oldest one that a recovery may need.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     start: u64,
     messages: VecDeque<Message>,
     charge: u64,
-    /// Sequence number of the next message to put on the current channel.
+    /// Sequence number of the next message to send on the current channel.
     next: u64,
     closed: bool,
 }
 
 impl Sent {
-    /// None yet; the next one has this sequence number.
+    /// No messages yet; the next one has this sequence number.
     pub(crate) fn starting(start: u64) -> Self {
         Self { start, next: start, ..Self::default() }
     }
 
-    /// All that is kept.
+    /// All messages that are kept.
     pub(crate) fn messages(&self) -> impl Iterator<Item = &Message> {
         self.messages.iter()
     }
@@ -61,17 +61,17 @@ impl Sent {
         self.messages.push_back(Message { close, payload });
     }
 
-    /// Starts over at `from` on a new channel.
+    /// Sends again from `from` on, on a new channel.
     pub(crate) fn rewind(&mut self, from: u64) {
         self.next = from;
     }
 
-    /// Whether all is on the channel, and a message of this charge would be within the credit.
+    /// Whether everything was sent on the channel, and a message of this charge would be within the credit.
     pub(crate) fn fits(&self, charge: u64, credit: u64) -> bool {
         self.next == self.end() && charge <= credit
     }
 
-    /// The next message to send, if it is within the credit. The mark that nothing follows needs none.
+    /// The next message to send, if it is within the credit. The mark that ends the stream needs no credit.
     pub(crate) fn next(&mut self, credit: Option<u64>) -> Option<Message> {
         let index = usize::try_from(self.next.checked_sub(self.start)?).ok()?;
         let message = self.messages.get(index)?;
@@ -83,7 +83,7 @@ impl Sent {
         Some(message.clone())
     }
 
-    /// What is kept of the messages that were put on the current channel, or need not be.
+    /// The kept messages that were sent on the current channel, or that need not be sent.
     pub(crate) fn shown(&self) -> impl ExactSizeIterator<Item = &Message> {
         let count = usize::try_from(self.next.saturating_sub(self.start)).unwrap_or(usize::MAX);
         self.messages.iter().take(count)
@@ -98,7 +98,7 @@ impl Sent {
         }
     }
 
-    /// Drops what was put on the channel: nobody will ask for it again.
+    /// Drops what was sent on the channel: no owner will ask for it again.
     pub(crate) fn forget_sent(&mut self) {
         self.truncate(self.next);
     }
@@ -111,12 +111,12 @@ pub(crate) struct Log {
     end: u64,
     tag: [u8; 8],
     segments: VecDeque<(Generation, u64, BytesMut)>,
-    /// Parts of a chosen log that is not whole yet.
+    /// Parts of a chosen log that is not complete yet.
     chosen: Vec<(u64, Bytes)>,
 }
 
 impl Log {
-    /// Nothing yet; what follows begins at `offset`, where the digest is `tag`.
+    /// An empty log that begins at `offset`, where the digest's tag is `tag`.
     pub(crate) fn starting(offset: u64, tag: [u8; 8]) -> Self {
         Self { start: offset, end: offset, tag, ..Self::default() }
     }
@@ -158,8 +158,8 @@ impl Log {
         true
     }
 
-    /// Holds back a part of a chosen log until all of it is there. False if it does not fit. The first part may lie beyond
-    /// the end: a checkpoint covers what is between.
+    /// Holds a part of a chosen log until all of it is here. False if it does not fit. The first part may begin after the end
+    /// of the kept log: a checkpoint covers the gap.
     pub(crate) fn hold(&mut self, offset: u64, bytes: Bytes) -> bool {
         let held: usize = self.chosen.iter().map(|(_, part)| part.len()).sum();
         let follows = match self.chosen.last() {
@@ -174,7 +174,7 @@ impl Log {
         fits
     }
 
-    /// Takes the chosen log: what was held back and its last part. False if it does not fit.
+    /// Appends the chosen log: the held parts and the last one. False if it does not fit.
     pub(crate) fn choose(&mut self, generation: Generation, offset: u64, last: Bytes, tag: [u8; 8]) -> bool {
         if !self.hold(offset, last) {
             return false;
@@ -186,18 +186,18 @@ impl Log {
         parts.iter().all(|(_, part)| self.append(generation, part, tag))
     }
 
-    /// Forgets parts of a chosen log that never became whole.
+    /// Drops parts of a chosen log that was never complete.
     pub(crate) fn abandon(&mut self) {
         self.chosen.clear();
     }
 
-    /// Everything up to `offset` is covered by a checkpoint, and this end was not sent all of it.
+    /// A checkpoint covers everything up to `offset`, and this end was not sent all of it.
     fn jump(&mut self, offset: u64, tag: [u8; 8]) {
         self.segments.clear();
         (self.start, self.end, self.tag) = (offset, offset, tag);
     }
 
-    /// Drops everything before `offset`, which a checkpoint covers; `tag` is the digest there.
+    /// Drops everything before `offset`, which a checkpoint covers; `tag` is that of the digest there.
     pub(crate) fn truncate(&mut self, offset: u64, tag: [u8; 8]) {
         if offset >= self.end {
             return self.jump(offset, tag);
@@ -207,7 +207,7 @@ impl Log {
                 usize::try_from(offset.saturating_sub(*start)).unwrap_or(usize::MAX).min(bytes.len());
             if covered < bytes.len() {
                 if covered > 0 {
-                    // Copies the rest, so that the covered bytes are given back.
+                    // Copies the rest, so that the memory of the covered bytes is freed.
                     *bytes = BytesMut::from(&bytes[covered..]);
                     *start += covered as u64;
                 }
@@ -244,7 +244,7 @@ impl Checkpoints {
         self.chain.iter().map(|(meta, _)| meta.size).sum::<u64>() + arriving
     }
 
-    /// Begins to receive. False if it does not fit what is there.
+    /// Begins to receive a checkpoint. False if it does not fit the present chain.
     pub(crate) fn begin(&mut self, meta: CheckpointMeta) -> bool {
         let deltas_fit = meta.full || (!self.chain.is_empty() && self.chain.len() <= DELTAS_MAX);
         if !deltas_fit || self.size().saturating_add(meta.size) > CHECKPOINT_SIZE_MAX {
@@ -254,7 +254,7 @@ impl Checkpoints {
         true
     }
 
-    /// Takes a part. `Some(true)` when the checkpoint is whole, `None` if it does not fit.
+    /// Takes a part. `Some(true)` when the checkpoint is complete, `None` if it does not fit.
     pub(crate) fn part(&mut self, bytes: &[u8]) -> Option<bool> {
         let (meta, whole) = self.incoming.as_mut()?;
         whole.extend_from_slice(bytes);
@@ -262,12 +262,12 @@ impl Checkpoints {
         Some(missing == 0)
     }
 
-    /// Of the checkpoint that arrives.
+    /// The checkpoint that arrives.
     pub(crate) fn arriving(&self) -> Option<&CheckpointMeta> {
         self.incoming.as_ref().map(|(meta, _)| meta)
     }
 
-    /// The checkpoint that arrived takes its place; a full one replaces the chain.
+    /// Adds the checkpoint that arrived to the chain; a full one replaces the chain.
     pub(crate) fn complete(&mut self) {
         if let Some((meta, bytes)) = self.incoming.take() {
             if meta.full {
@@ -277,7 +277,7 @@ impl Checkpoints {
         }
     }
 
-    /// Forgets what arrived in part.
+    /// Drops a checkpoint that arrived incompletely.
     pub(crate) fn abandon(&mut self) {
         self.incoming = None;
     }

@@ -1,8 +1,8 @@
 //! One end of one session: numbers messages, keeps them, and holds log and checkpoints.
 //!
-//! Stands alone: knows no wire, no socket and no clock. An agent, a gate or a browser drives it. What an end does is easy
-//! to say: it promises itself to ever newer generations, refuses every older one, hands over all that it keeps when it
-//! promises, and receives outputs strictly in order (docs/protocol.md, "Opening a generation" to "Truncation").
+//! Self-contained: knows no wire, no socket and no clock. An agent, a gate or a browser drives it. An end promises ever newer
+//! generations, refuses every older one, sends everything that it keeps when it promises, and receives outputs strictly in
+//! order (docs/protocol.md, "Opening a generation" to "Truncation").
 
 pub(crate) mod keep;
 mod receive;
@@ -21,55 +21,55 @@ use marram_wire::{
     seal,
 };
 
-/// What an end wants done.
+/// An action for the caller to carry out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EndEffect {
     /// Send this to the owner.
     Send(Frame),
     /// Give this to the program.
     Deliver(Bytes),
-    /// Tell the program that no more will come.
+    /// Inform the program that no more output will follow.
     DeliverClose,
 }
 
-/// Why a promise was not given.
+/// Why an end refuses a promise.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PromiseRefusal {
-    /// This generation, or a newer one, has it.
+    /// The end has promised this generation, which is the same or a newer one.
     Superseded(Generation),
-    /// Whoever asks has not shown the session's key.
+    /// The requester has not proved that it has the session's key.
     Unproven,
     /// The session runs another image.
     Image,
-    /// The session has another end on the other side.
+    /// The session's other end is at another agent.
     Ends,
-    /// Nothing of the session is kept: it has one owner or none.
+    /// The end keeps nothing of the session, so that no second owner can recover it.
     Lost,
 }
 
-/// Why a frame was refused: the owner breaks the protocol. The session cannot go on with it.
+/// Why a frame was refused: the owner violates the protocol. The session cannot continue with this owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Violation(pub &'static str);
 
-/// What the first promise told of the session.
+/// The session's terms, set by the owner's request for a promise.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// What it runs.
+    /// The image of the cell.
     pub image: ImageHash,
-    /// Knowing it is what resuming takes.
+    /// The key that is required to resume the session.
     pub key: [u8; 16],
     /// The agent of the other end.
     pub peer: Option<HostId>,
     /// Whether messages, log and checkpoints are kept.
     pub keep: bool,
-    /// How long to remember a session that cannot be resumed, in milliseconds.
+    /// How long to keep the record of a session that cannot be resumed, in milliseconds.
     pub linger_ms: u32,
 }
 
-/// How far the end is with its newest generation.
+/// The phase of the end's newest generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndPhase {
-    /// Nobody owns the session, as far as this end knows.
+    /// The session has no owner, as far as this end knows.
     Detached,
     /// Promised; waits for the chosen log.
     Promised,
@@ -83,17 +83,17 @@ pub struct End {
     session: SessionId,
     server: bool,
     datagrams: bool,
-    /// Where the client came in: what the client's end says, or what the server's end was told.
+    /// Where the client connected: set at the client's end, or received at the server's end.
     origin: Option<Box<Origin>>,
     app: String,
     terms: Option<Terms>,
     promised: Generation,
-    /// The last one whose owner chose a log.
+    /// The last generation whose owner chose a log.
     chosen: Generation,
-    /// Meaningful unless adrift.
+    /// Valid unless detached.
     channel: Channel,
     phase: EndPhase,
-    /// Whether a log was ever chosen: before that the session can begin anew.
+    /// Whether a log was ever chosen: before that the session can start again as a new one.
     begun: bool,
     log: Log,
     checkpoints: Checkpoints,
@@ -104,25 +104,25 @@ pub struct End {
     received: u64,
     /// Of these, not yet acknowledged on this channel.
     unacknowledged: u64,
-    /// Charge of outputs that the program has not taken.
+    /// Charge of outputs that the program has not read.
     backlog: u64,
-    /// Charge of outputs taken and not yet granted again.
+    /// Charge of outputs that the program has read and that were not granted again.
     taken: u64,
     /// Bytes of checkpoint parts stored and not yet acknowledged.
     stored: u64,
     output_closed: bool,
     finishing: bool,
     failed: Option<Failure>,
-    /// The edge that stands by, and its shard, as the owner said.
+    /// The standby edge and its shard, as the owner announced.
     standby: Option<(String, u8)>,
 }
 
-/// Outputs are acknowledged at the latest after so many, or so much charge.
+/// Outputs are acknowledged after at most this many, or this much charge.
 const ACK_COUNT: u64 = 64;
 const ACK_CHARGE: u64 = OUTPUT_WINDOW / 16;
 
 impl End {
-    /// An end that has promised nothing.
+    /// An end that has not promised any generation.
     #[must_use]
     pub fn new(session: SessionId, server: bool, app: String) -> Self {
         Self {
@@ -153,56 +153,56 @@ impl End {
         }
     }
 
-    /// Says how the program at this end speaks: in datagrams, each one message, or in a stream, cut anywhere. Before the first
-    /// promise.
+    /// Sets whether the program at this end uses datagrams, each of them one message, or a stream, split anywhere. Call it
+    /// before the first promise.
     #[must_use]
     pub fn with_datagrams(self, datagrams: bool) -> Self {
         Self { datagrams, ..self }
     }
 
-    /// Says where the client came in. Before the first promise.
+    /// Sets where the client connected. Call it before the first promise.
     #[must_use]
     pub fn with_origin(self, origin: Option<Box<Origin>>) -> Self {
         Self { origin, ..self }
     }
 
-    /// Where the client came in, as far as this end knows.
+    /// Where the client connected, as far as this end knows.
     #[must_use]
     pub fn origin(&self) -> Option<&Origin> {
         self.origin.as_deref()
     }
 
-    /// Whether the program at this end speaks in datagrams.
+    /// Whether the program at this end uses datagrams.
     #[must_use]
     pub fn datagrams(&self) -> bool {
         self.datagrams
     }
 
-    /// Which session.
+    /// The session's id.
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.session
     }
 
-    /// Which app.
+    /// The name of the session's app.
     #[must_use]
     pub fn app(&self) -> &str {
         &self.app
     }
 
-    /// The newest generation that has this end's promise.
+    /// The newest generation that this end has promised.
     #[must_use]
     pub fn promised(&self) -> Generation {
         self.promised
     }
 
-    /// How far the end is with it.
+    /// The phase of that generation.
     #[must_use]
     pub fn phase(&self) -> EndPhase {
         self.phase
     }
 
-    /// What the first promise told, once there was one.
+    /// The session's terms; none before the first promise.
     #[must_use]
     pub fn terms(&self) -> Option<&Terms> {
         self.terms.as_ref()
@@ -214,33 +214,33 @@ impl End {
         self.begun
     }
 
-    /// Whether both directions came to their end here: nothing is lost if the session is forgotten.
+    /// Whether both directions are closed here: nothing is lost if the session is deleted.
     #[must_use]
     pub fn complete(&self) -> bool {
         self.output_closed && self.sent.closed()
     }
 
-    /// The edge that stands by for the session's owner, and which shard of it, if there is one.
+    /// The standby edge of the session's owner and its shard, if there is one.
     #[must_use]
     pub fn standby(&self) -> Option<(&str, u8)> {
         self.standby.as_ref().map(|(edge, shard)| (&edge[..], *shard))
     }
 
-    /// Whether the owner said that all ends received everything.
+    /// Whether the owner announced that all ends have received everything.
     #[must_use]
     pub fn finishing(&self) -> bool {
         self.finishing
     }
 
-    /// Whether the program's messages have a place: a full buffer stops reading, it never drops.
+    /// Whether there is room for the program's messages: a full buffer stops reading, it never drops.
     #[must_use]
     pub fn readable(&self) -> bool {
         self.sent.charge() + charge(marram_wire::limits::STREAM_CUT) <= RETAINED_MAX
     }
 
-    /// Whether a datagram of this length has a place: one that has none is dropped before it is numbered. A session that has
-    /// not begun keeps few, since anybody can send a first one. An owner that withholds credit wants none, and one that kept it
-    /// waiting would be given it late.
+    /// Whether there is room for a datagram of this length. One without room is dropped before it is numbered. A session that
+    /// has not begun keeps few, since any sender can cause a session. While an owner withholds credit there is no room: a
+    /// datagram that waited would be delivered late.
     #[must_use]
     pub fn has_place(&self, len: usize) -> bool {
         let bound = if self.begun { RETAINED_MAX } else { DATAGRAMS_WAITING_MAX };
@@ -254,7 +254,7 @@ impl End {
         self.sent.charge() + self.log.size() + self.checkpoints.size()
     }
 
-    /// Everything kept that came from an owner, as a hostile holder would see it.
+    /// Everything kept that came from an owner, as a hostile host of this end would see it.
     pub fn kept_sealed(&self) -> impl Iterator<Item = &[u8]> {
         self.log.segments().map(|(_, _, bytes)| &bytes[..]).chain(self.checkpoints.bytes())
     }
@@ -277,10 +277,10 @@ impl End {
         }
     }
 
-    /// Promises, and hands over what is kept. From here on every older generation is refused **\[M\]**.
+    /// Promises, and sends what is kept. From here on every older generation is refused **\[M\]**.
     ///
     /// # Errors
-    /// If the promise is not given; nothing has changed then.
+    /// If the promise is refused; the state is unchanged then.
     pub fn promise(&mut self, ask: &Promise, out: &mut Vec<EndEffect>) -> Result<(), PromiseRefusal> {
         if ask.generation <= self.promised {
             return Err(PromiseRefusal::Superseded(self.promised));
@@ -294,8 +294,8 @@ impl End {
         if self.terms.as_ref().is_some_and(|terms| !terms.keep) {
             return Err(PromiseRefusal::Lost);
         }
-        // The ends of a session are fixed by its first promise: a delayed first hello can make another agent take the session
-        // up, and two pairs of ends could then each choose a log.
+        // The first promise fixes the ends of a session: a delayed first hello can make another agent accept the session, and
+        // two pairs of ends could then each choose a log.
         if self.terms.as_ref().is_some_and(|terms| terms.peer != ask.peer) {
             return Err(PromiseRefusal::Ends);
         }
@@ -315,10 +315,10 @@ impl End {
         self.unacknowledged = 0;
         self.taken = 0;
         self.stored = 0;
-        // A standby is told of a generation when its owner asks for it. If the ends had promised another owner before, nothing is
-        // chosen in that generation, and what the standby has may contradict what they have received since.
+        // A standby learns of a generation when its owner asks for promises. If the ends had promised another owner before, no
+        // log was chosen in that generation, and the standby's state may contradict what the ends have received since.
         let is_last = |live: &Live| live.generation == previous && live.generation == self.chosen;
-        // An owner that lags behind a checkpoint that was covered needs that checkpoint, and all behind it.
+        // An owner whose log ends before the last checkpoint needs that checkpoint, and everything after it.
         let fits = |live: &&Live| is_last(live) && live.log_end >= self.log.start();
         let live = ask.live.as_ref().filter(fits);
         let (from, log_start) = match live {
@@ -355,14 +355,14 @@ impl End {
         Ok(())
     }
 
-    /// What the client's end says of its client: while it has no log, since the log's first entry says it then. An owner may have
-    /// died after its promise and before that entry reached any end.
+    /// The client end's information about its client, sent while the end has no log: later the log's first entry contains it.
+    /// An owner may have failed after its promise and before that entry reached any end.
     fn said_origin(&self) -> Option<Box<Origin>> {
         self.origin.clone().filter(|_| self.log.end() == 0 && !self.server)
     }
 
-    /// Sends again what an owner needs to make a recording, behind everything else: checkpoints, and the messages that it was
-    /// sent on this channel. The log it has.
+    /// Sends again what an owner needs for a recording, after everything else: checkpoints, and the messages that were sent on
+    /// this channel. The owner has the log.
     fn show(&self, out: &mut Vec<EndEffect>) {
         let channel = self.channel;
         let messages = self.sent.shown();
@@ -403,13 +403,13 @@ impl End {
         }
     }
 
-    /// The program says something: at most [`marram_wire::limits::MESSAGE_SIZE_MAX`] bytes.
+    /// Sends the program's message: at most [`marram_wire::limits::MESSAGE_SIZE_MAX`] bytes.
     pub fn send(&mut self, payload: Bytes, out: &mut Vec<EndEffect>) {
         self.sent.push(false, payload);
         self.pump(out);
     }
 
-    /// The program will say no more.
+    /// The program has closed its stream.
     pub fn close(&mut self, out: &mut Vec<EndEffect>) {
         if !self.sent.closed() {
             self.sent.push(true, Bytes::new());
@@ -417,12 +417,12 @@ impl End {
         }
     }
 
-    /// The owner is gone; messages wait for the next.
+    /// The owner is gone; messages wait for the next owner.
     pub fn drift(&mut self) {
         self.phase = EndPhase::Detached;
     }
 
-    /// The program took outputs of this charge.
+    /// The program has read outputs of this charge.
     pub fn taken(&mut self, charge: u64, out: &mut Vec<EndEffect>) {
         let charge = charge.min(self.backlog);
         self.backlog -= charge;
@@ -432,13 +432,13 @@ impl End {
         }
     }
 
-    /// Whether an acknowledgement waits for a message to travel with.
+    /// Whether an acknowledgement waits to be sent with a message.
     #[must_use]
     pub fn owes(&self) -> bool {
         self.phase == EndPhase::Owned && (self.unacknowledged > 0 || self.taken > 0)
     }
 
-    /// Acknowledges what was received and grants what was taken, without waiting for a message to travel with.
+    /// Acknowledges what was received and returns credit for what was read, without waiting for a message.
     pub fn acknowledge(&mut self, out: &mut Vec<EndEffect>) {
         if self.owes() {
             let received = core::mem::take(&mut self.unacknowledged);
@@ -452,7 +452,8 @@ impl End {
             return;
         }
         while let Some(message) = self.sent.next(Some(self.credit)) {
-            // The mark that nothing follows needs none: it takes no room, and else a paused cell would not hear of it.
+            // The mark that ends the stream needs no credit: it takes no room, and otherwise a paused cell would not receive
+            // it.
             self.credit = self.credit.saturating_sub(charge(message.payload.len()));
             self.send_input(message, out);
         }

@@ -1,4 +1,4 @@
-//! What an owner says to an end, after the promise.
+//! What an end receives from its owner, after the promise.
 
 use super::{ACK_CHARGE, ACK_COUNT, End, EndEffect, EndPhase, Violation};
 use alloc::vec::Vec;
@@ -9,15 +9,15 @@ use marram_wire::{
     seal::LOG_OFFSET_MAX,
 };
 
-/// Parts of a checkpoint are acknowledged after so many bytes.
+/// Parts of a checkpoint are acknowledged after this many bytes.
 const STORED_EVERY: u64 = marram_wire::limits::CHECKPOINT_WINDOW / 4;
 
 impl End {
-    /// Takes a frame from the owner that has this end's promise. The caller has made sure that it is from no other
+    /// Takes a frame from the owner of the generation that this end has promised. The caller ensures that it is from no other
     /// ([`Self::promised`] is the generation that the frame's channel is bound to).
     ///
     /// # Errors
-    /// If the owner breaks the protocol.
+    /// If the owner violates the protocol.
     pub fn receive(&mut self, frame: Frame, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
         match (frame, self.phase) {
             (Frame::LogPart(part), EndPhase::Promised) => {
@@ -42,7 +42,7 @@ impl End {
             }
             (Frame::CheckpointPart(part), EndPhase::Owned) => self.checkpoint_part(&part.bytes, out),
             (Frame::Truncate(truncate), phase @ (EndPhase::Promised | EndPhase::Owned)) => {
-                // Before a chosen log, to make room for it: nothing but what this end has.
+                // Before a chosen log, to make room for it: only log that this end has may be covered.
                 let has = phase == EndPhase::Owned || truncate.log_offset <= self.log.end();
                 check(has, "a checkpoint covers more than this end has of the log")?;
                 check(truncate.log_offset < LOG_OFFSET_MAX, "a checkpoint covers more than there can be")?;

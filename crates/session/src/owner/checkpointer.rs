@@ -131,9 +131,9 @@ impl Checkpointer {
         self.has_begun = false;
     }
 
-    /// Whether the next checkpoint can be a delta. A recovery fetches the deltas too. So the deltas, with the size of the last one
-    /// as the estimate for the next one, may take up to two thirds of the size of the full one, or 1 MiB if that is more. A limit
-    /// of the whole size would save a fifth of the traffic, but make recoveries an eighth more expensive.
+    /// Whether the next checkpoint can be a delta. A recovery fetches the deltas too. So the deltas, with the size of the last
+    /// one as the estimate for the next one, may take up to two thirds of the size of the full one, or 1 MiB if that is more.
+    /// A limit of the whole size would save a fifth of the traffic, but make recoveries an eighth more expensive.
     fn delta_fits(&self) -> bool {
         self.copied.is_some()
             && self.copied == self.held

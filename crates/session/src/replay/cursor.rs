@@ -1,5 +1,4 @@
-//! A log on its way through a cell, handler by handler. An owner that recovers a session and whoever runs a recording go the
-//! same way.
+//! Replays a log through a cell, handler by handler. Used by an owner that recovers a session and by the player of a recording.
 
 use crate::cell::{CellInput, PortKind};
 use alloc::{collections::VecDeque, vec::Vec};
@@ -14,22 +13,22 @@ use marram_wire::{
 /// Why a log cannot be followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LogReplayError {
-    /// Its bytes are no entry.
+    /// Its bytes are not an entry.
     Unreadable,
-    /// An entry consumes what never was.
+    /// An entry consumes a message, timer or task that does not exist.
     Missing,
-    /// A handler read the clock, and the log does not say what it read.
+    /// A handler read the clock, and the log does not contain the time.
     Clock,
-    /// A handler read other things from the cache than the log says.
+    /// A handler's reads from the cache differ from the log.
     Reads,
 }
 
-/// A handler that the log says to run.
+/// A handler that the log requires to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Handler {
     pub(crate) input: CellInput,
     pub(crate) now_ns: i64,
-    /// What it finds in the cache.
+    /// The logged results of its cache reads.
     pub(crate) reads: Vec<Read>,
 }
 
@@ -37,17 +36,17 @@ pub(crate) struct Handler {
 #[derive(Debug)]
 struct Underway {
     entry: Entry,
-    /// Handlers that still have to, last one first.
+    /// Handlers that still have to run, in reverse order.
     inputs: Vec<CellInput>,
-    /// What they find in the cache.
+    /// The logged results of their cache reads.
     reads: VecDeque<Read>,
 }
 
-/// What is left of a log, and of the entry that runs.
+/// The rest of a log, and of the entry that runs.
 #[derive(Debug)]
 pub(crate) struct ReplayCursor {
     rest: Bytes,
-    /// What came later, in whole entries.
+    /// Log that was added later, in whole entries.
     later: VecDeque<Bytes>,
     cursor: Cursor,
     known: Known,
@@ -55,32 +54,32 @@ pub(crate) struct ReplayCursor {
 }
 
 impl ReplayCursor {
-    /// From the beginning of these entries.
+    /// Starts at the beginning of these entries.
     pub(crate) fn new(log: Bytes, cursor: Cursor) -> Self {
         let later = VecDeque::new();
         Self { rest: log, later, cursor, known: Known::default(), underway: None }
     }
 
-    /// More of the log has come: whole entries.
+    /// Appends log: whole entries.
     pub(crate) fn extend(&mut self, entries: Bytes) {
         if !entries.is_empty() {
             self.later.push_back(entries);
         }
     }
 
-    /// Bytes of the log that is left, and of objects that it has read.
+    /// Bytes of the remaining log, and of the objects that it has read.
     pub(crate) fn held_bytes(&self) -> u64 {
         let later = self.later.iter().map(|entries| entries.len() as u64).sum::<u64>();
         self.rest.len() as u64 + later + self.known.size()
     }
 
-    /// What the handler that runs observes, or observed, as the time.
+    /// The time that the running handler observes, or observed, in nanoseconds.
     pub(crate) fn now_ns(&self) -> i64 {
         let logged = self.underway.as_ref().and_then(|underway| underway.entry.now_ns);
         logged.unwrap_or(self.cursor.last_ns)
     }
 
-    /// The next handler to run; none where the log ends. `inputs_of` gives those of an entry, last one first.
+    /// The next handler to run; none at the end of the log. `inputs_of` gives those of an entry, in reverse order.
     pub(crate) fn next_handler(
         &mut self,
         inputs_of: impl FnOnce(Event) -> Option<Vec<CellInput>>,
@@ -102,7 +101,7 @@ impl ReplayCursor {
         Ok(underway.inputs.pop().map(|input| Handler { input, now_ns, reads }))
     }
 
-    /// A handler came to its end: whether that was its entry's last one.
+    /// A handler finished. Returns whether it was its entry's last one.
     pub(crate) fn ran(&mut self, clock_read: bool, reads: &[Read]) -> Result<bool, LogReplayError> {
         let Some(Underway { entry, inputs, reads: logged }) = &mut self.underway else {
             return Err(LogReplayError::Missing);
@@ -124,7 +123,7 @@ impl ReplayCursor {
     }
 }
 
-/// The handlers that open ports, of which the client's is the first; the list is taken from its end.
+/// The handlers that open ports, in reverse order: they are taken from the end of the list, the client's first.
 pub(crate) fn opens(ports: impl DoubleEndedIterator<Item = Port>, peers: &Peers) -> Vec<CellInput> {
     let kind = |port: Port| match port {
         Port::CLIENT => PortKind::client(peers.client_datagrams),
@@ -134,8 +133,8 @@ pub(crate) fn opens(ports: impl DoubleEndedIterator<Item = Port>, peers: &Peers)
     ports.map(|port| CellInput::Open { port, kind: kind(port), peer: peer(port) }).rev().collect()
 }
 
-/// Goes through a log and the messages that it consumes without running anything, from one running digest and time to those
-/// behind it. `message` gives an end's messages, by its place and from 0.
+/// Follows a log and the messages that it consumes without running anything, from one running digest and time to those at its
+/// end. `message` returns an end's message, by the end's index and the message's number from 0.
 pub(crate) fn follow<'a>(
     keys: &SessionKeys,
     (mut digest, mut cursor): (Digest, Cursor),
@@ -169,7 +168,7 @@ mod tests {
     use bytes::BytesMut;
     use marram_wire::log::Found;
 
-    /// Messages, each of which reads an object of its own, as entries.
+    /// One entry for each message; each of them reads another object.
     fn entries(count: u8, size: usize) -> Vec<Bytes> {
         let (mut cursor, mut known) = (Cursor::default(), Known::default());
         let entry = |number: u8| {

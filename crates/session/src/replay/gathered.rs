@@ -1,5 +1,5 @@
-//! From what an owner gathered of its session to a recording: checkpoints opened, the log cut where they begin, the messages
-//! that it consumes. Done away from the owner, since opening takes time.
+//! Makes a recording from what an owner gathered of its session: decrypts checkpoints, cuts the log where they begin, and
+//! selects the messages that it consumes. Not done in the owner, since decryption takes time.
 
 use super::cursor::{LogReplayError, follow};
 use crate::cell::{CellId, CellImage, SealedCheckpoint};
@@ -18,7 +18,7 @@ use marram_wire::{
     seal::{Digest, SessionKeys},
 };
 
-/// What one end keeps, as it showed it to the session's owner.
+/// What one end showed to the session's owner.
 #[derive(Clone, Debug)]
 pub struct Shown {
     /// The end's port.
@@ -27,40 +27,40 @@ pub struct Shown {
     pub took: u64,
     /// Sequence number of the first message here.
     pub sent_start: u64,
-    /// From there on.
+    /// The messages from there on.
     pub messages: Vec<Unacknowledged>,
-    /// A full one and its deltas.
+    /// A full checkpoint and its deltas.
     pub checkpoints: Vec<SealedCheckpoint>,
 }
 
 /// A session as its owner gathered it, at one position of its log.
 #[derive(Clone, Debug)]
 pub struct Gathered {
-    /// Which session.
+    /// The session.
     pub session: SessionId,
-    /// What it runs.
+    /// The image of its cell.
     pub image: CellImage,
     /// Its app's name.
     pub app: String,
-    /// Whose owner gathered it.
+    /// The generation of the owner that gathered it.
     pub generation: Generation,
-    /// Opens checkpoints.
+    /// The keys that open the checkpoints.
     pub keys: SessionKeys,
-    /// The cell, where it was there to be hashed.
+    /// The cell, if it exists and its state can be hashed.
     pub cell: Option<CellId>,
-    /// Where `log` begins.
+    /// The offset at which `log` begins.
     pub log_floor: u64,
-    /// Entries, in plain, up to the position.
+    /// Entries, in plaintext, up to the position.
     pub log: Bytes,
-    /// The running digest there.
+    /// Tag of the running digest at the position.
     pub tag: [u8; 8],
     /// What the ends showed, client first.
     pub ends: Vec<Shown>,
-    /// What was stopped there.
+    /// The handler that was stopped at the position, if there is one.
     pub stop: Option<RecordedStop>,
 }
 
-/// Which of these chains of checkpoints is the newest, by place.
+/// Index of the chain of checkpoints that is the newest.
 pub(crate) fn newest<'a>(chains: impl Iterator<Item = &'a [CheckpointMeta]>) -> Option<usize> {
     let key = |last: &CheckpointMeta| (last.log_offset, last.generation, last.number);
     let held = chains.enumerate().filter_map(|(index, chain)| chain.last().map(|last| (key(last), index)));
@@ -68,10 +68,10 @@ pub(crate) fn newest<'a>(chains: impl Iterator<Item = &'a [CheckpointMeta]>) -> 
 }
 
 impl Gathered {
-    /// Makes a recording of it. `edge`, `unix_ns` and the cell's state hash are noted in it.
+    /// Makes the recording. `edge`, `unix_ns` and the cell's state hash are stored in it.
     ///
     /// # Errors
-    /// If what the ends showed does not fit together: then one of them would not get through a recovery with it either.
+    /// If the ends' data does not fit together: then a recovery from it would fail too.
     pub fn assemble(self, edge: String, unix_ns: i64, state: Option<[u8; 32]>) -> Result<Recording, String> {
         let metas = |end: &Shown| -> Vec<CheckpointMeta> {
             end.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect()
@@ -131,7 +131,7 @@ impl Gathered {
         })
     }
 
-    /// Opens a chain: the last header, and each one's sections.
+    /// Decrypts a chain: the last header, and the sections of each checkpoint.
     fn open(&self, chain: &[SealedCheckpoint]) -> Result<(Option<Box<Header>>, Vec<Bytes>), String> {
         let (mut last, mut sections): (Option<Header>, Vec<Bytes>) = (None, Vec::new());
         for SealedCheckpoint { meta, bytes } in chain {
@@ -147,7 +147,7 @@ impl Gathered {
         Ok((Some(Box::new(last)), sections))
     }
 
-    /// Log and messages give the digest that the owner has.
+    /// Checks that log and messages give the owner's digest.
     fn verify(
         &self,
         header: Option<&Header>,
@@ -173,7 +173,7 @@ impl Gathered {
     }
 }
 
-/// An end's messages from `first` on that were consumed.
+/// The messages of an end from `first` on that were consumed.
 fn consumed(end: &Shown, first: u64) -> Option<&[Unacknowledged]> {
     let from = usize::try_from(first.checked_sub(end.sent_start)?).ok()?;
     let to = usize::try_from(end.took.checked_sub(end.sent_start)?).ok()?;

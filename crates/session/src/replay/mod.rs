@@ -1,6 +1,6 @@
-//! Running a recording: what a session's cell was given, in order, on any machine that has the image.
+//! Plays a recording: the inputs of a session's cell, in order, on any machine that has the image.
 //!
-//! Pure as an owner is: it says which handler to run and is told what came of it. Knows no edge, no end and no keys.
+//! Pure, as an owner is: it returns the handler to run and takes its result. Knows no edge, no end and no keys.
 
 mod cursor;
 mod gathered;
@@ -22,7 +22,7 @@ use marram_wire::{
     recording::{RecordedMessage, Recording},
 };
 
-/// What the cell begins as.
+/// The initial state of the cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplayStart {
     /// The image, with this seed.
@@ -31,42 +31,42 @@ pub enum ReplayStart {
     Checkpoints,
 }
 
-/// A handler to run, and where that is in the recording.
+/// A handler to run, and its place in the recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Next {
-    /// Which entry, from 0.
+    /// The entry, counted from 0.
     pub entry: u64,
     /// The handler.
     pub run: Run,
-    /// Whether it is the one that was stopped when the recording was made.
+    /// Whether it is the handler that was stopped when the recording was made.
     pub stopped: bool,
 }
 
-/// What came of a handler.
+/// The result of a handler.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StepResult {
-    /// It came to its end, and its entry has others.
+    /// The handler finished; its entry has more handlers.
     Handler,
-    /// It came to its end, and so did its entry.
+    /// The handler finished, and so did its entry.
     Entry,
-    /// It was stopped where the recording says so, for this reason, and that is all.
+    /// The handler was stopped as in the recording, for this reason. The recording ends here.
     Stopped(String),
 }
 
-/// Why a recording cannot be run, or not further.
+/// Why a recording cannot be played, or not any further.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PlayError {
-    /// What was said is not in it.
+    /// It does not contain the payloads.
     Redacted,
-    /// It holds nothing to begin with.
+    /// It contains neither a checkpoint nor the session's start.
     Empty,
-    /// What is in it does not fit together.
+    /// Its parts do not fit together.
     Inconsistent,
-    /// A handler did something else than it did then.
+    /// A handler behaved differently than in the session.
     Diverged {
-        /// In which entry.
+        /// The entry, counted from 0.
         entry: u64,
-        /// For people.
+        /// The difference, for people.
         how: String,
     },
 }
@@ -89,7 +89,7 @@ impl fmt::Display for PlayError {
 
 impl core::error::Error for PlayError {}
 
-/// What one peer said, and whether it can be spoken to.
+/// What one peer sent, and whether it still receives.
 #[derive(Debug)]
 struct Peer {
     port: Port,
@@ -97,14 +97,14 @@ struct Peer {
     output_closed: bool,
 }
 
-/// A recording on its way through a cell.
+/// A player, which replays a recording through a cell.
 #[derive(Debug)]
 pub struct Player {
     cell: CellId,
     image: CellImage,
     beginning: ReplayStart,
     cursor: ReplayCursor,
-    /// What was stopped behind the log, until its turn comes.
+    /// The stopped handler, which runs after the log.
     stop: Option<ReplayCursor>,
     stopping: bool,
     peers: Vec<Peer>,
@@ -114,7 +114,7 @@ pub struct Player {
 }
 
 impl Player {
-    /// At the recording's beginning, for a cell of this name.
+    /// Starts at the beginning of the recording, for a cell with this id.
     ///
     /// # Errors
     /// If it is redacted, or empty.
@@ -170,13 +170,13 @@ impl Player {
         })
     }
 
-    /// What the cell runs.
+    /// The cell's image.
     #[must_use]
     pub fn image(&self) -> CellImage {
         self.image
     }
 
-    /// What it begins as.
+    /// The initial state of the cell.
     #[must_use]
     pub fn beginning(&self) -> ReplayStart {
         self.beginning
@@ -194,17 +194,17 @@ impl Player {
         self.timers.to_header().1.0.iter().map(|timer| (timer.stage, timer.token, timer.due_ns)).collect()
     }
 
-    /// The tasks that wait for their turn, in order, and the locks that are held.
+    /// The run queue of tasks, in order, and the locks that are held.
     #[must_use]
     pub fn tasks(&self) -> (Vec<Task>, Vec<Lock>) {
         let (tasks, locks) = self.tasks.to_header();
         (tasks.0, locks.0)
     }
 
-    /// The next handler; none where the recording ends. It must run, and [`Self::ran`] be told, before there is another.
+    /// The next handler; none at the end of the recording. Run it and pass its result to [`Self::ran`] before the next call.
     ///
     /// # Errors
-    /// If what is in the recording does not fit together.
+    /// If the parts of the recording do not fit together.
     pub fn next_handler(&mut self) -> Result<Option<Next>, PlayError> {
         loop {
             let (peers, timers, tasks) = (&mut self.peers, &mut self.timers, &mut self.tasks);
@@ -221,10 +221,10 @@ impl Player {
         }
     }
 
-    /// A handler ran.
+    /// Takes the result of the handler.
     ///
     /// # Errors
-    /// If it did what it cannot have done in the session.
+    /// If the result differs from the session.
     pub fn ran(&mut self, ran: &Ran) -> Result<StepResult, PlayError> {
         let entry = self.entry;
         let diverged = |how: String| Err(PlayError::Diverged { entry, how });
@@ -269,14 +269,14 @@ impl Player {
         Ok(StepResult::Entry)
     }
 
-    /// Whether a peer can still be spoken to; what is sent to one that cannot was dropped.
+    /// Whether a peer still receives; output to a peer that does not was dropped.
     #[must_use]
     pub fn hears(&self, port: Port) -> bool {
         self.peers.iter().any(|peer| peer.port == port && !peer.output_closed)
     }
 }
 
-/// The handlers that an event runs, last one first.
+/// The handlers that an event runs, in reverse order.
 fn inputs_of(
     event: Event,
     peers: &mut [Peer],

@@ -1,9 +1,9 @@
-//! What a recorder gives of a session that is to be recovered. It is not believed: it says how much it has before it gives it, and
-//! that must be what its log consumes, no message more or less, from the very place where its checkpoint stands; all of it must
-//! lead to the digests that the ends and the witness know. Else nothing of it counts, and the ends are asked for all they keep.
+//! Recovery with a recorder's data. A recorder is not trusted. It announces how much it has before it sends it, and this must
+//! be exactly the messages that its log consumes, from the position of its checkpoint on. All of it must lead to the digests
+//! that the ends and the witness know. Otherwise all of it is discarded, and the ends are asked for everything that they keep.
 //!
-//! A message that the log does not consume would be taken for one that an end sent and no owner has handled yet: a recorder
-//! could slip in its own, or have the end's left out.
+//! A message that the log does not consume would look like one that an end sent and no owner has handled yet: a recorder could
+//! insert messages of its own, or make an end omit its messages.
 
 use super::{Message, Owner, OwnerEffect, StandbyError, push, standby_error};
 use alloc::{boxed::Box, vec::Vec};
@@ -16,11 +16,11 @@ use marram_wire::{
     seal::LOG_OFFSET_MAX,
 };
 
-/// A recorder's answer, until what it gave has been held against it.
+/// A recorder's answer, until the data is verified against it.
 #[derive(Debug)]
 pub(super) struct Recall {
     pub(super) said: Recalled,
-    /// Checkpoints that were begun, and bytes of all of them that are here.
+    /// The number of checkpoints that were begun, and the bytes of all of them that are here.
     begun: usize,
     given: u64,
 }
@@ -33,11 +33,11 @@ impl Recall {
 }
 
 impl Owner {
-    /// This owner, which has not asked anyone yet, with what a recorder says that it keeps. `promised` is what the end that asks
-    /// for the recovery promised last: what was kept of another generation's owner is of no use, whoever is right.
+    /// Lets this owner, which has not asked any end yet, use what a recorder says that it keeps. `promised` is the last promise
+    /// of the end that asks for the recovery: what was kept of another generation is useless, whichever is correct.
     ///
     /// # Errors
-    /// If the answer does not make sense.
+    /// If the answer is invalid.
     pub fn recalled(
         self,
         recalled: Recalled,
@@ -69,8 +69,8 @@ impl Owner {
         Ok(owner)
     }
 
-    /// A frame from the recorder. It gives what it kept, and has no word in anything else: which generation it is, what ends have
-    /// received or what they may forget.
+    /// A frame from the recorder. A recorder only sends what it kept. It does not decide the generation, what ends have
+    /// received or what they may delete.
     pub(super) fn take_recalled(
         &mut self,
         frame: Frame,
@@ -136,7 +136,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Whether log and messages that a recorder announced are here; checkpoints may still be on their way.
+    /// Whether the log and messages that a recorder announced are here. Checkpoints may still be in flight.
     #[must_use]
     pub fn recalled_whole(&self) -> bool {
         let recall = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
@@ -147,7 +147,7 @@ impl Owner {
         })
     }
 
-    /// Whether checkpoints that a recorder announced are still to come from it.
+    /// Whether a part of the checkpoints that a recorder announced is still missing.
     #[must_use]
     pub fn recalled_lacks(&self) -> bool {
         let recall = self.follow.as_ref().and_then(|follow| follow.recalled.as_ref());
@@ -157,14 +157,14 @@ impl Owner {
         })
     }
 
-    /// Whether every end goes on just where the recorder's messages end: one that begins elsewhere never sent all of them, or has
-    /// been made to forget some that they lack.
+    /// Whether every end continues exactly where the recorder's messages end. An end that begins elsewhere did not send all of
+    /// them, or was made to delete some that they lack.
     pub(super) fn ends_go_on_from(&self, recall: &Recall) -> bool {
         let starts = self.sides.iter().map(|side| side.promised.as_ref().map(|promised| promised.sent_start));
         starts.eq(recall.said.sent_end.iter().map(|end| Some(*end)))
     }
 
-    /// Whether what a recorder gave is what it said, and leads to the digests that it must, at each place where one is known.
+    /// Whether the recorder's data matches its announcement, and leads to each expected digest.
     pub(super) fn recalled_holds(&mut self) -> bool {
         let Some(follow) = &mut self.follow else { return false };
         let mut owed = core::mem::take(&mut follow.owed);
@@ -176,7 +176,7 @@ impl Owner {
         owed.extend(self.seen_behind(base.offset));
         owed.sort_unstable();
         let from = (base.offset, self.digest, Cursor { last_ns: base.last_ns });
-        // The ends' log may end before the checkpoint that an end holds: then they are asked for all of it.
+        // The ends' log may end before the checkpoint that an end holds: then the ends are asked for everything.
         let leads_there = owed.last().is_some_and(|(offset, _)| *offset == self.log.end());
         let Ok((digest, cursor)) = self.follow_through(from, &owed) else { return false };
         if !leads_there {
@@ -186,7 +186,7 @@ impl Owner {
         true
     }
 
-    /// Whether the recorder's log, from where the cell stands, consumes each message that the recorder gave, and no other.
+    /// Whether the recorder's log, from the cell's position on, consumes exactly the messages that the recorder gave.
     fn consumes_what_was_said(&self, said: &Recalled, (base, mut cursor): (u64, Cursor)) -> bool {
         let size = said.log_end.checked_sub(base).and_then(|size| usize::try_from(size).ok());
         let Some(log) = size.and_then(|size| self.log.since(base).get(..size)) else { return false };
@@ -204,7 +204,7 @@ impl Owner {
     }
 }
 
-/// Whether a recorder can keep this much of a session with so many ends.
+/// Whether a recorder can keep this much of a session with this many ends.
 fn makes_sense(said: &Recalled, ports: usize) -> bool {
     let size = said.log_end.checked_sub(said.log_start);
     let base = said.checkpoints.last().map_or(0, |meta| meta.log_offset);

@@ -1,5 +1,5 @@
-//! Taking over: whoever stood by, or was helped by a recorder, opens a generation as an owner does whose cell lives, takes what the ends
-//! have behind what was fed, and goes on; or begins from what the ends keep.
+//! Takeover. An owner that was a standby, or that a recorder helped, opens a generation as an owner with a live cell does. It
+//! takes from the ends what follows the fed data, and continues; or it restarts from what the ends keep.
 
 use super::super::{EndState, Log, Now, Owner, OwnerEffect, OwnerPhase, Replicas};
 use crate::{cell::Seed, replay::follow as follow_from};
@@ -11,7 +11,7 @@ use marram_wire::{
 };
 
 impl Owner {
-    /// What was fed is of no use: the ends are asked again, for all that they keep.
+    /// The fed data is useless: the ends are asked again, for everything that they keep.
     pub(in crate::owner) fn restart_from_ends(&mut self, out: &mut Vec<OwnerEffect>) {
         self.forget_fed(out);
         out.push(OwnerEffect::Reopen(self.generation.count));
@@ -33,12 +33,12 @@ impl Owner {
         }
     }
 
-    /// Whoever fed this owner is gone.
+    /// The connection to the feeding owner or recorder is lost.
     pub fn feed_lost(&mut self, out: &mut Vec<OwnerEffect>) {
         let Some(follow) = &mut self.follow else { return };
         follow.channel = None;
         if let Some((meta, _)) = follow.arriving.take_if(|(meta, got)| *got < meta.size) {
-            // Half of a checkpoint: the cell is as it was before.
+            // An incomplete checkpoint: the cell is as it was before.
             if meta.full {
                 out.extend(self.cell.take().map(OwnerEffect::Remove));
                 let former = follow.former.take();
@@ -47,7 +47,7 @@ impl Owner {
             }
             follow.standing &= self.cell.is_some();
         }
-        // All of one: the cell is about to stand elsewhere.
+        // A complete one: the cell is about to be restored from it.
         follow.standing &= follow.arriving.is_none();
         let recalls = follow.recalled.is_some() && !follow.standing;
         if recalls && (self.recalled_lacks() || !self.recalled_whole()) {
@@ -58,18 +58,18 @@ impl Owner {
         }
     }
 
-    /// Whether a cell stands here, or will without a further word from whoever feeds this owner.
+    /// Whether a cell can run here, or will without further frames from the feed.
     pub(super) fn can_take_over(&self) -> bool {
         self.follow.as_ref().is_some_and(|follow| {
             let started = self.log.floor == 0 && self.log.end() > 0 && self.cell.is_some();
             let arrived = follow.arriving.as_ref().is_some_and(|(meta, got)| *got == meta.size);
-            // A recorder that was fed nothing yet has nothing to begin with.
+            // A recorder that was fed nothing yet has nothing to start with.
             let recalled = follow.recalled.is_some() && self.recalled_whole() && self.log.end() > 0;
             follow.standing || recalled || arrived || (started && follow.arriving.is_none())
         })
     }
 
-    /// A generation is about to be opened: whoever stood by asks as the owner whose cell it has.
+    /// A generation is about to be opened: a standby asks for promises as the owner of the fed cell.
     pub(in crate::owner) fn begin_takeover(&mut self, out: &mut Vec<OwnerEffect>) {
         if self.phase != OwnerPhase::Following {
             return;
@@ -90,8 +90,7 @@ impl Owner {
         }
     }
 
-    /// Starts the cell of a session of which the recorder has all of the log and no checkpoint. False if it does not begin with
-    /// a start.
+    /// Starts the cell if the recorder has the whole log and no checkpoint. False if the log does not begin with a start entry.
     fn start_recalled(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
         let first = Cursor::default().take(&mut self.log.bytes.clone().freeze());
         let Some(Event::Start { seed, .. }) = first.ok().map(|entry| entry.event) else { return false };
@@ -101,8 +100,8 @@ impl Owner {
         true
     }
 
-    /// All ends have promised, and none has promised another owner since: what they have behind what was fed is taken in, and
-    /// the cell is brought to the end of it. False if that cannot be.
+    /// All ends have promised, and none has promised another owner since the fed generation: appends what they have after the
+    /// fed log, and replays to its end. False if this is not possible.
     pub(in crate::owner) fn take_over(&mut self, now: Now, out: &mut Vec<OwnerEffect>) -> bool {
         let promised = |side: &EndState| {
             side.promised.as_ref().filter(|it| it.live).map(|it| (it.log_start, it.log_end, it.tag))
@@ -110,7 +109,7 @@ impl Owner {
         let all_live = self.sides.iter().all(|side| promised(side).is_some());
         let Some(best) = self.longest().filter(|_| all_live) else { return false };
         let Some((log_start, log_end, tag)) = promised(&self.sides[best]) else { return false };
-        // Log that only ends have, and not all of them, cannot be given from here.
+        // This owner cannot send log that only some of the ends have.
         let covered = self.follow.as_ref().map_or(0, |follow| follow.covered);
         let lacks = |side: &EndState| promised(side).is_none_or(|(_, end, _)| end < self.log.floor);
         if self.log.floor > covered && self.sides.iter().any(lacks) {
@@ -135,7 +134,7 @@ impl Owner {
         self.opened = true;
         let recalled = follow.recalled.is_some();
         if recalled {
-            // What a recorder gave has to lead to what the ends know, all of it.
+            // All of a recorder's data must lead to what the ends know.
             follow.owed.push((log_end, tag));
             self.log.bytes.extend_from_slice(&behind);
         } else {
@@ -164,7 +163,7 @@ impl Owner {
         true
     }
 
-    /// Replays what has been chosen, once the cell stands.
+    /// Replays the chosen log once the cell can run.
     pub(super) fn begin_replay(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         let Some(follow) = &self.follow else { return };
         if follow.chosen && follow.standing && follow.recalled.is_some() && !self.recalled_holds() {
@@ -176,12 +175,12 @@ impl Owner {
         self.follow_on(now, out);
     }
 
-    /// The session is this owner's, and needs a checkpoint of its own soon.
+    /// The session belongs to this owner now, and soon needs a checkpoint of its own.
     pub(in crate::owner) fn finish_takeover(&mut self) {
         if let Some(follow) = self.follow.take() {
             self.checkpointer.restored(&[], false);
             if follow.covered > 0 {
-                // An end that was away then may have to forget that before it has room for the rest.
+                // An end that was disconnected at that time may have to delete the covered log before it has room for the rest.
                 self.covered_before(follow.covered, follow.covered_tag);
             }
             self.checkpointer.request_full();
@@ -189,7 +188,7 @@ impl Owner {
         }
     }
 
-    /// How far an owner that stands by is: log that it was fed, how much of that was run, and whether it could take over now.
+    /// A standby's progress: the offset up to which it was fed the log, and whether it could take over now.
     #[must_use]
     pub fn standing_by(&self) -> Option<(u64, bool)> {
         self.follow.as_ref().map(|_| (self.log.end(), self.can_take_over()))

@@ -1,4 +1,4 @@
-//! Taking over, one history at a time: what a standby was fed, what the ends have, and what becomes of the session. The cell
+//! Takeovers, one history at a time: what a standby was fed, what the ends have, and the result for the session. The cell
 //! echoes.
 
 mod half;
@@ -24,9 +24,9 @@ use marram_wire::{
 const SESSION: SessionId = SessionId([5; 16]);
 const IMAGE: ImageHash = ImageHash([6; 32]);
 const HOSTS: [HostId; 2] = [HostId([1; 16]), HostId([2; 16])];
-/// Whoever fed the standby.
+/// The generation of the owner that fed the standby.
 const OLD: Generation = Generation { count: 3, opener: 7 };
-/// What the standby opens.
+/// The generation that the standby opens.
 const NEW: Generation = Generation { count: 4, opener: 8 };
 const CELL: CellId = CellId(1);
 const NOW: Now = Now { mono_ns: 1_000, unix_ns: 2_000 };
@@ -52,14 +52,14 @@ fn policy() -> OwnerPolicy {
     }
 }
 
-/// A session as it went: its start, and then what the client said, an entry each.
+/// The history of a session: its start, and then the client's messages, one entry each.
 struct History {
-    /// What the client said.
+    /// The client's messages.
     said: Vec<&'static str>,
     log: Bytes,
-    /// Where each entry begins, and where the last one ends.
+    /// The offset of each entry, and the end of the last one.
     offsets: Vec<usize>,
-    /// The running digest at each of them.
+    /// The running digest at each of these offsets.
     digests: Vec<Digest>,
 }
 
@@ -84,21 +84,21 @@ impl History {
         self.offsets[entry] as u64
     }
 
-    /// These entries as one generation seals them.
+    /// These entries, sealed by one generation.
     fn sealed(&self, entries: Range<usize>) -> Bytes {
         let mut bytes = BytesMut::from(&self.log[self.offsets[entries.start]..self.offsets[entries.end]]);
         keys().seal(OLD).log(self.offset(entries.start), &mut bytes);
         bytes.freeze()
     }
 
-    /// An entry, as it is fed to who stands by.
+    /// An entry, as it is fed to a standby.
     fn fed(&self, entry: usize) -> Frame {
         let payload = Bytes::from_static(entry.checked_sub(1).map_or("", |at| self.said[at]).as_bytes());
         let (from, tag) = (if entry == 0 { 2 } else { 0 }, self.digests[entry + 1].tag());
         Fed { channel: 9, entry: self.sealed(entry..entry + 1), tag, from, close: false, payload }.into()
     }
 
-    /// A checkpoint in front of an entry other than the first.
+    /// The header of a checkpoint before an entry other than the first.
     fn header(&self, entry: usize) -> Header {
         let took = entry as u64 - 1;
         let port = |port, took| PortState {
@@ -133,40 +133,40 @@ impl History {
     }
 }
 
-/// What an end says when it is asked.
+/// An end's answer to the request for its promise.
 #[derive(Clone)]
 struct Says {
     live: bool,
-    /// The entries that it has and the standby lacks.
+    /// The entries that the end has and the standby lacks.
     log: Range<usize>,
-    /// Where its log ends, if the digest is to be that of another entry.
+    /// The entry whose digest it claims: the end of its log, unless the digest is to be wrong.
     tag_of: usize,
-    /// The messages that it has and the standby lacks.
+    /// The messages that the end has and the standby lacks.
     sent: Range<usize>,
     received: u64,
 }
 
-/// An end that has what the standby has, entries and messages, and no more.
+/// An end that has exactly the entries and messages that the standby has.
 fn level(entries: usize, received: u64) -> Says {
     let messages = entries.saturating_sub(1);
     Says { live: true, log: entries..entries, tag_of: entries, sent: messages..messages, received }
 }
 
-/// A standby, and what it wants done.
+/// A standby and its effects.
 struct Standby {
     history: History,
     owner: Owner,
     out: Vec<OwnerEffect>,
-    /// How much of that was done.
+    /// How many of the effects were carried out.
     done: usize,
-    /// The entry in front of which the checkpoint on its way stands.
+    /// The entry before which the checkpoint in flight was taken.
     restoring: Option<usize>,
-    /// What the cell was given.
+    /// The inputs that the cell was given.
     consumed: Vec<CellInput>,
 }
 
 impl Standby {
-    /// Fed from an entry on; hot or warm.
+    /// A hot or warm standby, fed from an entry on.
     fn new(first: usize, hot: bool) -> Self {
         let history = History::new(&SAID);
         let keep = Keep {
@@ -191,7 +191,7 @@ impl Standby {
         standby
     }
 
-    /// Was fed these entries.
+    /// Feeds these entries.
     fn fed(mut self, entries: Range<usize>) -> Self {
         for entry in entries {
             let frame = self.history.fed(entry);
@@ -205,20 +205,20 @@ impl Standby {
         self.settle();
     }
 
-    /// A full checkpoint in front of an entry arrives.
+    /// A full checkpoint before an entry arrives.
     fn base(&mut self, entry: usize) {
         let meta = self.history.meta(entry);
         self.feed(Base { channel: 9, meta, took: Vec::new() }.into());
         self.feed(CheckpointPart { channel: 9, bytes: Bytes::from_static(&[0; 8]) }.into());
     }
 
-    /// The ends' checkpoint in front of an entry covers what came before.
+    /// The ends' checkpoint before an entry covers the earlier entries.
     fn truncate(&mut self, entry: usize) {
         let (log_offset, tag) = (self.history.offset(entry), self.history.digests[entry].tag());
         self.feed(Truncate { channel: 9, log_offset, tag, sent: 0 }.into());
     }
 
-    /// Does what is wanted, until nothing is.
+    /// Carries out effects until none is left.
     fn settle(&mut self) {
         while let Some(effect) = self.out.get(self.done).cloned() {
             self.done += 1;
@@ -261,7 +261,7 @@ impl Standby {
         }
     }
 
-    /// The owner is gone: this one asks the ends, which say this.
+    /// The owner is gone: the standby asks the ends, which give these answers.
     fn opens(&mut self, client: &Says, server: &Says) {
         (self.out, self.done) = (Vec::new(), 0);
         let (channels, fresh, proven) = (&[1, 2][..], false, true);
@@ -313,7 +313,7 @@ impl Standby {
         self.settle();
     }
 
-    /// What the ends are sent since they were asked.
+    /// The frames sent to an end since it was asked.
     fn sent(&self, to: Port) -> impl Iterator<Item = &Frame> {
         self.out.iter().filter_map(move |effect| match effect {
             OwnerEffect::Send(port, frame) if *port == to => Some(frame),
@@ -329,7 +329,7 @@ impl Standby {
         chosen.expect("a log was chosen")
     }
 
-    /// The echoes that the client is sent.
+    /// The echoes sent to the client.
     fn echoes(&self) -> Vec<&str> {
         let echoes = self.sent(Port::CLIENT).filter_map(|frame| match frame {
             Frame::Output(output) => Some(text(&output.payload)),
@@ -338,7 +338,7 @@ impl Standby {
         echoes.collect()
     }
 
-    /// What the cell was told since it was there.
+    /// The inputs that the cell has received.
     fn heard(&self) -> Vec<&str> {
         let heard = self.consumed.iter().filter_map(|input| match input {
             CellInput::Message { payload, .. } => Some(text(payload)),
@@ -347,7 +347,7 @@ impl Standby {
         heard.collect()
     }
 
-    /// Nothing of what was fed counts: the ends are asked again, for all that they keep.
+    /// Whether all fed data is discarded, and the ends are asked again for everything that they keep.
     fn begins_anew(&self) -> bool {
         let again =
             self.out.iter().any(|effect| matches!(effect, OwnerEffect::Reopen(count) if *count == NEW.count));
@@ -384,7 +384,7 @@ fn who_was_fed_everything_goes_on_and_says_what_the_client_lacks() {
 fn what_only_ends_have_is_taken_in_and_what_they_lack_is_given() {
     for hot in [false, true] {
         let mut standby = Standby::new(0, hot).fed(0..3);
-        // The client has two entries more, and their messages; the server has one less.
+        // The client has two more entries and their messages; the server has one less.
         let client = Says { log: 3..5, tag_of: 5, sent: 2..4, ..level(3, 4) };
         standby.opens(&client, &Says { log: 2..2, tag_of: 2, ..level(2, 0) });
         assert!(standby.goes_on(), "{:?}", standby.out);
@@ -453,7 +453,7 @@ fn an_end_that_lacks_log_from_before_that_checkpoint_makes_it_begin_anew() {
     let mut standby = fed_from_the_middle();
     standby.opens(&level(5, 3), &lacks);
     assert!(standby.begins_anew(), "the log between cannot be given to it: {:?}", standby.out);
-    // Unless an end holds a checkpoint that covers it.
+    // This is allowed if an end holds a checkpoint that covers it.
     let mut standby = fed_from_the_middle();
     standby.truncate(3);
     standby.opens(&level(5, 3), &lacks);

@@ -1,8 +1,8 @@
-//! A checkpoint that is on its way when its sender is lost.
+//! A checkpoint that is in flight when its sender is lost.
 
 use super::*;
 
-/// A checkpoint is announced, and half of it comes.
+/// A checkpoint is announced, and half of it arrives.
 fn half(standby: &mut Standby, meta: CheckpointMeta) {
     standby.owner.fed(NOW, Base { channel: 9, meta, took: Vec::new() }.into(), &mut standby.out);
     standby.owner.name_cell(CellId(2));

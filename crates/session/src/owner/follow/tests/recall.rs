@@ -1,14 +1,14 @@
-//! Recorders that lie: about counts, offsets, generations, kinds and order, in what they announce and in what they give. None of it
+//! Recorders that lie: about counts, offsets, generations, kinds and order, in their announcement and in their data. None of it
 //! may reach the cell.
 
 use super::*;
 use marram_wire::frame::{CheckpointBegin, KeptInput, Recalled};
 
-/// A recorder of the session: its answer, and all that it gives.
+/// A recorder of the session: its answer, and its data.
 struct Lying {
     history: History,
     said: Recalled,
-    /// Where its checkpoint stands: in front of this entry.
+    /// Its checkpoint was taken before this entry.
     first: usize,
     log: Vec<LogPart>,
     inputs: Vec<KeptInput>,
@@ -19,7 +19,7 @@ fn input(text: &'static str) -> KeptInput {
     KeptInput { channel: 9, close: false, payload: Bytes::from_static(text.as_bytes()) }
 }
 
-/// What an honest one has of these entries; from the second on with a checkpoint in front of them.
+/// An honest recorder of these entries; with a checkpoint before the first of them, unless that is the session's first.
 fn recorder(entries: Range<usize>) -> Lying {
     let history = History::new(&SAID);
     let (first, last) = (entries.start, entries.end);
@@ -47,7 +47,7 @@ fn recorder(entries: Range<usize>) -> Lying {
 }
 
 impl Lying {
-    /// Whoever recovers the session has asked it, and is given all of it.
+    /// The recovering owner has asked the recorder, and is given everything.
     fn recalled(self) -> Result<Standby, StandbyError> {
         let owner = Owner::new(SESSION, IMAGE, keys(), policy(), &HOSTS, Seed([4; 32]));
         let mut out = Vec::new();
@@ -72,7 +72,7 @@ impl Lying {
 }
 
 impl Standby {
-    /// The owner is of no use any more, and was no session's owner yet.
+    /// Whether the owner failed before it owned any session.
     fn is_refused(&self, code: Code) -> bool {
         self.out.iter().any(|effect| matches!(effect, OwnerEffect::Done(why, _) if *why == code))
             && self.consumed.is_empty()
@@ -168,7 +168,7 @@ fn a_recorder_has_no_word_in_what_is_an_owners() {
 #[test]
 fn messages_that_the_log_does_not_consume_are_refused() {
     type Lie = fn(&mut Lying);
-    // What the client has behind the messages that the recorder claims; it never sent the invented one.
+    // What the client has after the messages that the recorder claims. It never sent the invented one.
     let cases: [(&str, usize, usize, Lie); 6] = [
         ("one is inserted", 0, 4, |lying| {
             lying.said.sent_end[0] += 1;
@@ -256,7 +256,7 @@ fn what_was_altered_does_not_give_the_digest() {
         let mut lying = recorder(0..4);
         lie(&mut lying);
         let standby = lying.tried(&level(4, 1));
-        // Or, if not even the start can be read, it never asked as one that has anything.
+        // Or, if not even the start can be read, the owner asked as one without any data.
         let asked_for_all = standby
             .sent(Port::CLIENT)
             .any(|frame| matches!(frame, Frame::Promise(promise) if promise.live.is_none()));
