@@ -1,11 +1,11 @@
-//! What the session logic asks of whatever runs cells, and what it is told back.
+//! The interface between the session logic and the executor that runs cells: requests and answers.
 //!
-//! A cell is a deterministic machine `(state, input) -> (state', outputs)`. Everything here is plain data: no Wasm, no
-//! memory pages, no clock. An executor answers these requests; the simulator's executor is a hash chain.
+//! A cell is a deterministic machine `(state, input) -> (state', outputs)`. Everything here is plain data: no Wasm, no memory
+//! pages, no clock. An executor answers these requests; the simulator's executor is a hash chain.
 //!
-//! What is called a cell here may be a chain: several stages wired one behind the other, run to quiescence for each
-//! input. Only its outside is seen here, and nothing but a timer or a task names a stage: stage 0 is next to the client, and the
-//! only one of a cell that is no chain.
+//! A cell may be a chain: several stages connected in sequence, run to quiescence for each input. Only the outside of a chain
+//! is visible here. Only timers, tasks and pauses name a stage. Stage 0 is next to the client, and the only stage of a cell
+//! that is not a chain.
 
 use alloc::{string::String, sync::Arc, vec::Vec};
 use bytes::Bytes;
@@ -16,11 +16,11 @@ use marram_wire::{
     peer::Peer,
 };
 
-/// Names a cell within one shard. Never reused while the shard lives.
+/// Identifies a cell within one shard. Never reused while the shard runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CellId(pub u64);
 
-/// Seeds a cell's random generator; sealed wherever it travels.
+/// Seeds a cell's random generator; sealed in every frame and file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed(pub [u8; 32]);
 
@@ -38,9 +38,9 @@ pub enum PortKind {
     Client = 0,
     /// The session's server.
     Server = 1,
-    /// The session's client, which speaks in datagrams: each is one message, and so is each message sent to it.
+    /// The session's client, which uses datagrams: each is one message, and so is each message sent to it.
     ClientDatagrams = 2,
-    /// The session's server, which does.
+    /// The session's server, which uses datagrams.
     ServerDatagrams = 3,
 }
 
@@ -57,7 +57,7 @@ impl PortKind {
         if datagrams { Self::ServerDatagrams } else { Self::Server }
     }
 
-    /// Whether it is a client, however it speaks.
+    /// Whether it is a client, with or without datagrams.
     #[must_use]
     pub fn is_client(self) -> bool {
         matches!(self, Self::Client | Self::ClientDatagrams)
@@ -67,31 +67,31 @@ impl PortKind {
 /// One input event. Together with the image and the seed, the sequence of these determines the cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CellInput {
-    /// A peer is there: `marram_open(port, kind)`.
+    /// A peer is present: `marram_open(port, kind)`.
     Open {
         /// The peer's port.
         port: Port,
-        /// What it is.
+        /// The peer's kind.
         kind: PortKind,
-        /// What is known of it, if it is a client.
+        /// Information about the peer, if it is a client.
         peer: Option<Arc<Peer>>,
     },
     /// A message from a peer: `marram_alloc` for its bytes, then `marram_recv(port, ptr, len)`.
     Message {
-        /// Where it came from.
+        /// The sender's port.
         port: Port,
         /// Its bytes.
         payload: Bytes,
     },
     /// The peer will send no more: `marram_close(port)`.
     Close {
-        /// Whose input ended.
+        /// The port whose input ended.
         port: Port,
     },
-    /// The peer of a shared cell's port is gone and its number may be another's from now on. Runs nothing in the guest; what
-    /// is sent there meanwhile reaches nobody.
+    /// The peer of a shared cell's port is gone, and the port's number may be reused from now on. Runs nothing in the guest.
+    /// Messages that the cell sends there before the reuse are dropped.
     Gone {
-        /// Whose port.
+        /// The port.
         port: Port,
     },
     /// A timer fired: `marram_timer(token)`.
@@ -101,7 +101,7 @@ pub enum CellInput {
         /// The token it was set with.
         token: u64,
     },
-    /// A task has its turn: `marram_task(token)`.
+    /// A task runs: `marram_task(token)`.
     Task {
         /// The stage that queued it.
         stage: u8,
@@ -113,42 +113,42 @@ pub enum CellInput {
 /// Runs one handler to its end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// Whose handler.
+    /// The cell.
     pub cell: CellId,
-    /// What it is given.
+    /// The input.
     pub input: CellInput,
     /// What every `now()` inside this handler returns, in nanoseconds of session time. Replay passes the logged value.
     pub now_ns: i64,
-    /// In replay, what the handler's reads from the cache find, in order, and no cache is asked; it may leave some for the
-    /// handlers of its entry that follow. None when it is run for the first time.
+    /// In replay, the results of the handler's reads from the cache, in order; no cache is asked. Some may be left for the
+    /// entry's later handlers. None when the input runs for the first time.
     pub logged: Option<Vec<Read>>,
 }
 
-/// What a handler does to its ports, in call order.
+/// A handler's action on its ports, in call order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CellOutput {
     /// `send(port, ptr, len)`.
     Message {
-        /// To whom.
+        /// The port to send to.
         port: Port,
         /// Its bytes.
         payload: Bytes,
     },
-    /// `close(port)`: nothing more will be sent there.
+    /// `close(port)`: the cell sends nothing more to this port.
     Close {
-        /// To whom.
+        /// The port.
         port: Port,
     },
     /// `pause(port)`: the peer is granted no more credit until the stage resumes it.
     Pause {
-        /// Whose pause it is.
+        /// The stage that pauses.
         stage: u8,
         /// The port, as that stage knows it.
         port: Port,
     },
     /// `resume(port)`.
     Resume {
-        /// Whose pause ends.
+        /// The stage that resumes.
         stage: u8,
         /// The port, as that stage knows it.
         port: Port,
@@ -168,59 +168,59 @@ impl CellOutput {
 pub enum TimerChange {
     /// `timer(delay_ns, token)`: fire `delay_ns` after this handler's `now_ns`. Negative delays count as 0.
     Set {
-        /// Whose it is.
+        /// The stage that sets it.
         stage: u8,
-        /// The guest's name for it.
+        /// The guest's token for it.
         token: u64,
         /// From the handler's `now_ns`.
         delay_ns: i64,
     },
     /// `timer_cancel(token)`; unknown tokens are ignored.
     Cancel {
-        /// Whose it is.
+        /// The stage that cancels it.
         stage: u8,
-        /// The guest's name for it.
+        /// The guest's token for it.
         token: u64,
     },
 }
 
-/// A change to the cell's tasks and locks, in call order. There is one task a stage and token: queueing it again while it
-/// waits changes nothing.
+/// A change to the cell's tasks and locks, in call order. There is one task for each stage and token: queueing it again while
+/// it waits changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TaskChange {
-    /// `spawn(token)`: the task is run, behind those that wait for their turn.
+    /// `spawn(token)`: appends the task to the run queue.
     Spawn {
-        /// Whose it is.
+        /// The stage of the task.
         stage: u8,
-        /// The guest's name for it.
+        /// The guest's token for it.
         token: u64,
     },
-    /// `lock(id, token)`: the task is run as soon as it has the lock.
+    /// `lock(id, token)`: the task runs as soon as it has the lock.
     Lock {
-        /// Whose both are.
+        /// The stage of the task and the lock.
         stage: u8,
-        /// The guest's name for the lock.
+        /// The guest's number for the lock.
         id: u64,
-        /// The guest's name for the task.
+        /// The guest's token for the task.
         token: u64,
     },
-    /// `unlock(id)`: the task that runs gives the lock back; the first one that waits for it has it.
+    /// `unlock(id)`: the running task releases the lock; the first task that waits for it gets it.
     Unlock {
-        /// Whose both are.
+        /// The stage of the task and the lock.
         stage: u8,
-        /// The guest's name for the lock.
+        /// The guest's number for the lock.
         id: u64,
-        /// The task that runs.
+        /// The token of the running task.
         token: u64,
     },
 }
 
-/// Why a handler did not come to its end. The cell's instance is gone: it stopped in the middle of a handler.
+/// Why a handler did not finish. The cell's instance is gone: it stopped in the middle of a handler.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CellStop {
     /// The guest trapped (unreachable, out of bounds, stack overflow, bad pointer to an import, ...).
     Trap(String),
-    /// The host ended it for breaking a quota: handler time, memory.
+    /// The host ended it because it exceeded a quota: handler time, memory.
     Kill(String),
 }
 
@@ -236,40 +236,40 @@ pub enum RunOutcome {
 /// The answer to a [`Run`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ran {
-    /// Whose handler.
+    /// The cell.
     pub cell: CellId,
-    /// How it ended.
+    /// How the handler ended.
     pub outcome: RunOutcome,
     /// Whether the handler observed `now_ns` (by `now`, a WASI clock, or by setting a timer): then it must be logged.
     pub clock_read: bool,
-    /// What it sent, in order.
+    /// The messages and other port actions, in order.
     pub outputs: Vec<CellOutput>,
-    /// What it did to its timers, in order.
+    /// The timer changes, in order.
     pub timers: Vec<TimerChange>,
-    /// What it did to its tasks and locks, in order.
+    /// The task and lock changes, in order.
     pub tasks: Vec<TaskChange>,
-    /// What it read from the cache, in order, also if it was stopped. It has to be logged.
+    /// The reads from the cache, in order, also if the handler was stopped. They must be logged.
     pub reads: Vec<Read>,
-    /// How long it ran, for bounding the time that replay would take. Not part of the cell's behaviour.
+    /// Duration of the handler, to bound the time of a replay. Not part of the cell's behaviour.
     pub cost_ns: u64,
 }
 
-/// Which state a checkpoint's sections build on.
+/// The state that a checkpoint's sections build on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointBase {
-    /// The app's image: the checkpoint stands alone.
+    /// The app's image: the checkpoint is self-contained.
     Image,
     /// The checkpoint taken or restored last on this cell: only what changed since.
     Previous,
 }
 
-/// Names the image that a cell starts from.
+/// Identifies the image that a cell starts from.
 pub type CellImage = ImageHash;
 
 /// A sealed checkpoint as an end kept it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SealedCheckpoint {
-    /// What the end knew of it.
+    /// The end's metadata for it.
     pub meta: CheckpointMeta,
     /// Sealed bytes.
     pub bytes: Bytes,
@@ -278,8 +278,8 @@ pub struct SealedCheckpoint {
 /// Why a cell could not be started or restored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CellError {
-    /// What the ends are told: [`Code::UnknownImage`], [`Code::Busy`], [`Code::Tampered`] or [`Code::Guest`].
+    /// The code for the ends: [`Code::UnknownImage`], [`Code::Busy`], [`Code::Tampered`] or [`Code::Guest`].
     pub code: Code,
-    /// For people.
+    /// The reason, for people.
     pub reason: String,
 }

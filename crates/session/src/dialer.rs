@@ -1,59 +1,59 @@
-//! Wires to every shard of every edge, as an agent, a recorder and a standby keep them: dialled with back-off, asked whether
-//! they live, suspected when they do not answer. Pure: says what is to be done, knows no frame but by name.
+//! Wires to every shard of every edge, for an agent, a recorder or a standby: dialled with backoff, checked by heartbeats,
+//! suspected after a timeout. Pure: returns actions, and knows frames by name only.
 
 use crate::agent::Target;
 use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use marram_wire::random::Random;
 
-/// A suspected wire is given up after so many heartbeat timeouts of silence.
+/// A suspected wire is closed after this many heartbeat timeouts of silence.
 const GIVE_UP: u64 = 40;
-/// A wire that broke sooner after its welcome did not last: a refusal comes within a round trip, and an edge that dies again and
-/// again is to be found as soon as it is back.
+/// A wire that breaks within this time after its welcome is short-lived. The limit is short: a refusal comes within a round
+/// trip, and an edge that crashes repeatedly must be found as soon as it is back.
 const LASTS_NS: u64 = 250_000_000;
-/// More of them in a row count as so many.
+/// Maximum of the counter of short-lived wires in a row.
 const HASTY_MAX: u8 = 16;
-/// For so many heartbeat timeouts it counts that this process had its turn late.
+/// The lateness of this process counts for this many heartbeat timeouts.
 const LATE_COUNTS: u64 = 10;
 
-/// Whom to dial and how patient to be. All times in nanoseconds.
+/// The number of edges, and the timeouts. All times in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DialerConfig {
-    /// How many edges there are.
+    /// Number of edges.
     pub edges: u16,
-    /// How often a wire is asked whether its edge is there.
+    /// Interval between heartbeats on a wire.
     pub heartbeat_interval_ns: u64,
-    /// After how long without a word from it an edge is suspected.
+    /// Silence after which an edge is suspected.
     pub heartbeat_timeout_ns: u64,
-    /// First wait before an edge is dialled again; doubles, with jitter.
+    /// First backoff before an edge is dialled again; doubles, with jitter.
     pub backoff_min_ns: u64,
-    /// Longest wait before an edge is dialled again.
+    /// Maximum backoff.
     pub backoff_max_ns: u64,
 }
 
-/// What is to be done.
+/// An action for the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DialerAction {
-    /// Make a wire there; say [`Dialer::up`] or [`Dialer::failed`].
+    /// Establish a wire to this shard; call [`Dialer::up`] or [`Dialer::failed`].
     Dial(Target),
-    /// Ask the edge on this wire whether it is there.
+    /// Send a heartbeat on this wire.
     Ping(u64),
-    /// It has not answered in time. The wire stays: the edge may only be slow.
+    /// The edge has not answered in time. The wire stays: the edge may only be slow.
     Suspect {
         /// The edge's wire.
         wire: u64,
-        /// For how long nothing came on it.
+        /// How long nothing has arrived on it.
         silent_ns: u64,
     },
-    /// It has been silent for so long that the wire is of no use: close it, and say [`Dialer::down`].
+    /// The edge was silent for so long that the wire is useless: close it, and call [`Dialer::down`].
     Close {
         /// The edge's wire.
         wire: u64,
-        /// For how long nothing came on it.
+        /// How long nothing has arrived on it.
         silent_ns: u64,
     },
 }
 
-/// Where a target stands.
+/// The state of a target.
 #[derive(Debug)]
 enum Dial {
     Waiting { at_ns: u64, backoff_ns: u64 },
@@ -64,7 +64,7 @@ enum Dial {
 #[derive(Debug)]
 struct Wire {
     target: Target,
-    /// How long was waited for it last.
+    /// The last backoff before this wire.
     backoff_ns: u64,
     welcomed_ns: Option<u64>,
     suspected: bool,
@@ -72,9 +72,9 @@ struct Wire {
     pinged_ns: u64,
 }
 
-/// How late this process had its turn lately, at the worst. Where it waits for a processor, others that share the machine
-/// wait as well, and what they said may be unread; so others are given as much more time, there and back, as it lacked
-/// itself (Dadgar, Phillips, Currey: Lifeguard, 2018, section IV.A).
+/// The maximum recent delay of this process behind its own deadlines. If it waits for a processor, other processes on the
+/// machine wait as well, and their frames may be unread. So other processes get twice this delay as additional time, for both
+/// directions (Dadgar, Phillips, Currey: Lifeguard, 2018, section IV.A).
 #[derive(Debug, Default)]
 struct Lateness {
     late_ns: u64,
@@ -82,7 +82,7 @@ struct Lateness {
 }
 
 impl Lateness {
-    /// It has its turn now, and should have had it at `due_ns`.
+    /// The process runs now, and should have run at `due_ns`.
     fn note(&mut self, now_ns: u64, due_ns: u64, counts_ns: u64) {
         let late_ns = now_ns.saturating_sub(due_ns);
         if late_ns >= self.late_ns || self.until_ns <= now_ns {
@@ -95,19 +95,19 @@ impl Lateness {
     }
 }
 
-/// The wires. Names of wires are the caller's, never reused.
+/// The wires. The caller chooses their ids and never reuses one.
 #[derive(Debug)]
 pub struct Dialer {
     config: DialerConfig,
     lateness: Lateness,
     dials: BTreeMap<Target, Dial>,
     wires: BTreeMap<u64, Wire>,
-    /// How often in a row a wire there was welcomed and did not last.
+    /// Number of wires in a row that were welcomed and short-lived.
     hasty: BTreeMap<Target, u8>,
 }
 
 impl Dialer {
-    /// The first shard of each edge is to be dialled at once; its welcome tells of the others.
+    /// Dials the first shard of each edge at once; the edge's welcome contains the number of its shards.
     #[must_use]
     pub fn new(config: DialerConfig, now_ns: u64) -> Self {
         let first = |edge| (Target { edge, shard: 0 }, Dial::Waiting { at_ns: now_ns, backoff_ns: 0 });
@@ -116,7 +116,7 @@ impl Dialer {
         Self { config, lateness, dials, wires: BTreeMap::new(), hasty: BTreeMap::new() }
     }
 
-    /// A wire is there.
+    /// A wire is up.
     pub fn up(&mut self, now_ns: u64, wire: u64, target: Target) {
         let backoff_ns = match self.dials.insert(target, Dial::Up(wire)) {
             Some(Dial::Dialling { backoff_ns }) => backoff_ns,
@@ -129,7 +129,7 @@ impl Dialer {
         );
     }
 
-    /// A wire could not be made.
+    /// A wire could not be established.
     pub fn failed(&mut self, now_ns: u64, target: Target, random: &mut Random) {
         let backoff_ns = match self.dials.get(&target) {
             Some(Dial::Dialling { backoff_ns } | Dial::Waiting { backoff_ns, .. }) => *backoff_ns,
@@ -138,7 +138,7 @@ impl Dialer {
         self.back_off(now_ns, target, backoff_ns, random);
     }
 
-    /// Doubles the wait, with jitter so that a thousand keepers do not come back as one.
+    /// Doubles the backoff, with jitter so that a thousand keepers do not reconnect at the same time.
     fn back_off(&mut self, now_ns: u64, target: Target, backoff_ns: u64, random: &mut Random) {
         let longest = self.config.backoff_max_ns.max(self.config.backoff_min_ns);
         let wait_ns = (backoff_ns * 2).clamp(self.config.backoff_min_ns, longest);
@@ -147,8 +147,9 @@ impl Dialer {
         self.dials.insert(target, Dial::Waiting { at_ns, backoff_ns: wait_ns });
     }
 
-    /// A wire broke; where it led. One that had been welcomed is dialled again at once: only a second failure waits. Whoever takes
-    /// wires and closes them, or welcomes them and refuses what comes then, is not dialled in a circle but ever less often.
+    /// A wire broke; returns its target. After a welcome the target is dialled again at once, and only a second failure backs
+    /// off. An edge that accepts wires and closes them, or welcomes them and then refuses, is dialled with growing backoff, not
+    /// in a tight loop.
     pub fn down(&mut self, now_ns: u64, wire: u64, random: &mut Random) -> Option<Target> {
         let Wire { target, backoff_ns, welcomed_ns, .. } = self.wires.remove(&wire)?;
         if !matches!(self.dials.get(&target), Some(Dial::Up(up)) if *up == wire) {
@@ -169,14 +170,14 @@ impl Dialer {
         Some(target)
     }
 
-    /// Something came on a wire. True if its edge was suspected until now.
+    /// A frame arrived on a wire. True if its edge was suspected until now.
     pub fn heard(&mut self, now_ns: u64, wire: u64) -> bool {
         let Some(wire) = self.wires.get_mut(&wire) else { return false };
         wire.heard_ns = now_ns;
         core::mem::take(&mut wire.suspected)
     }
 
-    /// An edge has said how many shards it has: the others are dialled too.
+    /// An edge has announced the number of its shards: the others are dialled too.
     pub fn welcomed(&mut self, now_ns: u64, wire: u64, shards: u8) {
         let Some(wire) = self.wires.get_mut(&wire) else { return };
         wire.welcomed_ns.get_or_insert(now_ns);
@@ -188,7 +189,7 @@ impl Dialer {
         }
     }
 
-    /// Where a wire leads.
+    /// The target of a wire.
     #[must_use]
     pub fn target(&self, wire: u64) -> Option<Target> {
         self.wires.get(&wire).map(|wire| wire.target)
@@ -200,7 +201,7 @@ impl Dialer {
         self.wires.get(&wire).is_some_and(|wire| wire.suspected)
     }
 
-    /// Time has passed, or something has happened.
+    /// Handles timeouts; call it also after each event.
     pub fn due(&mut self, now_ns: u64, out: &mut Vec<DialerAction>) {
         let Some(due_ns) = self.wake_ns().filter(|due_ns| *due_ns <= now_ns) else { return };
         self.lateness.note(now_ns, due_ns, self.config.heartbeat_timeout_ns * LATE_COUNTS);
@@ -229,7 +230,7 @@ impl Dialer {
         }
     }
 
-    /// When there is something to do.
+    /// The time of the next timeout.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
         let dials = self.dials.values().filter_map(|dial| match dial {
@@ -247,7 +248,7 @@ impl Dialer {
     }
 }
 
-/// What people are told of an edge that does not answer.
+/// The message about an edge that does not answer.
 pub(crate) fn silence(silent_ns: u64) -> String {
     format!("no word from the edge for {} ms", silent_ns / 1_000_000)
 }
@@ -277,7 +278,7 @@ mod tests {
         out
     }
 
-    /// What is done until then by one who always has its turn in time.
+    /// Runs the dialer until this time, with each timeout handled exactly when it is due.
     fn until(dialer: &mut Dialer, end_ns: u64) -> Vec<DialerAction> {
         let mut acts = Vec::new();
         while let Some(now_ns) = dialer.wake_ns().filter(|now_ns| *now_ns <= end_ns) {
@@ -289,7 +290,7 @@ mod tests {
         acts
     }
 
-    /// The one edge is dialled eight times, which comes to nothing in this way: how long each time until it is dialled again.
+    /// Dials the only edge eight times, each time with this failure. Returns how long it waits until each retry.
     fn waits(mut fail: impl FnMut(&mut Dialer, &mut Random, u64, u64)) -> (Vec<u64>, Dialer) {
         let (mut dialer, mut random) = (dialer(), Random::new([1; 32]));
         let (mut now_ns, mut waits) = (0, Vec::new());
@@ -371,7 +372,7 @@ mod tests {
         let mut dialer = dialer();
         due(&mut dialer, 0);
         dialer.up(0, 7, FIRST);
-        // It should have asked after 50 ms, and has its turn after 300.
+        // The heartbeat was due after 50 ms; the process runs after 300.
         assert_eq!(due(&mut dialer, 300 * MS), [DialerAction::Ping(7)]);
         let acts = until(&mut dialer, 699 * MS);
         assert!(!dialer.is_suspected(7), "{acts:?}");

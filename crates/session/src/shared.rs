@@ -1,8 +1,8 @@
-//! One cell that many sessions share: each client has a port of its own, and whatever any of them does is handled in turn.
+//! One cell that many sessions share: each client has its own port, and all inputs are handled one after the other.
 //!
-//! To its owner every member looks like a session with a cell to itself: it names that cell with a [`CellId`] of its own, asks
-//! for one handler at a time, and is answered. This machine stands between those and the one cell that there is. Nothing
-//! of it is logged: a shared cell is not protected yet (docs/protocol.md, "Chains and shared cells").
+//! For its owner, each member looks like a session with a cell of its own: the member has its own [`CellId`], asks for one
+//! handler at a time, and gets an answer. This state machine maps the members to the one real cell. Nothing is logged: a shared
+//! cell is not protected yet (docs/protocol.md, "Chains and shared cells").
 
 use crate::cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome};
 use crate::owner::{Kind, Now, Tasks, Timers};
@@ -13,25 +13,25 @@ use alloc::{
 };
 use marram_wire::id::Port;
 
-/// What a shared cell wants done.
+/// An action for the shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SharedEffect {
     /// Run a handler of the cell.
     Run(Run),
-    /// A member's cell is there.
+    /// A member's cell is ready.
     Started(CellId),
     /// The answer to a member's run.
     Ran(Ran),
-    /// The cell sent this to a member in a handler that another input ran.
+    /// The cell sent this to a member in a handler of another input.
     Deliver(CellId, Vec<CellOutput>),
-    /// The cell was stopped: it is gone, and what its members ran there with it.
+    /// The cell was stopped: it is gone, and so are the cells of these members.
     Stopped(Vec<CellId>, String),
 }
 
-/// Which input a handler is given, and for whom.
+/// A handler's input, and the member that waits for it.
 #[derive(Debug)]
 struct QueuedHandler {
-    /// The member that waits for the answer; none for a timer or a task, and for a member that has left.
+    /// The member that waits for the answer; none for a timer or a task, or if the member has left.
     member: Option<CellId>,
     input: CellInput,
 }
@@ -43,9 +43,9 @@ pub struct SharedCell {
     ready: bool,
     members: BTreeMap<CellId, Member>,
     by_port: BTreeMap<Port, CellId>,
-    /// Ports that were a member's and can be another's.
+    /// Ports that were a member's and can be reused.
     free: BTreeSet<Port>,
-    /// Every port from this one on was never anybody's.
+    /// The first port number that was never used.
     unused: u32,
     queue: VecDeque<QueuedHandler>,
     running: Option<QueuedHandler>,
@@ -53,25 +53,25 @@ pub struct SharedCell {
     tasks: Tasks,
     /// Ports between the stages of a chain that a stage has paused: they pause every client.
     paused: BTreeSet<(u8, Port)>,
-    /// Whose the last handler was: what others wait for goes first.
+    /// The kind of the last handler: the next one is of another kind, if one waits.
     last: Kind,
     /// Session time minus monotonic time, in nanoseconds.
     clock_offset_ns: i64,
     last_ns: i64,
 }
 
-/// A member's place.
+/// A session that uses the cell.
 #[derive(Clone, Copy, Debug)]
 struct Member {
     port: Port,
-    /// Whether the cell was told of it, or is about to be.
+    /// Whether the cell has received the port's open input, or it is queued.
     opened: bool,
-    /// Whether the cell was told that no more comes from it.
+    /// Whether the cell has received the port's close input, or it is queued.
     closed: bool,
 }
 
 impl SharedCell {
-    /// A shared cell that was asked for under this name and has not started yet.
+    /// A shared cell with this id, which was requested and has not started yet.
     #[must_use]
     pub fn new(now: Now, cell: CellId) -> Self {
         let mono_ns = i64::try_from(now.mono_ns).unwrap_or(i64::MAX);
@@ -93,25 +93,25 @@ impl SharedCell {
         }
     }
 
-    /// The one cell.
+    /// The id of the real cell.
     #[must_use]
     pub fn cell(&self) -> CellId {
         self.cell
     }
 
-    /// Sessions that share it.
+    /// Number of sessions that share it.
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether nobody shares it now.
+    /// Whether no session shares it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// A session joins; `member` is what it calls its cell. It is told [`SharedEffect::Started`] when the cell is there.
+    /// A session joins; `member` is its id for the cell. It gets [`SharedEffect::Started`] when the cell is ready.
     pub fn join(&mut self, member: CellId, out: &mut Vec<SharedEffect>) {
         let port = self.free_port();
         self.by_port.insert(port, member);
@@ -121,7 +121,7 @@ impl SharedCell {
         }
     }
 
-    /// The cell is there for a member, which is paused where all are.
+    /// The cell is ready for a member. The member is paused if all are.
     fn welcome(&self, member: CellId, out: &mut Vec<SharedEffect>) {
         out.push(SharedEffect::Started(member));
         let pauses = self.paused.iter().map(|(stage, port)| CellOutput::Pause { stage: *stage, port: *port });
@@ -130,7 +130,7 @@ impl SharedCell {
         }
     }
 
-    /// The lowest number that is free: a cell may keep a table by port. The server's stays the server's.
+    /// The lowest free number, since a cell may keep a table by port. The server's number is never used.
     fn free_port(&mut self) -> Port {
         self.free.pop_first().unwrap_or_else(|| {
             if Port(self.unused) == Port::SERVER {
@@ -148,7 +148,7 @@ impl SharedCell {
         self.pump(now, out);
     }
 
-    /// A member's owner wants a handler run.
+    /// A member's owner runs a handler.
     pub fn run(&mut self, now: Now, run: Run, out: &mut Vec<SharedEffect>) {
         let Some(entry) = self.members.get_mut(&run.cell) else { return };
         entry.opened |= matches!(run.input, CellInput::Open { .. });
@@ -158,11 +158,11 @@ impl SharedCell {
         self.pump(now, out);
     }
 
-    /// A member's session is over: the cell learns that the client is gone, and its port is free again after that.
+    /// A member's session has ended: the cell receives that the client is gone. Its port is free again after that.
     pub fn leave(&mut self, now: Now, member: CellId, out: &mut Vec<SharedEffect>) {
         let Some(Member { port, opened, closed }) = self.members.remove(&member) else { return };
         self.by_port.remove(&port);
-        // What it asked for before is handled, but nobody waits for the answer.
+        // Its queued inputs are handled, but their answers are dropped.
         let handlers = self.queue.iter_mut().chain(&mut self.running);
         handlers.filter(|handler| handler.member == Some(member)).for_each(|handler| handler.member = None);
         if !opened {
@@ -172,7 +172,7 @@ impl SharedCell {
         if !closed {
             self.queue.push_back(QueuedHandler { member: None, input: CellInput::Close { port } });
         }
-        // The cell may believe in the port until it is told of this.
+        // Until the cell has handled this input it may use the port.
         self.queue.push_back(QueuedHandler { member: None, input: CellInput::Gone { port } });
         self.pump(now, out);
     }
@@ -201,7 +201,7 @@ impl SharedCell {
         self.pump(now, out);
     }
 
-    /// Gives every member what was sent to its port; the one whose input it was, as the answer.
+    /// Distributes outputs to the members by port. The member that ran the input gets its part as the answer.
     fn distribute(&mut self, member: Option<CellId>, ran: Ran, out: &mut Vec<SharedEffect>) {
         let mut answer = Vec::new();
         let mut others: Vec<(CellId, Vec<CellOutput>)> = Vec::new();
@@ -236,7 +236,8 @@ impl SharedCell {
         out.extend(others.into_iter().map(|(to, outputs)| SharedEffect::Deliver(to, outputs)));
     }
 
-    /// Whether it pauses or resumes what lies between stages, and with it every client; remembers it for those that come later.
+    /// Whether the output pauses or resumes a port between stages, and with it every client. Stored for members that join
+    /// later.
     fn concerns_all(&mut self, output: &CellOutput) -> bool {
         let inner = |stage: u8, port: Port| stage > 0 || port == Port::SERVER;
         match *output {
@@ -252,7 +253,7 @@ impl SharedCell {
         }
     }
 
-    /// Time has passed.
+    /// Handles timeouts.
     pub fn tick(&mut self, now: Now, out: &mut Vec<SharedEffect>) {
         self.pump(now, out);
     }
@@ -267,7 +268,7 @@ impl SharedCell {
         Some(u64::try_from(due_ns).unwrap_or(0))
     }
 
-    /// Members in the order in which they asked; timers first, then tasks, but none twice in a row while another waits.
+    /// Members in the order in which they asked; timers first, then tasks, but no kind twice in a row while another waits.
     fn pump(&mut self, now: Now, out: &mut Vec<SharedEffect>) {
         if !self.ready || self.running.is_some() {
             return;
@@ -299,7 +300,7 @@ impl SharedCell {
     }
 }
 
-/// A member knows one port, its client's; the cell knows it by another.
+/// A member knows only its client port; the cell has another number for it.
 fn at_port(input: CellInput, port: Port) -> CellInput {
     match input {
         CellInput::Open { kind, peer, .. } => CellInput::Open { port, kind, peer },

@@ -1,4 +1,4 @@
-//! What a recorder is told and what it asks for: the seam between the pure recorder and the sockets and files around it.
+//! Inputs and outputs of a recorder: the interface between the pure recorder and the sockets and files around it.
 
 use crate::{
     agent::{Target, WireId},
@@ -11,166 +11,166 @@ use marram_wire::{
     seal::KeeperKey,
 };
 
-/// What a recorder is, how patient it is and how much it keeps.
+/// A recorder's identity, timeouts and limits.
 #[derive(Clone, Debug)]
 pub struct RecorderConfig {
     /// The recorder's name, for people.
     pub name: String,
-    /// What it shows to be one of the domain's keepers.
+    /// Proves that the recorder is one of the domain's keepers.
     pub key: KeeperKey,
-    /// Whom it dials.
+    /// The edges that it dials, with timeouts.
     pub dialer: dialer::DialerConfig,
-    /// How long a session is kept that nobody feeds any more, in nanoseconds.
+    /// How long a session without a feed is kept, in nanoseconds.
     pub linger_ns: u64,
-    /// Bytes that it keeps of all sessions.
+    /// Maximum of bytes kept for all sessions.
     pub memory: u64,
-    /// Sessions that it keeps.
+    /// Maximum number of sessions.
     pub sessions: usize,
-    /// Whether there is a disk behind it: then it says what to write.
+    /// Whether there is a disk: then it requests writes.
     pub store: bool,
 }
 
-/// Something happened.
+/// An event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RecorderInput {
-    /// A wire that was asked for by [`RecorderOutput::Dial`] is there: connected, encrypted and authenticated as configured.
+    /// A wire that [`RecorderOutput::Dial`] requested is up: connected, encrypted and authenticated as configured.
     WireUp {
-        /// Its name from now on.
+        /// The wire's id from now on.
         wire: WireId,
-        /// Where it leads.
+        /// The shard that it leads to.
         target: Target,
     },
-    /// A wire could not be made.
+    /// A wire could not be established.
     DialFailed {
-        /// Where it would have led.
+        /// The shard that it would have led to.
         target: Target,
-        /// For people.
+        /// The cause, for people.
         reason: String,
     },
     /// A wire broke.
     WireDown {
-        /// Which.
+        /// The wire.
         wire: WireId,
-        /// For people.
+        /// The cause, for people.
         reason: String,
     },
     /// A frame arrived.
     Frame {
-        /// On which wire.
+        /// The wire on which it arrived.
         wire: WireId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
-    /// A time asked for by [`RecorderOutput::WakeAt`] has come, or the shell felt like it.
+    /// A time requested by [`RecorderOutput::WakeAt`] has come. The shell may also send this at any other time.
     Wake,
-    /// The operator wants the recorder to stop: it says good-bye to every edge.
+    /// The operator stops the recorder: it sends a goodbye to every edge.
     Stop,
 }
 
-/// Do something.
+/// An action for the shell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RecorderOutput {
-    /// Make a wire; answered by [`RecorderInput::WireUp`] or [`RecorderInput::DialFailed`].
+    /// Establish a wire; answered by [`RecorderInput::WireUp`] or [`RecorderInput::DialFailed`].
     Dial {
-        /// Where to.
+        /// The shard to connect to.
         target: Target,
     },
-    /// Close a wire after what was sent; not answered.
+    /// Close a wire after the pending frames were sent; not answered.
     CloseWire {
-        /// Which.
+        /// The wire.
         wire: WireId,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     },
     /// Send a frame; those for which [`Frame::is_bulk`] holds may wait behind others of their wire.
     Send {
-        /// On which wire.
+        /// The wire.
         wire: WireId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
-    /// Write to a session's file, behind what was written before. Nothing waits for it.
+    /// Write to a session's file, after earlier writes. Nothing waits for it.
     Store {
-        /// Which session.
+        /// The session.
         session: SessionId,
-        /// What.
+        /// The write operation.
         store: FileOperation,
     },
-    /// Call again with [`RecorderInput::Wake`] at this time at the latest. The last one counts.
+    /// Send [`RecorderInput::Wake`] at this time at the latest. A later request replaces this one.
     WakeAt {
-        /// On the clock that `now` is on.
+        /// On the clock of `now`.
         now_ns: u64,
     },
-    /// Something that people want to know.
+    /// An event for logs, metrics and listings.
     Report(RecorderReport),
 }
 
-/// What to do with a session's file. A file that is not appended to for a while holds an older state, which is good as such; it
-/// may be appended to again only when it was begun anew.
+/// An operation on a session's file. A file that was not appended to for a while holds an older state, which is still usable.
+/// After that it may be appended to only when it was rewritten first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub enum FileOperation {
-    /// Begin it anew with these frames, in place of what it has.
+    /// Replace the file's contents with these frames.
     Begin(Vec<Frame>),
-    /// Append this one.
+    /// Append this frame.
     Append(Frame),
-    /// Remove it.
+    /// Remove the file.
     Remove,
 }
 
-/// For logs, metrics and listings.
+/// Events for logs, metrics and listings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RecorderReport {
     /// A shard of an edge answered.
     EdgeUp {
-        /// Which.
+        /// The shard.
         target: Target,
-        /// What it calls itself.
+        /// The edge's name.
         name: String,
     },
-    /// It is gone or suspected.
+    /// A shard of an edge is disconnected or suspected.
     EdgeDown {
-        /// Which.
+        /// The shard.
         target: Target,
-        /// For people.
+        /// The cause, for people.
         reason: String,
-        /// Whether it was suspected for its silence.
+        /// Whether it was suspected because it was silent.
         suspected: bool,
     },
-    /// A session is kept from now on: what there is would do for a recovery.
+    /// A session is kept from now on: the data is sufficient for a recovery.
     Kept {
-        /// Which.
+        /// The session.
         session: SessionId,
         /// Its app.
         app: String,
-        /// Its owner.
+        /// The generation of its owner.
         generation: Generation,
-        /// Who feeds it.
+        /// The shard that feeds it.
         target: Target,
     },
-    /// A session is not kept (any more) because of what was fed, or for want of room.
+    /// A session is not kept, or no longer: the fed data was invalid, or there is no room.
     Refused {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Why.
+        /// The error code.
         code: Code,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     },
     /// A session was recalled.
     Recalled {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// By whom.
+        /// The shard that recalled it.
         target: Target,
-        /// Bytes that went there; none if nothing is kept of it.
+        /// Bytes sent there; none if nothing of the session is kept.
         bytes: Option<u64>,
     },
-    /// A session was forgotten: it is over, or nobody has fed it for long.
+    /// A session was deleted: it ended, or it was without a feed for too long.
     Forgotten {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Whether for the silence.
+        /// Whether it was deleted because it had no feed.
         lingered: bool,
     },
 }
@@ -178,15 +178,15 @@ pub enum RecorderReport {
 /// A session that is kept, for listings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecorderRow {
-    /// Which.
+    /// The session.
     pub session: SessionId,
     /// Its app.
     pub app: String,
-    /// Whose cell it was last.
+    /// The generation of its last known owner.
     pub generation: Generation,
-    /// Who feeds it; none if nobody does any more.
+    /// The shard that feeds it; none if it has no feed any more.
     pub target: Option<Target>,
-    /// Whether a recovery could begin with it.
+    /// Whether a recovery could use it.
     pub ready: bool,
     /// Bytes of messages.
     pub messages: u64,
@@ -196,19 +196,19 @@ pub struct RecorderRow {
     pub checkpoints: u64,
 }
 
-/// Figures since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RecorderCounts {
-    /// Inputs that were fed.
+    /// Entries that were fed.
     pub fed: u64,
-    /// Bytes of them, log and messages.
+    /// Bytes of the fed entries, log and messages.
     pub fed_bytes: u64,
-    /// Checkpoints that became whole.
+    /// Checkpoints that arrived completely.
     pub checkpoints: u64,
     /// Sessions that were recalled.
     pub recalled: u64,
     /// Sessions that were asked for and not kept.
     pub unknown: u64,
-    /// Sessions that were refused, or dropped for want of room.
+    /// Sessions that were refused, or dropped because there was no room.
     pub refused: u64,
 }

@@ -1,4 +1,5 @@
-//! What a recorder keeps of one session: messages, log and checkpoints as it was fed, in bounds. Knows no wire; believes nobody.
+//! What a recorder keeps of one session: messages, log and checkpoints as they were fed, in bounds. Knows no wire and trusts no
+//! peer.
 
 use crate::end::keep::{Checkpoints, Log, Sent};
 use alloc::{vec, vec::Vec};
@@ -15,16 +16,16 @@ use marram_wire::{
     seal::LOG_OFFSET_MAX,
 };
 
-/// Entries are acknowledged after so many bytes.
+/// Entries are acknowledged after this many bytes.
 const ACK_EVERY: u64 = FEED_WINDOW / 16;
 /// As above, for parts of a checkpoint.
 const STORED_EVERY: u64 = CHECKPOINT_WINDOW / 4;
-/// Messages below this size are copied, so that they do not hold on to all that was read with them.
+/// Messages below this size are copied, so that they do not keep the whole read buffer alive.
 const COPIED: usize = 16 << 10;
-/// What a session costs besides its bytes.
+/// Charge of a session without its data, in bytes.
 pub(super) const SESSION_CHARGE: u64 = 2 << 10;
 
-/// Why a frame was not taken. The session is not kept any more.
+/// Why a frame was refused. The session is not kept any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Refused(pub(super) Code, pub(super) &'static str);
 
@@ -32,12 +33,12 @@ fn check(holds: bool, otherwise: &'static str) -> Result<(), Refused> {
     if holds { Ok(()) } else { Err(Refused(Code::Protocol, otherwise)) }
 }
 
-/// What came of a frame.
+/// The result of a frame.
 #[derive(Default, Debug)]
 pub(super) struct Taken {
-    /// What to say to whoever sent it.
+    /// The answer to its sender.
     pub(super) answer: Option<Frame>,
-    /// Whether a full checkpoint is whole now: what came before it is of no use.
+    /// Whether a full checkpoint is now complete: earlier data is not needed any more.
     pub(super) rewrite: bool,
 }
 
@@ -47,14 +48,14 @@ pub(super) struct Kept {
     keep: Keep,
     generation: Generation,
     log: Log,
-    /// The ends have forgotten the log before this offset.
+    /// The ends have deleted the log before this offset.
     truncated: u64,
-    /// By port.
+    /// Messages, by port.
     inputs: Vec<Sent>,
     checkpoints: Checkpoints,
-    /// Where the last whole checkpoint stands; none if there is none.
+    /// The log offset of the last complete checkpoint; none if there is none.
     covered: Option<u64>,
-    /// Messages consumed up to the checkpoint that arrives.
+    /// Messages consumed up to the checkpoint that is arriving.
     took: Vec<u64>,
     /// Entries and bytes taken and not acknowledged.
     unacknowledged: (u64, u64),
@@ -62,7 +63,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Nothing yet, from where `keep` says on.
+    /// An empty record, which begins at the position in `keep`.
     pub(super) fn new(keep: Keep) -> Result<Self, Refused> {
         let ports = keep.hosts.len();
         check((1..=2).contains(&ports) && keep.took.len() == ports, "a session has one end or two")?;
@@ -84,17 +85,17 @@ impl Kept {
         })
     }
 
-    /// How it was announced.
+    /// The frame that announced the session.
     pub(super) fn keep(&self) -> &Keep {
         &self.keep
     }
 
-    /// Whose cell it is now.
+    /// The generation of its present owner.
     pub(super) fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Whether a recovery could begin with it.
+    /// Whether a recovery could use it.
     pub(super) fn is_ready(&self) -> bool {
         self.covered.is_some() || self.keep.log_offset == 0
     }
@@ -104,13 +105,13 @@ impl Kept {
         (self.inputs.iter().map(Sent::charge).sum(), self.log.size(), self.checkpoints.size())
     }
 
-    /// What all of it costs.
+    /// Charge of all of it, in bytes.
     pub(super) fn cost(&self) -> u64 {
         let (messages, log, checkpoints) = self.sizes();
         SESSION_CHARGE + messages + log + checkpoints
     }
 
-    /// Takes a frame from whoever feeds the session.
+    /// Takes a frame from the owner that feeds the session.
     pub(super) fn take(&mut self, frame: Frame) -> Result<Taken, Refused> {
         match frame {
             Frame::Fed(fed) => self.fed(fed),
@@ -125,7 +126,7 @@ impl Kept {
                 self.generation = renewed.generation;
                 Ok(Taken::default())
             }
-            // For those that replay.
+            // Only standbys use this.
             Frame::Acknowledged(_) => Ok(Taken::default()),
             _ => Err(Refused(Code::Protocol, "a frame came out of turn")),
         }
@@ -206,7 +207,7 @@ impl Kept {
         Ok(Taken::default())
     }
 
-    /// Drops log that neither the last checkpoint here nor the ends' need.
+    /// Drops log that is needed neither after the last checkpoint here nor after the ends' last one.
     fn cut(&mut self) {
         let offset = self.truncated.min(self.covered.unwrap_or(self.keep.log_offset));
         if offset > self.log.start() {
@@ -215,14 +216,14 @@ impl Kept {
         }
     }
 
-    /// Nobody feeds it any more: half a checkpoint is of no use.
+    /// The feed is lost: an incomplete checkpoint is useless.
     pub(super) fn feed_lost(&mut self) {
         self.checkpoints.abandon();
         self.unacknowledged = (0, 0);
         self.stored = 0;
     }
 
-    /// All that is kept, as whoever recalls the session is told.
+    /// Sends everything that is kept, as the answer to a recall.
     pub(super) fn show(&self, channel: Channel, out: &mut impl FnMut(Frame)) {
         out(Recalled {
             channel,
@@ -255,7 +256,7 @@ impl Kept {
         }
     }
 
-    /// What would be fed to keep the same again: how it was announced, and all that is kept.
+    /// Frames that restore the same state: the announcement, and everything that is kept.
     pub(super) fn script(&self) -> Vec<Frame> {
         let mut script = vec![self.keep.clone().into()];
         self.show(0, &mut |frame| script.push(frame));
@@ -263,21 +264,21 @@ impl Kept {
     }
 }
 
-/// The payload, without what else was read with it if it is small.
+/// A small payload is copied, so that it does not keep the whole read buffer alive.
 fn own(payload: Bytes) -> Bytes {
     if payload.len() < COPIED { Bytes::copy_from_slice(&payload) } else { payload }
 }
 
-/// Takes in what [`Kept::script`] wrote, and what was fed since.
+/// Restores a session from the frames of [`Kept::script`] and those that were fed afterwards.
 #[derive(Debug)]
 pub(super) struct Restoring {
     kept: Kept,
-    /// What was announced and has not come.
+    /// What was announced, until all of it is here.
     missing: Option<Recalled>,
 }
 
 impl Restoring {
-    /// From how the session was announced.
+    /// Begins with the frame that announced the session.
     pub(super) fn begin(frame: Frame) -> Result<Self, Refused> {
         let Frame::Keep(keep) = frame else {
             return Err(Refused(Code::Protocol, "it does not begin with how the session was announced"));
@@ -357,12 +358,12 @@ impl Restoring {
         let announced = self.missing.as_ref().and_then(|missing| missing.checkpoints.get(nth));
         let fits = announced == Some(&meta) && self.kept.checkpoints.arriving().is_none() && meta.size > 0;
         check(fits && self.kept.checkpoints.begin(meta), "it holds a checkpoint that it did not announce")?;
-        // Its messages were dropped when it was kept first.
+        // Its messages were dropped before the file was written.
         self.kept.took = self.kept.inputs.iter().map(Sent::start).collect();
         Ok(())
     }
 
-    /// Whether all that was announced is there.
+    /// Checks whether everything that was announced is here.
     fn settle(&mut self) {
         let kept = &self.kept;
         let whole = self.missing.as_ref().is_some_and(|missing| {
@@ -376,7 +377,7 @@ impl Restoring {
         }
     }
 
-    /// What was kept, if it is of any use.
+    /// The restored session, if a recovery could use it.
     pub(super) fn finish(mut self) -> Option<Kept> {
         self.kept.feed_lost();
         (self.missing.is_none() && self.kept.is_ready()).then_some(self.kept)

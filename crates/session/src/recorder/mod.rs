@@ -1,11 +1,11 @@
-//! A recorder: keeps messages, log and checkpoints of many sessions beside their ends, for recoveries near by (CESSNA's local
-//! recovery service).
+//! A recorder: keeps messages, log and checkpoints of many sessions in addition to their ends, for recoveries near by (CESSNA's
+//! local recovery service).
 //!
-//! It dials every shard of its edges and is fed by owners there. It decides nothing: an edge that recovers a session asks it
-//! for bytes, and believes them only if they lead to what the ends know. So a recorder that lags, forgets or lies costs time.
-//! Nor does it believe edges: what does not fit is refused, and everything is in bounds.
+//! It dials every shard of its edges, and owners there feed it. It decides nothing: an edge that recovers a session asks it for
+//! data, and trusts the data only if it leads to what the ends know. So a recorder that lags, loses data or lies only costs
+//! time. It does not trust edges either: invalid data is refused, and everything is in bounds.
 //!
-//! Pure: sockets, files and clocks are asked for and answered as values ([`RecorderInput`], [`RecorderOutput`]).
+//! Pure: sockets, files and clocks are requested and answered as values ([`RecorderInput`], [`RecorderOutput`]).
 
 mod api;
 mod kept;
@@ -37,14 +37,14 @@ use marram_wire::{
     random::Random,
 };
 
-/// How long a session is kept whose owner gave it up and which somebody may be recalling.
+/// How long a session is kept after its owner gave it up, since a recall may be in progress.
 pub const GRACE_NS: u64 = 10_000_000_000;
 
 /// A wire to one shard of one edge.
 #[derive(Debug)]
 struct Wire {
     target: Target,
-    /// As the edge calls itself, once it has answered.
+    /// The edge's name, once it has answered.
     edge: Option<String>,
     channels: BTreeMap<Channel, SessionId>,
 }
@@ -53,13 +53,13 @@ struct Wire {
 #[derive(Debug)]
 struct Entry {
     kept: Kept,
-    /// What was kept of the same generation, until what is fed now would do for a recovery.
+    /// Older data of the same generation, until the data fed now is sufficient for a recovery.
     former: Option<Box<Kept>>,
     feed: Option<(WireId, Channel)>,
     heard_ns: u64,
-    /// Its place in [`Recorder::silent`].
+    /// Its key in [`Recorder::silent`].
     silent_ns: u64,
-    /// When it is forgotten, if nobody feeds it.
+    /// When it is deleted if it has no feed.
     deadline_ns: Option<u64>,
 }
 
@@ -68,13 +68,13 @@ impl Entry {
         self.kept.cost() + self.former.as_ref().map_or(0, |former| former.cost())
     }
 
-    /// What could be recalled.
+    /// The data for a recall.
     fn ready(&self) -> Option<&Kept> {
         if self.kept.is_ready() { Some(&self.kept) } else { self.former.as_deref() }
     }
 }
 
-/// The recorder. Feed it what happens; do what it says.
+/// The recorder. Pass it each event and carry out its outputs.
 #[derive(Debug)]
 pub struct Recorder {
     config: RecorderConfig,
@@ -82,13 +82,13 @@ pub struct Recorder {
     random: Random,
     wires: BTreeMap<WireId, Wire>,
     sessions: BTreeMap<SessionId, Entry>,
-    /// What all sessions cost.
+    /// Charge of all sessions, in bytes.
     cost: u64,
-    /// All of them, the one that has been silent for longest first; put right when one is looked for.
+    /// All sessions, the longest silent one first. The times are corrected when a session is looked for.
     silent: BTreeSet<(u64, SessionId)>,
-    /// Those that nobody feeds.
+    /// Sessions without a feed.
     deadlines: BTreeSet<(u64, SessionId)>,
-    /// When the dialer has something to do.
+    /// When the dialer is due.
     dial_ns: u64,
     wake_ns: Option<u64>,
     stopped: bool,
@@ -115,11 +115,11 @@ impl Recorder {
         }
     }
 
-    /// Takes back what a file holds of a session, before the first step: the frames of its last [`FileOperation::Begin`] and those
-    /// appended since, or fewer. It is kept as if its wire had just broken. False if it is of no use, or there is no room.
+    /// Restores a session from its file, before the first step: the frames of its last [`FileOperation::Begin`] and those
+    /// appended since, or fewer. It is kept as if its wire had just broken. False if it is useless, or there is no room.
     ///
     /// # Errors
-    /// With the place of the frame that does not fit, and why.
+    /// With the index of the frame that does not fit, and the reason.
     pub fn restore(
         &mut self,
         now_ns: u64,
@@ -149,7 +149,7 @@ impl Recorder {
         })
     }
 
-    /// Takes one event at `now_ns` (monotonic) and appends what is to be done.
+    /// Takes one event at `now_ns` (monotonic) and appends the actions.
     pub fn step(&mut self, now_ns: u64, input: RecorderInput, out: &mut Vec<RecorderOutput>) {
         self.wake_ns = self.wake_ns.filter(|wake_ns| *wake_ns > now_ns);
         match input {
@@ -171,7 +171,7 @@ impl Recorder {
         self.due(now_ns, out);
     }
 
-    /// What it keeps, in the order of identifiers.
+    /// The kept sessions, in the order of their ids.
     pub fn sessions(&self) -> impl Iterator<Item = RecorderRow> {
         self.sessions.iter().map(|(session, entry)| {
             let (messages, log, checkpoints) = entry.kept.sizes();
@@ -188,31 +188,31 @@ impl Recorder {
         })
     }
 
-    /// How many sessions it keeps.
+    /// Number of kept sessions.
     #[must_use]
     pub fn session_count(&self) -> usize {
         self.sessions.len()
     }
 
-    /// How many of them nobody feeds any more.
+    /// Number of sessions without a feed.
     #[must_use]
     pub fn without_feed_count(&self) -> usize {
         self.deadlines.len()
     }
 
-    /// What all of them cost, in bytes.
+    /// Charge of all sessions, in bytes.
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
         self.cost
     }
 
-    /// Wires on which an edge has answered.
+    /// Number of wires on which an edge has answered.
     #[must_use]
     pub fn wire_count(&self) -> usize {
         self.wires.values().filter(|wire| wire.edge.is_some()).count()
     }
 
-    /// Figures since the start.
+    /// Counters since the start.
     #[must_use]
     pub fn counts(&self) -> RecorderCounts {
         self.counts
@@ -303,7 +303,7 @@ impl Recorder {
         }
     }
 
-    /// Closes a wire that is of no use.
+    /// Closes a useless wire.
     fn close(&mut self, now_ns: u64, wire: WireId, reason: &str, out: &mut Vec<RecorderOutput>) {
         out.push(RecorderOutput::Send { wire, frame: Goodbye { reason: reason.to_string() }.into() });
         out.push(RecorderOutput::CloseWire { wire, reason: reason.to_string() });
@@ -323,7 +323,7 @@ impl Recorder {
             Frame::Ping(ping) => {
                 out.push(RecorderOutput::Send { wire: id, frame: Pong { stamp: ping.stamp }.into() })
             }
-            // It moves its sessions away; those follow.
+            // The edge moves its sessions to other edges, which then feed the recorder.
             Frame::Pong(_) | Frame::Drain(_) => {}
             Frame::Goodbye(goodbye) => {
                 out.push(RecorderOutput::CloseWire { wire: id, reason: goodbye.reason.clone() });
@@ -359,7 +359,7 @@ impl Recorder {
         out.push(RecorderOutput::Report(RecorderReport::EdgeUp { target: wire.target, name: welcome.edge }));
     }
 
-    // Being fed.
+    // Feeds.
 
     fn has_room(&self) -> bool {
         self.sessions.len() < self.config.sessions && self.cost + kept::SESSION_CHARGE <= self.config.memory
@@ -373,7 +373,7 @@ impl Recorder {
         }
         let known = self.sessions.get(&session).map(|entry| entry.kept.generation());
         if known.is_some_and(|known| known > generation) {
-            // It may not know yet, and asks again later.
+            // The sender may not have learned of it yet, and asks again later.
             let newer = Refused(Code::Busy, "the recorder keeps a newer generation of the session");
             return self.reject(wire, channel, session, newer, out);
         }
@@ -392,7 +392,7 @@ impl Recorder {
                 out.push(RecorderOutput::Send { wire, frame: Superseded { channel, promised }.into() });
             }
             let usable = if entry.kept.is_ready() { Some(Box::new(entry.kept)) } else { entry.former };
-            // An older generation's is of no use: the ends have promised another one since.
+            // Data of an older generation is useless: the ends have promised another one since.
             usable.filter(|usable| usable.generation() == generation && !kept.is_ready())
         });
         let ready = kept.is_ready();
@@ -430,7 +430,7 @@ impl Recorder {
         frame: Frame,
         out: &mut Vec<RecorderOutput>,
     ) {
-        // What was on its way when the channel was refused or taken over.
+        // None for frames that were in flight when the channel was refused or superseded.
         let Some(session) = self.wires.get(&wire).and_then(|wire| wire.channels.get(&channel)).copied()
         else {
             return;
@@ -492,7 +492,7 @@ impl Recorder {
         out.push(RecorderOutput::Send { wire, frame: Reject { channel, code, reason }.into() });
     }
 
-    /// Drops whoever has been silent for longest until what is left fits.
+    /// Drops the longest silent sessions until the rest fits.
     fn make_room(&mut self, out: &mut Vec<RecorderOutput>) {
         while self.cost > self.config.memory {
             let Some((at_ns, session)) = self.silent.pop_first() else { return };
@@ -524,7 +524,7 @@ impl Recorder {
         }
     }
 
-    /// Nobody feeds a session any more; it is kept for a while if it is of use.
+    /// A session lost its feed; it is kept for a while if a recovery could use it.
     fn lose_feed(&mut self, now_ns: u64, session: SessionId, keep_ns: u64, out: &mut Vec<RecorderOutput>) {
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let cost = entry.cost();
@@ -580,7 +580,7 @@ impl Recorder {
         }
     }
 
-    // Being asked.
+    // Recalls.
 
     fn recall(&mut self, wire: WireId, channel: Channel, session: SessionId, out: &mut Vec<RecorderOutput>) {
         let Some(target) = self.wires.get(&wire).map(|wire| wire.target) else { return };

@@ -1,5 +1,5 @@
-//! Thousands of seeded histories against a model that remembers everything: what was fed and not truncated can be recalled, byte
-//! for byte, and follows on.
+//! Thousands of seeded histories against a model that stores everything: what was fed and not truncated can be recalled, byte
+//! for byte and without a gap.
 
 use super::*;
 use crate::dialer;
@@ -25,7 +25,7 @@ fn config(memory: u64, store: bool) -> RecorderConfig {
         dialer: dialer::DialerConfig {
             edges: 2,
             heartbeat_interval_ns: 50 * MS,
-            // Nobody answers in these tests, for as long as a minute.
+            // The edges in these tests do not answer, for up to a minute.
             heartbeat_timeout_ns: 100 * S,
             backoff_min_ns: 10 * MS,
             backoff_max_ns: S,
@@ -37,12 +37,12 @@ fn config(memory: u64, store: bool) -> RecorderConfig {
     }
 }
 
-/// A recorder, and what it said.
+/// A recorder and its outputs.
 struct World {
     recorder: Recorder,
     now_ns: u64,
     wires: u64,
-    /// Per session, what its file holds.
+    /// By session, the contents of its file.
     files: BTreeMap<SessionId, Vec<Frame>>,
     sent: Vec<(WireId, Frame)>,
     reports: Vec<RecorderReport>,
@@ -84,7 +84,7 @@ impl World {
         assert_eq!(self.recorder.silent.len(), self.recorder.sessions.len());
     }
 
-    /// A wire on which the recorder has shown who it is.
+    /// A wire on which the recorder has proved its identity.
     fn wire(&mut self) -> WireId {
         self.wires += 1;
         let wire = WireId(self.wires);
@@ -105,14 +105,14 @@ impl World {
         sent.filter(|frame| !matches!(frame, Frame::Ping(_))).collect()
     }
 
-    /// What is recalled of a session; none if nothing is kept.
+    /// The recalled data of a session; none if nothing is kept.
     fn recall(&mut self, wire: WireId, session: SessionId) -> Option<Answer> {
         self.sent.clear();
         self.hear(wire, Recall { channel: 999, session });
         Answer::read(self.said())
     }
 
-    /// Another process with the files of this one.
+    /// Starts another process with the files of this one.
     fn restart(&mut self) {
         let config = self.recorder.config.clone();
         self.recorder = Recorder::new(config, self.now_ns, [8; 32]);
@@ -124,7 +124,7 @@ impl World {
     }
 }
 
-/// An answer to a recall, put together.
+/// A complete answer to a recall.
 #[derive(PartialEq, Eq, Debug)]
 struct Answer {
     head: Recalled,
@@ -180,7 +180,7 @@ impl Answer {
     }
 }
 
-/// All that was ever fed of one session, and what of it a recorder must have.
+/// Everything that was fed of one session, and the part that a recorder must have.
 struct Model {
     session: SessionId,
     ports: usize,
@@ -191,7 +191,7 @@ struct Model {
     tag: [u8; 8],
     inputs: Vec<Vec<(bool, Bytes)>>,
     truncated: u64,
-    /// Where the recorder's part begins, and whether it waits for a checkpoint.
+    /// The log offset at which the recorder began.
     from: u64,
     ready: bool,
     chain: Vec<(CheckpointMeta, Vec<u64>, Vec<u8>)>,
@@ -205,7 +205,7 @@ impl Model {
             session: SessionId([session; 16]),
             ports,
             generation: Generation { count: 1, opener: 5 },
-            // Of all sessions on one wire.
+            // Unique among all sessions on one wire.
             channel: 1 + 10_000 * Channel::from(session),
             fed_by: None,
             log: Vec::new(),
@@ -228,7 +228,7 @@ impl Model {
         self.log.len() as u64
     }
 
-    /// Its owner has a recorder keep it from here on.
+    /// Its owner makes a recorder keep it from here on.
     fn keep(&mut self, world: &mut World, wire: WireId) {
         self.channel += 2;
         (self.fed_by, self.from, self.arriving) = (Some(wire), self.end(), None);
@@ -277,7 +277,7 @@ impl Model {
         );
     }
 
-    /// A checkpoint where the session stands is announced.
+    /// Announces a checkpoint at the session's present position.
     fn base(&mut self, world: &mut World, full: bool, size: usize) {
         let Some(wire) = self.fed_by.filter(|_| self.arriving.is_none()) else { return };
         let full = full || self.chain.is_empty() || self.chain.len() > DELTAS_MAX;
@@ -307,7 +307,7 @@ impl Model {
         }
     }
 
-    /// Ends hold a checkpoint somewhere before here.
+    /// Ends hold a checkpoint at or before the present position.
     fn truncate(&mut self, world: &mut World, random: &mut Random) {
         let Some(wire) = self.fed_by else { return };
         self.truncated += random.below(self.end() - self.truncated + 1);
@@ -321,7 +321,7 @@ impl Model {
         world.hear(wire, Renewed { channel: self.channel, generation: self.generation });
     }
 
-    /// What a recall must give.
+    /// The expected answer to a recall.
     fn expected(&self) -> Option<Answer> {
         if !self.ready {
             return None;
@@ -349,7 +349,8 @@ impl Model {
     }
 }
 
-/// One history of a few sessions. What is in `strict` histories must be there, byte for byte; else it may be forgotten.
+/// One history of a few sessions. In `strict` histories a recall must give everything, byte for byte; otherwise the recorder
+/// may have deleted the session.
 fn history(seed: u64, strict: bool) -> (u64, u64) {
     let mut entropy = [0; 32];
     entropy[..8].copy_from_slice(&seed.to_le_bytes());
@@ -405,7 +406,7 @@ fn history(seed: u64, strict: bool) -> (u64, u64) {
                 found += 1;
             }
             (Some(_), _) => found += 1,
-            // Its wire broke before it was of use, or it was silent for long.
+            // Its wire broke before the data was sufficient, or it had no feed for too long.
             (None, None) => missed += 1,
             (None, Some(_)) => {
                 assert!(!strict || (model.fed_by.is_none()), "seed {seed}: what was fed is gone");
@@ -492,7 +493,7 @@ fn what_does_not_fit_is_refused_and_nothing_else_suffers() {
             continue;
         }
         assert!(matches!(said[0], Frame::Reject(_)), "{frame:?}: {said:?}");
-        // What is on its way still is not the peer's fault.
+        // A frame that is still in flight is not the peer's fault.
         world.hear(wire, fed(&model, 0, b"m"));
         assert_eq!(world.recall(wire, model.session), None);
         assert!(!world.files.contains_key(&model.session));
@@ -556,7 +557,7 @@ fn what_was_kept_is_there_until_what_replaces_it_is_whole() {
     model.keep(&mut world, wire);
     model.feed(&mut world, &mut random, 10);
     let before = model.expected();
-    // Its owner had dropped the recorder, and has it keep the session once more.
+    // Its owner had dropped the recorder, and makes it keep the session again.
     model.keep(&mut world, wire);
     model.feed(&mut world, &mut random, 10);
     assert_eq!(world.recall(wire, model.session), before);
@@ -651,7 +652,7 @@ fn a_file_that_breaks_off_holds_an_older_state_and_nonsense_is_refused() {
         let (restored, count) = restore(frames[..cut].to_vec());
         assert_eq!(restored, Ok(count == 1), "{cut}");
     }
-    // Without any one of them but what may be missing, it is refused or an older state; it never panics.
+    // If any one required frame is missing, the file is refused or gives an older state; it never causes a panic.
     let mut refused = 0;
     for index in 0..frames.len() {
         let mut some = frames.clone();
