@@ -1,9 +1,9 @@
-//! Sessions that are not where they belong come home. The shard that a session asks first is its home: if each of an edge's
-//! shards has those whose home it is, all have as many. What died or fell silent for a while has lost its sessions to
-//! another shard, which would have twice as many until they end, however idle the first one is since.
+//! Session affinity: sessions fail back to their home shard. A session's home is the shard that it asks first. If each session
+//! of an edge is at its home, all shards have equally many. A shard that crashed or was silent for a while has lost its
+//! sessions to another shard, which would have twice as many until they end, even though the first one is idle.
 //!
-//! A session goes home as it leaves an edge that drains: home is asked for a generation, and until that one asks for the
-//! promise the session stays where it is. Sessions go one at a time, and only to a shard that has been well for a while.
+//! A session fails back as it leaves an edge that drains: it asks its home for a generation, and stays where it is until the
+//! home asks for its promise. Sessions move one at a time, and only to a shard that has been healthy for a while.
 
 use super::{Agent, AgentOutput, AgentReport, EndId, Target, WireId};
 use alloc::{
@@ -12,44 +12,44 @@ use alloc::{
 };
 use marram_wire::random::Random;
 
-/// A shard that fails again has to be well for twice as long as before, and for so many times as long as at first at the most.
+/// Each repeated failure doubles the time that a shard has to be healthy, up to this many times the first one.
 const WARY_MAX: u64 = 64;
-/// A shard that was well for so many times as long as it had to be is trusted as if it had never failed.
+/// A shard that was healthy for this many times the required time is treated as if it had never failed.
 const FORGIVEN: u64 = 16;
 
-/// How far a shard that failed can be trusted.
+/// The history of a shard that failed.
 #[derive(Debug)]
 struct Failed {
-    /// Since when it is well, or when it failed last.
+    /// When it recovered, or when it failed last.
     since_ns: u64,
-    /// Whether it has been back since.
+    /// Whether it has recovered since.
     well: bool,
-    /// How long it has to be well.
+    /// How long it has to be healthy, in nanoseconds.
     wary_ns: u64,
 }
 
-/// Who is away from home, and where home can be trusted.
+/// The sessions that are away from home, and the failures of shards.
 #[derive(Debug)]
 pub(super) struct ShardAffinity {
     after_ns: u64,
-    /// By their home.
+    /// By their home shard.
     away: BTreeMap<Target, BTreeSet<EndId>>,
     failed: BTreeMap<Target, Failed>,
-    /// When to look whether one can go home.
+    /// When to look for a session that can fail back.
     look_ns: u64,
 }
 
 impl ShardAffinity {
-    /// Sessions go to a shard that has been well for `after_ns`.
+    /// Sessions fail back to a shard that has been healthy for `after_ns`.
     pub(super) fn new(after_ns: u64) -> Self {
         Self { after_ns, away: BTreeMap::new(), failed: BTreeMap::new(), look_ns: 0 }
     }
 
-    /// A shard died or fell silent.
+    /// A shard crashed or is silent.
     pub(super) fn failed(&mut self, now_ns: u64, target: Target, random: &mut Random) {
         let after_ns = self.after_ns;
         if let Some(known) = self.failed.get_mut(&target).filter(|known| !known.well) {
-            // Of one failure that is seen in several ways.
+            // The same failure, detected in several ways.
             known.since_ns = now_ns;
             return;
         }
@@ -58,20 +58,20 @@ impl ShardAffinity {
         let again = self.failed.get(&target).filter(|known| now_ns < forgiven_ns(known));
         let longest_ns = after_ns.saturating_mul(WARY_MAX);
         let wary_ns = again.map_or(after_ns, |known| known.wary_ns.saturating_mul(2).min(longest_ns));
-        // So that the sessions of a thousand agents do not come home as one.
+        // So that the sessions of a thousand agents do not fail back at the same time.
         let jitter_ns = random.below(after_ns / 4 + 1);
         let wary_ns = wary_ns.saturating_add(jitter_ns);
         self.failed.insert(target, Failed { since_ns: now_ns, well: false, wary_ns });
     }
 
-    /// It is back.
+    /// The shard recovered.
     pub(super) fn back(&mut self, now_ns: u64, target: Target) {
         if let Some(failed) = self.failed.get_mut(&target) {
             (failed.since_ns, failed.well) = (now_ns, true);
         }
     }
 
-    /// It would not have a session now, or said nothing to that: others wait as well.
+    /// The shard refused a session or did not answer: its other sessions wait as well.
     pub(super) fn refused(&mut self, now_ns: u64, target: Target) {
         let known = Failed { since_ns: now_ns, well: true, wary_ns: self.after_ns };
         self.failed.entry(target).or_insert(known).since_ns = now_ns;
@@ -89,7 +89,7 @@ impl ShardAffinity {
         self.away.entry(home).or_default().insert(id);
     }
 
-    /// It is there, or will not go there.
+    /// The session is at its home, or will not fail back.
     fn remove(&mut self, home: Target, id: EndId) {
         if let Some(ids) = self.away.get_mut(&home) {
             ids.remove(&id);
@@ -99,20 +99,20 @@ impl ShardAffinity {
         }
     }
 
-    /// When to look again, if anybody is away.
+    /// When to look again, if any session is away.
     pub(super) fn wake_ns(&self) -> Option<u64> {
         (!self.away.is_empty()).then_some(self.look_ns)
     }
 }
 
 impl Agent {
-    /// Notes whether a session that has an owner now is where it belongs.
+    /// Records whether a session that has an owner now is at its home.
     pub(super) fn note_home(&mut self, now_ns: u64, id: EndId, wire: WireId) {
         self.forget_home(id);
         let keeps = !self.is_lost_with_its_owner(id);
         let Some(wire) = self.wires.get(&wire).filter(|_| keeps && !id.server) else { return };
         let home = Target { edge: wire.target.edge, shard: wire.home(id.session) };
-        // An edge with fewer shards than it had takes the wires of those that it lost to others.
+        // If an edge restarts with fewer shards, the wires of the missing shards lead to others.
         let shard = wire.welcome.as_ref().map_or(wire.target.shard, |welcome| welcome.shard);
         if home.shard != shard
             && let Some(session) = self.sessions.get_mut(&id)
@@ -122,20 +122,20 @@ impl Agent {
         }
     }
 
-    /// A session that is away is no more, or does not go home.
+    /// A session that is away has ended, or does not fail back.
     pub(super) fn forget_home(&mut self, id: EndId) {
         if let Some(home) = self.sessions.get_mut(&id).and_then(|session| session.home.take()) {
             self.affinity.remove(home, id);
         }
     }
 
-    /// Whether a session has an owner that can go on with it, so that none has to be looked for.
+    /// Whether a session has a usable owner, so that it need not look for another one.
     pub(super) fn is_settled(&self, id: EndId) -> bool {
         let attached = self.sessions.get(&id).and_then(|session| session.attached);
         attached.is_some_and(|(wire, _)| self.is_usable(wire))
     }
 
-    /// Sends one session home, if it is time and there is one: one a heartbeat.
+    /// Sends one session to its home, if that is due and possible: one per heartbeat interval.
     pub(super) fn fail_back(&mut self, now_ns: u64, out: &mut Vec<AgentOutput>) {
         if self.affinity.wake_ns().is_none_or(|look_ns| look_ns > now_ns) {
             return;
@@ -165,7 +165,7 @@ impl Agent {
 
 #[cfg(test)]
 impl ShardAffinity {
-    /// Who is away, and where home is.
+    /// The sessions that are away, with their homes.
     pub(super) fn all(&self) -> BTreeSet<(Target, EndId)> {
         assert!(
             self.away.values().all(|ids| !ids.is_empty()),

@@ -1,4 +1,4 @@
-//! What an agent is told and what it asks for: the seam between the pure agent and the sockets around it.
+//! Inputs and outputs of an agent: the interface between the pure agent and the sockets around it.
 
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
@@ -8,311 +8,313 @@ use marram_wire::{
     peer::Origin,
 };
 
-/// A wire to one shard of one edge; named by the shell, never reused.
+/// A wire to one shard of one edge; the shell chooses the id and never reuses it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WireId(pub u64);
 
-/// A local connection; the shell names those it accepts, the agent those it asks for (with the top bit set).
+/// A local connection. The shell chooses the ids of those it accepts, the agent those it requests (with the top bit set).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnectionId(pub u64);
 
-/// Where a wire leads: an edge by its place in the agent's list, nearest first where nothing is known, and a shard.
+/// The destination of a wire: an edge by its index in the agent's list, nearest first if nothing else is known, and a shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Target {
-    /// Place in the list of edges.
+    /// Index in the list of edges.
     pub edge: u16,
-    /// Which shard of that edge.
+    /// The shard of that edge.
     pub shard: u8,
 }
 
 /// A server that an agent can reach.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AgentServer {
-    /// By the name that manifests use.
+    /// The name that manifests use.
     pub name: String,
-    /// Whether it speaks in datagrams.
+    /// Whether it uses datagrams.
     pub datagrams: bool,
-    /// Whether its connections keep messages apart, as [`AgentInput::Accepted`] says.
+    /// Whether its connections preserve message boundaries, as in [`AgentInput::Accepted`].
     pub messages: bool,
 }
 
-/// What an agent is and how patient it is. All times in nanoseconds.
+/// An agent's servers, edges and timeouts. All times in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AgentConfig {
     /// Servers that this agent can reach; empty for a client's agent.
     pub servers: Vec<AgentServer>,
-    /// How many edges there are to choose from.
+    /// Number of edges to choose from.
     pub edges: u16,
-    /// How often a wire is asked whether its edge is there.
+    /// Interval between heartbeats on a wire.
     pub heartbeat_interval_ns: u64,
-    /// After how long without a word from it an edge is suspected.
+    /// Silence after which an edge is suspected.
     pub heartbeat_timeout_ns: u64,
-    /// How long a connection waits for an edge that takes its session before it is given up.
+    /// How long a connection waits for an edge that accepts its session, before it is closed.
     pub edge_wait_ns: u64,
-    /// First wait before an edge is dialled again; doubles, with jitter.
+    /// First backoff before an edge is dialled again; doubles, with jitter.
     pub backoff_min_ns: u64,
-    /// Longest wait before an edge is dialled again.
+    /// Maximum backoff.
     pub backoff_max_ns: u64,
-    /// How long a session that cannot be resumed is remembered when the edge did not say.
+    /// How long the record of a session that cannot be resumed is kept, if the edge did not set a time.
     pub linger_ns: u64,
-    /// How long connecting to the server may take.
+    /// Timeout for the connection to the server.
     pub connect_timeout_ns: u64,
-    /// How long a shard that failed has to be well before the sessions that belong there go back to it. Doubles each time.
+    /// How long a shard that failed has to be healthy before its sessions fail back. Doubles with each failure.
     pub failback_delay_ns: u64,
 }
 
-/// Something happened.
+/// An event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AgentInput {
-    /// A wire that was asked for by [`AgentOutput::Dial`] is there: connected, encrypted and authenticated as configured.
+    /// A wire that [`AgentOutput::Dial`] requested is up: connected, encrypted and authenticated as configured.
     WireUp {
-        /// Its name from now on.
+        /// The wire's id from now on.
         wire: WireId,
-        /// Where it leads.
+        /// The shard that it leads to.
         target: Target,
     },
-    /// A wire could not be made.
+    /// A wire could not be established.
     DialFailed {
-        /// Where it would have led.
+        /// The shard that it would have led to.
         target: Target,
-        /// For people.
+        /// The cause, for people.
         reason: String,
     },
     /// A wire broke.
     WireDown {
-        /// Which.
+        /// The wire.
         wire: WireId,
-        /// For people.
+        /// The cause, for people.
         reason: String,
     },
     /// A frame arrived.
     Frame {
-        /// On which wire.
+        /// The wire on which it arrived.
         wire: WireId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
     /// A local client connected.
     Accepted {
-        /// Its connection.
+        /// The connection.
         connection: ConnectionId,
         /// The app that its route leads to.
         app: String,
-        /// Whether it speaks in datagrams: without `messages`, it is no connection but those between one address and a listener.
+        /// Whether it uses datagrams: without `messages` it is no connection, only the datagrams between one address and a
+        /// listener.
         datagrams: bool,
-        /// Whether it is a connection that keeps messages apart: even an empty one is written then, and it can say that it is done.
+        /// Whether it is a connection that preserves message boundaries: even an empty message is written, and it can signal
+        /// its end.
         messages: bool,
-        /// Where it came in, if it came from outside this process.
+        /// Where the client connected, if it is outside this process.
         origin: Option<Origin>,
     },
-    /// A connection asked for by [`AgentOutput::Connect`] is there.
+    /// A connection that [`AgentOutput::Connect`] requested is open.
     Connected {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
-    /// It could not be made.
+    /// The connection could not be opened.
     ConnectFailed {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
-        /// For people.
+        /// The cause, for people.
         reason: String,
     },
-    /// Bytes from a local connection, at most [`marram_wire::limits::STREAM_CUT`] at a time; where it speaks in datagrams or
-    /// keeps messages apart, exactly one, of [`marram_wire::limits::MESSAGE_SIZE_MAX`] bytes at most.
+    /// Bytes from a local connection, at most [`marram_wire::limits::STREAM_CUT`] at a time. With datagrams or message
+    /// boundaries, exactly one message of at most [`marram_wire::limits::MESSAGE_SIZE_MAX`] bytes.
     Received {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
-        /// What.
+        /// The bytes.
         bytes: Bytes,
     },
     /// The local program will send no more.
     EndOfInput {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
     /// The local connection was reset or failed.
     Broken {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
-    /// The local socket took so many bytes of what it was given by [`AgentOutput::Write`].
+    /// The local socket took this many bytes of [`AgentOutput::Write`].
     Written {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// A time asked for by [`AgentOutput::WakeAt`] has come, or the shell felt like it.
+    /// A time requested by [`AgentOutput::WakeAt`] has come. The shell may also send this at any other time.
     Wake,
-    /// The operator wants the agent to stop: take no new connections.
+    /// The operator stops the agent: it accepts no new connections.
     Drain,
 }
 
-/// Do something.
+/// An action for the shell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AgentOutput {
-    /// Make a wire; answered by [`AgentInput::WireUp`] or [`AgentInput::DialFailed`].
+    /// Establish a wire; answered by [`AgentInput::WireUp`] or [`AgentInput::DialFailed`].
     Dial {
-        /// Where to.
+        /// The shard to connect to.
         target: Target,
     },
-    /// Close a wire after what was sent; not answered.
+    /// Close a wire after the pending frames were sent; not answered.
     CloseWire {
-        /// Which.
+        /// The wire.
         wire: WireId,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     },
     /// Send a frame; those for which [`Frame::is_bulk`] holds may wait behind others of their wire.
     Send {
-        /// On which wire.
+        /// The wire.
         wire: WireId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
     /// Connect to a server by the name that the manifest uses.
     Connect {
-        /// The connection's name from now on.
+        /// The connection's id from now on.
         connection: ConnectionId,
-        /// Which server.
+        /// The server's name.
         server: String,
-        /// Where the client came in, as its agent says.
+        /// Where the client connected, as its agent says.
         origin: Option<Origin>,
     },
-    /// Write to a local connection; acknowledged by [`AgentInput::Written`] as the socket takes it. Where it speaks in datagrams or keeps
-    /// messages apart, these bytes are exactly one, perhaps an empty one.
+    /// Write to a local connection; acknowledged by [`AgentInput::Written`] as the socket takes it. With datagrams or message
+    /// boundaries, these bytes are exactly one message, which may be empty.
     Write {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
-        /// What.
+        /// The bytes.
         bytes: Bytes,
     },
-    /// After what was written, say that no more will come (half-close). Where it is no connection, nobody can be told, and
-    /// what comes from the same address now belongs to another conversation.
+    /// Signal the end of the stream after the pending writes (half-close). Without a connection there is no such signal, and
+    /// later datagrams from the same address belong to another conversation.
     Shutdown {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
-    /// Close a local connection: both directions are done, or, with a failure, the program must learn that there was one.
+    /// Close a local connection: both directions are closed, or, with a failure, the program must detect the failure.
     Close {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
-        /// Why it is to be reset rather than ended in order.
+        /// Why it is reset instead of closed in order.
         failure: Option<ConnectionFailure>,
     },
     /// Stop or resume reading from a local connection.
     Reading {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
         /// Whether to read.
         on: bool,
     },
-    /// Call again with [`AgentInput::Wake`] at this time at the latest. The last one counts.
+    /// Send [`AgentInput::Wake`] at this time at the latest. A later request replaces this one.
     WakeAt {
-        /// On the clock that `now` is on.
+        /// On the clock of `now`.
         now_ns: u64,
     },
-    /// Something that people want to know.
+    /// An event for logs, metrics and listings.
     Report(AgentReport),
 }
 
 /// Why a local program's connection is reset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectionFailure {
-    /// Of which session; none if it had none, or has it no longer.
+    /// The session; none if it had none, or not any longer.
     pub session: Option<SessionId>,
-    /// Why.
+    /// The error code.
     pub code: Code,
-    /// For people.
+    /// The reason, for people.
     pub reason: String,
 }
 
-/// For logs, metrics and listings.
+/// Events for logs, metrics and listings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AgentReport {
     /// An edge answered.
     EdgeUp {
-        /// Which.
+        /// The shard.
         target: Target,
-        /// What it calls itself.
+        /// The edge's name.
         name: String,
     },
-    /// Two edges do not share a domain secret: neither can go on with the other's sessions. Told once for any two secrets.
+    /// Two edges have different domain secrets: neither can recover the other's sessions. Reported once for any two secrets.
     OtherDomain {
-        /// Which.
+        /// The shard.
         target: Target,
-        /// What it calls itself.
+        /// The edge's name.
         name: String,
-        /// What the other one calls itself.
+        /// The other edge's name.
         other: String,
     },
-    /// An edge is gone or suspected.
+    /// An edge is disconnected or suspected.
     EdgeDown {
-        /// Which.
+        /// The shard.
         target: Target,
-        /// For people.
+        /// The cause, for people.
         reason: String,
-        /// Whether it was suspected for its silence.
+        /// Whether it was suspected because it was silent.
         suspected: bool,
     },
     /// A session began or moved to another owner.
     Owned {
-        /// Which.
+        /// The session.
         session: SessionId,
         /// Its app.
         app: String,
-        /// Its owner.
+        /// The generation of its owner.
         generation: Generation,
-        /// Where.
+        /// The shard of its owner.
         target: Target,
-        /// Since it lost its last owner, in nanoseconds; 0 for a new session.
+        /// Time since it lost its last owner, in nanoseconds; 0 for a new session.
         gap_ns: u64,
     },
-    /// An edge does not take a session, which waits and goes on asking. Once for each edge and reason.
+    /// An edge refuses a session, which waits and keeps asking. Reported once for each edge and reason.
     Waiting {
-        /// Which.
+        /// The session.
         session: SessionId,
         /// Its app.
         app: String,
-        /// Who refused it.
+        /// The shard that refused it.
         target: Target,
-        /// What for.
+        /// The error code.
         code: Code,
-        /// For people.
+        /// The reason, for people.
         reason: String,
-        /// How long it waits still, at the most, in nanoseconds.
+        /// Remaining time until the session ends if no edge accepts it, in nanoseconds.
         left_ns: u64,
     },
     /// A session lost its owner; a recovery begins.
     Orphaned {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// For people.
+        /// The cause, for people.
         reason: String,
     },
-    /// A session asks the shard where it belongs for a generation; until it has one there, it stays where it is.
+    /// A session asks its home shard for a generation. It stays where it is until it has an owner there.
     FailingBack {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Where to.
+        /// The home shard.
         target: Target,
     },
     /// A frame of an older generation was refused.
     ZombieRefused {
-        /// Of which session.
+        /// The session.
         session: SessionId,
-        /// Whose.
+        /// The generation of the frame's sender.
         generation: Generation,
     },
-    /// A session is over.
+    /// A session ended.
     Ended {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Why.
+        /// The code of the reason.
         code: Code,
-        /// For people.
+        /// The reason, for people.
         reason: String,
-        /// Whether the session was forgotten without the other end's word, after the linger time.
+        /// Whether the linger time expired without an answer from the other end.
         lingered: bool,
     },
 }

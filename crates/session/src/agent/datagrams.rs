@@ -1,5 +1,5 @@
-//! What is different for programs that speak in datagrams: when one is dropped, when one is too large, and how such a
-//! conversation ends, which no datagram says.
+//! Differences for programs that use datagrams: when one is dropped, when one is too large, and how such a conversation ends,
+//! since no datagram signals its end.
 //!
 //! A datagram may be dropped before an end has numbered it, never after (docs/protocol.md, "Datagrams").
 
@@ -9,7 +9,7 @@ use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{frame::Code, limits::DATAGRAM_SIZE_MAX};
 
-/// Why an output cannot be given to a program that speaks in datagrams, if it cannot.
+/// Why an output cannot be sent to a program that uses datagrams, if it cannot.
 pub(super) fn oversize(bytes: &Bytes) -> Option<String> {
     (bytes.len() > DATAGRAM_SIZE_MAX).then(|| {
         alloc::format!(
@@ -19,7 +19,7 @@ pub(super) fn oversize(bytes: &Bytes) -> Option<String> {
     })
 }
 
-/// Why a session whose program is gone cannot go on.
+/// Why a session cannot continue without its program.
 pub(super) fn broken(flow: bool) -> &'static str {
     if flow {
         "its peer cannot be reached, or was silent and the cell did not end the session in the same time again"
@@ -29,18 +29,18 @@ pub(super) fn broken(flow: bool) -> &'static str {
 }
 
 impl Agent {
-    /// Datagrams that were dropped because their session had no place for them, or had ended its input.
+    /// Datagrams that were dropped because their session had no room for them, or had closed its input.
     #[must_use]
     pub fn datagrams_dropped(&self) -> u64 {
         self.datagrams_dropped
     }
 
-    /// Whether what came from the program at this end is to be dropped.
+    /// Whether to drop a datagram from the program at this end.
     pub(super) fn drops(end: &End, bytes: &Bytes) -> bool {
         end.datagrams() && !end.has_place(bytes.len())
     }
 
-    /// The cell will send no more: there is nothing to wait for from a program that cannot say that it is done.
+    /// The cell has closed its output: a program that cannot signal its end is treated as closed, too.
     pub(super) fn answered(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let mut effects: Vec<EndEffect> = core::mem::take(&mut self.effects);
         let Some(session) = self.sessions.get_mut(&id) else { return };
@@ -48,7 +48,7 @@ impl Agent {
         self.perform(now_ns, id, effects, out);
     }
 
-    /// The cell sent what no datagram holds: its session cannot go on, here or after a recovery.
+    /// The cell sent a message that is too large for a datagram: its session cannot continue, here or after a recovery.
     pub(super) fn overflowed(&mut self, now_ns: u64, id: EndId, reason: String, out: &mut Vec<AgentOutput>) {
         if let Some(connection) = self.sessions.get_mut(&id).and_then(|session| session.local.id.take()) {
             self.connections.remove(&connection);

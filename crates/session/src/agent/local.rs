@@ -1,4 +1,4 @@
-//! Local connections: what programs say and are told.
+//! Local connections: input from and output to programs.
 
 use super::{
     ACK_DELAY_NS, Agent, AgentOutput, AgentReport, ConnectionFailure, ConnectionId, EndId,
@@ -26,17 +26,17 @@ use marram_wire::{
 pub(super) struct Local {
     pub(super) id: Option<ConnectionId>,
     pub(super) open: bool,
-    /// Whether the program speaks in datagrams.
+    /// Whether the program uses datagrams.
     pub(super) datagrams: bool,
-    /// Whether it is a connection that keeps messages apart.
+    /// Whether it is a connection that preserves message boundaries.
     pub(super) messages: bool,
-    /// What the program is to be told once the connection is open.
+    /// Output for the program, until the connection is open.
     waiting: Vec<Option<Bytes>>,
-    /// Sizes of what was written and not yet taken by the socket, and how much of the first was.
+    /// Sizes of the writes that the socket has not taken completely, and how many bytes of the first one it has taken.
     writing: VecDeque<usize>,
     written: u64,
     pub(super) paused: bool,
-    /// The program is gone; the owner is to be told.
+    /// The program is gone, and the owner must be informed.
     pub(super) broken: Option<(Code, String)>,
 }
 
@@ -45,12 +45,12 @@ impl Local {
         Self { datagrams, ..Self::default() }
     }
 
-    /// Whether it is no connection: its program cannot say that it is done.
+    /// Whether it is no connection, so that its program cannot signal its end.
     pub(super) fn is_flow(&self) -> bool {
         self.datagrams && !self.messages
     }
 
-    /// The charge of outputs that the socket has now taken whole.
+    /// The charge of outputs that the socket has now taken completely.
     fn take(&mut self, bytes: u64) -> u64 {
         self.written += bytes;
         let mut taken = 0;
@@ -72,7 +72,7 @@ impl Local {
                 out.push(AgentOutput::Write { connection, bytes });
             }
             (Some(connection), None) if self.open => out.push(AgentOutput::Shutdown { connection }),
-            // Nobody is there to take it.
+            // There is no program to take it.
             (None, Some(bytes)) => return charge(bytes.len()),
             (None, None) => {}
             (Some(_), bytes) => self.waiting.push(bytes),
@@ -81,7 +81,7 @@ impl Local {
     }
 }
 
-/// Resets a program's connection, and says why.
+/// Resets a program's connection, with a reason.
 pub(super) fn reset(
     connection: ConnectionId,
     session: Option<SessionId>,
@@ -117,8 +117,8 @@ impl Agent {
         self.lead(now_ns, id, out);
     }
 
-    /// An id that nobody can guess, but for the byte that says which shard its ends ask first: shards have their turns, for
-    /// chance alone would give one of two a fifth more than the other.
+    /// An unguessable id, except for the byte that selects the shard which its ends ask first. Shards are selected in turn: a
+    /// random choice would give one of two shards a fifth more sessions than the other.
     fn new_session(&mut self) -> SessionId {
         let mut id = self.random.bytes();
         id[0] = self.turn;
@@ -126,7 +126,7 @@ impl Agent {
         SessionId(id)
     }
 
-    /// The server's end begins: connect to the server.
+    /// Connects the new server's end to its server.
     pub(super) fn connect(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         self.connections_made += 1;
@@ -201,7 +201,7 @@ impl Agent {
             let (complete, reason) = (session.end.complete(), broken(session.local.is_flow()));
             self.connections.remove(&connection);
             if complete {
-                // Both directions were done; the program only closed its socket.
+                // Both directions were closed; the program only closed its socket.
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.local.id = None;
                 }
@@ -223,7 +223,7 @@ impl Agent {
         self.taken(now_ns, id, taken, out);
     }
 
-    /// The program at this end is gone for good: the owner is told, now or when there is one.
+    /// The program at this end is permanently gone: the owner is informed, now or once there is one.
     pub(super) fn give_up(
         &mut self,
         now_ns: u64,
@@ -253,7 +253,7 @@ impl Agent {
         self.perform(now_ns, id, effects, out);
     }
 
-    /// Does what an end wants done.
+    /// Carries out the effects of an end.
     pub(super) fn perform(
         &mut self,
         now_ns: u64,
@@ -279,7 +279,7 @@ impl Agent {
                 }
                 EndEffect::DeliverClose => {
                     session.local.deliver(None, out);
-                    // What waits for the connection is still to be given to it.
+                    // If the connection is not open yet, output still waits for it.
                     answered = flow && session.local.open;
                 }
             }
@@ -307,7 +307,7 @@ impl Agent {
         }
     }
 
-    /// Forgets a session and lets its program go: in order if all was said, else by a reset.
+    /// Removes a session and its program's connection: closed in order if both directions are closed, otherwise reset.
     pub(super) fn end_session(
         &mut self,
         now_ns: u64,
@@ -322,7 +322,7 @@ impl Agent {
             let linger_ms = session.end.terms().map_or(0, |terms| u64::from(terms.linger_ms));
             self.add_tombstone(now_ns + (linger_ms * 1_000_000).max(self.config.linger_ns), id.session);
         }
-        // The other end forgets only when every end has everything; its last word may have been lost here.
+        // The other end removes the session only when every end has everything; its last frame may have been lost here.
         let code = if code == Code::Forgotten && session.end.complete() { Code::Finished } else { code };
         if let Some(timer_ns) = session.timer_ns {
             self.timers.remove(&(timer_ns, id));

@@ -1,8 +1,8 @@
 //! An agent: the ends of many sessions, the wires to the edges, and the choice between them.
 //!
-//! Pure: sockets and clocks are asked for and answered as values ([`AgentInput`], [`AgentOutput`]). A client's agent opens sessions for local
-//! connections; a server's agent takes them up and connects to the server. Either may lead a recovery (docs/protocol.md,
-//! "Opening a generation").
+//! Pure: sockets and clocks are requested and answered as values ([`AgentInput`], [`AgentOutput`]). A client's agent opens
+//! sessions for local connections; a server's agent accepts sessions and connects to the server. Either may start a recovery
+//! (docs/protocol.md, "Opening a generation").
 
 mod affinity;
 mod api;
@@ -34,7 +34,7 @@ use marram_wire::{id::SessionId, random::Random};
 use sessions::Session;
 use wires::{Gone, Wire};
 
-/// Acknowledgements wait at most this long for a message to travel with.
+/// Acknowledgements wait at most this long to be sent with a message.
 const ACK_DELAY_NS: u64 = 5_000_000;
 
 /// One end of one session: an agent, such as an edge's gate, may have both ends of a session.
@@ -44,10 +44,10 @@ pub(crate) struct EndId {
     server: bool,
 }
 
-/// Sessions that ended here and that a delayed first hello must not bring back, at most.
+/// Maximum of sessions that ended here and that a delayed first hello must not reopen.
 const TOMBSTONES_MAX: usize = 100_000;
 
-/// The agent. Feed it what happens; do what it says.
+/// The agent. Pass it each event and carry out its outputs.
 #[derive(Debug)]
 pub struct Agent {
     config: AgentConfig,
@@ -56,27 +56,27 @@ pub struct Agent {
     draining: bool,
     dialer: Dialer,
     wires: BTreeMap<WireId, Wire>,
-    /// When an edge, or a shard of it, was lost last; from the start on, of those that never were there.
+    /// When each edge, or a shard of it, was lost last. From the start on it also lists the edges that have not answered yet.
     gone: BTreeMap<u16, Gone>,
-    /// Domains of which was told that they are not one, two at a time.
+    /// Pairs of different domains that were reported.
     domain_mismatches: BTreeSet<([u8; 8], [u8; 8])>,
-    /// Which sessions are not where they belong.
+    /// The sessions that are away from home.
     affinity: ShardAffinity,
     sessions: BTreeMap<EndId, Session>,
     connections: BTreeMap<ConnectionId, EndId>,
     connections_made: u64,
-    /// The first byte of the next session's id: which shard it is for, where there are several.
+    /// The first byte of the next session's id: it selects the shard, if there are several.
     turn: u8,
-    /// When sessions want to be looked at.
+    /// When sessions are due.
     timers: BTreeSet<(u64, EndId)>,
-    /// Sessions whose server's end ended here, in the order in which they may be forgotten.
+    /// Sessions whose server's end ended here, in the order in which their tombstones expire.
     tombstones: VecDeque<(u64, SessionId)>,
     tombstone_ids: BTreeSet<SessionId>,
     datagrams_dropped: u64,
     wake_ns: Option<u64>,
-    /// Empty between steps; kept so that a message allocates no list of effects.
+    /// Empty between steps; kept to avoid an allocation for each message.
     effects: Vec<EndEffect>,
-    /// Likewise.
+    /// As above.
     acts: Vec<DialerAction>,
 }
 
@@ -108,7 +108,7 @@ impl Agent {
         }
     }
 
-    /// Takes one event at `now_ns` (monotonic) and appends what is to be done. The first event should be [`AgentInput::Wake`].
+    /// Takes one event at `now_ns` (monotonic) and appends the actions. The first event should be [`AgentInput::Wake`].
     pub fn step(&mut self, now_ns: u64, input: AgentInput, out: &mut Vec<AgentOutput>) {
         self.wake_ns = self.wake_ns.filter(|wake_ns| *wake_ns > now_ns);
         if !self.started {
@@ -145,7 +145,7 @@ impl Agent {
         self.ask_to_wake(out);
     }
 
-    /// Sessions that the agent remembers.
+    /// Number of sessions that the agent has.
     #[must_use]
     pub fn session_count(&self) -> usize {
         self.sessions.len()
@@ -157,7 +157,7 @@ impl Agent {
         self.sessions.values().map(|session| session.end.kept_bytes()).sum()
     }
 
-    /// The end of one session, to look at: the server's, if `server`.
+    /// The end of one session, for inspection: the server's, if `server`.
     #[must_use]
     pub fn end(&self, session: SessionId, server: bool) -> Option<&crate::end::End> {
         self.sessions.get(&EndId { session, server }).map(|session| &session.end)
@@ -181,7 +181,7 @@ impl Agent {
         }
     }
 
-    /// Remembers that a session ended at its server's end, until no first hello of it can be on its way any more.
+    /// Records that a session ended at its server's end, until no first hello of it can be in flight any more.
     fn add_tombstone(&mut self, until_ns: u64, session: SessionId) {
         if self.tombstone_ids.insert(session) {
             self.tombstones.push_back((until_ns, session));
@@ -198,7 +198,7 @@ impl Agent {
         }
     }
 
-    /// Looks at the session at `at_ns`, or earlier if something else asked for it.
+    /// Makes the session due at `at_ns`, or earlier if it is due earlier already.
     fn arm(&mut self, id: EndId, at_ns: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.timer_ns.is_some_and(|timer_ns| timer_ns <= at_ns) {

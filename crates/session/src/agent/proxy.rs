@@ -1,4 +1,4 @@
-//! PROXY protocol, version 2: what a proxy says of a connection's client before the first byte of that client.
+//! PROXY protocol, version 2: what a proxy sends about a connection's client before the client's first byte.
 //!
 //! ```text
 //! header := 0D 0A 0D 0A 00 0D 0A 51 55 49 54 0A | version 2 (bits 4-7), command (bits 0-3) | family (bits 4-7), transport (bits 0-3)
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! As in section 2.2 of the specification (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>). Pure; knows no connection.
-//! TLVs are skipped: whoever writes them vouches for nothing that is used here.
+//! TLVs are skipped: nothing here uses their data.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,29 +18,29 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// Bytes before the addresses.
 const HEAD: usize = 16;
-/// Longest header that is read, in bytes: the longest addresses are 216, and what proxies add is mostly names.
+/// Longest header that is read, in bytes. The longest addresses take 216, and what proxies add is mostly names.
 pub const HEADER_MAX: usize = 4_096;
 
-/// Both ends of the connection that a proxy has taken.
+/// Both ends of the connection that a proxy has accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProxyAddresses {
     /// The client.
     pub source: SocketAddr,
-    /// Where the client connected to.
+    /// The address that the client connected to.
     pub destination: SocketAddr,
 }
 
 /// What the first bytes of a connection say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProxyHeader {
-    /// The header is not whole.
+    /// The header is incomplete.
     More,
-    /// It is.
+    /// The header is complete.
     Header {
         /// Its length in bytes; the client's own bytes follow.
         len: usize,
-        /// What it says. None for the proxy's own connections (its health checks), and for families other than IP: then the
-        /// connection's own addresses count.
+        /// The addresses in it. None for the proxy's own connections (its health checks), and for families other than IP: then
+        /// the connection's own addresses apply.
         ends: Option<ProxyAddresses>,
     },
 }
@@ -48,7 +48,7 @@ pub enum ProxyHeader {
 /// Reads the header off the first bytes of a connection.
 ///
 /// # Errors
-/// With what is wrong: there is none, or not one that is understood.
+/// Why there is no header that is understood.
 pub fn read(first: &[u8]) -> Result<ProxyHeader, &'static str> {
     let known = first.len().min(SIGNATURE.len());
     if first[..known] != SIGNATURE[..known] {
@@ -66,7 +66,7 @@ pub fn read(first: &[u8]) -> Result<ProxyHeader, &'static str> {
         0x21 => true,
         _ => return Err("its PROXY protocol header has an unknown version or command"),
     };
-    // The family of a proxy's own connection is to be ignored.
+    // The family of a proxy's own connection is ignored.
     let size = match family {
         _ if !proxied => 0,
         0x11 | 0x12 => 12,
@@ -103,7 +103,7 @@ fn ends<const N: usize>(bytes: &[u8], ip: impl Fn([u8; N]) -> IpAddr) -> Option<
     })
 }
 
-/// The header of a stream between these ends; that of a proxy's own connection where they are not known.
+/// The header of a stream between these ends; without them, that of a proxy's own connection.
 #[must_use]
 pub fn write(ends: Option<ProxyAddresses>) -> Vec<u8> {
     let mut out = SIGNATURE.to_vec();
@@ -116,7 +116,7 @@ pub fn write(ends: Option<ProxyAddresses>) -> Vec<u8> {
             out.extend([0x21, 0x11, 0, 12]);
             out.extend(from.octets().into_iter().chain(to.octets()));
         }
-        // A header has one family: an IPv4 address beside an IPv6 one is written as IPv6.
+        // A header has one family: an IPv4 address with an IPv6 one is written as IPv6.
         (from, to) => {
             out.extend([0x21, 0x21, 0, 36]);
             out.extend(v6(from).octets().into_iter().chain(v6(to).octets()));
@@ -143,7 +143,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A header with these bytes behind the signature.
+    /// A header with these bytes after the signature.
     fn header(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
         let len = u16::try_from(rest.len()).unwrap().to_be_bytes();
         [&SIGNATURE[..], &[command, family], &len, rest].concat()
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_haproxy_sends_is_understood() {
-        // As captured from `send-proxy-v2`, and with TLVs behind the addresses.
+        // As captured from `send-proxy-v2`, and with TLVs after the addresses.
         let mut sent = vec![
             0x0d, 0x0a, 0x0d, 0x0a, 0x00, 0x0d, 0x0a, 0x51, 0x55, 0x49, 0x54, 0x0a, 0x21, 0x11, 0x00, 0x0c,
         ];

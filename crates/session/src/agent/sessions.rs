@@ -1,4 +1,4 @@
-//! Sessions of an agent: who owns them, who should, and what happens when nobody does.
+//! Sessions of an agent: their owners, the choice of an owner, and the recovery without one.
 
 use super::{
     Agent, AgentOutput, AgentReport, EndId, Target, WireId,
@@ -16,9 +16,9 @@ use marram_wire::{
     id::Generation,
 };
 
-/// How long an edge may take to ask for a promise after a hello, before another is asked.
+/// How long an edge may take to ask for a promise after a hello, before another edge is asked.
 const HELLO_PATIENCE_NS: u64 = 5_000_000_000;
-/// First wait after a rejection; doubles up to [`RETRY_MAX_NS`].
+/// First backoff after a rejection; doubles up to [`RETRY_MAX_NS`].
 const RETRY_MIN_NS: u64 = 10_000_000;
 const RETRY_MAX_NS: u64 = 500_000_000;
 
@@ -33,26 +33,26 @@ pub(super) struct Session {
     pub(super) attached: Option<(WireId, Channel)>,
     /// The channel on which a generation was asked for.
     pub(super) asking: Option<(WireId, Channel)>,
-    /// The channel of an owner that fell silent: it may live, and is to learn of its successor.
+    /// The channel of an owner that fell silent: it may still run, and must learn of its successor.
     pub(super) silent: Option<(WireId, Channel)>,
-    /// Channels of older generations, whose owners know and may still speak.
+    /// Channels of older generations. Their owners know of the newer one and may still send.
     pub(super) stale: Vec<(WireId, Channel)>,
-    /// Whether anybody ever did own it.
+    /// Whether it ever had an owner.
     had_owner: bool,
-    /// The domain of the edge that it promised itself to last: only edges of that one can go on with it.
+    /// The domain of the edge that got its last promise: only edges of this domain can recover it.
     pub(super) domain: Option<[u8; 8]>,
-    /// Since when nobody owns it.
+    /// Since when it has no owner.
     orphaned_ns: Option<u64>,
-    /// Where it belongs, if it is somewhere else.
+    /// Its home shard, if it is away from home.
     pub(super) home: Option<Target>,
     /// When to ask for a generation (again).
     lead_ns: Option<u64>,
     retry_ns: u64,
-    /// Targets that rejected it lately, and why.
+    /// Targets that rejected it recently, and the codes.
     rejected: Vec<(Target, Code)>,
-    /// What the last one of them said, until an edge takes it.
+    /// The last rejection, until an edge accepts it.
     refusal: Option<(Code, String)>,
-    /// What was reported of edges' refusals since it had an owner last: one reason an edge.
+    /// Reported refusals since it last had an owner: one reason for each edge.
     reported_reasons: BTreeMap<u16, String>,
     pub(super) connect_by_ns: Option<u64>,
     pub(super) acknowledging: bool,
@@ -99,12 +99,12 @@ impl Agent {
         session.lead_ns = None;
         let asked = session.asking.take();
         if let Some(wire) = asked.and_then(|(wire, _)| self.wires.get(&wire)) {
-            // It had its time, and says as good as that it wants more.
+            // The target did not answer in time, which counts as a rejection with this code.
             session.rejected.push((wire.target, Code::Waiting));
         }
         unbind(&mut self.wires, asked);
         if settled {
-            // Home did not answer.
+            // The home shard did not answer.
             session.rejected.clear();
             if let Some(home) = session.home {
                 self.affinity.refused(now_ns, home);
@@ -118,11 +118,11 @@ impl Agent {
         };
         let open = candidates.iter().find(open).copied();
         if open.is_none() {
-            // None is left that was not asked lately: from the nearest on again.
+            // All were asked recently: start again with the nearest.
             session.rejected.clear();
         }
         let Some(wire_id) = open.or(candidates.first().copied()) else {
-            // A wire that becomes usable will lead.
+            // The next wire that becomes usable starts this again.
             return self.arm_deadline(now_ns, id);
         };
         self.ask(now_ns, id, wire_id, out);
@@ -143,8 +143,8 @@ impl Agent {
         self.arm_deadline(now_ns, id);
     }
 
-    /// How long the session may be without an owner: until it begins, as long as a connection waits; then, as long as it is
-    /// remembered.
+    /// How long the session may be without an owner: before it begins, as long as a connection waits; later, as long as its
+    /// record is kept.
     fn deadline_ns(&self, session: &Session) -> Option<u64> {
         let since_ns = session.orphaned_ns?;
         let linger_ns =
@@ -160,7 +160,7 @@ impl Agent {
         }
     }
 
-    /// An edge can be asked (again): every session without an owner tries.
+    /// An edge can be asked (again): every session without an owner asks it.
     pub(super) fn wire_usable(&mut self, now_ns: u64, out: &mut Vec<AgentOutput>) {
         let adrift: Vec<(EndId, bool)> = self
             .sessions
@@ -217,13 +217,13 @@ impl Agent {
             let frame = refuse(ask.channel, &refusal);
             return out.push(AgentOutput::Send { wire: wire_id, frame });
         }
-        // The channel on which this end asked, if it is another, is answered by this promise as well; so is a stale owner,
-        // whose channel stays bound to its older generation until it speaks.
+        // If this end asked on another channel, this promise answers that one as well. A former owner's channel stays bound to
+        // its older generation until the owner sends a frame.
         let asking = session.asking.take().filter(|asking| *asking != (wire_id, ask.channel));
         unbind(&mut self.wires, asking);
         let former = session.attached.replace((wire_id, ask.channel)).or(session.silent.take());
         if let Some((wire, channel)) = former.filter(|former| is_bound(&self.wires, *former)) {
-            // An owner that lives learns of it at once; one that sleeps is refused when it wakes.
+            // A running owner learns of it at once; a stopped one is refused when it continues.
             let superseded = Superseded { channel, promised: ask.generation };
             out.push(AgentOutput::Send { wire, frame: superseded.into() });
             session.stale.push((wire, channel));
@@ -235,7 +235,7 @@ impl Agent {
             wire.channels.insert(ask.channel, Bound { session: id, generation: ask.generation });
         }
         let broken = session.local.broken.clone();
-        // Whether it is away is known again when it has an owner.
+        // Whether it is away from home is known when it has an owner again.
         self.forget_home(id);
         self.perform(now_ns, id, effects, out);
         if let Some((code, reason)) = broken {
@@ -257,7 +257,7 @@ impl Agent {
         let known =
             bound.and_then(|bound| self.sessions.get_mut(&bound.session).map(|session| (bound, session)));
         let Some((bound, session)) = known else {
-            // An owner speaks to an end that is no more: it must not wait for it.
+            // An owner sends to an end that does not exist any more: it must not wait for the end.
             let last = matches!(frame, Frame::Ended(_) | Frame::Reject(_) | Frame::Failed(_));
             if !last {
                 let promised = Generation::NONE;
@@ -282,7 +282,7 @@ impl Agent {
                 .push(AgentOutput::Report(AgentReport::ZombieRefused { session: id.session, generation }));
         }
         if matches!(frame, Frame::Reject(_) | Frame::Failed(_)) {
-            // The last that is said on it.
+            // The last frame on this channel.
             wire.channels.remove(&channel);
         }
         match frame {
@@ -350,7 +350,7 @@ impl Agent {
         self.note_home(now_ns, id, wire);
     }
 
-    /// An edge will not open a generation.
+    /// An edge refuses to open a generation.
     fn rejected(
         &mut self,
         now_ns: u64,
@@ -365,14 +365,14 @@ impl Agent {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         unbind(&mut self.wires, session.asking.take());
         if settled {
-            // Home will not have it, or not now: it stays where it is.
+            // The home shard refuses, perhaps only for now: the session stays where it is.
             return match (session.home, reject.code.is_retryable() && reject.code != Code::Elsewhere) {
                 (Some(home), true) => self.affinity.refused(now_ns, home),
                 _ => self.forget_home(id),
             };
         }
         if session.attached.is_some() {
-            // It has an owner; nothing is lost. But that one is about to go, so another has to be asked in time.
+            // It has an owner, so nothing is lost. But that owner is about to stop, so another one must be asked in time.
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
             let at_ns = now_ns + session.retry_ns;
             return self.lead_at(id, at_ns);
@@ -381,7 +381,7 @@ impl Agent {
         session.refusal = Some((reject.code, reject.reason.clone()));
         let everywhere = session.rejected.len() >= usable;
         let unknown = session.rejected.iter().all(|(_, code)| *code == Code::UnknownApp);
-        // An edge that was there lately may have the app, and one that is just back may get it.
+        // An edge that was connected recently may have the app, and one that is just back may get it.
         let nowhere = everywhere && unknown && !misses;
         if !reject.code.is_retryable() || (nowhere && !session.end.begun()) {
             return self.end_session(now_ns, id, reject.code, reject.reason.clone(), out);
@@ -389,7 +389,8 @@ impl Agent {
         if everywhere {
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
-        // That an image is missing concerns the edge whoever else has it; other things pass, or another edge does better.
+        // A missing image concerns this edge, even if another one has the image. Other refusals are temporary, or another edge
+        // accepts.
         let worth_telling = match reject.code {
             Code::UnknownImage => true,
             Code::UnknownApp | Code::NoServerAgent => everywhere,
@@ -420,7 +421,7 @@ impl Agent {
         out.push(AgentOutput::Report(AgentReport::Waiting { session, app, target, code, reason, left_ns }));
     }
 
-    /// A wire broke or fell silent. Sessions that were owned or asked for over it look elsewhere.
+    /// A wire broke or fell silent. Sessions that had or asked for an owner there ask another edge.
     pub(super) fn lost_wire(
         &mut self,
         now_ns: u64,
@@ -439,17 +440,17 @@ impl Agent {
         }
     }
 
-    /// Whether nobody keeps what it would take to go on without its owner.
+    /// Whether the session cannot be recovered without its owner, because nothing is kept.
     pub(super) fn is_lost_with_its_owner(&self, id: EndId) -> bool {
         let terms = self.sessions.get(&id).and_then(|session| session.end.terms());
         terms.is_some_and(|terms| !terms.keep)
     }
 
-    /// Nobody owns the session. The client's end leads at once; the server's gives it a heartbeat's time.
+    /// The session has no owner. The client's end asks at once; the server's end first waits for a heartbeat timeout.
     fn orphan(&mut self, now_ns: u64, id: EndId, reason: &str, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.end.phase() == EndPhase::Promised {
-            // Promised and let down: do not ask in a tight circle.
+            // The owner failed after the promise: avoid a tight retry loop.
             session.retry_ns = (session.retry_ns * 2).min(RETRY_MAX_NS);
         }
         let former = session.attached.take().filter(|former| is_bound(&self.wires, *former));
@@ -463,7 +464,7 @@ impl Agent {
         }
         if self.is_lost_with_its_owner(id) {
             if let Some((wire, channel)) = former {
-                // The owner may live behind the silence: it is to end the session for the other end as well.
+                // The silent owner may still run: it must end the session for the other end as well.
                 let ended = Ended { channel, code: Code::Lost, reason: reason.to_string() };
                 out.push(AgentOutput::Send { wire, frame: ended.into() });
             }
@@ -480,7 +481,7 @@ impl Agent {
         self.arm_deadline(now_ns, id);
     }
 
-    /// The edge asks to be left: ask another, if there is one, and stay until it answers.
+    /// The edge drains: ask another edge, if there is one, and stay until that one answers.
     pub(super) fn move_away(&mut self, now_ns: u64, id: EndId, wire: WireId, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let keeps = session.end.terms().is_none_or(|terms| terms.keep);
@@ -490,7 +491,7 @@ impl Agent {
         }
     }
 
-    /// Something about the session is due.
+    /// Handles what is due for the session.
     pub(super) fn session_due(&mut self, now_ns: u64, id: EndId, out: &mut Vec<AgentOutput>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.acknowledging {
@@ -535,7 +536,7 @@ impl Agent {
         self.end_session(now_ns, id, code, reason, out);
     }
 
-    /// Whatever was due has been done, so what is left lies ahead.
+    /// Everything that was due is done: arms the timer for the next time.
     fn rearm(&mut self, id: EndId) {
         let Some(session) = self.sessions.get(&id) else { return };
         let deadline_ns = self.deadline_ns(session).filter(|_| session.attached.is_none());

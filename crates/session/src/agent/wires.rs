@@ -1,4 +1,4 @@
-//! Wires to edges: greetings, heartbeats, what is lost with one, and which edge is nearest.
+//! Wires to edges: welcomes, heartbeats, lost wires, and the order of edges by distance.
 
 use super::{Agent, AgentOutput, AgentReport, EndId, Target, WireId};
 use crate::dialer::{self, DialerAction};
@@ -13,30 +13,30 @@ use marram_wire::{
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
 };
 
-/// Round trips that differ by less count as equally near.
+/// Round trips that differ by less count as equal.
 const NEAR_NS: u64 = 2_000_000;
 
-/// So many pairs of domains are told of.
+/// Maximum of reported pairs of domains.
 const DOMAIN_MISMATCHES_MAX: usize = 16;
-/// An edge that is back has its apps after so long, if it has them.
+/// An edge that is back gets its apps within this time, if at all.
 const DEPLOY_GRACE_NS: u64 = 5_000_000_000;
 
-/// An edge that could not be asked.
+/// An edge that was lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gone {
-    /// Since when, the last time.
+    /// When it was last lost.
     pub(super) at_ns: u64,
-    /// Since when it is back; none if it is not, or never was gone since it answered first.
+    /// When it came back; none while it is lost, and for an edge that was never lost after its first answer.
     pub(super) back_ns: Option<u64>,
-    /// Whether it ever was there.
+    /// Whether it ever answered.
     pub(super) known: bool,
 }
 
-/// Which attempt a channel belongs to.
+/// The attempt that a channel belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound {
     pub(super) session: EndId,
-    /// None while the agent waits for the promise that it asked for.
+    /// [`Generation::NONE`] while the agent waits for an answer to its hello.
     pub(super) generation: Generation,
 }
 
@@ -52,24 +52,24 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// A channel number that was not used on this wire.
+    /// An unused channel number of this wire.
     pub(super) fn channel(&mut self) -> Channel {
         self.next_channel = self.next_channel.wrapping_add(2);
         self.next_channel
     }
 
-    /// How many shards its edge has.
+    /// Number of shards of its edge.
     fn shards(&self) -> u8 {
         self.welcome.as_ref().map_or(1, |welcome| welcome.shards.max(1))
     }
 
-    /// Which of them a session asks first.
+    /// The shard that a session asks first.
     pub(super) fn home(&self, session: SessionId) -> u8 {
         session.0[0] % self.shards()
     }
 }
 
-/// Forgets what a channel belongs to, if there is one and its wire is still there.
+/// Unbinds a channel, if there is one and its wire is still there.
 pub(super) fn unbind(wires: &mut BTreeMap<WireId, Wire>, at: Option<(WireId, Channel)>) {
     if let Some((wire, channel)) = at
         && let Some(wire) = wires.get_mut(&wire)
@@ -78,7 +78,7 @@ pub(super) fn unbind(wires: &mut BTreeMap<WireId, Wire>, at: Option<(WireId, Cha
     }
 }
 
-/// Whether a channel still belongs to something.
+/// Whether a channel is still bound.
 pub(super) fn is_bound(wires: &BTreeMap<WireId, Wire>, (wire, channel): (WireId, Channel)) -> bool {
     wires.get(&wire).is_some_and(|wire| wire.channels.contains_key(&channel))
 }
@@ -176,7 +176,8 @@ impl Agent {
         self.wire_usable(now_ns, out);
     }
 
-    /// Tells once of two secrets among the edges: who has one cannot go on with the other's sessions.
+    /// Reports each pair of different domain secrets among the edges once: an edge with one cannot recover the other's
+    /// sessions.
     fn compare_domains(&mut self, id: WireId, target: Target, out: &mut Vec<AgentOutput>) {
         let welcomes =
             || self.wires.values().filter_map(|wire| Some((wire.target.edge, wire.welcome.as_ref()?)));
@@ -207,7 +208,7 @@ impl Agent {
         if new {
             self.note_gone(now_ns, edge);
         }
-        // It is the edge that goes, so none of its other shards is a place to go to.
+        // The whole edge drains, so its other shards are no alternative.
         let mut sessions = Vec::new();
         for (id, wire) in self.wires.iter_mut().filter(|(_, wire)| wire.target.edge == edge) {
             wire.draining = true;
@@ -218,13 +219,13 @@ impl Agent {
         }
     }
 
-    /// Dials what is due, asks silent wires whether they live, suspects those that do not answer.
+    /// Dials what is due, sends heartbeats, and suspects edges that do not answer.
     pub(super) fn wires_due(&mut self, now_ns: u64, out: &mut Vec<AgentOutput>) {
         let mut acts = core::mem::take(&mut self.acts);
         self.dialer.due(now_ns, &mut acts);
         while !acts.is_empty() {
             self.act(now_ns, &mut acts, out);
-            // What broke is dialled again at once.
+            // Broken wires are dialled again at once.
             self.dialer.due(now_ns, &mut acts);
         }
         self.acts = acts;
@@ -249,9 +250,8 @@ impl Agent {
         }
     }
 
-    /// The wire stays, so that a host that was only slow is heard again and a stale owner is told so. Sessions that nobody
-    /// keeps stay with it: another owner could not go on with them, so they have nothing to gain, and would be lost to a host
-    /// that was only slow.
+    /// The wire stays: the edge may only be slow and answer later, and a stale owner must learn of its successor. Sessions
+    /// without kept data stay with it: no other owner could recover them, so they would be lost even if the edge was only slow.
     fn suspect(&mut self, now_ns: u64, id: WireId, reason: &str, out: &mut Vec<AgentOutput>) {
         let Some(wire) = self.wires.get(&id) else { return };
         let (target, was_there) = (wire.target, wire.welcome.is_some() && !wire.draining);
@@ -272,7 +272,7 @@ impl Agent {
         }
     }
 
-    /// Whether a session can be led there.
+    /// Whether the edge can be asked for a generation.
     pub(super) fn is_usable(&self, id: WireId) -> bool {
         let wire = self.wires.get(&id);
         wire.is_some_and(|wire| wire.welcome.is_some() && !wire.draining) && !self.dialer.is_suspected(id.0)
@@ -289,13 +289,12 @@ impl Agent {
         }
     }
 
-    /// Whether there is an edge that cannot be asked now, or that was not given its apps again yet, and that a client may wait
-    /// for.
+    /// Whether a client may wait for an edge that is not connected now, or that may still get its apps.
     pub(super) fn misses_an_edge(&self, now_ns: u64) -> bool {
         let there =
             |edge| self.wires.iter().any(|(id, wire)| wire.target.edge == edge && self.is_usable(*id));
         self.gone.iter().any(|(edge, gone)| {
-            // Of one that never answered nothing says that it ever will.
+            // An edge that never answered may not exist.
             let patience_ns =
                 if gone.known { u64::MAX } else { DEPLOY_GRACE_NS }.min(self.config.edge_wait_ns);
             let deploys =
@@ -304,8 +303,8 @@ impl Agent {
         })
     }
 
-    /// Usable wires for a session, best first: whoever can open what is kept of it, whoever stands by for it, the nearest edge,
-    /// then the shard that the session's id points to.
+    /// Usable wires for a session, best first: edges that can decrypt what is kept of it, its standby, the nearest edge, then
+    /// the shard that the session's id selects.
     pub(super) fn candidates(&self, id: EndId) -> Vec<WireId> {
         let mut rtt_ns: BTreeMap<u16, u64> = BTreeMap::new();
         for (_, wire) in self.wires.iter().filter(|(id, _)| self.is_usable(**id)) {
@@ -336,7 +335,7 @@ impl Agent {
             })
             .collect();
         ranked.sort_unstable();
-        // Who cannot open what is kept of it is asked where there is nobody else: it says why.
+        // Edges that cannot decrypt what is kept are asked only if there are no others: their answer contains the reason.
         let others = ranked.iter().position(|(is_other, ..)| *is_other).filter(|own| *own > 0);
         ranked.truncate(others.unwrap_or(usize::MAX));
         ranked.into_iter().map(|(.., id)| id).collect()

@@ -1,5 +1,5 @@
-//! Conversations in datagrams at one listener: which address belongs to which, and how they come to an end although nobody
-//! says so. Bounded: one too many is refused before it has a session.
+//! Conversations in datagrams at one listener: the conversation of each address, and its end, which no datagram signals.
+//! Bounded: one too many is refused before it has a session.
 
 use super::super::ConnectionId;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -9,11 +9,11 @@ use core::net::SocketAddr;
 #[derive(Debug)]
 struct Flow {
     client: SocketAddr,
-    /// When a datagram went either way, in nanoseconds.
+    /// When the last datagram was sent or received, in nanoseconds.
     heard_ns: u64,
-    /// In [`Flows::due`].
+    /// Its key in [`Flows::due`].
     due_ns: u64,
-    /// It is over for its client: the next datagram from there begins another.
+    /// It has ended for its client: the client's next datagram begins another one.
     retired: bool,
 }
 
@@ -23,35 +23,35 @@ pub struct Flows {
     bound: usize,
     idle_ns: u64,
     all: BTreeMap<ConnectionId, Flow>,
-    /// Those that are not retired.
+    /// Conversations that are not retired.
     by_client: BTreeMap<SocketAddr, ConnectionId>,
-    /// When each is to be looked at.
+    /// When each conversation is checked next.
     due: BTreeSet<(u64, ConnectionId)>,
 }
 
 /// A conversation was silent for too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expired {
-    /// Its client's input is over; what the cell has left to say is still sent.
+    /// Its client's input has ended; the cell's remaining output is still sent.
     Silent(ConnectionId),
-    /// Nor did that come to an end in the same time again: it is to be cut off.
+    /// The output has not ended after the same time again: cut it off.
     Stuck(ConnectionId),
 }
 
 impl Flows {
-    /// None yet. At most `bound` at a time, each over after `idle_ns` of silence.
+    /// An empty table. At most `bound` conversations at a time; each ends after `idle_ns` of silence.
     #[must_use]
     pub fn new(bound: usize, idle_ns: u64) -> Self {
         Self { bound, idle_ns, all: BTreeMap::new(), by_client: BTreeMap::new(), due: BTreeSet::new() }
     }
 
-    /// How many there are, those included that are coming to their end.
+    /// Number of conversations, including retired ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -63,21 +63,21 @@ impl Flows {
         self.all.len() < self.bound
     }
 
-    /// A datagram came from this address: whose it is, if it belongs to a conversation.
+    /// A datagram came from this address: returns its conversation, if there is one.
     pub fn heard(&mut self, now_ns: u64, client: SocketAddr) -> Option<ConnectionId> {
         let connection = self.by_client.get(&client).copied()?;
         self.spoke(now_ns, connection);
         Some(connection)
     }
 
-    /// A datagram went to its client.
+    /// A datagram was sent to its client.
     pub fn spoke(&mut self, now_ns: u64, connection: ConnectionId) {
         if let Some(flow) = self.all.get_mut(&connection) {
             flow.heard_ns = now_ns;
         }
     }
 
-    /// A conversation begins. Where there is no room ([`Self::has_room`]), or the address has one, it does not.
+    /// Begins a conversation. False if there is no room ([`Self::has_room`]), or the address has one already.
     pub fn begin(&mut self, now_ns: u64, client: SocketAddr, connection: ConnectionId) -> bool {
         if !self.has_room() || self.by_client.contains_key(&client) || self.all.contains_key(&connection) {
             return false;
@@ -89,7 +89,7 @@ impl Flows {
         true
     }
 
-    /// The next datagram from its client begins another conversation; what is left of this one has until it is stuck.
+    /// The next datagram from its client begins another conversation. The rest of this one may be sent until it is stuck.
     pub fn retire(&mut self, now_ns: u64, connection: ConnectionId) {
         let Some(flow) = self.all.get_mut(&connection).filter(|flow| !flow.retired) else { return };
         flow.retired = true;
@@ -97,7 +97,7 @@ impl Flows {
         self.by_client.remove(&flow.client);
     }
 
-    /// It is over; says where its client was.
+    /// Removes a conversation; returns its client's address.
     pub fn end(&mut self, connection: ConnectionId) -> Option<SocketAddr> {
         let flow = self.all.remove(&connection)?;
         self.due.remove(&(flow.due_ns, connection));
@@ -107,13 +107,13 @@ impl Flows {
         Some(flow.client)
     }
 
-    /// When one may have been silent for too long.
+    /// When a conversation may have been silent for too long.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         self.due.first().map(|(due_ns, _)| *due_ns)
     }
 
-    /// The next one that was. Silent ones are retired; stuck ones stay until [`Self::end`].
+    /// The next conversation that was silent for too long. Silent ones are retired; stuck ones stay until [`Self::end`].
     pub fn expire(&mut self, now_ns: u64) -> Option<Expired> {
         while let Some((due_ns, connection)) = self.due.first().copied() {
             if due_ns > now_ns {
@@ -123,7 +123,7 @@ impl Flows {
             let Some(flow) = self.all.get_mut(&connection) else { continue };
             let silent = flow.heard_ns.saturating_add(self.idle_ns) <= now_ns;
             let since_ns = if silent { now_ns } else { flow.heard_ns };
-            // Looked at again in any case, and always later: an end that is never told of it is cut off again.
+            // Checked again in any case, and always later: an end that missed the cut-off gets it again.
             flow.due_ns = since_ns.saturating_add(self.idle_ns.max(1));
             self.due.insert((flow.due_ns, connection));
             if silent && flow.retired {

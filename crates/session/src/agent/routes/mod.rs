@@ -1,9 +1,9 @@
-//! Routes: which app a new connection, or the first datagram from an address, is for. The app then says whether that is a
-//! cell a client, a cell that all share, or a chain.
+//! Routes: the app of a new connection, or of the first datagram from an address. The app then decides whether that is a cell
+//! for each client, a cell that all share, or a chain.
 //!
-//! Rules are asked by priority, those of one priority as they were written; the first that matches decides, and where none
-//! does, the listener's own app. Knows no socket: whoever holds a connection brings its first bytes and says when there will
-//! be no more of them. Conversations that are known already ([`flows`]) are not asked about again.
+//! Rules are checked by priority, those of one priority in the order in which they were written. The first match decides;
+//! without a match it is the listener's own app. Knows no socket: the caller passes a connection's first bytes and signals
+//! their end. Known conversations ([`flows`]) are not routed again.
 
 pub mod flows;
 mod rule;
@@ -25,58 +25,59 @@ use rule::Match;
 
 /// Most rules of a table.
 pub const RULES_MAX: usize = 1024;
-/// Longest beginning that a rule can ask for, in bytes.
+/// Maximum of first bytes that a rule can ask for.
 pub const FIRST_BYTES_MAX: usize = 64;
-/// Bytes of a connection that are held while its route is undecided; with more than that it is decided without them.
+/// Bytes of a connection that are held while its route is undecided. A connection with more than that is decided without the
+/// rest.
 pub const HELD_MAX: usize = 16 << 10;
 
 const _: () = assert!(FIRST_BYTES_MAX <= HELD_MAX, "what a rule asks for can be held");
 const _: () = assert!(HELD_MAX <= marram_wire::limits::STREAM_CUT, "what was held is one cut of the stream");
 
-/// Something that wants to know its route.
+/// A connection or datagram to route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival<'a> {
     /// The listener's name.
     pub listener: &'a str,
     /// Where it listens.
     pub local: SocketAddr,
-    /// Where the client is.
+    /// The client's address.
     pub client: SocketAddr,
-    /// How it speaks.
+    /// The client's protocol.
     pub protocol: RouteProtocol,
 }
 
-/// What is to be done with it.
+/// The result of the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision<'a> {
-    /// It is for this app.
+    /// It is routed to this app.
     App(&'a str),
-    /// It is refused: by which rule, and why, for people.
+    /// It is refused: the name of the rule, and the reason, for people.
     Refuse(&'a str, &'a str),
-    /// No rule matches: it is for its listener's own app.
+    /// No rule matches: it is routed to the listener's own app.
     Default,
     /// A rule needs more of its first bytes.
     More,
 }
 
-/// Why rules cannot be a table.
+/// Why rules are invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouteError {
-    /// Which of them, in the order in which they were written.
+    /// Index of the rule, in the order in which they were written.
     pub index: usize,
-    /// Which of its fields, as people write it.
+    /// The field's name in the configuration.
     pub field: &'static str,
     /// What is wrong and what to write instead.
     pub what: String,
 }
 
-/// Rules in the order in which they are asked, and how often each decided.
+/// Rules in the order in which they are checked, and how often each decided.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RouteTable {
     /// As written.
     rules: Vec<RouteRule>,
     hits: Vec<u64>,
-    /// Places in `rules`, first asked first.
+    /// Indices of `rules`, in the order in which they are checked.
     order: Vec<usize>,
     defaults: u64,
 }
@@ -85,7 +86,7 @@ impl RouteTable {
     /// A table of these rules.
     ///
     /// # Errors
-    /// If there are too many, or one is wrong in itself or has another's name.
+    /// If there are too many, one is invalid, or two have the same name.
     pub fn new(rules: Vec<RouteRule>) -> Result<Self, RouteError> {
         let refused = |index, field, what: String| Err(RouteError { index, field, what });
         if rules.len() > RULES_MAX {
@@ -109,10 +110,10 @@ impl RouteTable {
         Ok(Self { hits: alloc::vec![0; rules.len()], rules, order, defaults: 0 })
     }
 
-    /// Takes other rules; those that stay as they were keep their counts.
+    /// Replaces the rules; unchanged rules keep their counts.
     ///
     /// # Errors
-    /// As [`Self::new`]; nothing has changed then.
+    /// As [`Self::new`]; the table is unchanged then.
     pub fn replace(&mut self, rules: Vec<RouteRule>) -> Result<(), RouteError> {
         let mut new = Self::new(rules)?;
         for (rule, hits) in new.rules.iter().zip(&mut new.hits) {
@@ -134,10 +135,10 @@ impl RouteTable {
         self.defaults
     }
 
-    /// Asks the rules. `first` is what has come so far, `last` whether no more of it will: a rule that would need more does
-    /// not match then. What is decided stays so whatever comes behind `first`.
+    /// Checks the rules. `first` is what has arrived so far; `last` is set if no more will arrive: then a rule that needs more
+    /// does not match. A decision does not change with the bytes that follow `first`.
     pub fn decide(&mut self, arrival: &Arrival<'_>, first: &[u8], last: bool) -> Decision<'_> {
-        // Looked for once, and only if a rule asks.
+        // Parsed once, and only if a rule asks for it.
         let mut sni = None;
         for index in &self.order {
             let index = *index;

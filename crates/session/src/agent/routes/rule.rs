@@ -1,4 +1,4 @@
-//! One rule: what it asks of an arrival, and what is done with one that fits.
+//! One rule: its conditions, and the action for an arrival that matches.
 
 use super::{Arrival, FIRST_BYTES_MAX, Sni, server_name};
 use alloc::{
@@ -8,19 +8,19 @@ use alloc::{
 };
 use core::{fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
-/// How a peer speaks.
+/// A peer's protocol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RouteProtocol {
-    /// In a stream of bytes.
+    /// A stream of bytes.
     Tcp,
-    /// In datagrams.
+    /// Datagrams.
     Udp,
-    /// In messages over WebSocket: the first bytes are the head of an HTTP request.
+    /// Messages over WebSocket: the first bytes are the head of an HTTP request.
     WebSocket,
 }
 
 impl RouteProtocol {
-    /// As people write it.
+    /// The name in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,16 +31,16 @@ impl RouteProtocol {
     }
 }
 
-/// Addresses that begin alike.
+/// A range of addresses with a common prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prefix {
-    /// The first of them.
+    /// The first address.
     address: IpAddr,
-    /// How many bits they share.
+    /// The length of the prefix.
     bits: u8,
 }
 
-/// A text is no prefix.
+/// The text is not a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadPrefix;
 
@@ -64,7 +64,7 @@ impl FromStr for Prefix {
         let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = bits.unwrap_or(most);
         let prefix = Self { address, bits };
-        // A bit behind the prefix is a mistake of whoever wrote it, who meant something narrower.
+        // A bit set after the prefix is a mistake: a narrower prefix was probably meant.
         if bits > most || masked(address, bits) != masked(address, most) {
             return Err(BadPrefix);
         }
@@ -78,7 +78,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The first bits of an address, as the first of 128.
+/// The first `bits` bits of an address, left-aligned in 128 bits.
 fn masked(address: IpAddr, bits: u8) -> u128 {
     let number = match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -88,7 +88,7 @@ fn masked(address: IpAddr, bits: u8) -> u128 {
 }
 
 impl Prefix {
-    /// Whether an address is among them. One of version 4 that a socket of version 6 shows is one of version 4.
+    /// Whether the range contains an address. An IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -97,17 +97,17 @@ impl Prefix {
     }
 }
 
-/// The name of a TLS server, or of all below one.
+/// The name of a TLS server, or of all names one label below a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ServerName {
-    /// This one.
+    /// This name.
     Exactly(String),
-    /// Those one label below this one: written `*.example.org`.
+    /// All names one label below this one: written `*.example.org`.
     Below(String),
 }
 
 impl ServerName {
-    /// From what people write; None if it is no name.
+    /// Parses a name from the configuration; none if it is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (below, name) = match text.strip_prefix("*.") {
@@ -125,7 +125,7 @@ impl ServerName {
         Some(if below { Self::Below(name) } else { Self::Exactly(name) })
     }
 
-    /// Whether a name, in lower case, is meant.
+    /// Whether it matches a name, which is in lower case.
     #[must_use]
     pub fn covers(&self, name: &str) -> bool {
         match self {
@@ -146,49 +146,49 @@ impl fmt::Display for ServerName {
     }
 }
 
-/// What is done with an arrival.
+/// The action for an arrival.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RouteAction {
-    /// A session of this app.
+    /// Open a session of this app.
     App(String),
-    /// Nothing, and why, for people.
+    /// Refuse, with this reason, for people.
     Refuse(String),
 }
 
-/// A rule: all that it asks for must fit.
+/// A rule: all of its conditions must match.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouteRule {
-    /// What people call it; unique.
+    /// The rule's name; unique.
     pub name: String,
-    /// The highest is asked first.
+    /// Higher priorities are checked first.
     pub priority: i32,
     /// The listener's name or address.
     pub listener: Option<String>,
-    /// Where the client is.
+    /// The client's address.
     pub client: Option<Prefix>,
     /// The client's port.
     pub client_port: Option<RangeInclusive<u16>>,
-    /// How it speaks.
+    /// The client's protocol.
     pub protocol: Option<RouteProtocol>,
-    /// Which TLS server it asks for in its first words.
+    /// The TLS server name in the client hello.
     pub sni: Option<ServerName>,
-    /// What it says first, or how its first datagram begins; 1 to [`FIRST_BYTES_MAX`] bytes.
+    /// The first bytes of the connection or of the first datagram; 1 to [`FIRST_BYTES_MAX`] bytes.
     pub first_bytes: Option<Vec<u8>>,
-    /// What is done.
+    /// The action.
     pub action: RouteAction,
 }
 
-/// Whether a rule fits.
+/// Whether a rule matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Match {
     No,
-    /// More of the first bytes has to come.
+    /// More of the first bytes are needed.
     Undecided,
     Yes,
 }
 
 impl RouteRule {
-    /// The first field that cannot be as it is, and why.
+    /// The first invalid field, and the reason.
     pub(super) fn wrong(&self) -> Option<(&'static str, String)> {
         if self.client_port.as_ref().is_some_and(RangeInclusive::is_empty) {
             return Some(("client_port", "ends before it begins; write it as \"1024-65535\"".to_string()));
@@ -205,7 +205,7 @@ impl RouteRule {
         None
     }
 
-    /// `sni` keeps what was found in `first`.
+    /// `sni` caches the result for `first`.
     pub(super) fn matches(&self, arrival: &Arrival<'_>, first: &[u8], sni: &mut Option<Sni>) -> Match {
         let listener = |name: &String| {
             name == arrival.listener || name.parse().is_ok_and(|address| arrival.local == address)

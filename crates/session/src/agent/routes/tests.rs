@@ -1,4 +1,4 @@
-//! Routes, against a judge that goes through rules one by one, and conversations, a hundred thousand of them.
+//! Routes, compared with a reference that checks rules one by one, and a hundred thousand conversations.
 
 use super::{
     super::ConnectionId,
@@ -58,7 +58,7 @@ fn list(bytes: &[u8]) -> Vec<u8> {
     [&u16::try_from(bytes.len()).unwrap().to_be_bytes()[..], bytes].concat()
 }
 
-/// The handshake message of a client that asks for `name`, or for nobody.
+/// The handshake message of a client that asks for `name`, or for no server.
 fn hello(name: Option<&str>) -> Vec<u8> {
     let name = name.map(|name| {
         let entry = [&[0][..], &list(name.as_bytes())].concat();
@@ -200,7 +200,7 @@ fn what_is_no_hello_is_not_waited_for() {
     }
 }
 
-/// Once decided, decided: and never asks for more than can be held.
+/// A decision is final, and no rule asks for more than can be held.
 #[test]
 fn decisions_do_not_change_with_what_comes_later() {
     let mut random = Random::new([3; 32]);
@@ -226,7 +226,7 @@ fn decisions_do_not_change_with_what_comes_later() {
     );
 }
 
-/// Asks every rule by itself and takes the best that fits.
+/// Checks every rule on its own and takes the best one that matches.
 fn judge(rules: &[RouteRule], arrival: &Arrival<'_>, first: &[u8]) -> String {
     let fits = |rule: &&RouteRule| decide(core::slice::from_ref(*rule), arrival, first, true) != "default";
     let best = rules.iter().filter(fits).fold(None::<&RouteRule>, |best, rule| match best {
@@ -354,7 +354,7 @@ fn a_conversation_that_was_answered_leaves_its_address_to_the_next() {
     assert_eq!(flows.heard(30, client(1)), Some(ConnectionId(2)), "the older one's end is not its own");
 }
 
-/// A hundred thousand conversations come and go through a place for three hundred; a simple model knows which are there.
+/// A hundred thousand conversations come and go in a table for three hundred; a simple model knows which ones exist.
 #[test]
 fn the_table_stays_bounded_while_conversations_come_and_go() {
     const BOUND: usize = 300;

@@ -1,4 +1,4 @@
-//! Which server a TLS client asks for, read from its first bytes and believed no further than choosing a route.
+//! The server name that a TLS client asks for, read from its first bytes. Trusted only to choose a route.
 //!
 //! ```text
 //! record    := 22 | version (2) | size (2) | part of a handshake message
@@ -7,7 +7,7 @@
 //! extension := type (2) | size (2) | body            type 0: list (2+) of  0 | name (2+)
 //! ```
 //!
-//! Reads nothing else, keeps nothing, and terminates nothing: the bytes go to the session as they came.
+//! Reads nothing else, keeps nothing, and terminates nothing: the bytes go to the session unchanged.
 
 use super::HELD_MAX;
 use alloc::{string::String, vec::Vec};
@@ -16,7 +16,7 @@ const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const RECORD_HEAD: usize = 5;
 const MESSAGE_HEAD: usize = 4;
-/// Bytes of a record's body; more is no TLS.
+/// Maximum size of a record's body in bytes; a larger one is not TLS.
 const RECORD_MAX: usize = 1 << 14;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
@@ -28,9 +28,9 @@ pub enum Sni {
     Name(String),
     /// It speaks TLS and names no server.
     Nameless,
-    /// It does not speak TLS, or not as it is written.
+    /// It is not TLS, or invalid TLS.
     NotTls,
-    /// Its first words are not complete.
+    /// The client hello is incomplete.
     More,
 }
 
@@ -49,14 +49,14 @@ pub fn server_name(first: &[u8]) -> Sni {
     }
 }
 
-/// The bytes are not what they would have to be.
+/// The bytes are invalid.
 struct Strange;
 
-/// The body of the client's hello, put together from as many records as it lies in; None if some of it has not come yet.
+/// The body of the client hello, assembled from its records; none if a part has not arrived yet.
 fn client_hello(mut first: &[u8]) -> Result<Option<Vec<u8>>, Strange> {
     let mut message = Vec::new();
     loop {
-        // As much of a record's head as is there must be right: what is no TLS is not waited for.
+        // The part of a record's head that is here must be valid: do not wait for more of what is not TLS.
         let head = &first[..first.len().min(RECORD_HEAD)];
         let size = match head {
             [HANDSHAKE, 3, _, high, low] => usize::from(u16::from_be_bytes([*high, *low])),
@@ -79,7 +79,7 @@ fn client_hello(mut first: &[u8]) -> Result<Option<Vec<u8>>, Strange> {
     }
 }
 
-/// How long the message is, its head counted, if all of it is there.
+/// The size of the message, including its head, if all of it is here.
 fn whole(message: &[u8]) -> Result<Option<usize>, Strange> {
     if message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
         return Err(Strange);
@@ -87,7 +87,7 @@ fn whole(message: &[u8]) -> Result<Option<usize>, Strange> {
     let [_, a, b, c, ..] = message else { return Ok(None) };
     let whole = MESSAGE_HEAD + (usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c));
     if whole > HELD_MAX {
-        // Could never be held.
+        // Exceeds what can be held.
         return Err(Strange);
     }
     Ok((message.len() >= whole).then_some(whole))
@@ -128,7 +128,7 @@ fn host_name(mut body: Rest<'_>) -> Result<Option<String>, Strange> {
     Ok(None)
 }
 
-/// What is left to read.
+/// The unread bytes.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -143,13 +143,13 @@ impl<'a> Rest<'a> {
         Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// Behind its size in two bytes.
+    /// A list after its two-byte size.
     fn list(&mut self) -> Result<&'a [u8], Strange> {
         let size = self.number()?;
         self.take(size.into())
     }
 
-    /// Behind its size in one byte.
+    /// A list after its one-byte size.
     fn short_list(&mut self) -> Result<&'a [u8], Strange> {
         let size = self.take(1)?[0];
         self.take(size.into())
